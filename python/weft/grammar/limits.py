@@ -19,6 +19,7 @@ from typing import Any
 from weft import _core
 from weft.errors import GuideError
 from weft.grammar.guide import Guide
+from weft.grammar.schema import structure
 from weft.grammar.tag_forms import depth_of_texts, tag_of
 
 
@@ -325,19 +326,13 @@ def _keys(value: Any) -> list[str]:
 
 
 def _pointed(root: Any, reference: str) -> Any:
-    """The target of a JSON pointer, or None."""
+    """The target of a reference within the schema, or None."""
     if not reference.startswith("#"):
         return None
-    target = root
-    for part in reference[1:].split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(target, dict):
-            target = target.get(name)
-        elif isinstance(target, list) and name.isdecimal() and len(name) < 8 and int(name) < len(target):
-            target = target[int(name)]
-        else:
-            return None
-    return target
+    try:
+        return structure.pointed(root, reference[1:].split("/")[1:])
+    except KeyError:
+        return None
 
 
 # Chains of grammars and regular expressions

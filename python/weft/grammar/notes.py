@@ -26,7 +26,7 @@ class Place(NamedTuple):
     part: str | int
 
 
-Found = Iterable[tuple[Place | None, str]]
+Findings = Iterable[tuple[Place | None, str]]
 """Parts that are not enforced: the place of each, and a description."""
 
 
@@ -56,7 +56,7 @@ class Notes:
     count: int = 0
 
     @classmethod
-    def of(cls, found: Found) -> Notes:
+    def of(cls, found: Findings) -> Notes:
         """One line for each of the first notes; the rest is counted."""
         lines: list[str] = []
         count = 0
@@ -66,7 +66,7 @@ class Notes:
                 lines.append(escaped(f"{where(place)}: {shortened(description, MAX_NOTE)}"))
         return cls(tuple(lines), count)
 
-    def told(self) -> tuple[str, ...]:
+    def texts(self) -> tuple[str, ...]:
         """The lines, and the number of the others."""
         more = self.count - len(self.lines)
         return (*self.lines, f"and {more} more") if more else self.lines
@@ -78,7 +78,7 @@ class Notes:
         return self.count > 0
 
     def __str__(self) -> str:
-        return "; ".join(self.told())
+        return "; ".join(self.texts())
 
 
 def refuse(subject: str, library: str, notes: Notes) -> None:

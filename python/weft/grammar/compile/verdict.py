@@ -89,7 +89,7 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
                 pipe.close()
 
 
-def asked_of(
+def judged_part(
     guide: Guide,
     text: str,
     tokens: Sequence[int],

@@ -26,7 +26,7 @@ from weft.grammar.guide import Guide, words
 from weft.grammar.limits import CompileLimits
 from weft.grammar.llguidance import lark, orders
 from weft.grammar.llguidance import schema as llguidance_schema
-from weft.grammar.notes import Found, Notes, refuse
+from weft.grammar.notes import Findings, Notes, refuse
 from weft.grammar.schema.rewrite import Rewritten, in_some_orders, rewritten
 from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
 
@@ -102,7 +102,7 @@ def _schema(guide: Guide, rewritten_schema: Rewritten, coerce_one_of: bool = Fal
     )
 
 
-def not_enforced(guide: Guide) -> Found:
+def not_enforced(guide: Guide) -> Findings:
     """The keywords that LLGuidance does not enforce in a guide, with their places."""
     if guide.kind != "json_schema":
         return ()
@@ -263,7 +263,7 @@ class LLGuidanceBackend:
                 refuse(words(guide), "LLGuidance", more)
             kind, text = self._translated(guide, coerce_one_of=True)
             notes = notes + more
-        return Prepared(kind, text, notes.told())
+        return Prepared(kind, text, notes.texts())
 
     def build(self, guide: Guide, prepared: Prepared) -> CompiledLlguidance:
         """Compile a prepared text. Raises `GuideError`."""

@@ -220,14 +220,14 @@ class _Grammar:
         by_pattern = list(node.get("patternProperties", {}).items())
         members = []
         if len(by_pattern) > 1 or any(
-            patterns.found(by_pattern[0][0], name) is None for name in taken if by_pattern
+            patterns.is_found(by_pattern[0][0], name) is None for name in taken if by_pattern
         ):
             raise _NoCounterpart  # schemas of several patterns for one name hold at once
         if not by_pattern:
             members += [(self._other_name(taken), rest)] if rest is not False else []
         else:
             pattern, value = by_pattern[0]
-            inside = [name for name in taken if patterns.found(pattern, name)]
+            inside = [name for name in taken if patterns.is_found(pattern, name)]
             outside = patterns.inverse(pattern) if rest is not False else None
             if value is not False:
                 members.append((self._name_like(pattern, inside), value))

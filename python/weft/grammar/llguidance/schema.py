@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from weft.grammar.notes import Found, Place
+from weft.grammar.notes import Findings, Place
 from weft.grammar.schema import structure as json_schema
 from weft.grammar.schema.formats import PATTERNS, spell_format
 from weft.grammar.xgrammar.patterns import without_nul
@@ -25,7 +25,7 @@ FORMATS = {"date", "time", "date-time", "duration", "email", "hostname", "ipv4",
 
 def not_enforced(
     schema: Any, open_objects: bool = False, places: Mapping[int, Place | None] | None = None
-) -> Found:
+) -> Findings:
     """The keywords that LLGuidance would ignore, or refuse without a place; `prepared` leaves them out. LLGuidance
     refuses some more."""
     for place, node in json_schema.subschemas(schema, places=places):
@@ -53,7 +53,7 @@ def not_enforced(
                 yield place, f"the look-around of {key} {json_schema.shown(regex)} is not enforced"
 
 
-def overlapping(schema: Any, places: Mapping[int, Place | None] | None = None) -> Found:
+def overlapping(schema: Any, places: Mapping[int, Place | None] | None = None) -> Findings:
     """The `oneOf` that LLGuidance may mean when it reports that it does not support one: it does not report which."""
     for place, node in json_schema.subschemas(schema, places=places):
         if "oneOf" in node and not json_schema.is_disjoint(node["oneOf"]):
@@ -186,15 +186,11 @@ def _applied(schema: Any, node: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The schemas that a node applies to the same value."""
     for key in ("allOf", "anyOf", "oneOf"):
         yield from (branch for branch in node.get(key, []) if isinstance(branch, dict))
-    target: Any = schema
     reference = node.get("$ref")
-    if not isinstance(reference, str) or not reference.startswith("#"):
-        return
-    for part in reference[1:].split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        target = target[int(name)] if isinstance(target, list) else target[name]
-    if isinstance(target, dict):
-        yield target
+    if isinstance(reference, str) and reference.startswith("#"):
+        target = json_schema.pointed(schema, reference[1:].split("/")[1:])
+        if isinstance(target, dict):
+            yield target
 
 
 def _split(node: dict[str, Any]) -> None:

@@ -249,7 +249,7 @@ class References:
         resource = self._resources[base]
         if fragment and not fragment.startswith("/"):
             return self._anchors[base, fragment]
-        return pointed(resource, fragment)
+        return json_schema.pointed(resource, map(unquote, fragment.split("/")[1:]))
 
     def _walk(self, root: Any) -> None:
         pending: list[tuple[Place | None, Any, str]] = [(None, root, "")]
@@ -284,17 +284,3 @@ class References:
                 if key == "$dynamicAnchor":
                     self.dynamic.setdefault(anchor, []).append(node)
         return base
-
-
-def pointed(root: Any, pointer: str) -> Any:
-    """The target of a JSON pointer as a URI has it. Raises `KeyError`."""
-    target = root
-    for part in pointer.split("/")[1:]:
-        name = unquote(part).replace("~1", "/").replace("~0", "~")
-        if isinstance(target, dict) and name in target:
-            target = target[name]
-        elif isinstance(target, list) and name.isascii() and name.isdigit() and int(name) < len(target):
-            target = target[int(name)]
-        else:
-            raise KeyError(pointer)
-    return target

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from weft.grammar.schema import patterns
-from weft.grammar.schema.nodes import DENIED, FRACTION, Node, Values, is_integer, key_of, type_of
+from weft.grammar.schema.nodes import DENIED, FRACTION, Node, Values, key_of, type_of
+from weft.grammar.schema.structure import is_whole
 
 Check = Callable[[Any, Node | str], bool | None]
 MAX_DEPTH = 40
@@ -109,7 +110,7 @@ def _keyword(
 
 def _is_of(value: Any, name: str) -> bool:
     kind = type_of(value)
-    return kind == name or (name == "integer" and kind == "number" and is_integer(value))
+    return kind == name or (name == "integer" and kind == "number" and is_whole(value))
 
 
 def _number(value: Any, key: str, wanted: Any) -> bool | None:
@@ -123,7 +124,7 @@ def _number(value: Any, key: str, wanted: Any) -> bool | None:
         return bool(value < wanted)
     if key == "multipleOf":
         return divides(wanted, value)
-    return not is_integer(value) if key == FRACTION else True
+    return not is_whole(value) if key == FRACTION else True
 
 
 def divides(step: Any, value: Any) -> bool:
@@ -137,7 +138,7 @@ def _string(value: str, key: str, wanted: Any) -> bool | None:
     if key == "maxLength":
         return len(value) <= int(wanted)
     if key == "pattern":
-        return patterns.found(wanted, value)
+        return patterns.is_found(wanted, value)
     return None if key == "format" else True
 
 
@@ -176,7 +177,7 @@ def _object(value: dict[str, Any], key: str, wanted: Any, node: dict[str, Any], 
     if key == "patternProperties":
         pairs = ((pattern, name) for pattern in wanted for name in value)
         return _every(
-            _implied(patterns.found(pattern, name), partial(check, value[name], wanted[pattern]))
+            _implied(patterns.is_found(pattern, name), partial(check, value[name], wanted[pattern]))
             for pattern, name in pairs
         )
     if key == "additionalProperties":
@@ -196,5 +197,5 @@ def _additional(
 ) -> bool | None:
     if name in node.get("properties", {}):
         return True
-    named = _any(patterns.found(pattern, name) for pattern in node.get("patternProperties", {}))
+    named = _any(patterns.is_found(pattern, name) for pattern in node.get("patternProperties", {}))
     return _implied(_not(named), partial(check, value[name], wanted))

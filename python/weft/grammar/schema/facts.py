@@ -271,7 +271,7 @@ def _fits(together: list[Layer], layer: Layer) -> bool:
 def _fit(layer: Layer, other: Layer) -> bool:
     """Whether it is known which schemas of `layer` apply to the names and patterns of `other`."""
     unnamed = [name for name in other.first if name not in layer.first]
-    if any(patterns.found(pattern, name) is None for pattern in layer.patterns for name in unnamed):
+    if any(patterns.is_found(pattern, name) is None for pattern in layer.patterns for name in unnamed):
         return False
     if _says_nothing(layer.rest):
         return True
@@ -282,7 +282,7 @@ def _fit(layer: Layer, other: Layer) -> bool:
         # `layer` forbids all names of the new patterns, except those that it lists, which are merged by name.
         return True
     return not layer.patterns and not any(
-        patterns.found(pattern, name) is not False for pattern in new for name in layer.first
+        patterns.is_found(pattern, name) is not False for pattern in new for name in layer.first
     )
 
 
@@ -305,8 +305,8 @@ def _merge(result: Merged, layers: list[Layer]) -> None:
 def _of_name(layer: Layer, name: str, is_alone: bool) -> list[Node]:
     """The nodes of a layer for a property."""
     listed = [layer.first[name]] if name in layer.first else []
-    matched = [node for pattern, node in layer.patterns.items() if patterns.found(pattern, name)]
-    unsure = any(patterns.found(pattern, name) is None for pattern in layer.patterns)
+    matched = [node for pattern, node in layer.patterns.items() if patterns.is_found(pattern, name)]
+    unsure = any(patterns.is_found(pattern, name) is None for pattern in layer.patterns)
     if listed or matched:
         return listed + matched  # patterns that may match stay in the schema beside the name
     return [] if layer.rest is None or (unsure and is_alone) else [layer.rest]
@@ -317,7 +317,7 @@ def _require(result: Merged, objects: Objects) -> None:
     for name in objects.required:
         if name in result.named:
             continue
-        verdicts = {pattern: patterns.found(pattern, name) for pattern in result.patterns}
+        verdicts = {pattern: patterns.is_found(pattern, name) for pattern in result.patterns}
         if None in verdicts.values():
             continue
         matched = [node for pattern, nodes in result.patterns.items() if verdicts[pattern] for node in nodes]

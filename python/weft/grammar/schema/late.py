@@ -177,7 +177,7 @@ def _is_shown(branch: Branch, node: dict[str, Any], is_void: IsVoid) -> bool:
 
 def _stated(node: dict[str, Any], name: str) -> Node | None:
     """The node's statement about a property without a schema of its own; None where it may state nothing."""
-    verdicts = {pattern: patterns.found(pattern, name) for pattern in node.get("patternProperties", {})}
+    verdicts = {pattern: patterns.is_found(pattern, name) for pattern in node.get("patternProperties", {})}
     if set(node) == {"patternProperties"}:
         return next(
             (node["patternProperties"][pattern] for pattern, verdict in verdicts.items() if verdict), None

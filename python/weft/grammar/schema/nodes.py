@@ -59,11 +59,6 @@ def type_of(value: Any) -> str:
     return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
 
 
-def is_integer(value: Any) -> bool:
-    """Whether a number has no fraction."""
-    return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-
-
 def key_of(value: Any) -> str:
     """A text that is equal for equal values: 1 and 1.0 are equal, 1 and true are not."""
     return json.dumps(_plain(value), sort_keys=True)

@@ -25,7 +25,7 @@ ANY = "[\\s\\S]"
 
 
 @functools.lru_cache(maxsize=4096)
-def found(pattern: str, text: str) -> bool | None:
+def is_found(pattern: str, text: str) -> bool | None:
     """Whether the pattern is found in the text; None where that can't be decided here."""
     if len(text) > MAX_TEXT or not text.isascii() or "\n" in text:
         return None

@@ -7,7 +7,7 @@ Errors are a keyword with a value of the wrong type, a dangling reference, and b
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from weft.errors import GuideError
@@ -148,15 +148,20 @@ def _check_node(root: Any, place: Place | None, node: dict[str, Any]) -> None:
 
 def target_of(root: Any, reference: str) -> Any:
     """The target of a `$ref` of the form `#/...`. Raises `KeyError` for a dangling one."""
+    return pointed(root, reference[2:].split("/"))
+
+
+def pointed(root: Any, parts: Iterable[str]) -> Any:
+    """The target of the parts of a JSON pointer, which may have its escapes. Raises `KeyError` for a dangling one."""
     target = root
-    for part in reference[2:].split("/"):
+    for part in parts:
         name = part.replace("~1", "/").replace("~0", "~")
         if isinstance(target, dict) and name in target:
             target = target[name]
         elif isinstance(target, list) and INDEX.fullmatch(name) and int(name) < len(target):
             target = target[int(name)]
         else:
-            raise KeyError(reference)
+            raise KeyError(part)
     return target
 
 

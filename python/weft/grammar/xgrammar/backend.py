@@ -145,7 +145,7 @@ class XGrammarBackend:
         refuse(words(guide), "XGrammar", notes if guide.strict else Notes.of(insisted(guide)))
         text = serialised(guide)
         check_least(text, self._limits)
-        return Prepared(GRAMMAR, text, notes.told())
+        return Prepared(GRAMMAR, text, notes.texts())
 
     def build(self, guide: Guide, prepared: Prepared) -> CompiledGuide:
         """Compile a prepared grammar. Raises `GuideError`."""

@@ -14,16 +14,12 @@ from collections.abc import Iterable
 
 from weft.errors import GuideError
 from weft.grammar.schema import structure as json_schema
-from weft.grammar.schema.characters import MAX_CODE, outside
-
-Ranges = list[tuple[int, int]]
+from weft.grammar.schema.characters import DIGITS, MAX_CODE, WORDS, Ranges, outside
 
 SURROGATES = (0xD800, 0xDFFF)
 PREFIX = "weft pattern "
 SHORT = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
 UNESCAPED: Ranges = [(0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, 0x10FFFF)]
-DIGITS: Ranges = [(0x30, 0x39)]
-WORDS: Ranges = [(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)]
 # Whitespace by the specification. Characters that only some implementations count as whitespace are neither `\s` nor
 # `\S`.
 BLANKS: Ranges = [

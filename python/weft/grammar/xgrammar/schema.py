@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from weft.grammar.notes import Found, Place
+from weft.grammar.notes import Findings, Place
 from weft.grammar.schema import structure as json_schema
 from weft.grammar.schema.formats import PATTERNS, spell_format
 from weft.grammar.schema.patterns import none_of
@@ -54,7 +54,7 @@ def not_enforced(
     open_objects: bool = False,
     places: Mapping[int, Place | None] | None = None,
     in_json: bool = True,
-) -> Found:
+) -> Findings:
     """The keywords that XGrammar does not enforce, with their places; `places` has those of parts that come from
     elsewhere. Without `in_json`, strings are written as they are."""
     for place, node in json_schema.subschemas(schema, places=places):

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from weft import _core, registry
 from weft.errors import GuideError
 from weft.grammar.guide import Guide
-from weft.grammar.notes import Found, Place, shortened, where
+from weft.grammar.notes import Findings, Place, shortened, where
 from weft.grammar.schema import structure as json_schema
 from weft.grammar.schema.rewrite import Rewritten, in_some_orders, rewrite, rewritten
 from weft.grammar.tag_forms import tag_of
@@ -163,7 +163,7 @@ def _translate(guide: Guide) -> xgr.Grammar:
     return guide.payload if guide.kind == "grammar" else guide.payload.grammar
 
 
-def not_enforced(guide: Guide) -> Found:
+def not_enforced(guide: Guide) -> Findings:
     """The keywords that XGrammar does not enforce in a guide, with their places."""
     if guide.kind == "json_schema":
         rewritten_schema = rewritten(guide)
@@ -176,7 +176,7 @@ def not_enforced(guide: Guide) -> Found:
     return ()
 
 
-def insisted(guide: Guide) -> Found:
+def insisted(guide: Guide) -> Findings:
     """The keywords that XGrammar does not enforce in the strict parts of a guide that is not strict itself, with
     their places."""
     if guide.kind == "structural_tag":
@@ -242,7 +242,7 @@ class Tag:
         """Whether some object has schemas for certain names, and may have other names."""
         return any(xgrammar_schema.names_and_others(form.found.schema, form.is_open) for form in self.forms)
 
-    def not_enforced(self, *, of_strict: bool = False) -> Found:
+    def not_enforced(self, *, of_strict: bool = False) -> Findings:
         """The keywords of the schemas inside, or of the strict ones only, that XGrammar does not enforce, with their
         places."""
         for form in self.forms:

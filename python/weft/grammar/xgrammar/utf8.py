@@ -10,10 +10,9 @@ import json
 import re
 
 from weft.grammar.xgrammar.lengths import length_in_json
-from weft.grammar.xgrammar.patterns import in_json, pattern_of
+from weft.grammar.xgrammar.patterns import SURROGATES, in_json, pattern_of
 from weft.grammar.xgrammar.rules import CHARACTERS, CHARACTERS_STAR, REGEX, read_serialised
 
-SURROGATES = (0xD800, 0xDFFF)
 IN_A_PATTERN = r"\uD800-\uDFFF"
 
 # A pattern's escapes, its classes, and the dot; and the members of a class. No part can match in two ways.
