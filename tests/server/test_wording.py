@@ -40,7 +40,7 @@ UNHEARD = {
     "grammar/vocabulary/hugging_face.py", "grammar/vocabulary/tokenizer.py", "aici/source.py",
 }  # fmt: skip
 UNHEARD_WORDS = (
-    "max_beam_width", "return_generation_logits", "additional_outputs", "is no guide; use", "style= of Guide.tools",
+    "max_beam_width", "return_generation_logits", "additional_outputs", "is not a guide; use", "style= of Guide.tools",
     "a linker's --import-memory", "import sys;", "sizes of lookahead decoding",
     "; make it with Speculation.given()",
 

@@ -167,7 +167,7 @@ class Closes(Protocol):
 
 def wrap_matcher(matcher: PythonMatcher, factory: Callable[[], PythonMatcher] | None = None) -> Matcher:
     """The native handle of a matcher written in Python. `factory` makes another one at its start, for replays. Raises
-    `GuideError` for an object that is no matcher."""
+    `GuideError` for an object that is not a matcher."""
     try:
         return python_matcher(matcher, factory)
     except TypeError as error:

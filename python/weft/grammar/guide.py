@@ -284,7 +284,7 @@ class Guide:
         kind = kinds.get(type(guide).__name__)
         if kind is None or not type(guide).__module__.startswith("xgrammar"):
             raise GuideError(
-                f"{type(guide).__name__} is no guide; use Guide.json_schema, Guide.regex and the like, "
+                f"{type(guide).__name__} is not a guide; use Guide.json_schema, Guide.regex and the like, "
                 "Guide.matcher for a class of your own, or an xgrammar Grammar or CompiledGrammar"
             )
         return cls(kind, "", payload=guide)
@@ -330,7 +330,7 @@ class Guide:
             check_structural_tag(self.source)
 
     def grammar(self) -> Any:
-        """The guide as an `xgrammar.Grammar`. Raises `GuideError` for a guide that is no grammar, or does not
+        """The guide as an `xgrammar.Grammar`. Raises `GuideError` for a guide that is not a grammar, or does not
         translate."""
         from weft.grammar.xgrammar.translate import grammar_of
 

@@ -19,12 +19,12 @@ STRUCTURE = ("begin", "schema", "end")
 
 
 def tag_of(source: str) -> Any:
-    """Parse a tag's text, and convert the older form to today's. Raises `GuideError` for text that is no JSON, and
+    """Parse a tag's text, and convert the older form to today's. Raises `GuideError` for text that is not JSON, and
     for errors in the older form; today's form is not checked."""
     try:
         tag = json.loads(source)
     except (ValueError, RecursionError) as error:
-        raise GuideError(f"structural tag: it is no JSON that can be read: {error}") from None
+        raise GuideError(f"structural tag: it is not valid JSON: {error}") from None
     return of_older(tag) if _is_older(tag) else tag
 
 
@@ -76,9 +76,7 @@ def _tag(structure: Any, place: str) -> dict[str, Any]:
         try:
             schema = json.loads(schema)
         except (ValueError, RecursionError) as error:
-            raise GuideError(
-                f"structural tag: at {place}: schema is no JSON that can be read: {error}"
-            ) from None
+            raise GuideError(f"structural tag: at {place}: schema is not valid JSON: {error}") from None
     if not isinstance(schema, dict | bool):
         raise GuideError(f"structural tag: at {place}: schema must be a JSON schema, or its text")
     content = {"type": "json_schema", "json_schema": schema}

@@ -24,7 +24,7 @@ class WasmLimits:
     - `module_bytes`: the module. `compile_s` (CPU seconds, at most `CompileLimits.time_s`) and
       `compile_memory_bytes`: its compile, where it is not trusted.
 
-    Raises `GuideError` for a value that is no limit.
+    Raises `GuideError` for a value that is not a limit.
     """
 
     step_ms: int = 25

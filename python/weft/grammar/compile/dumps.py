@@ -81,7 +81,7 @@ def load(data: bytes, vocabulary: Vocabulary, backend: Backend) -> CompiledGuide
         )
         fingerprint = stored["vocabulary"]
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise GuideError(f"the bytes are no compiled guide that weft dumped ({error!r})") from None
+        raise GuideError(f"the bytes are not a compiled guide that weft dumped ({error!r})") from None
     if fingerprint != vocabulary.fingerprint:
         raise GuideError("the compiled guide is for another vocabulary; compile the guide again")
     if not isinstance(backend, Restoring):

@@ -97,7 +97,7 @@ def judged_part(
     decode: Callable[[Sequence[int]], str],
 ) -> tuple[Guide, str] | None:
     """Return the schema that an answer had to satisfy as far as possible, and the part of the answer that it applies
-    to. None where the guide was enforced whole, or is no JSON schema."""
+    to. None where the guide was enforced whole, or is not a JSON schema."""
     while guide.kind == AFTER:
         after = After.of(guide)
         guide, trigger = after.guide, after.trigger

@@ -154,7 +154,7 @@ def _resolve(trigger: int | str, vocabulary: Vocabulary) -> int | str:
             )
             if special is not None:
                 raise GuideError(
-                    f"the trigger {trigger!r} holds the special token {special!r}, which is no text; use Guide.after "
+                    f"the trigger {trigger!r} holds the special token {special!r}, which is not text; use Guide.after "
                     "within Guide.after, one for each part"
                 )
             return trigger

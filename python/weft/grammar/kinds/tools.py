@@ -170,7 +170,7 @@ def function_of(tool: Any) -> dict[str, Any]:
     function = _given(tool)
     name = function.get("name")
     if not isinstance(name, str):
-        raise GuideError(f"{reprlib.repr(tool)} is no tool; it must be {FORM}")
+        raise GuideError(f"{reprlib.repr(tool)} is not a tool; it must be {FORM}")
     if not NAME.fullmatch(name):
         raise GuideError(f"a function is called {name!r}; a name has letters, digits, _, -, . and :")
     _check_members(function, (*MEMBERS, *RETURNS), f"the function {name!r}")
@@ -192,13 +192,13 @@ def _given(tool: Any) -> dict[str, Any]:
     """The members of a function that are not null."""
     tool_members = tool.model_dump() if hasattr(tool, "model_dump") else tool
     if not isinstance(tool_members, Mapping) or tool_members.get("type", "function") != "function":
-        raise GuideError(f"{reprlib.repr(tool_members)} is no tool; it must be {FORM}")
+        raise GuideError(f"{reprlib.repr(tool_members)} is not a tool; it must be {FORM}")
     function = tool_members
     if "function" in tool_members:
         function = tool_members["function"]
         _check_members(tool_members, ("type", "function"), "a tool")
         if not isinstance(function, Mapping):
-            raise GuideError(f"{reprlib.repr(tool_members)} is no tool; it must be {FORM}")
+            raise GuideError(f"{reprlib.repr(tool_members)} is not a tool; it must be {FORM}")
     return {key: value for key, value in function.items() if value is not None and key != "type"}
 
 
@@ -207,7 +207,7 @@ def _check_members(members: Mapping[Any, Any], known: tuple[str, ...], owner: st
         if key in known or value is None:
             continue
         if owner == "a tool" and key in MEMBERS:
-            raise GuideError(f"a tool has {key} beside its function; it belongs into it")
+            raise GuideError(f"a tool has {key} beside its function; move it into the function")
         similar = difflib.get_close_matches(str(key)[:100], known, 1)
         hint = f"did you mean {similar[0]!r}?" if similar else f"it may have {', '.join(known)}"
         raise GuideError(f"{owner} has {reprlib.repr(key)}, which is not known; {hint}")

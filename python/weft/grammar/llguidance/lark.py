@@ -56,7 +56,7 @@ def with_numbers(grammar: str, names: Mapping[str, int]) -> str:
 
 def _number(name: str, names: Mapping[str, int]) -> str:
     if name not in names:
-        raise GuideError(f"Lark: {name} is no special token of this tokenizer; {_instead(names)}")
+        raise GuideError(f"Lark: {name} is not a special token of this tokenizer; {_instead(names)}")
     return f"<[{names[name]}]>"
 
 

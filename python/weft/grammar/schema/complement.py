@@ -252,7 +252,7 @@ class Automaton:
         queue = list(numbers)
         for places in queue:
             number = numbers[places]
-            # A place at the pattern's end means that the pattern is found: such a state is none of the others' ends.
+            # A place at the pattern's end means that the pattern is found: such a state is not an end.
             if self._end not in places:
                 ends.add(number)
             edges_out: State = {}

@@ -68,7 +68,7 @@ class Document:
         return self.node(self._schema)
 
     def node(self, raw: Any) -> Node:
-        """The node of a part. Raises `TooMuch` for a value that is no schema."""
+        """The node of a part. Raises `TooMuch` for a value that is not a schema."""
         node = self._shell(raw)
         while self._pending:
             self._fill(*self._pending.pop())

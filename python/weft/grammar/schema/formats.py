@@ -1,5 +1,5 @@
 """Formats as patterns. The definitions of grammar libraries are too loose: they accept 29 February of any year,
-octets with leading zeros, times with a 60th second, labels of any length, and texts that are no JSON."""
+octets with leading zeros, times with a 60th second, labels of any length, and texts that are not JSON."""
 
 from __future__ import annotations
 

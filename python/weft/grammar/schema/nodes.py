@@ -17,7 +17,7 @@ Node = dict[str, Any] | bool
 
 DERIVED = "derived"
 DENIED = "denied"  # holds a node that must not hold, where its negation has no other form
-FRACTION = "fraction"  # marks a number that is no integer
+FRACTION = "fraction"  # marks a number that is not an integer
 
 TYPES = ("null", "boolean", "number", "string", "array", "object")
 OF_TYPE = {

@@ -102,8 +102,8 @@ class VocabularyMaterials:
         of texts. `end_ids` are used where there are no `stop_token_ids`.
 
         Special tokens, which no guide allows, are those marked in the JSON, and those with names that only special
-        tokens have. Raises `TokenizerError` for JSON that is no tokenizer, for texts that are not listed by id or not
-        of this model, and where no end id is known.
+        tokens have. Raises `TokenizerError` for JSON that is not a tokenizer, for texts that are not listed by id or
+        not of this model, and where no end id is known.
         """
         backend = None if self.tokenizer_str is None else _tokenizer(self.tokenizer_str)
         added = {} if backend is None else backend.get_added_tokens_decoder()

@@ -19,7 +19,7 @@ NEAR = 48
 BLOCK = 64
 
 # One character: as itself, or escaped; surrogates have no spelling. Classes hold characters of one length in UTF-8
-# each: where a class mixes lengths, XGrammar accepts bytes that are no UTF-8.
+# each: where a class mixes lengths, XGrammar accepts bytes that are not UTF-8.
 CHARACTER = (
     r"(?:[\x20-\x21\x23-\x5b\x5d-\x7f]|[\u{80}-\u{7ff}]|[\u{800}-\u{d7ff}\u{e000}-\u{ffff}]|[\u{10000}-\u{10ffff}]"
     r"|\\(?:[\x22\x5c\x2fbfnrt]"

@@ -232,7 +232,7 @@ def _spelled(ranges: Ranges, pattern: str) -> str:
 
 def _class(ranges: Ranges) -> str:
     """A class of characters; a single character is written as such. Characters of each length in UTF-8 stand apart:
-    where a class mixes lengths, XGrammar accepts bytes that are no UTF-8."""
+    where a class mixes lengths, XGrammar accepts bytes that are not UTF-8."""
     if _is_one(ranges):
         return _char(ranges[0][0])
     classes = []

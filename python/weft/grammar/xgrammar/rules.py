@@ -67,7 +67,7 @@ def regexes(serialised: str) -> Iterator[str]:
 
 
 def byte_rules(serialised: str) -> list[Rule]:
-    """The rules of a grammar, the root first. Raises `GuideError` for a grammar with parts that are no text."""
+    """The rules of a grammar, the root first. Raises `GuideError` for a grammar with parts that are not text."""
     data = read_serialised(serialised)
     if data["suffix_stop_infos"] or any(rule[4:] != PLAIN for rule in data["rules"]):
         raise GuideError("it has rules with limits or stop texts of their own")
@@ -156,7 +156,7 @@ class _Reader:
             rule: Rule = [[]] if state in ends else []
             for low, high, target in edges[starts[state] : starts[state + 1]]:
                 if low < -1:
-                    raise GuideError("it has a regular expression with parts that are no text")
+                    raise GuideError("it has a regular expression with parts that are not text")
                 byte: Alternative = [(SET, byte_set([(low, high)]), 1, 1)] if low >= 0 else []
                 rule.append([*byte, (base + target, b"", 1, 1)])
             self.rules.append(rule)

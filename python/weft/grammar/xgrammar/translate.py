@@ -45,7 +45,7 @@ def parse_ebnf(grammar: str) -> xgr.Grammar:
 
 
 def check_structural_tag(tag: str) -> None:
-    """Raise `GuideError` for a text that is no structural tag. Its parts are not translated, which may take long."""
+    """Raise `GuideError` for a text that is not a structural tag. Its parts are not translated, which may take long."""
     try:
         data = tag_of(tag)
         if not isinstance(data, dict) or "format" not in data:
@@ -58,7 +58,7 @@ def check_structural_tag(tag: str) -> None:
     except (ValueError, RecursionError) as error:
         if isinstance(error, GuideError):
             raise
-        raise GuideError(f"structural tag: it is no JSON that can be read: {error}") from None
+        raise GuideError(f"structural tag: it is not valid JSON: {error}") from None
 
 
 def parse_choice(choices: list[str]) -> xgr.Grammar:
@@ -76,7 +76,7 @@ def _ebnf_literal(text: str) -> str:
 
 
 def parse_structural_tag(tag: str) -> xgr.Grammar:
-    """The grammar of a structural tag. Raises `GuideError` for a text that is none."""
+    """The grammar of a structural tag. Raises `GuideError` for any other text."""
     return translated("structural tag", lambda: xgr.Grammar.from_structural_tag(tag))
 
 
@@ -124,7 +124,7 @@ ESCAPE, OF_CONTROL = '("u" [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9])', '(
 
 
 def _kept_to_json(grammar: xgr.Grammar, guide: Guide) -> xgr.Grammar:
-    """Correct two faults of XGrammar's grammars: control characters in strings with bounds, which is no JSON, and
+    """Correct two faults of XGrammar's grammars: control characters in strings with bounds, which is not JSON, and
     listed names that other names may spell with escapes. A grammar that can't be printed and parsed again, such as
     that of some tags, stays as it is."""
     text = str(grammar)
@@ -147,7 +147,7 @@ def _names_and_others(guide: Guide) -> bool:
 
 def _translate(guide: Guide) -> xgr.Grammar:
     if guide.kind in registry.GUIDES:
-        raise GuideError(f"a guide of the kind {guide.kind} is no grammar")
+        raise GuideError(f"a guide of the kind {guide.kind} is not a grammar")
     if guide.kind == "json_schema":
         return parse_json_schema(guide)
     if guide.kind == "regex":
