@@ -94,9 +94,7 @@ def translated(
 
 
 def _schema(guide: Guide, rewritten_schema: Rewritten, coerce_one_of: bool = False) -> str:
-    is_open = (
-        guide.open_objects or not rewritten_schema.reason
-    )  # a rewritten schema states where it is closed
+    is_open = rewritten_schema.is_open(guide.open_objects)
     return llguidance_schema.prepared(
         rewritten_schema.schema, guide.max_whitespace, guide.separators, is_open, coerce_one_of
     )
@@ -107,7 +105,7 @@ def not_enforced(guide: Guide) -> Findings:
     if guide.kind != "json_schema":
         return ()
     rewritten_schema = rewritten(guide)
-    is_open = guide.open_objects or not rewritten_schema.reason
+    is_open = rewritten_schema.is_open(guide.open_objects)
     return llguidance_schema.not_enforced(rewritten_schema.schema, is_open, rewritten_schema.places)
 
 

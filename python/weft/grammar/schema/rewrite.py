@@ -41,6 +41,11 @@ class Rewritten:
     reason: str = ""
     lacks_orders: bool = False
 
+    def is_open(self, open_objects: bool) -> bool:
+        """Whether a library must leave objects open that it would close by itself: a rewritten schema states where it
+        is closed."""
+        return open_objects or not self.reason
+
 
 def rewrite(schema: Any, open_objects: bool = False, all_orders: bool = False) -> Rewritten:
     """A schema that accepts exactly the values of `schema`, in keywords that grammar libraries know; both are plain
@@ -54,11 +59,8 @@ def rewrite(schema: Any, open_objects: bool = False, all_orders: bool = False) -
         return _Rewriting(schema, open_objects, all_orders).result()
     except TooMuch as reason:
         return Rewritten(schema, reason=str(reason))
-    except (
-        RecursionError,
-        ArithmeticError,
-        ValueError,
-    ) as error:  # from numbers and depths beyond Python's limits
+    # Numbers and depths beyond Python's limits raise these.
+    except (RecursionError, ArithmeticError, ValueError) as error:
         return Rewritten(schema, reason=str(error) or type(error).__name__)
 
 

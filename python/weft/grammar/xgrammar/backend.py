@@ -27,8 +27,8 @@ from weft.grammar.notes import Notes, refuse
 from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
 from weft.grammar.xgrammar.rules import byte_rules, check_least
 from weft.grammar.xgrammar.translate import (
-    insisted,
     not_enforced,
+    not_enforced_in_strict_parts,
     parse_ebnf,
     serialised,
     tokenizer_info,
@@ -142,7 +142,9 @@ class XGrammarBackend:
         """The guide's grammar, as XGrammar serializes it. Raises `GuideError`."""
         check_costs(guide, self._limits)  # first, since it takes linear time and the rest may not
         notes = Notes.of(not_enforced(guide))
-        refuse(words(guide), "XGrammar", notes if guide.strict else Notes.of(insisted(guide)))
+        refuse(
+            words(guide), "XGrammar", notes if guide.strict else Notes.of(not_enforced_in_strict_parts(guide))
+        )
         text = serialised(guide)
         check_least(text, self._limits)
         return Prepared(GRAMMAR, text, notes.texts())

@@ -75,15 +75,10 @@ def _ebnf_literal(text: str) -> str:
     return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f'\\x{ord(match[0]):02x}" "', escaped) + '"'
 
 
-def parse_structural_tag(tag: str) -> xgr.Grammar:
-    """The grammar of a structural tag. Raises `GuideError` for any other text."""
-    return translated("structural tag", lambda: xgr.Grammar.from_structural_tag(tag))
-
-
 def parse_json_schema(guide: Guide) -> xgr.Grammar:
     """The grammar of a guide's schema. Raises `GuideError` for a schema that XGrammar can't express."""
     rewritten_schema = in_some_orders(guide)
-    is_open = guide.open_objects or not rewritten_schema.reason
+    is_open = rewritten_schema.is_open(guide.open_objects)
     opened = xgrammar_schema.without_barred(
         xgrammar_schema.opened_schema(rewritten_schema.schema, is_open), is_open
     )
@@ -139,9 +134,8 @@ def _kept_to_json(grammar: xgr.Grammar, guide: Guide) -> xgr.Grammar:
 def _names_and_others(guide: Guide) -> bool:
     if guide.kind == "json_schema":
         rewritten_schema = rewritten(guide)
-        return xgrammar_schema.names_and_others(
-            rewritten_schema.schema, guide.open_objects or not rewritten_schema.reason
-        )
+        is_open = rewritten_schema.is_open(guide.open_objects)
+        return xgrammar_schema.names_and_others(rewritten_schema.schema, is_open)
     return read_tag(guide.source, guide.open_objects).names_and_others
 
 
@@ -159,7 +153,8 @@ def _translate(guide: Guide) -> xgr.Grammar:
     if guide.kind == "lark":
         raise GuideError("Lark: XGrammar has no Lark; use LLGuidance for it, or Guide.ebnf")
     if guide.kind == "structural_tag":
-        return parse_structural_tag(read_tag(guide.source, guide.open_objects).text)
+        tag = read_tag(guide.source, guide.open_objects)
+        return translated("structural tag", lambda: xgr.Grammar.from_structural_tag(tag.text))
     return guide.payload if guide.kind == "grammar" else guide.payload.grammar
 
 
@@ -167,7 +162,7 @@ def not_enforced(guide: Guide) -> Findings:
     """The keywords that XGrammar does not enforce in a guide, with their places."""
     if guide.kind == "json_schema":
         rewritten_schema = rewritten(guide)
-        is_open = guide.open_objects or not rewritten_schema.reason
+        is_open = rewritten_schema.is_open(guide.open_objects)
         return xgrammar_schema.not_enforced(
             rewritten_schema.schema, guide.any_order, is_open, places=rewritten_schema.places
         )
@@ -176,7 +171,7 @@ def not_enforced(guide: Guide) -> Findings:
     return ()
 
 
-def insisted(guide: Guide) -> Findings:
+def not_enforced_in_strict_parts(guide: Guide) -> Findings:
     """The keywords that XGrammar does not enforce in the strict parts of a guide that is not strict itself, with
     their places."""
     if guide.kind == "structural_tag":
@@ -275,9 +270,7 @@ def read_tag(source: str, open_objects: bool) -> Tag:
         is_plain = node.get("style", "json") == "json" and not node.get("excludes")
         if is_plain:
             rewritten_schema = rewrite(schema, open_objects)
-            is_open = (
-                open_objects or not rewritten_schema.reason
-            )  # a rewritten schema states where it is closed
+            is_open = rewritten_schema.is_open(open_objects)
             if rewritten_schema.schema is False:
                 raise GuideError(f"structural tag at {where(place)}: nothing can satisfy the schema")
         if is_plain or open_objects:
