@@ -65,17 +65,13 @@ def compile_recognizer(guide: Guide, parts: CompileParts) -> CompiledGuide:
     return CompiledRecognizer(guide, parts.vocabulary)
 
 
+@functools.lru_cache(maxsize=4)
 def token_trie(vocabulary: Vocabulary) -> _core.TokenTrie:
     """The tokens of a vocabulary as a tree, cached for the last few vocabularies."""
-    return _token_trie(vocabulary.fingerprint, vocabulary)
-
-
-@functools.lru_cache(maxsize=4)
-def _token_trie(fingerprint: str, vocabulary: Vocabulary) -> _core.TokenTrie:
     return _core.TokenTrie(token_texts(vocabulary), vocabulary.vocab_size)
 
 
-atexit.register(_token_trie.cache_clear)  # drops native objects before the interpreter drops their types
+atexit.register(token_trie.cache_clear)  # drops native objects before the interpreter drops their types
 
 
 def include_dir() -> Path:

@@ -179,16 +179,12 @@ def _self_test() -> str:
     return ""
 
 
+@functools.lru_cache(maxsize=4)
 def _view(vocabulary: Vocabulary) -> _core.LlguidanceVocabulary:
     return _core.LlguidanceVocabulary(vocabulary.tokens, list(vocabulary.end_ids), token_texts(vocabulary))
 
 
-@functools.lru_cache(maxsize=4)
-def _cached_view(fingerprint: str, vocabulary: Vocabulary) -> _core.LlguidanceVocabulary:
-    return _view(vocabulary)
-
-
-atexit.register(_cached_view.cache_clear)  # drops native objects before the interpreter drops their types
+atexit.register(_view.cache_clear)  # drops native objects before the interpreter drops their types
 
 
 class CompiledLlguidance:
@@ -242,7 +238,7 @@ class LLGuidanceBackend:
         check_interface()
         self.vocabulary = vocabulary
         self._limits = parser_limits(limits, untrusted)
-        self._view = _cached_view(vocabulary.fingerprint, vocabulary)
+        self._view = _view(vocabulary)
 
     def compile(self, guide: Guide) -> CompiledLlguidance:
         """Compile a guide. Raises `GuideError` where that fails, or where no token may be the first."""

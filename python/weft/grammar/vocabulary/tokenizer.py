@@ -190,14 +190,10 @@ class Vocabulary:
             ) from error
 
 
+@functools.lru_cache(maxsize=4)
 def token_texts(vocabulary: Vocabulary) -> _core.TokenTexts:
     """The native tables that spell forced text in a vocabulary, cached for the last few vocabularies."""
-    return _token_texts(vocabulary.fingerprint, vocabulary)
-
-
-@functools.lru_cache(maxsize=4)
-def _token_texts(fingerprint: str, vocabulary: Vocabulary) -> _core.TokenTexts:
     return _core.TokenTexts(vocabulary.tokens)
 
 
-atexit.register(_token_texts.cache_clear)  # drops native objects before the interpreter drops their types
+atexit.register(token_texts.cache_clear)  # drops native objects before the interpreter drops their types

@@ -191,7 +191,8 @@ def translated(subject: str, call: Callable[[], T]) -> T:
 
 
 @functools.lru_cache(maxsize=4)
-def _tokenizer_info(fingerprint: str, vocabulary: Vocabulary) -> xgr.TokenizerInfo:
+def tokenizer_info(vocabulary: Vocabulary) -> xgr.TokenizerInfo:
+    """XGrammar's view of a vocabulary, cached for the last few vocabularies."""
     return translated(
         "vocabulary",
         lambda: xgr.TokenizerInfo(
@@ -201,11 +202,6 @@ def _tokenizer_info(fingerprint: str, vocabulary: Vocabulary) -> xgr.TokenizerIn
             stop_token_ids=list(vocabulary.end_ids),
         ),
     )
-
-
-def tokenizer_info(vocabulary: Vocabulary) -> xgr.TokenizerInfo:
-    """XGrammar's view of a vocabulary, cached for the last few vocabularies."""
-    return _tokenizer_info(vocabulary.fingerprint, vocabulary)
 
 
 MAX_BEGIN = 60
