@@ -14,9 +14,9 @@ T = TypeVar("T", bound=Hashable)
 class FairQueue(Generic[T]):
     """Items that wait, each for one client or several. Not thread-safe: the owner's lock or event loop guards it.
 
-    `take` serves the client with the fewest items in progress; among equals, the client served longest ago. A client's
-    own items come in the order of arrival. With `size`, its oldest and its smallest item alternate: requests without an
-    API key share one client, and a small item of theirs should not wait for all the large ones.
+    `take` serves the client with the fewest items in progress; among equals, the client served longest ago. A
+    client's own items come in the order of arrival. With `size`, its oldest and its smallest item alternate. Requests
+    without an API key share one client, and a small item of theirs should not wait for all the large ones.
     """
 
     def __init__(self, size: Callable[[T], int] | None = None) -> None:

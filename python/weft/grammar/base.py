@@ -89,13 +89,15 @@ class CompileParts(Protocol):
 
 
 class Backend(Protocol):
-    """A grammar library. Its constructor takes a `Vocabulary` and the keywords `limits` (`CompileLimits`),
-    `untrusted` (whether clients that are not trusted send the guides) and `threads` (the threads of one compile;
-    None: the library's default, 1: it starts none, so that the process can be forked). `compile` is called by
-    several threads at once.
+    """A grammar library. Its constructor takes a `Vocabulary` and these keywords:
 
-    A backend for some kinds of guides only names them as `kinds` (`Guide.kind`), and refuses others with
-    `GuideError`.
+    - `limits`: the `CompileLimits`.
+    - `untrusted`: whether clients that are not trusted send the guides.
+    - `threads`: the threads of one compile. None is the library's default; with 1 it starts none, so that the process
+      can be forked.
+
+    `compile` is called by several threads at once. A backend for some kinds of guides only names them as `kinds`
+    (`Guide.kind`), and refuses others with `GuideError`.
 
     It need not protect its process from a guide: untrusted guides are compiled in a trial process first
     (`weft.grammar.compile.trial`), and on threads with large stacks (`weft.grammar.compile.stacks`).

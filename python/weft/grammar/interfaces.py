@@ -37,10 +37,15 @@ class Recognizer(Protocol):
     """A stack of states over bytes, with the interface of AICI's recognizers. An exception that it raises ends its
     own request.
 
-    It may also have `try_push_byte(byte) -> bool`, which pushes a byte if it is allowed; `trie_finished() -> None`,
-    called after each mask; `fork() -> Recognizer`; and `collapse() -> None`, called after each accepted token: only
-    the top state must be kept. Where tokens are taken back, a recognizer without `collapse` pops their bytes; one
-    with `collapse` is made again and gets all bytes.
+    It may also have these methods:
+
+    - `try_push_byte(byte) -> bool` pushes a byte if it is allowed.
+    - `trie_finished() -> None` is called after each mask.
+    - `fork() -> Recognizer` returns an independent copy.
+    - `collapse() -> None` is called after each accepted token. From then on only the top state is needed.
+
+    Where tokens are taken back, a recognizer without `collapse` pops their bytes. One with `collapse` is made again
+    and gets all bytes.
     """
 
     def push_byte(self, byte: int) -> None:

@@ -1,10 +1,10 @@
 """The limits of a guide's cost, and the checks of a guide that need only its text.
 
 `check_costs` counts what XGrammar expands. `check_chain` bounds how deep a library recurses, which its native stack
-must bear: each level of a guide counts, such as an object within an object of a JSON schema, the target of a
-reference, a rule that a rule names, or a group within a group. Every part of a cycle counts once, as no library
-enters one twice. So the length of a chain is never too low. For honest guides it is small: under 100 for all but a
-few of thousands of schemas that people wrote. All checks take time linear in the text, and none recurses.
+must bear. Each level of a guide counts: an object within an object of a JSON schema, the target of a reference, a
+rule that a rule names, a group within a group. Every part of a cycle counts once, as no library enters one twice. So
+the length of a chain is never too low. For honest guides it is small: under 100 for all but a few of thousands of
+schemas that people wrote. All checks take time linear in the text, and none recurses.
 """
 
 from __future__ import annotations

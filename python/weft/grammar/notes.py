@@ -1,7 +1,7 @@
 """Notes for clients: the parts of a guide that are not enforced, each with its keyword and its place.
 
 Clients choose the keys of their schemas, and how long and how many they are. So a place is a link to the place around
-it, which costs the same at any depth; notes are escaped and shortened; and only the first few are listed, the others
+it, which costs the same at any depth. Notes are escaped and shortened. Only the first few are listed; the others are
 counted.
 """
 

@@ -1,8 +1,8 @@
 """The two forms of a structural tag's text: XGrammar's `format`, and the older one of structures and triggers.
 
-XGrammar had the older form before, and programs for TensorRT-LLM write it: free text in which a trigger begins one of
-the structures that start with it (its begin, JSON of its schema, its end), then free text again. Today's form calls
-that `triggered_tags`.
+XGrammar had the older form before, and programs for TensorRT-LLM write it. It means free text, in which a trigger
+begins one of the structures that start with it: the structure's begin, JSON of its schema, its end; then free text
+again. Today's form calls that `triggered_tags`.
 """
 
 from __future__ import annotations

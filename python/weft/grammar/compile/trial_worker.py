@@ -1,13 +1,19 @@
 """The helper process of `trial.py`: for each connection that it receives, it forks a child that compiles one guide.
 
-A child runs within limits: CPU time, by an alarm of the kernel that ends it wherever it is; wall time without pauses,
-by a thread; memory, beyond the helper's own; a stack smaller than that of the real compile. The kernel kills it first
-where memory runs out. It ends with the helper, and the helper ends when its socket is closed, so no child outlives
-the process that it works for.
+A child runs within limits:
 
-A child writes an empty line when it begins; a line of JSON before each library that it tries, so that the other side
-knows which one it died in; and a line with the verdict, followed by the texts to build (`parts.packed`). For a child
-that failed, the helper adds a line: the signal that ended it (0: none), and its CPU seconds.
+- CPU time, by an alarm of the kernel that ends it wherever it is;
+- wall time without pauses, by a thread;
+- memory, beyond the helper's own;
+- a stack smaller than that of the real compile.
+
+The kernel kills it first where memory runs out. It ends with the helper, and the helper ends when its socket is
+closed, so no child outlives the process that it works for.
+
+A child writes an empty line when it begins. Before each library that it tries, it writes a line of JSON, so that the
+other side knows which one it died in. Last comes a line with the verdict, followed by the texts to build
+(`parts.packed`). For a child that failed, the helper adds a line: the signal that ended it (0: none), and its CPU
+seconds.
 """
 
 from __future__ import annotations

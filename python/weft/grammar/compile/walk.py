@@ -1,9 +1,8 @@
 """Walks through a compiled guide, to find steps that take too long, or longer the further they go.
 
-A costly token may hide behind text that must come first, and cost may grow with the text before it: in a grammar that
-reads a text in many ways, each token costs more than the last. So a walk takes some hundreds of tokens and prefers
-those that continue, it follows forced text without masks, and the growth of time along it predicts the cost of a long
-answer.
+A costly token may hide behind text that must come first. Cost may also grow with the text: in a grammar that reads a
+text in many ways, each token costs more than the last. So a walk takes some hundreds of tokens, prefers those that
+continue, and follows forced text without masks. The growth of time along it predicts the cost of a long answer.
 """
 
 from __future__ import annotations

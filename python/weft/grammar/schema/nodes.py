@@ -1,10 +1,15 @@
 """Nodes, the form of schemas that the rewriting works on, and the JSON values that they describe.
 
 A node is true, false, or a dict of keywords that mean the same for every draft. The keywords are those of draft
-2020-12, with these differences: `$ref` holds the node that it leads to (a text for a dangling one), `type` is a
-tuple, `const` is an `enum` of one, `contains` holds its schema with the least and the most matches, and annotations
-are left out. `DERIVED` marks objects that the rewriting made, which name no properties in the sense of
-`open_objects`. Nodes are compared by identity.
+2020-12, with these differences:
+
+- `$ref` holds the node that it leads to, or a text where it leads nowhere.
+- `type` is a tuple; `const` is an `enum` of one value.
+- `contains` holds its schema, with the least and the most matches.
+- Annotations are left out.
+- `DERIVED` marks objects that the rewriting made, which name no properties in the sense of `open_objects`.
+
+Nodes are compared by identity.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Strings of bounded length, as rules of XGrammar's EBNF: each character counts once, however JSON spells it.
 
 XGrammar's own repetitions of characters with several spellings cost a hundred milliseconds a mask: where a repeated
-rule ends, it tries every token again. It does not where it knows exactly what may follow. So the characters before
-the last `NEAR` ones are a rule used in one place, with a look-ahead that is exact as long as that many characters may
-still follow; the last ones are one automaton. Counts are built from blocks, so that few ways of reading a text stay
-open.
+rule ends, it tries every token again. It does not where it knows exactly what may follow. So a string has two parts.
+The characters before the last `NEAR` ones are a rule used in one place, with a look-ahead that is exact as long as
+that many may still follow. The last ones are one automaton. Counts are built from blocks, so that few ways of reading
+a text stay open.
 """
 
 from __future__ import annotations
