@@ -17,7 +17,7 @@ from weft.errors import GuideError, UnavailableError
 from weft.grammar.base import Closes, CompiledGuide, Opening, Warming
 from weft.grammar.compile import dumps
 from weft.grammar.compile.cache import GuideCache, Refusals
-from weft.grammar.compile.parts import Handed, Parts, make_backend
+from weft.grammar.compile.parts import Parts, TriedParts, make_backend
 from weft.grammar.compile.trial import HELPER_WAIT_S, Trial
 from weft.grammar.compile.workers import Job, Workers
 from weft.grammar.guide import Guide
@@ -287,10 +287,10 @@ class GuideCompiler:
         )
         job.library_starts()
         job.measured_bytes = verdict.memory_bytes
-        handed = Handed(self.vocabulary, self._backend, self.limits, verdict.parts)
+        tried = TriedParts(self.vocabulary, self._backend, self.limits, verdict.parts)
         if job.compiled is not None:
-            return prepare_closing(job.compiled, handed.text(job.guide))
-        return handed.compile_part(job.guide)
+            return prepare_closing(job.compiled, tried.text(job.guide))
+        return tried.compile_part(job.guide)
 
     def _time_out(self, job: Job) -> None:
         """Fail a job that exceeded its time."""

@@ -4,7 +4,7 @@ a guide.
 `Parts` does it. The trial process compiles through a subclass of `Parts`, so that the guide that passed the trial is
 the guide that is compiled. For an untrusted guide the trial also does all of the work in Python: costs, chains,
 rewriting, spelling. A schema of 256 KB may keep Python busy for seconds, and in the trial no other request waits for
-that interpreter. The result is text that a library reads natively; `Handed` builds it in the process that serves.
+that interpreter. The result is text that a library reads natively; `TriedParts` builds it in the process that serves.
 Only the shortest endings of answers (`Closes`) are still computed there, from that text.
 """
 
@@ -123,7 +123,7 @@ def unpacked(rows: Sequence[Any], texts: bytes) -> dict[str, Part]:
     return parts
 
 
-class Handed(Parts):
+class TriedParts(Parts):
     """Compiles a guide from the results of its trial, without repeating the trial's work."""
 
     def __init__(

@@ -86,10 +86,10 @@ def serve(fd: int, vocabulary_file: str, backend: str, limits: CompileLimits) ->
             library.compile(Guide.json())
     gc.collect()
     gc.freeze()
-    Forks(control, shared).serve()
+    ForkServer(control, shared).serve()
 
 
-class Forks:
+class ForkServer:
     """Forks a child for each connection that arrives over `control`, and reports how failed children ended."""
 
     def __init__(self, control: socket.socket, shared: Shared) -> None:
@@ -142,7 +142,7 @@ def _libraries(shared: Shared) -> Mapping[str, Backend]:
     return backend.libraries if isinstance(backend, Chooser) else {shared.name: backend}
 
 
-class Trying(Parts):
+class TryingParts(Parts):
     """Compiles a job's guide as the real compile would, one library after another, measures its memory and its first
     steps, and keeps the outcome for each guide within it."""
 
@@ -214,7 +214,7 @@ def _child(connection: socket.socket, shared: Shared) -> None:
         threading.current_thread().name = "weft-trial"
         texts = b""
         try:
-            trying = Trying(shared, job, connection)
+            trying = TryingParts(shared, job, connection)
             verdict, texts = stacks.call(trying.run, stacks.TRIAL_BYTES)
         except MemoryError:
             verdict = {"error": _too_large(job.limits)}
