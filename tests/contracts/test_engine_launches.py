@@ -13,8 +13,8 @@ from support.launch_check import check_launched
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.core.logits_processors import LogitsProcessor, ProcessorRows
 from weft.core.request import Gather
-from weft.engine.step.opening import guarded
-from weft.engine.step.prefill import each_guarded
+from weft.engine.runner.opening import guarded
+from weft.engine.runner.prefill import each_guarded
 from weft.runtime import CpuRuntime, cpu
 from weft_bench.engine.simulated import simulate_acceptance
 

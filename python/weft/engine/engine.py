@@ -18,17 +18,17 @@ from weft.core import FinishReason
 from weft.core.forks import Home
 from weft.engine.admission import Admission
 from weft.engine.device.state import DecodeParts
+from weft.engine.features.recording import Recorder
 from weft.engine.kv.cache import KvManager
 from weft.engine.kv.events import KvEventLog
 from weft.engine.output.processor import OutputProcessor
-from weft.engine.recording import Recorder
+from weft.engine.runner.graphs import StepGraphs
+from weft.engine.runner.runner import Decoder, ModelRunner
+from weft.engine.runner.warm_up import warm_up
 from weft.engine.scheduling.schedule import Schedule
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.sequence import Sequence
 from weft.engine.stats import StepRecord
-from weft.engine.step.graphs import StepGraphs
-from weft.engine.step.runner import Decoder, ModelRunner
-from weft.engine.step.warm_up import warm_up
 from weft.errors import CapacityError, ExecutorError, InputError
 from weft.guided.grammar_stream import GrammarStream
 from weft.runtime.interface import Runtime

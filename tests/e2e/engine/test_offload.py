@@ -17,7 +17,7 @@ from support.engine.requests import make_request
 from support.grammar.guides import GUIDES
 from support.products import each_value
 from weft import LLM, EngineConfig, Output, SamplingParams, Speculation
-from weft.engine.step import moving
+from weft.engine.runner import moving
 
 NUMBERS = range(0, 60, 6)
 GREEDY = SamplingParams(max_tokens=40)

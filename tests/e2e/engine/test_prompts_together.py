@@ -14,10 +14,10 @@ from support.engine.requests import make_request, run
 from support.products import rest_slow
 from weft import LLM, EngineConfig, Guide, RequestError, SamplingParams, Speculation
 from weft.core.request import NO_RULES, Gather, TokenRules
+from weft.engine.runner import reading
+from weft.engine.runner.prefill import Prefill
+from weft.engine.runner.reading import PromptPart
 from weft.engine.sequence import Sequence
-from weft.engine.step import reading
-from weft.engine.step.prefill import Prefill
-from weft.engine.step.reading import PromptPart
 
 PROMPTS = [
     "Text: Ada is 31.\nJSON: ",

@@ -12,10 +12,10 @@ from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.client import BuiltEngine
 from weft.config import Graphs
 from weft.engine.device.state import StepBuffers
-from weft.engine.step.graphs import StepGraphs
-from weft.engine.step.prefill import Prefill
-from weft.engine.step.reading import PromptPart
-from weft.engine.step.step import Plan
+from weft.engine.runner.graphs import StepGraphs
+from weft.engine.runner.prefill import Prefill
+from weft.engine.runner.reading import PromptPart
+from weft.engine.runner.step import Plan
 from weft.errors import GraphError, WeftError
 from weft.executor import Executor, ExecutorConfig
 

@@ -9,16 +9,16 @@ from typing import Protocol
 
 from weft.core import FinishReason
 from weft.engine.device.results import StepResults
+from weft.engine.features.recording import Recorder
 from weft.engine.output.commit import DraftedBy, commit, commit_plainly
 from weft.engine.output.finish import Finisher
 from weft.engine.output.splice import commit_splice
-from weft.engine.recording import Recorder
+from weft.engine.runner.draft_masking import DraftGuidance
+from weft.engine.runner.in_flight import InFlightBatch
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.waiting import Waiting
 from weft.engine.sequence import Sequence, Stage
 from weft.engine.stats import StepRecord
-from weft.engine.step.draft_masking import DraftGuidance
-from weft.engine.step.in_flight import InFlightBatch
 from weft.guided.state import GuidedState, Splice
 from weft.runtime.interface import Runtime
 

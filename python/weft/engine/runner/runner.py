@@ -13,21 +13,21 @@ import torch
 from weft.config import ResolvedConfig
 from weft.engine.device.results import OfferBuffers, ResultRings, note_logprobs, note_offers
 from weft.engine.device.state import DecodeParts
-from weft.engine.processors.host import HostRows
-from weft.engine.recording import Recorder
+from weft.engine.features.processors.host import HostRows
+from weft.engine.features.recording import Recorder
+from weft.engine.runner.attachments import Attachments
+from weft.engine.runner.branching import BranchInputs, branch
+from weft.engine.runner.draft_masking import DraftGuidance
+from weft.engine.runner.graphs import StepGraphs
+from weft.engine.runner.in_flight import InFlightBatch
+from weft.engine.runner.moving import Moving, move_pages
+from weft.engine.runner.opening import write_pages
+from weft.engine.runner.prefill import Prefill
+from weft.engine.runner.prompt_reader import PromptReader, StepTap
+from weft.engine.runner.reading import ReadingBuffers
+from weft.engine.runner.step import NO_PROCESSORS, Guides, Plan, Processors
 from weft.engine.scheduling.schedule import Released, Schedule
 from weft.engine.sequence import Branching, Sequence
-from weft.engine.step.attachments import Attachments
-from weft.engine.step.branching import BranchInputs, branch
-from weft.engine.step.draft_masking import DraftGuidance
-from weft.engine.step.graphs import StepGraphs
-from weft.engine.step.in_flight import InFlightBatch
-from weft.engine.step.moving import Moving, move_pages
-from weft.engine.step.opening import write_pages
-from weft.engine.step.prefill import Prefill
-from weft.engine.step.prompt_reader import PromptReader, StepTap
-from weft.engine.step.reading import ReadingBuffers
-from weft.engine.step.step import NO_PROCESSORS, Guides, Plan, Processors
 from weft.grammar.base import Matcher
 from weft.guided.grammar_stream import GrammarStream
 from weft.runtime.buffers import pinned_copy

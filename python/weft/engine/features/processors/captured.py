@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft.core.logits_processors import LogitsProcessor, ProcessorRows
 from weft.engine.device.state import SlotState, StepBuffers
-from weft.engine.logits_processors import CapturedProcessor, kind_of
+from weft.engine.features.logits_processors import CapturedProcessor, kind_of
 from weft.errors import CapacityError
 from weft.runtime.interface import Stream
 

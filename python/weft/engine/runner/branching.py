@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from weft.engine.device.state import DecodeParts
+from weft.engine.runner.opening import copy_pages, pinned_pairs
 from weft.engine.sequence import Branching
-from weft.engine.step.opening import copy_pages, pinned_pairs
 from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime
 

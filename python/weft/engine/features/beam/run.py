@@ -6,10 +6,10 @@ from collections import Counter, abc
 
 from weft.core import SAMPLED, FinishReason, Hypothesis
 from weft.core.request import BeamWords
-from weft.engine.beam.pages import BeamPages
-from weft.engine.beam.search import BeamEnds, BeamSearch, Continuation
-from weft.engine.beam.trace import Trace
 from weft.engine.device.results import StepResults
+from weft.engine.features.beam.pages import BeamPages
+from weft.engine.features.beam.search import BeamEnds, BeamSearch, Continuation
+from weft.engine.features.beam.trace import Trace
 from weft.engine.sequence import Branching, BranchRow, Sequence
 from weft.errors import DeadEndError, GuideStateError, RequestError
 from weft.grammar.base import Matcher

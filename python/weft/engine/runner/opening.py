@@ -14,11 +14,11 @@ from torch import Tensor
 
 from weft.engine.device.sampling import SlotSampling, write_tables
 from weft.engine.device.state import DecodeParts, SlotState
-from weft.engine.logits_processors import CapturedProcessor
-from weft.engine.processors.captured import CapturedProcessors
-from weft.engine.recording import Recorder
+from weft.engine.features.logits_processors import CapturedProcessor
+from weft.engine.features.processors.captured import CapturedProcessors
+from weft.engine.features.recording import Recorder
+from weft.engine.runner.lookahead import write_windows
 from weft.engine.sequence import Sequence
-from weft.engine.step.lookahead import write_windows
 from weft.guided.grammar_stream import GrammarStream
 from weft.ops.slots import RECORD_WORDS
 from weft.runtime.buffers import pinned_copy

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from weft.engine.device.results import StepResults
+from weft.engine.runner.moving import Moving
+from weft.engine.runner.opening import PromptRow
+from weft.engine.runner.step import Plan
 from weft.engine.sequence import Sequence
-from weft.engine.step.moving import Moving
-from weft.engine.step.opening import PromptRow
-from weft.engine.step.step import Plan
 
 
 @dataclass(slots=True)

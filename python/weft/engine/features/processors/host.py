@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from weft.engine.device.state import StepBuffers
-from weft.engine.logits_processors import RequestProcessor, failure, kind_of
+from weft.engine.features.logits_processors import RequestProcessor, failure, kind_of
 from weft.engine.sequence import Sequence
 from weft.runtime.buffers import PinnedRing
 from weft.runtime.interface import Runtime, Stream

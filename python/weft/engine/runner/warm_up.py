@@ -9,11 +9,11 @@ import numpy as np
 from weft.config import Speculation
 from weft.core import SamplingParams
 from weft.engine.device.sampling import SlotSampling
-from weft.engine.step.opening import PromptRow, open_rows
-from weft.engine.step.prefill import Prefill
-from weft.engine.step.reading import parts_together
-from weft.engine.step.runner import Decoder, ModelRunner, bucket
-from weft.engine.step.step import Guides, Plan
+from weft.engine.runner.opening import PromptRow, open_rows
+from weft.engine.runner.prefill import Prefill
+from weft.engine.runner.reading import parts_together
+from weft.engine.runner.runner import Decoder, ModelRunner, bucket
+from weft.engine.runner.step import Guides, Plan
 
 SHORT_PROMPT = 8
 """Tokens of the shorter of the prompts that are read: another attention kernel is for few tokens of a row."""

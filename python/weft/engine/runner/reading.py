@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from weft.engine.device.state import DecodeParts, StepBuffers
-from weft.engine.step.opening import PromptRow
+from weft.engine.runner.opening import PromptRow
 from weft.ops.attention import Rows
 from weft.runtime.interface import Runtime, Stream
 from weft.spec.base import Span

@@ -14,10 +14,10 @@ from functools import partial
 
 from weft.core.request import LOGITS
 from weft.engine.device.state import DecodeParts, StepBuffers
-from weft.engine.processors.host import HostWork
-from weft.engine.step.opening import guarded
-from weft.engine.step.reading import PromptPart, Reading, ReadingBuffers
-from weft.engine.step.step import Plan, owes_commit, process_logits, sample_and_verify, take_proposals
+from weft.engine.features.processors.host import HostWork
+from weft.engine.runner.opening import guarded
+from weft.engine.runner.reading import PromptPart, Reading, ReadingBuffers
+from weft.engine.runner.step import Plan, owes_commit, process_logits, sample_and_verify, take_proposals
 from weft.guided.grammar_stream import GrammarStream
 from weft.models.outputs import collecting, mark_output
 from weft.ops.rows import copy_rows_
@@ -28,7 +28,7 @@ from weft.spec.base import PromptParts
 
 @dataclass(frozen=True)
 class Prefill:
-    """What reads prompts: on `stream`, beside the grammar stream."""
+    """What reads prompts: on `stream`, beside the grammar's `grammar`."""
 
     runtime: Runtime
     stream: Stream

@@ -9,15 +9,15 @@ from typing import Protocol
 
 from weft.engine.device.results import OfferBuffers, note_logprobs, note_offers
 from weft.engine.device.state import StepBuffers
-from weft.engine.processors.host import HostRows, HostWork
+from weft.engine.features.processors.host import HostRows, HostWork
+from weft.engine.runner.attachments import Attachments
+from weft.engine.runner.graphs import StepGraphs
+from weft.engine.runner.in_flight import InFlightBatch
+from weft.engine.runner.opening import PromptRow, SlotOpener, guarded, open_rows
+from weft.engine.runner.prefill import Prefill
+from weft.engine.runner.reading import PromptPart, parts_together
+from weft.engine.runner.step import Guides, Plan, Processors
 from weft.engine.sequence import Sequence, Stage
-from weft.engine.step.attachments import Attachments
-from weft.engine.step.graphs import StepGraphs
-from weft.engine.step.in_flight import InFlightBatch
-from weft.engine.step.opening import PromptRow, SlotOpener, guarded, open_rows
-from weft.engine.step.prefill import Prefill
-from weft.engine.step.reading import PromptPart, parts_together
-from weft.engine.step.step import Guides, Plan, Processors
 
 
 class StepTap(Protocol):

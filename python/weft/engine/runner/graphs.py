@@ -14,9 +14,9 @@ import torch
 
 from weft.config import Graphs
 from weft.engine.device.state import DecodeParts, StepBuffers
-from weft.engine.logits_processors import CapturedProcessor, failure
-from weft.engine.processors.host import HostProcessors, HostRows, HostWork
-from weft.engine.step.step import Iteration, Plan, decode_step
+from weft.engine.features.logits_processors import CapturedProcessor, failure
+from weft.engine.features.processors.host import HostProcessors, HostRows, HostWork
+from weft.engine.runner.step import Iteration, Plan, decode_step
 from weft.guided.grammar_stream import GrammarStream
 from weft.runtime.buffers import PinnedRing
 from weft.runtime.dump import GraphDump, dump_graph

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.engine.step.opening import PromptRow, guarded
-from weft.engine.step.reading import parts_together
+from weft.engine.runner.opening import PromptRow, guarded
+from weft.engine.runner.reading import parts_together
 
 
 def prompt(slot: int, length: int, first: int = 0) -> PromptRow:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from weft.core.request import LOGITS
-from weft.engine.beam.search import Continuation
 from weft.engine.device.tensors import GrowingRows
+from weft.engine.features.beam.search import Continuation
 
 TOP_BYTES = 100
 """A continuation that is kept: a number, and its place in a dict."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from weft.engine.device.state import StepBuffers
-from weft.engine.step.reading import PromptPart
+from weft.engine.runner.reading import PromptPart
 from weft.runtime.interface import Runtime, Stream
 
 INPUTS = ("input_ids", "position_ids", "sequence_length")

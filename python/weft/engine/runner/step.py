@@ -1,7 +1,7 @@
 """One decode iteration, top to bottom. This is the file to read.
 
 `decode_step` issues the work of one iteration to two streams: the model's forwards, sampling and drafting on `stream`,
-the grammar's work on the grammar stream, ordered by events. `graphs.py` captures this same function; nothing in it
+the grammar's work on the grammar's own stream, ordered by events. `graphs.py` captures this same function; nothing in it
 waits, and nothing the host does happens between its lines once it is captured.
 
 Suffixes: B rows, T = 1 + K positions, K drafts, V vocabulary, N = B * T logits rows, P pages.
@@ -18,10 +18,10 @@ from torch import Tensor
 from weft.core.request import LOGITS
 from weft.engine.device.results import note_temperatures
 from weft.engine.device.state import DecodeParts, SlotState, StepBuffers
-from weft.engine.logits_processors import CapturedProcessor, RequestProcessor
-from weft.engine.processors.captured import run_captured
-from weft.engine.processors.host import HostWork, inner_stream
-from weft.engine.step.lookahead import forward_with_windows
+from weft.engine.features.logits_processors import CapturedProcessor, RequestProcessor
+from weft.engine.features.processors.captured import run_captured
+from weft.engine.features.processors.host import HostWork, inner_stream
+from weft.engine.runner.lookahead import forward_with_windows
 from weft.guided.grammar_stream import GrammarStream
 from weft.models.outputs import collecting, mark_output
 from weft.ops.attention import Rows
