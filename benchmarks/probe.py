@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from weft.engine.device.state import DecodeParts, StepBuffers
-from weft.engine.features.processors.host import HostRows
+from weft.engine.features.processors import HostRows
 from weft.engine.runner.graphs import StepGraphs
 from weft.engine.runner.step import (
     Iteration,

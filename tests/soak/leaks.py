@@ -15,7 +15,7 @@ from weft import hostfunc_handles
 from weft.client import Response
 from weft.engine.engine import Engine
 from weft.engine.kv.cache import KvSequence
-from weft.engine.runner.opening import PromptRow
+from weft.engine.runner.in_flight import PromptRow
 from weft.engine.sequence import Sequence
 from weft.executor import Executor
 

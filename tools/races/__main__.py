@@ -27,12 +27,12 @@ for module in ("transformers", "xgrammar", "llguidance"):  # once, for all forks
 
 FIRST: dict[str, list[Run]] = {
     "engine/features/flight_recorder.py": [recording],
-    "engine/runner/branching.py": [beams],
-    "engine/features/processors/host.py": [processors],
+    "engine/features/processors.py": [processors],
     "engine/device/results.py": [plain],
     "engine/runner/graphs.py": FAULTS,
-    "engine/runner/prompt_reader.py": FAULTS,
-    "engine/runner/runner.py": FAULTS,
+    "engine/runner/prefill.py": FAULTS,
+    "engine/runner/in_flight.py": FAULTS,
+    "engine/runner/runner.py": [beams, *FAULTS],
     "engine/engine.py": FAULTS,
     "engine/output/processor.py": FAULTS,
     "engine/device/tensors.py": FAULTS,

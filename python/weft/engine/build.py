@@ -17,9 +17,8 @@ from weft.engine.kv.size import host_pages
 from weft.engine.output.commit import DraftedBy
 from weft.engine.output.finish import Finisher
 from weft.engine.output.processor import OutputProcessor
-from weft.engine.runner.draft_masking import DraftGuidance
 from weft.engine.runner.graphs import StepGraphs
-from weft.engine.runner.runner import Decoder, ModelRunner
+from weft.engine.runner.runner import Decoder, DraftGuidance, ModelRunner
 from weft.engine.scheduling.capacity import Capacity, DrafterNeeds
 from weft.engine.scheduling.policy import FairTurns
 from weft.engine.scheduling.programs import Programs

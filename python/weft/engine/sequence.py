@@ -20,7 +20,7 @@ from weft import registry
 from weft.core import FinishReason, Hypothesis, Output
 from weft.core.request import NOTHING, Request, StopWords
 from weft.engine.device.tensors import Gathered
-from weft.engine.features.logits_processors import RequestProcessor
+from weft.engine.features.processors import RequestProcessor
 from weft.engine.kv.cache import KvSequence
 from weft.errors import InputError, RequestError, brief
 from weft.grammar.base import CompiledGuide, Matcher, Opening
