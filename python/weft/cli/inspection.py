@@ -13,7 +13,7 @@ import torch
 
 from weft.config import EngineConfig, HostTasks, Speculation
 from weft.config.environment import processor, versions
-from weft.engine.step.step import Guides, Plan
+from weft.engine.runner.step import Guides, Plan
 from weft.errors import InterfaceError, WeftError
 from weft.runtime import get
 from weft.runtime.cuda import unavailable_reason

@@ -19,8 +19,8 @@ from typing import Protocol
 from weft.core import FinishReason, Hypothesis, Output
 from weft.core.request import NOTHING, Request, StopWords
 from weft.engine.device.tensors import Gathered
+from weft.engine.features.processors import RequestProcessor
 from weft.engine.kv.cache import KvSequence
-from weft.engine.logits_processors import RequestProcessor
 from weft.errors import InputError, RequestError, brief
 from weft.grammar.base import CompiledGuide, Matcher, Opening
 from weft.grammar.starts import StartedGuide

@@ -22,7 +22,7 @@ from support.grammar.grammars import (
 )
 from support.grammar.recorded_loop import DRAFTS, SEEDS, SLOTS, Loop, changed
 from weft.core import SamplingParams
-from weft.engine.flight_recorder import FlightRecorder
+from weft.engine.features.flight_recorder import FlightRecorder
 from weft.errors import CapacityError, InputError
 from weft.grammar import Guide
 from weft.grammar.kinds.custom import CompiledFactory

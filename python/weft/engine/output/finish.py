@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import abc
 
 from weft.core import FinishReason, Output
-from weft.engine.recording import Recorder
+from weft.engine.features.recording import Recorder
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.sequence import Sequence, Stage
 from weft.errors import GuideError, InputError, RequestError

@@ -13,7 +13,7 @@ from support.engine.nodes import Nodes, _parts, _Runtime
 from support.kernels.interpreter import needs_triton
 from support.kernels.launches import launches
 from weft.engine.device.state import StepBuffers
-from weft.engine.step.step import Guides, Iteration, Plan, decode_step
+from weft.engine.runner.step import Guides, Iteration, Plan, decode_step
 from weft.guided.grammar_stream import GrammarStream
 from weft.guided.state import GuidedShape
 from weft_bench.engine.models import SHAPES, Shape

@@ -1,8 +1,10 @@
-"""Graphs of `decode_step`, one for each kind of iteration in use.
+"""Graphs of `decode_step`, one for each kind of iteration in use (`Plan`).
 
-Capture is a wrapper: it calls the function of `step.py` while its streams capture. With `graphs="none"` the same
-function is called for every iteration; with `"split"` it is, too, and what it launches between two calls of the
-grammar's is a graph. An iteration in which the host has logits processors to call is split around them.
+Capture is a wrapper: it calls the function of `step.py` while its streams capture. The setting `graphs` chooses:
+
+- "one": an iteration is one graph. Only an iteration with logits processors on the host is split around them.
+- "split": `decode_step` is called for each iteration; the launches between two of the grammar's tasks are a graph.
+- "none": `decode_step` is called for each iteration, without graphs.
 """
 
 from __future__ import annotations
@@ -14,9 +16,14 @@ import torch
 
 from weft.config import Graphs
 from weft.engine.device.state import DecodeParts, StepBuffers
-from weft.engine.logits_processors import CapturedProcessor, failure
-from weft.engine.processors.host import HostProcessors, HostRows, HostWork
-from weft.engine.step.step import Iteration, Plan, decode_step
+from weft.engine.features.processors import (
+    CapturedProcessor,
+    HostProcessors,
+    HostRows,
+    HostWork,
+    failure,
+)
+from weft.engine.runner.step import Iteration, Plan, decode_step
 from weft.guided.grammar_stream import GrammarStream
 from weft.runtime.buffers import PinnedRing
 from weft.runtime.dump import GraphDump, dump_graph
@@ -25,8 +32,7 @@ from weft.runtime.segments import SegmentedStream
 
 
 class StepGraphs:
-    """Captures on first use, then replays. The kinds of iterations in `ready` were prepared; `num_captures` counts
-    how many were captured."""
+    """Captures on first use, then replays. `ready` has the plans that were prepared; `num_captures` counts captures."""
 
     def __init__(
         self,
@@ -41,19 +47,19 @@ class StepGraphs:
         self.ready: set[Plan] = set()
         self._host = HostProcessors(runtime)
         self._num_replays = self.num_captures = 0
-        self._slots: dict[int, PinnedRing] = {}  # rings around each batch size's `slots_B`
-        self._sent: dict[int, list[int]] = {}  # what the device has there
+        self._slots: dict[int, PinnedRing] = {}  # by batch size: a ring around its `slots_B`
+        self._sent: dict[int, list[int]] = {}  # by batch size: the slots that were sent last
         self._buffers: dict[tuple[int, int], StepBuffers] = {}
         self._graphs: dict[Plan, Graph] = {}
         self._segments: dict[Plan, SegmentedStream] = {}
 
     @property
     def num_replays(self) -> int:
-        """Graphs launched so far."""
+        """The number of graphs launched so far."""
         return self._num_replays + sum(segments.num_replays for segments in self._segments.values())
 
     def buffers(self, plan: Plan) -> StepBuffers:
-        """The fixed buffers of an iteration; `slots_B` is shared by all of one batch size."""
+        """The fixed buffers of an iteration. Those of one batch size share `slots_B`."""
         key = (plan.batch, plan.num_drafts)
         if key not in self._buffers:
             parts = self._parts
@@ -72,15 +78,15 @@ class StepGraphs:
 
     @property
     def plans(self) -> list[Plan]:
-        """The kinds of iterations that are captured."""
+        """The plans that are captured."""
         return [*self._graphs, *self._segments]
 
     def is_ready(self, plan: Plan) -> bool:
-        """Whether an iteration of this kind runs without a capture first."""
+        """Whether an iteration runs without a capture first."""
         return self._mode == "none" or plan in self.ready
 
     def send_slots(self, plan: Plan, slots: list[int]) -> None:
-        """Say which slots the rows of the next iteration are; rows beyond them only pad."""
+        """Send the slots of the next iteration's rows; rows beyond them pad."""
         padded = slots + [self._parts.state.dummy] * (plan.batch - len(slots))
         self.buffers(plan)
         if self._sent.get(plan.batch) != padded:
@@ -90,7 +96,7 @@ class StepGraphs:
     def prepare(self, plan: Plan) -> None:
         """Warm up and capture. Needs an idle engine: the warm-up runs rows that only pad, under an empty snapshot.
 
-        Where that fails with captured processors in it, the fault is taken for theirs: of those that raised, else all.
+        A failure with captured processors is blamed on those that raised, or else on all of them.
         """
         if plan in self.ready:
             return
@@ -103,7 +109,7 @@ class StepGraphs:
             captured = plan.processors.captured
             if not captured:
                 raise
-            # What one raised may have ended the capture; the error then is that of whatever came next.
+            # A processor's exception may have ended the capture: `error` is then that of a later call.
             broken = [processor for processor in captured if processor.failure is not None]
             first = broken[0].failure if broken else error
             assert first is not None
@@ -124,7 +130,7 @@ class StepGraphs:
                     self._run_segments(plan, segments)
                 self._stream.synchronize()
             except BaseException:
-                segments.close()  # its graphs hold what was launched, which may hold the exception that holds them
+                segments.close()  # or its graphs and the exception would keep each other alive
                 raise
             segments.num_replays = 0
             self._segments[plan] = segments
@@ -139,8 +145,8 @@ class StepGraphs:
         self._graphs[plan] = graph
 
     def run(self, plan: Plan, rows: Sequence[HostRows] = ()) -> None:
-        """Issue one iteration over the slots that were sent. `rows` are those whose host processors are called on the
-        way, if it has some; what they raise is left with them (`check_processors`)."""
+        """Issue one iteration over the slots that were sent. The host's processors of `rows` are called on the way;
+        their exceptions are left in `RequestProcessor.failure`."""
         if self._mode == "none":
             decode_step(self._iteration(plan, self._stream, rows))
         elif self._is_split(plan):
@@ -150,7 +156,7 @@ class StepGraphs:
             self._num_replays += 1
 
     def forget(self, processor: CapturedProcessor) -> None:
-        """Let go of the graphs that hold a processor."""
+        """Close the graphs that hold a processor."""
         for plan in [plan for plan in self.ready if processor in plan.processors.captured]:
             self.ready.remove(plan)
             if plan in self._segments:
@@ -160,11 +166,11 @@ class StepGraphs:
                 self._graphs.pop(plan).close()
 
     def host_work(self, rows: Sequence[HostRows], failed: Callable[[], object] = lambda: None) -> HostWork:
-        """What the host does to the logits of these rows, unless the forward has `failed`."""
+        """The host's work on the logits of these rows; it is skipped where `failed()` gives the forward's error."""
         return partial(self._host.apply, rows=rows, failed=failed)
 
     def close(self) -> None:
-        """Let go of every graph."""
+        """Close every graph."""
         for graph in self._graphs.values():
             graph.close()
         for segments in self._segments.values():
@@ -174,7 +180,7 @@ class StepGraphs:
         self.ready.clear()
 
     def dump(self, plan: Plan) -> GraphDump:
-        """The nodes and edges of this kind of iteration, captured afresh."""
+        """The nodes and edges of an iteration, from a new capture."""
         self.prepare(plan)
         iteration = self._iteration(plan, self._stream)
         return dump_graph(self._runtime, self._stream, lambda: decode_step(iteration))

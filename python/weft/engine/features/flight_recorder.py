@@ -1,7 +1,7 @@
-"""The flight recorder: what the grammar did in the last iterations, kept in memory, written to a file on demand.
+"""The flight recorder: the grammar's operations of the last iterations, kept in memory, written to a file on demand.
 
-What is kept, the guided state keeps itself (`csrc/guided/recording.cpp`): the engine's thread spends nothing on an
-iteration. `weft replay FILE` does it all again.
+The guided state itself keeps the operations (`csrc/guided/recording.cpp`): the engine's thread spends no time on an
+iteration. `weft replay FILE` repeats them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from weft.guided.recorded_guide import RecordedGuide
 from weft.guided.recording import RecordedRequest, RecordedSplice, Recording
 from weft.guided.state import GuidedState
 
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
+"""The most memory that a recorder takes by default."""
 
 GATHER_S = 0.05
-"""How long a written failure waits for others of the same iteration."""
+"""Seconds that the file of a failure waits for other failures of the same iteration."""
 
 
 @dataclass
 class _Watched:
-    """What is kept of a request: its answer and guide, its slot and since when, its matchers, what they were started
-    with and wrote anew, and the epoch at which it was seen to be finished.
-    """
+    """The record of a sequence. `since` is the epoch at which it got its slot; `room` and `prompt` are those that its
+    matchers started with; `finished_at` is the epoch at which it was first seen to be finished."""
 
     id: int
     output: Output
@@ -49,22 +49,23 @@ class _Watched:
 
 
 class FlightRecorder:
-    """Keeps the last `iterations` iterations of a grammar state (each prompt's first token is one, too), as far as
-    `max_bytes` of memory hold them (None: what so many take with every slot in use, up to 64 MiB).
+    """Keeps the last `iterations` iterations of a grammar state, as far as `max_bytes` of memory hold them. By default
+    the memory is that of `iterations` with every slot in use, up to 64 MiB. Each prompt's first token is an iteration,
+    too.
 
     The engine calls, on its own thread,
 
-    - `watch(request, slot, matcher)` whenever a request gets a slot, before the push that attaches its matcher (None:
-      it has no guide), and again when it comes back, after it was preempted or its text was written anew;
-    - `failed(request)` when a request ends with an error;
+    - `watch(sequence, slot, matcher)` whenever a sequence gets a slot, before the push that attaches its matcher (None
+      without a guide); again after it was preempted or spliced;
+    - `failed(sequence)` when a sequence ends with an error;
     - `close()` when it is closed, with nothing in flight.
 
-    Anybody may call `write` and `recording`, on any thread. Made with nothing in flight; from then on the state's
+    `write` and `recording` are for any thread. Make a recorder with nothing in flight. From then on the state's
     callbacks take about 0.6 us more for each mask row of 131072 tokens.
 
-    With a `directory`, made where there is none, a failure writes a file there, in a thread of its own; those of one
-    iteration go into one file, and after `max_files` none is written. `files` are those written. `model` is the model's
-    directory (None: weft-tiny), `sources` names what proposes drafts on the host ("forced", "ngram").
+    With a `directory`, which is made if it does not exist, a failure writes a file there, on a thread of its own. The
+    failures of one iteration share a file; after `max_files` no more are written. `files` are those written. `model` is
+    the model's directory (None: weft-tiny), `sources` names the host's sources of drafts ("forced", "ngram").
 
     Raises `InputError` for a directory that can't be written to, and for memory that can't hold one iteration.
     """
@@ -105,7 +106,7 @@ class FlightRecorder:
         self._writer: threading.Thread | None = None
 
     def watch(self, sequence: Sequence, slot: int, matcher: Matcher | None) -> None:
-        """A request gets a slot; `matcher` is what its guide attaches there."""
+        """Note that a sequence gets a slot, to which its guide attaches `matcher`."""
         with self._lock:
             since = self.state.pushed_epoch
             watched = self._watched.get(sequence.id)
@@ -126,7 +127,7 @@ class FlightRecorder:
                 self._prune()
 
     def failed(self, sequence: Sequence) -> None:
-        """A request ended with an error: if it had a slot, and there is a directory for it, a file is written."""
+        """Note that a sequence ended with an error. If it had a slot and there is a directory, a file is written."""
         if self.directory is None or len(self.files) >= self._max_files:
             return
         with self._lock:
@@ -138,14 +139,13 @@ class FlightRecorder:
                 self._writer.start()
 
     def write(self, path: str | Path, reason: str = "on demand") -> Path:
-        """Write what there is to a file, compressed where its name ends in ".gz"; returns its path. Raises `OSError`
-        where that fails.
-        """
+        """Write the recording to a file, compressed if its name ends in ".gz", and return its path. Raises `OSError` if
+        that fails."""
         self.recording(reason).save(path)
         return Path(path)
 
     def recording(self, reason: str = "on demand") -> Recording:
-        """What there is now."""
+        """The recording so far."""
         window = last_iterations(operations(self.state.recorded()), self.iterations)
         seen = {entry.matcher for operation in window for entry in operation.entries}
         first = window[0].epoch if window else 0
@@ -169,7 +169,7 @@ class FlightRecorder:
         )
 
     def close(self) -> None:
-        """Finish the files, and record no more. With nothing in flight."""
+        """Finish the files and stop recording. Nothing may be in flight."""
         with self._lock:
             writer = self._writer
         if writer is not None:
@@ -178,7 +178,7 @@ class FlightRecorder:
         self._watched.clear()
 
     def _appears(self, watched: _Watched, seen: set[int], first_epoch: int) -> bool:
-        """Whether a request is in the window; an unguided one until it is known to have ended before."""
+        """Whether a sequence is in the window. One without a guide is, unless it is known to have ended before."""
         if watched.matchers:
             return not seen.isdisjoint(watched.matchers)
         self._note_finished(watched)
@@ -189,7 +189,7 @@ class FlightRecorder:
             watched.finished_at = self.state.pushed_epoch
 
     def _prune(self) -> None:
-        """Forget the requests that ended before the window."""
+        """Forget the sequences that ended before the window."""
         oldest = max(self.state.epoch - self.iterations, 0)
         for watched in self._watched.values():
             self._note_finished(watched)
@@ -219,17 +219,16 @@ class FlightRecorder:
 
 
 def default_bytes(state: GuidedState, iterations: int) -> int:
-    """Memory for `iterations` iterations with every slot in use, every draft taken, and drafts made under the grammar;
-    for two at least.
-    """
+    """Memory for `iterations` iterations (at least two), with every slot in use, every draft accepted, and drafts made
+    under the grammar."""
     drafts = state.max_drafts
     extends = max(drafts - 1, 0) * (10 + 2 * drafts)  # one by one
     words = state.num_slots * (4 * 10 + 8 * drafts + extends) + 64
-    return 8 * words * min(max(iterations, 2), max(2, MOST_BYTES // (8 * words)))
+    return 8 * words * min(max(iterations, 2), max(2, MAX_BYTES // (8 * words)))
 
 
 def last_iterations(all_operations: list[Operation], count: int) -> list[Operation]:
-    """The operations of the last `count` snapshots; what has lost its snapshot is left out."""
+    """The operations of the last `count` snapshots, without those whose snapshot was overwritten."""
     starts = [i for i, operation in enumerate(all_operations) if operation.name == "fetch"]
     return all_operations[starts[-count:][0] :] if starts else []
 
@@ -256,13 +255,13 @@ def _error_text(output: Output) -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in ("weft", "xgrammar", "llguidance", "wasmtime", "torch"):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "unknown"
-    return found
+            versions[name] = "unknown"
+    return versions
 
 
 def _make_writable(directory: Path) -> None:

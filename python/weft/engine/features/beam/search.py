@@ -1,10 +1,10 @@
-"""Beam search on the host: which continuations live on, which are done, and when no better can come.
+"""Beam search on the host: which continuations become beams, which become answers, and when the search is done.
 
-A search begins with one beam, the bare prompt. In every step each living beam offers its likeliest continuations. They
-are looked at best first, until as many were found that go on as the step is wide: those are the beams of the next step.
-What ends on the way is an answer, if it is among the best `width`; where no token may follow, so is what would go on.
-Log-probabilities are sums; an answer's score is its sum over its length to the power of the length penalty. Nothing
-here knows of tensors, pages or grammars.
+A search begins with one beam, the bare prompt. In every step each beam offers its likeliest continuations. The search
+takes them best first, until `width` of them continue: those are the beams of the next step. A continuation that ends is
+an answer if it is among the best `width`. At the length limit, continuations become answers instead of beams.
+A beam's log-probability is a sum; an answer's score is that sum, divided by its length to the power of the length
+penalty. The search knows no tensors, pages or grammars.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Continuation = tuple[int, float]
 
 @dataclass(frozen=True)
 class BeamEnds:
-    """What ends an answer: `room` tokens; one of `end_tokens`; a stop word, or one of `stop_tokens`, that is not among
-    the first `min_tokens`."""
+    """The ends of an answer: its `room` tokens are full, or one of `end_tokens` comes; after the first `min_tokens`
+    also a stop word or one of `stop_tokens`."""
 
     room: int
     end_tokens: frozenset[int]
@@ -33,7 +33,7 @@ class BeamEnds:
 
 @dataclass(frozen=True)
 class Beam:
-    """A text that is searched on from. `path[i]` is the number of the beam that its token i continued."""
+    """A text that the search continues. `path[i]` is the number of the beam that its token i continued."""
 
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
@@ -43,13 +43,12 @@ class Beam:
 
     @property
     def parent(self) -> int:
-        """The number of the beam, a step before, that it continues."""
+        """The number of the beam of the step before that it continues."""
         return self.path[-1]
 
 
 class BeamSearch:
-    """One request's search. `beams` are those that live, best first; `answers` those that are done, best first. All of
-    them carry the `trace`."""
+    """One sequence's search. `beams` and `answers` are sorted, best first. Answers carry the `trace`."""
 
     def __init__(
         self,
@@ -67,43 +66,43 @@ class BeamSearch:
 
     @property
     def num_needed(self) -> int:
-        """How many continuations each beam must offer: the likeliest, so many that `width` of them do not end. Stop
-        words may end any; as many more are offered then, which is not always enough: then fewer beams live on."""
+        """The number of continuations that each beam must offer, so that `width` of them do not end. Stop words may end
+        any of them: then `width` more are offered. If that is not enough, fewer beams live on."""
         ending = len(self.ends.end_tokens | self.ends.stop_tokens)
         return self.params.width * (1 if self.beams[0].words is None else 2) + ending
 
     def advance(self, offers: Sequence[Sequence[Continuation]]) -> list[tuple[int, Hypothesis]]:
-        """One step. `offers[b]` are beam b's continuations, the likeliest first; impossible ones are left out.
+        """One step. `offers[b]` are beam b's possible continuations, the likeliest first.
 
-        Returns the answers that came about, each with the number of the beam that it continues. Afterwards the
-        search is done, or there are beams.
+        Returns the new answers, each with the number of the beam that it continues. Afterwards the search is done, or
+        there are beams.
         """
         params = self.params
         width = params.width_after(len(self.beams[0].token_ids))
         beams: list[Beam] = []
-        found: list[tuple[int, Hypothesis]] = []
-        going_on = 0
+        ended: list[tuple[int, Hypothesis]] = []
+        num_continued = 0
         for place, (parent, token, log_prob) in enumerate(self._ranked(offers)):
-            if going_on == width:
+            if num_continued == width:
                 break
             extended = self._extend(parent, token, log_prob)
             if isinstance(extended, Beam):
                 beams.append(extended)
-                going_on += 1
+                num_continued += 1
             elif extended.finish_reason == "length":
-                found.append((parent, extended))
-                going_on += 1
+                ended.append((parent, extended))
+                num_continued += 1
             elif place < params.width:
-                found.append((parent, extended))
+                ended.append((parent, extended))
         self.beams = beams
-        self.answers = sorted([*self.answers, *(a for _, a in found)], key=lambda a: -a.score)[: params.width]
+        self.answers = sorted([*self.answers, *(a for _, a in ended)], key=lambda a: -a.score)[: params.width]
         self.is_done = not self._may_improve()
         return [
-            (parent, answer) for parent, answer in found if any(answer is other for other in self.answers)
+            (parent, answer) for parent, answer in ended if any(answer is other for other in self.answers)
         ]
 
     def best(self) -> list[Hypothesis]:
-        """The best answers, as many as are wanted; before the search is done also what its beams are so far."""
+        """The best answers, as many as the request wants. Before the search is done, beams count as answers."""
         living = [] if self.is_done else [self._hypothesis(beam) for beam in self.beams if beam.token_ids]
         ranked = sorted([*self.answers, *living], key=lambda hypothesis: -hypothesis.score)
         return ranked[: self.params.num_answers]
@@ -116,11 +115,11 @@ class BeamSearch:
             for parent, (beam, offer) in enumerate(zip(self.beams, offers, strict=True))
             for token, log_prob in offer
         ]
-        ranked.sort(key=lambda entry: -entry[0])  # stable: of equals the better beam's, the likelier token
+        ranked.sort(key=lambda entry: -entry[0])  # stable: equals stay in the order of beams, then of offers
         return [(parent, token, log_prob) for _, parent, token, log_prob in ranked]
 
     def _extend(self, parent: int, token: int, log_prob: float) -> Beam | Hypothesis:
-        """The beam with one more token, or the answer if that ends it."""
+        """The beam with one more token, or the answer if that token ends it."""
         old, ends = self.beams[parent], self.ends
         words = old.words.fork() if old.words is not None else None
         beam = Beam(
@@ -156,7 +155,7 @@ class BeamSearch:
         )
 
     def _may_improve(self) -> bool:
-        """Whether a further step may change the answers, as `early_stopping` judges it."""
+        """Whether another step may change the answers, by the rule of `early_stopping`."""
         params = self.params
         if not self.beams:
             return False
@@ -164,7 +163,7 @@ class BeamSearch:
             return True
         if params.early_stopping == 1:
             return False
-        # A sum can only fall, and is divided by the more the longer the answer becomes.
+        # The sum of log-probabilities only falls; a longer answer divides it by more.
         length = len(self.beams[0].token_ids) if params.early_stopping == 0 else self.ends.room
         best = max(beam.cum_log_prob for beam in self.beams)
         return params.score(best, length) > self.answers[-1].score

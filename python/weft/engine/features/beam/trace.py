@@ -1,8 +1,7 @@
-"""What a search keeps of every step, for its answers to find by their paths: tensors of the model, and the likeliest
-continuations.
+"""The record of a beam search: for every step and beam the model's tensors and the likeliest continuations.
 
-Rows of all beams are kept, in the order in which they came: what a beam gave is a hypothesis' own as long as that
-descends from it. Another thread may read while the engine's adds.
+A hypothesis finds its rows by its path: a row belongs to every hypothesis that descends from the row's beam. So the
+rows of all beams are kept. Another thread may read while the engine's thread adds.
 """
 
 from __future__ import annotations
@@ -13,28 +12,28 @@ import torch
 from torch import Tensor
 
 from weft.core.request import LOGITS
-from weft.engine.beam.search import Continuation
 from weft.engine.device.tensors import GrowingRows
+from weft.engine.features.beam.search import Continuation
 
 TOP_BYTES = 100
-"""A continuation that is kept: a number, and its place in a dict."""
+"""The size of a continuation that is kept: a number, and its place in a dict."""
 
 
 class Trace:
-    """A `BeamTrace`. `num_top` likeliest continuations of each row are kept; None: none are wanted."""
+    """A `BeamTrace` that keeps the `num_top` likeliest continuations of each row, or none for None."""
 
     def __init__(self, num_top: int | None = None) -> None:
         self._num_top = num_top
-        self._starts: list[int] = []  # where each step's rows begin
+        self._starts: list[int] = []  # the first row of each step
         self._num_rows = 0
         self._growing: dict[str, GrowingRows] = {}
         self._tensors: dict[str, Tensor] = {}
         self._tops: list[dict[int, float]] = []
 
     def add(self, gathered: Sequence[Mapping[str, Tensor]], offers: Sequence[Sequence[Continuation]]) -> None:
-        """One step: of each living beam its tensors [1, ...] by name, and its continuations, likeliest first."""
+        """Add a step: for each beam its tensors [1, ...] by name, and its continuations, the likeliest first."""
         for name in gathered[0]:
-            rows = torch.cat([own[name] for own in gathered])
+            rows = torch.cat([of_beam[name] for of_beam in gathered])
             self._tensors[name] = self._growing.setdefault(name, GrowingRows()).append(rows)
         if self._num_top is not None:
             self._tops += [dict(offer[: self._num_top]) for offer in offers]
@@ -43,7 +42,7 @@ class Trace:
 
     @property
     def num_bytes(self) -> int:
-        """What its tensors and continuations hold, about."""
+        """The approximate memory of its tensors and continuations."""
         tensors = sum(tensor.nbytes for tensor in [*self._tensors.values()])
         return tensors + TOP_BYTES * (self._num_top or 0) * len(self._tops)
 

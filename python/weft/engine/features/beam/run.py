@@ -1,4 +1,9 @@
-"""A search under way: an iteration's continuations go in, the rows of the next iteration come out."""
+"""A beam search under way: an iteration's continuations go in, the rows of the next iteration come out.
+
+`BeamSearch` (`search.py`) chooses the beams; here their slots, pages and matchers follow. A sequence gets all the pages
+that its beams may ever need when it is admitted, and gives them back when it ends. `BeamPages` counts which of them the
+beams share, copy and free meanwhile: beams have their full pages in common, and each its own last page.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,9 @@ from collections import Counter, abc
 
 from weft.core import SAMPLED, FinishReason, Hypothesis
 from weft.core.request import BeamWords
-from weft.engine.beam.pages import BeamPages
-from weft.engine.beam.search import BeamEnds, BeamSearch, Continuation
-from weft.engine.beam.trace import Trace
 from weft.engine.device.results import StepResults
+from weft.engine.features.beam.search import BeamEnds, BeamSearch, Continuation
+from weft.engine.features.beam.trace import Trace
 from weft.engine.sequence import Branching, BranchRow, Sequence
 from weft.errors import DeadEndError, GuideStateError, RequestError
 from weft.grammar.base import Matcher
@@ -18,8 +22,8 @@ from weft.guided.state import GuidedState
 
 
 class BeamRun:
-    """The search of one request, which is its `Sequence.search`. Beam b decodes in slot b of the request, in pages
-    `tables[b]`, under `matchers[b]` (none without a guide); `clock` measures what the matchers take for one token."""
+    """The search of one sequence, which is its `Sequence.search`. Beam b decodes in slot b of the sequence, in pages
+    `BeamPages.tables[b]`, and under matcher b if there is a guide."""
 
     def __init__(
         self,
@@ -36,21 +40,21 @@ class BeamRun:
         assert words is None or isinstance(words, BeamWords)
         num_top = sequence.request.sampling.logprobs or None
         self._trace = Trace(num_top) if num_top or sequence.request.gather.generated else None
-        own_ends = BeamEnds(sequence.max_new_tokens, ends, stops, sequence.request.sampling.min_tokens)
-        self.search = BeamSearch(sequence.request.beam, own_ends, words, self._trace)
-        # Few kinds of offers: each has memory of its own.
-        most = max(self.search.num_needed, num_top or 0)
-        self.num_offers = min(1 << (most - 1).bit_length(), state.vocab_size)
+        beam_ends = BeamEnds(sequence.max_new_tokens, ends, stops, sequence.request.sampling.min_tokens)
+        self.search = BeamSearch(sequence.request.beam, beam_ends, words, self._trace)
+        # A power of two, since each number of offers has memory of its own.
+        num_wanted = max(self.search.num_needed, num_top or 0)
+        self.num_offers = min(1 << (num_wanted - 1).bit_length(), state.vocab_size)
         self._sequence, self._state = sequence, state
         self._pages = BeamPages(sequence.kv.pages, len(sequence.prompt), page_size)
         self._matchers: list[Matcher] = []
-        self._clock = GuideClock(time_limit_s)
+        self._clock = GuideClock(time_limit_s)  # measures the matchers' time for one token
         self._complete: list[Hypothesis] = []
         self._branching: Branching | None = None
 
     @property
     def num_rows(self) -> int:
-        """Beams that live."""
+        """The number of living beams."""
         return len(self.search.beams)
 
     def answer(self, row: int) -> abc.Sequence[int]:
@@ -58,14 +62,14 @@ class BeamRun:
         return self.search.beams[row].token_ids
 
     def take_branching(self) -> Branching | None:
-        """The rows of the next iteration; None where that was told."""
+        """The branching before the next iteration; None after the first call."""
         branching, self._branching = self._branching, None
         return branching
 
     def commit(self, results: StepResults) -> FinishReason | None:
-        """Let the beams go on with the best continuations of an iteration; why the request ends, if it does.
+        """Continue the beams with the best continuations of an iteration. Returns why the sequence ends, or None.
 
-        Raises `RequestError` where nothing can go on and there is no answer, and what a matcher raises.
+        Raises `RequestError` if no beam can continue and there is no answer, and the errors of matchers.
         """
         sequence, search = self._sequence, self.search
         if sequence.processor is not None:
@@ -92,7 +96,7 @@ class BeamRun:
         return sequence.output.hypotheses[0].finish_reason if search.is_done else None
 
     def _offers(self, results: StepResults, slot: int) -> abc.Sequence[Continuation]:
-        """The likeliest continuations of a slot's text; none under a grammar that leaves nothing."""
+        """The likeliest continuations of a slot's text; none if the grammar allows no token."""
         if self._matchers:
             code, message = self._state.status(slot)
             if code == "dead_end":
@@ -102,7 +106,7 @@ class BeamRun:
         return results.offers(slot, self.num_offers)
 
     def _follow(self, answers: abc.Sequence[tuple[int, Hypothesis]]) -> None:
-        """Fork the matchers with their beams; each accepts the token that its beam goes on with."""
+        """Fork the matchers with their beams; each accepts its beam's new token."""
         beams, old = self.search.beams, self._matchers
         for parent, answer in answers:
             matcher = old[parent].fork()
@@ -112,7 +116,7 @@ class BeamRun:
         children = Counter(beam.parent for beam in beams)
         self._matchers = []
         for beam in beams:
-            children[beam.parent] -= 1  # the last one goes on with the matcher itself
+            children[beam.parent] -= 1  # the last child takes the matcher itself
             self._matchers.append(old[beam.parent].fork() if children[beam.parent] else old[beam.parent])
         for beam, matcher in zip(beams, self._matchers, strict=True):
             self._accept(matcher, beam.token_ids[-1])
@@ -143,7 +147,7 @@ class BeamRun:
         self._branching = Branching(rows, copies)
 
     def _show(self, best: Hypothesis) -> None:
-        """The best answer so far is the output."""
+        """Make the best answer so far the output."""
         output = self._sequence.output
         output.token_ids, output.origins = list(best.token_ids), [SAMPLED] * len(best.token_ids)
         output.stopped_by = best.stopped_by
@@ -165,6 +169,63 @@ class BeamRun:
 
 
 def commit_search(sequence: Sequence, results: StepResults) -> FinishReason | None:
-    """Commit an iteration of a request that is searched by beams."""
+    """Commit an iteration of a sequence that is searched by beams."""
     assert isinstance(sequence.search, BeamRun)
     return sequence.search.commit(results)
+
+
+class BeamPages:
+    """The pages of the beams of one sequence. `tables[b]` are those of beam b, in the order of positions.
+
+    In the beginning one beam holds the first of `pages`, as many as the prompt's `num_tokens` tokens need. Other
+    sequences may share its full pages: nothing is written to them.
+    """
+
+    def __init__(self, pages: abc.Sequence[int], num_tokens: int, page_size: int) -> None:
+        held = -(-num_tokens // page_size)
+        assert len(set(pages)) == len(pages) >= held
+        self._page_size = page_size
+        self._num_tokens = num_tokens
+        self._free = list(reversed(pages[held:]))
+        self._holders = Counter(pages[:held])
+        self.tables = [list(pages[:held])]
+
+    @property
+    def num_free(self) -> int:
+        """The number of pages that no beam holds."""
+        return len(self._free)
+
+    def advance(self, parents: abc.Sequence[int]) -> list[tuple[int, int]]:
+        """Make beam b the child of the former beam `parents[b]`, with room for one more token.
+
+        Returns the pages to copy, (source, target), before that token is read. No page is both.
+        """
+        old, partial = self.tables, self._num_tokens % self._page_size != 0
+        self.tables = [list(old[parent]) for parent in parents]
+        for table in self.tables:
+            self._holders.update(table)
+        for table in old:
+            self._drop(table)
+        copies = []
+        for table in self.tables:
+            if not partial:
+                table.append(self._take())
+            elif self._holders[table[-1]] > 1:
+                # Each of its holders writes to it next: the last holder keeps it, the others get copies.
+                copies.append((table[-1], self._take()))
+                self._drop(table[-1:])
+                table[-1] = copies[-1][1]
+        self._num_tokens += 1
+        return copies
+
+    def _take(self) -> int:
+        page = self._free.pop()
+        self._holders[page] += 1
+        return page
+
+    def _drop(self, pages: abc.Sequence[int]) -> None:
+        for page in pages:
+            self._holders[page] -= 1
+            if not self._holders[page]:
+                del self._holders[page]
+                self._free.append(page)

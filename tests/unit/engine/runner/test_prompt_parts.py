@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.engine.step.opening import PromptRow, guarded
-from weft.engine.step.reading import parts_together
+from weft.engine.runner.in_flight import PromptRow
+from weft.engine.runner.prefill import guarded, pack_parts
 
 
 def prompt(slot: int, length: int, first: int = 0) -> PromptRow:
@@ -22,7 +22,7 @@ def spans(
 ) -> list[list[tuple[int, int, int]]]:
     return [
         [(part.row.slot, part.start, part.stop) for part in together]
-        for together in parts_together(shares, num_tokens, num_rows)
+        for together in pack_parts(shares, num_tokens, num_rows)
     ]
 
 
@@ -51,7 +51,7 @@ def test_every_token_is_read_once_and_in_order() -> None:
 
 
 def test_a_part_ends_its_prompt_with_the_last_token() -> None:
-    (first,), (last,) = parts_together([(prompt(0, 6), 6)], 4, 1)
+    (first,), (last,) = pack_parts([(prompt(0, 6), 6)], 4, 1)
     assert (first.ends, last.ends, first.count, last.count) == (False, True, 4, 2)
 
 
