@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from weft.engine.kv.beginning import find
-from weft.engine.kv.cache import KvManager, KvSequence, Retention, RetentionRange
+from weft.engine.kv.cache import KvManager, KvSequence, Retention, RetentionRange, find
 
 SIZE = 4
 TEXT = list(range(100, 114))  # three full pages and two tokens

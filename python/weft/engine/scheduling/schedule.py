@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from weft.engine.kv.moves import Move
+from weft.engine.kv.pool import Move
 from weft.engine.sequence import Sequence
 
 

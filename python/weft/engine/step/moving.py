@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.engine.device.state import DecodeParts
-from weft.engine.kv.moves import Move, MoveKind
+from weft.engine.kv.pool import Move, MoveKind
 
 
 @dataclass(eq=False)

@@ -15,8 +15,8 @@ from weft.engine.kv.events import (
     PagesRemoved,
     PagesStored,
     PageUpdated,
+    page_hash,
 )
-from weft.engine.kv.hashes import page_hash
 
 
 class Told:

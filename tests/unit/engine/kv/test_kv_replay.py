@@ -17,7 +17,7 @@ from weft.engine.kv.events import (
     PagesStored,
     PageUpdated,
 )
-from weft.engine.kv.moves import MoveKind
+from weft.engine.kv.pool import MoveKind
 from weft.engine.kv.prefix_tree import CachedPage
 
 # -- What becomes of pages in two tiers, replayed with texts instead of pages: every rule by looking at everything

@@ -6,7 +6,7 @@ import pytest
 
 from support.engine.kv_pages import SIZE, TEXT, Clock, asking, began
 from weft.engine.kv.cache import Keeping, KvManager, Retention
-from weft.engine.kv.moves import Move, MoveKind
+from weft.engine.kv.pool import Move, MoveKind
 
 COPY, OFFLOAD, ONBOARD = MoveKind.COPY, MoveKind.OFFLOAD, MoveKind.ONBOARD
 
