@@ -10,14 +10,14 @@ from weft.engine.beam.run import BeamRun, commit_search
 from weft.engine.device.state import DecodeParts, HostPages, SlotState
 from weft.engine.device.tensors import OutputBuffers
 from weft.engine.engine import Engine
-from weft.engine.kv.cache import Keeping
+from weft.engine.kv.attention_span import AttentionSpan
+from weft.engine.kv.cache import KvManager
 from weft.engine.kv.events import KvEventLog
-from weft.engine.kv.sight import Sight
 from weft.engine.kv.size import host_pages
 from weft.engine.output.commit import DraftedBy
 from weft.engine.output.finish import Finisher
 from weft.engine.output.processor import OutputProcessor
-from weft.engine.scheduling.capacity import Capacity, DrafterNeeds
+from weft.engine.scheduling.capacity import Capacity
 from weft.engine.scheduling.policy import FairTurns
 from weft.engine.scheduling.programs import Programs
 from weft.engine.scheduling.scheduler import Scheduler
@@ -54,10 +54,14 @@ def build_engine(
     parts, grammar, speculation = decoder.parts, decoder.grammar, drafting.speculation
     ends = frozenset(end_token_ids)
     drafter = parts.drafter
-    needs = DrafterNeeds(parts.max_drafts)
-    if drafter is not None:
-        needs = DrafterNeeds(parts.max_drafts, drafter.reuse_margin, drafter.kv is not None)
-    capacity = Capacity(config, needs, keeping(config, parts), Sight.of(kv.windows))
+    capacity = Capacity(
+        config,
+        build_kv_manager(config, parts),
+        max_drafts=parts.max_drafts,
+        margin=drafter.reuse_margin if drafter is not None else 0,
+        # A drafter with its own keys and values attends to the whole text.
+        span=AttentionSpan.of(kv.windows) if drafter is None or drafter.kv is None else None,
+    )
 
     def begin_search(sequence: Sequence) -> BeamRun:
         return BeamRun(sequence, grammar.state, config.page_size, ends, config.mask_time_limit_s)
@@ -93,12 +97,18 @@ def check_beam_width(max_beam_width: int, speculation: Speculation, config: Sche
         )
 
 
-def keeping(config: ResolvedConfig, parts: DecodeParts) -> Keeping:
-    """How the config has cached pages kept, of which some may go to the host's memory that the parts have."""
-    events = config.kv_event_buffer
-    log = KvEventLog(events, config.max_seq_len) if events else None
-    num_pages = parts.host.num_pages if parts.host is not None else 0
-    return Keeping(num_pages, config.secondary_offload_min_priority, log)
+def build_kv_manager(config: ResolvedConfig, parts: DecodeParts) -> KvManager:
+    """The manager of the pages on the device and on the host."""
+    return KvManager(
+        config.num_pages,
+        config.page_size,
+        reuse=config.reuse,
+        partial_reuse=config.partial_reuse,
+        copy_on_partial_reuse=config.copy_on_partial_reuse,
+        num_host_pages=parts.host.num_pages if parts.host is not None else 0,
+        offload_min_priority=config.secondary_offload_min_priority,
+        log=KvEventLog(config.kv_event_buffer, config.max_seq_len) if config.kv_event_buffer else None,
+    )
 
 
 def drafted_by(speculation: Speculation, grammar: GrammarStream) -> DraftedBy:

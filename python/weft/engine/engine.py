@@ -66,7 +66,7 @@ class Engine:
         self.num_steps = 0
         self.recorder: Recorder | None = None
         self._decoder, self._speculation, self._admission = decoder, speculation, admission
-        self._kv_events = scheduler.capacity.kv.events
+        self._kv_events = scheduler.capacity.kv.log
         self._home = Home("engine", ExecutorError)
         self._scope = FailureScope()
         overlap = decoder.config.overlap

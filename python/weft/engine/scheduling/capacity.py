@@ -2,50 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.config import ResolvedConfig, positions_ahead
 from weft.core.beam_params import beam_pages_needed
-from weft.engine.kv.cache import Keeping, KvManager
-from weft.engine.kv.sight import Sight
+from weft.engine.kv.attention_span import AttentionSpan
+from weft.engine.kv.cache import KvManager
 from weft.engine.sequence import Sequence
 
 
-@dataclass(frozen=True)
-class DrafterNeeds:
-    """What drafting asks of pages: up to `max_drafts` positions are written ahead, and the last `margin` positions of a
-    text that is found again are read anew. With `has_kv` it reads pages itself, and sees all of them."""
-
-    max_drafts: int = 0
-    margin: int = 0
-    has_kv: bool = False
-
-
 class Capacity:
-    """Gives requests slots and pages, and takes them back. `reserves_all`: a request gets all pages it may need at
-    once. `keeping` says how cached pages are kept, `sight` what the model's layers see of a text (None: all)."""
+    """Gives sequences slots and pages of `kv`, and takes them back. With `reserves_all` a sequence gets all pages that
+    it may ever need on admission.
+
+    Drafting writes `max_drafts` positions ahead, and reads the last `margin` positions of a cached prefix again. `span`
+    is what the layers attend to (None: the whole text).
+    """
 
     def __init__(
         self,
         config: ResolvedConfig,
-        needs: DrafterNeeds,
-        keeping: Keeping = Keeping(),  # noqa: B008
-        sight: Sight | None = None,
+        kv: KvManager,
+        *,
+        max_drafts: int = 0,
+        margin: int = 0,
+        span: AttentionSpan | None = None,
     ) -> None:
-        self.kv = KvManager(
-            config.num_pages,
-            config.page_size,
-            reuse=config.reuse,
-            partial_reuse=config.partial_reuse,
-            copy_on_partial_reuse=config.copy_on_partial_reuse,
-            keeping=keeping,
-        )
+        self.kv = kv
         self.free_slots = list(range(config.max_batch - 1, -1, -1))
         self.reserves_all = config.policy != "max_utilization"
         self._reuses = config.reuse
         self._max_seq_len = config.max_seq_len
-        self._margin, self._ahead = needs.margin, positions_ahead(needs.max_drafts)
-        self._sight = None if needs.has_kv else sight
+        self._margin, self._ahead, self._span = margin, positions_ahead(max_drafts), span
 
     def max_new_tokens(self, sequence: Sequence) -> int:
         """How many tokens the request's answer may have."""
@@ -113,15 +99,15 @@ class Capacity:
         """Let others find the pages that are full by now, and take those back that no layer sees any more. The last
         token's keys and values are not there yet."""
         is_first, never = sequence.next_cache_at == 0, sequence.max_new_tokens + 1
-        sight = self._sight if sequence.search is None else None
+        span = self._span if sequence.search is None else None
         position = sequence.num_tokens - 1
-        hidden = sight.hidden(position, self.kv.page_size) if sight is not None else range(0)
+        hidden = span.hidden(position, self.kv.page_size) if span is not None else range(0)
         sequence.next_cache_at = never
         # Where pages leave, nothing of the answer is stored: they could not leave before what comes after them.
         if self._reuses and not sequence.kv.is_lost and (is_first or not hidden):
             self._store(sequence)
-        if sight is not None:
-            self._give_back(sequence, sight, hidden)
+        if span is not None:
+            self._give_back(sequence, span, hidden)
 
     def _store(self, sequence: Sequence) -> None:
         kv = sequence.kv
@@ -134,12 +120,12 @@ class Capacity:
             self.kv.store(kv, sequence.text, valid)
         sequence.next_cache_at = (len(kv.chain) + 1) * self.kv.page_size - before
 
-    def _give_back(self, sequence: Sequence, sight: Sight, hidden: range) -> None:
+    def _give_back(self, sequence: Sequence, span: AttentionSpan, hidden: range) -> None:
         kv, size = sequence.kv, self.kv.page_size
         if hidden and len(kv.chain) <= hidden.stop:
             self.kv.give_back(kv, hidden.start, hidden.stop)
         place = max(hidden.stop, len(kv.chain) - 1)
-        due = sight.hides(place, size) + 1 - len(sequence.prompt)
+        due = span.hides(place, size) + 1 - len(sequence.prompt)
         sequence.next_cache_at = min(sequence.next_cache_at, max(due, 1))
 
     def release(self, sequence: Sequence) -> None:
