@@ -25,7 +25,7 @@ PYTHON_FLOORS = [
     "engine/stats engine/device engine/logits_processors engine/request_guide",
     "engine/kv engine/stop_rules",
     "engine/sequence",
-    "engine/scheduling engine/processors engine/recording engine/flight_recorder",
+    "engine/scheduler engine/processors engine/recording engine/flight_recorder",
     "engine/step engine/admission engine/beam",
     "engine/output engine/debug_tap",
     "engine/engine",
@@ -81,4 +81,4 @@ NATIVE_LEAVES = {"aici": "bindings", "grammar/closing": "bindings", "grammar/plu
 
 EXTENSION_USERS = ("core/awake", "runtime", "grammar", "ops", "guided", "tokenizer/stop_words", "aici")
 PYTHON_IN_NATIVE = ("hostfunc", "grammar/python", "bindings")
-NO_TORCH = ("engine/kv", "engine/scheduling")
+NO_TORCH = ("engine/kv", "engine/scheduler")

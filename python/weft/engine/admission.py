@@ -7,7 +7,7 @@ from collections import abc
 from weft.config import EngineConfig, ExecutionConfig, Lookahead, ResolvedConfig, Speculation
 from weft.core.request import MAX_END_TOKENS, OWN_NAMES, BeamWords, FieldNames, Gather, Request
 from weft.engine.device.state import DecodeParts
-from weft.engine.scheduling.capacity import Capacity
+from weft.engine.scheduler.scheduler import Capacity
 from weft.engine.sequence import Sequence
 from weft.errors import CapacityError, InputError
 from weft.models.config import ModelConfig

@@ -17,11 +17,10 @@ from weft.engine.kv.size import host_pages
 from weft.engine.output.commit import DraftedBy
 from weft.engine.output.finish import Finisher
 from weft.engine.output.processor import OutputProcessor
-from weft.engine.scheduling.capacity import Capacity
-from weft.engine.scheduling.policy import FairTurns
-from weft.engine.scheduling.programs import Programs
-from weft.engine.scheduling.scheduler import Scheduler
-from weft.engine.scheduling.waiting import Waiting
+from weft.engine.scheduler.policy import FairTurns
+from weft.engine.scheduler.programs import Programs
+from weft.engine.scheduler.scheduler import Capacity, Scheduler
+from weft.engine.scheduler.waiting import Waiting
 from weft.engine.sequence import Sequence
 from weft.engine.step.draft_masking import DraftGuidance
 from weft.engine.step.graphs import StepGraphs

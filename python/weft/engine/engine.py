@@ -22,8 +22,7 @@ from weft.engine.kv.cache import KvManager
 from weft.engine.kv.events import KvEventLog
 from weft.engine.output.processor import OutputProcessor
 from weft.engine.recording import Recorder
-from weft.engine.scheduling.schedule import Schedule
-from weft.engine.scheduling.scheduler import Scheduler
+from weft.engine.scheduler.scheduler import Schedule, Scheduler
 from weft.engine.sequence import Sequence
 from weft.engine.stats import StepRecord
 from weft.engine.step.graphs import StepGraphs

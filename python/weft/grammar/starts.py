@@ -1,7 +1,7 @@
 """Matchers that take long to begin and hold much, such as programs that read the prompt: separate threads begin them.
 
 The engine's thread must not wait for them, and they must not begin before a slot is near:
-`engine/scheduling/programs.py` says when. A request's sequences are copies of one start, so the first is kept until
+`engine/scheduler/programs.py` says when. A request's sequences are copies of one start, so the first is kept until
 the last has begun.
 """
 

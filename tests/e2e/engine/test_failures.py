@@ -26,7 +26,7 @@ from weft import (
     launch_hostfunc,
 )
 from weft.config import HostTasks
-from weft.engine.scheduling.schedule import Schedule
+from weft.engine.scheduler.scheduler import Schedule
 from weft.engine.sequence import Sequence
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.in_flight import InFlightBatch

@@ -7,7 +7,7 @@ from collections import abc
 from weft import registry
 from weft.core import FinishReason, Output
 from weft.engine.recording import Recorder
-from weft.engine.scheduling.scheduler import Scheduler
+from weft.engine.scheduler.scheduler import Scheduler
 from weft.engine.sequence import Sequence, Stage
 from weft.errors import GuideError, InputError, RequestError
 from weft.guided.state import GuidedState

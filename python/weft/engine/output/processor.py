@@ -13,8 +13,8 @@ from weft.engine.output.commit import DraftedBy, commit, commit_plainly
 from weft.engine.output.finish import Finisher
 from weft.engine.output.splice import commit_splice
 from weft.engine.recording import Recorder
-from weft.engine.scheduling.scheduler import Scheduler
-from weft.engine.scheduling.waiting import Waiting
+from weft.engine.scheduler.scheduler import Scheduler
+from weft.engine.scheduler.waiting import Waiting
 from weft.engine.sequence import Sequence, Stage
 from weft.engine.stats import StepRecord
 from weft.engine.step.draft_masking import DraftGuidance

@@ -15,7 +15,7 @@ from weft.engine.device.results import OfferBuffers, ResultRings, note_logprobs,
 from weft.engine.device.state import DecodeParts
 from weft.engine.processors.host import HostRows
 from weft.engine.recording import Recorder
-from weft.engine.scheduling.schedule import Released, Schedule
+from weft.engine.scheduler.scheduler import Released, Schedule
 from weft.engine.sequence import Branching, Sequence
 from weft.engine.step.attachments import Attachments
 from weft.engine.step.branching import BranchInputs, branch

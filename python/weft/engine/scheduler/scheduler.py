@@ -1,24 +1,191 @@
-"""Who runs: requests get slots and pages, prompts their share of a step, and what others need more is taken back.
-
-Decides only, and knows no device: the runner launches what a `Schedule` says, the output processor tells what became of
-it. A `Sequence` says itself what it holds.
-"""
+"""What the scheduler decided for one step."""
 
 from __future__ import annotations
 
 import time
 from collections import abc
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from weft.config import ResolvedConfig, Speculation
-from weft.engine.scheduling.capacity import Capacity
-from weft.engine.scheduling.policy import share_tokens
-from weft.engine.scheduling.schedule import Released, Schedule
-from weft.engine.scheduling.shares import has_newcomer, next_to_run, who_yields
-from weft.engine.scheduling.tuner import BatchTuner
-from weft.engine.scheduling.waiting import Waiting
+from weft.config import ResolvedConfig, Speculation, positions_ahead
+from weft.core.beam_params import beam_pages_needed
+from weft.engine.kv.attention_span import AttentionSpan
+from weft.engine.kv.cache import KvManager
+from weft.engine.kv.pool import Move
+from weft.engine.scheduler.policy import has_newcomer, next_to_run, share_tokens, who_yields
+from weft.engine.scheduler.tuner import BatchTuner
+from weft.engine.scheduler.waiting import Waiting
 from weft.engine.sequence import Search, Sequence, Stage
 from weft.engine.stats import StepRecord
+
+
+class Released(NamedTuple):
+    """Slots that a sequence gave back: it may be admitted to others before the runner knows."""
+
+    sequence: Sequence
+    slots: tuple[int, ...]
+
+
+@dataclass
+class Schedule:
+    """`decoding`, in `num_rows` rows, verify `num_drafts` drafts each, of which `grown` hold more pages than before.
+    Before, `moves` of pages are made. `admitted` are new in their slots; of the prompts of `reading` so many tokens are
+    read. `released` slots were given back since the schedule before."""
+
+    decoding: list[Sequence] = field(default_factory=list)
+    num_rows: int = 0
+    num_drafts: int = 0
+    grown: list[Sequence] = field(default_factory=list)
+    admitted: list[Sequence] = field(default_factory=list)
+    reading: list[tuple[Sequence, int]] = field(default_factory=list)
+    released: list[Released] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+
+    @property
+    def everyone(self) -> list[Sequence]:
+        """All that the step is for, each once."""
+        reading = [sequence for sequence, _ in self.reading]
+        return list(dict.fromkeys([*self.decoding, *self.admitted, *reading]))
+
+
+# MERGED-DOC """Slots and pages: what there is, and which request holds what of it."""
+
+
+class Capacity:
+    """Gives sequences slots and pages of `kv`, and takes them back. With `reserves_all` a sequence gets all pages that
+    it may ever need on admission.
+
+    Drafting writes `max_drafts` positions ahead, and reads the last `margin` positions of a cached prefix again. `span`
+    is what the layers attend to (None: the whole text).
+    """
+
+    def __init__(
+        self,
+        config: ResolvedConfig,
+        kv: KvManager,
+        *,
+        max_drafts: int = 0,
+        margin: int = 0,
+        span: AttentionSpan | None = None,
+    ) -> None:
+        self.kv = kv
+        self.free_slots = list(range(config.max_batch - 1, -1, -1))
+        self.reserves_all = config.policy != "max_utilization"
+        self._reuses = config.reuse
+        self._max_seq_len = config.max_seq_len
+        self._margin, self._ahead, self._span = margin, positions_ahead(max_drafts), span
+
+    def max_new_tokens(self, sequence: Sequence) -> int:
+        """How many tokens the request's answer may have."""
+        return min(sequence.request.sampling.max_tokens, self._max_seq_len - len(sequence.prompt))
+
+    def longest(self, sequence: Sequence) -> int:
+        """How many tokens its text may come to."""
+        return len(sequence.prompt) + self.max_new_tokens(sequence)
+
+    def pages_needed(self, sequence: Sequence) -> int:
+        """Pages that hold the longest text the request may come to, and what is written beyond. Beams have the full
+        pages of the prompt in common."""
+        if sequence.request.beam is not None:
+            room = self.max_new_tokens(sequence)
+            return beam_pages_needed(
+                len(sequence.prompt), room, sequence.request.beam.step_widths, self.kv.page_size
+            )
+        return self.kv.pages_needed(self.longest(sequence) + self._ahead)
+
+    def take(self, sequence: Sequence, num_running: int) -> bool:
+        """Admit a sequence beside `num_running` others. False where slots or pages are too few; nothing has changed
+        then."""
+        if len(self.free_slots) < sequence.width:
+            return False
+        tokens, is_resumed = sequence.text, bool(sequence.output.token_ids)
+        positions = self._positions(sequence)
+        # Whoever is admitted should not be the next to be preempted.
+        spare = 0 if self.reserves_all else num_running
+        if spare and self.kv.pages_needed(positions) + spare > self.kv.num_available:
+            return False
+        kv = self.kv.begin(
+            tokens,
+            positions,
+            margin=self._margin,
+            reuse=not sequence.request.gather.context or is_resumed,
+            retention=sequence.request.retention,
+            num_prompt=len(sequence.prompt),
+            salt=sequence.request.cache_salt,
+        )
+        if kv is None:
+            return False
+        slots = tuple(self.free_slots.pop() for _ in range(sequence.width))
+        sequence.admit(slots, kv, self.max_new_tokens(sequence))
+        sequence.output.stats.note_scheduled()
+        sequence.output.stats.note_pages(*kv.counts)
+        return True
+
+    def _positions(self, sequence: Sequence) -> int:
+        """Of how many positions a request gets the pages when it is admitted: a search never gets more later."""
+        if sequence.width > 1:
+            return self.pages_needed(sequence) * self.kv.page_size
+        return (self.longest(sequence) if self.reserves_all else sequence.num_tokens) + self._ahead
+
+    def grow(self, sequence: Sequence) -> bool | None:
+        """Pages for what the next iteration may write: whether there are more than before; None where there are not
+        enough."""
+        if self.reserves_all or sequence.search is not None:
+            return False
+        before = len(sequence.kv.pages)
+        if not self.kv.grow(sequence.kv, sequence.num_tokens + self._ahead):
+            return None
+        return len(sequence.kv.pages) > before
+
+    def cache(self, sequence: Sequence) -> None:
+        """Let others find the pages that are full by now, and take those back that no layer sees any more. The last
+        token's keys and values are not there yet."""
+        is_first, never = sequence.next_cache_at == 0, sequence.max_new_tokens + 1
+        span = self._span if sequence.search is None else None
+        position = sequence.num_tokens - 1
+        hidden = span.hidden(position, self.kv.page_size) if span is not None else range(0)
+        sequence.next_cache_at = never
+        # Where pages leave, nothing of the answer is stored: they could not leave before what comes after them.
+        if self._reuses and not sequence.kv.is_lost and (is_first or not hidden):
+            self._store(sequence)
+        if span is not None:
+            self._give_back(sequence, span, hidden)
+
+    def _store(self, sequence: Sequence) -> None:
+        kv = sequence.kv
+        before = len(sequence.prompt) - 1 - self._margin
+        # Of a search the prompt alone: its pages are not written any more.
+        valid = before + (len(sequence.output.token_ids) if sequence.search is None else 1)
+        if sequence.num_unread:  # preempted while it is read
+            valid = sequence.num_read - self._margin
+        if valid >= (len(kv.chain) + 1) * self.kv.page_size:
+            self.kv.store(kv, sequence.text, valid)
+        sequence.next_cache_at = (len(kv.chain) + 1) * self.kv.page_size - before
+
+    def _give_back(self, sequence: Sequence, span: AttentionSpan, hidden: range) -> None:
+        kv, size = sequence.kv, self.kv.page_size
+        if hidden and len(kv.chain) <= hidden.stop:
+            self.kv.give_back(kv, hidden.start, hidden.stop)
+        place = max(hidden.stop, len(kv.chain) - 1)
+        due = span.hides(place, size) + 1 - len(sequence.prompt)
+        sequence.next_cache_at = min(sequence.next_cache_at, max(due, 1))
+
+    def release(self, sequence: Sequence) -> None:
+        """Take slot and pages back. What they hold of the text can be found, up to where it ends."""
+        self.free_slots.extend(reversed(sequence.slots))
+        has_read = len(sequence.output.token_ids) > sequence.resumed_at and sequence.search is None
+        if self._reuses and has_read and not sequence.is_spliced and sequence.output.error is None:
+            self.kv.end(sequence.kv, sequence.text, max(sequence.num_tokens - 1 - self._margin, 0))
+        else:
+            self.kv.end(sequence.kv)
+
+
+# MERGED-DOC """Who runs: requests get slots and pages, prompts their share of a step, and what others need more is taken back.
+# MERGED-DOC
+# MERGED-DOC Decides only, and knows no device: the runner launches what a `Schedule` says, the output processor tells what became of
+# MERGED-DOC it. A `Sequence` says itself what it holds.
+# MERGED-DOC """
 
 
 class Scheduler:

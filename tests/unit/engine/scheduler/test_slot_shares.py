@@ -10,8 +10,7 @@ import pytest
 from support.engine.requests import engine_request
 from weft import SamplingParams
 from weft.engine.kv.cache import KvSequence
-from weft.engine.scheduling.policy import FairTurns, WaitingQueue
-from weft.engine.scheduling.shares import next_to_run, who_yields
+from weft.engine.scheduler.policy import FairTurns, WaitingQueue, next_to_run, who_yields
 from weft.engine.sequence import Sequence, Stage
 
 ADA, BOB, EVE = 1, 2, 3

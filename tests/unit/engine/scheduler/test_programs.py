@@ -12,9 +12,9 @@ import pytest
 from support.engine.requests import engine_request
 from weft import CapacityError, SamplingParams
 from weft.core.beam_params import BeamParams
-from weft.engine.scheduling.policy import FairTurns
-from weft.engine.scheduling.programs import Programs
-from weft.engine.scheduling.waiting import Waiting
+from weft.engine.scheduler.policy import FairTurns
+from weft.engine.scheduler.programs import Programs
+from weft.engine.scheduler.waiting import Waiting
 from weft.engine.sequence import Sequence
 from weft.grammar.base import CompiledGuide, Matcher, Opening
 from weft.grammar.starts import OpensAhead, StartedGuide, Starts

@@ -6,8 +6,8 @@ import random
 
 from support.engine.requests import engine_request
 from weft.core import SamplingParams
-from weft.engine.scheduling.deadlines import MOST_STALE, Deadlines
-from weft.engine.scheduling.policy import FairTurns, WaitingQueue
+from weft.engine.scheduler.policy import FairTurns, WaitingQueue
+from weft.engine.scheduler.waiting import MOST_STALE, Deadlines
 from weft.engine.sequence import Sequence
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from support.engine.requests import engine_request
 from weft import SamplingParams
-from weft.engine.scheduling.policy import FairTurns, WaitingQueue
+from weft.engine.scheduler.policy import FairTurns, WaitingQueue
 from weft.engine.sequence import Sequence
 
 _numbers = iter(range(1, 10**9))
