@@ -125,8 +125,7 @@ class Engine:
     @property
     def num_waiting(self) -> int:
         """How many requests wait."""
-        waiting = self.scheduler.waiting
-        return len(waiting.queue.requests) + len(waiting.unready)
+        return len(self.scheduler.waiting)
 
     @property
     def has_work(self) -> bool:
@@ -138,14 +137,14 @@ class Engine:
         """Whether a step would do something. It would not where all there is waits for guides to be compiled, or for
         programs to start, and nobody's time is up."""
         waiting = self.scheduler.waiting
-        if self._is_busy or waiting.queue.requests:
+        if self._is_busy or len(waiting.queue):
             return True
-        return bool(waiting.unready) and (waiting.has_compiled or waiting.has_late)
+        return bool(waiting.unready) and (waiting.can_collect or waiting.has_late)
 
     @property
     def next_deadline(self) -> float | None:
         """The first moment, of `time.perf_counter`, at which some request must end; None without one."""
-        return self.scheduler.waiting.next_deadline
+        return self.scheduler.waiting.deadlines.first
 
     @property
     def _is_busy(self) -> bool:

@@ -1,1 +1,1 @@
-"""Who is served: waiting, admission, slots and pages, deadlines, ends. No device work."""
+"""Who runs: the scheduler, the waiting sequences, the policies. It touches no device."""

@@ -1,4 +1,26 @@
-"""What the scheduler decided for one step."""
+"""The scheduler: which sequences hold slots and pages, which decode in the next step, which prompts are read.
+
+It only decides. The runner launches what a `Schedule` says, the output processor commits the results, and neither
+changes who holds what. A `Sequence` moves between these places:
+
+    waiting (COMPILING, QUEUED)  --_admit-->  running (CONTEXT)  --runner-->  running (GENERATION)
+          ^                                       |                               |
+          +------------ _preempt, _queue_again ---+-------------------------------+
+                                                  |
+                                           remove (FINISHED)
+
+- `Waiting` holds sequences without a slot, `running` those with one, in the order of their admission.
+- `schedule_decoding` picks the sequences that decode, and grows their pages. If pages run out it preempts the least
+  important sequence. `schedule_prompts` then admits waiting sequences, and shares the rest of the step's token budget
+  among the prompts.
+- A preempted sequence keeps its text, matcher and place in the queue, gives back slots and pages, and reads its text
+  again when it is admitted again; most of it is usually still cached.
+- A client without a slot may take slots of clients that hold more than their share (`policy.py`).
+
+One rule keeps work in flight safe: the slots and pages of a sequence do not change hands while a batch in flight
+names the sequence (`Sequence.in_flight`). So only sequences that no batch names are preempted: where a preemption is
+due, `schedule_decoding` returns None, and the engine reads its batches first. A sequence that ends earlier leaves
+`running` at once, but `retire` releases what it holds after the last batch is read."""
 
 from __future__ import annotations
 
@@ -13,7 +35,7 @@ from weft.core.beam_params import beam_pages_needed
 from weft.engine.kv.attention_span import AttentionSpan
 from weft.engine.kv.cache import KvManager
 from weft.engine.kv.pool import Move
-from weft.engine.scheduler.policy import has_newcomer, next_to_run, share_tokens, who_yields
+from weft.engine.scheduler.policy import choose_yielding, has_newcomer, next_to_run, share_tokens
 from weft.engine.scheduler.tuner import BatchTuner
 from weft.engine.scheduler.waiting import Waiting
 from weft.engine.sequence import Search, Sequence, Stage
@@ -21,7 +43,7 @@ from weft.engine.stats import StepRecord
 
 
 class Released(NamedTuple):
-    """Slots that a sequence gave back: it may be admitted to others before the runner knows."""
+    """The slots that a sequence gave back. They may be another sequence's before the runner handles this."""
 
     sequence: Sequence
     slots: tuple[int, ...]
@@ -29,9 +51,12 @@ class Released(NamedTuple):
 
 @dataclass
 class Schedule:
-    """`decoding`, in `num_rows` rows, verify `num_drafts` drafts each, of which `grown` hold more pages than before.
-    Before, `moves` of pages are made. `admitted` are new in their slots; of the prompts of `reading` so many tokens are
-    read. `released` slots were given back since the schedule before."""
+    """One step's work, in the order in which it is launched.
+
+    `released` slots were given back since the last schedule, and `moves` copy pages. `admitted` sequences are new in
+    their slots. Of each prompt in `reading` so many tokens are read. The sequences of `decoding` take `num_rows` rows,
+    and verify `num_drafts` drafts each; those in `grown` hold more pages than before.
+    """
 
     decoding: list[Sequence] = field(default_factory=list)
     num_rows: int = 0
@@ -43,13 +68,10 @@ class Schedule:
     moves: list[Move] = field(default_factory=list)
 
     @property
-    def everyone(self) -> list[Sequence]:
-        """All that the step is for, each once."""
+    def sequences(self) -> list[Sequence]:
+        """All sequences of the step, each once."""
         reading = [sequence for sequence, _ in self.reading]
         return list(dict.fromkeys([*self.decoding, *self.admitted, *reading]))
-
-
-# MERGED-DOC """Slots and pages: what there is, and which request holds what of it."""
 
 
 class Capacity:
@@ -77,38 +99,37 @@ class Capacity:
         self._margin, self._ahead, self._span = margin, positions_ahead(max_drafts), span
 
     def max_new_tokens(self, sequence: Sequence) -> int:
-        """How many tokens the request's answer may have."""
+        """The maximal length of a sequence's answer."""
         return min(sequence.request.sampling.max_tokens, self._max_seq_len - len(sequence.prompt))
 
-    def longest(self, sequence: Sequence) -> int:
-        """How many tokens its text may come to."""
-        return len(sequence.prompt) + self.max_new_tokens(sequence)
-
     def pages_needed(self, sequence: Sequence) -> int:
-        """Pages that hold the longest text the request may come to, and what is written beyond. Beams have the full
-        pages of the prompt in common."""
+        """The pages for a sequence's longest text, and for positions written ahead. Beams share the full pages of the
+        prompt."""
         if sequence.request.beam is not None:
-            room = self.max_new_tokens(sequence)
             return beam_pages_needed(
-                len(sequence.prompt), room, sequence.request.beam.step_widths, self.kv.page_size
+                len(sequence.prompt),
+                self.max_new_tokens(sequence),
+                sequence.request.beam.step_widths,
+                self.kv.page_size,
             )
-        return self.kv.pages_needed(self.longest(sequence) + self._ahead)
+        return self.kv.pages_needed(self._max_tokens(sequence) + self._ahead)
 
     def take(self, sequence: Sequence, num_running: int) -> bool:
-        """Admit a sequence beside `num_running` others. False where slots or pages are too few; nothing has changed
-        then."""
+        """Admit a sequence next to `num_running` others. Returns False, and changes nothing, if there are too few slots
+        or pages."""
         if len(self.free_slots) < sequence.width:
             return False
-        tokens, is_resumed = sequence.text, bool(sequence.output.token_ids)
         positions = self._positions(sequence)
-        # Whoever is admitted should not be the next to be preempted.
+        # Leave a page for each running sequence to grow: else the new one may be preempted right away.
         spare = 0 if self.reserves_all else num_running
         if spare and self.kv.pages_needed(positions) + spare > self.kv.num_available:
             return False
+        is_resumed = bool(sequence.output.token_ids)
         kv = self.kv.begin(
-            tokens,
+            sequence.text,
             positions,
             margin=self._margin,
+            # The prompt's tensors are gathered while it is read, so a cached prefix would leave a gap.
             reuse=not sequence.request.gather.context or is_resumed,
             retention=sequence.request.retention,
             num_prompt=len(sequence.prompt),
@@ -122,31 +143,34 @@ class Capacity:
         sequence.output.stats.note_pages(*kv.counts)
         return True
 
+    def _max_tokens(self, sequence: Sequence) -> int:
+        return len(sequence.prompt) + self.max_new_tokens(sequence)
+
     def _positions(self, sequence: Sequence) -> int:
-        """Of how many positions a request gets the pages when it is admitted: a search never gets more later."""
+        """How many positions to allocate on admission. A beam search gets no pages later."""
         if sequence.width > 1:
             return self.pages_needed(sequence) * self.kv.page_size
-        return (self.longest(sequence) if self.reserves_all else sequence.num_tokens) + self._ahead
+        return (self._max_tokens(sequence) if self.reserves_all else sequence.num_tokens) + self._ahead
 
     def grow(self, sequence: Sequence) -> bool | None:
-        """Pages for what the next iteration may write: whether there are more than before; None where there are not
-        enough."""
+        """Allocate the pages that the next iteration may write. Returns whether pages were added; None if too few are
+        available."""
         if self.reserves_all or sequence.search is not None:
             return False
-        before = len(sequence.kv.pages)
+        num_before = len(sequence.kv.pages)
         if not self.kv.grow(sequence.kv, sequence.num_tokens + self._ahead):
             return None
-        return len(sequence.kv.pages) > before
+        return len(sequence.kv.pages) > num_before
 
     def cache(self, sequence: Sequence) -> None:
-        """Let others find the pages that are full by now, and take those back that no layer sees any more. The last
-        token's keys and values are not there yet."""
+        """Cache the sequence's full pages, and give back those that no layer attends to any more. Sets the length of
+        the answer at which this is due again."""
         is_first, never = sequence.next_cache_at == 0, sequence.max_new_tokens + 1
         span = self._span if sequence.search is None else None
-        position = sequence.num_tokens - 1
+        position = sequence.num_tokens - 1  # of the last token, whose keys and values are not written yet
         hidden = span.hidden(position, self.kv.page_size) if span is not None else range(0)
         sequence.next_cache_at = never
-        # Where pages leave, nothing of the answer is stored: they could not leave before what comes after them.
+        # Once pages are hidden, the answer's pages are not cached: a page can't leave before those that follow it.
         if self._reuses and not sequence.kv.is_lost and (is_first or not hidden):
             self._store(sequence)
         if span is not None:
@@ -154,25 +178,25 @@ class Capacity:
 
     def _store(self, sequence: Sequence) -> None:
         kv = sequence.kv
-        before = len(sequence.prompt) - 1 - self._margin
-        # Of a search the prompt alone: its pages are not written any more.
-        valid = before + (len(sequence.output.token_ids) if sequence.search is None else 1)
-        if sequence.num_unread:  # preempted while it is read
-            valid = sequence.num_read - self._margin
-        if valid >= (len(kv.chain) + 1) * self.kv.page_size:
-            self.kv.store(kv, sequence.text, valid)
-        sequence.next_cache_at = (len(kv.chain) + 1) * self.kv.page_size - before
+        num_prompt = len(sequence.prompt) - 1 - self._margin
+        # The pages of a beam search change after the prompt.
+        num_valid = num_prompt + (len(sequence.output.token_ids) if sequence.search is None else 1)
+        if sequence.num_unread:  # preempted while it was read
+            num_valid = sequence.num_read - self._margin
+        if num_valid >= (len(kv.chain) + 1) * self.kv.page_size:
+            self.kv.store(kv, sequence.text, num_valid)
+        sequence.next_cache_at = (len(kv.chain) + 1) * self.kv.page_size - num_prompt
 
     def _give_back(self, sequence: Sequence, span: AttentionSpan, hidden: range) -> None:
         kv, size = sequence.kv, self.kv.page_size
         if hidden and len(kv.chain) <= hidden.stop:
             self.kv.give_back(kv, hidden.start, hidden.stop)
-        place = max(hidden.stop, len(kv.chain) - 1)
-        due = span.hides(place, size) + 1 - len(sequence.prompt)
+        next_page = max(hidden.stop, len(kv.chain) - 1)
+        due = span.hides(next_page, size) + 1 - len(sequence.prompt)
         sequence.next_cache_at = min(sequence.next_cache_at, max(due, 1))
 
     def release(self, sequence: Sequence) -> None:
-        """Take slot and pages back. What they hold of the text can be found, up to where it ends."""
+        """Take back slots and pages. The text is cached up to its end, if its pages are sure to hold it."""
         self.free_slots.extend(reversed(sequence.slots))
         has_read = len(sequence.output.token_ids) > sequence.resumed_at and sequence.search is None
         if self._reuses and has_read and not sequence.is_spliced and sequence.output.error is None:
@@ -181,16 +205,12 @@ class Capacity:
             self.kv.end(sequence.kv)
 
 
-# MERGED-DOC """Who runs: requests get slots and pages, prompts their share of a step, and what others need more is taken back.
-# MERGED-DOC
-# MERGED-DOC Decides only, and knows no device: the runner launches what a `Schedule` says, the output processor tells what became of
-# MERGED-DOC it. A `Sequence` says itself what it holds.
-# MERGED-DOC """
-
-
 class Scheduler:
-    """Waiting and running requests of an engine; `running` in the order of their admission. `released` are slots that
-    were given back, and that the runner has not heard of. `begin_search` begins the search of a request by beams."""
+    """Decides for the `waiting` and the `running` sequences of an engine.
+
+    `released` are slots given back that the runner does not know of yet. `begin_search` starts the beam search of a
+    sequence.
+    """
 
     def __init__(
         self,
@@ -204,34 +224,34 @@ class Scheduler:
         self.capacity = capacity
         self.running: list[Sequence] = []
         self.released: list[Released] = []
+        self.tuner = BatchTuner(config, capacity.kv.num_pages - 1, speculation.max_draft_tokens)
         self._config = config
         self._shares = config.shares_slots and config.policy != "static_batch"
         self._num_drafts_of = [0, *map(speculation.draft_tokens, range(1, config.max_batch + 1))]
-        self.tuner = BatchTuner(config, capacity.kv.num_pages - 1, speculation.max_draft_tokens)
         self._begin_search = begin_search
         self._spliced: list[Sequence] = []
         self._grown: list[Sequence] = []
-        self._is_short, self._waits = False, False  # in this step: no pages were left; a newcomer went first
-        self._refused: tuple[Sequence | None, int] = None, 0  # in the last step, with so many pages to be had
+        self._lacks_pages = False  # a sequence was preempted for pages in this step
+        self._holds_decoding = False  # in this step only the prompts of newcomers are read
+        self._refused: tuple[Sequence | None, int] = None, 0  # in the last step, with so many pages available
 
-    # -- requests come and go
+    # -- sequences come and go
 
     def add(self, sequence: Sequence) -> None:
-        """A new request."""
+        """Add a new sequence."""
         if sequence.guide is not None:
             sequence.guide.bound(self.capacity.max_new_tokens(sequence))
         self.waiting.add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """The request ends, wherever it is. What it holds is free now, or when no batch in flight names it."""
+        """Remove a sequence that ends, in any stage. If a batch in flight names it, `retire` releases what it holds."""
         self.waiting.forget(sequence)
         self.tuner.note(len(sequence.prompt), len(sequence.output.token_ids))
         if sequence.is_active:
             self._leave(sequence)
 
     def retire(self, left: abc.Sequence[Sequence]) -> None:
-        """No batch in flight names these any more, which ended or were preempted meanwhile: they give back what they
-        hold."""
+        """Release what sequences hold that left `running` while a batch in flight named them. None does any more."""
         for sequence in left:
             self._release(sequence)
 
@@ -241,21 +261,21 @@ class Scheduler:
         self._spliced.append(sequence)
 
     def prompt_tokens_read(self) -> dict[int, int]:
-        """How far the prompts are that are being read, by request id."""
+        """The tokens read so far of each prompt that is being read, by sequence id."""
         return {r.id: r.num_read for r in self.running if r.stage is Stage.CONTEXT}
 
     def take_released(self) -> list[Released]:
-        """What was `released` since the last call."""
+        """Take the slots `released` since the last call."""
         released, self.released = self.released, []
         return released
 
     # -- one step
 
     def schedule_decoding(self, record: StepRecord, in_flight: bool) -> Schedule | None:
-        """Which requests decode next. None: what is in flight must be read first, for the pages that it may give
-        back."""
+        """Choose the sequences that decode next. Returns None if batches in flight must be read first, so that their
+        sequences can be preempted or give pages back."""
         self._read_spliced_again()
-        self._is_short, yielding = False, self._yielding()
+        self._lacks_pages, yielding = False, self._yielding()
         if yielding and in_flight:
             return None
         for sequence in yielding:
@@ -264,26 +284,28 @@ class Scheduler:
         while decoding and not self._grow(decoding):
             if in_flight:
                 return None
-            self._is_short = True
+            self._lacks_pages = True
             if not self._read_spliced_again():  # those give pages back, which no longer hold their text
                 self._preempt(max(self.running, key=self.waiting.turns.place), record)
             decoding = self._decoding()
         return Schedule(decoding, _num_rows(decoding), self._num_drafts(decoding))
 
     def drop_ended(self, schedule: Schedule) -> None:
-        """Take out of a schedule what has ended since."""
+        """Remove the sequences from a schedule that have ended since."""
         decoding = [r for r in schedule.decoding if r.is_active and _wants_tokens(r)]
         schedule.decoding, schedule.num_rows = decoding, _num_rows(decoding)
         schedule.num_drafts = self._num_drafts(decoding)
 
     def schedule_prompts(self, schedule: Schedule, record: StepRecord) -> None:
-        """Which requests come in, and which prompts are read, with the tokens that those that decode leave."""
+        """Admit sequences, and choose which prompts are read with the tokens that decoding leaves of the step."""
         limits = record.limits = self.tuner.limits
         budget = limits.max_num_tokens - schedule.num_rows * (schedule.num_drafts + 1)
         schedule.admitted = self._admit(record, budget)
-        # A newcomer's first token waits for nobody's iteration; nobody waits for newcomers twice in a row.
-        self._waits = self._shares and not self._waits and has_newcomer(schedule.admitted, self.running)
-        if self._waits:
+        # A newcomer gets its first token without waiting for an iteration, but decoding never pauses twice in a row.
+        self._holds_decoding = (
+            self._shares and not self._holds_decoding and has_newcomer(schedule.admitted, self.running)
+        )
+        if self._holds_decoding:
             schedule.decoding, schedule.num_rows = [], 0
         else:
             grown, self._grown = self._grown, []
@@ -298,7 +320,7 @@ class Scheduler:
         return [r for r in self.running if r.stage is Stage.GENERATION and _wants_tokens(r)]
 
     def _grow(self, decoding: abc.Sequence[Sequence]) -> bool:
-        """Pages for what each may write next. False: there are not as many."""
+        """Allocate the pages that each sequence may write next. False if too few are available."""
         if self.capacity.reserves_all:
             return True
         for sequence in decoding:
@@ -310,24 +332,23 @@ class Scheduler:
         return True
 
     def _num_drafts(self, decoding: abc.Sequence[Sequence]) -> int:
-        """As many as batches of so many rows have, so that there are few kinds of iterations; none where all want
-        none."""
+        """The drafts of a batch depend on its rows alone, so that few graphs are needed; 0 if no sequence wants any."""
         if all(sequence.request.max_drafts == 0 for sequence in decoding):
             return 0
         return self._num_drafts_of[_num_rows(decoding)]
 
     def _admit(self, record: StepRecord, budget: int) -> list[Sequence]:
-        """Give slots and pages to those who wait, in their order, while there is something to read for them."""
+        """Give slots and pages to waiting sequences, in their order, as long as some of `budget` is left to read."""
         admitted, queue = list[Sequence](), self.waiting.queue
         self._refused = None, 0
-        if self._is_short or not queue.requests or (self._config.policy == "static_batch" and self.running):
+        if self._lacks_pages or not len(queue) or (self._config.policy == "static_batch" and self.running):
             return admitted
-        unread = sum(sequence.num_unread for sequence in self.running)
-        while queue.requests and (self.capacity.free_slots or self._shares):
+        num_unread = sum(sequence.num_unread for sequence in self.running)
+        while len(queue) and (self.capacity.free_slots or self._shares):
             sequence = self._next()
-            # All that run are searched with one number of beams; who wants another waits until they are done.
+            # All sequences of a batch have one beam width; a sequence of another width waits until they are done.
             fits = not self.running or self.running[0].width == sequence.width
-            if not fits or not self._can_read(sequence, budget, unread):
+            if not fits or not self._can_read(sequence, budget, num_unread):
                 break
             is_full = self.running and self._num_slots_taken + sequence.width > self.tuner.limits.max_batch
             if is_full or not self.capacity.take(sequence, len(self.running)):
@@ -338,35 +359,37 @@ class Scheduler:
                 sequence.search = self._begin_search(sequence)
             self.running.append(sequence)
             admitted.append(sequence)
-            unread += sequence.num_unread
+            num_unread += sequence.num_unread
             if self.waiting.admit(sequence):
                 record.new_active += 1
                 record.new_active_queue_s += time.perf_counter() - sequence.output.stats.submitted_at
         return admitted
 
     def _next(self) -> Sequence:
-        """Who is admitted next."""
-        queue, turns, most = self.waiting.queue, self.waiting.turns, self.tuner.limits.max_batch
-        return next_to_run(queue, turns, self.running, most) if self._shares else queue.first
+        """The sequence to admit next."""
+        queue = self.waiting.queue
+        if not self._shares:
+            return queue.first
+        return next_to_run(queue, self.waiting.turns, self.running, self.tuner.limits.max_batch)
 
     @property
     def _num_slots_taken(self) -> int:
         return self._config.max_batch - len(self.capacity.free_slots)
 
-    def _can_read(self, sequence: Sequence, budget: int, unread: int) -> bool:
-        """Whether one more prompt should be begun, where `budget` tokens may be read in this step, and of those that
-        were begun `unread` are left."""
+    def _can_read(self, sequence: Sequence, budget: int, num_unread: int) -> bool:
+        """Whether to begin another prompt in a step of `budget` tokens, where `num_unread` tokens of earlier prompts
+        are left."""
         config = self._config
-        if config.policy == "static_batch":  # who does not come now waits until all the others are done
+        if config.policy == "static_batch":  # a sequence left out now would wait until the whole batch ends
             return True
         if config.chunked and config.chunking == "equal_progress":
             return budget > 0
-        # A prompt is read in parts where all are, or where no step is large enough for it.
+        # A prompt is read in parts if all are, or if no step is large enough for it.
         reads_parts = config.chunked or sequence.num_tokens > self.tuner.limits.max_num_tokens
-        return unread < budget and (reads_parts or unread + sequence.num_tokens <= budget)
+        return num_unread < budget and (reads_parts or num_unread + sequence.num_tokens <= budget)
 
     def _share(self, budget: int) -> list[tuple[Sequence, int]]:
-        """How many tokens of which prompts are read."""
+        """Share the step's tokens among the prompts; each with its number of tokens."""
         config = self._config
         reading = [r for r in self.running if r.stage is Stage.CONTEXT]
         shares = share_tokens(
@@ -380,27 +403,27 @@ class Scheduler:
             sequence.num_read += count
         return [(sequence, count) for sequence, count in zip(reading, shares, strict=True) if count]
 
-    # -- taking back
+    # -- preemption
 
     def _yielding(self) -> list[Sequence]:
-        """Whose slots a client without any is to have."""
+        """The running sequences that yield their slots to a client without any."""
         queue, turns = self.waiting.queue, self.waiting.turns
-        if not self._shares or not queue.requests or not self.running:
+        if not self._shares or not len(queue) or not self.running:
             return []
         newcomer, limits = self._next(), self.tuner.limits
-        unread = sum(sequence.num_unread for sequence in self.running)
-        if self.running[0].width > 1 or not self._can_read(newcomer, limits.max_num_tokens, unread):
+        num_unread = sum(sequence.num_unread for sequence in self.running)
+        if self.running[0].width > 1 or not self._can_read(newcomer, limits.max_num_tokens, num_unread):
             return []
         if self._num_slots_taken + newcomer.width > limits.max_batch:
-            return who_yields(newcomer, queue, turns, self.running, limits.max_batch)
+            return choose_yielding(newcomer, queue, turns, self.running, limits.max_batch)
         refused, num_available = self._refused
         if refused is not newcomer or self.capacity.kv.num_available > num_available:  # it may fit now
             return []
-        # There are slots, and no pages: those that run are as many as can, and one goes at a time.
-        return who_yields(newcomer, queue, turns, self.running, self._num_slots_taken, most=1)
+        # Slots are free, but no pages: the batch is as large as pages allow, and one sequence yields at a time.
+        return choose_yielding(newcomer, queue, turns, self.running, self._num_slots_taken, max_yielding=1)
 
     def _preempt(self, sequence: Sequence, record: StepRecord, yields: bool = False) -> None:
-        """Take slot and pages back from a request that nothing in flight names. Its text and its matcher stay."""
+        """Take slots and pages from a sequence that no batch in flight names. It keeps its text and matcher."""
         assert not sequence.in_flight
         record.paused.append(sequence.id)
         self.capacity.cache(sequence)
@@ -440,7 +463,7 @@ def _num_rows(decoding: abc.Sequence[Sequence]) -> int:
 
 
 def _wants_tokens(sequence: Sequence) -> bool:
-    """Whether it can decode now: its answer may have more tokens than what is in flight adds."""
+    """Whether the sequence can decode now: its answer may grow beyond the tokens that batches in flight add."""
     if sequence.is_spliced or (sequence.search is not None and sequence.in_flight):
         return False
     return len(sequence.output.token_ids) + sequence.num_promised < sequence.max_new_tokens

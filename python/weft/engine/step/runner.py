@@ -154,7 +154,7 @@ class ModelRunner:
         except Exception as error:
             moving.error = error
         if moving.error is not None:
-            batch.failures.append((schedule.everyone, moving.error))
+            batch.failures.append((schedule.sequences, moving.error))
         return moving.error is None
 
     def _launch_decoding(self, batch: InFlightBatch, schedule: Schedule) -> None:
