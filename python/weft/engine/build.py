@@ -1,4 +1,4 @@
-"""Wiring an engine's parts. The one place that knows them all; features that not every request needs come in here."""
+"""Builds an engine from its parts. Only this file knows all of them, and the features that few requests need."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def build_engine(
     end_token_ids: list[int],
     config: ResolvedConfig,
 ) -> Engine:
-    """An engine that decodes with `model`."""
+    """Build an engine that decodes with `model`, whose keys and values are in `kv`."""
     check_beam_width(config.max_beam_width, drafting.speculation, config)
     if drafting.speculation.sizes_ahead is not None and config.additional_outputs:
         raise InputError(
-            "additional_outputs does not go with Speculation.lookahead(), whose forward reads more than the text; "
+            "additional_outputs does not work with Speculation.lookahead(), whose forward reads more than the text; "
             "leave one of the two out"
         )
     decoder = build_decoder(runtime, model, kv, drafting, end_token_ids, config)
@@ -81,7 +81,7 @@ def build_engine(
 
 
 def check_beam_width(max_beam_width: int, speculation: Speculation, config: SchedulerConfig) -> None:
-    """Raise `InputError` unless an engine can be made for beam searches as wide as `max_beam_width`."""
+    """Raise `InputError` if an engine can't be built for beam searches of `max_beam_width` beams."""
     if max_beam_width < 1:
         raise InputError(f"the beam width is {max_beam_width}; it must be 1 (no beams) or more")
     if max_beam_width > config.max_batch:
@@ -97,7 +97,7 @@ def check_beam_width(max_beam_width: int, speculation: Speculation, config: Sche
 
 
 def build_kv_manager(config: ResolvedConfig, parts: DecodeParts) -> KvManager:
-    """The manager of the pages on the device and on the host."""
+    """Build the manager of the pages on the device and on the host."""
     return KvManager(
         config.num_pages,
         config.page_size,
@@ -111,18 +111,21 @@ def build_kv_manager(config: ResolvedConfig, parts: DecodeParts) -> KvManager:
 
 
 def drafted_by(speculation: Speculation, grammar: GrammarStream) -> DraftedBy:
-    """Names who drafted: the one drafter there is; or, of several, what the host proposed by whom it says, and the rest
-    by the one that drafts on the device."""
+    """A function that names the drafters of accepted tokens.
+
+    With several drafters the host's proposals name theirs; all other tokens are from the drafter on the device, which
+    is the last one.
+    """
     last = speculation.drafters[-1] if speculation.drafters else ""
     proposals = grammar.proposals
     if len(speculation.drafters) < 2 or proposals is None:
         return lambda sequence, count: [last] * count
 
-    def named(sequence: Sequence, count: int) -> list[str]:
+    def drafters(sequence: Sequence, count: int) -> list[str]:
         first = len(sequence.output.token_ids) - sequence.resumed_at
         return [name or last for name in proposals.origins(sequence.slot, first, count)]
 
-    return named
+    return drafters
 
 
 def build_decoder(
@@ -133,7 +136,7 @@ def build_decoder(
     end_token_ids: list[int],
     config: ResolvedConfig,
 ) -> Decoder:
-    """The device's side of an engine."""
+    """Build the device's side of an engine: the grammar's stream, the state by slot, the graphs."""
     stream, max_drafts = runtime.stream(), drafting.speculation.max_draft_tokens
     make_proposals = drafting.proposals_maker(runtime)
     shape = GuidedShape(config.max_batch, max(max_drafts, 1), model.config.vocab_size, end_token_ids)
