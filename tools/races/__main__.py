@@ -34,7 +34,7 @@ FIRST: dict[str, list[Run]] = {
     "engine/step/prompt_reader.py": FAULTS,
     "engine/step/runner.py": FAULTS,
     "engine/engine.py": FAULTS,
-    "engine/output/processor.py": FAULTS,
+    "engine/output.py": FAULTS,
     "engine/device/tensors.py": FAULTS,
     "guided/state.py": [recording],
     "guided/grammar_stream.py": [captured_loop, split, given_split],

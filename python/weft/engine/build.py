@@ -14,9 +14,7 @@ from weft.engine.kv.attention_span import AttentionSpan
 from weft.engine.kv.cache import KvManager
 from weft.engine.kv.events import KvEventLog
 from weft.engine.kv.size import host_pages
-from weft.engine.output.commit import DraftedBy
-from weft.engine.output.finish import Finisher
-from weft.engine.output.processor import OutputProcessor
+from weft.engine.output import DraftedBy, Finisher, OutputProcessor
 from weft.engine.scheduler.policy import FairTurns
 from weft.engine.scheduler.programs import Programs
 from weft.engine.scheduler.scheduler import Capacity, Scheduler

@@ -17,7 +17,7 @@ from weft.config import Speculation
 from weft.core import FinishReason
 from weft.core.forks import Home
 from weft.engine.admission import Admission
-from weft.engine.output.processor import OutputProcessor
+from weft.engine.output import OutputProcessor
 from weft.engine.recording import Recorder
 from weft.engine.scheduler.scheduler import Schedule, Scheduler
 from weft.engine.sequence import Sequence
