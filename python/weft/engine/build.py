@@ -14,7 +14,7 @@ from weft.engine.kv.attention_span import AttentionSpan
 from weft.engine.kv.cache import KvManager
 from weft.engine.kv.events import KvEventLog
 from weft.engine.kv.size import host_pages
-from weft.engine.output import DraftedBy, Finisher, OutputProcessor
+from weft.engine.output import DraftedBy, OutputProcessor
 from weft.engine.scheduler.policy import FairTurns
 from weft.engine.scheduler.programs import Programs
 from weft.engine.scheduler.scheduler import Capacity, Scheduler
@@ -68,11 +68,9 @@ def build_engine(
     waiting = Waiting(config.max_idle_s, turns, programs)
     scheduler = Scheduler(config, speculation, waiting, capacity, begin_search)
     runner = ModelRunner(decoder, DraftGuidance(speculation.guide_drafts))
-    finisher = Finisher(scheduler, grammar.state)
-    output = OutputProcessor(runtime, scheduler, finisher, runner, grammar.state, ends)
-    output.commit_search = commit_search
-    output.drafted_by = drafted_by(speculation, grammar)
-
+    output = OutputProcessor(
+        runtime, scheduler, runner, grammar.state, ends, commit_search, drafted_by(speculation, grammar)
+    )
     admission = Admission(config, speculation, parts, capacity)
     runtime.publish()  # weights, keys and values, states and buffers
     return Engine(decoder, speculation, scheduler, runner, output, admission)

@@ -124,7 +124,7 @@ class Engine:
         """Let `recorder` record all later iterations. The engine must be idle."""
         self.recorder = recorder
         self.runner.set_recorder(recorder)
-        self.output.set_recorder(recorder)
+        self.output.recorder = recorder
 
     # -- sequences
 
@@ -184,7 +184,7 @@ class Engine:
 
     def _complete(self, record: StepRecord) -> None:
         """Fill in the statistics of a step that is done."""
-        scheduler, num_finished = self.scheduler, self.output.finisher.count
+        scheduler, num_finished = self.scheduler, self.output.num_finished
         if record.active > len(record.generation):  # some sequences still read their prompts
             record.prompt_tokens_read = scheduler.prompt_tokens_read()
         record.completed, self._num_finished = num_finished - self._num_finished, num_finished

@@ -1,11 +1,17 @@
-"""Output processing: what batches committed goes to requests, and what failed ends those that were in it."""
+"""The output processor: it reads batches, commits their tokens to sequences, and ends sequences.
+
+Batches are read in the order of their launches. A token is committed only after the sequence's matcher has accepted it.
+A failure of one sequence ends that sequence alone: the others' tokens are already committed on the device.
+
+A matcher may also edit the end of the text (`splice` of `csrc/include/weft/matcher.h`). The device knows nothing of
+that: tokens in flight for the sequence are dropped, and it reads its text again, like a preempted one.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import abc, deque
 from collections.abc import Callable
-from typing import Protocol
 
 from weft import registry
 from weft.core import SAMPLED, SPLICED, FinishReason, Output, OutputStats, TokenLogprob
@@ -16,72 +22,61 @@ from weft.engine.scheduler.scheduler import Scheduler
 from weft.engine.scheduler.waiting import Waiting
 from weft.engine.sequence import Sequence, Stage
 from weft.engine.stats import StepRecord
-from weft.engine.step.draft_masking import DraftGuidance
 from weft.engine.step.in_flight import InFlightBatch
+from weft.engine.step.runner import ModelRunner
 from weft.errors import DeadEndError, GuideError, GuideStateError, InputError, RequestError
 from weft.guided.state import GuidedState, Splice
 from weft.runtime.interface import Runtime
 
-
-class Launched(Protocol):
-    """What the processor tells the runner."""
-
-    guidance: DraftGuidance
-
-    def drop_snapshots(self) -> None:
-        """Take what launches that failed left."""
-
-
 CommitSearch = Callable[[Sequence, StepResults], FinishReason | None]
+"""Commits an iteration of a beam search; returns why the search ends, if it does."""
+
+DraftedBy = Callable[[Sequence, int], abc.Sequence[str]]
+"""Names the drafter of each of the next accepted tokens of an answer; the second argument is their number."""
 
 
 class OutputProcessor:
-    """Reads batches in the order of their launches; at most two are in flight. `commit_search` commits what a search
-    found; `drafted_by` names who drafted."""
+    """Reads the batches `in_flight`, at most two. `num_finished` sequences have ended so far; `recorder` is notified of
+    those that failed."""
 
     def __init__(
         self,
         runtime: Runtime,
         scheduler: Scheduler,
-        finisher: Finisher,
-        runner: Launched,
+        runner: ModelRunner,
         state: GuidedState,
         end_tokens: frozenset[int],
+        commit_search: CommitSearch,
+        drafted_by: DraftedBy,
     ) -> None:
         self.in_flight: deque[InFlightBatch] = deque()
-        self.commit_search: CommitSearch | None = None
-        self.drafted_by: DraftedBy = _unnamed
-        self.finisher = finisher
+        self.num_finished = 0
+        self.recorder: Recorder | None = None
         self._runtime, self._scheduler = runtime, scheduler
         self._runner, self._state, self._end_tokens = runner, state, end_tokens
+        self._commit_search, self._drafted_by = commit_search, drafted_by
         self._last_read = 0.0
 
-    def set_recorder(self, recorder: Recorder) -> None:
-        """Let `recorder` hear of requests that fail."""
-        self.finisher.recorder = recorder
-
-    def finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        """End a request, wherever it is."""
-        self.finisher.finish(sequence, reason)
+    # -- a step
 
     def begin(self, waiting: Waiting) -> None:
-        """Before a step: end requests whose time is up or whose guide can't be had, and hear of what failed in flight
-        before anything else is launched, which would be blamed for it."""
+        """Before a step, end sequences whose deadline has passed or whose guide failed, and raise failures in flight
+        now: a later launch would be blamed for them."""
         if waiting.deadlines.entries or waiting.preempted:
             for sequence in waiting.late():
-                self.finisher.finish(sequence, "timeout")
+                self.finish(sequence, "timeout")
         if waiting.unready or waiting.compiled or waiting.programs.orphans:
             for sequence, error in waiting.collect():
-                self.finisher.finish(sequence, "error", error)
+                self.finish(sequence, "error", error)
         try:
             self._runtime.check()
         except Exception as error:
-            self.finisher.fail(self._sequences_in_flight(), error)
+            self._fail(self._sequences_in_flight(), error)
 
     def process(self, batch: InFlightBatch, record: StepRecord, keep: int) -> None:
-        """Take a batch that was launched, and read those in flight but for `keep`."""
+        """Take a batch that was launched, and read the batches in flight except the last `keep`."""
         for sequence, error in batch.unopened:
-            self.finisher.fail([sequence], error)
+            self._fail([sequence], error)
         for sequences, error in batch.failures:
             self._fail_launch(sequences, error, record)
         if batch.moving is not None:
@@ -91,14 +86,14 @@ class OutputProcessor:
         self.drain(record, keep if batch.is_launched else 0)
 
     def drain(self, record: StepRecord, keep: int = 0) -> None:
-        """Read what is in flight, but for the last `keep` batches."""
+        """Read the batches in flight except the last `keep`."""
         while len(self.in_flight) > keep:
             self._read(record)
 
     # -- a batch
 
     def _read(self, record: StepRecord) -> None:
-        """Wait for the oldest batch, and hand out what it committed."""
+        """Wait for the oldest batch, and commit its tokens."""
         batch = self.in_flight.popleft()
         assert batch.results is not None
         waiting_since = time.perf_counter()
@@ -111,6 +106,7 @@ class OutputProcessor:
         if batch.moving is not None:
             self._check_moves(batch)
         now = time.perf_counter()
+        # Without drafts the commit of an iteration may still be due, which must accept its tokens first.
         self._state.commit_owed(batch.epoch)
         record.model_s += now - waiting_since
         seconds, self._last_read = now - max(batch.began, self._last_read), now
@@ -118,7 +114,7 @@ class OutputProcessor:
         for sequence in (*batch.first, *batch.reading):
             failure = batch.prompts[sequence].error
             if failure is not None and sequence.stage is not Stage.FINISHED:
-                self.finisher.finish(sequence, "error", failure)
+                self.finish(sequence, "error", failure)
         for sequence in batch.first:
             if sequence.stage is not Stage.FINISHED:
                 if not sequence.resumed_at:
@@ -130,11 +126,13 @@ class OutputProcessor:
         self._retire(batch)
 
     def _observe(self, batch: InFlightBatch, results: StepResults, seconds: float) -> None:
+        """Tell the runner's guidance how long an iteration with guided drafts took, and how many tokens it gave."""
         plan = batch.plan
         if plan is not None and plan.guides and plan.num_drafts:
             guided = [r for r in batch.decoding if r.is_guided and r.stage is not Stage.FINISHED]
-            tokens = sum(results.verified[sequence.slot][0] + 1 for sequence in guided)
-            self._runner.guidance.observe((plan.batch, plan.num_drafts), batch.masks_drafts, seconds, tokens)
+            num_tokens = sum(results.verified[sequence.slot][0] + 1 for sequence in guided)
+            size = plan.batch, plan.num_drafts
+            self._runner.guidance.observe(size, batch.masks_drafts, seconds, num_tokens)
 
     def _commit_iteration(self, sequence: Sequence, results: StepResults, record: StepRecord) -> None:
         stats = sequence.output.stats
@@ -148,45 +146,44 @@ class OutputProcessor:
         record.accepted_drafts += stats.accepted_drafts - accepted
 
     def _commit(self, sequence: Sequence, results: StepResults, record: StepRecord) -> None:
-        """Append what the iteration committed to the request, and end it where it ends."""
+        """Append the committed tokens to a sequence, and end it if they do."""
         output = sequence.output
-        before = len(output.token_ids)
+        num_before = len(output.token_ids)
         try:
             reason = self._append(sequence, results)
-        except Exception as error:  # whatever it is, the others' tokens are committed on the device
-            self.finisher.finish(sequence, "error", error)
+        except Exception as error:  # any failure ends this sequence alone
+            self.finish(sequence, "error", error)
             return
         num_tokens = len(output.token_ids)
-        has_more = num_tokens > before or sequence.search is not None
-        record.generated_tokens += num_tokens - before if sequence.search is None else 1
+        has_more = num_tokens > num_before or sequence.search is not None
+        record.generated_tokens += num_tokens - num_before if sequence.search is None else 1
         if has_more:
             output.stats.note_tokens(self._last_read, record.number)
         if num_tokens >= sequence.next_cache_at and not sequence.is_spliced:
             self._scheduler.capacity.cache(sequence)
         if reason is not None:
-            self.finisher.finish(sequence, reason)
+            self.finish(sequence, reason)
         elif sequence.is_streaming:
             sequence.report()
 
     def _append(self, sequence: Sequence, results: StepResults) -> FinishReason | None:
-        """Append the tokens to the answer; why it ends, if it does."""
+        """Append the tokens to the answer. Returns why it ends, if it does."""
         if sequence.search is not None:
-            assert self.commit_search is not None
-            return self.commit_search(sequence, results)
+            return self._commit_search(sequence, results)
         grammar = self._state if sequence.is_guided else None
         if sequence.is_plain and commit_plainly(
-            sequence, results, self._end_tokens, grammar, self.drafted_by
+            sequence, results, self._end_tokens, grammar, self._drafted_by
         ):
             return None
         if grammar is not None and grammar.num_failed:
             splice = self._splice_of(sequence, results)
             if splice is not None:
-                reason = commit_splice(sequence, results, splice, self._end_tokens, self.drafted_by)
+                reason = commit_splice(sequence, results, splice, self._end_tokens, self._drafted_by)
                 if reason is None:
                     self._scheduler.splice(sequence)
                 sequence.is_spliced = True  # also at its end: the device does not hold what the program put
                 return reason
-        return commit(sequence, results, self._end_tokens, grammar, self.drafted_by)
+        return commit(sequence, results, self._end_tokens, grammar, self._drafted_by)
 
     def _splice_of(self, sequence: Sequence, results: StepResults) -> Splice | None:
         """Where the iteration is the one in which the request's matcher wrote the end of its text anew."""
@@ -199,89 +196,93 @@ class OutputProcessor:
         if left:
             self._scheduler.retire(left)
 
-    # -- failures
+    # -- ends
+
+    def finish(self, sequence: Sequence, reason: FinishReason, error: BaseException | None = None) -> None:
+        """End a sequence, in any stage. Unless a batch in flight names it, it gives back what it holds."""
+        error = _as_request_error(error, sequence.stage)
+        had_slot = sequence.is_active
+        if had_slot and sequence.is_guided and sequence.search is None:
+            is_whole = reason == "stop" and sequence.output.stopped_by is None
+            sequence.output.stats.guided_valid = is_whole and self._state.is_terminated(sequence.slot)
+        _note_best(sequence.output)
+        self._scheduler.remove(sequence)
+        if not had_slot or sequence.has_program:
+            _note_program(sequence)
+        self.num_finished += 1
+        sequence.finish(reason, error)
+        if not sequence.in_flight:
+            sequence.let_go()
+        if error is not None and self.recorder is not None:
+            self.recorder.failed(sequence)
+
+    def _fail(self, sequences: abc.Sequence[Sequence], error: BaseException) -> None:
+        """End with an error those of `sequences` that have not ended."""
+        for sequence in sequences:
+            if not sequence.is_finished:
+                self.finish(sequence, "error", error)
 
     def _sequences_in_flight(self) -> list[Sequence]:
-        """A request in two batches stands there twice."""
+        """The sequences of all batches in flight. One in two batches appears twice."""
         return [sequence for batch in self.in_flight for sequence in batch.sequences]
 
     def _fail_batch(self, batch: InFlightBatch, error: BaseException) -> None:
-        """What was launched together fails together, and with it what later work can't go on without."""
-        self.finisher.fail(batch.sequences, error)
+        """Fail all sequences of a batch, and those of later batches if the device can't go on."""
+        self._fail(batch.sequences, error)
         try:
             self._runtime.synchronize()
         except Exception as later:
-            self.finisher.fail(self._sequences_in_flight(), later)
+            self._fail(self._sequences_in_flight(), later)
         self._check_moves(batch)
         self._runner.drop_snapshots()
         self._state.forget_owed(batch.epoch)
         self._retire(batch)
 
     def _check_moves(self, batch: InFlightBatch) -> None:
-        """Where pages could not be moved, what is held and cached is not what it is taken for."""
+        """If page moves failed, fail all running sequences and drop the cache: pages don't hold what they should."""
         error = batch.moving.error if batch.moving is not None else None
         if error is not None:
-            self.finisher.fail([*self._scheduler.running], error)
+            self._fail([*self._scheduler.running], error)
             self._scheduler.capacity.kv.forget()
 
     def _fail_launch(
         self, sequences: abc.Sequence[Sequence], error: BaseException, record: StepRecord
     ) -> None:
-        """What was to be launched fails; and what is in flight, since a launch also raises what failed there."""
-        self.finisher.fail(self._sequences_in_flight(), error)
-        self.finisher.fail(sequences, error)
+        """Fail the sequences of a failed launch, and those in flight: a launch also raises what failed there."""
+        self._fail(self._sequences_in_flight(), error)
+        self._fail(sequences, error)
         self.drain(record)
         self._runner.drop_snapshots()
 
 
-def _unnamed(sequence: Sequence, count: int) -> abc.Sequence[str]:
-    """What drafted is a drafter."""
-    return ["drafter"] * count
+def _as_request_error(error: BaseException | None, stage: Stage) -> RequestError | InputError | None:
+    if error is None or isinstance(error, RequestError | InputError):
+        return error
+    kind = GuideError if stage is Stage.COMPILING else RequestError
+    wrapped = kind(f"{type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
 
 
-# MERGED-DOC """What becomes of the tokens that an iteration committed: which of them are the answer's, and whether it ends."""
+def _note_best(output: Output) -> None:
+    """Give the output the tensors that were gathered for the best answer of a beam search."""
+    if output.hypotheses:
+        best = output.hypotheses[0]
+        output.generation_logits = best.generation_logits
+        output.additional |= best.additional
 
 
-DraftedBy = Callable[[Sequence, int], abc.Sequence[str]]
-"""The drafters of so many tokens of a request, that come next in its answer."""
+def _note_program(sequence: Sequence) -> None:
+    """What a program leaves, if the request's guide is one that has begun. Work in flight may be ahead of the
+    answer."""
+    if sequence.guide is None or sequence.guide.matcher is None:
+        return
+    report = registry.load("leaves", "program_report")(sequence.guide.matcher, len(sequence.output.token_ids))
+    if report is not None:
+        sequence.output.program_log, sequence.output.program_variables = report
 
 
-def commit(
-    sequence: Sequence,
-    results: StepResults,
-    end_tokens: frozenset[int],
-    grammar: GuidedState | None,
-    drafted_by: DraftedBy,
-) -> FinishReason | None:
-    """Append the iteration's tokens to the request's answer; why it ends, if it does.
-
-    `grammar` is the state that guides the request, if any; `drafted_by` names who drafted. Raises `RequestError` for
-    what ends the request; nothing of the iteration is given out then.
-    """
-    slot = sequence.slot
-    output = sequence.output
-    if sequence.processor is not None:
-        sequence.processor.check()
-    count, tokens = results.count(slot), results.tokens(slot)
-    drawn = next((i for i, token in enumerate(tokens) if token < 0), len(tokens))
-    kept, reason = cut(sequence, tokens[:drawn], end_tokens)
-    if drawn < len(tokens) and reason is None:
-        raise nothing_left(sequence, grammar)
-    if grammar is not None:
-        check_grammar(sequence, grammar, len(kept), is_last=reason is not None)
-    num_drafted = min(count, len(kept))
-    output.origins += drafted_by(sequence, num_drafted)
-    output.origins += [SAMPLED] * (len(kept) - num_drafted)
-    output.token_ids += kept
-    proposed = results.proposed(slot)
-    if proposed:  # after the answer's end there is nothing that a draft could be held against
-        reached = proposed if reason is None else min(proposed, len(kept))
-        count_drafts(output.stats, reached, num_drafted, len(kept))
-    if output.logprobs is not None:
-        output.logprobs += results.logprobs(slot, len(kept), sequence.request.sampling.logprobs or 0)
-    if sequence.request.gather is not NOTHING:
-        sequence.gathered.add(output, results.outputs(slot, sequence.request.gather, len(kept)))
-    return reason
+# -- committing the tokens of an iteration
 
 
 def commit_plainly(
@@ -291,13 +292,13 @@ def commit_plainly(
     grammar: GuidedState | None,
     drafted_by: DraftedBy,
 ) -> bool:
-    """Append all of the iteration's tokens where nothing ends with them and no matcher has failed; what most iterations
-    of most requests are. False: there is more to it, and nothing has changed."""
-    output, own_ends = sequence.output, sequence.request.end_ids
+    """The fast path of `commit`: append all tokens of the iteration, if none ends the answer and no matcher has failed.
+    Returns False, and changes nothing, in all other cases."""
+    output, end_ids = sequence.output, sequence.request.end_ids
     count, *tokens = results.verified[sequence.slot]
     del tokens[count + 1 :]
     num_tokens = len(output.token_ids) + count + 1
-    ends = end_tokens if own_ends is None else own_ends
+    ends = end_tokens if end_ids is None else end_ids
     if num_tokens >= sequence.max_new_tokens or not ends.isdisjoint(tokens) or min(tokens) < 0:
         return False
     if grammar is not None and not _is_accepted(sequence, grammar, num_tokens):
@@ -311,16 +312,56 @@ def commit_plainly(
     return True
 
 
+def commit(
+    sequence: Sequence,
+    results: StepResults,
+    end_tokens: frozenset[int],
+    grammar: GuidedState | None,
+    drafted_by: DraftedBy,
+) -> FinishReason | None:
+    """Append the iteration's tokens to the answer. Returns why it ends, if it does.
+
+    `grammar` is the grammar's state if the sequence is guided. Raises `RequestError` for a failure that ends the
+    sequence; no token of the iteration is given out then.
+    """
+    slot = sequence.slot
+    output = sequence.output
+    if sequence.processor is not None:
+        sequence.processor.check()
+    num_accepted, tokens = results.count(slot), results.tokens(slot)
+    # A negative token means that none could be sampled at its position.
+    num_sampled = next((i for i, token in enumerate(tokens) if token < 0), len(tokens))
+    kept, reason = cut(sequence, tokens[:num_sampled], end_tokens)
+    if num_sampled < len(tokens) and reason is None:
+        raise nothing_left(sequence, grammar)
+    if grammar is not None:
+        check_grammar(sequence, grammar, len(kept), is_last=reason is not None)
+    num_drafted = min(num_accepted, len(kept))
+    output.origins += drafted_by(sequence, num_drafted)
+    output.origins += [SAMPLED] * (len(kept) - num_drafted)
+    output.token_ids += kept
+    proposed = results.proposed(slot)
+    if proposed:
+        # Drafts beyond the answer's end can be neither right nor wrong.
+        num_verified = proposed if reason is None else min(proposed, len(kept))
+        count_drafts(output.stats, num_verified, num_drafted, len(kept))
+    if output.logprobs is not None:
+        output.logprobs += results.logprobs(slot, len(kept), sequence.request.sampling.logprobs or 0)
+    if sequence.request.gather is not NOTHING:
+        sequence.gathered.add(output, results.outputs(slot, sequence.request.gather, len(kept)))
+    return reason
+
+
 def _is_accepted(sequence: Sequence, grammar: GuidedState, num_tokens: int) -> bool:
-    """Whether the matcher took the answer's first `num_tokens` tokens, and no matcher has failed. With another
-    iteration in flight it may be ahead of what is committed here."""
+    """Whether the matcher accepted the first `num_tokens` tokens of the answer, and no matcher has failed. With another
+    iteration in flight it may be ahead."""
     ahead = grammar.committed(sequence.slot) + sequence.resumed_at - num_tokens
     return (ahead == 0 or (ahead > 0 and sequence.in_flight > 1)) and not grammar.num_failed
 
 
 def count_drafts(stats: OutputStats, proposed: int, accepted: int, num_tokens: int) -> None:
-    """Note an iteration that verified `proposed` drafts, of which the first `accepted` are in the answer, and gave it
-    `num_tokens` tokens."""
+    """Count an iteration that verified `proposed` drafts, of which the first `accepted` are in the answer, and that
+    added `num_tokens` tokens."""
     stats.drafted_iterations += 1
     stats.drafted_tokens += num_tokens
     stats.proposed_drafts += proposed
@@ -330,25 +371,25 @@ def count_drafts(stats: OutputStats, proposed: int, accepted: int, num_tokens: i
 def cut(
     sequence: Sequence, tokens: list[int], end_tokens: frozenset[int]
 ) -> tuple[list[int], FinishReason | None]:
-    """Of the tokens that come next those that are the answer's, and why it ends with them, if it does."""
-    request, output, room = sequence.request, sequence.output, sequence.max_new_tokens
+    """Cut the next tokens at the answer's end. Returns those that belong to it, and why it ends, if it does."""
+    request, output, max_tokens = sequence.request, sequence.output, sequence.max_new_tokens
     if request.end_ids is not None:
         end_tokens = request.end_ids
-    last = next((i for i, token in enumerate(tokens, 1) if token in end_tokens), len(tokens))
+    num_to_end = next((i for i, token in enumerate(tokens, 1) if token in end_tokens), len(tokens))
     if request.only_given and request.given:
-        room = min(room, departure(request.given_ids, len(output.token_ids), tokens))
-    kept = tokens[: min(last, room - len(output.token_ids))]
-    stopped = find_stop(sequence, kept, end_tokens)
-    if stopped is not None:
-        return kept[:stopped], "stop"
+        max_tokens = min(max_tokens, departure(request.given_ids, len(output.token_ids), tokens))
+    kept = tokens[: min(num_to_end, max_tokens - len(output.token_ids))]
+    num_to_stop = find_stop(sequence, kept, end_tokens)
+    if num_to_stop is not None:
+        return kept[:num_to_stop], "stop"
     if kept and kept[-1] in end_tokens:
         return kept, "stop"
-    return kept, "length" if len(output.token_ids) + len(kept) == room else None
+    return kept, "length" if len(output.token_ids) + len(kept) == max_tokens else None
 
 
 def departure(given: abc.Sequence[int], num_before: int, tokens: abc.Sequence[int]) -> int:
-    """The length of an answer that is only compared with `given`, where `tokens` follow its first `num_before` tokens:
-    it ends with the first token that differs, or that comes after the given ones."""
+    """The length of an answer that ends with its first token that differs from `given`, or that follows it. `tokens`
+    come after the answer's first `num_before` tokens."""
     for number, token in enumerate(tokens, num_before):
         if number >= len(given) or token != given[number]:
             return number + 1
@@ -356,29 +397,28 @@ def departure(given: abc.Sequence[int], num_before: int, tokens: abc.Sequence[in
 
 
 def find_stop(sequence: Sequence, tokens: list[int], end_tokens: frozenset[int]) -> int | None:
-    """How many of `tokens` there are up to a stop word or stop token id; None without one. An end token ends the answer
-    by itself."""
+    """The number of `tokens` up to a stop word or stop token; None without one. End tokens are not stop tokens."""
     sampling, output, words = sequence.request.sampling, sequence.output, sequence.stop_words
     if words is None and not sampling.stop_token_ids:
         return None
     for i, token in enumerate(tokens, 1):
-        counts = len(output.token_ids) + i > sampling.min_tokens
-        word = words.feed(token) if words is not None else None
-        by = token if token in sampling.stop_token_ids and token not in end_tokens else word
-        if counts and by is not None:
-            output.stopped_by = by
+        is_long_enough = len(output.token_ids) + i > sampling.min_tokens
+        word = words.feed(token) if words is not None else None  # also before `min_tokens`: words span tokens
+        stop = token if token in sampling.stop_token_ids and token not in end_tokens else word
+        if is_long_enough and stop is not None:
+            output.stopped_by = stop
             return i
     return None
 
 
-def check_grammar(sequence: Sequence, grammar: GuidedState, new_tokens: int, is_last: bool) -> None:
-    """What is about to be committed must have been accepted by the matcher. What goes wrong after the answer's last
-    token is of no account: without drafts it would not have come to that."""
+def check_grammar(sequence: Sequence, grammar: GuidedState, num_new: int, is_last: bool) -> None:
+    """Raise `GuideStateError` unless the matcher accepted the next `num_new` tokens. Failures after the answer's last
+    token don't count: without drafts they would not have happened."""
     accepted = grammar.committed(sequence.slot)
-    expected = len(sequence.output.token_ids) + new_tokens - sequence.resumed_at
-    # With another iteration in flight the matcher may be ahead of what is committed here.
-    is_ahead = sequence.in_flight > 1
-    if accepted >= expected and (is_last or is_ahead):
+    expected = len(sequence.output.token_ids) + num_new - sequence.resumed_at
+    # With another iteration in flight the matcher may be ahead.
+    may_be_ahead = sequence.in_flight > 1
+    if accepted >= expected and (is_last or may_be_ahead):
         return
     if accepted == expected and not grammar.num_failed:
         return
@@ -393,7 +433,7 @@ def check_grammar(sequence: Sequence, grammar: GuidedState, new_tokens: int, is_
 
 
 def nothing_left(sequence: Sequence, grammar: GuidedState | None) -> RequestError:
-    """Why no token could be drawn at the next position."""
+    """The error for a position at which no token could be sampled."""
     place = f"token {len(sequence.output.token_ids) + 1}"
     forbidding = [*(["the guide"] if grammar is not None else []), *sequence.request.forbidding]
     status, message = grammar.status(sequence.slot) if grammar is not None else ("", "")
@@ -409,13 +449,7 @@ def nothing_left(sequence: Sequence, grammar: GuidedState | None) -> RequestErro
     return RequestError(f"the model's logits for {place} or one soon after are all NaN or -inf")
 
 
-# MERGED-DOC """Text that a program writes anew: where it takes back what was just sampled, or puts tokens of its own.
-# MERGED-DOC
-# MERGED-DOC A matcher may take a token and change the end of the text (`splice` of `csrc/include/weft/matcher.h`). The device
-# MERGED-DOC knows nothing of that: whatever is in flight for the request after that token is dropped, and the request reads its
-# MERGED-DOC text again before it goes on, as one that was preempted does.
-# MERGED-DOC """
-
+# -- edits of the text by a matcher
 
 MAX_BARREN = 256
 """So often in a row a program may take back a token and put none; then it is not taken to come to an end."""
@@ -461,66 +495,3 @@ def put(sequence: Sequence, tokens: list[int], end_tokens: frozenset[int]) -> Fi
     if output.logprobs is not None:
         output.logprobs += [TokenLogprob(0.0, {}) for _ in kept]
     return reason
-
-
-# MERGED-DOC """How requests end: what they hold goes back to where it came from, and their watchers hear of it."""
-
-
-class Finisher:
-    """Ends requests, wherever they are. `count` have ended so far; `recorder` hears of those that failed."""
-
-    def __init__(self, scheduler: Scheduler, state: GuidedState) -> None:
-        self.count = 0
-        self.recorder: Recorder | None = None
-        self._scheduler, self._state = scheduler, state
-
-    def fail(self, sequences: abc.Sequence[Sequence], error: BaseException) -> None:
-        """End with an error those of `requests` that have not ended."""
-        for sequence in sequences:
-            if not sequence.is_finished:
-                self.finish(sequence, "error", error)
-
-    def finish(self, sequence: Sequence, reason: FinishReason, error: BaseException | None = None) -> None:
-        """End a request and, unless a batch in flight names it, give back what it holds."""
-        error = _as_request_error(error, sequence.stage)
-        had_slot = sequence.is_active
-        if had_slot and sequence.is_guided and sequence.search is None:
-            is_whole = reason == "stop" and sequence.output.stopped_by is None
-            sequence.output.stats.guided_valid = is_whole and self._state.is_terminated(sequence.slot)
-        _note_best(sequence.output)
-        self._scheduler.remove(sequence)
-        if not had_slot or sequence.has_program:
-            _note_program(sequence)
-        self.count += 1
-        sequence.finish(reason, error)
-        if not sequence.in_flight:
-            sequence.let_go()
-        if error is not None and self.recorder is not None:
-            self.recorder.failed(sequence)
-
-
-def _as_request_error(error: BaseException | None, stage: Stage) -> RequestError | InputError | None:
-    if error is None or isinstance(error, RequestError | InputError):
-        return error
-    kind = GuideError if stage is Stage.COMPILING else RequestError
-    wrapped = kind(f"{type(error).__name__}: {error}")
-    wrapped.__cause__ = error
-    return wrapped
-
-
-def _note_best(output: Output) -> None:
-    """What the model gave on the way to the best answer of a search is the output's."""
-    if output.hypotheses:
-        best = output.hypotheses[0]
-        output.generation_logits = best.generation_logits
-        output.additional |= best.additional
-
-
-def _note_program(sequence: Sequence) -> None:
-    """What a program leaves, if the request's guide is one that has begun. Work in flight may be ahead of the
-    answer."""
-    if sequence.guide is None or sequence.guide.matcher is None:
-        return
-    report = registry.load("leaves", "program_report")(sequence.guide.matcher, len(sequence.output.token_ids))
-    if report is not None:
-        sequence.output.program_log, sequence.output.program_variables = report
