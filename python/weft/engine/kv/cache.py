@@ -426,7 +426,7 @@ class KvManager:
             self._pool.pin(page)
             self._pool.onboard(page, number, is_copied=False)
         elif page.holders:
-            page.doubles.append(number)
+            page.duplicates.append(number)
         else:
             self._pool.hold(page)
             self._pool.replace(page, number)
@@ -452,7 +452,7 @@ class KvManager:
         if page.number == number:
             self._pool.release(page)
         else:
-            page.doubles.remove(number)
+            page.duplicates.remove(number)
             self._pool.free.append(number)
 
     def _note_stored(self, sequence: KvSequence, pages: Sequence[CachedPage]) -> None:

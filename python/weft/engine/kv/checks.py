@@ -16,7 +16,7 @@ def check_pages(pool: PagePool, sequences: Iterable[Held], size: int, counts: tu
     the device, with page 0, and on the host."""
     seen: list[int] = []
     holders: dict[CachedPage, int] = {}
-    doubles: dict[CachedPage, list[int]] = {}
+    duplicates: dict[CachedPage, list[int]] = {}
     for chain, pages in sequences:
         assert len(chain) <= len(pages)
         parent = pool.root
@@ -28,21 +28,22 @@ def check_pages(pool: PagePool, sequences: Iterable[Held], size: int, counts: tu
             if page.number == number:
                 holders[page] = holders.get(page, 0) + 1
             else:
-                doubles.setdefault(page, []).append(number)
+                duplicates.setdefault(page, []).append(number)
         assert 0 not in pages[: len(chain)]
         seen += filter(None, pages[len(chain) :])
-    lost = [page for page in {*holders, *doubles} if page.parent is None]
+    lost = [page for page in {*holders, *duplicates} if page.parent is None]
     for page in lost:
-        assert page.holders == holders.pop(page, 0) and sorted(page.doubles) == sorted(doubles.pop(page, []))
-        seen += [page.number, *page.doubles]
+        assert page.holders == holders.pop(page, 0)
+        assert sorted(page.duplicates) == sorted(duplicates.pop(page, []))
+        seen += [page.number, *page.duplicates]
     cached = list(pool.root.descendants())
     for page in cached:
         assert page.holders == holders.pop(page, 0), f"page {page.number} has other holders"
-        assert sorted(page.doubles) == sorted(doubles.pop(page, []))
-        assert not page.doubles or page.holders, "an unheld page has a duplicate"
+        assert sorted(page.duplicates) == sorted(duplicates.pop(page, []))
+        assert not page.duplicates or page.holders, "an unheld page has a duplicate"
         _check_page(page, pool.root, size)
-        seen += [] if page.is_on_host else [page.number, *page.doubles]
-    assert not holders and not doubles, "a sequence holds a page that is not in the tree"
+        seen += [] if page.is_on_host else [page.number, *page.duplicates]
+    assert not holders and not duplicates, "a sequence holds a page that is not in the tree"
     num_pages, num_host_pages = counts
     assert sorted(seen + pool.free) == list(range(1, num_pages)), "a page is missing or exists twice"
     on_host = [page.number for page in cached if page.is_on_host]

@@ -162,8 +162,8 @@ class PagePool:
         """Remove a holder. After the last one, a duplicate takes the page's place, if there is one. Without one, the
         page is cached, or free if it has left the tree."""
         page.holders -= 1
-        if page.holders == 0 and page.doubles:
-            self.replace(page, page.doubles.pop())
+        if page.holders == 0 and page.duplicates:
+            self.replace(page, page.duplicates.pop())
             page.holders = 1
         elif page.holders == 0 and page.parent is None:
             self.free.append(page.number)

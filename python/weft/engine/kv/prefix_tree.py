@@ -24,10 +24,10 @@ class CachedPage:
     A page is full or partly filled. A partly filled one ends a text: it has no children and no holders. No page's
     tokens are a prefix of a sibling's.
 
-    `holders` sequences read this page; `doubles` are duplicates, pages to which other sequences wrote the same
-    content. A sequence that holds a page, or a duplicate of it, holds its ancestors too. So an unheld page has no
-    held children. Held pages are on the device, and so is the parent of every page on the device; `num_on_device`
-    counts such children.
+    `holders` sequences read this page; `duplicates` are pages to which other sequences wrote the same content. A
+    sequence that holds a page, or a duplicate of it, holds its ancestors too. So an unheld page has no held children.
+    Held pages are on the device, and so is the parent of every page on the device; `num_on_device` counts such
+    children.
 
     `released` is the stamp of the last release, 0 while the page is held. Its priority falls to the default at the time
     `expires`, `duration_s` after the release (None: never). `hash` names the page in events.
@@ -35,7 +35,7 @@ class CachedPage:
 
     __slots__ = (
         "children",
-        "doubles",
+        "duplicates",
         "duration_s",
         "expires",
         "hash",
@@ -59,7 +59,7 @@ class CachedPage:
         self.keys: list[Key] = []
         self.children: list[CachedPage] = []
         self.holders = 0
-        self.doubles: list[int] = []
+        self.duplicates: list[int] = []
         self.priority = DEFAULT_PRIORITY
         self.duration_s: float | None = None
         self.expires: float | None = None
