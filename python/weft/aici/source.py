@@ -14,7 +14,6 @@ from typing import Any
 
 from weft.aici.sections import HEADER
 from weft.errors import GuideError
-from weft.grammar.guide import Guide
 from weft.grammar.wasm_limits import WasmLimits
 
 
@@ -69,12 +68,6 @@ class WasmSource:
 
     def __str__(self) -> str:
         return f"wasm {self.digest[:16]} {self.argument}".rstrip()
-
-
-def make(program: str | Path | bytes, argument: Any, limits: WasmLimits | None, is_trusted: bool) -> Guide:
-    """The guide of `Guide.wasm`. Raises `GuideError`."""
-    source = WasmSource.read(program, argument, limits, is_trusted)
-    return Guide("wasm", str(source), payload=source)
 
 
 def _read(path: Path, limits: WasmLimits) -> bytes:

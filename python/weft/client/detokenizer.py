@@ -8,7 +8,7 @@ from dataclasses import replace
 from weft.client.responses import Response, ResponseDelta
 from weft.core import SAMPLED, Hypothesis, Output, Piece
 from weft.engine.sequence import Sequence
-from weft.grammar.compile.verdict import Verdicts, asked_of
+from weft.grammar.compile.verdict import Verdicts, judged_part
 from weft.grammar.guide import Guide
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.tokenizer.text import RunningText, decode
@@ -43,7 +43,7 @@ class Detokenizer:
         answer, which may take long."""
         guide = response.request.guide
         if output.stats.guided_valid and isinstance(guide, Guide):
-            question = asked_of(guide, output.text, output.token_ids, self._vocabulary, self._decode)
+            question = judged_part(guide, output.text, output.token_ids, self._vocabulary, self._decode)
             if question is not None:
                 output.stats.guided_valid = self._verdicts.obeys(*question)
 

@@ -6,23 +6,22 @@ from dataclasses import replace
 
 from weft.config import ResolvedConfig, SchedulerConfig, Speculation
 from weft.engine.admission import Admission
-from weft.engine.beam.run import BeamRun, commit_search
 from weft.engine.device.state import DecodeParts, HostPages, SlotState
 from weft.engine.device.tensors import OutputBuffers
 from weft.engine.engine import Engine
+from weft.engine.features.beam.run import BeamRun, commit_search
 from weft.engine.kv.attention_span import AttentionSpan
 from weft.engine.kv.cache import KvManager
 from weft.engine.kv.events import KvEventLog
 from weft.engine.kv.size import host_pages
 from weft.engine.output import DraftedBy, OutputProcessor
+from weft.engine.runner.graphs import StepGraphs
+from weft.engine.runner.runner import Decoder, DraftGuidance, ModelRunner
 from weft.engine.scheduler.policy import FairTurns
 from weft.engine.scheduler.programs import Programs
 from weft.engine.scheduler.scheduler import Capacity, Scheduler
 from weft.engine.scheduler.waiting import Waiting
 from weft.engine.sequence import Sequence
-from weft.engine.step.draft_masking import DraftGuidance
-from weft.engine.step.graphs import StepGraphs
-from weft.engine.step.runner import Decoder, ModelRunner
 from weft.errors import InputError
 from weft.grammar.starts import Starts
 from weft.guided.grammar_stream import GrammarStream

@@ -17,13 +17,12 @@ from weft.config import Speculation
 from weft.core import FinishReason
 from weft.core.forks import Home
 from weft.engine.admission import Admission
+from weft.engine.features.recording import Recorder
 from weft.engine.output import OutputProcessor
-from weft.engine.recording import Recorder
+from weft.engine.runner.runner import Decoder, ModelRunner
 from weft.engine.scheduler.scheduler import Schedule, Scheduler
 from weft.engine.sequence import Sequence
 from weft.engine.stats import StepRecord
-from weft.engine.step.runner import Decoder, ModelRunner
-from weft.engine.step.warm_up import warm_up
 from weft.errors import CapacityError, ExecutorError, InputError
 from weft.runtime.scope import FailureScope
 
@@ -159,8 +158,8 @@ class Engine:
             self.output.process(batch, record, keep=self._num_kept)
             if self.scheduler.released:
                 self.runner.release(self.scheduler.take_released())
-            if self.runner.holds_ended and not self.output.in_flight:
-                self.runner.vacate(is_idle=not self.scheduler.running)
+            if self.runner.snapshots.holds_ended and not self.output.in_flight:
+                self.runner.snapshots.vacate(is_idle=not self.scheduler.running)
         self._complete(record)
         return record
 
@@ -211,7 +210,7 @@ class Engine:
         began = time.perf_counter()
         with self._scope, _CollectionPostponed():
             self.output.drain(StepRecord(self.num_steps, began))
-            warm_up(self._decoder, self.runner, self._speculation)
+            self.runner.warm_up(self._speculation)
         _log.info("warm: %d graphs in %.1f s", len(self.graphs.plans), time.perf_counter() - began)
         self._grammar_s = self.grammar.state.seconds  # so that no step counts this time
 

@@ -13,17 +13,16 @@ import time
 from collections import abc, deque
 from collections.abc import Callable
 
-from weft import registry
 from weft.core import SAMPLED, SPLICED, FinishReason, Output, OutputStats, TokenLogprob
 from weft.core.request import NOTHING
 from weft.engine.device.results import StepResults
-from weft.engine.recording import Recorder
+from weft.engine.features.recording import Recorder
+from weft.engine.runner.in_flight import InFlightBatch
+from weft.engine.runner.runner import ModelRunner
 from weft.engine.scheduler.scheduler import Scheduler
 from weft.engine.scheduler.waiting import Waiting
 from weft.engine.sequence import Sequence, Stage
 from weft.engine.stats import StepRecord
-from weft.engine.step.in_flight import InFlightBatch
-from weft.engine.step.runner import ModelRunner
 from weft.errors import DeadEndError, GuideError, GuideStateError, InputError, RequestError
 from weft.guided.state import GuidedState, Splice
 from weft.runtime.interface import Runtime
@@ -79,7 +78,7 @@ class OutputProcessor:
             self._fail([sequence], error)
         for sequences, error in batch.failures:
             self._fail_launch(sequences, error, record)
-        if batch.moving is not None:
+        if batch.moves is not None:
             self._check_moves(batch)
         if batch.is_launched:
             self.in_flight.append(batch)
@@ -103,7 +102,7 @@ class OutputProcessor:
         except Exception as error:
             self._fail_batch(batch, error)
             return
-        if batch.moving is not None:
+        if batch.moves is not None:
             self._check_moves(batch)
         now = time.perf_counter()
         # Without drafts the commit of an iteration may still be due, which must accept its tokens first.
@@ -234,13 +233,13 @@ class OutputProcessor:
         except Exception as later:
             self._fail(self._sequences_in_flight(), later)
         self._check_moves(batch)
-        self._runner.drop_snapshots()
+        self._runner.snapshots.drop_pending()
         self._state.forget_owed(batch.epoch)
         self._retire(batch)
 
     def _check_moves(self, batch: InFlightBatch) -> None:
         """If page moves failed, fail all running sequences and drop the cache: pages don't hold what they should."""
-        error = batch.moving.error if batch.moving is not None else None
+        error = batch.moves.error if batch.moves is not None else None
         if error is not None:
             self._fail([*self._scheduler.running], error)
             self._scheduler.capacity.kv.forget()
@@ -252,7 +251,7 @@ class OutputProcessor:
         self._fail(self._sequences_in_flight(), error)
         self._fail(sequences, error)
         self.drain(record)
-        self._runner.drop_snapshots()
+        self._runner.snapshots.drop_pending()
 
 
 def _as_request_error(error: BaseException | None, stage: Stage) -> RequestError | InputError | None:
@@ -277,7 +276,9 @@ def _note_program(sequence: Sequence) -> None:
     answer."""
     if sequence.guide is None or sequence.guide.matcher is None:
         return
-    report = registry.load("leaves", "program_report")(sequence.guide.matcher, len(sequence.output.token_ids))
+    from weft.aici.report import program_report  # few requests need it
+
+    report = program_report(sequence.guide.matcher, len(sequence.output.token_ids))
     if report is not None:
         sequence.output.program_log, sequence.output.program_variables = report
 

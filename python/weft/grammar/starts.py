@@ -1,8 +1,9 @@
-"""Matchers that take long to begin and hold much, such as programs that read the prompt: separate threads begin them.
+"""Matchers that take long to start and hold much memory, such as programs that read the prompt: separate threads
+start them.
 
-The engine's thread must not wait for them, and they must not begin before a slot is near:
-`engine/scheduler/programs.py` says when. A request's sequences are copies of one start, so the first is kept until
-the last has begun.
+The engine's thread must not wait for them, and they must not start before a slot is near:
+`engine/scheduler/programs.py` decides when. The sequences of one request get copies of one started matcher, which is
+kept until the last of them has begun.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from weft.grammar.guide import Guide
 
 
 class OpensAhead(CompiledGuide, Protocol):
-    """A compiled guide whose matchers take long to begin."""
+    """A compiled guide whose matchers take long to start."""
 
     opens_ahead: bool
 
     @property
     def sequence_bytes(self) -> int:
-        """What the matcher of one sequence may hold at most."""
+        """The most bytes that the matcher of one sequence may hold."""
 
     def open(self, opening: Opening) -> Matcher:
-        """The matcher of a request's first sequence. Called beside the engine's thread. Raises `GuideError`."""
+        """Start the matcher of a request's first sequence. Not called on the engine's thread. Raises `GuideError`."""
 
 
 def opens_ahead(compiled: CompiledGuide) -> TypeGuard[OpensAhead]:
-    """Whether a guide is to be opened ahead of its matchers' first use."""
+    """Whether the matchers of a guide must be started ahead of their first use."""
     return bool(getattr(compiled, "opens_ahead", False))
 
 
@@ -65,47 +66,47 @@ class StartedGuide:
 
     @property
     def sequence_bytes(self) -> int:
-        """What the matcher of one sequence may hold at most."""
+        """The most bytes that the matcher of one sequence may hold."""
         return self._compiled.sequence_bytes
 
     def begin(self, *, is_last: bool) -> Matcher:
-        """The matcher of the next sequence; of the `is_last` one no copy is made. One call at a time."""
+        """The matcher of the next sequence. No copy is kept after the `is_last` one. Calls must not overlap."""
         first = self._first if self._first is not None else self._compiled.open(self._opening)
         self._first = None if is_last else first
         return first if is_last else first.fork()
 
     def drop(self) -> None:
-        """No sequence is left to begin: keep nothing for one."""
+        """No sequence is left to begin: release the kept matcher."""
         self._first = None
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
-        """A matcher that shares nothing with the request's others."""
+        """A matcher that shares nothing with the request's other matchers."""
         return self._compiled.matcher(opening)
 
 
 def for_request(compiled: Future[CompiledGuide], opening: Opening) -> Future[CompiledGuide]:
-    """The compiled guide for the sequences of one request: the same, unless its matchers take long to begin; then a
-    `StartedGuide`."""
+    """The compiled guide for the sequences of one request: a `StartedGuide` where its matchers take long to start,
+    else the guide itself."""
     if compiled.done() and (compiled.exception() is not None or not opens_ahead(compiled.result())):
         return compiled
-    found: Future[CompiledGuide] = Future()
-    found.set_running_or_notify_cancel()
+    for_sequences: Future[CompiledGuide] = Future()
+    for_sequences.set_running_or_notify_cancel()
 
     def pass_on(done: Future[CompiledGuide]) -> None:
         error = done.exception()
         if error is not None:
-            found.set_exception(error)
+            for_sequences.set_exception(error)
             return
         guide = done.result()
-        found.set_result(StartedGuide(guide, opening) if opens_ahead(guide) else guide)
+        for_sequences.set_result(StartedGuide(guide, opening) if opens_ahead(guide) else guide)
 
     compiled.add_done_callback(pass_on)
-    return found
+    return for_sequences
 
 
 class Starts:
-    """Begins matchers in at most `workers` threads (None: half as many as there are cores, 2 at most: those who decode
-    have the others). `close` when done."""
+    """Starts matchers in at most `workers` threads (None: half the number of cores, at most 2, which leaves cores for
+    decoding). Call `close` when done."""
 
     def __init__(self, workers: int | None = None) -> None:
         self._workers = workers or max(1, min(2, (os.cpu_count() or 1) // 2))
@@ -114,7 +115,7 @@ class Starts:
         self._is_closed = False
 
     def begin(self, start: Callable[[], Matcher]) -> Future[Matcher]:
-        """What `start` gives or raises; a `GuideError` where this was closed before."""
+        """The result of `start`, called on another thread; a `GuideError` after `close`."""
         with self._lock:
             if not self._is_closed:
                 self._pool = self._pool or ThreadPoolExecutor(self._workers, "weft-start")
@@ -124,7 +125,7 @@ class Starts:
         return closed
 
     def close(self) -> None:
-        """Begin no more. What is under way is left to end."""
+        """Start no more matchers. Starts in progress are left to finish."""
         with self._lock:
             self._is_closed, pool, self._pool = True, self._pool, None
         if pool is not None:

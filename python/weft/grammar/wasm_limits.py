@@ -1,4 +1,4 @@
-"""What a WASM program may cost."""
+"""`WasmLimits`: the resources that a WASM program may use."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from weft.errors import GuideError
 
 @dataclass(frozen=True)
 class WasmLimits:
-    """What a WASM program may use, each by itself. What it breaks ends its own request, with an error that names the
-    limit.
+    """The resources that one WASM program may use. A program that exceeds a limit ends its own request, with an error
+    that names the limit.
 
-    `step_ms`: milliseconds for one token; `start_ms`: from its start to its first mask. `memory_bytes`: its memory, for
-    each sequence. `stack_bytes`: its stack of calls. `table_elements`: functions that it may call by address.
-    `log_bytes`: what it may write to its log in one step. `result_bytes`: what a step may answer, or have tokenized.
-    `max_variables` and `variable_bytes`: how many variables a request's sequences share, and the bytes of their names
-    and values. `undo_bytes` and `undo_tokens`: what is kept to take tokens back, and of how many.
-    `module_bytes`: the module. `compile_s` (of a CPU, at most `CompileLimits.time_s`) and `compile_memory_bytes`: its
-    compiling, where it is not trusted.
+    - `step_ms`: milliseconds for one token; `start_ms`: milliseconds from its start to its first mask.
+    - `memory_bytes`: its memory, for each sequence; `stack_bytes`: its call stack; `table_elements`: functions that
+      it may call by address.
+    - `log_bytes`: the text that it may log in one step; `result_bytes`: the most that a step may return, or have
+      tokenized.
+    - `max_variables` and `variable_bytes`: the variables that a request's sequences share, and the bytes of their
+      names and values.
+    - `undo_bytes` and `undo_tokens`: the memory kept for rollbacks, and the tokens that can be rolled back.
+    - `module_bytes`: the module. `compile_s` (CPU seconds, at most `CompileLimits.time_s`) and
+      `compile_memory_bytes`: its compile, where it is not trusted.
 
-    Raises `GuideError` for a limit that is none.
+    Raises `GuideError` for a value that is not a limit.
     """
 
     step_ms: int = 25
@@ -50,7 +53,7 @@ class WasmLimits:
                 raise GuideError(f"WasmLimits.{field.name} is {value}; it must be {smallest} to {largest}")
 
     def of_programs(self) -> dict[str, int]:
-        """The limits that hold while a program runs, by their names."""
+        """The limits that apply while a program runs, by name."""
         compiling = ("module_bytes", "compile_s", "compile_memory_bytes")
         return {name: value for name, value in asdict(self).items() if name not in compiling}
 

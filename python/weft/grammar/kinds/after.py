@@ -1,6 +1,6 @@
-"""Free text until a trigger, then a guide: what a model that reasons before it answers needs.
+"""Free text until a trigger, then a guide: for models that reason before they answer.
 
-The trigger is a token, or a text that is found in the bytes of the tokens, also inside of one
+The trigger is a token, or a text that is found in the bytes of the tokens, also inside a token
 (`csrc/grammar/after/rules.h`).
 """
 
@@ -18,13 +18,13 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
 
 KIND: Kind = "after"
 MAX_NESTED = 16
-LEFT_OUT = ("payload", "is_read")  # of a guide, in the source of one around it
+LEFT_OUT = ("payload", "is_read")  # the fields of an inner guide that the source does not hold
 MAX_TRIGGER_BYTES = 256
 
 
 @dataclass(frozen=True)
 class After:
-    """What an "after" guide is made of."""
+    """The parts of an "after" guide."""
 
     trigger: int | str
     guide: Guide
@@ -32,7 +32,7 @@ class After:
 
     @classmethod
     def of(cls, guide: Guide) -> After:
-        """Read it back from its guide. Raises `GuideError` for a source that `made` did not write."""
+        """Read the parts from a guide. Raises `GuideError` for a source that `made` did not write."""
         try:
             data = json.loads(guide.source)
             inner = data["guide"]
@@ -43,16 +43,16 @@ class After:
             raise GuideError(f"not the source of a guide after a trigger ({error!r})") from None
 
     def made(self) -> Guide:
-        """The guide. Its source holds all of it, except objects of the program."""
+        """The guide of these parts. Its source holds everything except objects of the program."""
         inner = self.guide
         parts = {part.name: getattr(inner, part.name) for part in fields(inner) if part.name not in LEFT_OUT}
-        if inner.kind == KIND:  # not as a text within a text, whose escapes would double with each level
+        if inner.kind == KIND:  # as data: a text within a text would double its escapes with each level
             parts["source"] = json.loads(inner.source)
         source = {"trigger": self.trigger, "max_free_tokens": self.max_free_tokens, "guide": parts}
         return Guide(KIND, json.dumps(source), payload=inner.payload)
 
     def check(self) -> None:
-        """Raise `GuideError` for what no vocabulary can make right."""
+        """Raise `GuideError` for errors that no vocabulary can make right."""
         if isinstance(self.trigger, bool) or not isinstance(self.trigger, int | str):
             raise GuideError(f"a trigger is a text or a token id, not {type(self.trigger).__name__}")
         if isinstance(self.trigger, str):
@@ -81,7 +81,7 @@ def _check_text(trigger: str) -> None:
 
 
 class CompiledAfter:
-    """Free text and the compiled guide after it."""
+    """Free text, and the compiled guide after it."""
 
     def __init__(self, guide: Guide, after: After, inner: CompiledGuide, vocabulary: Vocabulary) -> None:
         self.guide = guide
@@ -94,7 +94,7 @@ class CompiledAfter:
 
     @property
     def memory_bytes(self) -> int:
-        """What its guide and its triggers hold."""
+        """The bytes of its guide and its triggers."""
         return int(self.inner.memory_bytes + self._rules.memory_bytes)
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
@@ -103,16 +103,16 @@ class CompiledAfter:
 
     @property
     def opens_ahead(self) -> bool:
-        """Whether matchers of the guide after the trigger take long to begin."""
+        """Whether matchers of the guide after the trigger take long to start."""
         return opens_ahead(self.inner)
 
     @property
     def sequence_bytes(self) -> int:
-        """What the matcher of one sequence may hold at most."""
+        """The most bytes that the matcher of one sequence may hold."""
         return self.inner.sequence_bytes if opens_ahead(self.inner) else 0
 
     def open(self, opening: Opening) -> Matcher:
-        """The matcher of a request's first sequence, begun ahead."""
+        """Start the matcher of a request's first sequence."""
         assert opens_ahead(self.inner)
         return self._behind(self.inner.open(opening))
 
@@ -120,15 +120,8 @@ class CompiledAfter:
         return _core.after_matcher(self._rules, matcher, self._max_free_tokens)
 
 
-def make(trigger: int | str, guide: Guide, max_free_tokens: int | None) -> Guide:
-    """The guide of `Guide.after`. Raises `GuideError`."""
-    after = After(trigger, guide, max_free_tokens)
-    after.check()
-    return after.made()
-
-
 def compile_after(guide: Guide, parts: CompileParts) -> CompiledGuide:
-    """For `Guide.after`."""
+    """Compile a guide of `Guide.after`."""
     after = After.of(guide)
     after.check()
     return CompiledAfter(guide, after, parts.compile_part(after.guide), parts.vocabulary)
@@ -146,22 +139,22 @@ def _rules(after: After, inner: CompiledGuide, vocabulary: Vocabulary) -> _core.
     if after.max_free_tokens is not None and not rules.can_be_forced():
         raise GuideError(
             f"the tokens of this vocabulary can't spell the trigger {trigger!r} from everywhere, as max_free_tokens "
-            "needs it; give a token's id, or no limit"
+            "requires; give a token's id, or no limit"
         )
     return rules
 
 
 def _resolve(trigger: int | str, vocabulary: Vocabulary) -> int | str:
-    """The trigger as the vocabulary has it: the name of a special token is that token."""
+    """The trigger in the vocabulary's terms: the name of a special token becomes its id."""
     if isinstance(trigger, str):
         token = vocabulary.special_names.get(trigger)
         if token is None:
-            held = next(
+            special = next(
                 (name for name in vocabulary.special_names if len(name) > 2 and name in trigger), None
             )
-            if held is not None:
+            if special is not None:
                 raise GuideError(
-                    f"the trigger {trigger!r} holds the special token {held!r}, which is no text; use Guide.after "
+                    f"the trigger {trigger!r} holds the special token {special!r}, which is not text; use Guide.after "
                     "within Guide.after, one for each part"
                 )
             return trigger
