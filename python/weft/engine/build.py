@@ -16,7 +16,7 @@ from weft.engine.kv.events import KvEventLog
 from weft.engine.kv.size import host_pages
 from weft.engine.output import DraftedBy, OutputProcessor
 from weft.engine.runner.graphs import StepGraphs
-from weft.engine.runner.runner import Decoder, DraftGuidance, ModelRunner
+from weft.engine.runner.runner import DraftGuidance, ModelRunner
 from weft.engine.scheduler.policy import FairTurns
 from weft.engine.scheduler.programs import Programs
 from weft.engine.scheduler.scheduler import Capacity, Scheduler
@@ -46,8 +46,8 @@ def build_engine(
             "additional_outputs does not work with Speculation.lookahead(), whose forward reads more than the text; "
             "leave one of the two out"
         )
-    decoder = build_decoder(runtime, model, kv, drafting, end_token_ids, config)
-    parts, grammar, speculation = decoder.parts, decoder.grammar, drafting.speculation
+    runner = build_runner(runtime, model, kv, drafting, end_token_ids, config)
+    parts, grammar, speculation = runner.parts, runner.grammar, drafting.speculation
     ends = frozenset(end_token_ids)
     drafter = parts.drafter
     capacity = Capacity(
@@ -66,13 +66,12 @@ def build_engine(
     programs = Programs(Starts(), config.programs_ahead, config.max_program_bytes, turns, config.shares_slots)
     waiting = Waiting(config.max_idle_s, turns, programs)
     scheduler = Scheduler(config, speculation, waiting, capacity, begin_search)
-    runner = ModelRunner(decoder, DraftGuidance(speculation.guide_drafts))
     output = OutputProcessor(
         runtime, scheduler, runner, grammar.state, ends, commit_search, drafted_by(speculation, grammar)
     )
     admission = Admission(config, speculation, parts, capacity)
     runtime.publish()  # weights, keys and values, states and buffers
-    return Engine(decoder, speculation, scheduler, runner, output, admission)
+    return Engine(speculation, scheduler, runner, output, admission)
 
 
 def check_beam_width(max_beam_width: int, speculation: Speculation, config: SchedulerConfig) -> None:
@@ -123,14 +122,14 @@ def drafted_by(speculation: Speculation, grammar: GrammarStream) -> DraftedBy:
     return drafters
 
 
-def build_decoder(
+def build_runner(
     runtime: Runtime,
     model: Model,
     kv: PagedKV,
     drafting: Drafting,
     end_token_ids: list[int],
     config: ResolvedConfig,
-) -> Decoder:
+) -> ModelRunner:
     """Build the device's side of an engine: the grammar's stream, the state by slot, the graphs."""
     stream, max_drafts = runtime.stream(), drafting.speculation.max_draft_tokens
     make_proposals = drafting.proposals_maker(runtime)
@@ -167,4 +166,5 @@ def build_decoder(
         parts.host = HostPages.allocate(runtime, parts.caches, num_host_pages)
     graphs = StepGraphs(runtime, stream, grammar, parts, config.graphs)
     config = replace(config, host_tasks="polling" if grammar.polls else "callback")
-    return Decoder(runtime, stream, grammar, parts, graphs, config)
+    guidance = DraftGuidance(drafting.speculation.guide_drafts)
+    return ModelRunner(runtime, stream, grammar, parts, graphs, config, guidance)

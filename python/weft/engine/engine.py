@@ -12,19 +12,22 @@ import gc
 import logging
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from weft.config import Speculation
 from weft.core import FinishReason
 from weft.core.forks import Home
 from weft.engine.admission import Admission
-from weft.engine.features.recording import Recorder
 from weft.engine.output import OutputProcessor
-from weft.engine.runner.runner import Decoder, ModelRunner
+from weft.engine.runner.runner import ModelRunner
 from weft.engine.scheduler.scheduler import Schedule, Scheduler
 from weft.engine.sequence import Sequence
 from weft.engine.stats import StepRecord
 from weft.errors import CapacityError, ExecutorError, InputError
 from weft.runtime.scope import FailureScope
+
+if TYPE_CHECKING:
+    from weft.engine.features.flight_recorder import FlightRecorder
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +54,6 @@ class Engine:
 
     def __init__(
         self,
-        decoder: Decoder,
         speculation: Speculation,
         scheduler: Scheduler,
         runner: ModelRunner,
@@ -59,17 +61,17 @@ class Engine:
         admission: Admission,
     ) -> None:
         self.scheduler, self.runner, self.output = scheduler, runner, output
-        self.config, self.runtime = decoder.config, decoder.runtime
-        self.grammar, self.parts, self.graphs = decoder.grammar, decoder.parts, decoder.graphs
+        self.config, self.runtime = runner.config, runner.runtime
+        self.grammar, self.parts, self.graphs = runner.grammar, runner.parts, runner.graphs
         self.kv = scheduler.capacity.kv
         self.kv_events = self.kv.log
         self.num_steps = 0
-        self.recorder: Recorder | None = None
-        self._decoder, self._speculation, self._admission = decoder, speculation, admission
+        self.recorder: FlightRecorder | None = None
+        self._speculation, self._admission = speculation, admission
         self._home = Home("engine", ExecutorError)
         self._scope = FailureScope()
-        overlap = decoder.config.overlap
-        is_overlapped = decoder.runtime.device.type == "cuda" if overlap == "auto" else overlap
+        overlap = self.config.overlap
+        is_overlapped = self.runtime.device.type == "cuda" if overlap == "auto" else overlap
         self._num_kept = 1 if is_overlapped else 0
         self._grammar_s = 0.0
         self._num_finished = 0
@@ -119,7 +121,7 @@ class Engine:
         """Set a function that other threads call once a program has started, so that a step can make progress."""
         self.scheduler.waiting.programs.on_started = wake
 
-    def set_recorder(self, recorder: Recorder) -> None:
+    def set_recorder(self, recorder: FlightRecorder) -> None:
         """Let `recorder` record all later iterations. The engine must be idle."""
         self.recorder = recorder
         self.runner.set_recorder(recorder)
@@ -221,7 +223,7 @@ class Engine:
         self.scheduler.waiting.programs.close()
         try:
             with self._scope:
-                self._decoder.stream.synchronize()
+                self.runner.stream.synchronize()
                 self.output.drain(StepRecord(self.num_steps, time.perf_counter()))
                 self.graphs.close()
                 self.grammar.close()

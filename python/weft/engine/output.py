@@ -12,11 +12,11 @@ from __future__ import annotations
 import time
 from collections import abc, deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from weft.core import SAMPLED, SPLICED, FinishReason, Output, OutputStats, TokenLogprob
 from weft.core.request import NOTHING
 from weft.engine.device.results import StepResults
-from weft.engine.features.recording import Recorder
 from weft.engine.runner.in_flight import InFlightBatch
 from weft.engine.runner.runner import ModelRunner
 from weft.engine.scheduler.scheduler import Scheduler
@@ -26,6 +26,9 @@ from weft.engine.stats import StepRecord
 from weft.errors import DeadEndError, GuideError, GuideStateError, InputError, RequestError
 from weft.guided.state import GuidedState, Splice
 from weft.runtime.interface import Runtime
+
+if TYPE_CHECKING:
+    from weft.engine.features.flight_recorder import FlightRecorder
 
 CommitSearch = Callable[[Sequence, StepResults], FinishReason | None]
 """Commits an iteration of a beam search; returns why the search ends, if it does."""
@@ -50,7 +53,7 @@ class OutputProcessor:
     ) -> None:
         self.in_flight: deque[InFlightBatch] = deque()
         self.num_finished = 0
-        self.recorder: Recorder | None = None
+        self.recorder: FlightRecorder | None = None
         self._runtime, self._scheduler = runtime, scheduler
         self._runner, self._state, self._end_tokens = runner, state, end_tokens
         self._commit_search, self._drafted_by = commit_search, drafted_by
