@@ -1,7 +1,7 @@
 """The model runner: launches what a schedule says.
 
-A launch waits for the device in two cases only: to capture a graph, and after a failure. A launch can also raise what
-failed earlier on its stream, so failures are collected in the batch and sorted out when it is processed.
+A launch waits for the device only for logits processors on the host, to capture a graph, and after a failure. It may
+also raise what failed earlier on its stream, so the batch collects failures, and the output processor handles them.
 
 Also here, since only the runner uses it: warm-up, the branching of beams, page moves, and the choice whether the
 grammar masks drafts.
