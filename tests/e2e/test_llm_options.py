@@ -279,7 +279,7 @@ REFUSED: list[tuple[RequestOptions, SamplingParams | None, str]] = [
     ({"beam_width": 0}, None, "the beam width is 0"),
     ({"beam_width": 2, "max_drafts": 2}, None, "beams are not drafted"),
     ({"beam_width": 2}, SamplingParams(n=3), "n is 3; a search with 2 beams gives 1 to 2 answers"),
-    ({"beam_width": 2}, SamplingParams(top_k=3), "top_k is 3; beams are not drawn"),
+    ({"beam_width": 2}, SamplingParams(top_k=3), "top_k is 3; beams are not sampled"),
     ({"length_penalty": 1.0}, None, "length_penalty is for a search by beams"),
     ({}, SamplingParams(n=5000), "a request has 1024 sequences at most"),
     ({"logits_processor": 5}, None, "it must be a callable"),  # type: ignore[typeddict-item]

@@ -30,7 +30,7 @@ HEARD = (
     "core/values.py",
     "engine/admission.py",
     "engine/features/beam",
-    "engine/scheduling",
+    "engine/scheduler",
     "grammar",
 )
 """What reads and checks requests."""

@@ -26,7 +26,7 @@ PYTHON_FLOORS = [
     "engine/stats engine/device engine/request_guide",
     "engine/kv engine/stop_rules engine/features/processors",
     "engine/sequence",
-    "engine/scheduling engine/features/recording engine/features/flight_recorder",
+    "engine/scheduler engine/features/flight_recorder",
     "engine/runner engine/admission engine/features/beam",
     "engine/output engine/features/debug_tap",
     "engine/engine",
@@ -76,7 +76,7 @@ PYTHON_LEAVES = {
     "grammar/llguidance": "grammar/auto cli",
     "grammar/auto": "",
     "engine/features/beam": "engine/build",
-    "engine/features/flight_recorder": "client/flight_recorder __init__",
+    "engine/features/flight_recorder": "client/flight_recorder __init__ engine/engine engine/output engine/runner",
     "guided/flight": "guided/recording engine/features/flight_recorder replay",
     "guided/recording": "engine/features/flight_recorder replay cli/replay",
     "guided/recorded_guide": "guided/recording engine/features/flight_recorder",
@@ -85,4 +85,4 @@ NATIVE_LEAVES = {"aici": "bindings", "grammar/closing": "bindings", "grammar/plu
 
 EXTENSION_USERS = ("core/awake", "runtime", "grammar", "ops", "guided", "tokenizer/stop_words", "aici")
 PYTHON_IN_NATIVE = ("hostfunc", "grammar/python", "bindings")
-NO_TORCH = ("engine/kv", "engine/scheduling")
+NO_TORCH = ("engine/kv", "engine/scheduler")

@@ -34,7 +34,7 @@ FIRST: dict[str, list[Run]] = {
     "engine/runner/in_flight.py": FAULTS,
     "engine/runner/runner.py": [beams, *FAULTS],
     "engine/engine.py": FAULTS,
-    "engine/output/processor.py": FAULTS,
+    "engine/output.py": FAULTS,
     "engine/device/tensors.py": FAULTS,
     "guided/state.py": [recording],
     "guided/grammar_stream.py": [captured_loop, split, given_split],

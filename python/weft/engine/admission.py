@@ -1,4 +1,4 @@
-"""Checks of requests against the engine that is to serve them: each fault is found here, in the words of the front."""
+"""Checks of requests against an engine before they are queued. Error messages use the names of the front."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import abc
 from weft.config import EngineConfig, ExecutionConfig, Lookahead, ResolvedConfig, Speculation
 from weft.core.request import MAX_END_TOKENS, OWN_NAMES, BeamWords, FieldNames, Gather, Request
 from weft.engine.device.state import DecodeParts
-from weft.engine.scheduling.capacity import Capacity
+from weft.engine.scheduler.scheduler import Capacity
 from weft.engine.sequence import Sequence
 from weft.errors import CapacityError, InputError
 from weft.models.config import ModelConfig
@@ -42,7 +42,7 @@ class Admission:
 
 
 def check_options(request: Request, config: EngineConfig, speculation: Speculation) -> None:
-    """Raise `InputError` for options of a prepared request that an engine was not made for."""
+    """Raise `InputError` for options of a request that the engine does not support."""
     names = request.names
     if request.beam is not None:
         width, limit = request.beam.width, config.max_beam_width
@@ -55,7 +55,7 @@ def check_options(request: Request, config: EngineConfig, speculation: Speculati
     if request.given and "given" not in speculation.drafters:
         advice = "; make it with Speculation.given(), or Speculation.given(then) before another drafter"
         raise InputError(
-            f"{names.given} is text to draft, but this engine drafts none of it{advice if names.config else ''}"
+            f"{names.given} is text to draft, but this engine does not draft given text{advice if names.config else ''}"
         )
     if request.ahead is not None:
         check_ahead(request.ahead, speculation)
@@ -63,18 +63,18 @@ def check_options(request: Request, config: EngineConfig, speculation: Speculati
 
 
 def check_search(request: Request) -> None:
-    """Raise `InputError` for what a search by beams can't do."""
+    """Raise `InputError` for options that beam search does not support."""
     sampling, words = request.sampling, request.watch_stop_words()
     for name, neutral in (("top_k", 0), ("top_p", 1), ("min_p", 0), ("top_p_decay", 1)):
         if getattr(sampling, name) != neutral:
             raise InputError(
-                f"{name} is {getattr(sampling, name)}; beams are not drawn, they follow the likeliest tokens: "
+                f"{name} is {getattr(sampling, name)}; beams are not sampled, they follow the likeliest tokens: "
                 f"leave it out, or {request.names.no_beams}"
             )
     if len(sampling.stop_token_ids) > MAX_END_TOKENS:
         raise InputError(
-            f"stop_token_ids has {len(sampling.stop_token_ids)} entries; beams, which must offer a continuation more "
-            f"for each, take {MAX_END_TOKENS}"
+            f"stop_token_ids has {len(sampling.stop_token_ids)} entries; beams, which need one more continuation for "
+            f"each, take {MAX_END_TOKENS}"
         )
     if words is not None and not isinstance(words, BeamWords):
         raise InputError(
@@ -83,18 +83,18 @@ def check_search(request: Request) -> None:
 
 
 def check_ahead(sizes: Lookahead, speculation: Speculation) -> None:
-    """Raise `InputError` for sizes of lookahead decoding beyond those of an engine that drafts by `speculation`."""
+    """Raise `InputError` for sizes of lookahead decoding beyond those of the engine's `speculation`."""
     limits = speculation.sizes_ahead
     if limits is None:
         raise InputError(
-            "the request has sizes of lookahead decoding, but this engine does not draft so; make it with "
+            "the request has sizes of lookahead decoding, but this engine does not use it; make it with "
             "Speculation.lookahead()"
         )
     sizes.check_within(limits)
 
 
 def check_gather(gather: Gather, config: ExecutionConfig, names: FieldNames) -> None:
-    """Raise `InputError` for tensors that an engine does not gather."""
+    """Raise `InputError` for tensors that the engine does not gather."""
     if gather.generation_logits and not config.gather_generation_logits:
         raise InputError(
             "return_generation_logits needs an engine with memory for them"
@@ -116,15 +116,15 @@ def check_gather(gather: Gather, config: ExecutionConfig, names: FieldNames) -> 
 
 
 def check_token_ids(name: str, tokens: abc.Sequence[int], vocab_size: int) -> None:
-    """Raise `InputError` unless all are ids of the model."""
+    """Raise `InputError` unless all `tokens` are in the model's vocabulary."""
     if not tokens or (min(tokens) >= 0 and max(tokens) < vocab_size):
         return
-    bad = next(t for t in tokens if not 0 <= t < vocab_size)
-    raise InputError(f"{name} holds token id {bad}; ids of this model are 0 to {vocab_size - 1}")
+    invalid = next(t for t in tokens if not 0 <= t < vocab_size)
+    raise InputError(f"{name} holds token id {invalid}; ids of this model are 0 to {vocab_size - 1}")
 
 
 def can_grow(model: ModelConfig, max_seq_len: int) -> bool:
-    """Whether an engine could take longer texts: the model has more positions."""
+    """Whether an engine with a larger `max_seq_len` could take longer texts: the model has more positions."""
     return max_seq_len < model.max_position_embeddings
 
 

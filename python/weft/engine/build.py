@@ -1,4 +1,4 @@
-"""Wiring an engine's parts. The one place that knows them all; features that not every request needs come in here."""
+"""Builds an engine from its parts. Only this file knows all of them, and the features that few requests need."""
 
 from __future__ import annotations
 
@@ -10,20 +10,17 @@ from weft.engine.device.state import DecodeParts, HostPages, SlotState
 from weft.engine.device.tensors import OutputBuffers
 from weft.engine.engine import Engine
 from weft.engine.features.beam.run import BeamRun, commit_search
-from weft.engine.kv.cache import Keeping
+from weft.engine.kv.attention_span import AttentionSpan
+from weft.engine.kv.cache import KvManager
 from weft.engine.kv.events import KvEventLog
-from weft.engine.kv.sight import Sight
 from weft.engine.kv.size import host_pages
-from weft.engine.output.commit import DraftedBy
-from weft.engine.output.finish import Finisher
-from weft.engine.output.processor import OutputProcessor
+from weft.engine.output import DraftedBy, OutputProcessor
 from weft.engine.runner.graphs import StepGraphs
-from weft.engine.runner.runner import Decoder, DraftGuidance, ModelRunner
-from weft.engine.scheduling.capacity import Capacity, DrafterNeeds
-from weft.engine.scheduling.policy import FairTurns
-from weft.engine.scheduling.programs import Programs
-from weft.engine.scheduling.scheduler import Scheduler
-from weft.engine.scheduling.waiting import Waiting
+from weft.engine.runner.runner import DraftGuidance, ModelRunner
+from weft.engine.scheduler.policy import FairTurns
+from weft.engine.scheduler.programs import Programs
+from weft.engine.scheduler.scheduler import Capacity, Scheduler
+from weft.engine.scheduler.waiting import Waiting
 from weft.engine.sequence import Sequence
 from weft.errors import InputError
 from weft.grammar.starts import Starts
@@ -42,21 +39,25 @@ def build_engine(
     end_token_ids: list[int],
     config: ResolvedConfig,
 ) -> Engine:
-    """An engine that decodes with `model`."""
+    """Build an engine that decodes with `model`, whose keys and values are in `kv`."""
     check_beam_width(config.max_beam_width, drafting.speculation, config)
     if drafting.speculation.sizes_ahead is not None and config.additional_outputs:
         raise InputError(
-            "additional_outputs does not go with Speculation.lookahead(), whose forward reads more than the text; "
+            "additional_outputs does not work with Speculation.lookahead(), whose forward reads more than the text; "
             "leave one of the two out"
         )
-    decoder = build_decoder(runtime, model, kv, drafting, end_token_ids, config)
-    parts, grammar, speculation = decoder.parts, decoder.grammar, drafting.speculation
+    runner = build_runner(runtime, model, kv, drafting, end_token_ids, config)
+    parts, grammar, speculation = runner.parts, runner.grammar, drafting.speculation
     ends = frozenset(end_token_ids)
     drafter = parts.drafter
-    needs = DrafterNeeds(parts.max_drafts)
-    if drafter is not None:
-        needs = DrafterNeeds(parts.max_drafts, drafter.reuse_margin, drafter.kv is not None)
-    capacity = Capacity(config, needs, keeping(config, parts), Sight.of(kv.windows))
+    capacity = Capacity(
+        config,
+        build_kv_manager(config, parts),
+        max_drafts=parts.max_drafts,
+        margin=drafter.reuse_margin if drafter is not None else 0,
+        # A drafter with its own keys and values attends to the whole text.
+        span=AttentionSpan.of(kv.windows) if drafter is None or drafter.kv is None else None,
+    )
 
     def begin_search(sequence: Sequence) -> BeamRun:
         return BeamRun(sequence, grammar.state, config.page_size, ends, config.mask_time_limit_s)
@@ -65,19 +66,16 @@ def build_engine(
     programs = Programs(Starts(), config.programs_ahead, config.max_program_bytes, turns, config.shares_slots)
     waiting = Waiting(config.max_idle_s, turns, programs)
     scheduler = Scheduler(config, speculation, waiting, capacity, begin_search)
-    runner = ModelRunner(decoder, DraftGuidance(speculation.guide_drafts))
-    finisher = Finisher(scheduler, grammar.state)
-    output = OutputProcessor(runtime, scheduler, finisher, runner, grammar.state, ends)
-    output.commit_search = commit_search
-    output.drafted_by = drafted_by(speculation, grammar)
-
+    output = OutputProcessor(
+        runtime, scheduler, runner, grammar.state, ends, commit_search, drafted_by(speculation, grammar)
+    )
     admission = Admission(config, speculation, parts, capacity)
     runtime.publish()  # weights, keys and values, states and buffers
-    return Engine(decoder, speculation, scheduler, runner, output, admission)
+    return Engine(speculation, scheduler, runner, output, admission)
 
 
 def check_beam_width(max_beam_width: int, speculation: Speculation, config: SchedulerConfig) -> None:
-    """Raise `InputError` unless an engine can be made for beam searches as wide as `max_beam_width`."""
+    """Raise `InputError` if an engine can't be built for beam searches of `max_beam_width` beams."""
     if max_beam_width < 1:
         raise InputError(f"the beam width is {max_beam_width}; it must be 1 (no beams) or more")
     if max_beam_width > config.max_batch:
@@ -92,38 +90,47 @@ def check_beam_width(max_beam_width: int, speculation: Speculation, config: Sche
         )
 
 
-def keeping(config: ResolvedConfig, parts: DecodeParts) -> Keeping:
-    """How the config has cached pages kept, of which some may go to the host's memory that the parts have."""
-    events = config.kv_event_buffer
-    log = KvEventLog(events, config.max_seq_len) if events else None
-    num_pages = parts.host.num_pages if parts.host is not None else 0
-    return Keeping(num_pages, config.secondary_offload_min_priority, log)
+def build_kv_manager(config: ResolvedConfig, parts: DecodeParts) -> KvManager:
+    """Build the manager of the pages on the device and on the host."""
+    return KvManager(
+        config.num_pages,
+        config.page_size,
+        reuse=config.reuse,
+        partial_reuse=config.partial_reuse,
+        copy_on_partial_reuse=config.copy_on_partial_reuse,
+        num_host_pages=parts.host.num_pages if parts.host is not None else 0,
+        offload_min_priority=config.secondary_offload_min_priority,
+        log=KvEventLog(config.kv_event_buffer, config.max_seq_len) if config.kv_event_buffer else None,
+    )
 
 
 def drafted_by(speculation: Speculation, grammar: GrammarStream) -> DraftedBy:
-    """Names who drafted: the one drafter there is; or, of several, what the host proposed by whom it says, and the rest
-    by the one that drafts on the device."""
+    """A function that names the drafters of accepted tokens.
+
+    With several drafters the host's proposals name theirs; all other tokens are from the drafter on the device, which
+    is the last one.
+    """
     last = speculation.drafters[-1] if speculation.drafters else ""
     proposals = grammar.proposals
     if len(speculation.drafters) < 2 or proposals is None:
         return lambda sequence, count: [last] * count
 
-    def named(sequence: Sequence, count: int) -> list[str]:
+    def drafters(sequence: Sequence, count: int) -> list[str]:
         first = len(sequence.output.token_ids) - sequence.resumed_at
         return [name or last for name in proposals.origins(sequence.slot, first, count)]
 
-    return named
+    return drafters
 
 
-def build_decoder(
+def build_runner(
     runtime: Runtime,
     model: Model,
     kv: PagedKV,
     drafting: Drafting,
     end_token_ids: list[int],
     config: ResolvedConfig,
-) -> Decoder:
-    """The device's side of an engine."""
+) -> ModelRunner:
+    """Build the device's side of an engine: the grammar's stream, the state by slot, the graphs."""
     stream, max_drafts = runtime.stream(), drafting.speculation.max_draft_tokens
     make_proposals = drafting.proposals_maker(runtime)
     shape = GuidedShape(config.max_batch, max(max_drafts, 1), model.config.vocab_size, end_token_ids)
@@ -159,4 +166,5 @@ def build_decoder(
         parts.host = HostPages.allocate(runtime, parts.caches, num_host_pages)
     graphs = StepGraphs(runtime, stream, grammar, parts, config.graphs)
     config = replace(config, host_tasks="polling" if grammar.polls else "callback")
-    return Decoder(runtime, stream, grammar, parts, graphs, config)
+    guidance = DraftGuidance(drafting.speculation.guide_drafts)
+    return ModelRunner(runtime, stream, grammar, parts, graphs, config, guidance)

@@ -1,9 +1,9 @@
 """The engine: schedule, launch, process.
 
-`Engine.step` is one step. It launches an iteration for the requests that decode, and parts of prompts; then it
-processes what was launched: in this step, or with overlap in the step before. What a request holds (slots, pages,
-matcher) is taken on admission and given back when it finishes, however it finishes, once no batch in flight names it.
-What fails is the request that failed; where a whole iteration fails, the requests that were in it.
+`Engine.step` is one step. It launches one decode iteration and parts of prompts, then processes what was launched: in
+the same step, or with overlap that of the step before. A sequence gets slots, pages and a matcher on admission. However
+it ends, it gives them back once no batch in flight names it. A failure ends the sequence that it concerns; if a whole
+batch fails, it ends the sequences of that batch.
 """
 
 from __future__ import annotations
@@ -12,32 +12,28 @@ import gc
 import logging
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from weft.config import ResolvedConfig, Speculation
+from weft.config import Speculation
 from weft.core import FinishReason
 from weft.core.forks import Home
 from weft.engine.admission import Admission
-from weft.engine.device.state import DecodeParts
-from weft.engine.features.recording import Recorder
-from weft.engine.kv.cache import KvManager
-from weft.engine.kv.events import KvEventLog
-from weft.engine.output.processor import OutputProcessor
-from weft.engine.runner.graphs import StepGraphs
-from weft.engine.runner.runner import Decoder, ModelRunner
-from weft.engine.scheduling.schedule import Schedule
-from weft.engine.scheduling.scheduler import Scheduler
+from weft.engine.output import OutputProcessor
+from weft.engine.runner.runner import ModelRunner
+from weft.engine.scheduler.scheduler import Schedule, Scheduler
 from weft.engine.sequence import Sequence
 from weft.engine.stats import StepRecord
 from weft.errors import CapacityError, ExecutorError, InputError
-from weft.guided.grammar_stream import GrammarStream
-from weft.runtime.interface import Runtime
 from weft.runtime.scope import FailureScope
+
+if TYPE_CHECKING:
+    from weft.engine.features.flight_recorder import FlightRecorder
 
 _log = logging.getLogger(__name__)
 
 
 class _CollectionPostponed:
-    """Collect no garbage inside: what a collection frees may be the device's, and it takes long."""
+    """A context without garbage collection: a collection takes long, and may free memory of the device."""
 
     def __enter__(self) -> None:
         self._was_enabled = gc.isenabled()
@@ -49,12 +45,15 @@ class _CollectionPostponed:
 
 
 class Engine:
-    """Decodes many requests at once on one device, one iteration in flight, or two with overlap. `build_engine` makes
-    one. Not thread-safe: one thread steps it."""
+    """Decodes many sequences at once on one device. One batch is in flight, or two with overlap.
+
+    `build_engine` makes one. An engine is not thread-safe: one thread steps it. `config` is the resolved config,
+    `grammar` the grammar's stream and state, `parts` the model and its state on the device, `graphs` the captured
+    iterations. `kv` manages the pages of keys and values. `kv_events` is the log of the prefix cache, None with a
+    `kv_event_buffer` of 0; any thread may call its `get_latest_events`."""
 
     def __init__(
         self,
-        decoder: Decoder,
         speculation: Speculation,
         scheduler: Scheduler,
         runner: ModelRunner,
@@ -62,109 +61,76 @@ class Engine:
         admission: Admission,
     ) -> None:
         self.scheduler, self.runner, self.output = scheduler, runner, output
+        self.config, self.runtime = runner.config, runner.runtime
+        self.grammar, self.parts, self.graphs = runner.grammar, runner.parts, runner.graphs
+        self.kv = scheduler.capacity.kv
+        self.kv_events = self.kv.log
         self.num_steps = 0
-        self.recorder: Recorder | None = None
-        self._decoder, self._speculation, self._admission = decoder, speculation, admission
-        self._kv_events = scheduler.capacity.kv.events
+        self.recorder: FlightRecorder | None = None
+        self._speculation, self._admission = speculation, admission
         self._home = Home("engine", ExecutorError)
         self._scope = FailureScope()
-        overlap = decoder.config.overlap
-        is_overlapped = decoder.runtime.device.type == "cuda" if overlap == "auto" else overlap
+        overlap = self.config.overlap
+        is_overlapped = self.runtime.device.type == "cuda" if overlap == "auto" else overlap
         self._num_kept = 1 if is_overlapped else 0
         self._grammar_s = 0.0
         self._num_finished = 0
-        self._owes_step = False
+        self._owes_step = False  # a last step is due, whose record says that no sequence runs any more
 
-    # -- what there is
-
-    @property
-    def config(self) -> ResolvedConfig:
-        """The resolved config."""
-        return self._decoder.config
-
-    @property
-    def runtime(self) -> Runtime:
-        """The device's runtime."""
-        return self._decoder.runtime
-
-    @property
-    def grammar(self) -> GrammarStream:
-        """The grammar's stream and state."""
-        return self._decoder.grammar
-
-    @property
-    def parts(self) -> DecodeParts:
-        """What it decodes with."""
-        return self._decoder.parts
-
-    @property
-    def graphs(self) -> StepGraphs:
-        """The graphs of its iterations."""
-        return self._decoder.graphs
-
-    @property
-    def kv(self) -> KvManager:
-        """Which sequences hold which pages."""
-        return self.scheduler.capacity.kv
-
-    @property
-    def kv_events(self) -> KvEventLog | None:
-        """What becomes of cached pages; None with a `kv_event_buffer` of 0. `get_latest_events` is for any thread."""
-        return self._kv_events
+    # -- state
 
     @property
     def running(self) -> list[Sequence]:
-        """Requests that hold a slot, in the order of their admission."""
+        """The sequences that hold a slot, in the order of their admission."""
         return [*self.scheduler.running]
 
     @property
     def waiting(self) -> list[Sequence]:
-        """Requests that wait for their guide, a slot or pages."""
+        """The sequences that wait for their guide, a slot or pages."""
         return [*self.scheduler.waiting]
 
     @property
     def num_waiting(self) -> int:
-        """How many requests wait."""
-        waiting = self.scheduler.waiting
-        return len(waiting.queue.requests) + len(waiting.unready)
+        """How many sequences wait."""
+        return len(self.scheduler.waiting)
 
     @property
     def has_work(self) -> bool:
-        """Whether some request is not finished, or the step that says so is due."""
+        """Whether a sequence has not ended, or the step that reports its end is due."""
         return self._is_busy or self.num_waiting > 0
 
     @property
     def can_step(self) -> bool:
-        """Whether a step would do something. It would not where all there is waits for guides to be compiled, or for
-        programs to start, and nobody's time is up."""
+        """Whether a step would make progress. It would not if all sequences wait for compilations or for programs to
+        start, and no deadline has passed."""
         waiting = self.scheduler.waiting
-        if self._is_busy or waiting.queue.requests:
+        if self._is_busy or len(waiting.queue):
             return True
-        return bool(waiting.unready) and (waiting.has_compiled or waiting.has_late)
+        return bool(waiting.unready) and (waiting.can_collect or waiting.has_late)
 
     @property
     def next_deadline(self) -> float | None:
-        """The first moment, of `time.perf_counter`, at which some request must end; None without one."""
-        return self.scheduler.waiting.next_deadline
+        """The next deadline of a sequence, by `time.perf_counter`; None if there is none."""
+        return self.scheduler.waiting.deadlines.first
 
     @property
     def _is_busy(self) -> bool:
         return bool(self.scheduler.running or self.output.in_flight or self._owes_step)
 
     def on_wake(self, wake: Callable[[], object]) -> None:
-        """Let `wake` be called, on other threads, when a step would find a program that has started."""
+        """Set a function that other threads call once a program has started, so that a step can make progress."""
         self.scheduler.waiting.programs.on_started = wake
 
-    def set_recorder(self, recorder: Recorder) -> None:
-        """Let `recorder` see the iterations from now on. Needs an idle engine."""
+    def set_recorder(self, recorder: FlightRecorder) -> None:
+        """Let `recorder` record all later iterations. The engine must be idle."""
         self.recorder = recorder
         self.runner.set_recorder(recorder)
-        self.output.set_recorder(recorder)
+        self.output.recorder = recorder
 
-    # -- requests
+    # -- sequences
 
     def submit(self, sequence: Sequence) -> None:
-        """Queue a request. One that can never fit fails at once."""
+        """Queue a sequence. One that can never be served fails at once."""
         self._home.check()
         try:
             self._admission.check(sequence)
@@ -175,15 +141,15 @@ class Engine:
             self.scheduler.add(sequence)
 
     def cancel(self, sequence: Sequence, reason: FinishReason = "cancelled") -> None:
-        """End a request now; what it produced stays."""
+        """End a sequence now. It keeps its output."""
         if not sequence.is_finished:
             self.output.finish(sequence, reason)
 
     # -- steps
 
     def step(self, launched: Callable[[], object] = lambda: None) -> StepRecord:
-        """One step: schedule what fits, launch it, and process what is done. `launched` is called before the last,
-        while the device is busy; it does not raise."""
+        """Schedule, launch and process one step. `launched` is called between launch and processing, while the device
+        is busy; it must not raise."""
         self._home.check()
         record = StepRecord(self.num_steps, time.perf_counter())
         self.num_steps += 1
@@ -200,13 +166,14 @@ class Engine:
         return record
 
     def _schedule(self, record: StepRecord) -> Schedule:
-        """What to launch, once what must be read first is read."""
+        """Decide what to launch. First reads the batches in flight that the decision depends on."""
         self.output.begin(self.scheduler.waiting)
         schedule = self.scheduler.schedule_decoding(record, in_flight=bool(self.output.in_flight))
         while schedule is None or (self.output.in_flight and self.runner.waits_for_results(schedule)):
             self.output.drain(record)
             schedule = self.scheduler.schedule_decoding(record, in_flight=False)
         self.scheduler.schedule_prompts(schedule, record)
+        # A logits processor on the host may take long: commit first what is done, which may end sequences.
         if self.output.in_flight and self.runner.calls_host(schedule):
             self.output.drain(record)
             self.scheduler.drop_ended(schedule)
@@ -217,50 +184,51 @@ class Engine:
         return schedule
 
     def _complete(self, record: StepRecord) -> None:
-        scheduler, finished = self.scheduler, self.output.finisher.count
-        if record.active > len(record.generation):  # somebody that runs does not decode
+        """Fill in the statistics of a step that is done."""
+        scheduler, num_finished = self.scheduler, self.output.num_finished
+        if record.active > len(record.generation):  # some sequences still read their prompts
             record.prompt_tokens_read = scheduler.prompt_tokens_read()
-        record.completed, self._num_finished = finished - self._num_finished, finished
+        record.completed, self._num_finished = num_finished - self._num_finished, num_finished
         record.active, record.queued = len(scheduler.running), self.num_waiting
-        if record.completed or record.paused:  # who was served counts, too
+        if record.completed or record.paused:  # sequences that left during the step were active in it, too
             running = {sequence.id for sequence in self.running}
             record.active = len({*record.context, *record.generation} | running)
         record.compiling = len(scheduler.waiting.unready)
         record.kv = self.kv.usage()
-        if self._kv_events is not None:
-            self._kv_events.flush()
+        if self.kv_events is not None:
+            self.kv_events.flush()
         grammar_s = self.grammar.state.seconds
         record.grammar_s, self._grammar_s = record.grammar_s + grammar_s - self._grammar_s, grammar_s
         record.total_s = time.perf_counter() - record.started
         self._owes_step = bool(record.active)
 
     def warm_up(self) -> None:
-        """Read two prompts that are nobody's, and capture the graphs of every batch size and number of drafts in use,
-        with guides and without.
+        """Read two dummy prompts, and capture the graphs of all batch sizes and draft counts in use, with and without
+        guides.
 
-        That is what any mix of requests needs, but for logits processors. On CUDA it is done on the thread that steps:
-        libraries keep handles by thread.
+        Any mix of requests runs on these graphs, except for logits processors. On CUDA call this on the thread that
+        steps: libraries keep their handles by thread.
         """
         began = time.perf_counter()
         with self._scope, _CollectionPostponed():
             self.output.drain(StepRecord(self.num_steps, began))
             self.runner.warm_up(self._speculation)
         _log.info("warm: %d graphs in %.1f s", len(self.graphs.plans), time.perf_counter() - began)
-        self._grammar_s = self.grammar.state.seconds  # of no step
+        self._grammar_s = self.grammar.state.seconds  # so that no step counts this time
 
     def close(self) -> None:
-        """Cancel everything and let go of graphs, streams and matchers."""
+        """Cancel all sequences, and release graphs, streams and matchers."""
         for sequence in [*self.waiting, *self.running]:
             self.cancel(sequence)
         self.scheduler.waiting.programs.close()
         try:
             with self._scope:
-                self._decoder.stream.synchronize()
+                self.runner.stream.synchronize()
                 self.output.drain(StepRecord(self.num_steps, time.perf_counter()))
                 self.graphs.close()
                 self.grammar.close()
         finally:
-            if self._kv_events is not None:
-                self._kv_events.close()
+            if self.kv_events is not None:
+                self.kv_events.close()
         if self.recorder is not None:
             self.recorder.close()

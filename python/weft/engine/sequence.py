@@ -1,6 +1,6 @@
 """A sequence: one answer of a request, from its submission until nothing in flight names it.
 
-All transitions between stages are in the table; whatever moves a sequence goes through `Sequence.move`.
+All transitions between stages are in the table; `Sequence.move` makes and checks them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class RequestGuide:
 
     @classmethod
     def of(cls, compiled: CompiledGuide) -> RequestGuide:
-        """A guide that is compiled."""
+        """A guide of a compilation that is done."""
         done: Future[CompiledGuide] = Future()
         done.set_result(compiled)
         guide = cls(done)
@@ -80,11 +80,11 @@ class RequestGuide:
 
     @property
     def room(self) -> int | None:
-        """The most tokens within which the answer must be whole; None where it may be cut."""
+        """The number of tokens within which the answer must be complete; None if it may be cut."""
         return self._opening.room if self._closes else None
 
     def open_with(self, opening: Opening, closes: bool) -> None:
-        """Set what the matcher may know of the sequence; `closes`: the answer must be whole within its length."""
+        """Set what the matcher is told of the sequence. `closes`: the answer must be complete within its length."""
         self._opening, self._closes = opening, closes
 
     def bound(self, room: int) -> None:
@@ -92,7 +92,7 @@ class RequestGuide:
         self._opening = replace(self._opening, room=room)
 
     def begin(self) -> Matcher:
-        """The matcher; the first call makes it. Raises `GuideError` where there can be none."""
+        """The matcher; the first call makes it. Raises `GuideError` if it can't be made."""
         if self.matcher is None:
             assert self.compiled is not None
             self.matcher = self._new_matcher(self.compiled)
@@ -106,7 +106,7 @@ class RequestGuide:
         return closing_matcher(compiled, self._opening)
 
     def take_matcher(self) -> Matcher:
-        """The matcher, which belongs to the caller from then on."""
+        """Hand the matcher over to the caller."""
         matcher = self.begin()
         self.matcher = None
         return matcher
@@ -132,14 +132,14 @@ class BranchRow:
 
 @dataclass(frozen=True)
 class Branching:
-    """How texts part before the next iteration: its rows, and pages to copy before, (from, to)."""
+    """How beams branch before the next iteration: its rows, and pages to copy first, (from, to)."""
 
     rows: abc.Sequence[BranchRow]
     copies: abc.Sequence[tuple[int, int]] = ()
 
 
 class Search(Protocol):
-    """Decides on the host which continuations of a request's texts live on, one iteration at a time."""
+    """A beam search. It decides on the host, after each iteration, which beams continue."""
 
     num_offers: int
     """How many continuations each row must offer."""
@@ -149,10 +149,10 @@ class Search(Protocol):
         """Rows of the next iteration; 1 for the prompt."""
 
     def answer(self, row: int) -> abc.Sequence[int]:
-        """The answer so far of one of these rows."""
+        """The answer so far of one of the rows."""
 
     def take_branching(self) -> Branching | None:
-        """How texts part before the next iteration; None after the first call."""
+        """Take the branching before the next iteration; None after the first call."""
 
 
 Observer = Callable[["Sequence"], object]
@@ -230,7 +230,7 @@ class Sequence:
 
     @property
     def width(self) -> int:
-        """How many texts are searched at a time; 1 without a search."""
+        """The number of beams; 1 without a search."""
         return 1 if self.request.beam is None else self.request.beam.width
 
     @property
@@ -265,11 +265,11 @@ class Sequence:
 
     @property
     def num_unread(self) -> int:
-        """Tokens to read that are not under way yet."""
+        """How many tokens are left to read, without those in flight."""
         return self.num_context - self.num_read
 
     def move(self, stage: Stage) -> None:
-        """Change the stage, by the table."""
+        """Change the stage, if the table allows it."""
         assert stage in TRANSITIONS[self.stage], f"{self.stage} -> {stage}"
         self.stage = stage
 
@@ -318,8 +318,8 @@ class Sequence:
             self.on_progress(self)
 
     def let_go(self) -> None:
-        """Release what a sequence needs only until it has ended and no work in flight names it: its answer may be kept
-        for long."""
+        """Release the guide, the logits processor and the search. Called once the sequence has ended and no batch in
+        flight names it; its output may live much longer."""
         if self.guide is not None:
             self.guide.close()
         self.processor = self.search = None
@@ -352,5 +352,5 @@ def sequences_of(
 
 
 def _wrapped(seed: int) -> int:
-    """A seed in 64 bits, signed."""
+    """A seed as a signed 64-bit number."""
     return (seed + 2**63) % 2**64 - 2**63

@@ -1,4 +1,4 @@
-"""What the engine tells of one step: whom it served, and what that took. Everything statistics are made of."""
+"""The statistics of one step: which sequences it served, and what that took. All other statistics derive from them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Limits:
-    """Requests that decode at once, and tokens of an iteration: those in force, and those that the tuner recommends (0:
-    it has seen nothing, or is off)."""
+    """The limits of a batch in force, and those that the tuner recommends (0: it is off, or has seen no request)."""
 
     max_batch: int
     max_num_tokens: int
@@ -18,75 +17,116 @@ class Limits:
 
 @dataclass(frozen=True)
 class KvUsage:
-    """Pages of keys and values at one moment, and what prefixes gave since the engine was made.
-
-    `max_pages` there are; `free_pages` nobody holds (of which `cached_pages` keep what may be found again);
-    `used_pages` belong to requests. `allocated_pages` were handed out so far, `new_pages` of them for the first time.
-    Of the pages that prompts begin with, `reused_pages` were found again (shared, copied or taken over) and
-    `missed_pages` were not; a page that a prompt only begins counts.
-
-    Of `max_host_pages` on the host, `host_pages` keep what had to go from the device and may be found again;
-    `offloaded_pages` were copied there so far, `onboarded_pages` back.
-    """
+    """The pages of keys and values at one moment. Counters run since the engine was made."""
 
     page_size: int = 0
     max_pages: int = 0
+
     free_pages: int = 0
+    """Pages that no sequence holds, `cached_pages` among them."""
+
     cached_pages: int = 0
+    """Pages that no sequence holds, and that a prefix may match."""
+
     used_pages: int = 0
+    """Pages that sequences hold."""
+
     allocated_pages: int = 0
+    """How many pages were handed out."""
+
     new_pages: int = 0
+    """How many of these were handed out for the first time."""
+
     reused_pages: int = 0
+    """How many pages of prompts were in the cache: shared, copied or taken over. A partly used page counts as one."""
+
     missed_pages: int = 0
+    """How many pages of prompts were looked up and were not in the cache."""
+
     max_host_pages: int = 0
+
     host_pages: int = 0
+    """Cached pages on the host, which were evicted from the device."""
+
     offloaded_pages: int = 0
+    """How many pages were copied from the device to the host."""
+
     onboarded_pages: int = 0
+    """How many pages were copied back."""
 
     @property
     def hit_rate(self) -> float:
-        """The share of pages looked for that were found, 0 to 1; 0.0 where none was looked for."""
-        asked = self.reused_pages + self.missed_pages
-        return self.reused_pages / asked if asked else 0.0
+        """The share of looked-up pages that were in the cache, 0 to 1; 0.0 before any lookup."""
+        num_lookups = self.reused_pages + self.missed_pages
+        return self.reused_pages / num_lookups if num_lookups else 0.0
 
 
 @dataclass(slots=True)
 class StepRecord:
-    """One step of the engine. Times in seconds, `time.perf_counter`'s clock.
-
-    `context` and `generation` are ids of the requests that read a part of their prompt and that decoded; `paused` of
-    those that were preempted. `context_tokens` prompt tokens were read. `new_active` requests were admitted, having
-    waited `new_active_queue_s` in sum; `completed` ended. What was read of an earlier iteration counts here:
-    `generated_tokens`; of `speculating` requests `proposed_drafts` were verified, `accepted_drafts` of them are in the
-    answers, and these got `speculated_tokens` from it (as `OutputStats` counts them). `active` and `queued` are
-    numbers of requests at the step's end (`queued` ones wait for a guide, a slot or pages; `compiling` of them for a
-    guide).
-
-    `model_s` is how long the step waited for the device, `grammar_s` what grammar tasks took meanwhile, on any
-    thread; `total_s` is the step. `limits` were in force. `prompt_tokens_read` is how far the prompts are that are
-    being read, by request id.
-    """
+    """One step of the engine. Times are in seconds; moments are those of `time.perf_counter`."""
 
     number: int
     started: float
+
     total_s: float = 0.0
+    """The duration of the step."""
+
     model_s: float = 0.0
+    """How long the step waited for the device."""
+
     grammar_s: float = 0.0
+    """How long grammar tasks ran meanwhile, on any thread."""
+
     context: list[int] = field(default_factory=list)
+    """The ids of sequences that read a part of their prompt."""
+
     generation: list[int] = field(default_factory=list)
+    """The ids of sequences that decoded."""
+
     paused: list[int] = field(default_factory=list)
+    """The ids of sequences that were preempted."""
+
     context_tokens: int = 0
+    """How many prompt tokens were read."""
+
     new_active: int = 0
+    """How many sequences were admitted for the first time."""
+
     new_active_queue_s: float = 0.0
+    """How long these waited, in sum."""
+
     completed: int = 0
+    """How many sequences ended."""
+
+    # Tokens and drafts of the iteration whose results this step read, which was launched earlier.
+
     generated_tokens: int = 0
+
     speculating: int = 0
+    """How many sequences had drafts to verify."""
+
     speculated_tokens: int = 0
+    """How many tokens these got from the iteration, as in `OutputStats.drafted_tokens`."""
+
     proposed_drafts: int = 0
+    """How many drafts were verified."""
+
     accepted_drafts: int = 0
+    """How many of these are in the answers."""
+
     active: int = 0
+    """How many sequences the step served."""
+
     queued: int = 0
+    """How many sequences wait at the end of the step, for their guide, a slot or pages."""
+
     compiling: int = 0
+    """How many of these wait for their guide."""
+
     kv: KvUsage = field(default_factory=KvUsage)
+
     limits: Limits | None = None
+    """The limits in force."""
+
     prompt_tokens_read: dict[int, int] = field(default_factory=dict)
+    """The tokens read so far of each prompt that is being read, by sequence id."""

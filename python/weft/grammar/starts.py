@@ -2,7 +2,7 @@
 start them.
 
 The engine's thread must not wait for them, and they must not start before a slot is near:
-`engine/scheduling/programs.py` decides when. The sequences of one request get copies of one started matcher, which is
+`engine/scheduler/programs.py` decides when. The sequences of one request get copies of one started matcher, which is
 kept until the last of them has begun.
 """
 

@@ -148,4 +148,4 @@ def test_where_it_is_refused(tiny: Checkpoint) -> None:
         Request(REPETITIVE, GREEDY, ahead=3)  # type: ignore[arg-type]
     with LLM(tiny.path, device="cpu") as llm:
         (handle,) = llm.client.submit([Request(REPETITIVE, GREEDY, ahead=Lookahead())])
-        assert "does not draft so" in str(handle.error)
+        assert "does not use it" in str(handle.error)

@@ -227,7 +227,7 @@ def test_a_wide_request_is_refused_and_so_is_an_engine_that_speculates(tiny: Che
     wide = beam([1, 2, 3], 5)
     llm.engine.submit(wide)
     assert isinstance(wide.output.error, InputError)
-    assert "the beam width is 5, but this engine searches with 4 at most" in str(wide.output.error)
+    assert "beam_width is 5, but max_beam_width is 4" in str(wide.output.error)
     with pytest.raises(InputError, match=r"does not work with speculation \(ngram\)"):
         LLM(tiny.path, device="cpu", speculation=Speculation.ngram(), engine=EngineConfig(max_beam_width=2))
     with pytest.raises(InputError, match="max_beam_width is 9, but 8 sequences"):

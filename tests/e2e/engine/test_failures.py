@@ -29,7 +29,7 @@ from weft.config import HostTasks
 from weft.engine.runner.graphs import StepGraphs
 from weft.engine.runner.in_flight import InFlightBatch
 from weft.engine.runner.runner import ModelRunner
-from weft.engine.scheduling.schedule import Schedule
+from weft.engine.scheduler.scheduler import Schedule
 from weft.engine.sequence import Sequence
 from weft.runtime import cpu
 

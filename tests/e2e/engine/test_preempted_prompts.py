@@ -8,8 +8,7 @@ import pytest
 
 from support.engine.references import Checkpoint
 from weft import LLM, EngineConfig, SamplingParams
-from weft.engine.scheduling.capacity import Capacity
-from weft.engine.scheduling.scheduler import Scheduler
+from weft.engine.scheduler.scheduler import Capacity, Scheduler
 from weft.engine.sequence import Sequence, Stage
 from weft.engine.stats import StepRecord
 

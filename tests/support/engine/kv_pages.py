@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from weft.engine.kv.beginning import find
-from weft.engine.kv.cache import KvManager, KvSequence, Retention, RetentionRange
+from weft.core.retention import Retention, RetentionRange
+from weft.engine.kv.cache import KvManager, KvSequence, match_prefix
 
 SIZE = 4
 TEXT = list(range(100, 114))  # three full pages and two tokens
@@ -38,8 +38,8 @@ def leave(manager: KvManager, tokens: list[int], retention: Retention | None = N
 
 def num_found(manager: KvManager, tokens: list[int]) -> int:
     """How many tokens of a text are cached; all stays as it is."""
-    found = find(manager._pool.root, SIZE, [*tokens, -1], 0, 0, True)
-    return len(found.shared) * SIZE + found.part
+    match = match_prefix(manager._pool.root, SIZE, [*tokens, -1], 0, 0, True)
+    return len(match.full_pages) * SIZE + match.num_partial
 
 
 def asking(priority: int, seconds: float | None = None) -> Retention:

@@ -1,1 +1,1 @@
-"""Pages of keys and values: who holds them, which prefixes they keep, what is evicted. No device work."""
+"""The block manager: pages of keys and values, the prefix cache, eviction. It touches no device."""

@@ -1,44 +1,123 @@
-"""Pages of keys and values: who holds which, and what is kept of those who are done.
+"""The block manager: which sequence holds which pages of keys and values, and which content is cached.
 
-Page 0 belongs to nobody: padding rows and positions beyond a sequence's pages point at it. All others are free, held by
-sequences, or cached: held by nobody, with content that can be found again, until somebody needs the page (`pool.py`).
+A page is in one of three states:
 
-A page can be found once all its positions are valid, and is not written from then on: a sequence writes only positions
-from `num_reused` on, in pages of its own. What can be found is held in common. Where two sequences write the same text
-at the same time, the page stored first is found, and the other's stands ready to replace it: it does when the first
-one's last holder goes, so that nobody keeps a page that nobody reads. A page in which a text ended is found, too: who
-goes on with the text takes it out of the cache, and writes on in it.
+- free: no content that could be matched;
+- held: one or more sequences read it;
+- cached: no sequence holds it, but its content can be matched until the page is needed (`pool.py` evicts it).
 
-All of this is the host's view. The device follows in stream order: a page that is given back and taken by another may
-still be read or written by work that was launched before, never after.
+Page 0 is none of these. Padding rows, and positions beyond a sequence's pages, point at it.
+
+A page enters the prefix tree once all its positions are valid, and is read-only from then on: a sequence writes only
+positions from `num_reused` on, in pages that it does not share. If two sequences write the same text at the same time,
+the page that is stored first is matched, and the other becomes its duplicate. The duplicate takes its place when the
+last holder of the first one ends, so no page is kept that nothing reads. The partly filled page at the end of a text is
+cached too; a sequence that continues this text takes the page out of the tree and writes on in it.
+
+All of this is the host's view. The device follows in stream order: a page that is given back and handed to another
+sequence may still be read or written by work that was launched before, never by work that is launched after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import NamedTuple
 
-from weft.core.retention import Retention, RetentionRange
-from weft.engine.kv.beginning import Found, PageCounts, find, take
+from weft.core.retention import Retention
 from weft.engine.kv.checks import check_pages
-from weft.engine.kv.events import DEVICE_LEVEL, Change, KvEventLog, PagesStored, PageUpdated, StoredPage
-from weft.engine.kv.hashes import ROOT_HASH, page_hash
-from weft.engine.kv.moves import Move
-from weft.engine.kv.pool import Keeping, PagePool
+from weft.engine.kv.events import (
+    DEVICE_LEVEL,
+    ROOT_HASH,
+    Change,
+    KvEventLog,
+    PagesStored,
+    PageUpdated,
+    StoredPage,
+    page_hash,
+)
+from weft.engine.kv.pool import Move, MoveKind, PagePool
 from weft.engine.kv.prefix_tree import CachedPage, Tokens
 from weft.engine.stats import KvUsage
 
-__all__ = ["Keeping", "KvManager", "KvSequence", "Retention", "RetentionRange"]
+OFFLOAD_MIN_PRIORITY = 30
+"""The least priority with which an evicted page moves to the host."""
+
+
+class PrefixMatch(NamedTuple):
+    """The cached beginning of a text: full pages, then perhaps the first `num_partial` positions of `partial_page`.
+
+    `continues`: the text that ended in `partial_page` is a prefix of this one.
+    """
+
+    full_pages: list[CachedPage]
+    partial_page: CachedPage | None = None
+    num_partial: int = 0
+    continues: bool = False
+
+
+class PageCounts(NamedTuple):
+    """Statistics of the pages that hold a sequence's first text, its partly filled last page included.
+
+    `allocated` were handed out, `new` of them for the first time. `reused` were matched, in part or whole; `missed`
+    were looked up and not matched.
+    """
+
+    allocated: int = 0
+    new: int = 0
+    reused: int = 0
+    missed: int = 0
+
+
+class Allocation(NamedTuple):
+    """The pages of a new sequence. `num_partial` positions after the full matched pages are valid once the page copies
+    `copies`, (from, to), are made."""
+
+    pages: list[int]
+    num_partial: int
+    copies: list[tuple[int, int]]
+    counts: PageCounts
+
+
+def match_prefix(
+    root: CachedPage, size: int, tokens: Sequence[int], margin: int, salt: int, partial: bool
+) -> PrefixMatch:
+    """Find the longest cached prefix of `tokens`, in pages of `size` positions.
+
+    The match is shortened by `margin` positions, and leaves at least the last token to be read. `partial`: whether the
+    beginning of a page may be matched.
+    """
+    text, pages, last = tuple(tokens), list[CachedPage](), root
+    for start in range(0, len(text) - size + 1, size):
+        page = last.child(text[start : start + size], salt)
+        if page is None:
+            break
+        pages.append(page)
+        last, salt = page, 0
+    num_matched, continues = len(pages) * size, False
+    if partial:
+        nearest, num_common = last.nearest(text[num_matched : num_matched + size], salt)
+        if nearest is not None:
+            pages.append(nearest)
+            num_matched += num_common
+            continues = num_common == len(nearest.tokens) < size
+    num_full, num_partial = divmod(max(min(num_matched, len(text) - 1) - margin, 0), size)
+    if not num_partial or not partial:
+        return PrefixMatch(pages[:num_full])
+    partial_page = pages[num_full]
+    return PrefixMatch(pages[:num_full], partial_page, num_partial, continues and partial_page is pages[-1])
 
 
 @dataclass(eq=False, slots=True)
 class KvSequence:
-    """What one request holds. `pages` are those of its positions, in order.
+    """The pages that one sequence holds. `pages` are in the order of their positions.
 
-    The first `num_reused` positions are there already: reading starts after them, once the moves of the manager were
-    made on the device. `copies` are those of them that copy a page, the first part of which is found, to an own page.
-    Where it `is_lost`, nothing more of it is found by others. Pages that it gave back (`give_back`) are 0.
+    The first `num_reused` positions are valid once the device has made the manager's moves; reading starts after them.
+    `copies` are those moves that copy a partly matched page to a page of the sequence, (from, to). `chain` are the
+    cached pages that `pages` begins with. If `is_lost`, no more of its pages enter the cache. Pages that it gave back
+    (`KvManager.give_back`) are 0.
     """
 
     pages: list[int]
@@ -46,19 +125,21 @@ class KvSequence:
     copies: list[tuple[int, int]]
     num_prompt: int
     retention: Retention | None
-    chain: list[CachedPage] = field(repr=False)  # of `pages`, the first ones: those that can be found
+    chain: list[CachedPage] = field(repr=False)
     salt: int = 0
     counts: PageCounts = field(default_factory=PageCounts)
     is_lost: bool = False
 
 
 class KvManager:
-    """Pages 1 to `num_pages` - 1, each of `page_size` positions.
+    """Manages pages 1 to `num_pages` - 1, each of `page_size` positions.
 
-    `reuse`: whether anything is kept to be found again; `keeping` says how. `partial_reuse`: whether also a part of a
-    page is used, by a copy of it; with `copy_on_partial_reuse` off, instead by taking the page itself out of the cache,
-    where nobody holds it and nothing is cached after it, or else not at all. `moves` are copies of pages that the
-    device is to make, in this order.
+    `reuse`: whether content is cached at all. `partial_reuse`: whether the matched beginning of a page is used too,
+    by copying the page. With `copy_on_partial_reuse` off, the page itself is taken out of the cache instead, if no
+    sequence holds it and nothing is cached after it; else the beginning is not used.
+
+    Evicted pages of priority `offload_min_priority` or more are kept in `num_host_pages` pages on the host. `log`
+    records cache events; `clock` gives seconds. `moves` are page copies that the device must make, in this order.
     """
 
     def __init__(
@@ -69,29 +150,27 @@ class KvManager:
         reuse: bool = True,
         partial_reuse: bool = True,
         copy_on_partial_reuse: bool = True,
-        keeping: Keeping = Keeping(),  # noqa: B008
+        num_host_pages: int = 0,
+        offload_min_priority: int = OFFLOAD_MIN_PRIORITY,
+        log: KvEventLog | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.num_pages = num_pages
         self.page_size = page_size
+        self.log = log
         self._reuse = reuse
         self._partial_reuse = partial_reuse
-        self._copies = copy_on_partial_reuse
-        self._log = keeping.log
-        self._num_host_pages = keeping.num_host_pages
-        self._pool = PagePool(num_pages, keeping)
+        self._copies_partial_pages = copy_on_partial_reuse
+        self._num_host_pages = num_host_pages
+        self._pool = PagePool(num_pages, num_host_pages, offload_min_priority, log, clock)
         self.moves = self._pool.moves
         self._sequences: set[KvSequence] = set()
         self._num_reused = self._num_missed = 0
 
     @property
     def num_available(self) -> int:
-        """How many pages can be handed out: free ones and those that are only cached."""
+        """How many pages can be handed out: free ones and cached ones."""
         return self._pool.num_available
-
-    @property
-    def events(self) -> KvEventLog | None:
-        """What becomes of cached pages; None where nobody wants to know."""
-        return self._log
 
     def pages_needed(self, num_positions: int) -> int:
         """How many pages hold positions 0 to `num_positions` - 1."""
@@ -108,38 +187,46 @@ class KvManager:
         num_prompt: int | None = None,
         salt: str | None = None,
     ) -> KvSequence | None:
-        """Pages for positions 0 to `num_positions` - 1 of a text that begins with `tokens`, or None if there are not
-        enough; nothing is taken then.
+        """Allocate pages for positions 0 to `num_positions` - 1 of a text that begins with `tokens`. Returns None, and
+        changes nothing, if too few pages are available.
 
-        What is cached of `tokens` is found, up to `margin` positions less than that, and at least the last token is
-        left to be read. With `reuse` False nothing is looked for. `retention` speaks of the first `num_prompt` tokens
-        as the prompt (default: all; a request that begins again after a preemption has others). Only texts of the same
-        `salt` find each other.
+        The cached prefix of `tokens`, less `margin` positions, is shared; at least the last token is left to be read.
+        With `reuse` False the cache is not looked up. `retention` takes the first `num_prompt` tokens for the prompt
+        (default: all; a sequence that resumes after preemption has fewer). Only texts of the same `salt` match.
         """
         assert 0 < len(tokens) <= num_positions
-        size, salt_number, looked = self.page_size, number_of_salt(salt), reuse and self._reuse
-        found = Found([])
-        if looked:
-            found = find(self._pool.root, size, tokens, margin, salt_number, self._partial_reuse)
-        count, num_read = self.pages_needed(num_positions), self.pages_needed(len(tokens))
-        taken = take(self._pool, found, count, num_read, self._copies)
-        if taken is None:
+        salt_number, looks_up = number_of_salt(salt), reuse and self._reuse
+        match = PrefixMatch([])
+        if looks_up:
+            match = match_prefix(
+                self._pool.root, self.page_size, tokens, margin, salt_number, self._partial_reuse
+            )
+        allocation = self._allocate(match, self.pages_needed(num_positions), self.pages_needed(len(tokens)))
+        if allocation is None:
             return None
-        num_reused = len(found.shared) * size + taken.part
-        counts = taken.counts if looked else taken.counts._replace(missed=0)
+        num_reused = len(match.full_pages) * self.page_size + allocation.num_partial
+        counts = allocation.counts if looks_up else allocation.counts._replace(missed=0)
         self._num_reused += counts.reused
         self._num_missed += counts.missed
-        prompt = len(tokens) if num_prompt is None else num_prompt
         sequence = KvSequence(
-            taken.pages, num_reused, taken.copies, prompt, retention, found.shared, salt_number, counts
+            allocation.pages,
+            num_reused,
+            allocation.copies,
+            len(tokens) if num_prompt is None else num_prompt,
+            retention,
+            match.full_pages,
+            salt_number,
+            counts,
         )
         self._sequences.add(sequence)
-        for place in range(len(found.shared) if retention is not None else 0):
-            self._retain(sequence, place)
+        if retention is not None:
+            for index in range(len(match.full_pages)):
+                self._retain(sequence, index)
         return sequence
 
     def grow(self, sequence: KvSequence, num_positions: int) -> bool:
-        """Append pages, so that there are enough for `num_positions`; False if there are not; nothing is taken then."""
+        """Append pages until they hold `num_positions` positions. Returns False, and changes nothing, if too few pages
+        are available."""
         count = self.pages_needed(num_positions) - len(sequence.pages)
         if count <= 0:
             return True
@@ -149,16 +236,18 @@ class KvManager:
         return True
 
     def store(self, sequence: KvSequence, tokens: Sequence[int], num_valid: int) -> None:
-        """Let others find the pages that are full: the first `num_valid` positions hold `tokens`' keys and values,
-        now or once what is launched is done, and are not written again. Costs nothing until another page is full."""
+        """Cache the full pages among the first `num_valid` positions.
+
+        These positions hold the keys and values of `tokens`, now or once launched work is done, and are not written
+        again. The call is cheap unless another page is full.
+        """
         if self._reuse and not sequence.is_lost and num_valid >= (len(sequence.chain) + 1) * self.page_size:
             self._note_stored(sequence, self._store(sequence, tokens, num_valid))
 
     def end(self, sequence: KvSequence, tokens: Sequence[int] = (), num_valid: int = 0) -> None:
-        """Give everything back. Once for each sequence. What can be found stays cached until the page is needed.
+        """Give all pages back, once for each sequence. Cached pages stay cached until they are needed.
 
-        If positions are said to be valid, as for `store`, what is full is stored before; and where part of a page is
-        of use, the page in which the text ends, too.
+        With `num_valid`, as for `store`, full pages are cached first; with partial reuse, so is the last page.
         """
         assert sequence in self._sequences, "it has ended already"
         self._sequences.remove(sequence)
@@ -167,42 +256,46 @@ class KvManager:
             stored = self._store(sequence, tokens, num_valid)
             last = self._store_last(sequence, tokens, num_valid) if self._partial_reuse else None
             self._note_stored(sequence, stored if last is None else [*stored, last])
-        pool, kept = self._pool, len(sequence.chain) + (last is not None)
-        pool.free.extend(filter(None, reversed(sequence.pages[kept:])))
-        for page, own in zip(sequence.chain, sequence.pages, strict=False):
-            self._let_go(page, own)
+        pool, num_cached = self._pool, len(sequence.chain) + (last is not None)
+        pool.free.extend(filter(None, reversed(sequence.pages[num_cached:])))
+        for page, number in zip(sequence.chain, sequence.pages, strict=False):
+            self._release(page, number)
         if last is not None:
             pool.release(last)
         sequence.pages, sequence.chain = [], []
 
     def give_back(self, sequence: KvSequence, first: int, stop: int) -> None:
-        """Give pages `first` to `stop` - 1 of a sequence back, which reads them no more; 0 stands in their place. From
-        now on it stores no page. Those that can be found stay cached; it holds none of these from `stop` on."""
+        """Give back pages `first` to `stop` - 1 of a sequence that no longer reads them; 0 takes their place.
+
+        The sequence must hold no cached page from `stop` on, and stores none from now on. Those of the pages that are
+        cached stay cached.
+        """
         chain, pages = sequence.chain, sequence.pages
-        assert len(chain) <= max(first, stop), "what comes after a page could not be found without it"
-        for place in range(first, stop):
-            if place < len(chain):
-                self._let_go(chain[place], pages[place])
-            elif pages[place]:
-                self._pool.free.append(pages[place])
-            pages[place] = 0
+        assert len(chain) <= max(first, stop), "cached pages after a page can't be matched without it"
+        for index in range(first, stop):
+            if index < len(chain):
+                self._release(chain[index], pages[index])
+            elif pages[index]:
+                self._pool.free.append(pages[index])
+            pages[index] = 0
         del chain[first:]
         sequence.is_lost = True
 
     def take_moves(self) -> list[Move]:
-        """The moves since the last call, which the caller launches before anything else from now on."""
+        """Take the moves since the last call. The caller launches them before any later work."""
         moves = list(self.moves)
         self.moves.clear()
         return moves
 
     def forget(self) -> None:
-        """Nothing that is cached or held now is ever found again: moves were not made, so that it may not be there."""
+        """Drop the whole cache, and cache nothing that is held now. Called when moves failed: pages may not hold what
+        the tree says."""
         self._pool.give_up_all()
         for sequence in self._sequences:
             sequence.is_lost = True
 
     def usage(self) -> KvUsage:
-        """How many pages are held, free and cached now, and what was found since the manager was made."""
+        """Count the pages held, free and cached now, and the cache hits since the manager was made."""
         pool = self._pool
         available = len(pool.free) + pool.num_cached
         return KvUsage(
@@ -222,103 +315,155 @@ class KvManager:
         )
 
     def check(self) -> None:
-        """Assert all that must hold between calls: every page is there once, and held by whom it should be. Looks at
-        every page."""
+        """Assert the invariants between calls: each page exists once, with the right holders. Visits every page."""
         held = [(sequence.chain, sequence.pages) for sequence in self._sequences]
         check_pages(self._pool, held, self.page_size, (self.num_pages, self._num_host_pages))
 
-    # -- what can be found
+    # -- allocation
+
+    def _allocate(self, match: PrefixMatch, num_pages: int, num_text_pages: int) -> Allocation | None:
+        """Hold the matched pages and take new ones, `num_pages` in all, of which the first `num_text_pages` hold the
+        text. Returns None, and changes nothing, if too few are available."""
+        pool, shared, source = self._pool, match.full_pages, match.partial_page
+        on_host = [page for page in shared if page.is_on_host]
+        num_taken = num_pages - len(shared) + len(on_host)
+        # Cached pages that are about to be held can't be evicted for this sequence.
+        available = pool.num_available - sum(not (page.holders or page.is_on_host) for page in shared)
+        if num_taken > available:
+            return None
+        for page in shared:
+            (pool.pin if page.is_on_host else pool.hold)(page)
+        copies: list[tuple[int, int]] = []
+        takes_over, can_copy = False, False
+        if source is not None:
+            is_unused = not (source.holders or source.children)
+            can_copy = self._copies_partial_pages and (
+                source.is_on_host or num_taken <= available - (not source.holders)
+            )
+            # A sequence takes the page itself if it continues the text that ended there, or can't copy it. Without a
+            # page left to copy to, a text that fits would otherwise wait for its own remains.
+            takes_over = is_unused and (match.continues or not can_copy)
+        uses_source = takes_over or can_copy
+        # Of the taken pages the first are for the shared pages on the host; the next holds the copy.
+        if source is None or not uses_source:
+            taken, are_new = pool.take(num_taken)
+        elif source.is_on_host:
+            pool.pin(source)
+            taken, are_new = pool.take(num_taken)
+            pool.copy_in(source, taken[len(on_host)])
+            if takes_over:
+                pool.give_up(source)
+            else:
+                pool.unpin(source)
+        elif takes_over:
+            number = pool.forget(source)
+            taken, are_new = pool.take(num_taken - 1)
+            taken.insert(len(on_host), number)
+        else:
+            pool.hold(source)  # so that it is not evicted for the page that it is copied to
+            taken, are_new = pool.take(num_taken)
+            pool.release(source)
+            copies = [(source.number, taken[len(on_host)])]
+            pool.moves.append(Move(MoveKind.COPY, *copies[0]))
+        for page, number in zip(on_host, taken, strict=False):
+            pool.onboard(page, number)
+        pages = [page.number for page in shared] + taken[len(on_host) :]
+        num_matched = len(shared) + uses_source
+        allocated = num_text_pages - (num_pages - num_taken) - (len(taken) - len(are_new))
+        counts = PageCounts(allocated, sum(are_new[:allocated]), num_matched, num_text_pages - num_matched)
+        return Allocation(pages, match.num_partial if uses_source else 0, copies, counts)
+
+    # -- caching
 
     def _store(self, sequence: KvSequence, tokens: Sequence[int], num_valid: int) -> list[CachedPage]:
-        """Let the sequence's full pages be found; those that could not be found before."""
+        """Cache the sequence's full pages. Returns those that are new in the tree."""
         size, chain, new = self.page_size, sequence.chain, list[CachedPage]()
         assert num_valid <= min(len(tokens), len(sequence.pages) * size)
-        for place in range(len(chain), num_valid // size):
+        for index in range(len(chain), num_valid // size):
             parent = chain[-1] if chain else self._pool.root
-            text = tuple(tokens[place * size : (place + 1) * size])
-            salt = 0 if place else sequence.salt
-            page = parent.child(text, salt)
+            page_tokens = tuple(tokens[index * size : (index + 1) * size])
+            salt = 0 if index else sequence.salt
+            page = parent.child(page_tokens, salt)
             if page is None:
-                page = self._add(parent, text, sequence.pages[place], salt)
+                page = self._add(parent, page_tokens, sequence.pages[index], salt)
                 new.append(page)
             else:
-                self._share(page, sequence.pages[place])
+                self._share(page, sequence.pages[index])
             chain.append(page)
-            self._retain(sequence, place, is_new=bool(new))
+            self._retain(sequence, index, is_new=bool(new))
         return new
 
     def _store_last(self, sequence: KvSequence, tokens: Sequence[int], num_valid: int) -> CachedPage | None:
-        """Let the page in which the text ends be found; None where its end can be found already."""
-        place, size = len(sequence.chain), self.page_size
-        text = tuple(tokens[place * size : num_valid])
-        if not text:
+        """Cache the partly filled page at the end of the text; None if its content is cached already."""
+        index, size = len(sequence.chain), self.page_size
+        page_tokens = tuple(tokens[index * size : num_valid])
+        if not page_tokens:
             return None
-        salt = 0 if place else sequence.salt
-        parent = sequence.chain[-1] if place else self._pool.root
-        if parent.nearest(text, salt)[1] == len(text):
+        salt = 0 if index else sequence.salt
+        parent = sequence.chain[-1] if index else self._pool.root
+        if parent.nearest(page_tokens, salt)[1] == len(page_tokens):
             return None
-        page = self._add(parent, text, sequence.pages[place], salt)
+        page = self._add(parent, page_tokens, sequence.pages[index], salt)
         if sequence.retention is not None:
-            self._ask(page, sequence, place)
+            self._set_priority(page, sequence, index)
         return page
 
-    def _add(self, parent: CachedPage, text: Tokens, number: int, salt: int) -> CachedPage:
-        """A page that can be found now, and that its writer holds."""
-        shorter = parent.beginning(text, salt)
+    def _add(self, parent: CachedPage, tokens: Tokens, number: int, salt: int) -> CachedPage:
+        """Add a page to the tree, held by the sequence that wrote it."""
+        shorter = parent.beginning(tokens, salt)
         if shorter is not None:
-            self._pool.give_up(shorter)
-        page = parent.add(number, text, salt)
+            self._pool.give_up(shorter)  # no page's tokens may be a prefix of a sibling's
+        page = parent.add(number, tokens, salt)
         page.holders = 1
-        if self._log is not None:
+        if self.log is not None:
             parent_hash = ROOT_HASH if parent is self._pool.root else parent.hash
-            page.hash = page_hash(parent_hash, text, salt)
+            page.hash = page_hash(parent_hash, tokens, salt)
         return page
 
-    def _share(self, page: CachedPage, own: int) -> None:
-        """Hold a page that can be found already, of which the sequence has written its page `own`."""
+    def _share(self, page: CachedPage, number: int) -> None:
+        """Hold a cached page whose content the sequence has also written to its page `number`."""
         if page.is_on_host:
             self._pool.pin(page)
-            self._pool.onboard(page, own, is_copied=False)
+            self._pool.onboard(page, number, is_copied=False)
         elif page.holders:
-            page.doubles.append(own)
+            page.duplicates.append(number)
         else:
             self._pool.hold(page)
-            self._pool.replace(page, own)
+            self._pool.replace(page, number)
 
-    def _retain(self, sequence: KvSequence, place: int, is_new: bool = False) -> None:
-        """Let a held page have what the sequence asks for it: the last one to ask decides."""
+    def _retain(self, sequence: KvSequence, index: int, is_new: bool = False) -> None:
+        """Give a held page the priority that the sequence asks for. The latest request decides."""
         if sequence.retention is None:
             return
-        page = sequence.chain[place]
+        page = sequence.chain[index]
         old = page.priority
-        self._ask(page, sequence, place)
-        if self._log is not None and page.priority != old and not is_new:
-            self._log.note(PageUpdated(page.hash, priority=Change(old, page.priority)))
+        self._set_priority(page, sequence, index)
+        if self.log is not None and page.priority != old and not is_new:
+            self.log.note(PageUpdated(page.hash, priority=Change(old, page.priority)))
 
-    def _ask(self, page: CachedPage, sequence: KvSequence, place: int) -> None:
+    def _set_priority(self, page: CachedPage, sequence: KvSequence, index: int) -> None:
         assert sequence.retention is not None
-        asked = sequence.retention.at(place * self.page_size, sequence.num_prompt)
-        if asked is not None:
-            page.priority, page.duration_s = asked
+        wanted = sequence.retention.at(index * self.page_size, sequence.num_prompt)
+        if wanted is not None:
+            page.priority, page.duration_s = wanted
 
-    def _let_go(self, page: CachedPage, own: int) -> None:
-        """A sequence reads a page no more that can be found, or the double `own` of it."""
-        if page.number == own:
+    def _release(self, page: CachedPage, number: int) -> None:
+        """Release a sequence's hold on a cached page, of which its page `number` is the original or a duplicate."""
+        if page.number == number:
             self._pool.release(page)
         else:
-            page.doubles.remove(own)
-            self._pool.free.append(own)
+            page.duplicates.remove(number)
+            self._pool.free.append(number)
 
     def _note_stored(self, sequence: KvSequence, pages: Sequence[CachedPage]) -> None:
-        if self._log is None or not pages:
+        if self.log is None or not pages:
             return
         parent = pages[0].parent
         parent_hash = None if parent is None or parent is self._pool.root else parent.hash
         stored = [StoredPage(page.hash, page.tokens, DEVICE_LEVEL, page.priority) for page in pages]
-        self._log.note(PagesStored(parent_hash, tuple(stored)))
+        self.log.note(PagesStored(parent_hash, tuple(stored)))
 
 
 def number_of_salt(salt: str | None) -> int:
-    """The number of a salt, above 0; 0 for none. Each page keeps it, so that it has one length however long the salt
-    is."""
+    """Hash a salt to a number above 0; 0 stands for none. Each page keeps the number, whose length is fixed."""
     return 0 if salt is None else int.from_bytes(sha256(salt.encode()).digest())

@@ -1,4 +1,4 @@
-"""What must hold of all pages between calls."""
+"""The invariants of all pages, which hold between calls."""
 
 from __future__ import annotations
 
@@ -8,63 +8,64 @@ from weft.engine.kv.pool import PagePool
 from weft.engine.kv.prefix_tree import CachedPage
 
 Held = tuple[Sequence[CachedPage], Sequence[int]]
-"""Of a sequence: its pages that can be found, and all its pages."""
+"""A sequence's cached pages, and all its pages."""
 
 
 def check_pages(pool: PagePool, sequences: Iterable[Held], size: int, counts: tuple[int, int]) -> None:
-    """Assert that every page of both tiers is there once, and held by whom it should be; `counts` says how many there
-    are, of the device with page 0."""
-    own: list[int] = []
+    """Assert that each page of both tiers exists once, and has the right holders. `counts` are the numbers of pages on
+    the device, with page 0, and on the host."""
+    seen: list[int] = []
     holders: dict[CachedPage, int] = {}
-    doubles: dict[CachedPage, list[int]] = {}
+    duplicates: dict[CachedPage, list[int]] = {}
     for chain, pages in sequences:
         assert len(chain) <= len(pages)
         parent = pool.root
         for page, number in zip(chain, pages, strict=False):
             is_found = page.parent is parent and parent.child(page.tokens, page.salt) is page
-            assert is_found or page.parent is None, "a held page can't be found"
+            assert is_found or page.parent is None, "a held page is not in the tree"
             assert not page.is_on_host, "a held page is on the host"
             parent = page
             if page.number == number:
                 holders[page] = holders.get(page, 0) + 1
             else:
-                doubles.setdefault(page, []).append(number)
+                duplicates.setdefault(page, []).append(number)
         assert 0 not in pages[: len(chain)]
-        own += filter(None, pages[len(chain) :])
-    lost = [page for page in {*holders, *doubles} if page.parent is None]
+        seen += filter(None, pages[len(chain) :])
+    lost = [page for page in {*holders, *duplicates} if page.parent is None]
     for page in lost:
-        assert page.holders == holders.pop(page, 0) and sorted(page.doubles) == sorted(doubles.pop(page, []))
-        own += [page.number, *page.doubles]
+        assert page.holders == holders.pop(page, 0)
+        assert sorted(page.duplicates) == sorted(duplicates.pop(page, []))
+        seen += [page.number, *page.duplicates]
     cached = list(pool.root.descendants())
     for page in cached:
         assert page.holders == holders.pop(page, 0), f"page {page.number} has other holders"
-        assert sorted(page.doubles) == sorted(doubles.pop(page, []))
-        assert not page.doubles or page.holders, "a double stands idle"
+        assert sorted(page.duplicates) == sorted(duplicates.pop(page, []))
+        assert not page.duplicates or page.holders, "an unheld page has a duplicate"
         _check_page(page, pool.root, size)
-        own += [] if page.is_on_host else [page.number, *page.doubles]
-    assert not holders and not doubles, "a sequence holds what is no longer in the tree"
+        seen += [] if page.is_on_host else [page.number, *page.duplicates]
+    assert not holders and not duplicates, "a sequence holds a page that is not in the tree"
     num_pages, num_host_pages = counts
-    assert sorted(own + pool.free) == list(range(1, num_pages)), "a page is lost or is there twice"
+    assert sorted(seen + pool.free) == list(range(1, num_pages)), "a page is missing or exists twice"
     on_host = [page.number for page in cached if page.is_on_host]
-    assert sorted(on_host + pool.host_free) == list(range(num_host_pages)), "a page of the host is lost"
+    assert sorted(on_host + pool.host_free) == list(range(num_host_pages)), "a page of the host is missing"
     assert pool.num_on_host == len(on_host)
     assert pool.num_cached == sum(not (page.holders or page.is_on_host) for page in cached)
 
 
 def _check_page(page: CachedPage, root: CachedPage, size: int) -> None:
-    """What holds of each page that can be found, beside its parent and its siblings."""
+    """Assert the invariants of one page of the tree, and of its children."""
     parent = page.parent
     assert parent is not None
     assert (page.released == 0) == (page.holders > 0)
     length = len(page.tokens)
     assert parent is root or not page.salt
     assert 0 < length <= size and page.keys == sorted(page.keys)
-    assert length == size or not (page.holders or page.children), "a text has ended, and goes on"
+    assert length == size or not (page.holders or page.children), "a partly filled page is held or continued"
     assert page.num_on_device == sum(not child.is_on_host for child in page.children)
-    assert not page.is_on_host or not page.num_on_device, "on the device after a page on the host"
-    assert page.holders or not any(child.holders for child in page.children), "held without its parent"
-    for one, other in zip(page.keys, page.keys[1:], strict=False):
-        same_salt = one[0] == other[0]
-        assert not same_salt or one[1] != other[1][: len(one[1])], (
-            "a page is the beginning of another beside it"
-        )
+    assert not page.is_on_host or not page.num_on_device, "a page on the device follows one on the host"
+    assert page.holders or not any(child.holders for child in page.children), (
+        "a page is held without its parent"
+    )
+    for (salt, tokens), (next_salt, next_tokens) in zip(page.keys, page.keys[1:], strict=False):
+        is_prefix = salt == next_salt and tokens == next_tokens[: len(tokens)]
+        assert not is_prefix, "a page's tokens are a prefix of a sibling's"

@@ -1,31 +1,37 @@
-"""What becomes of cached pages, told to readers outside, such as a router that sends texts to where their beginning is.
+"""Events of the prefix cache, for readers outside: a router sends a text to the engine that caches its beginning.
 
-The engine's thread notes what happens; once a step all of it can be taken, from any thread. Where nobody takes it, the
-oldest events are dropped.
+The engine's thread notes events and publishes them once a step; any thread may take them. If no thread does, the oldest
+events are dropped.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
+from array import array
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 DEVICE_LEVEL, HOST_LEVEL = 0, 1
-"""Where a page is."""
+"""The tier of a page."""
+ROOT_HASH = 0
+"""The parent of a text's first page."""
 
 
 @dataclass(frozen=True)
 class PagesCreated:
-    """The cache was made: `num_pages[0]` pages of the device, `num_pages[1]` of the host."""
+    """The cache was created, with `num_pages[0]` pages on the device and `num_pages[1]` on the host."""
 
     num_pages: tuple[int, int]
 
 
 @dataclass(frozen=True)
 class StoredPage:
-    """A page that can be found now. `hash` is 64 bits over the text up to its end and the salt (`hashes.py`), the same
-    in every process; `tokens` are the page's own, fewer than a page holds where the text ended in it. `level` is 0 on
-    the device, 1 on the host. `lora_id` is None."""
+    """A page that entered the cache. `hash` covers the salt and the text up to the page's end (`page_hash`), and is the
+    same in every process. `tokens` are the page's own; a partly filled page has fewer. `level` is 0 on the device, 1 on
+    the host. `lora_id` is None."""
 
     hash: int
     tokens: tuple[int, ...]
@@ -36,8 +42,8 @@ class StoredPage:
 
 @dataclass(frozen=True)
 class PagesStored:
-    """Pages can be found, each after the one before it, the first after the page of `parent_hash` (None: a text begins
-    with it)."""
+    """Pages entered the cache, in the order of their text. The first follows the page of `parent_hash` (None: it begins
+    a text)."""
 
     parent_hash: int | None
     pages: tuple[StoredPage, ...]
@@ -45,14 +51,14 @@ class PagesStored:
 
 @dataclass(frozen=True)
 class PagesRemoved:
-    """Pages can't be found any more, in either tier."""
+    """Pages left the cache: they are in neither tier."""
 
     hashes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Change:
-    """What something was, and what it is."""
+    """The old and the new value of a property."""
 
     old: int
     new: int
@@ -60,7 +66,7 @@ class Change:
 
 @dataclass(frozen=True)
 class PageUpdated:
-    """A page went to another `level`, or was given another `priority`; None is what stayed."""
+    """The `level` or the `priority` of a page changed. None stands for no change."""
 
     hash: int
     level: Change | None = None
@@ -69,7 +75,7 @@ class PageUpdated:
 
 @dataclass(frozen=True)
 class KvEvent:
-    """Number `id` of the events since the cache was made, from 0. `window_size` is the longest text, in tokens; `rank`
+    """One event. `id` counts from 0 since the cache was created. `window_size` is the longest text, in tokens. `rank`
     is None."""
 
     id: int
@@ -79,7 +85,7 @@ class KvEvent:
 
 
 class KvEventLog:
-    """The last `size` events that nobody has taken. All but `get_latest_events` is for the engine's thread."""
+    """Keeps the last `size` events that were not taken. Only `get_latest_events` may be called on any thread."""
 
     def __init__(self, size: int, window_size: int) -> None:
         assert size > 0
@@ -92,16 +98,16 @@ class KvEventLog:
         self._is_closed = False
 
     def note(self, data: PagesCreated | PagesStored | PageUpdated) -> None:
-        """Something happened, in the step that is under way."""
+        """Add an event of the current step."""
         self._end_removed()
         self._append(data)
 
     def note_removed(self, page_hash: int) -> None:
-        """A page can't be found any more. What goes one after another is one event."""
+        """Note that a page left the cache. Consecutive removals form one event."""
         self._removed.append(page_hash)
 
     def flush(self) -> None:
-        """Let what was noted be taken."""
+        """Publish the noted events."""
         self._end_removed()
         if not self._noted:
             return
@@ -111,8 +117,8 @@ class KvEventLog:
         self._noted.clear()
 
     def get_latest_events(self, timeout_s: float | None = None) -> list[KvEvent]:
-        """Take all events there are, the oldest first. Waits for the first one, at most `timeout_s` seconds (None:
-        until there is one, or the engine is closed); where none comes, the list is empty."""
+        """Take all published events, oldest first. Waits up to `timeout_s` seconds for the first one (None: until there
+        is one, or the log is closed), and returns an empty list if there is none."""
         with self._has_events:
             self._has_events.wait_for(lambda: self._events or self._is_closed, timeout_s)
             events = list(self._events)
@@ -120,7 +126,7 @@ class KvEventLog:
         return events
 
     def close(self) -> None:
-        """No more events come: nobody waits any longer. What there is can still be taken."""
+        """Publish the last events and wake all waiting threads. Published events can still be taken."""
         self.flush()
         with self._has_events:
             self._is_closed = True
@@ -134,3 +140,18 @@ class KvEventLog:
     def _append(self, data: PagesCreated | PagesStored | PagesRemoved | PageUpdated) -> None:
         self._noted.append(KvEvent(self._next_id, data, self._window_size))
         self._next_id += 1
+
+
+def page_hash(parent: int, tokens: Sequence[int], salt: int = 0) -> int:
+    """Name the page of `tokens` after the page named `parent`, for readers outside; the cache itself never looks a page
+    up by its name.
+
+    It is the first 8 bytes of BLAKE2b over the parent's name (8 bytes), the salt (32 bytes, zeros for none; only on a
+    text's first page) and the tokens (8 bytes each), all little-endian.
+    """
+    state = blake2b(parent.to_bytes(8, "little") + salt.to_bytes(32, "little"), digest_size=8)
+    numbers = array("q", tokens)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    state.update(numbers.tobytes())
+    return int.from_bytes(state.digest(), "little")

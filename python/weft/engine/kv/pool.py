@@ -1,79 +1,169 @@
-"""Pages that nobody holds: free ones, and cached ones in two tiers, of the device and of the host.
+"""The pages that no sequence holds: free ones, and cached ones in two tiers, on the device and on the host.
 
-A page that must go from the device is copied to the host, if its priority is worth it, and is found there as before;
-what is found on the host is copied back before it is held. Copies are `moves`, which the device makes in their order:
-so a page may be given to another at once, as long as the moves are launched before what the other writes.
+A page that is evicted from the device is copied to the host if its priority is high enough, and can be matched there. A
+match on the host is copied back before it is held. These copies are the `moves`. The device makes them in order, on the
+stream of the model and before all other work of the step. So a page can be handed out at once: the content to copy was
+written by work launched before, and the page's new content is written by work launched after. The host never waits.
 
-Of what is cached after a page on the host, all is on the host. What goes for good takes with it what is cached after
-it: that could not be found any more.
+Two invariants hold of the tree (`prefix_tree.py`): all pages after a page on the host are on the host; and a page that
+leaves the cache takes all pages after it along, which could not be matched without it.
 """
 
 from __future__ import annotations
 
-import time
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from enum import Enum
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
+from weft.core.retention import DEFAULT_PRIORITY
 from weft.engine.kv.events import DEVICE_LEVEL, HOST_LEVEL, Change, KvEventLog, PagesCreated, PageUpdated
-from weft.engine.kv.eviction import EvictionOrder
-from weft.engine.kv.moves import Move, MoveKind
 from weft.engine.kv.prefix_tree import CachedPage
 
-OFFLOAD_MIN_PRIORITY = 30
+_stamps = itertools.count(1)
 
 
-@dataclass(frozen=True)
-class Keeping:
-    """How cached pages are kept: of those that must go from the device, those of `offload_min_priority` or more in
-    `num_host_pages` pages of the host. `log` hears what becomes of them. `clock` gives seconds."""
+class MoveKind(Enum):
+    """The tiers between which a page is copied."""
 
-    num_host_pages: int = 0
-    offload_min_priority: int = OFFLOAD_MIN_PRIORITY
-    log: KvEventLog | None = None
-    clock: Callable[[], float] = time.monotonic
+    COPY = "from the device to the device"
+    OFFLOAD = "from the device to the host"
+    ONBOARD = "from the host to the device"
+
+
+class Move(NamedTuple):
+    """A copy of page `source` to page `target`. Pages of the host have numbers of their own."""
+
+    kind: MoveKind
+    source: int
+    target: int
+
+
+class EvictionOrder:
+    """Orders the cached pages of one tier for eviction: those on the device, or those `on_host`. `clock` gives seconds.
+
+    The leaf of the lowest priority goes first; among equals, the one released first. A page is no leaf, and so is kept
+    whatever its priority, while pages after it are cached in its tier. The end of a text goes before its beginning.
+
+    Both heaps keep stale entries, of pages that were held or moved since. They are dropped when they come up, or all at
+    once when they outnumber the pages.
+    """
+
+    def __init__(self, num_pages: int, clock: Callable[[], float], on_host: bool = False) -> None:
+        self._max_entries = 2 * num_pages
+        self._clock = clock
+        self._on_host = on_host
+        self._leaves: list[tuple[int, int, CachedPage]] = []  # (priority, stamp, page)
+        self._expiring: list[tuple[float, int, CachedPage]] = []  # (time, stamp, page)
+
+    def add(self, page: CachedPage) -> None:
+        """Add a page that its last holder released. The duration of its priority begins."""
+        page.released = next(_stamps)
+        if page.duration_s is not None:
+            page.expires = self._clock() + page.duration_s
+        self.move_in(page)
+
+    def move_in(self, page: CachedPage) -> None:
+        """Add a cached page from the other tier. It keeps its stamp and the end of its priority."""
+        if page.expires is not None:
+            heappush(self._expiring, (page.expires, page.released, page))
+            if len(self._expiring) > self._max_entries:
+                self._expiring = [entry for entry in self._expiring if self._is_here(entry)]
+                heapify(self._expiring)
+        self.offer(page)
+
+    def remove(self, page: CachedPage) -> None:
+        """Remove a page that is held again, or no longer cached."""
+        if page.expires is not None and page.expires <= self._clock():
+            page.priority, page.duration_s = DEFAULT_PRIORITY, None
+        page.released, page.expires = 0, None
+
+    def offer(self, page: CachedPage) -> None:
+        """Let a cached page be evicted if it is a leaf. The pool calls this again when it becomes one."""
+        if not page.is_leaf:
+            return
+        heappush(self._leaves, (page.priority, page.released, page))
+        if len(self._leaves) > self._max_entries:
+            self._leaves = [entry for entry in self._leaves if self._is_current(entry)]
+            heapify(self._leaves)
+
+    def pop(self) -> CachedPage | None:
+        """Remove and return the page to evict next; None if there is none."""
+        while self._expiring and self._expiring[0][0] <= self._clock():
+            entry = heappop(self._expiring)
+            page = entry[2]
+            if self._is_here(entry):
+                page.duration_s = page.expires = None
+                if page.priority != DEFAULT_PRIORITY:
+                    page.priority = DEFAULT_PRIORITY
+                    self.offer(page)
+        while self._leaves and not self._is_current(self._leaves[0]):
+            heappop(self._leaves)
+        return heappop(self._leaves)[2] if self._leaves else None
+
+    def _is_here(self, entry: tuple[float, int, CachedPage]) -> bool:
+        """Whether the page has been cached in this tier ever since the entry was made."""
+        return entry[2].released == entry[1] and entry[2].is_on_host == self._on_host
+
+    def _is_current(self, entry: tuple[int, int, CachedPage]) -> bool:
+        """Whether the entry still holds, with its priority. The page is then still a leaf: only holders add
+        children."""
+        return self._is_here(entry) and entry[2].priority == entry[0]
 
 
 class PagePool:
-    """Pages 1 to `num_pages` - 1 of the device, and those of the host, from 0. `free` are those of the device without
-    content, `num_cached` those with; `num_on_host` have content there."""
+    """Pages 1 to `num_pages` - 1 of the device, and the pages of the host from 0.
 
-    def __init__(self, num_pages: int, keeping: Keeping) -> None:
+    Evicted pages of priority `offload_min_priority` or more move to one of `num_host_pages` pages on the host. `log`
+    records cache events; `clock` gives seconds. `free` and `host_free` have no content. `num_cached` and `num_on_host`
+    count the cached pages of each tier. `root` is the root of the prefix tree.
+    """
+
+    def __init__(
+        self,
+        num_pages: int,
+        num_host_pages: int,
+        offload_min_priority: int,
+        log: KvEventLog | None,
+        clock: Callable[[], float],
+    ) -> None:
         self.root = CachedPage(0, (), None)
-        self.root.holders = 1  # nobody's page, never given up
+        self.root.holders = 1  # so that it is never evicted
         self.free = list(range(num_pages - 1, 0, -1))
-        self.host_free = list(range(keeping.num_host_pages - 1, -1, -1))
+        self.host_free = list(range(num_host_pages - 1, -1, -1))
         self.moves: list[Move] = []
         self.num_cached = self.num_on_host = 0
         self.num_allocated = self.num_new = self.num_offloaded = self.num_onboarded = 0
-        self._is_used = bytearray(num_pages)
-        self._order = EvictionOrder(num_pages, keeping.clock)
-        self._host_order = EvictionOrder(keeping.num_host_pages, keeping.clock, on_host=True)
-        self._has_host, self._least = keeping.num_host_pages > 0, keeping.offload_min_priority
-        self._log = keeping.log
-        if self._log is not None:
-            self._log.note(PagesCreated((num_pages - 1, keeping.num_host_pages)))
-            self._log.flush()
+        self._was_taken = bytearray(num_pages)
+        self._order = EvictionOrder(num_pages, clock)
+        self._host_order = EvictionOrder(num_host_pages, clock, on_host=True)
+        self._has_host, self._offload_min_priority = num_host_pages > 0, offload_min_priority
+        self._log = log
+        if log is not None:
+            log.note(PagesCreated((num_pages - 1, num_host_pages)))
+            log.flush()
 
     @property
     def num_available(self) -> int:
-        """How many pages of the device can be handed out: free ones and those that are only cached."""
+        """How many pages of the device can be handed out: free ones and cached ones."""
         return len(self.free) + self.num_cached
 
-    # -- holding what is cached
+    # -- holding cached pages
 
     def hold(self, page: CachedPage) -> None:
-        """One more holder of a page of the device."""
+        """Add a holder to a page on the device."""
         if page.holders == 0:
             self.num_cached -= 1
             self._order.remove(page)
         page.holders += 1
 
     def release(self, page: CachedPage) -> None:
-        """One holder less. Who has a double of the page reads that from now on, if it was the last one. A page that was
-        taken out of the tree while it was held is free then."""
+        """Remove a holder. After the last one, a duplicate takes the page's place, if there is one. Without one, the
+        page is cached, or free if it has left the tree."""
         page.holders -= 1
-        if page.holders == 0 and page.doubles:
-            self.replace(page, page.doubles.pop())
+        if page.holders == 0 and page.duplicates:
+            self.replace(page, page.duplicates.pop())
             page.holders = 1
         elif page.holders == 0 and page.parent is None:
             self.free.append(page.number)
@@ -82,21 +172,21 @@ class PagePool:
             self._order.add(page)
 
     def replace(self, page: CachedPage, number: int) -> None:
-        """Another page of the device, of the same content, is found from now on."""
+        """Let page `number` of the device, of the same content, take a page's place in the tree."""
         self.free.append(page.number)
         page.number = number
 
     def pin(self, page: CachedPage) -> None:
-        """Let a page of the host not go while pages of the device are taken."""
+        """Keep a page on the host from being evicted while pages of the device are taken."""
         self._host_order.remove(page)
 
     def unpin(self, page: CachedPage) -> None:
-        """A pinned page stays on the host, as one that was just used."""
+        """Let a pinned page be evicted again, as one that was just released."""
         self._host_order.add(page)
 
     def onboard(self, page: CachedPage, number: int, is_copied: bool = True) -> None:
-        """A pinned page is page `number` of the device from now on, which is somebody's; its parent is on the device.
-        It `is_copied` from the host, unless what it holds was written there anew."""
+        """Move a pinned page to page `number` of the device, where one sequence holds it. Its parent is on the device.
+        With `is_copied` False the sequence has written the content there itself."""
         if is_copied:
             self.moves.append(Move(MoveKind.ONBOARD, page.number, number))
             self.num_onboarded += 1
@@ -109,44 +199,44 @@ class PagePool:
         self._note_level(page, HOST_LEVEL, DEVICE_LEVEL)
 
     def copy_in(self, page: CachedPage, number: int) -> None:
-        """Copy a pinned page to page `number` of the device, and let it stay where it is."""
+        """Copy a pinned page to page `number` of the device. The page itself stays on the host."""
         self.moves.append(Move(MoveKind.ONBOARD, page.number, number))
         self.num_onboarded += 1
 
     # -- taking pages
 
     def take(self, count: int) -> tuple[list[int], list[bool]]:
-        """`count` pages of those available, and whether each is handed out for the first time; the caller knows that
-        there are as many."""
+        """Take `count` pages, evicting cached ones as needed; the caller checks that they are available. Also returns
+        whether each is handed out for the first time."""
         while len(self.free) < count:
             page = self._order.pop()
             assert page is not None
-            if not (self._has_host and page.priority >= self._least and self._offload(page)):
+            if not (self._has_host and page.priority >= self._offload_min_priority and self._offload(page)):
                 self.free.append(self.forget(page))
         self.num_allocated += count
         split = len(self.free) - count
         taken = self.free[split:]
         del self.free[split:]
         taken.reverse()
-        are_new = [not self._is_used[number] for number in taken]
+        are_new = [not self._was_taken[number] for number in taken]
         for number in taken:
-            self._is_used[number] = True
+            self._was_taken[number] = True
         self.num_new += sum(are_new)
         return taken, are_new
 
     def forget(self, page: CachedPage) -> int:
-        """Take an unheld page without children on the device out of the tree, and what is cached after it on the host.
-        Its number, of a page that is the caller's now."""
-        for below in reversed(list(page.descendants())):
-            self.host_free.append(self._drop(below))
+        """Take a cached page without children on the device out of the tree, and with it all pages after it. Its
+        number, which is returned, belongs to the caller."""
+        for descendant in reversed(list(page.descendants())):
+            self.host_free.append(self._drop(descendant))
         return self._drop(page)
 
     def give_up(self, page: CachedPage) -> None:
-        """Free a page that nobody holds, of either tier, without children on the device."""
+        """Free a cached page of either tier, which has no children on the device."""
         (self.host_free if page.is_on_host else self.free).append(self.forget(page))
 
     def give_up_all(self) -> None:
-        """Free all pages that nobody holds, and take the others out of the tree."""
+        """Free all cached pages, and take those that are held out of the tree."""
         for page in reversed(list(self.root.descendants())):
             if not page.holders:
                 self.give_up(page)
@@ -160,13 +250,14 @@ class PagePool:
     # -- one page
 
     def _offload(self, page: CachedPage) -> bool:
-        """Copy a page that goes from the device to the host; the device's is free. False: there is no page for it."""
-        first = None if self.host_free else self._host_order.pop()
-        if not self.host_free and first is None:
+        """Move a page from the device to the host, and free its place on the device. False if the host has no page for
+        it."""
+        evicted = None if self.host_free else self._host_order.pop()
+        if not self.host_free and evicted is None:
             return False
         self._note_level(page, DEVICE_LEVEL, HOST_LEVEL)
-        if first is not None:
-            self.host_free.append(self._drop(first))
+        if evicted is not None:
+            self.host_free.append(self._drop(evicted))
         target = self.host_free.pop()
         self.moves.append(Move(MoveKind.OFFLOAD, page.number, target))
         self.free.append(page.number)
@@ -181,7 +272,7 @@ class PagePool:
         return True
 
     def _drop(self, page: CachedPage) -> int:
-        """Take an unheld page without children out of the tree."""
+        """Take a cached page without children out of the tree, and return its number."""
         if page.is_on_host:
             self.num_on_host -= 1
         else:
@@ -196,7 +287,7 @@ class PagePool:
         return page.number
 
     def _offer(self, parent: CachedPage) -> None:
-        """A page that lost a child may go in its turn, if nobody holds it."""
+        """Let a page that lost a child be evicted, if no sequence holds it."""
         if parent.released:
             (self._host_order if parent.is_on_host else self._order).offer(parent)
 

@@ -1,9 +1,8 @@
-"""Pages that can be found again: a tree in which every path from the root spells the beginning of a text.
+"""The prefix cache: a tree of pages, in which each path from the root spells the beginning of a text.
 
-A page is looked up by its tokens, under the page before it, and never by a hash of them, so what is found is what was
-asked for. Children are kept in the order of their tokens: of all children, one that shares the longest beginning with
-some tokens stands beside the place where these would stand.
-"""
+A page is looked up by its tokens, under the page before it, never by a hash of them: a match is always exact.
+Children are sorted by their tokens. So the child with the longest common prefix with some tokens is next to the place
+where these would be inserted."""
 
 from __future__ import annotations
 
@@ -14,27 +13,29 @@ from weft.core.retention import DEFAULT_PRIORITY
 
 Tokens = tuple[int, ...]
 Key = tuple[int, Tokens]
-"""What finds a page under its parent: the salt of the text, on its first page alone, and the page's tokens. A salt is a
-number above 0, and 0 stands for none. What comes after a first page is found by its salt alone, too."""
+"""Identifies a page under its parent: the salt of the text, and the page's tokens. The salt is a number above 0, or 0
+for none. Only a text's first page has it, and it holds for all pages after that one."""
 
 
 class CachedPage:
-    """Page `number`, which holds the keys and values of `tokens` after those of its parents: of the device, or of the
-    host if it `is_on_host`.
+    """Page `number`, on the device or if `is_on_host` on the host. It holds the keys and values of `tokens`, after
+    those of its ancestors.
 
-    A page is full, or a text ended in it: such a page has no children, and nobody holds it. No page's tokens are the
-    beginning of a sibling's.
+    A page is full or partly filled. A partly filled one ends a text: it has no children and no holders. No page's
+    tokens are a prefix of a sibling's.
 
-    `holders` sequences read this very page; `doubles` are pages in which other sequences wrote the same. A sequence
-    that holds a page, or a double of it, holds its parents too: of a page that nobody holds, nobody holds a child.
-    Who is held is on the device, and so are the parents of what is there; `num_on_device` children are.
-    `released` is a stamp of when its last holder gave it back, 0 while it is held; at `expires`, if its priority is for
-    `duration_s` only, it has the default one. `hash` names it in events. `salt` is that of a text's first page.
+    `holders` sequences read this page; `duplicates` are pages to which other sequences wrote the same content. A
+    sequence that holds a page, or a duplicate of it, holds its ancestors too. So an unheld page has no held children.
+    Held pages are on the device, and so is the parent of every page on the device; `num_on_device` counts such
+    children.
+
+    `released` is the stamp of the last release, 0 while the page is held. Its priority falls to the default at the time
+    `expires`, `duration_s` after the release (None: never). `hash` names the page in events.
     """
 
     __slots__ = (
         "children",
-        "doubles",
+        "duplicates",
         "duration_s",
         "expires",
         "hash",
@@ -58,7 +59,7 @@ class CachedPage:
         self.keys: list[Key] = []
         self.children: list[CachedPage] = []
         self.holders = 0
-        self.doubles: list[int] = []
+        self.duplicates: list[int] = []
         self.priority = DEFAULT_PRIORITY
         self.duration_s: float | None = None
         self.expires: float | None = None
@@ -69,66 +70,65 @@ class CachedPage:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether nothing is cached after it where it is: what is there could not be found without it."""
+        """Whether no page after it is cached in its tier, so that it may be evicted."""
         return not self.children if self.is_on_host else not self.num_on_device
 
     def child(self, tokens: Tokens, salt: int = 0) -> CachedPage | None:
-        """The child of exactly these tokens."""
+        """The child of exactly these tokens, if there is one."""
         key = salt, tokens
-        place = bisect_left(self.keys, key)
-        return self.children[place] if place < len(self.keys) and self.keys[place] == key else None
+        index = bisect_left(self.keys, key)
+        return self.children[index] if index < len(self.keys) and self.keys[index] == key else None
 
     def nearest(self, tokens: Tokens, salt: int = 0) -> tuple[CachedPage | None, int]:
-        """A child that begins like `tokens` for as long as any does, and for how many tokens; None and 0 if none
-        does."""
+        """The child with the longest common prefix with `tokens`, and the length of this prefix; None and 0 if no child
+        has one."""
         best, longest = None, 0
-        place = bisect_left(self.keys, (salt, tokens))
-        for near in range(max(place - 1, 0), min(place + 1, len(self.keys))):
-            other_salt, others = self.keys[near]
-            common = num_common(others, tokens) if other_salt == salt else 0
-            if common > longest:
-                best, longest = self.children[near], common
+        index = bisect_left(self.keys, (salt, tokens))
+        for neighbor in range(max(index - 1, 0), min(index + 1, len(self.keys))):
+            other_salt, others = self.keys[neighbor]
+            length = num_common(others, tokens) if other_salt == salt else 0
+            if length > longest:
+                best, longest = self.children[neighbor], length
         return best, longest
 
     def beginning(self, tokens: Tokens, salt: int = 0) -> CachedPage | None:
-        """The child whose tokens `tokens` begin with, and go on after. There is one at most, and it stands right before
-        the place where `tokens` would stand."""
-        place = bisect_left(self.keys, (salt, tokens))
-        if not place:
+        """The child whose tokens are a proper prefix of `tokens`; at most one is."""
+        index = bisect_left(self.keys, (salt, tokens))
+        if not index:
             return None
-        before, shorter = self.keys[place - 1]
-        return self.children[place - 1] if before == salt and shorter == tokens[: len(shorter)] else None
+        other_salt, shorter = self.keys[index - 1]  # a prefix sorts right before the longer text
+        return self.children[index - 1] if other_salt == salt and shorter == tokens[: len(shorter)] else None
 
     def add(self, number: int, tokens: Tokens, salt: int = 0) -> CachedPage:
-        """A new child, on the device."""
+        """Add a child on the device."""
         page = CachedPage(number, tokens, self, salt)
-        place = bisect_left(self.keys, (salt, tokens))
-        self.keys.insert(place, (salt, tokens))
-        self.children.insert(place, page)
+        index = bisect_left(self.keys, (salt, tokens))
+        self.keys.insert(index, (salt, tokens))
+        self.children.insert(index, page)
         self.num_on_device += 1
         return page
 
     def remove(self, page: CachedPage) -> None:
-        """Forget a child."""
-        place = bisect_left(self.keys, (page.salt, page.tokens))
-        assert self.children[place] is page
-        del self.keys[place], self.children[place]
+        """Remove a child."""
+        index = bisect_left(self.keys, (page.salt, page.tokens))
+        assert self.children[index] is page
+        del self.keys[index], self.children[index]
         self.num_on_device -= not page.is_on_host
 
     def descendants(self) -> Iterator[CachedPage]:
-        """All pages below, parents first."""
-        below = list(self.children)
-        while below:
-            page = below.pop()
-            below.extend(page.children)
+        """All pages after it, parents before children."""
+        pending = list(self.children)
+        while pending:
+            page = pending.pop()
+            pending.extend(page.children)
             yield page
 
 
-def num_common(some: Tokens, others: Tokens) -> int:
-    """How many tokens both begin with."""
-    common = 0
-    for mine, other in zip(some, others, strict=False):
-        if mine != other:
+def num_common(first: Tokens, second: Tokens) -> int:
+    """The length of the longest common prefix."""
+    length = 0
+    for token, other in zip(first, second, strict=False):
+        if token != other:
             break
-        common += 1
-    return common
+        length += 1
+    return length

@@ -1,4 +1,4 @@
-"""How many pages of keys and values there are, where memory decides."""
+"""How many pages of keys and values fit into the memory of the device and the host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft.errors import InputError
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """`free_bytes` bytes of the device are free; `is_shared`: it is the host's, in which everything else lives, too."""
+    """The free memory of the device. `is_shared`: it is the host's memory, shared with all other processes."""
 
     free_bytes: int
     is_shared: bool
@@ -19,21 +19,21 @@ class DeviceMemory:
 def pages_in_memory(
     config: ResolvedConfig, given: int | None, page_bytes: int, memory: DeviceMemory, num_draft_tokens: int
 ) -> int:
-    """How many pages of `page_bytes` bytes a config makes; `given` is the `num_pages` that its caller wrote.
-    Page 0, which only pads, counts.
+    """The number of pages, of `page_bytes` bytes each and including page 0, which only pads. `given` is the `num_pages`
+    of the caller's config.
 
-    That is the least of what `kv_memory_fraction` and `kv_max_bytes` are room for, and of `given`. With neither a
-    fraction nor `given`, it is no more than what all slots need for texts of `max_seq_len` tokens; with a fraction of
-    memory that is shared, no more than twice that (as much again for texts that have ended): the rest is others'.
-    Raises `InputError` where a request of `max_seq_len` tokens does not fit into what memory leaves.
+    It is limited by `kv_memory_fraction`, by `kv_max_bytes` and by `given`. With neither a fraction nor `given`, it is
+    also limited to the need of full slots, each with a text of `max_seq_len` tokens. With a fraction of shared memory
+    the limit is twice this need: the rest is for other processes. Raises `InputError` if a text of `max_seq_len` tokens
+    does not fit.
     """
-    rooms: dict[str, int] = {}
+    limits: dict[str, int] = {}
     if config.kv_memory_fraction is not None:
-        rooms["kv_memory_fraction"] = int(memory.free_bytes * config.kv_memory_fraction)
+        limits["kv_memory_fraction"] = int(memory.free_bytes * config.kv_memory_fraction)
     if config.kv_max_bytes is not None:
-        rooms["kv_max_bytes"] = config.kv_max_bytes
-    name = min(rooms, key=lambda name: rooms[name])
-    pages = rooms[name] // page_bytes
+        limits["kv_max_bytes"] = config.kv_max_bytes
+    name = min(limits, key=lambda name: limits[name])
+    pages = limits[name] // page_bytes
     needed = 1 + config.pages_for(config.max_seq_len, num_draft_tokens)
     if pages < min(needed, given or needed):
         of = f" of {memory.free_bytes} free bytes" if name == "kv_memory_fraction" else ""
@@ -50,8 +50,8 @@ def pages_in_memory(
 
 
 def host_pages(config: CacheConfig, page_bytes: int) -> int:
-    """How many pages `host_cache_bytes` are; none where nothing is kept to be found. Raises `InputError` where they are
-    too few for one."""
+    """The number of host pages that fit into `host_cache_bytes`; 0 without reuse. Raises `InputError` if not even one
+    fits."""
     if not (config.host_cache_bytes and config.reuse):
         return 0
     if config.host_cache_bytes < page_bytes:

@@ -1,1 +1,1 @@
-"""One iteration: the step itself, prompts, graphs of it, and what launches them."""
+"""One iteration: the step, its graphs, prompts, and the runner that launches them."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from weft.engine.device.results import StepResults
 from weft.engine.device.sampling import SlotSampling
-from weft.engine.kv.moves import Move
+from weft.engine.kv.pool import Move
 from weft.engine.runner.step import Plan
 from weft.engine.sequence import Sequence
 from weft.grammar.base import Matcher

@@ -19,7 +19,7 @@ from collections import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -30,7 +30,6 @@ from weft.engine.device.results import ResultRings, note_logprobs, note_offers
 from weft.engine.device.sampling import SlotSampling, write_tables
 from weft.engine.device.state import DecodeParts, SlotState, StepBuffers
 from weft.engine.features.processors import CapturedProcessor, CapturedProcessors, HostRows, HostWork
-from weft.engine.features.recording import Recorder
 from weft.engine.runner.graphs import StepGraphs
 from weft.engine.runner.in_flight import InFlightBatch, PromptRow, Snapshots
 from weft.engine.runner.step import (
@@ -52,6 +51,9 @@ from weft.ops.slots import RECORD_WORDS, keep_logits_
 from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime, Stream
 from weft.spec.base import PromptParts, Span
+
+if TYPE_CHECKING:
+    from weft.engine.features.flight_recorder import FlightRecorder
 
 MAX_ROWS = 64
 """The most rows of one forward, which has logits for each of them."""
@@ -129,7 +131,7 @@ class Prefill:
         max_tokens: int,
         max_rows: int,
     ) -> None:
-        self.recorder: Recorder | None = None
+        self.recorder: FlightRecorder | None = None
         self.tap: StepTap | None = None
         self.buffers = PromptBuffers(parts, max_tokens, max_rows)
         self._runtime, self._stream, self._grammar, self._parts = runtime, stream, grammar, parts

@@ -1,7 +1,7 @@
 """The model runner: launches what a schedule says.
 
-A launch waits for the device in two cases only: to capture a graph, and after a failure. A launch can also raise what
-failed earlier on its stream, so failures are collected in the batch and sorted out when it is processed.
+A launch waits for the device only for logits processors on the host, to capture a graph, and after a failure. It may
+also raise what failed earlier on its stream, so the batch collects failures, and the output processor handles them.
 
 Also here, since only the runner uses it: warm-up, the branching of beams, page moves, and the choice whether the
 grammar masks drafts.
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import abc
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,18 +24,20 @@ from weft.engine.device.results import ResultRings, note_logprobs, note_offers
 from weft.engine.device.sampling import SlotSampling
 from weft.engine.device.state import DecodeParts, SlotState
 from weft.engine.features.processors import HostRows
-from weft.engine.features.recording import Recorder
-from weft.engine.kv.moves import Move, MoveKind
+from weft.engine.kv.pool import Move, MoveKind
 from weft.engine.runner.graphs import StepGraphs
 from weft.engine.runner.in_flight import InFlightBatch, PageMoves, PromptRow, Snapshots
 from weft.engine.runner.prefill import Prefill, StepTap, host_rows, pack_parts
 from weft.engine.runner.step import NO_PROCESSORS, Guides, Plan, Processors
-from weft.engine.scheduling.schedule import Released, Schedule
+from weft.engine.scheduler.scheduler import Released, Schedule
 from weft.engine.sequence import Branching, Sequence
 from weft.grammar.base import Matcher
 from weft.guided.grammar_stream import GrammarStream
 from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime, Stream
+
+if TYPE_CHECKING:
+    from weft.engine.features.flight_recorder import FlightRecorder
 
 SHORT_PROMPT = 8
 """Tokens of the shorter prompts of a warm-up: rows of few tokens have another attention kernel."""
@@ -45,44 +48,40 @@ def bucket(rows: int, max_batch: int) -> int:
     return min(1 << (rows - 1).bit_length(), max_batch)
 
 
-@dataclass(frozen=True)
-class Decoder:
-    """What an engine decodes with: its device, streams, state and graphs."""
-
-    runtime: Runtime
-    stream: Stream
-    grammar: GrammarStream
-    parts: DecodeParts
-    graphs: StepGraphs
-    config: ResolvedConfig
-
-
 class ModelRunner:
-    """Issues the work of steps. `guidance` decides whether drafts are masked; `snapshots` are those that its launches
-    leave for the grammar."""
+    """Issues the work of steps, to `stream` and to the grammar's stream. `guidance` decides whether drafts are masked;
+    `snapshots` are those that its launches leave for the grammar."""
 
-    def __init__(self, decoder: Decoder, guidance: DraftGuidance) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        stream: Stream,
+        grammar: GrammarStream,
+        parts: DecodeParts,
+        graphs: StepGraphs,
+        config: ResolvedConfig,
+        guidance: DraftGuidance,
+    ) -> None:
+        self.runtime, self.stream, self.grammar = runtime, stream, grammar
+        self.parts, self.graphs, self.config = parts, graphs, config
         self.guidance = guidance
+        self.snapshots = Snapshots(runtime, stream, grammar)
         self.num_iterations = 0
-        self._runtime, self.stream = decoder.runtime, decoder.stream
-        self._grammar, self._parts, self.graphs = decoder.grammar, decoder.parts, decoder.graphs
-        self._config = decoder.config
-        self._rings = ResultRings(self._runtime, self.stream, self._parts.state, self._parts.outputs)
-        self.snapshots = Snapshots(self._runtime, self.stream, self._grammar)
+        self._rings = ResultRings(runtime, stream, parts.state, parts.outputs)
         self._tap: StepTap | None = None
         self._prefill = Prefill(
-            self._runtime,
-            self.stream,
-            self._grammar,
-            self._parts,
-            self.graphs,
+            runtime,
+            stream,
+            grammar,
+            parts,
+            graphs,
             self.snapshots,
             self._rings,
-            max_tokens=self._config.prefill_chunk,
-            max_rows=self._config.max_batch,
+            max_tokens=config.prefill_chunk,
+            max_rows=config.max_batch,
         )
 
-    def set_recorder(self, recorder: Recorder) -> None:
+    def set_recorder(self, recorder: FlightRecorder) -> None:
         """Let `recorder` see which sequence gets which slot."""
         self._prefill.recorder = recorder
 
@@ -136,11 +135,11 @@ class ModelRunner:
         """Launch the page moves. If that fails, the host's bookkeeping is wrong and nothing else may be launched."""
         batch.moves = moves = PageMoves(schedule.moves)
         try:
-            self.stream.launch(move_pages, self._parts, moves)
+            self.stream.launch(move_pages, self.parts, moves)
         except Exception as error:
             moves.error = error
         if moves.error is not None:
-            batch.failures.append((schedule.everyone, moves.error))
+            batch.failures.append((schedule.sequences, moves.error))
         return moves.error is None
 
     def _launch_decoding(self, batch: InFlightBatch, schedule: Schedule) -> None:
@@ -148,8 +147,8 @@ class ModelRunner:
         try:
             plan, masks_drafts = self._plan(schedule)
             for sequence in schedule.grown:
-                pages = pinned_copy(self._runtime, sequence.kv.pages, torch.int32)
-                self.stream.launch(write_pages, self._parts.state, sequence.slot, pages)
+                pages = pinned_copy(self.runtime, sequence.kv.pages, torch.int32)
+                self.stream.launch(write_pages, self.parts.state, sequence.slot, pages)
             self._branch(rows)
             self._decode(rows, plan, masks_drafts)
         except Exception as error:
@@ -164,7 +163,7 @@ class ModelRunner:
     def _plan(self, schedule: Schedule) -> tuple[Plan, bool]:
         """The plan of the iteration, and whether the grammar masks its drafts, the host's among them."""
         rows, num_drafts = schedule.decoding, schedule.num_drafts
-        batch = bucket(schedule.num_rows, self._config.max_batch)
+        batch = bucket(schedule.num_rows, self.config.max_batch)
         masks_drafts = num_drafts > 0 and self.guidance.choose((batch, num_drafts))
         is_guided = any(sequence.is_guided for sequence in rows)
         guides = self._guides(num_drafts, masks_drafts) if is_guided else Guides.NONE
@@ -174,7 +173,7 @@ class ModelRunner:
 
     def _guides(self, num_drafts: int, masks_drafts: bool) -> Guides:
         """The logits that the grammar masks in an iteration with guides."""
-        masks = masks_drafts and num_drafts > 0 and self._parts.drafter is not None
+        masks = masks_drafts and num_drafts > 0 and self.parts.drafter is not None
         return Guides.DRAFTS if masks else Guides.TARGET
 
     def _branch(self, rows: abc.Sequence[Sequence]) -> None:
@@ -190,18 +189,18 @@ class ModelRunner:
                     matchers |= {row.slot: row.matcher for row in branching.rows}
         if not branchings:
             return
-        inputs = BranchInputs.of(self._runtime, branchings, self._parts.state.page_table.shape[1])
-        self.stream.launch(branch, self._parts, inputs)
+        inputs = BranchInputs.of(self.runtime, branchings, self.parts.state.page_table.shape[1])
+        self.stream.launch(branch, self.parts, inputs)
         if matchers:
             self.snapshots.change(matchers)
 
     def _decode(self, rows: list[Sequence], plan: Plan, masks_drafts: bool) -> None:
         slots = [slot for sequence in rows for slot in _row_slots(sequence)]
-        if self._grammar.proposals is not None and plan.num_drafts:
-            self._grammar.proposals.set_guided(masks_drafts)
+        if self.grammar.proposals is not None and plan.num_drafts:
+            self.grammar.proposals.set_guided(masks_drafts)
         self.prepare(plan)
         self.graphs.send_slots(plan, slots)
-        if plan.guides or self._parts.has_proposals:
+        if plan.guides or self.parts.has_proposals:
             # After all that may fail before the graph runs, which takes the snapshot.
             self.snapshots.push(slots)
         on_host = plan.processors.on_host
@@ -211,11 +210,11 @@ class ModelRunner:
             self._tap.decode(buffers, len(slots))
         if any(sequence.request.sampling.logprobs is not None for sequence in rows):
             max_top_k = max(sequence.request.sampling.top_k for sequence in rows)
-            self.stream.launch(note_logprobs, self._parts, buffers, max_top_k)
+            self.stream.launch(note_logprobs, self.parts, buffers, max_top_k)
         for sequence in rows:
             if sequence.search is not None:
                 offers = self._rings.offer_buffers(sequence.search.num_offers)
-                self.stream.launch(note_offers, self._parts.state, buffers, offers)
+                self.stream.launch(note_offers, self.parts.state, buffers, offers)
 
     def prepare(self, plan: Plan) -> None:
         """Capture the graph of a plan, unless that was done."""
@@ -248,11 +247,11 @@ class ModelRunner:
 
         The prompts are in the slot that only pads, whose pages belong to no sequence: they leave nothing behind.
         """
-        chunk = self._config.prefill_chunk
+        chunk = self.config.prefill_chunk
         self.snapshots.drop_pending()
         self._read_padding([SHORT_PROMPT], Guides.TARGET)
         self._read_padding([chunk], Guides.NONE)
-        if self._config.max_batch > 1:
+        if self.config.max_batch > 1:
             self._read_padding([SHORT_PROMPT] * 2, Guides.TARGET)
             self._read_padding([SHORT_PROMPT, chunk - SHORT_PROMPT], Guides.NONE)
         for plan in self.ordinary_plans(speculation):
@@ -260,7 +259,7 @@ class ModelRunner:
 
     def ordinary_plans(self, speculation: Speculation) -> list[Plan]:
         """Every plan that requests without logits processors can need, each once."""
-        max_batch = self._config.max_batch
+        max_batch = self.config.max_batch
         kinds = {
             (bucket(rows, max_batch), speculation.draft_tokens(rows)) for rows in range(1, max_batch + 1)
         }
@@ -273,18 +272,18 @@ class ModelRunner:
 
     def _read_padding(self, lengths: abc.Sequence[int], guides: Guides) -> None:
         """Read prompts of these lengths together in the padding slot, and sample after them. Waits for the result."""
-        parts, prefill = self._parts, self._prefill
-        vocab_size, max_length = parts.model.config.vocab_size, self._config.max_seq_len - 1
+        parts, prefill = self.parts, self._prefill
+        vocab_size, max_length = parts.model.config.vocab_size, self.config.max_seq_len - 1
         rows = []
         for length in lengths:
             tokens = [0] * max(min(length, max_length), 1)
-            sampling = SlotSampling(self._runtime, SamplingParams(), tokens, vocab_size)
+            sampling = SlotSampling(self.runtime, SamplingParams(), tokens, vocab_size)
             rows.append(PromptRow((parts.state.dummy,), np.array(tokens, dtype=np.int64), (), sampling))
         prefill.open_rows(rows)
         shares, buffers = [(row, row.length) for row in rows], prefill.buffers
         for prompt_parts in pack_parts(shares, buffers.max_tokens, buffers.max_rows):
             plan = Plan(sum(part.ends for part in prompt_parts), 0, guides)
-            prefill.forward(prompt_parts, plan, lambda: self._grammar.push([], {}))
+            prefill.forward(prompt_parts, plan, lambda: self.grammar.push([], {}))
         self.stream.synchronize()
         for row in rows:
             if row.error is not None:

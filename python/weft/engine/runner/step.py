@@ -1,8 +1,8 @@
 """One decode iteration, top to bottom. This is the file to read.
 
 `decode_step` issues one iteration to two streams. The model's forwards, sampling and drafting go to `stream`; the
-grammar's work goes to the grammar's own stream; events order the two. Nothing in it waits. `graphs.py` captures this
-same function: in a graph, the host does nothing between its lines.
+grammar's work goes to the grammar's own stream; events order the two. It waits for nothing, except for logits
+processors on the host. `graphs.py` captures this same function: in a graph, the host does nothing between its lines.
 
 Suffixes: B rows, K drafts, T = 1 + K positions, V vocabulary, N = B * T rows of logits, H hidden size, W tokens of a
 window, X = T + W.

@@ -10,7 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from weft.engine.kv.cache import Keeping, KvManager, KvSequence, Retention, RetentionRange
+from weft.core.retention import Retention, RetentionRange
+from weft.engine.kv.cache import KvManager, KvSequence
 
 # -- The manager of pages beside plain bookkeeping: what pages hold, who may write them, which go first
 
@@ -86,7 +87,7 @@ class PagesAreWhatTheyShouldBe(RuleBasedStateMachine):
             size,
             partial_reuse=partial,
             copy_on_partial_reuse=copies,
-            keeping=Keeping(clock=lambda: self.now),
+            clock=lambda: self.now,
         )
         self.running: list[Running] = []
         self.content: dict[tuple[int, int], Text | None] = {}

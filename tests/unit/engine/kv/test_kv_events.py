@@ -6,7 +6,7 @@ import threading
 import time
 
 from support.engine.kv_pages import SIZE, asking, began
-from weft.engine.kv.cache import Keeping, KvManager
+from weft.engine.kv.cache import KvManager
 from weft.engine.kv.events import (
     Change,
     KvEvent,
@@ -15,8 +15,8 @@ from weft.engine.kv.events import (
     PagesRemoved,
     PagesStored,
     PageUpdated,
+    page_hash,
 )
-from weft.engine.kv.hashes import page_hash
 
 
 class Told:
@@ -24,7 +24,7 @@ class Told:
 
     def __init__(self, num_pages: int, num_host_pages: int = 0, size: int = 1024) -> None:
         self.log = KvEventLog(size, 64)
-        self.manager = KvManager(num_pages + 1, SIZE, keeping=Keeping(num_host_pages, log=self.log))
+        self.manager = KvManager(num_pages + 1, SIZE, num_host_pages=num_host_pages, log=self.log)
 
     def events(self) -> list[KvEvent]:
         self.log.flush()

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from support.engine.kv_pages import SIZE, TEXT, Clock, asking, began, leave, num_found
-from weft.engine.kv.cache import Keeping, KvManager, Retention, RetentionRange
+from weft.core.retention import Retention, RetentionRange
+from weft.engine.kv.cache import KvManager
 from weft.errors import InputError
 
 
@@ -78,7 +79,7 @@ def test_the_lowest_priority_goes_first() -> None:
 
 def test_a_priority_lasts_for_its_duration_after_the_last_holder() -> None:
     clock = Clock()
-    manager = KvManager(5, SIZE, keeping=Keeping(clock=clock))
+    manager = KvManager(5, SIZE, clock=clock)
     clock.now = 50
     leave(manager, [1] * 4, asking(100, 10))
     leave(manager, [2] * 4)
@@ -93,7 +94,7 @@ def test_a_priority_lasts_for_its_duration_after_the_last_holder() -> None:
 
 def test_a_priority_that_has_expired_is_the_default() -> None:
     clock = Clock()
-    manager = KvManager(4, SIZE, keeping=Keeping(clock=clock))
+    manager = KvManager(4, SIZE, clock=clock)
     leave(manager, [1] * 4, asking(100, 10))
     leave(manager, [2] * 4, asking(36))
     leave(manager, [3] * 4, asking(0, 5))
@@ -106,7 +107,7 @@ def test_a_priority_that_has_expired_is_the_default() -> None:
 
 def test_what_expired_before_it_was_held_again_stays_expired() -> None:
     clock = Clock()
-    manager = KvManager(4, SIZE, keeping=Keeping(clock=clock))
+    manager = KvManager(4, SIZE, clock=clock)
     leave(manager, [1] * 4, asking(100, 10))
     clock.now = 20
     leave(manager, [1] * 4)
@@ -117,7 +118,7 @@ def test_what_expired_before_it_was_held_again_stays_expired() -> None:
 
 def test_bookkeeping_does_not_grow_with_use() -> None:
     clock = Clock()
-    manager = KvManager(8, SIZE, keeping=Keeping(clock=clock))
+    manager = KvManager(8, SIZE, clock=clock)
     leave(manager, [1] * 4, asking(100, 10))
     leave(manager, [2] * 4, asking(100))
     for _ in range(100):

@@ -9,7 +9,8 @@ from hashlib import blake2b, sha256
 
 import pytest
 
-from weft.engine.kv.cache import Keeping, KvManager, KvSequence, Retention, RetentionRange
+from weft.core.retention import Retention, RetentionRange
+from weft.engine.kv.cache import KvManager, KvSequence
 from weft.engine.kv.events import (
     KvEventLog,
     PagesCreated,
@@ -17,7 +18,7 @@ from weft.engine.kv.events import (
     PagesStored,
     PageUpdated,
 )
-from weft.engine.kv.moves import MoveKind
+from weft.engine.kv.pool import MoveKind
 from weft.engine.kv.prefix_tree import CachedPage
 
 # -- What becomes of pages in two tiers, replayed with texts instead of pages: every rule by looking at everything
@@ -372,9 +373,15 @@ class Traffic:
             size, num_pages, num_host, draw.choice([0, 30, 35, 36]), partial=partial, copies=copies
         )
         self.log = KvEventLog(1 << 20, 99)
-        keeping = Keeping(num_host, self.replay.least, self.log, lambda: self.replay.now)
         self.manager = KvManager(
-            num_pages + 1, size, partial_reuse=partial, copy_on_partial_reuse=copies, keeping=keeping
+            num_pages + 1,
+            size,
+            partial_reuse=partial,
+            copy_on_partial_reuse=copies,
+            num_host_pages=num_host,
+            offload_min_priority=self.replay.least,
+            log=self.log,
+            clock=lambda: self.replay.now,
         )
         assert self.log.get_latest_events()[0].data == PagesCreated((num_pages, num_host))
         self.running: list[Reader] = []

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from support.engine.kv_pages import SIZE, TEXT, began
-from weft.engine.kv.cache import Keeping, KvManager, KvSequence
+from weft.engine.kv.cache import KvManager, KvSequence
 
 SALTS = [None, "a", "b", "\0a", "é"]
 
@@ -33,7 +33,7 @@ def test_salts_are_as_if_texts_had_no_token_in_common(seed: int) -> None:
     """A manager of salted texts beside one whose texts have other tokens for each salt: pages come and go alike."""
     draw = random.Random(seed)
     settings = {"partial_reuse": draw.random() < 0.7, "copy_on_partial_reuse": draw.random() < 0.5}
-    salted, apart = (KvManager(12, 3, **settings, keeping=Keeping(clock=lambda: 0.0)) for _ in range(2))
+    salted, apart = (KvManager(12, 3, **settings, clock=lambda: 0.0) for _ in range(2))
     running: list[tuple[KvSequence, KvSequence, list[int], list[int]]] = []
     for _ in range(300):
         if running and draw.random() < 0.55:

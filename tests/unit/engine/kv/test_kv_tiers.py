@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from support.engine.kv_pages import SIZE, TEXT, Clock, asking, began
-from weft.engine.kv.cache import Keeping, KvManager, Retention
-from weft.engine.kv.moves import Move, MoveKind
+from weft.core.retention import Retention
+from weft.engine.kv.cache import KvManager
+from weft.engine.kv.pool import Move, MoveKind
 
 COPY, OFFLOAD, ONBOARD = MoveKind.COPY, MoveKind.OFFLOAD, MoveKind.ONBOARD
 
 
 def manager_of(num_pages: int, num_host_pages: int, **how: object) -> KvManager:
-    return KvManager(num_pages + 1, SIZE, keeping=Keeping(num_host_pages, **how))  # type: ignore[arg-type]
+    return KvManager(num_pages + 1, SIZE, num_host_pages=num_host_pages, **how)  # type: ignore[arg-type]
 
 
 def leave(manager: KvManager, tokens: list[int], retention: Retention | None = None) -> list[int]:

@@ -1,1 +1,1 @@
-"""Beam search. A leaf: of the engine only its assembly imports it."""
+"""Beam search. Of the engine only `engine/build.py` imports it."""

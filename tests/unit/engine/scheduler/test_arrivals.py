@@ -6,8 +6,8 @@ import random
 
 from support.engine.requests import engine_request
 from weft.core import SamplingParams
-from weft.engine.scheduling.deadlines import MOST_STALE, Deadlines
-from weft.engine.scheduling.policy import FairTurns, WaitingQueue
+from weft.engine.scheduler.policy import FairTurns, WaitingQueue
+from weft.engine.scheduler.waiting import MAX_STALE, Deadlines
 from weft.engine.sequence import Sequence
 
 
@@ -67,6 +67,6 @@ def test_nothing_is_kept_of_those_who_ended() -> None:
         ended = make(deadline=1e9)
         deadlines.add(ended, 1e9)
         deadlines.forget(ended)
-        assert len(deadlines.entries) <= MOST_STALE + 3
+        assert len(deadlines.entries) <= MAX_STALE + 3
     deadlines.forget(last)
     assert not deadlines.entries

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from weft import EngineConfig
-from weft.engine.scheduling.tuner import BatchTuner, recommended_batch, recommended_tokens
+from weft.engine.scheduler.tuner import BatchTuner, recommended_batch, recommended_tokens
 from weft.engine.stats import Limits
 
 CONFIG = EngineConfig(max_batch=2048, max_num_tokens=16384, page_size=16, tuning_window=3)

@@ -8,7 +8,7 @@ import pytest
 
 from support.engine.requests import engine_request
 from weft import SamplingParams
-from weft.engine.scheduling.policy import FairTurns, WaitingQueue
+from weft.engine.scheduler.policy import FairTurns, WaitingQueue
 from weft.engine.sequence import Sequence
 
 _numbers = iter(range(1, 10**9))
@@ -60,7 +60,7 @@ def test_one_client_is_served_in_the_order_of_arrival(client: int | None) -> Non
             served += line.serve(rng.randint(0, min(3, len(line.queue))))
     served += line.serve(len(line.queue))
     assert served == came
-    assert not line.turns._lines
+    assert not line.turns._clients
 
 
 def test_who_comes_late_does_not_wait_for_all_of_another() -> None:
@@ -99,11 +99,11 @@ def test_nothing_is_kept_of_clients_that_are_gone() -> None:
     for client in range(1000):
         line.come(client)
         line.serve()
-    assert not line.turns._lines
+    assert not line.turns._clients
     (request,) = line.come(5)
     line.leave(request)
     line.turns.forget(request)  # again: an end after an admission
-    assert not line.turns._lines
+    assert not line.turns._clients
 
 
 def test_a_preempted_request_keeps_its_place() -> None:

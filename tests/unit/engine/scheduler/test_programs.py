@@ -12,9 +12,9 @@ import pytest
 from support.engine.requests import engine_request
 from weft import CapacityError, SamplingParams
 from weft.core.beam_params import BeamParams
-from weft.engine.scheduling.policy import FairTurns
-from weft.engine.scheduling.programs import Programs
-from weft.engine.scheduling.waiting import Waiting
+from weft.engine.scheduler.policy import FairTurns
+from weft.engine.scheduler.programs import Programs
+from weft.engine.scheduler.waiting import Waiting
 from weft.engine.sequence import Sequence
 from weft.grammar.base import CompiledGuide, Matcher, Opening
 from weft.grammar.starts import OpensAhead, StartedGuide, Starts
@@ -334,9 +334,9 @@ def test_a_start_whose_request_has_ended_is_taken_when_it_is_over() -> None:
     waiting.forget(request)
     assert not waiting.unready and waiting.programs.orphans
     future.set_result(start())
-    assert waiting.has_compiled
+    assert waiting.can_collect
     assert waiting.collect() == []
-    assert not waiting.has_compiled and not waiting.programs.orphans
+    assert not waiting.can_collect and not waiting.programs.orphans
 
 
 def test_what_was_compiled_for_nobody_is_let_go() -> None:

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from weft.engine.kv.sight import Sight
+from weft.engine.kv.attention_span import AttentionSpan
 from weft.ops.attention import NO_WINDOW, Window
 
 
@@ -21,8 +21,8 @@ def test_pages_that_no_query_sees(sizes: tuple[int, ...], sinks: int, page: int)
     windows = [Window(size, sinks) for size in sizes if size > sinks]
     if not windows:
         return
-    sight = Sight.of(windows)
-    assert sight is not None
+    span = AttentionSpan.of(windows)
+    assert span is not None
     for position in range(40):
         queries = range(position, position + 30)  # those that come later see less
         seen = {
@@ -30,12 +30,12 @@ def test_pages_that_no_query_sees(sizes: tuple[int, ...], sinks: int, page: int)
             for window, query, key in product(windows, queries, range(position + 1))
             if sees(window, query, key)
         }
-        hidden = sight.hidden(position, page)
+        hidden = span.hidden(position, page)
         assert {*hidden} == {*range(position // page + 1)} - seen
-        assert position < sight.hides(hidden.stop, page), "the next page is still seen"
-        assert hidden.stop in sight.hidden(sight.hides(hidden.stop, page), page)
+        assert position < span.hides(hidden.stop, page), "the next page is still seen"
+        assert hidden.stop in span.hidden(span.hides(hidden.stop, page), page)
 
 
 def test_a_layer_that_sees_all_keeps_all() -> None:
-    assert Sight.of([Window(8), NO_WINDOW]) is None
-    assert Sight.of([Window(8, 2), Window(32, 2)]) == Sight(2, 30)
+    assert AttentionSpan.of([Window(8), NO_WINDOW]) is None
+    assert AttentionSpan.of([Window(8, 2), Window(32, 2)]) == AttentionSpan(2, 30)

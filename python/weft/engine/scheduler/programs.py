@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from weft.core.request import FieldNames
-from weft.engine.scheduling.policy import FairTurns, WaitingQueue
+from weft.engine.scheduler.policy import FairTurns, WaitingQueue
 from weft.engine.sequence import Sequence
 from weft.errors import CapacityError
 from weft.grammar.base import Matcher

@@ -10,8 +10,7 @@ import pytest
 from support.engine.requests import engine_request
 from weft import SamplingParams
 from weft.engine.kv.cache import KvSequence
-from weft.engine.scheduling.policy import FairTurns, WaitingQueue
-from weft.engine.scheduling.shares import next_to_run, who_yields
+from weft.engine.scheduler.policy import FairTurns, WaitingQueue, choose_yielding, next_to_run
 from weft.engine.sequence import Sequence, Stage
 
 ADA, BOB, EVE = 1, 2, 3
@@ -63,7 +62,7 @@ class Floor:
         if not len(self.queue) or len(self.running) < self.slots:
             return []
         newcomer = next_to_run(self.queue, self.turns, self.running, self.slots)
-        gone = who_yields(newcomer, self.queue, self.turns, self.running, self.slots)
+        gone = choose_yielding(newcomer, self.queue, self.turns, self.running, self.slots)
         for each in gone:
             self.running.remove(each)
             each.move(Stage.QUEUED)

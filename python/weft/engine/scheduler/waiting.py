@@ -1,28 +1,72 @@
-"""Waiting requests: for a guide to be compiled, for a program to start, or for a slot and pages; and their clocks."""
+"""Sequences without a slot: they wait for their guide, for their program's start, or for a slot and pages."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
+from heapq import heapify, heappop, heappush
 
 from weft.core.awake import AwakeWatch
-from weft.engine.scheduling.deadlines import Deadlines
-from weft.engine.scheduling.policy import FairTurns, WaitingQueue
-from weft.engine.scheduling.programs import Failures, Programs
+from weft.engine.scheduler.policy import FairTurns, WaitingQueue
+from weft.engine.scheduler.programs import Failures, Programs
 from weft.engine.sequence import Sequence, Stage
 from weft.grammar.base import CompiledGuide
 from weft.grammar.starts import StartedGuide
 
+MAX_STALE = 64
+"""How many stale entries a heap of deadlines may have, in excess of the live ones, before all are dropped."""
+
+
+class Deadlines:
+    """The sequences that have a deadline, waiting or running. `entries` is a heap of deadlines, numbers and sequences,
+    some of which have ended. The next deadline is found in a time that does not grow with the sequences."""
+
+    def __init__(self) -> None:
+        self._live: set[Sequence] = set()
+        self.entries: list[tuple[float, int, Sequence]] = []
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def add(self, sequence: Sequence, deadline: float) -> None:
+        """Watch a sequence until its `deadline`."""
+        self._live.add(sequence)
+        heappush(self.entries, (deadline, next(self._numbers), sequence))
+
+    def forget(self, sequence: Sequence) -> None:
+        """Stop watching a sequence, if it is watched."""
+        if sequence not in self._live:
+            return
+        self._live.remove(sequence)
+        if not self._live or len(self.entries) > 2 * len(self._live) + MAX_STALE:
+            self.entries = [entry for entry in self.entries if entry[2] in self._live]
+            heapify(self.entries)
+
+    @property
+    def first(self) -> float | None:
+        """The next deadline; None if there is none."""
+        while self.entries and self.entries[0][2] not in self._live:
+            heappop(self.entries)
+        return self.entries[0][0] if self.entries else None
+
+    def late(self, now: float) -> list[Sequence]:
+        """Take the sequences whose deadline has passed at the time `now`, in the order of their deadlines."""
+        late = []
+        while (first := self.first) is not None and first <= now:
+            late.append(heappop(self.entries)[2])
+        return late
+
 
 class Waiting:
-    """Requests without a slot, and the clocks of all. `max_idle_s`: how long one may wait that was preempted for want
-    of pages.
+    """Sequences without a slot. Those in the `queue` wait for a slot and pages. Those that are `unready` wait for their
+    guide to be compiled, or for their program to start. Other threads add compiled guides to `compiled`.
 
-    In the `queue` are those that could have a slot now; those that are `unready` wait for their guide, which may be
-    among the `compiled`, or for its program. `deadlines` are of all, `preempted` since when.
-    """
+    It also keeps the clocks of all sequences: their `deadlines`, and how long the `preempted` ones have waited. One
+    that was preempted for lack of pages may wait `max_idle_s` seconds."""
 
     def __init__(self, max_idle_s: float, turns: FairTurns, programs: Programs) -> None:
         self._max_idle_s = max_idle_s
@@ -31,7 +75,7 @@ class Waiting:
         self.queue = WaitingQueue(turns)
         self.unready: dict[Sequence, None] = {}
         self._compiling: dict[Future[CompiledGuide], dict[Sequence, None]] = {}
-        self.compiled: deque[Future[CompiledGuide]] = deque()  # other threads add to it
+        self.compiled: deque[Future[CompiledGuide]] = deque()
         self.deadlines = Deadlines()
         self.preempted: dict[Sequence, AwakeWatch | None] = {}
 
@@ -39,24 +83,22 @@ class Waiting:
         yield from self.queue
         yield from self.unready
 
-    @property
-    def next_deadline(self) -> float | None:
-        """The first moment, of `time.perf_counter`, at which some request must end; None without one."""
-        return self.deadlines.first
+    def __len__(self) -> int:
+        return len(self.queue) + len(self.unready)
 
     @property
-    def has_compiled(self) -> bool:
-        """Whether `collect` would find something."""
+    def can_collect(self) -> bool:
+        """Whether `collect` would make progress."""
         return bool(self.compiled) or self.programs.has_news
 
     @property
     def has_late(self) -> bool:
-        """Whether somebody's time is up."""
+        """Whether a deadline has passed."""
         first = self.deadlines.first
         return first is not None and first <= time.perf_counter()
 
     def add(self, sequence: Sequence) -> None:
-        """A new request."""
+        """Add a new sequence."""
         if sequence.deadline is not None:
             self.deadlines.add(sequence, sequence.deadline)
         self.turns.take(sequence)
@@ -66,18 +108,18 @@ class Waiting:
         assert sequence.guide is not None
         self.unready[sequence] = None
         compiling = sequence.guide.compiling
-        alike = self._compiling.setdefault(compiling, {})
-        alike[sequence] = None
-        if len(alike) == 1:
+        waiting = self._compiling.setdefault(compiling, {})
+        waiting[sequence] = None
+        if len(waiting) == 1:
             compiling.add_done_callback(self.compiled.append)
 
     def add_again(self, sequence: Sequence, yields: bool = False) -> None:
-        """A request that was preempted. One that `yields` its slot to another client may wait as long as it takes."""
+        """Queue a preempted sequence. One that `yields` its slot to another client may wait without limit."""
         self.preempted[sequence] = None if yields else AwakeWatch()
         self.queue.add(sequence)
 
     def admit(self, sequence: Sequence) -> bool:
-        """The request got what it waited for; whether for the first time."""
+        """Remove a sequence that got a slot and pages. Returns whether it is admitted for the first time."""
         self.queue.remove(sequence)
         self.turns.admit(sequence)
         if _has_program(sequence):
@@ -87,7 +129,7 @@ class Waiting:
         return is_new
 
     def forget(self, sequence: Sequence) -> None:
-        """The request ends, wherever it is."""
+        """Forget a sequence that ends, in any stage."""
         if sequence.stage is Stage.COMPILING:
             self._stop_compiling(sequence)
         elif sequence.stage is Stage.QUEUED and sequence in self.queue:
@@ -101,14 +143,15 @@ class Waiting:
         self.preempted.pop(sequence, None)
 
     def collect(self) -> Failures:
-        """Queue the requests whose guide is compiled, and whose program has started; those that failed, and why."""
+        """Queue the sequences whose guide is compiled, and whose program has started. Returns those that failed, with
+        their errors."""
         failed: Failures = []
         while self.compiled:
             compiling = self.compiled.popleft()
             error = compiling.exception()
             for sequence in list(self._compiling.get(compiling, ())):
                 assert sequence.guide is not None
-                sequence.output.stats.note_guide_ready()  # where its own callback was not called yet
+                sequence.output.stats.note_guide_ready()  # its own callback may not have run yet
                 if error is not None:
                     failed.append((sequence, error))
                     continue
@@ -134,18 +177,19 @@ class Waiting:
     def _stop_compiling(self, sequence: Sequence) -> None:
         assert sequence.guide is not None
         compiling = sequence.guide.compiling
-        alike = self._compiling.get(compiling)
-        if alike is not None:
-            alike.pop(sequence, None)
-            if not alike:
+        waiting = self._compiling.get(compiling)
+        if waiting is not None:
+            waiting.pop(sequence, None)
+            if not waiting:
                 del self._compiling[compiling]
 
     def late(self) -> list[Sequence]:
-        """Those whose time is up."""
+        """The sequences whose deadline has passed, or that have waited too long since they were preempted."""
         late = self.deadlines.late(time.perf_counter())
-        clocks = self.preempted.items()
         idle = [
-            sequence for sequence, waits in clocks if waits is not None and waits.seconds > self._max_idle_s
+            sequence
+            for sequence, watch in self.preempted.items()
+            if watch is not None and watch.seconds > self._max_idle_s
         ]
         return late + [sequence for sequence in idle if sequence not in late]
 

@@ -1,0 +1,501 @@
+"""The output processor: it reads batches, commits their tokens to sequences, and ends sequences.
+
+Batches are read in the order of their launches. A token is committed only after the sequence's matcher has accepted it.
+A failure of one sequence ends that sequence alone: the others' tokens are already committed on the device.
+
+A matcher may also edit the end of the text (`splice` of `csrc/include/weft/matcher.h`). The device knows nothing of
+that: tokens in flight for the sequence are dropped, and it reads its text again, like a preempted one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import abc, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from weft.core import SAMPLED, SPLICED, FinishReason, Output, OutputStats, TokenLogprob
+from weft.core.request import NOTHING
+from weft.engine.device.results import StepResults
+from weft.engine.runner.in_flight import InFlightBatch
+from weft.engine.runner.runner import ModelRunner
+from weft.engine.scheduler.scheduler import Scheduler
+from weft.engine.scheduler.waiting import Waiting
+from weft.engine.sequence import Sequence, Stage
+from weft.engine.stats import StepRecord
+from weft.errors import DeadEndError, GuideError, GuideStateError, InputError, RequestError
+from weft.guided.state import GuidedState, Splice
+from weft.runtime.interface import Runtime
+
+if TYPE_CHECKING:
+    from weft.engine.features.flight_recorder import FlightRecorder
+
+CommitSearch = Callable[[Sequence, StepResults], FinishReason | None]
+"""Commits an iteration of a beam search; returns why the search ends, if it does."""
+
+DraftedBy = Callable[[Sequence, int], abc.Sequence[str]]
+"""Names the drafter of each of the next accepted tokens of an answer; the second argument is their number."""
+
+
+class OutputProcessor:
+    """Reads the batches `in_flight`, at most two. `num_finished` sequences have ended so far; `recorder` is notified of
+    those that failed."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        scheduler: Scheduler,
+        runner: ModelRunner,
+        state: GuidedState,
+        end_tokens: frozenset[int],
+        commit_search: CommitSearch,
+        drafted_by: DraftedBy,
+    ) -> None:
+        self.in_flight: deque[InFlightBatch] = deque()
+        self.num_finished = 0
+        self.recorder: FlightRecorder | None = None
+        self._runtime, self._scheduler = runtime, scheduler
+        self._runner, self._state, self._end_tokens = runner, state, end_tokens
+        self._commit_search, self._drafted_by = commit_search, drafted_by
+        self._last_read = 0.0
+
+    # -- a step
+
+    def begin(self, waiting: Waiting) -> None:
+        """Before a step, end sequences whose deadline has passed or whose guide failed, and raise failures in flight
+        now: a later launch would be blamed for them."""
+        if waiting.deadlines.entries or waiting.preempted:
+            for sequence in waiting.late():
+                self.finish(sequence, "timeout")
+        if waiting.unready or waiting.compiled or waiting.programs.orphans:
+            for sequence, error in waiting.collect():
+                self.finish(sequence, "error", error)
+        try:
+            self._runtime.check()
+        except Exception as error:
+            self._fail(self._sequences_in_flight(), error)
+
+    def process(self, batch: InFlightBatch, record: StepRecord, keep: int) -> None:
+        """Take a batch that was launched, and read the batches in flight except the last `keep`."""
+        for sequence, error in batch.unopened:
+            self._fail([sequence], error)
+        for sequences, error in batch.failures:
+            self._fail_launch(sequences, error, record)
+        if batch.moves is not None:
+            self._check_moves(batch)
+        if batch.is_launched:
+            self.in_flight.append(batch)
+        self.drain(record, keep if batch.is_launched else 0)
+
+    def drain(self, record: StepRecord, keep: int = 0) -> None:
+        """Read the batches in flight except the last `keep`."""
+        while len(self.in_flight) > keep:
+            self._read(record)
+
+    # -- a batch
+
+    def _read(self, record: StepRecord) -> None:
+        """Wait for the oldest batch, and commit its tokens."""
+        batch = self.in_flight.popleft()
+        assert batch.results is not None
+        waiting_since = time.perf_counter()
+        try:
+            results = batch.results.wait()
+            self._runtime.check()
+        except Exception as error:
+            self._fail_batch(batch, error)
+            return
+        if batch.moves is not None:
+            self._check_moves(batch)
+        now = time.perf_counter()
+        # Without drafts the commit of an iteration may still be due, which must accept its tokens first.
+        self._state.commit_owed(batch.epoch)
+        record.model_s += now - waiting_since
+        seconds, self._last_read = now - max(batch.began, self._last_read), now
+        self._observe(batch, results, seconds)
+        for sequence in (*batch.first, *batch.reading):
+            failure = batch.prompts[sequence].error
+            if failure is not None and sequence.stage is not Stage.FINISHED:
+                self.finish(sequence, "error", failure)
+        for sequence in batch.first:
+            if sequence.stage is not Stage.FINISHED:
+                if not sequence.resumed_at:
+                    sequence.output.stats.reused_tokens = batch.prompts[sequence].first
+                self._commit(sequence, results, record)
+        for sequence in batch.decoding:
+            if sequence.stage is not Stage.FINISHED and not sequence.is_spliced:
+                self._commit_iteration(sequence, results, record)
+        self._retire(batch)
+
+    def _observe(self, batch: InFlightBatch, results: StepResults, seconds: float) -> None:
+        """Tell the runner's guidance how long an iteration with guided drafts took, and how many tokens it gave."""
+        plan = batch.plan
+        if plan is not None and plan.guides and plan.num_drafts:
+            guided = [r for r in batch.decoding if r.is_guided and r.stage is not Stage.FINISHED]
+            num_tokens = sum(results.verified[sequence.slot][0] + 1 for sequence in guided)
+            size = plan.batch, plan.num_drafts
+            self._runner.guidance.observe(size, batch.masks_drafts, seconds, num_tokens)
+
+    def _commit_iteration(self, sequence: Sequence, results: StepResults, record: StepRecord) -> None:
+        stats = sequence.output.stats
+        stats.iterations += 1
+        iterations, tokens = stats.drafted_iterations, stats.drafted_tokens
+        proposed, accepted = stats.proposed_drafts, stats.accepted_drafts
+        self._commit(sequence, results, record)
+        record.speculating += stats.drafted_iterations - iterations
+        record.speculated_tokens += stats.drafted_tokens - tokens
+        record.proposed_drafts += stats.proposed_drafts - proposed
+        record.accepted_drafts += stats.accepted_drafts - accepted
+
+    def _commit(self, sequence: Sequence, results: StepResults, record: StepRecord) -> None:
+        """Append the committed tokens to a sequence, and end it if they do."""
+        output = sequence.output
+        num_before = len(output.token_ids)
+        try:
+            reason = self._append(sequence, results)
+        except Exception as error:  # any failure ends this sequence alone
+            self.finish(sequence, "error", error)
+            return
+        num_tokens = len(output.token_ids)
+        has_more = num_tokens > num_before or sequence.search is not None
+        record.generated_tokens += num_tokens - num_before if sequence.search is None else 1
+        if has_more:
+            output.stats.note_tokens(self._last_read, record.number)
+        if num_tokens >= sequence.next_cache_at and not sequence.is_spliced:
+            self._scheduler.capacity.cache(sequence)
+        if reason is not None:
+            self.finish(sequence, reason)
+        elif sequence.is_streaming:
+            sequence.report()
+
+    def _append(self, sequence: Sequence, results: StepResults) -> FinishReason | None:
+        """Append the tokens to the answer. Returns why it ends, if it does."""
+        if sequence.search is not None:
+            return self._commit_search(sequence, results)
+        grammar = self._state if sequence.is_guided else None
+        if sequence.is_plain and commit_plainly(
+            sequence, results, self._end_tokens, grammar, self._drafted_by
+        ):
+            return None
+        if grammar is not None and grammar.num_failed:
+            splice = self._splice_of(sequence, results)
+            if splice is not None:
+                reason = commit_splice(sequence, results, splice, self._end_tokens, self._drafted_by)
+                if reason is None:
+                    self._scheduler.splice(sequence)
+                sequence.is_spliced = True  # also at its end: the device does not hold what the program put
+                return reason
+        return commit(sequence, results, self._end_tokens, grammar, self._drafted_by)
+
+    def _splice_of(self, sequence: Sequence, results: StepResults) -> Splice | None:
+        """Where the iteration is the one in which the request's matcher wrote the end of its text anew."""
+        splice = self._state.splice(sequence.slot)
+        before = len(sequence.output.token_ids) - sequence.resumed_at
+        return splice if splice and splice.committed <= before + results.count(sequence.slot) + 1 else None
+
+    def _retire(self, batch: InFlightBatch) -> None:
+        left = batch.end()
+        if left:
+            self._scheduler.retire(left)
+
+    # -- ends
+
+    def finish(self, sequence: Sequence, reason: FinishReason, error: BaseException | None = None) -> None:
+        """End a sequence, in any stage. Unless a batch in flight names it, it gives back what it holds."""
+        error = _as_request_error(error, sequence.stage)
+        had_slot = sequence.is_active
+        if had_slot and sequence.is_guided and sequence.search is None:
+            is_whole = reason == "stop" and sequence.output.stopped_by is None
+            sequence.output.stats.guided_valid = is_whole and self._state.is_terminated(sequence.slot)
+        _note_best(sequence.output)
+        self._scheduler.remove(sequence)
+        if not had_slot or sequence.has_program:
+            _note_program(sequence)
+        self.num_finished += 1
+        sequence.finish(reason, error)
+        if not sequence.in_flight:
+            sequence.let_go()
+        if error is not None and self.recorder is not None:
+            self.recorder.failed(sequence)
+
+    def _fail(self, sequences: abc.Sequence[Sequence], error: BaseException) -> None:
+        """End with an error those of `sequences` that have not ended."""
+        for sequence in sequences:
+            if not sequence.is_finished:
+                self.finish(sequence, "error", error)
+
+    def _sequences_in_flight(self) -> list[Sequence]:
+        """The sequences of all batches in flight. One in two batches appears twice."""
+        return [sequence for batch in self.in_flight for sequence in batch.sequences]
+
+    def _fail_batch(self, batch: InFlightBatch, error: BaseException) -> None:
+        """Fail all sequences of a batch, and those of later batches if the device can't go on."""
+        self._fail(batch.sequences, error)
+        try:
+            self._runtime.synchronize()
+        except Exception as later:
+            self._fail(self._sequences_in_flight(), later)
+        self._check_moves(batch)
+        self._runner.snapshots.drop_pending()
+        self._state.forget_owed(batch.epoch)
+        self._retire(batch)
+
+    def _check_moves(self, batch: InFlightBatch) -> None:
+        """If page moves failed, fail all running sequences and drop the cache: pages don't hold what they should."""
+        error = batch.moves.error if batch.moves is not None else None
+        if error is not None:
+            self._fail([*self._scheduler.running], error)
+            self._scheduler.capacity.kv.forget()
+
+    def _fail_launch(
+        self, sequences: abc.Sequence[Sequence], error: BaseException, record: StepRecord
+    ) -> None:
+        """Fail the sequences of a failed launch, and those in flight: a launch also raises what failed there."""
+        self._fail(self._sequences_in_flight(), error)
+        self._fail(sequences, error)
+        self.drain(record)
+        self._runner.snapshots.drop_pending()
+
+
+def _as_request_error(error: BaseException | None, stage: Stage) -> RequestError | InputError | None:
+    if error is None or isinstance(error, RequestError | InputError):
+        return error
+    kind = GuideError if stage is Stage.COMPILING else RequestError
+    wrapped = kind(f"{type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _note_best(output: Output) -> None:
+    """Give the output the tensors that were gathered for the best answer of a beam search."""
+    if output.hypotheses:
+        best = output.hypotheses[0]
+        output.generation_logits = best.generation_logits
+        output.additional |= best.additional
+
+
+def _note_program(sequence: Sequence) -> None:
+    """What a program leaves, if the request's guide is one that has begun. Work in flight may be ahead of the
+    answer."""
+    if sequence.guide is None or sequence.guide.matcher is None:
+        return
+    from weft.aici.report import program_report  # few requests need it
+
+    report = program_report(sequence.guide.matcher, len(sequence.output.token_ids))
+    if report is not None:
+        sequence.output.program_log, sequence.output.program_variables = report
+
+
+# -- committing the tokens of an iteration
+
+
+def commit_plainly(
+    sequence: Sequence,
+    results: StepResults,
+    end_tokens: frozenset[int],
+    grammar: GuidedState | None,
+    drafted_by: DraftedBy,
+) -> bool:
+    """The fast path of `commit`: append all tokens of the iteration, if none ends the answer and no matcher has failed.
+    Returns False, and changes nothing, in all other cases."""
+    output, end_ids = sequence.output, sequence.request.end_ids
+    count, *tokens = results.verified[sequence.slot]
+    del tokens[count + 1 :]
+    num_tokens = len(output.token_ids) + count + 1
+    ends = end_tokens if end_ids is None else end_ids
+    if num_tokens >= sequence.max_new_tokens or not ends.isdisjoint(tokens) or min(tokens) < 0:
+        return False
+    if grammar is not None and not _is_accepted(sequence, grammar, num_tokens):
+        return False
+    if count:
+        output.origins += drafted_by(sequence, count)
+    output.origins.append(SAMPLED)
+    output.token_ids += tokens
+    if results.num_proposed and (proposed := results.num_proposed[sequence.slot]):
+        count_drafts(output.stats, proposed, count, count + 1)
+    return True
+
+
+def commit(
+    sequence: Sequence,
+    results: StepResults,
+    end_tokens: frozenset[int],
+    grammar: GuidedState | None,
+    drafted_by: DraftedBy,
+) -> FinishReason | None:
+    """Append the iteration's tokens to the answer. Returns why it ends, if it does.
+
+    `grammar` is the grammar's state if the sequence is guided. Raises `RequestError` for a failure that ends the
+    sequence; no token of the iteration is given out then.
+    """
+    slot = sequence.slot
+    output = sequence.output
+    if sequence.processor is not None:
+        sequence.processor.check()
+    num_accepted, tokens = results.count(slot), results.tokens(slot)
+    # A negative token means that none could be sampled at its position.
+    num_sampled = next((i for i, token in enumerate(tokens) if token < 0), len(tokens))
+    kept, reason = cut(sequence, tokens[:num_sampled], end_tokens)
+    if num_sampled < len(tokens) and reason is None:
+        raise nothing_left(sequence, grammar)
+    if grammar is not None:
+        check_grammar(sequence, grammar, len(kept), is_last=reason is not None)
+    num_drafted = min(num_accepted, len(kept))
+    output.origins += drafted_by(sequence, num_drafted)
+    output.origins += [SAMPLED] * (len(kept) - num_drafted)
+    output.token_ids += kept
+    proposed = results.proposed(slot)
+    if proposed:
+        # Drafts beyond the answer's end can be neither right nor wrong.
+        num_verified = proposed if reason is None else min(proposed, len(kept))
+        count_drafts(output.stats, num_verified, num_drafted, len(kept))
+    if output.logprobs is not None:
+        output.logprobs += results.logprobs(slot, len(kept), sequence.request.sampling.logprobs or 0)
+    if sequence.request.gather is not NOTHING:
+        sequence.gathered.add(output, results.outputs(slot, sequence.request.gather, len(kept)))
+    return reason
+
+
+def _is_accepted(sequence: Sequence, grammar: GuidedState, num_tokens: int) -> bool:
+    """Whether the matcher accepted the first `num_tokens` tokens of the answer, and no matcher has failed. With another
+    iteration in flight it may be ahead."""
+    ahead = grammar.committed(sequence.slot) + sequence.resumed_at - num_tokens
+    return (ahead == 0 or (ahead > 0 and sequence.in_flight > 1)) and not grammar.num_failed
+
+
+def count_drafts(stats: OutputStats, proposed: int, accepted: int, num_tokens: int) -> None:
+    """Count an iteration that verified `proposed` drafts, of which the first `accepted` are in the answer, and that
+    added `num_tokens` tokens."""
+    stats.drafted_iterations += 1
+    stats.drafted_tokens += num_tokens
+    stats.proposed_drafts += proposed
+    stats.accepted_drafts += accepted
+
+
+def cut(
+    sequence: Sequence, tokens: list[int], end_tokens: frozenset[int]
+) -> tuple[list[int], FinishReason | None]:
+    """Cut the next tokens at the answer's end. Returns those that belong to it, and why it ends, if it does."""
+    request, output, max_tokens = sequence.request, sequence.output, sequence.max_new_tokens
+    if request.end_ids is not None:
+        end_tokens = request.end_ids
+    num_to_end = next((i for i, token in enumerate(tokens, 1) if token in end_tokens), len(tokens))
+    if request.only_given and request.given:
+        max_tokens = min(max_tokens, departure(request.given_ids, len(output.token_ids), tokens))
+    kept = tokens[: min(num_to_end, max_tokens - len(output.token_ids))]
+    num_to_stop = find_stop(sequence, kept, end_tokens)
+    if num_to_stop is not None:
+        return kept[:num_to_stop], "stop"
+    if kept and kept[-1] in end_tokens:
+        return kept, "stop"
+    return kept, "length" if len(output.token_ids) + len(kept) == max_tokens else None
+
+
+def departure(given: abc.Sequence[int], num_before: int, tokens: abc.Sequence[int]) -> int:
+    """The length of an answer that ends with its first token that differs from `given`, or that follows it. `tokens`
+    come after the answer's first `num_before` tokens."""
+    for number, token in enumerate(tokens, num_before):
+        if number >= len(given) or token != given[number]:
+            return number + 1
+    return num_before + len(tokens) + 1
+
+
+def find_stop(sequence: Sequence, tokens: list[int], end_tokens: frozenset[int]) -> int | None:
+    """The number of `tokens` up to a stop word or stop token; None without one. End tokens are not stop tokens."""
+    sampling, output, words = sequence.request.sampling, sequence.output, sequence.stop_words
+    if words is None and not sampling.stop_token_ids:
+        return None
+    for i, token in enumerate(tokens, 1):
+        is_long_enough = len(output.token_ids) + i > sampling.min_tokens
+        word = words.feed(token) if words is not None else None  # also before `min_tokens`: words span tokens
+        stop = token if token in sampling.stop_token_ids and token not in end_tokens else word
+        if is_long_enough and stop is not None:
+            output.stopped_by = stop
+            return i
+    return None
+
+
+def check_grammar(sequence: Sequence, grammar: GuidedState, num_new: int, is_last: bool) -> None:
+    """Raise `GuideStateError` unless the matcher accepted the next `num_new` tokens. Failures after the answer's last
+    token don't count: without drafts they would not have happened."""
+    accepted = grammar.committed(sequence.slot)
+    expected = len(sequence.output.token_ids) + num_new - sequence.resumed_at
+    # With another iteration in flight the matcher may be ahead.
+    may_be_ahead = sequence.in_flight > 1
+    if accepted >= expected and (is_last or may_be_ahead):
+        return
+    if accepted == expected and not grammar.num_failed:
+        return
+    status, message = grammar.status(sequence.slot)
+    if status:
+        raise GuideStateError(message)
+    if accepted != expected:
+        raise GuideStateError(
+            f"the grammar accepted {accepted} tokens of {expected}; nothing more is given out. "
+            "A matcher of your own may end at the model's end tokens alone"
+        )
+
+
+def nothing_left(sequence: Sequence, grammar: GuidedState | None) -> RequestError:
+    """The error for a position at which no token could be sampled."""
+    place = f"token {len(sequence.output.token_ids) + 1}"
+    forbidding = [*(["the guide"] if grammar is not None else []), *sequence.request.forbidding]
+    status, message = grammar.status(sequence.slot) if grammar is not None else ("", "")
+    if status not in ("", "refused"):
+        return GuideStateError(message)
+    if forbidding:
+        verb = "forbids every one" if len(forbidding) == 1 else "forbid every one together"
+        kind = DeadEndError if grammar is None else GuideStateError
+        return kind(
+            f"no token is left for {place} or one soon after: {' and '.join(forbidding)} {verb}; "
+            "allow more tokens, or another guide"
+        )
+    return RequestError(f"the model's logits for {place} or one soon after are all NaN or -inf")
+
+
+# -- edits of the text by a matcher
+
+MAX_BARREN = 256
+"""So often in a row a program may take back a token and put none; then it is not taken to come to an end."""
+
+
+def commit_splice(
+    sequence: Sequence,
+    results: StepResults,
+    splice: Splice,
+    end_tokens: frozenset[int],
+    drafted_by: DraftedBy,
+) -> FinishReason | None:
+    """Append the iteration's tokens up to the splice, and what the program put; why the answer ends, if it does. Where
+    it does not, the request is to be read again. Raises `GuideStateError` for what ends it."""
+    output, guide = sequence.output, sequence.guide
+    assert guide is not None
+    num_sampled = splice.committed - (len(output.token_ids) - sequence.resumed_at) - splice.backtrack
+    if num_sampled:
+        reason = commit(sequence, results.beginning(sequence.slot, num_sampled), end_tokens, None, drafted_by)
+        if reason is not None:
+            return reason
+    guide.num_barren = 0 if num_sampled or splice.tokens else guide.num_barren + 1
+    if guide.num_barren > MAX_BARREN:
+        raise GuideStateError(
+            f"the program took back {MAX_BARREN} tokens in a row and put none in their place; it should forbid what "
+            "it takes back"
+        )
+    taken = results.tokens(sequence.slot)[num_sampled : num_sampled + splice.backtrack]
+    guide.splices.append((len(output.token_ids), tuple(taken), len(splice.tokens)))
+    return put(sequence, splice.tokens, end_tokens)
+
+
+def put(sequence: Sequence, tokens: list[int], end_tokens: frozenset[int]) -> FinishReason | None:
+    """Append tokens that nobody sampled. Their log-probability is 0, and nothing else is likely in their place."""
+    output = sequence.output
+    if sequence.request.gather is not NOTHING and tokens:
+        raise GuideStateError(
+            "the program puts tokens of its own, of which the model has no logits or other tensors; ask for none"
+        )
+    kept, reason = cut(sequence, tokens, end_tokens)
+    output.token_ids += kept
+    output.origins += [SPLICED] * len(kept)
+    if output.logprobs is not None:
+        output.logprobs += [TokenLogprob(0.0, {}) for _ in kept]
+    return reason

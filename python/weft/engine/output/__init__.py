@@ -1,1 +1,0 @@
-"""What becomes of tokens that an iteration committed."""

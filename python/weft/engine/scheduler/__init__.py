@@ -1,0 +1,1 @@
+"""Who runs: the scheduler, the waiting sequences, the policies. It touches no device."""

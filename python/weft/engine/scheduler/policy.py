@@ -1,0 +1,254 @@
+"""The scheduler's policies: which sequence goes next, which one yields its slot, how a step's tokens are shared.
+
+These are pure decisions; `scheduler.py` carries them out. Waiting sequences are ordered by priority. Among equal
+priorities clients take turns, and the sequences of one client are served in the order of their arrival. A preempted
+sequence keeps its place.
+
+Slots are shared among active clients: those with a sequence that runs or could run. Each client's share is an equal
+part of the slots, and at least one. A client may hold more while no other client needs them."""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter, abc
+from collections.abc import Iterator, KeysView
+from dataclasses import dataclass
+
+from weft.config import Chunking
+from weft.engine.sequence import Sequence
+
+Place = tuple[float, int, int]
+"""Orders sequences: the smallest is served first."""
+
+Slots = Counter[int | None]
+"""The number of slots that each client holds."""
+
+
+@dataclass
+class _Client:
+    """A client with waiting sequences: the turn of its latest one, and their number."""
+
+    last_turn: int
+    num_waiting: int = 0
+
+
+class FairTurns:
+    """Numbers the turns of clients (fair queuing). A client's next sequence has the turn after its latest waiting one,
+    but never a turn that was over when it arrived. Requests without a client id count as one client's."""
+
+    def __init__(self) -> None:
+        self._now = 0
+        self._clients: dict[int | None, _Client] = {}
+        self._turns: dict[Sequence, int] = {}  # of sequences that have not ended
+        self._waiting: set[Sequence] = set()
+
+    def place(self, sequence: Sequence) -> Place:
+        """The place of a sequence among others."""
+        return (-sequence.request.priority, self._turns.get(sequence, 0), sequence.id)
+
+    def take(self, sequence: Sequence) -> None:
+        """Give a new sequence its turn."""
+        client = self._clients.setdefault(sequence.request.client_id, _Client(self._now))
+        client.last_turn = max(client.last_turn, self._now) + 1
+        client.num_waiting += 1
+        self._turns[sequence] = client.last_turn
+        self._waiting.add(sequence)
+
+    def admit(self, sequence: Sequence) -> None:
+        """Note that a sequence is served."""
+        self._now = max(self._now, self._turns.get(sequence, 0))
+        self._stop_waiting(sequence)
+
+    def forget(self, sequence: Sequence) -> None:
+        """Forget a sequence that ends."""
+        self._stop_waiting(sequence)
+        self._turns.pop(sequence, None)
+
+    def _stop_waiting(self, sequence: Sequence) -> None:
+        if sequence not in self._waiting:
+            return
+        self._waiting.remove(sequence)
+        client = self._clients[sequence.request.client_id]
+        client.num_waiting -= 1
+        if not client.num_waiting:
+            del self._clients[sequence.request.client_id]
+
+
+class WaitingQueue:
+    """Sequences without a slot: `sequences`, in the order of `turns`."""
+
+    def __init__(self, turns: FairTurns) -> None:
+        self._place = turns.place
+        self.sequences: list[Sequence] = []
+        self._by_client: dict[int | None, list[Sequence]] = {}  # each in the same order
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self.sequences)
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        index = self._index(self.sequences, sequence)
+        return index < len(self.sequences) and self.sequences[index] is sequence
+
+    @property
+    def first(self) -> Sequence:
+        """The first sequence; the queue must not be empty."""
+        return self.sequences[0]
+
+    @property
+    def clients(self) -> KeysView[int | None]:
+        """The clients with a sequence in the queue."""
+        return self._by_client.keys()
+
+    def first_of(self, client: int | None) -> Sequence:
+        """The first sequence of one of the clients."""
+        return self._by_client[client][0]
+
+    def num_of(self, client: int | None) -> int:
+        """How many sequences of a client wait."""
+        return len(self._by_client.get(client, ()))
+
+    def add(self, sequence: Sequence) -> None:
+        """Insert a sequence at its place."""
+        bisect.insort(self.sequences, sequence, key=self._place)
+        bisect.insort(self._by_client.setdefault(sequence.request.client_id, []), sequence, key=self._place)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Remove a sequence, which must be in the queue."""
+        assert sequence in self
+        client = sequence.request.client_id
+        for sequences in (self.sequences, self._by_client[client]):
+            del sequences[self._index(sequences, sequence)]
+        if not self._by_client[client]:
+            del self._by_client[client]
+
+    def _index(self, sequences: abc.Sequence[Sequence], sequence: Sequence) -> int:
+        """The index of a sequence, if it is there."""
+        place = self._place(sequence)
+        index = bisect.bisect_left(sequences, place, key=self._place)
+        # Sequences that several sources number may have equal places.
+        while index + 1 < len(sequences) and sequences[index] is not sequence:
+            if self._place(sequences[index + 1]) != place:
+                break
+            index += 1
+        return index
+
+
+# -- shares of the slots
+
+
+def slots_of(running: abc.Sequence[Sequence]) -> Slots:
+    """Count the slots that each client holds."""
+    held: Slots = Counter()
+    for sequence in running:
+        held[sequence.request.client_id] += sequence.width
+    return held
+
+
+def share(queue: WaitingQueue, held: Slots, num_slots: int) -> int:
+    """An active client's share of `num_slots` slots."""
+    return max(1, num_slots // len(queue.clients | held.keys()))
+
+
+def has_newcomer(admitted: abc.Sequence[Sequence], running: abc.Sequence[Sequence]) -> bool:
+    """Whether a client of `admitted`, which are the last of `running`, held no slot before."""
+    if not admitted or len(admitted) == len(running):
+        return False
+    held = slots_of(running[: -len(admitted)])
+    return any(held[sequence.request.client_id] == 0 for sequence in admitted)
+
+
+def next_to_run(
+    queue: WaitingQueue, turns: FairTurns, running: abc.Sequence[Sequence], num_slots: int
+) -> Sequence:
+    """The sequence to admit next. Among those of the highest priority it is the first one of a client below its share;
+    without such a client, the first of the queue, which must not be empty."""
+    if len(queue.clients) < 2:
+        return queue.first
+    held = slots_of(running)
+    limit, priority = share(queue, held, num_slots), queue.first.request.priority
+    heads = [queue.first_of(client) for client in queue.clients if held[client] < limit]
+    eligible = [head for head in heads if head.request.priority == priority]
+    return min(eligible, key=turns.place, default=queue.first)
+
+
+def choose_yielding(
+    newcomer: Sequence,
+    queue: WaitingQueue,
+    turns: FairTurns,
+    running: abc.Sequence[Sequence],
+    num_slots: int,
+    max_yielding: int | None = None,
+) -> list[Sequence]:
+    """Choose running sequences that yield their slots to the client of `newcomer`, if it holds none of `num_slots`.
+
+    They are as many as the client can use within its share, `max_yielding` at most. Each is taken from the client that
+    holds most slots at that point, while these exceed its share. A client's least important sequences yield first, the
+    last one before the others.
+    """
+    held, client = slots_of(running), newcomer.request.client_id
+    if held[client] or newcomer.width > 1:
+        return []
+    limit = share(queue, held, num_slots)
+    num_wanted = min(queue.num_of(client), limit) - (num_slots - held.total())
+    if max_yielding is not None:
+        num_wanted = min(num_wanted, max_yielding)
+    candidates: dict[int | None, list[Sequence]] = {}
+    for sequence in sorted(running, key=turns.place):
+        if _may_yield(sequence, newcomer):
+            candidates.setdefault(sequence.request.client_id, []).append(sequence)
+    yielding: list[Sequence] = []
+    while candidates and len(yielding) < num_wanted:
+        largest = max(candidates, key=lambda other: held[other])
+        if held[largest] <= limit:
+            break
+        yielding.append(candidates[largest].pop())
+        held[largest] -= 1
+        if not candidates[largest]:
+            del candidates[largest]
+    return yielding
+
+
+def _may_yield(sequence: Sequence, newcomer: Sequence) -> bool:
+    return (
+        sequence.search is None
+        and not sequence.is_spliced
+        and sequence.request.priority <= newcomer.request.priority
+        # Each admission adds a token at least, so that every sequence comes to its end.
+        and len(sequence.output.token_ids) > sequence.resumed_at
+    )
+
+
+# -- shares of a step's tokens
+
+
+def share_tokens(
+    remaining: abc.Sequence[int], budget: int, chunking: Chunking, unit: int, *, whole: int | None = None
+) -> list[int]:
+    """How many of its `remaining` tokens each prompt reads in a step, within `budget` tokens in all.
+
+    With "first_come" prompts are read one after another; with "equal_progress" all read the same, in units of `unit`
+    tokens. If `whole` is given, a prompt of at most this length is read at once or not at all, one after another.
+    """
+    shares = [0] * len(remaining)
+    if whole is not None:
+        for i, count in enumerate(remaining):
+            if count > budget and count <= whole:
+                break
+            shares[i] = min(count, budget)
+            budget -= shares[i]
+    elif chunking == "first_come":
+        for i, count in enumerate(remaining):
+            shares[i] = min(count, budget)
+            budget -= shares[i]
+    else:
+        unfinished = [i for i, count in enumerate(remaining) if count]
+        while unfinished and budget:
+            for i in unfinished:
+                num_more = min(unit, remaining[i] - shares[i], budget)
+                shares[i] += num_more
+                budget -= num_more
+            unfinished = [i for i in unfinished if shares[i] < remaining[i]]
+    return shares

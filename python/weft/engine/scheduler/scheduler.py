@@ -1,0 +1,469 @@
+"""The scheduler: which sequences hold slots and pages, which decode in the next step, which prompts are read.
+
+It only decides. The runner launches what a `Schedule` says, the output processor commits the results, and neither
+changes who holds what. A `Sequence` moves between these places:
+
+    waiting (COMPILING, QUEUED)  --_admit-->  running (CONTEXT)  --runner-->  running (GENERATION)
+          ^                                       |                               |
+          +------------ _preempt, _queue_again ---+-------------------------------+
+                                                  |
+                                           remove (FINISHED)
+
+- `Waiting` holds sequences without a slot, `running` those with one, in the order of their admission.
+- `schedule_decoding` picks the sequences that decode, and grows their pages. If pages run out it preempts the least
+  important sequence. `schedule_prompts` then admits waiting sequences, and shares the rest of the step's token budget
+  among the prompts.
+- A preempted sequence keeps its text, matcher and place in the queue, gives back slots and pages, and reads its text
+  again when it is admitted again; most of it is usually still cached.
+- A client without a slot may take slots of clients that hold more than their share (`policy.py`).
+
+One rule keeps work in flight safe: the slots and pages of a sequence do not change hands while a batch in flight
+names the sequence (`Sequence.in_flight`). So only sequences that no batch names are preempted: where a preemption is
+due, `schedule_decoding` returns None, and the engine reads its batches first. A sequence that ends earlier leaves
+`running` at once, but `retire` releases what it holds after the last batch is read."""
+
+from __future__ import annotations
+
+import time
+from collections import abc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from weft.config import ResolvedConfig, Speculation, positions_ahead
+from weft.core.beam_params import beam_pages_needed
+from weft.engine.kv.attention_span import AttentionSpan
+from weft.engine.kv.cache import KvManager
+from weft.engine.kv.pool import Move
+from weft.engine.scheduler.policy import choose_yielding, has_newcomer, next_to_run, share_tokens
+from weft.engine.scheduler.tuner import BatchTuner
+from weft.engine.scheduler.waiting import Waiting
+from weft.engine.sequence import Search, Sequence, Stage
+from weft.engine.stats import StepRecord
+
+
+class Released(NamedTuple):
+    """The slots that a sequence gave back. They may be another sequence's before the runner handles this."""
+
+    sequence: Sequence
+    slots: tuple[int, ...]
+
+
+@dataclass
+class Schedule:
+    """One step's work, in the order in which it is launched.
+
+    `released` slots were given back since the last schedule, and `moves` copy pages. `admitted` sequences are new in
+    their slots. Of each prompt in `reading` so many tokens are read. The sequences of `decoding` take `num_rows` rows,
+    and verify `num_drafts` drafts each; those in `grown` hold more pages than before.
+    """
+
+    decoding: list[Sequence] = field(default_factory=list)
+    num_rows: int = 0
+    num_drafts: int = 0
+    grown: list[Sequence] = field(default_factory=list)
+    admitted: list[Sequence] = field(default_factory=list)
+    reading: list[tuple[Sequence, int]] = field(default_factory=list)
+    released: list[Released] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        """All sequences of the step, each once."""
+        reading = [sequence for sequence, _ in self.reading]
+        return list(dict.fromkeys([*self.decoding, *self.admitted, *reading]))
+
+
+class Capacity:
+    """Gives sequences slots and pages of `kv`, and takes them back. With `reserves_all` a sequence gets all pages that
+    it may ever need on admission.
+
+    Drafting writes `max_drafts` positions ahead, and reads the last `margin` positions of a cached prefix again. `span`
+    is what the layers attend to (None: the whole text).
+    """
+
+    def __init__(
+        self,
+        config: ResolvedConfig,
+        kv: KvManager,
+        *,
+        max_drafts: int = 0,
+        margin: int = 0,
+        span: AttentionSpan | None = None,
+    ) -> None:
+        self.kv = kv
+        self.free_slots = list(range(config.max_batch - 1, -1, -1))
+        self.reserves_all = config.policy != "max_utilization"
+        self._reuses = config.reuse
+        self._max_seq_len = config.max_seq_len
+        self._margin, self._ahead, self._span = margin, positions_ahead(max_drafts), span
+
+    def max_new_tokens(self, sequence: Sequence) -> int:
+        """The maximal length of a sequence's answer."""
+        return min(sequence.request.sampling.max_tokens, self._max_seq_len - len(sequence.prompt))
+
+    def pages_needed(self, sequence: Sequence) -> int:
+        """The pages for a sequence's longest text, and for positions written ahead. Beams share the full pages of the
+        prompt."""
+        if sequence.request.beam is not None:
+            return beam_pages_needed(
+                len(sequence.prompt),
+                self.max_new_tokens(sequence),
+                sequence.request.beam.step_widths,
+                self.kv.page_size,
+            )
+        return self.kv.pages_needed(self._max_tokens(sequence) + self._ahead)
+
+    def take(self, sequence: Sequence, num_running: int) -> bool:
+        """Admit a sequence next to `num_running` others. Returns False, and changes nothing, if there are too few slots
+        or pages."""
+        if len(self.free_slots) < sequence.width:
+            return False
+        positions = self._positions(sequence)
+        # Leave a page for each running sequence to grow: else the new one may be preempted right away.
+        spare = 0 if self.reserves_all else num_running
+        if spare and self.kv.pages_needed(positions) + spare > self.kv.num_available:
+            return False
+        is_resumed = bool(sequence.output.token_ids)
+        kv = self.kv.begin(
+            sequence.text,
+            positions,
+            margin=self._margin,
+            # The prompt's tensors are gathered while it is read, so a cached prefix would leave a gap.
+            reuse=not sequence.request.gather.context or is_resumed,
+            retention=sequence.request.retention,
+            num_prompt=len(sequence.prompt),
+            salt=sequence.request.cache_salt,
+        )
+        if kv is None:
+            return False
+        slots = tuple(self.free_slots.pop() for _ in range(sequence.width))
+        sequence.admit(slots, kv, self.max_new_tokens(sequence))
+        sequence.output.stats.note_scheduled()
+        sequence.output.stats.note_pages(*kv.counts)
+        return True
+
+    def _max_tokens(self, sequence: Sequence) -> int:
+        return len(sequence.prompt) + self.max_new_tokens(sequence)
+
+    def _positions(self, sequence: Sequence) -> int:
+        """How many positions to allocate on admission. A beam search gets no pages later."""
+        if sequence.width > 1:
+            return self.pages_needed(sequence) * self.kv.page_size
+        return (self._max_tokens(sequence) if self.reserves_all else sequence.num_tokens) + self._ahead
+
+    def grow(self, sequence: Sequence) -> bool | None:
+        """Allocate the pages that the next iteration may write. Returns whether pages were added; None if too few are
+        available."""
+        if self.reserves_all or sequence.search is not None:
+            return False
+        num_before = len(sequence.kv.pages)
+        if not self.kv.grow(sequence.kv, sequence.num_tokens + self._ahead):
+            return None
+        return len(sequence.kv.pages) > num_before
+
+    def cache(self, sequence: Sequence) -> None:
+        """Cache the sequence's full pages, and give back those that no layer attends to any more. Sets the length of
+        the answer at which this is due again."""
+        is_first, never = sequence.next_cache_at == 0, sequence.max_new_tokens + 1
+        span = self._span if sequence.search is None else None
+        position = sequence.num_tokens - 1  # of the last token, whose keys and values are not written yet
+        hidden = span.hidden(position, self.kv.page_size) if span is not None else range(0)
+        sequence.next_cache_at = never
+        # Once pages are hidden, the answer's pages are not cached: a page can't leave before those that follow it.
+        if self._reuses and not sequence.kv.is_lost and (is_first or not hidden):
+            self._store(sequence)
+        if span is not None:
+            self._give_back(sequence, span, hidden)
+
+    def _store(self, sequence: Sequence) -> None:
+        kv = sequence.kv
+        num_prompt = len(sequence.prompt) - 1 - self._margin
+        # The pages of a beam search change after the prompt.
+        num_valid = num_prompt + (len(sequence.output.token_ids) if sequence.search is None else 1)
+        if sequence.num_unread:  # preempted while it was read
+            num_valid = sequence.num_read - self._margin
+        if num_valid >= (len(kv.chain) + 1) * self.kv.page_size:
+            self.kv.store(kv, sequence.text, num_valid)
+        sequence.next_cache_at = (len(kv.chain) + 1) * self.kv.page_size - num_prompt
+
+    def _give_back(self, sequence: Sequence, span: AttentionSpan, hidden: range) -> None:
+        kv, size = sequence.kv, self.kv.page_size
+        if hidden and len(kv.chain) <= hidden.stop:
+            self.kv.give_back(kv, hidden.start, hidden.stop)
+        next_page = max(hidden.stop, len(kv.chain) - 1)
+        due = span.hides(next_page, size) + 1 - len(sequence.prompt)
+        sequence.next_cache_at = min(sequence.next_cache_at, max(due, 1))
+
+    def release(self, sequence: Sequence) -> None:
+        """Take back slots and pages. The text is cached up to its end, if its pages are sure to hold it."""
+        self.free_slots.extend(reversed(sequence.slots))
+        has_read = len(sequence.output.token_ids) > sequence.resumed_at and sequence.search is None
+        if self._reuses and has_read and not sequence.is_spliced and sequence.output.error is None:
+            self.kv.end(sequence.kv, sequence.text, max(sequence.num_tokens - 1 - self._margin, 0))
+        else:
+            self.kv.end(sequence.kv)
+
+
+class Scheduler:
+    """Decides for the `waiting` and the `running` sequences of an engine.
+
+    `released` are slots given back that the runner does not know of yet. `begin_search` starts the beam search of a
+    sequence.
+    """
+
+    def __init__(
+        self,
+        config: ResolvedConfig,
+        speculation: Speculation,
+        waiting: Waiting,
+        capacity: Capacity,
+        begin_search: Callable[[Sequence], Search] | None = None,
+    ) -> None:
+        self.waiting = waiting
+        self.capacity = capacity
+        self.running: list[Sequence] = []
+        self.released: list[Released] = []
+        self.tuner = BatchTuner(config, capacity.kv.num_pages - 1, speculation.max_draft_tokens)
+        self._config = config
+        self._shares = config.shares_slots and config.policy != "static_batch"
+        self._num_drafts_of = [0, *map(speculation.draft_tokens, range(1, config.max_batch + 1))]
+        self._begin_search = begin_search
+        self._spliced: list[Sequence] = []
+        self._grown: list[Sequence] = []
+        self._lacks_pages = False  # a sequence was preempted for pages in this step
+        self._holds_decoding = False  # in this step only the prompts of newcomers are read
+        self._refused: tuple[Sequence | None, int] = None, 0  # in the last step, with so many pages available
+
+    # -- sequences come and go
+
+    def add(self, sequence: Sequence) -> None:
+        """Add a new sequence."""
+        if sequence.guide is not None:
+            sequence.guide.bound(self.capacity.max_new_tokens(sequence))
+        self.waiting.add(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Remove a sequence that ends, in any stage. If a batch in flight names it, `retire` releases what it holds."""
+        self.waiting.forget(sequence)
+        self.tuner.note(len(sequence.prompt), len(sequence.output.token_ids))
+        if sequence.is_active:
+            self._leave(sequence)
+
+    def retire(self, left: abc.Sequence[Sequence]) -> None:
+        """Release what sequences hold that left `running` while a batch in flight named them. None does any more."""
+        for sequence in left:
+            self._release(sequence)
+
+    def splice(self, sequence: Sequence) -> None:
+        """The request's matcher wrote the end of its text anew: it is to be read again."""
+        sequence.is_spliced = True
+        self._spliced.append(sequence)
+
+    def prompt_tokens_read(self) -> dict[int, int]:
+        """The tokens read so far of each prompt that is being read, by sequence id."""
+        return {r.id: r.num_read for r in self.running if r.stage is Stage.CONTEXT}
+
+    def take_released(self) -> list[Released]:
+        """Take the slots `released` since the last call."""
+        released, self.released = self.released, []
+        return released
+
+    # -- one step
+
+    def schedule_decoding(self, record: StepRecord, in_flight: bool) -> Schedule | None:
+        """Choose the sequences that decode next. Returns None if batches in flight must be read first, so that their
+        sequences can be preempted or give pages back."""
+        self._read_spliced_again()
+        self._lacks_pages, yielding = False, self._yielding()
+        if yielding and in_flight:
+            return None
+        for sequence in yielding:
+            self._preempt(sequence, record, yields=True)
+        decoding = self._decoding()
+        while decoding and not self._grow(decoding):
+            if in_flight:
+                return None
+            self._lacks_pages = True
+            if not self._read_spliced_again():  # those give pages back, which no longer hold their text
+                self._preempt(max(self.running, key=self.waiting.turns.place), record)
+            decoding = self._decoding()
+        return Schedule(decoding, _num_rows(decoding), self._num_drafts(decoding))
+
+    def drop_ended(self, schedule: Schedule) -> None:
+        """Remove the sequences from a schedule that have ended since."""
+        decoding = [r for r in schedule.decoding if r.is_active and _wants_tokens(r)]
+        schedule.decoding, schedule.num_rows = decoding, _num_rows(decoding)
+        schedule.num_drafts = self._num_drafts(decoding)
+
+    def schedule_prompts(self, schedule: Schedule, record: StepRecord) -> None:
+        """Admit sequences, and choose which prompts are read with the tokens that decoding leaves of the step."""
+        limits = record.limits = self.tuner.limits
+        budget = limits.max_num_tokens - schedule.num_rows * (schedule.num_drafts + 1)
+        schedule.admitted = self._admit(record, budget)
+        # A newcomer gets its first token without waiting for an iteration, but decoding never pauses twice in a row.
+        self._holds_decoding = (
+            self._shares and not self._holds_decoding and has_newcomer(schedule.admitted, self.running)
+        )
+        if self._holds_decoding:
+            schedule.decoding, schedule.num_rows = [], 0
+        else:
+            grown, self._grown = self._grown, []
+            schedule.grown = [sequence for sequence in grown if sequence.stage is Stage.GENERATION]
+        if len(schedule.decoding) < len(self.running):
+            schedule.reading = self._share(budget)
+        schedule.released = self.take_released()
+        if self.capacity.kv.moves:
+            schedule.moves = self.capacity.kv.take_moves()
+
+    def _decoding(self) -> list[Sequence]:
+        return [r for r in self.running if r.stage is Stage.GENERATION and _wants_tokens(r)]
+
+    def _grow(self, decoding: abc.Sequence[Sequence]) -> bool:
+        """Allocate the pages that each sequence may write next. False if too few are available."""
+        if self.capacity.reserves_all:
+            return True
+        for sequence in decoding:
+            has_more = self.capacity.grow(sequence)
+            if has_more is None:
+                return False
+            if has_more:
+                self._grown.append(sequence)
+        return True
+
+    def _num_drafts(self, decoding: abc.Sequence[Sequence]) -> int:
+        """The drafts of a batch depend on its rows alone, so that few graphs are needed; 0 if no sequence wants any."""
+        if all(sequence.request.max_drafts == 0 for sequence in decoding):
+            return 0
+        return self._num_drafts_of[_num_rows(decoding)]
+
+    def _admit(self, record: StepRecord, budget: int) -> list[Sequence]:
+        """Give slots and pages to waiting sequences, in their order, as long as some of `budget` is left to read."""
+        admitted, queue = list[Sequence](), self.waiting.queue
+        self._refused = None, 0
+        if self._lacks_pages or not len(queue) or (self._config.policy == "static_batch" and self.running):
+            return admitted
+        num_unread = sum(sequence.num_unread for sequence in self.running)
+        while len(queue) and (self.capacity.free_slots or self._shares):
+            sequence = self._next()
+            # All sequences of a batch have one beam width; a sequence of another width waits until they are done.
+            fits = not self.running or self.running[0].width == sequence.width
+            if not fits or not self._can_read(sequence, budget, num_unread):
+                break
+            is_full = self.running and self._num_slots_taken + sequence.width > self.tuner.limits.max_batch
+            if is_full or not self.capacity.take(sequence, len(self.running)):
+                self._refused = sequence, self.capacity.kv.num_available
+                break
+            if sequence.request.beam is not None:
+                assert self._begin_search is not None
+                sequence.search = self._begin_search(sequence)
+            self.running.append(sequence)
+            admitted.append(sequence)
+            num_unread += sequence.num_unread
+            if self.waiting.admit(sequence):
+                record.new_active += 1
+                record.new_active_queue_s += time.perf_counter() - sequence.output.stats.submitted_at
+        return admitted
+
+    def _next(self) -> Sequence:
+        """The sequence to admit next."""
+        queue = self.waiting.queue
+        if not self._shares:
+            return queue.first
+        return next_to_run(queue, self.waiting.turns, self.running, self.tuner.limits.max_batch)
+
+    @property
+    def _num_slots_taken(self) -> int:
+        return self._config.max_batch - len(self.capacity.free_slots)
+
+    def _can_read(self, sequence: Sequence, budget: int, num_unread: int) -> bool:
+        """Whether to begin another prompt in a step of `budget` tokens, where `num_unread` tokens of earlier prompts
+        are left."""
+        config = self._config
+        if config.policy == "static_batch":  # a sequence left out now would wait until the whole batch ends
+            return True
+        if config.chunked and config.chunking == "equal_progress":
+            return budget > 0
+        # A prompt is read in parts if all are, or if no step is large enough for it.
+        reads_parts = config.chunked or sequence.num_tokens > self.tuner.limits.max_num_tokens
+        return num_unread < budget and (reads_parts or num_unread + sequence.num_tokens <= budget)
+
+    def _share(self, budget: int) -> list[tuple[Sequence, int]]:
+        """Share the step's tokens among the prompts; each with its number of tokens."""
+        config = self._config
+        reading = [r for r in self.running if r.stage is Stage.CONTEXT]
+        shares = share_tokens(
+            [r.num_unread for r in reading],
+            budget,
+            config.chunking,
+            config.page_size,
+            whole=None if config.chunked else self.tuner.limits.max_num_tokens,
+        )
+        for sequence, count in zip(reading, shares, strict=True):
+            sequence.num_read += count
+        return [(sequence, count) for sequence, count in zip(reading, shares, strict=True) if count]
+
+    # -- preemption
+
+    def _yielding(self) -> list[Sequence]:
+        """The running sequences that yield their slots to a client without any."""
+        queue, turns = self.waiting.queue, self.waiting.turns
+        if not self._shares or not len(queue) or not self.running:
+            return []
+        newcomer, limits = self._next(), self.tuner.limits
+        num_unread = sum(sequence.num_unread for sequence in self.running)
+        if self.running[0].width > 1 or not self._can_read(newcomer, limits.max_num_tokens, num_unread):
+            return []
+        if self._num_slots_taken + newcomer.width > limits.max_batch:
+            return choose_yielding(newcomer, queue, turns, self.running, limits.max_batch)
+        refused, num_available = self._refused
+        if refused is not newcomer or self.capacity.kv.num_available > num_available:  # it may fit now
+            return []
+        # Slots are free, but no pages: the batch is as large as pages allow, and one sequence yields at a time.
+        return choose_yielding(newcomer, queue, turns, self.running, self._num_slots_taken, max_yielding=1)
+
+    def _preempt(self, sequence: Sequence, record: StepRecord, yields: bool = False) -> None:
+        """Take slots and pages from a sequence that no batch in flight names. It keeps its text and matcher."""
+        assert not sequence.in_flight
+        record.paused.append(sequence.id)
+        self.capacity.cache(sequence)
+        self._queue_again(sequence, yields)
+
+    def _read_spliced_again(self) -> bool:
+        """Queue those whose text was written anew and that nothing in flight names; whether there were some."""
+        if not self._spliced:
+            return False
+        live = [sequence for sequence in self._spliced if not sequence.has_left]
+        self._spliced = [sequence for sequence in live if sequence.in_flight]
+        again = [sequence for sequence in live if not sequence.in_flight]
+        for sequence in again:
+            self._queue_again(sequence)
+        return bool(again)
+
+    def _queue_again(self, sequence: Sequence, yields: bool = False) -> None:
+        self._leave(sequence)
+        sequence.move(Stage.QUEUED)
+        self.waiting.add_again(sequence, yields)
+
+    def _leave(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        sequence.has_left = True
+        if not sequence.in_flight:
+            self._release(sequence)
+
+    def _release(self, sequence: Sequence) -> None:
+        self.capacity.release(sequence)
+        self.released.append(Released(sequence, sequence.slots))
+        if sequence.is_finished:
+            sequence.let_go()
+
+
+def _num_rows(decoding: abc.Sequence[Sequence]) -> int:
+    return sum(1 if sequence.search is None else sequence.search.num_rows for sequence in decoding)
+
+
+def _wants_tokens(sequence: Sequence) -> bool:
+    """Whether the sequence can decode now: its answer may grow beyond the tokens that batches in flight add."""
+    if sequence.is_spliced or (sequence.search is not None and sequence.in_flight):
+        return False
+    return len(sequence.output.token_ids) + sequence.num_promised < sequence.max_new_tokens

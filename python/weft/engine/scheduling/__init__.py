@@ -1,1 +1,0 @@
-"""Who is served: waiting, admission, slots and pages, deadlines, ends. No device work."""
