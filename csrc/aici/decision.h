@@ -1,4 +1,4 @@
-// What a program decides in one step: its answer to aici_mid_process, read and checked. Python-free.
+// A program's decision in one step: its result of aici_mid_process, parsed and checked. Python-free.
 #pragma once
 
 #include <cstdint>
@@ -8,34 +8,34 @@
 
 #include "aici/host/host.h"
 
-namespace weft {
+namespace weft::aici {
 
-struct WasmSplice {
-  std::vector<std::int32_t> when_sampled;  // sorted; empty: whatever was sampled
-  bool replaces = false;                   // the sampled token goes
-  std::vector<std::int32_t> tokens;        // and these follow
+// AICI's word for an edit that follows a sampled token.
+struct Splice {
+  std::vector<std::int32_t> when_sampled;  // sorted; empty: any token
+  bool replaces = false;                   // drop the sampled token
+  std::vector<std::int32_t> tokens;        // then append these
 };
 
-struct WasmDecision {
-  bool stops = false;                // only an end may follow
-  std::vector<std::int32_t> mask;    // [words] what may follow; empty where nothing is sampled
-  std::vector<std::int32_t> forced;  // what follows without sampling, where `mask` is empty
+struct Decision {
+  bool stops = false;                // only an end token may follow
+  std::vector<std::int32_t> mask;    // [words], the tokens that may follow; empty if none is sampled
+  std::vector<std::int32_t> forced;  // if `mask` is empty: the tokens that follow without sampling
   float temperature = -1;            // negative: the request's own
-  std::vector<WasmSplice> splices;
+  std::vector<Splice> splices;
 
   bool allows(std::int32_t token) const;
-  // What becomes of a token that was sampled, or null: it is appended.
-  const WasmSplice *splice_of(std::int32_t token) const;
+  // The splice that follows a sampled token, or null if the token is appended as it is.
+  const Splice *splice_of(std::int32_t token) const;
 };
 
-// Reads the result that `host` has. Throws WasmError for one that is not as the interface says, or asks for what weft
-// does not do.
-WasmDecision read_decision(WasmHost &host);
+// Parses the result in `host`. Throws ProgramError if it breaks the interface, or needs a feature that weft lacks.
+Decision read_decision(Host &host);
 
-// The argument of a step: the tokens that follow what the program knows, and the sampled one (-1: none).
+// The argument of aici_mid_process: the tokens since the last step, and the sampled one among them (-1: none).
 std::string step_argument(const std::vector<std::int32_t> &tokens, std::int32_t sampled, std::uint32_t sequence);
 
 // "[1,2,3]"
 std::string json_tokens(const std::vector<std::int32_t> &tokens);
 
-}  // namespace weft
+}  // namespace weft::aici

@@ -846,43 +846,45 @@ class PluginGuide:
     ) -> Matcher:
         """A matcher at its start; `trie` is needed where it recognises."""
 
-def wasm_bind(library_path: str) -> str:
+def aici_bind_wasmtime(library_path: str) -> str:
     """
-    Resolve wasmtime's C interface and try it; what is missing or behaves otherwise, or an empty text.
-    """
-
-def wasm_compile(module: bytes) -> bytes:
-    """
-    Compile a module in this process: what WasmProgram loads. Never load what another user could have written.
+    Resolve wasmtime's C functions and test them. Returns an empty text, or the problem.
     """
 
-def wasm_table_change(body: bytes) -> str:
+def aici_compile(module: bytes) -> bytes:
     """
-    The first instruction of a function's body that changes a table, or an empty text.
-    """
-
-def wasm_logs(matcher: Matcher) -> str:
-    """What a program wrote to its log, the newest of it. At any time."""
-
-def wasm_report(matcher: Matcher, num_tokens: int) -> object:
-    """
-    A program's log and variables (name, value) after so many tokens of its text; None: it is no program's.
+    Compile a module in this process: what Program loads. Never load what another user could have written.
     """
 
-def wasm_undo_bytes(matcher: Matcher) -> int:
+def aici_table_change(body: bytes) -> str:
     """
-    What is kept to take a program's tokens back; 0 for a matcher that is no program's.
+    The first instruction of a function body that changes a table, or an empty text.
     """
 
-class WasmVariables:
+def aici_log(matcher: Matcher) -> str:
+    """
+    The end of a program's log, drafts included. At any time, on any thread.
+    """
+
+def aici_report(matcher: Matcher, num_tokens: int) -> object:
+    """
+    A program's log and variables (name, value) after `num_tokens` tokens of its answer. None for any other matcher.
+    """
+
+def aici_undo_bytes(matcher: Matcher) -> int:
+    """
+    The bytes kept to roll a program's tokens back. 0 for any other matcher.
+    """
+
+class AiciVariables:
     """The variables that the sequences of one request share."""
 
     def __init__(self) -> None: ...
     def get(self, name: str) -> tuple[int, bytes] | None:
-        """A variable's version and value, if there is one."""
+        """A variable's version and value, or None."""
 
-class WasmProgram:
-    """A compiled program for one vocabulary; starts matchers."""
+class AiciProgram:
+    """A compiled program for one vocabulary. It starts matchers."""
 
     def __init__(
         self,
@@ -894,12 +896,12 @@ class WasmProgram:
         limits: dict,
     ) -> None:
         """
-        From what wasm_compile gave. Raises GuideError for a module that imports what programs don't have.
+        From an artefact of aici_compile. Raises GuideError for a module with unknown imports.
         """
 
-    def start(self, arg: bytes, prompt: Sequence[int], variables: WasmVariables | None = None) -> Matcher:
+    def start(self, arg: bytes, prompt: Sequence[int], variables: AiciVariables | None = None) -> Matcher:
         """
-        A matcher at the start, after the program has seen the prompt. Raises GuideError where it fails.
+        A matcher at its start, after the program has seen the prompt. Raises GuideError if the program fails.
         """
 
 def llguidance_bind(library_path: str) -> str:

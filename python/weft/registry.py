@@ -50,7 +50,8 @@ GUIDE_VIEWS = {"grammar": "weft.grammar.xgrammar.translate:grammar_of"}
 LEAVES = {
     "prepare_closing": "weft.grammar.kinds.closing:prepare_closing",
     "closing_matcher": "weft.grammar.kinds.closing:closing_matcher",
-    "program_report": "weft.aici.report:program_report",
+    "matcher_report": "weft.aici.guide:program_report",
+    "stored_payload": "weft.aici.source:from_json",
 }
 
 DRAFTERS = {

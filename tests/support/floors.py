@@ -12,7 +12,7 @@ PYTHON_FLOORS = [
     "core",
     "config tokenizer",
     "runtime",
-    "ops grammar/vocabulary",
+    "ops grammar/vocabulary aici/limits",
     "grammar",
     "grammar/schema models",
     "models/gguf",
@@ -65,7 +65,7 @@ NATIVE_FLOORS = [
 
 # What not everybody needs, and who may import it all the same. Others find it in the registry, or are given it.
 PYTHON_LEAVES = {
-    "aici": "guided/recorded_guide",
+    "aici": "grammar/guide",
     "grammar/kinds/closing": "replay",
     "grammar/kinds/plugin": "__init__",
     "grammar/xgrammar": "grammar/llguidance grammar/kinds/tools grammar/auto cli",

@@ -1,4 +1,4 @@
-"""What a WASM program may cost."""
+"""The limits of a WASM program."""
 
 from __future__ import annotations
 
@@ -6,54 +6,6 @@ import math
 from dataclasses import asdict, dataclass, fields
 
 from weft.errors import GuideError
-
-
-@dataclass(frozen=True)
-class WasmLimits:
-    """What a WASM program may use, each by itself. What it breaks ends its own request, with an error that names the
-    limit.
-
-    `step_ms`: milliseconds for one token; `start_ms`: from its start to its first mask. `memory_bytes`: its memory, for
-    each sequence. `stack_bytes`: its stack of calls. `table_elements`: functions that it may call by address.
-    `log_bytes`: what it may write to its log in one step. `result_bytes`: what a step may answer, or have tokenized.
-    `max_variables` and `variable_bytes`: how many variables a request's sequences share, and the bytes of their names
-    and values. `undo_bytes` and `undo_tokens`: what is kept to take tokens back, and of how many.
-    `module_bytes`: the module. `compile_s` (of a CPU, at most `CompileLimits.time_s`) and `compile_memory_bytes`: its
-    compiling, where it is not trusted.
-
-    Raises `GuideError` for a limit that is none.
-    """
-
-    step_ms: int = 25
-    start_ms: int = 1000
-    memory_bytes: int = 64 << 20
-    stack_bytes: int = 512 << 10
-    table_elements: int = 100_000
-    log_bytes: int = 64 << 10
-    result_bytes: int = 1 << 20
-    max_variables: int = 1000
-    variable_bytes: int = 1 << 20
-    undo_bytes: int = 64 << 20
-    undo_tokens: int = 256
-    module_bytes: int = 16 << 20
-    compile_s: float = 20.0
-    compile_memory_bytes: int = 2 << 30
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            smallest, largest = BOUNDS[field.name]
-            is_number = isinstance(value, int | float if field.name == "compile_s" else int)
-            if isinstance(value, bool) or not is_number or not math.isfinite(value):
-                raise GuideError(f"WasmLimits.{field.name} is {value!r}; give a number")
-            if not smallest <= value <= largest:
-                raise GuideError(f"WasmLimits.{field.name} is {value}; it must be {smallest} to {largest}")
-
-    def of_programs(self) -> dict[str, int]:
-        """The limits that hold while a program runs, by their names."""
-        compiling = ("module_bytes", "compile_s", "compile_memory_bytes")
-        return {name: value for name, value in asdict(self).items() if name not in compiling}
-
 
 BOUNDS: dict[str, tuple[float, float]] = {
     "step_ms": (1, 60_000),
@@ -71,3 +23,55 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "compile_s": (0.1, 3600),
     "compile_memory_bytes": (256 << 20, 1 << 40),
 }
+"""The smallest and largest value of each limit."""
+
+
+@dataclass(frozen=True)
+class WasmLimits:
+    """What one WASM program may use. A program that breaks a limit ends its own request, with an error that names the
+    limit. Raises `GuideError` for a value out of range.
+    """
+
+    step_ms: int = 25
+    """Thread time of one token's step, in milliseconds."""
+    start_ms: int = 1000
+    """Thread time from the start to the first mask, in milliseconds."""
+    memory_bytes: int = 64 << 20
+    """The memory of each sequence."""
+    stack_bytes: int = 512 << 10
+    """The call stack."""
+    table_elements: int = 100_000
+    """Functions that the program may call by address."""
+    log_bytes: int = 64 << 10
+    """Log output of one step."""
+    result_bytes: int = 1 << 20
+    """A step's result, a storage command, or a text to tokenize."""
+    max_variables: int = 1000
+    """Variables that a request's sequences share."""
+    variable_bytes: int = 1 << 20
+    """Names and values of these variables."""
+    undo_bytes: int = 64 << 20
+    """Memory kept to roll tokens back."""
+    undo_tokens: int = 256
+    """Tokens that can be rolled back."""
+    module_bytes: int = 16 << 20
+    """The module."""
+    compile_s: float = 20.0
+    """CPU seconds to compile an untrusted module, at most `CompileLimits.time_s`."""
+    compile_memory_bytes: int = 2 << 30
+    """Memory to compile an untrusted module."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            smallest, largest = BOUNDS[field.name]
+            is_number = isinstance(value, int | float if field.name == "compile_s" else int)
+            if isinstance(value, bool) or not is_number or not math.isfinite(value):
+                raise GuideError(f"WasmLimits.{field.name} is {value!r}; give a number")
+            if not smallest <= value <= largest:
+                raise GuideError(f"WasmLimits.{field.name} is {value}; it must be {smallest} to {largest}")
+
+    def of_programs(self) -> dict[str, int]:
+        """The limits of a running program, by name."""
+        compiling = ("module_bytes", "compile_s", "compile_memory_bytes")
+        return {name: value for name, value in asdict(self).items() if name not in compiling}

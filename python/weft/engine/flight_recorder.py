@@ -113,7 +113,7 @@ class FlightRecorder:
                 compiled = sequence.guide.compiled if sequence.guide is not None else None
                 guide = None if compiled is None else RecordedGuide.of(compiled.guide, compiled.backend)
                 room = sequence.guide.room if sequence.guide is not None else None
-                prompt = sequence.prompt if guide is not None and guide.program is not None else ()
+                prompt = sequence.prompt if guide is not None and guide.payload is not None else ()
                 watched = _Watched(sequence.id, sequence.output, guide, slot, since, [], room, prompt)
                 self._watched[sequence.id] = watched
             watched.slot, watched.since = slot, since

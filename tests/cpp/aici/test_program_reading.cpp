@@ -3,15 +3,15 @@
 #include <string>
 #include <vector>
 
-#include "check.h"
 #include "aici/base/code.h"
-#include "aici/base/error.h"
 #include "aici/base/json.h"
+#include "aici/base/limits.h"
+#include "check.h"
 
 namespace {
 
 using weft::JsonValue;
-using weft::WasmError;
+using weft::ProgramError;
 
 const char *kResult =
     R"({"branches":[{"sample_mask":7,"temperature":null,"splices":[{"when_sampled":[1,2.5e1,-0],"ff_tokens":[]},)"
@@ -21,7 +21,7 @@ bool reads(const std::string &text) {
   try {
     weft::parse_json(text, "it");
     return true;
-  } catch (const WasmError &) {
+  } catch (const ProgramError &) {
     return false;
   }
 }
@@ -46,7 +46,7 @@ std::string problem_of(const std::string &text) {
   try {
     weft::parse_json(text, "it");
     return "none";
-  } catch (const WasmError &error) {
+  } catch (const ProgramError &error) {
     return std::string(error.what()).substr(std::string("it is not JSON that can be read: it ").size());
   }
 }
@@ -124,7 +124,7 @@ TEST(broken_json_does_no_harm) {
 std::string change_in(const std::vector<int> &bytes) {
   try {
     return weft::table_change(std::string(bytes.begin(), bytes.end()));
-  } catch (const WasmError &) {
+  } catch (const ProgramError &) {
     return "error";
   }
 }

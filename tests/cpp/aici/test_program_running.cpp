@@ -8,14 +8,14 @@
 #include <thread>
 #include <vector>
 
-#include "check.h"
-#include "aici/base/error.h"
+#include "aici/base/limits.h"
 #include "aici/base/written_pages.h"
 #include "aici/host/guest_pool.h"
+#include "check.h"
 
 namespace {
 
-using weft::WasmError;
+using weft::ProgramError;
 
 // Where the kernel does not tell, nothing is said.
 TEST(pages_that_were_written_are_known) {
@@ -63,10 +63,10 @@ TEST(guests_run_elsewhere_and_their_errors_come_back) {
         try {
           weft::run_as_guest([&] {
             if (std::this_thread::get_id() == me) sums[caller] = -1000;
-            if (i % 10 == 0) throw WasmError("no");
+            if (i % 10 == 0) throw ProgramError("no");
             ++sums[caller];
           });
-        } catch (const WasmError &) {
+        } catch (const ProgramError &) {
           sums[caller] += 2;
         }
       }

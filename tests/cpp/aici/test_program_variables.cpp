@@ -5,19 +5,19 @@
 #include <string>
 #include <vector>
 
+#include "aici/base/limits.h"
 #include "check.h"
-#include "aici/base/error.h"
 #include "shared_variables.h"
 
 namespace {
 
-using weft::WasmError;
-using weft::WasmVariables;
+using weft::ProgramError;
+using weft::Variables;
 using weft::test::Shared;
 
 TEST(what_a_sequence_wrote_beyond_a_text_is_left_out) {
   Shared shared;
-  WasmVariables::Writes writes[5];
+  Variables::Writes writes[5];
   shared.write("a", "Append", "A", writes[0], {1, 3});
   shared.write("a", "Append", "B", writes[1], {1, 4});
   shared.write("a", "Append", "C", writes[2], {2, 9});
@@ -42,7 +42,7 @@ TEST(what_a_sequence_wrote_beyond_a_text_is_left_out) {
 
 TEST(variables_are_taken_back) {
   Shared shared;
-  WasmVariables::Writes first, second;
+  Variables::Writes first, second;
   CHECK(shared.write("a", "Append", "AB", first) == R"({"WriteVar":{"version":1}})");
   shared.write("a", "Append", "C", second);
   shared.write("b", "Append", "D", second);
@@ -57,7 +57,7 @@ TEST(variables_are_taken_back) {
 
 TEST(what_others_wrote_since_stands) {
   Shared shared;
-  WasmVariables::Writes one, two, three;
+  Variables::Writes one, two, three;
   shared.write("a", "Set", "x", one);
   shared.write("a", "Append", "y", two);
   shared.write("a", "Append", "z", one);
@@ -78,7 +78,7 @@ TEST(what_others_wrote_since_stands) {
 
 TEST(copies_of_a_sequence_share_what_was_written_before) {
   Shared shared;
-  WasmVariables::Writes both;
+  Variables::Writes both;
   shared.write("a", "Set", "x", both);
   shared.variables.share(both);
   shared.variables.undo(both);
@@ -95,7 +95,7 @@ TEST(copies_of_a_sequence_share_what_was_written_before) {
 // A copy's end keeps what it shared; taken back, it is settled, and the next one that settles becomes a part of it.
 TEST(writes_that_were_kept_by_a_copy_are_joined) {
   Shared shared;
-  WasmVariables::Writes first, second, third;
+  Variables::Writes first, second, third;
   shared.write("a", "Append", "1", first);
   shared.write("a", "Append", "2", second);
   shared.variables.share(second);
@@ -111,7 +111,7 @@ TEST(writes_that_were_kept_by_a_copy_are_joined) {
 // Against all writes in a row, from which those that are taken back are left out.
 TEST(variables_are_their_writes) {
   struct Step {
-    WasmVariables::Writes writes;
+    Variables::Writes writes;
     std::vector<std::string> ops;
     int holders = 1;
     bool kept = false;
@@ -181,17 +181,17 @@ TEST(writes_that_may_be_taken_back_have_a_limit) {
   shared.limits.variable_bytes = 1000;
   shared.limits.max_variables = 10;
   bool stopped = false;
-  std::vector<WasmVariables::Writes> all(100);
+  std::vector<Variables::Writes> all(100);
   for (int i = 0; i < 100 && !stopped; ++i) {
     try {
       shared.write("v", "Set", std::string(900, 'x'), all[static_cast<std::size_t>(i)]);
-    } catch (const WasmError &error) {
+    } catch (const ProgramError &error) {
       stopped = std::string(error.what()).find("raise undo_bytes") != std::string::npos;
     }
   }
   CHECK(stopped);
   for (const auto &writes : all) shared.variables.keep(writes);
-  WasmVariables::Writes more;
+  Variables::Writes more;
   shared.write("v", "Set", "y", more);
 }
 

@@ -66,5 +66,5 @@ def test_a_program_that_failed_fails_again(tmp_path: Path) -> None:
     recording = Recording.load(recorder.files[0])
     for request in recording.requests:
         assert request.guide is not None
-        program = recording.guides[request.guide].program
+        program = recording.guides[request.guide].payload
         assert bool(request.prompt) == (program is not None) == (request.error is not None)

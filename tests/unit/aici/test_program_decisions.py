@@ -100,7 +100,7 @@ class TestDecisions:
         assert mask(matcher) == [10]
         # The program never had the token, so that it has nothing to take back.
         assert told(matcher) == ['"tokens":[9,8],"sampled":5']
-        with pytest.raises(GuideStateError, match="a splice of 2 tokens, where there is room for 1"):
+        with pytest.raises(GuideStateError, match="an edit of 2 tokens, where there is room for 1"):
             matcher.splice(1)
         matcher.rollback(1)
         assert mask(matcher) == [5]

@@ -68,6 +68,6 @@ def _note_program(sequence: Sequence) -> None:
     answer."""
     if sequence.guide is None or sequence.guide.matcher is None:
         return
-    report = registry.load("leaves", "program_report")(sequence.guide.matcher, len(sequence.output.token_ids))
+    report = registry.load("leaves", "matcher_report")(sequence.guide.matcher, len(sequence.output.token_ids))
     if report is not None:
         sequence.output.program_log, sequence.output.program_variables = report
