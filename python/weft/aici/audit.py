@@ -1,9 +1,8 @@
 """The audit of a WASM module before it is compiled.
 
-A module may import AICI's functions only. No part of its state may lie where a copy of memory and globals would miss it,
-so passive segments and instructions that change a table are refused. The audit exports mutable globals under names of
-weft's own, so that the host can copy them.
-"""
+A module may import AICI's functions only. No part of its state may lie where a copy of memory and globals would miss
+it, so passive segments and instructions that change a table are refused. The audit exports mutable globals under
+names of weft's own, so that the host can copy them."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ KINDS = ("function", "table", "memory", "global", "tag")
 LETTERS = {0x7F: "i", 0x7E: "I", 0x7D: "f", 0x7C: "F", 0x7B: "v"}
 
 
-# The functions that programs may import, and must export, with their signatures: parameters and results, "i" for i32 and
-# "I" for i64. "ii:i" takes two numbers and returns one.
+# The functions that programs may import, and must export, with their signatures: parameters and results, "i" for i32
+# and "I" for i64. "ii:i" takes two numbers and returns one.
 HOST = {
     "aici_host_read_blob": "iii:i",
     "aici_host_token_trie": ":i",

@@ -80,8 +80,8 @@ def bind() -> None:
 
 
 def compiled(wasm: bytes, limits: WasmLimits, trusted: bool, time_s: float) -> bytes:
-    """The machine code of an audited module, within `time_s` seconds. Raises `GuideError` for a module that is invalid or
-    takes too long, and `UnavailableError` if the machine was too busy to compile it."""
+    """The machine code of an audited module, within `time_s` seconds. Raises `GuideError` for a module that is
+    invalid or takes too long, and `UnavailableError` if the machine was too busy to compile it."""
     key = hashlib.sha256(wasm).hexdigest() + version("wasmtime")
     return _cache.get(
         key,

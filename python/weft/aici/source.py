@@ -63,8 +63,8 @@ class WasmSource:
 
 
 def from_json(data: dict[str, Any]) -> WasmSource:
-    """The source that `WasmSource.to_recording` wrote, untrusted. Raises `KeyError`, `TypeError`, `ValueError` or `zlib.error`
-    for other data."""
+    """The source that `WasmSource.to_recording` wrote, untrusted. Raises `KeyError`, `TypeError`, `ValueError` or
+    `zlib.error` for other data."""
     limits = WasmLimits(**data["limits"])
     packed = base64.b64decode(data["module"], validate=True)
     # One byte more than allowed shows that the module is too large, without unpacking all of it.

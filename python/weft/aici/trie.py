@@ -1,11 +1,11 @@
 """A vocabulary in AICI's format: a trie of the tokens' bytes.
 
-The format is a header of 28 bytes, the nodes in depth-first order, each token's offset and length, and the tokens' bytes.
+The format is a header of 28 bytes, the nodes in depth-first order, each token's offset and length, and the tokens'
+bytes.
 
-A node is two 32-bit numbers: `token << 8 | byte`, where `token` ends at this node (or is `NO_TOKEN`), and
-`size << 8 | pops`, where `size` counts the nodes of the subtree and `pops` the bytes that a walker removes from its stack
-when it leaves the subtree. Special tokens have no bytes here, so no node has them; programs use their ids.
-"""
+A node is two 32-bit numbers: `token << 8 | byte`, where `token` ends at this node (or is `NO_TOKEN`), and `size << 8
+| pops`, where `size` counts the nodes of the subtree and `pops` the bytes that a walker removes from its stack when
+it leaves the subtree. Special tokens have no bytes here, so no node has them; programs use their ids."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def trie_of(vocabulary: Vocabulary) -> bytes:
 
 
 def build(tokens: list[bytes], end_id: int) -> bytes:
-    """The trie of tokens, given by their bytes (b"" for a token without). Of tokens with the same bytes the last has the
-    node. Raises `GuideError`."""
+    """The trie of tokens, given by their bytes (b"" for a token without). Of tokens with the same bytes the last has
+    the node. Raises `GuideError`."""
     spelled = [token if len(token) <= MAX_LENGTH else b"" for token in tokens]
     lengths = np.fromiter(map(len, spelled), np.uint32, len(spelled))
     data = b"".join(spelled)

@@ -33,7 +33,8 @@ def limit(cpu_seconds: float, memory_bytes: int) -> None:
 
 
 def extension(path: str) -> Any:
-    """The extension at `path`. The package around it is empty, and loads only the modules that the extension imports."""
+    """The extension at `path`. The package around it is empty, and loads only the modules that the extension
+    imports."""
     package = ModuleType("weft")
     package.__path__ = [str(Path(__file__).parents[2])]
     sys.modules["weft"] = package

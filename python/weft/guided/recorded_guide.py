@@ -87,7 +87,8 @@ class RecordedGuide:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RecordedGuide:
-        """The guide that `to_json` wrote. Raises `KeyError`, `TypeError`, `ValueError` or `zlib.error` for other data."""
+        """The guide that `to_json` wrote. Raises `KeyError`, `TypeError`, `ValueError` or `zlib.error` for other
+        data."""
         read = dict(data)
         payload, separators = read.pop("program", None), read.pop("separators", None)
         return cls(
