@@ -115,15 +115,16 @@ void bind_guided(nb::module_ &m) {
       .def("is_terminated", &GuidedState::is_terminated, "slot"_a)
       .def("is_guided", &GuidedState::is_guided, "slot"_a)
       .def(
-          "splice",
+          "edit",
           [](const GuidedState &self,
              int slot) -> std::optional<std::tuple<std::int64_t, int, std::vector<std::int32_t>>> {
-            auto splice = self.splice(slot);
-            if (!splice) return std::nullopt;
-            return std::tuple(splice->committed, splice->backtrack, std::move(splice->tokens));
+            auto edit = self.edit(slot);
+            if (!edit) return std::nullopt;
+            return std::tuple(edit->committed, edit->drop, std::move(edit->append));
           },
           "slot"_a,
-          "Where the status is \"spliced\": of how many committed tokens how many go, and which come in their place.")
+          "The edit of a slot whose status is \"edited\": after `committed` tokens, drop the last `drop`, then append "
+          "these.")
       .def_prop_ro("num_failed", &GuidedState::num_failed)
       .def_prop_ro("num_pending", &GuidedState::num_pending)
       .def_prop_ro("epoch", &GuidedState::epoch)

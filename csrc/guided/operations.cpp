@@ -76,8 +76,8 @@ void GuidedState::detach(int number) {
     // Its owner may attach it again elsewhere: it leaves with the committed text. If it can't, its next fill says so.
     if (const int extended = slot.extended.load(std::memory_order_relaxed)) slot.matcher->rollback(extended);
     slot.matcher->position = slot.start + slot.committed.load(std::memory_order_relaxed);
-    if (slot.status.load(std::memory_order_relaxed) == SlotStatus::kSpliced)
-      slot.matcher->position += static_cast<std::int64_t>(slot.splice.tokens.size()) - slot.splice.backtrack;
+    if (slot.status.load(std::memory_order_relaxed) == SlotStatus::kEdited)
+      slot.matcher->position += static_cast<std::int64_t>(slot.edit.append.size()) - slot.edit.drop;
     std::lock_guard<std::mutex> lock(queue_mutex_);
     detached_.push_back(std::move(slot.matcher));
   }
@@ -86,7 +86,7 @@ void GuidedState::detach(int number) {
   slot.ended.store(false, std::memory_order_release);
   slot.committed.store(0, std::memory_order_release);
   slot.extended.store(0, std::memory_order_release);
-  slot.stopped = slot.dead_end = slot.splices = false;
+  slot.stopped = slot.dead_end = slot.edits = false;
   if (slot.status.exchange(SlotStatus::kOk, std::memory_order_acq_rel) != SlotStatus::kOk)
     num_failed_.fetch_sub(1, std::memory_order_acq_rel);
   for (int position = 0; position <= shape_.max_drafts; ++position) {
@@ -157,10 +157,10 @@ void GuidedState::extend_slot(int number, int draft) {
   if (outcome < 0) return fail_matcher(number, "accepting a draft");
   if (outcome == 0) return stop(number, draft, token);
   if (outcome == 2) {
-    // Whether the text is rewritten is decided when the token is committed.
+    // The text is edited when the token is committed, if it is.
     if (slot.matcher->rollback(1) != 0) return fail_matcher(number, "rolling back a draft");
     stop(number, draft, token);
-    slot.splices = true;
+    slot.edits = true;
     return;
   }
   slot.taken[draft - 1] = token;
@@ -180,7 +180,7 @@ bool GuidedState::takes_next(int number, int draft, std::int64_t token) {
   const int extended = slot.extended.load(std::memory_order_relaxed);
   if (extended >= draft) return slot.taken[draft - 1] != token && take_back(number, draft - 1);
   if (extended == draft - 1 && (!slot.stopped || slot.refused != token))
-    return slot.stopped = slot.dead_end = slot.splices = false, true;
+    return slot.stopped = slot.dead_end = slot.edits = false, true;
   end_rows(number, draft);
   return false;
 }
@@ -189,7 +189,7 @@ bool GuidedState::takes_next(int number, int draft, std::int64_t token) {
 bool GuidedState::take_back(int number, int count) {
   Slot &slot = slots_[number];
   const int extended = slot.extended.load(std::memory_order_relaxed);
-  slot.stopped = slot.dead_end = slot.splices = false;
+  slot.stopped = slot.dead_end = slot.edits = false;
   slot.extended.store(count, std::memory_order_release);
   for (std::size_t position = static_cast<std::size_t>(count) + 1; position < slot.rows.size(); ++position)
     if (slot.rows[position] == Row::kFilled) slot.rows[position] = Row::kStale;
@@ -213,7 +213,7 @@ void GuidedState::commit_slot(int number) {
       return fail(number, SlotStatus::kVerified,
                   "token " + std::to_string(verified[1 + i]) + " was verified where draft " + std::to_string(i + 1) +
                       " was token " + std::to_string(slot.taken[i]));
-  const bool dead_end = slot.dead_end, splices = slot.splices;
+  const bool dead_end = slot.dead_end, edits = slot.edits;
   if (!take_back(number, kept)) return;
   slot.extended.store(0, std::memory_order_release);
   slot.committed.fetch_add(kept, std::memory_order_acq_rel);
@@ -223,9 +223,9 @@ void GuidedState::commit_slot(int number) {
   };
   // Tokens after the end are not the grammar's business.
   if (kept > 0 && slot.matcher->is_terminated()) return end();
-  if (accepted > extended && splices) {
+  if (accepted > extended && edits) {
     const int outcome = slot.matcher->accept(static_cast<std::int32_t>(verified[1 + kept]));
-    return outcome == 2 ? take_splice(number) : fail_matcher(number, "accepting a token again");
+    return outcome == 2 ? take_edit(number) : fail_matcher(number, "accepting a token again");
   }
   if (accepted > extended && dead_end) slot.committed.fetch_add(1, std::memory_order_acq_rel);  // it was legal itself
   if (accepted > extended)
@@ -240,7 +240,7 @@ void GuidedState::commit_slot(int number) {
   if (outcome < 0) return fail_matcher(number, "accepting a token");
   if (outcome == 0)
     return fail(number, SlotStatus::kRefused, "the grammar does not take token " + std::to_string(token));
-  if (outcome == 2) return take_splice(number);
+  if (outcome == 2) return take_edit(number);
   slot.committed.fetch_add(1, std::memory_order_acq_rel);
   for (Row &row : slot.rows)
     if (row == Row::kFilled) row = Row::kStale;
@@ -267,30 +267,31 @@ void GuidedState::fail(int number, SlotStatus status, std::string message) {
   end_rows(number, 0);
 }
 
-// The matcher has taken a token at which it rewrites the end of the text. The slot rests until the host has done so.
-void GuidedState::take_splice(int number) {
+// The matcher has taken a token that asks for an edit of the text. The slot rests until the host has applied it and
+// attaches the matcher again.
+void GuidedState::take_edit(int number) {
   constexpr int kMaxTokens = 1 << 16;
   Slot &slot = slots_[number];
-  Splice splice;
-  splice.committed = slot.committed.fetch_add(1, std::memory_order_acq_rel) + 1;
-  splice.tokens.resize(kMaxTokens);
-  const int count = slot.matcher->splice(&splice.backtrack, splice.tokens.data(), kMaxTokens);
-  if (count < 0) return fail_matcher(number, "writing the end of the text anew");
+  Edit edit;
+  edit.committed = slot.committed.fetch_add(1, std::memory_order_acq_rel) + 1;
+  edit.append.resize(kMaxTokens);
+  const int count = slot.matcher->edit(&edit.drop, edit.append.data(), kMaxTokens);
+  if (count < 0) return fail_matcher(number, "editing the text");
   const auto is_token = [this](std::int32_t token) { return token >= 0 && token < shape_.vocab_size; };
-  if (count > kMaxTokens || splice.backtrack < 0 || splice.backtrack > 1 ||
-      !std::all_of(splice.tokens.begin(), splice.tokens.begin() + count, is_token))
+  if (count > kMaxTokens || edit.drop < 0 || edit.drop > 1 ||
+      !std::all_of(edit.append.begin(), edit.append.begin() + count, is_token))
     return fail(number, SlotStatus::kMatcher,
-                "the matcher takes back " + std::to_string(splice.backtrack) + " tokens and puts " +
-                    std::to_string(count) + "; it may take back 1, and put tokens of the vocabulary");
-  splice.tokens.resize(static_cast<std::size_t>(count));
+                "the matcher takes back " + std::to_string(edit.drop) + " tokens and puts " + std::to_string(count) +
+                    "; it may take back 1, and put tokens of the vocabulary");
+  edit.append.resize(static_cast<std::size_t>(count));
   if (slot.matcher->is_terminated()) slot.ended.store(true, std::memory_order_release);
   slot.clock.lap(GuideClock::kTaking);
   if (slot.clock.is_over()) return;  // which ends the slot, too
   {
     std::lock_guard<std::mutex> lock(status_mutex_);
-    slot.splice = std::move(splice);
+    slot.edit = std::move(edit);
   }
-  fail(number, SlotStatus::kSpliced, "the end of the text is being written anew");
+  fail(number, SlotStatus::kEdited, "the text is being edited");
 }
 
 void GuidedState::fail_matcher(int slot, const char *during) {

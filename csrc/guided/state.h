@@ -52,7 +52,7 @@ enum class SlotStatus : int {
   kTimeLimit,  // the guide took longer than its limit within one token
   kEpoch,      // iterations and snapshots are out of step
   kVerified,   // the verified tensor contradicts what was extended
-  kSpliced,    // the matcher rewrites the end of the text: the host is to do so, and to attach it again
+  kEdited,     // the matcher edits the text: the host applies the edit, and attaches the matcher again
 };
 const char *status_name(SlotStatus status);
 
@@ -60,12 +60,12 @@ struct OperationCounters {
   std::uint64_t calls = 0, fills = 0, nanoseconds = 0, max_nanoseconds = 0;
 };
 
-// What a matcher puts in place of the end of a text: of the first `committed` tokens since it was attached, the
-// last `backtrack` go, and `tokens` come.
-struct Splice {
+// An edit of a slot's text after `committed` tokens since its matcher was attached: drop the last `drop` tokens, then
+// append these.
+struct Edit {
   std::int64_t committed = 0;
-  int backtrack = 0;
-  std::vector<std::int32_t> tokens;
+  int drop = 0;
+  std::vector<std::int32_t> append;
 };
 
 class GuidedState {
@@ -144,8 +144,8 @@ class GuidedState {
 
   // Readable at any time.
   std::pair<SlotStatus, std::string> status(int slot) const;
-  // For a slot whose status is kSpliced.
-  std::optional<Splice> splice(int slot) const;
+  // For a slot whose status is kEdited.
+  std::optional<Edit> edit(int slot) const;
   // Slots whose status is not kOk.
   int num_failed() const { return num_failed_.load(std::memory_order_acquire); }
   std::int64_t committed(int slot) const { return slots_.at(slot).committed.load(std::memory_order_acquire); }
@@ -174,14 +174,14 @@ class GuidedState {
     bool stopped = false;               // the draft after the taken ones was refused:
     std::int64_t refused = 0;           // ... this one
     bool dead_end = false;              // ... because nothing could have followed it
-    bool splices = false;               // ... because the matcher rewrites the text where it is committed
+    bool edits = false;                 // ... because its commit edits the text
     std::vector<std::int64_t> taken;    // the drafts that the matcher took, [K]
     std::vector<Row> rows;              // [K+1]
     std::vector<std::uint64_t> hashes;  // [K+1] of filled rows, while recording
     std::int64_t start = 0;             // the matcher's position when it was attached
     GuideClock clock;                   // of what its matcher took since the last commit
     std::string message;                // under status_mutex_
-    Splice splice;                      // under status_mutex_, while the status is kSpliced
+    Edit edit;                          // under status_mutex_, while the status is kEdited
   };
 
   struct Snapshot {
@@ -240,7 +240,7 @@ class GuidedState {
   void end_rows(int slot, int from);
   void stop(int slot, int draft, std::int64_t refused);
   void fail(int slot, SlotStatus status, std::string message);
-  void take_splice(int slot);
+  void take_edit(int slot);
   void fail_matcher(int slot, const char *during);
 
   // What an operation left, to the log if there is one. `through` is the last row that an extend answers for.

@@ -46,8 +46,8 @@ class MatcherHandle {
   const char *error() { return matcher_.ops->error(matcher_.self); }
   // The optional ones: a negative temperature, and no tokens, where there is none.
   float temperature() { return matcher_.ops->temperature ? matcher_.ops->temperature(matcher_.self) : -1.0f; }
-  int splice(int *backtrack, std::int32_t *tokens, int capacity) {
-    return matcher_.ops->splice ? matcher_.ops->splice(matcher_.self, backtrack, tokens, capacity) : *backtrack = 0;
+  int edit(int *drop, std::int32_t *append, int capacity) {
+    return matcher_.ops->edit ? matcher_.ops->edit(matcher_.self, drop, append, capacity) : *drop = 0;
   }
   const weft_matcher_ops *ops() const { return matcher_.ops; }
   const weft_matcher &native() const { return matcher_; }
@@ -57,7 +57,7 @@ class MatcherHandle {
   // Tokens that it has taken for good from its start; while it has a slot, as of when it got it. Counted by who moves
   // it: the state when it leaves its slot, and its Python methods.
   std::int64_t position = 0;
-  bool has_replaced = false;  // what Python's accept took last
+  bool has_edit = false;  // of the last token that Python's accept took
 
  private:
   static std::int64_t next_serial() {

@@ -648,16 +648,14 @@ class Matcher:
         The temperature for the token that is sampled next; None: the request's own.
         """
 
-    def splice(self, capacity: int) -> tuple[int, list[int]]:
+    def edit(self, capacity: int) -> tuple[int, list[int]]:
         """
-        After a token that was replaced: how many of the last tokens go, and which come in their place.
+        The edit after the last token, where `has_edit`: drop this many of the last tokens, then append these.
         """
 
     @property
-    def has_replaced(self) -> bool:
-        """
-        Whether `accept` took its last token and puts others in its place (see `splice`).
-        """
+    def has_edit(self) -> bool:
+        """Whether the last `accept` asks for an edit of the text."""
 
     def is_terminated(self) -> bool: ...
     @property
@@ -743,9 +741,9 @@ class GuidedState:
     def extended(self, slot: int) -> int: ...
     def is_terminated(self, slot: int) -> bool: ...
     def is_guided(self, slot: int) -> bool: ...
-    def splice(self, slot: int) -> tuple[int, int, list[int]] | None:
+    def edit(self, slot: int) -> tuple[int, int, list[int]] | None:
         """
-        Where the status is "spliced": of how many committed tokens how many go, and which come in their place.
+        The edit of a slot whose status is "edited": after `committed` tokens, drop the last `drop`, then append these.
         """
 
     @property

@@ -21,7 +21,7 @@ from weft.grammar.base import Matcher
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.guided.flight import Operation, operations
 from weft.guided.recorded_guide import RecordedGuide
-from weft.guided.recording import RecordedRequest, RecordedSplice, Recording
+from weft.guided.recording import RecordedRequest, RecordedEdit, Recording
 from weft.guided.state import GuidedState
 
 MOST_BYTES = 64 << 20
@@ -44,7 +44,7 @@ class _Watched:
     matchers: list[int]
     room: int | None
     prompt: abc.Sequence[int]
-    splices: list[RecordedSplice] = field(default_factory=list)
+    splices: list[RecordedEdit] = field(default_factory=list)
     finished_at: int | None = None
 
 
@@ -119,7 +119,7 @@ class FlightRecorder:
             watched.slot, watched.since = slot, since
             splices = sequence.guide.splices if sequence.guide is not None else []
             new = splices[len(watched.splices) :]
-            watched.splices += [RecordedSplice(since, *splice) for splice in new]
+            watched.splices += [RecordedEdit(since, *splice) for splice in new]
             if matcher is not None and matcher.serial not in watched.matchers:
                 watched.matchers.append(matcher.serial)
             if len(self._watched) > self._prune_at:

@@ -43,12 +43,13 @@ def host_memory(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(shape, dtype=dtype)
 
 
-class Splice(NamedTuple):
-    """Of the first `committed` tokens since a matcher was attached the last `backtrack` (0 or 1) go; `tokens` come."""
+class Edit(NamedTuple):
+    """An edit of a slot's text after `committed` tokens since its matcher was attached: drop the last `drop` tokens,
+    then append the tokens `append`."""
 
     committed: int
-    backtrack: int
-    tokens: list[int]
+    drop: int
+    append: list[int]
 
 
 @dataclass(frozen=True)
@@ -195,16 +196,15 @@ class GuidedState:
 
         Codes: "refused" (a committed token is not in the grammar), "dead_end" (no token may follow),
         "matcher" (it failed), "time_limit" (it took too long), "epoch" (snapshots and iterations out of step),
-        "verified" (the verified tensor contradicts the drafts), "spliced" (the matcher rewrites the end of the text:
-        `splice`).
+        "verified" (the verified tensor contradicts the drafts), "edited" (the matcher edits the text: `edit`).
         """
         code, message = self.native.status(slot)
         return ("" if code == "ok" else code), escaped(message)
 
-    def splice(self, slot: int) -> Splice | None:
-        """How the slot's matcher rewrites the end of the text; None where it does not."""
-        found = self.native.splice(slot)
-        return None if found is None else Splice(*found)
+    def edit(self, slot: int) -> Edit | None:
+        """The edit of a slot whose status is "edited", else None."""
+        values = self.native.edit(slot)
+        return None if values is None else Edit(*values)
 
     def extended(self, slot: int) -> int:
         """Drafts that the slot's matcher has taken beyond the committed text."""

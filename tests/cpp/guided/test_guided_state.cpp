@@ -289,11 +289,11 @@ int splicing_accept(void *self, std::int32_t token) { return 2 * fake_accept(sel
 int takes_back_two(void *, int *backtrack, std::int32_t *, int) { return *backtrack = 2, 0; }
 int puts_no_token(void *, int *backtrack, std::int32_t *tokens, int) { return *backtrack = 1, tokens[0] = kVocab, 1; }
 
-TEST(a_splice_that_can_not_be_fails_its_slot) {
-  for (auto *splice : {takes_back_two, puts_no_token}) {
+TEST(an_edit_that_can_not_be_fails_its_slot) {
+  for (auto *edit : {takes_back_two, puts_no_token}) {
     weft_matcher_ops ops = weft::test::kOps;
     ops.accept = splicing_accept;
-    ops.splice = splice;
+    ops.edit = edit;
     Decoding decoding;
     ++live;
     const auto matcher = std::make_shared<weft::MatcherHandle>(weft_matcher{&ops, new Fake(fake_of(0))});

@@ -39,7 +39,7 @@ def test_programs_agree(tmp_path: Path) -> None:
             windows.append(recorder.recording())
         recorder.close()
     assert [output.error for output in outputs] == [None] * len(guides)
-    put = {splice.num_put for request in recording.requests for splice in request.splices}
+    put = {edit.num_appended for request in recording.requests for edit in request.edits}
     assert put == {1, 2}
     result = replay(recording, vocabulary, range(3))
     assert result.difference is None, str(result.difference)

@@ -187,7 +187,10 @@ def test_a_library_that_is_none() -> None:
     import subprocess
     import sys
 
-    code = "from weft import _core; print(_core.aici_bind_wasmtime('/nowhere.so'));
-    print(_core.aici_bind_wasmtime('libm.so.6'))" lines = subprocess.run([sys.executable, "-c", code],
-    capture_output=True, text=True).stdout.splitlines() assert "nowhere.so" in lines[0] assert lines[1] == "the
-    function wasm_config_new is missing"
+    code = (
+        "from weft._core import aici_bind_wasmtime as bind; "
+        "print(bind('/nowhere.so')); print(bind('libm.so.6'))"
+    )
+    lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.splitlines()
+    assert "nowhere.so" in lines[0]
+    assert lines[1] == "the function wasm_config_new is missing"

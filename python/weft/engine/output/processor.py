@@ -19,7 +19,7 @@ from weft.engine.sequence import Sequence, Stage
 from weft.engine.stats import StepRecord
 from weft.engine.step.draft_masking import DraftGuidance
 from weft.engine.step.in_flight import InFlightBatch
-from weft.guided.state import GuidedState, Splice
+from weft.guided.state import Edit, GuidedState
 from weft.runtime.interface import Runtime
 
 
@@ -188,9 +188,9 @@ class OutputProcessor:
                 return reason
         return commit(sequence, results, self._end_tokens, grammar, self.drafted_by)
 
-    def _splice_of(self, sequence: Sequence, results: StepResults) -> Splice | None:
+    def _splice_of(self, sequence: Sequence, results: StepResults) -> Edit | None:
         """Where the iteration is the one in which the request's matcher wrote the end of its text anew."""
-        splice = self._state.splice(sequence.slot)
+        splice = self._state.edit(sequence.slot)
         before = len(sequence.output.token_ids) - sequence.resumed_at
         return splice if splice and splice.committed <= before + results.count(sequence.slot) + 1 else None
 

@@ -13,7 +13,7 @@ from weft.engine.device.results import StepResults
 from weft.engine.output.commit import DraftedBy, commit, cut
 from weft.engine.sequence import Sequence
 from weft.errors import GuideStateError
-from weft.guided.state import Splice
+from weft.guided.state import Edit
 
 MAX_BARREN = 256
 """So often in a row a program may take back a token and put none; then it is not taken to come to an end."""
@@ -22,7 +22,7 @@ MAX_BARREN = 256
 def commit_splice(
     sequence: Sequence,
     results: StepResults,
-    splice: Splice,
+    splice: Edit,
     end_tokens: frozenset[int],
     drafted_by: DraftedBy,
 ) -> FinishReason | None:
@@ -30,20 +30,20 @@ def commit_splice(
     it does not, the request is to be read again. Raises `GuideStateError` for what ends it."""
     output, guide = sequence.output, sequence.guide
     assert guide is not None
-    num_sampled = splice.committed - (len(output.token_ids) - sequence.resumed_at) - splice.backtrack
+    num_sampled = splice.committed - (len(output.token_ids) - sequence.resumed_at) - splice.drop
     if num_sampled:
         reason = commit(sequence, results.beginning(sequence.slot, num_sampled), end_tokens, None, drafted_by)
         if reason is not None:
             return reason
-    guide.num_barren = 0 if num_sampled or splice.tokens else guide.num_barren + 1
+    guide.num_barren = 0 if num_sampled or splice.append else guide.num_barren + 1
     if guide.num_barren > MAX_BARREN:
         raise GuideStateError(
             f"the program took back {MAX_BARREN} tokens in a row and put none in their place; it should forbid what "
             "it takes back"
         )
-    taken = results.tokens(sequence.slot)[num_sampled : num_sampled + splice.backtrack]
-    guide.splices.append((len(output.token_ids), tuple(taken), len(splice.tokens)))
-    return put(sequence, splice.tokens, end_tokens)
+    taken = results.tokens(sequence.slot)[num_sampled : num_sampled + splice.drop]
+    guide.splices.append((len(output.token_ids), tuple(taken), len(splice.append)))
+    return put(sequence, splice.append, end_tokens)
 
 
 def put(sequence: Sequence, tokens: list[int], end_tokens: frozenset[int]) -> FinishReason | None:
