@@ -21,7 +21,7 @@ from weft.grammar.base import Matcher
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.guided.flight import Operation, operations
 from weft.guided.recorded_guide import RecordedGuide
-from weft.guided.recording import RecordedRequest, RecordedEdit, Recording
+from weft.guided.recording import RecordedEdit, RecordedRequest, Recording
 from weft.guided.state import GuidedState
 
 MOST_BYTES = 64 << 20

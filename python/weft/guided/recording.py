@@ -203,9 +203,6 @@ def _request_of(data: dict[str, Any]) -> RecordedRequest:
 
 
 def _edit_of(data: dict[str, Any]) -> RecordedEdit:
-    # Older versions wrote "splices", with other names for the last two.
-    dropped, num_appended = (
-        data.get("dropped", data.get("taken")),
-        data.get("num_appended", data.get("num_put")),
-    )
-    return RecordedEdit(int(data["since"]), int(data["at"]), integers(dropped), int(num_appended))
+    # Older versions wrote "splices", with other names for the last two fields.
+    names = ("dropped", "num_appended") if "dropped" in data else ("taken", "num_put")
+    return RecordedEdit(int(data["since"]), int(data["at"]), integers(data[names[0]]), int(data[names[1]]))
