@@ -27,7 +27,7 @@ std::size_t undo_bytes_of(const weft_matcher &matcher);
 // The end of the program's log, drafts included. None for any other matcher. At any time, on any thread.
 std::optional<std::string> log_of(const weft_matcher &matcher);
 
-// What a program leaves beside its text: the end of its log, at most log_bytes, and the request's variables.
+// The end of a program's log, at most log_bytes, and its request's variables.
 struct Report {
   std::string log;
   Variables::Values variables;

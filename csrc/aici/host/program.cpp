@@ -8,13 +8,13 @@
 namespace weft::aici {
 
 Program::Program(std::string_view artefact, std::string trie_bytes, int tokens, std::vector<std::int32_t> end_ids,
-                 std::shared_ptr<const TokenTexts> token_texts, const Limits &given)
+                 std::shared_ptr<const TokenTexts> token_texts, const Limits &program_limits)
     : trie(std::move(trie_bytes)),
       num_tokens(tokens),
       end_tokens(std::move(end_ids)),
       texts(std::move(token_texts)),
-      limits(given),
-      engine(Engine::of(given.stack_bytes)) {
+      limits(program_limits),
+      engine(Engine::of(program_limits.stack_bytes)) {
   if (num_tokens < 1) throw ProgramError("a program needs a vocabulary of at least one token");
   if (end_tokens.empty()) throw ProgramError("a program needs an end token");
   for (const std::int32_t token : end_tokens)

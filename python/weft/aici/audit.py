@@ -2,7 +2,8 @@
 
 A module may import AICI's functions only. No part of its state may lie where a copy of memory and globals would miss
 it, so passive segments and instructions that change a table are refused. The audit exports mutable globals under
-names of weft's own, so that the host can copy them."""
+names of weft's own, so that the host can copy them.
+"""
 
 from __future__ import annotations
 

@@ -81,8 +81,9 @@ class ProgramReport(NamedTuple):
 
 
 def program_report(matcher: Matcher, num_tokens: int) -> ProgramReport | None:
-    """What a program left after the first `num_tokens` tokens of its answer, without the effects of later steps, such
-    as those of drafts. None for any other matcher. Invalid UTF-8 in the log is replaced. Thread-safe, at any time."""
+    """The report of a program after the first `num_tokens` tokens of its answer, without the effects of later steps,
+    such as those of drafts. None for any other matcher. Invalid UTF-8 in the log is replaced. Thread-safe, at any
+    time."""
     report = _core.aici_report(matcher, num_tokens)
     if report is None:
         return None

@@ -28,7 +28,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class WasmLimits:
-    """What one WASM program may use. A program that breaks a limit ends its own request, with an error that names the
+    """The limits of one WASM program. A program that breaks a limit ends its own request, with an error that names the
     limit. Raises `GuideError` for a value out of range.
     """
 
