@@ -44,7 +44,7 @@ class _Watched:
     matchers: list[int]
     room: int | None
     prompt: abc.Sequence[int]
-    splices: list[RecordedEdit] = field(default_factory=list)
+    edits: list[RecordedEdit] = field(default_factory=list)
     finished_at: int | None = None
 
 
@@ -117,9 +117,8 @@ class FlightRecorder:
                 watched = _Watched(sequence.id, sequence.output, guide, slot, since, [], room, prompt)
                 self._watched[sequence.id] = watched
             watched.slot, watched.since = slot, since
-            splices = sequence.guide.splices if sequence.guide is not None else []
-            new = splices[len(watched.splices) :]
-            watched.splices += [RecordedEdit(since, *splice) for splice in new]
+            edits = sequence.guide.edits if sequence.guide is not None else []
+            watched.edits += [RecordedEdit(since, *edit) for edit in edits[len(watched.edits) :]]
             if matcher is not None and matcher.serial not in watched.matchers:
                 watched.matchers.append(matcher.serial)
             if len(self._watched) > self._prune_at:
@@ -247,7 +246,7 @@ def _record(watched: _Watched, guides: dict[RecordedGuide, int]) -> RecordedRequ
         _error_text(output) if output.error is not None else None,
         watched.room,
         tuple(watched.prompt),
-        tuple(watched.splices),
+        tuple(watched.edits),
     )
 
 

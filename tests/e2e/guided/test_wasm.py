@@ -150,7 +150,7 @@ def test_beams_refuse_a_program_that_takes_back() -> None:
             tokens_of(PROMPT), 12, sampling_config=SamplingConfig(2), guided_decoding_params=params
         )
         (response,) = until_final(executor, executor.enqueue_request(request))
-        assert "a search by beams can't do" in response.error_msg
+        assert "a beam search can't do" in response.error_msg
 
 
 def test_a_start_does_not_hold_up_others() -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Callable
 
-from weft.core import SAMPLED, FinishReason, OutputStats
+from weft.core import SAMPLED, SPLICED, FinishReason, OutputStats, TokenLogprob
 from weft.core.request import NOTHING
 from weft.engine.device.results import StepResults
 from weft.engine.sequence import Sequence
 from weft.errors import DeadEndError, GuideStateError, RequestError
-from weft.guided.state import GuidedState
+from weft.guided.state import Edit, GuidedState
 
 DraftedBy = Callable[[Sequence, int], abc.Sequence[str]]
 """The drafters of so many tokens of a request, that come next in its answer."""
+
+MAX_EMPTY_EDITS = 256
+"""A matcher that drops this many tokens in a row, and appends none, ends its request: it may never come to an end."""
 
 
 def commit(
@@ -28,6 +31,11 @@ def commit(
     `grammar` is the state that guides the request, if any; `drafted_by` names who drafted. Raises `RequestError` for
     what ends the request; nothing of the iteration is given out then.
     """
+    # An edit parks its slot as a failure does.
+    if grammar is not None and grammar.num_failed and (edit := _edit_of(sequence, results, grammar)):
+        reason = _commit_edit(sequence, results, edit, end_tokens, drafted_by)
+        sequence.must_reread = True  # also at the answer's end: its pages don't hold the appended tokens
+        return reason
     slot = sequence.slot
     output = sequence.output
     if sequence.processor is not None:
@@ -51,6 +59,46 @@ def commit(
         output.logprobs += results.logprobs(slot, len(kept), sequence.request.sampling.logprobs or 0)
     if sequence.request.gather is not NOTHING:
         sequence.gathered.add(output, results.outputs(slot, sequence.request.gather, len(kept)))
+    return reason
+
+
+def _edit_of(sequence: Sequence, results: StepResults, grammar: GuidedState) -> Edit | None:
+    """The edit of the text that the matcher asked for in this iteration, if it did. With another iteration in flight,
+    the edit may be that one's."""
+    edit = grammar.edit(sequence.slot)
+    before = len(sequence.output.token_ids) - sequence.resumed_at
+    return edit if edit and edit.committed <= before + results.count(sequence.slot) + 1 else None
+
+
+def _commit_edit(
+    sequence: Sequence, results: StepResults, edit: Edit, end_tokens: frozenset[int], drafted_by: DraftedBy
+) -> FinishReason | None:
+    """Append the iteration's tokens up to those that the edit drops, then the tokens that it appends; why the answer
+    ends, if it does. The device knows nothing of this: later tokens in flight are void, and the sequence must read
+    its text again, like a preempted one. Raises `GuideStateError` for an edit that ends the request."""
+    output, guide = sequence.output, sequence.guide
+    assert guide is not None
+    num_sampled = edit.committed - (len(output.token_ids) - sequence.resumed_at) - edit.drop
+    if num_sampled:
+        reason = commit(sequence, results.beginning(sequence.slot, num_sampled), end_tokens, None, drafted_by)
+        if reason is not None:
+            return reason
+    guide.num_empty_edits = 0 if num_sampled or edit.append else guide.num_empty_edits + 1
+    if guide.num_empty_edits > MAX_EMPTY_EDITS:
+        raise GuideStateError(
+            f"the guide dropped {MAX_EMPTY_EDITS} tokens in a row and appended none; it should forbid these tokens"
+        )
+    dropped = results.tokens(sequence.slot)[num_sampled : num_sampled + edit.drop]
+    guide.edits.append((len(output.token_ids), tuple(dropped), len(edit.append)))
+    if sequence.request.gather is not NOTHING and edit.append:
+        raise GuideStateError(
+            "the guide appends tokens of its own, of which the model has no logits or other tensors; ask for none"
+        )
+    kept, reason = cut(sequence, edit.append, end_tokens)
+    output.token_ids += kept
+    output.origins += [SPLICED] * len(kept)
+    if output.logprobs is not None:
+        output.logprobs += [TokenLogprob(0.0, {}) for _ in kept]
     return reason
 
 

@@ -11,7 +11,6 @@ from weft.core import FinishReason
 from weft.engine.device.results import StepResults
 from weft.engine.output.commit import DraftedBy, commit, commit_plainly
 from weft.engine.output.finish import Finisher
-from weft.engine.output.splice import commit_splice
 from weft.engine.recording import Recorder
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.waiting import Waiting
@@ -19,7 +18,7 @@ from weft.engine.sequence import Sequence, Stage
 from weft.engine.stats import StepRecord
 from weft.engine.step.draft_masking import DraftGuidance
 from weft.engine.step.in_flight import InFlightBatch
-from weft.guided.state import Edit, GuidedState
+from weft.guided.state import GuidedState
 from weft.runtime.interface import Runtime
 
 
@@ -125,7 +124,7 @@ class OutputProcessor:
                     sequence.output.stats.reused_tokens = batch.prompts[sequence].first
                 self._commit(sequence, results, record)
         for sequence in batch.decoding:
-            if sequence.stage is not Stage.FINISHED and not sequence.is_spliced:
+            if sequence.stage is not Stage.FINISHED and not sequence.must_reread:
                 self._commit_iteration(sequence, results, record)
         self._retire(batch)
 
@@ -161,11 +160,14 @@ class OutputProcessor:
         record.generated_tokens += num_tokens - before if sequence.search is None else 1
         if has_more:
             output.stats.note_tokens(self._last_read, record.number)
-        if num_tokens >= sequence.next_cache_at and not sequence.is_spliced:
+        if num_tokens >= sequence.next_cache_at and not sequence.must_reread:
             self._scheduler.capacity.cache(sequence)
         if reason is not None:
             self.finisher.finish(sequence, reason)
-        elif sequence.is_streaming:
+            return
+        if sequence.must_reread:
+            self._scheduler.reread(sequence)
+        if sequence.is_streaming:
             sequence.report()
 
     def _append(self, sequence: Sequence, results: StepResults) -> FinishReason | None:
@@ -178,21 +180,7 @@ class OutputProcessor:
             sequence, results, self._end_tokens, grammar, self.drafted_by
         ):
             return None
-        if grammar is not None and grammar.num_failed:
-            splice = self._splice_of(sequence, results)
-            if splice is not None:
-                reason = commit_splice(sequence, results, splice, self._end_tokens, self.drafted_by)
-                if reason is None:
-                    self._scheduler.splice(sequence)
-                sequence.is_spliced = True  # also at its end: the device does not hold what the program put
-                return reason
         return commit(sequence, results, self._end_tokens, grammar, self.drafted_by)
-
-    def _splice_of(self, sequence: Sequence, results: StepResults) -> Edit | None:
-        """Where the iteration is the one in which the request's matcher wrote the end of its text anew."""
-        splice = self._state.edit(sequence.slot)
-        before = len(sequence.output.token_ids) - sequence.resumed_at
-        return splice if splice and splice.committed <= before + results.count(sequence.slot) + 1 else None
 
     def _retire(self, batch: InFlightBatch) -> None:
         left = batch.end()

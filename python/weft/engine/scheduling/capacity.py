@@ -146,7 +146,7 @@ class Capacity:
         """Take slot and pages back. What they hold of the text can be found, up to where it ends."""
         self.free_slots.extend(reversed(sequence.slots))
         has_read = len(sequence.output.token_ids) > sequence.resumed_at and sequence.search is None
-        if self._reuses and has_read and not sequence.is_spliced and sequence.output.error is None:
+        if self._reuses and has_read and not sequence.must_reread and sequence.output.error is None:
             self.kv.end(sequence.kv, sequence.text, max(sequence.num_tokens - 1 - self._margin, 0))
         else:
             self.kv.end(sequence.kv)

@@ -42,7 +42,7 @@ class Scheduler:
         self._num_drafts_of = [0, *map(speculation.draft_tokens, range(1, config.max_batch + 1))]
         self.tuner = BatchTuner(config, capacity.kv.num_pages - 1, speculation.max_draft_tokens)
         self._begin_search = begin_search
-        self._spliced: list[Sequence] = []
+        self._rereading: list[Sequence] = []
         self._grown: list[Sequence] = []
         self._is_short, self._waits = False, False  # in this step: no pages were left; a newcomer went first
         self._refused: tuple[Sequence | None, int] = None, 0  # in the last step, with so many pages to be had
@@ -68,10 +68,9 @@ class Scheduler:
         for sequence in left:
             self._release(sequence)
 
-    def splice(self, sequence: Sequence) -> None:
-        """The request's matcher wrote the end of its text anew: it is to be read again."""
-        sequence.is_spliced = True
-        self._spliced.append(sequence)
+    def reread(self, sequence: Sequence) -> None:
+        """Let a sequence read its text again. It is preempted as soon as no batch in flight names it."""
+        self._rereading.append(sequence)
 
     def prompt_tokens_read(self) -> dict[int, int]:
         """How far the prompts are that are being read, by request id."""
@@ -87,7 +86,7 @@ class Scheduler:
     def schedule_decoding(self, record: StepRecord, in_flight: bool) -> Schedule | None:
         """Which requests decode next. None: what is in flight must be read first, for the pages that it may give
         back."""
-        self._read_spliced_again()
+        self._preempt_rereading()
         self._is_short, yielding = False, self._yielding()
         if yielding and in_flight:
             return None
@@ -98,7 +97,7 @@ class Scheduler:
             if in_flight:
                 return None
             self._is_short = True
-            if not self._read_spliced_again():  # those give pages back, which no longer hold their text
+            if not self._preempt_rereading():  # their pages are free then
                 self._preempt(max(self.running, key=self.waiting.turns.place), record)
             decoding = self._decoding()
         return Schedule(decoding, _num_rows(decoding), self._num_drafts(decoding))
@@ -239,12 +238,13 @@ class Scheduler:
         self.capacity.cache(sequence)
         self._queue_again(sequence, yields)
 
-    def _read_spliced_again(self) -> bool:
-        """Queue those whose text was written anew and that nothing in flight names; whether there were some."""
-        if not self._spliced:
+    def _preempt_rereading(self) -> bool:
+        """Queue the sequences that read their text again and that no batch in flight names; whether there were any.
+        Their pages are not cached, because they don't hold the text."""
+        if not self._rereading:
             return False
-        live = [sequence for sequence in self._spliced if not sequence.has_left]
-        self._spliced = [sequence for sequence in live if sequence.in_flight]
+        live = [sequence for sequence in self._rereading if not sequence.has_left]
+        self._rereading = [sequence for sequence in live if sequence.in_flight]
         again = [sequence for sequence in live if not sequence.in_flight]
         for sequence in again:
             self._queue_again(sequence)
@@ -274,6 +274,6 @@ def _num_rows(decoding: abc.Sequence[Sequence]) -> int:
 
 def _wants_tokens(sequence: Sequence) -> bool:
     """Whether it can decode now: its answer may have more tokens than what is in flight adds."""
-    if sequence.is_spliced or (sequence.search is not None and sequence.in_flight):
+    if sequence.must_reread or (sequence.search is not None and sequence.in_flight):
         return False
     return len(sequence.output.token_ids) + sequence.num_promised < sequence.max_new_tokens

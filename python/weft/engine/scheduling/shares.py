@@ -88,7 +88,7 @@ def who_yields(
 def _may_go(sequence: Sequence, newcomer: Sequence) -> bool:
     return (
         sequence.search is None
-        and not sequence.is_spliced
+        and not sequence.must_reread
         and sequence.request.priority <= newcomer.request.priority
         and len(sequence.output.token_ids) > sequence.resumed_at
     )
