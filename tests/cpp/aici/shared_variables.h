@@ -9,6 +9,9 @@
 
 namespace weft::test {
 
+using aici::Limits;
+using aici::Variables;
+
 struct Shared {
   Variables variables;
   Limits limits;

@@ -10,8 +10,8 @@
 
 namespace {
 
-using weft::JsonValue;
-using weft::ProgramError;
+using weft::aici::JsonValue;
+using weft::aici::ProgramError;
 
 const char *kResult =
     R"({"branches":[{"sample_mask":7,"temperature":null,"splices":[{"when_sampled":[1,2.5e1,-0],"ff_tokens":[]},)"
@@ -19,7 +19,7 @@ const char *kResult =
 
 bool reads(const std::string &text) {
   try {
-    weft::parse_json(text, "it");
+    weft::aici::parse_json(text, "it");
     return true;
   } catch (const ProgramError &) {
     return false;
@@ -27,7 +27,7 @@ bool reads(const std::string &text) {
 }
 
 TEST(json_is_read) {
-  const JsonValue result = weft::parse_json(kResult, "it");
+  const JsonValue result = weft::aici::parse_json(kResult, "it");
   const JsonValue &branch = result.find("branches")->items[0];
   EQUAL(branch.find("sample_mask")->number, 7);
   CHECK(branch.find("temperature") == nullptr);
@@ -37,14 +37,14 @@ TEST(json_is_read) {
   EQUAL(splices.items[0].find("ff_tokens")->kind, JsonValue::kNumbers);
   CHECK(splices.items[1].find("x")->text == "ä😀\n");
   EQUAL(splices.items[1].find("y")->items.size(), 3);
-  CHECK(weft::parse_json(R"("a\"\\\u0001z")", "it").text == "a\"\\\x01z");
-  CHECK(weft::parse_json(R"({"a":null,"a":1,"a":2})", "it").find("a") == nullptr);
-  CHECK(weft::parse_json("18446744073709551615", "it").number == 18446744073709551615.0);
+  CHECK(weft::aici::parse_json(R"("a\"\\\u0001z")", "it").text == "a\"\\\x01z");
+  CHECK(weft::aici::parse_json(R"({"a":null,"a":1,"a":2})", "it").find("a") == nullptr);
+  CHECK(weft::aici::parse_json("18446744073709551615", "it").number == 18446744073709551615.0);
 }
 
 std::string problem_of(const std::string &text) {
   try {
-    weft::parse_json(text, "it");
+    weft::aici::parse_json(text, "it");
     return "none";
   } catch (const ProgramError &error) {
     return std::string(error.what()).substr(std::string("it is not JSON that can be read: it ").size());
@@ -123,7 +123,7 @@ TEST(broken_json_does_no_harm) {
 
 std::string change_in(const std::vector<int> &bytes) {
   try {
-    return weft::table_change(std::string(bytes.begin(), bytes.end()));
+    return weft::aici::table_change(std::string(bytes.begin(), bytes.end()));
   } catch (const ProgramError &) {
     return "error";
   }

@@ -15,7 +15,7 @@
 
 namespace {
 
-using weft::ProgramError;
+using weft::aici::ProgramError;
 
 // Where the kernel does not tell, nothing is said.
 TEST(pages_that_were_written_are_known) {
@@ -24,8 +24,8 @@ TEST(pages_that_were_written_are_known) {
       mmap(nullptr, kPages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   std::mt19937 random(4);
   for (std::size_t page = 0; page < kPages; page += 2) memory[page * kPage] = 1;
-  weft::WrittenPages written;
-  std::vector<weft::WrittenPages::Range> ranges;
+  weft::aici::WrittenPages written;
+  std::vector<weft::aici::WrittenPages::Range> ranges;
   CHECK(!written.take(ranges));
   written.watch(memory + 1, kPage);
   CHECK(!written.take(ranges));
@@ -61,7 +61,7 @@ TEST(guests_run_elsewhere_and_their_errors_come_back) {
       for (int i = 0; i < 200; ++i) {
         const auto me = std::this_thread::get_id();
         try {
-          weft::run_as_guest([&] {
+          weft::aici::run_as_guest([&] {
             if (std::this_thread::get_id() == me) sums[caller] = -1000;
             if (i % 10 == 0) throw ProgramError("no");
             ++sums[caller];

@@ -11,8 +11,8 @@
 
 namespace {
 
-using weft::ProgramError;
-using weft::Variables;
+using weft::aici::ProgramError;
+using weft::aici::Variables;
 using weft::test::Shared;
 
 TEST(what_a_sequence_wrote_beyond_a_text_is_left_out) {

@@ -24,7 +24,7 @@ __attribute__((noinline)) void operator delete(void *memory, std::size_t) noexce
 
 namespace {
 
-using weft::Variables;
+using weft::aici::Variables;
 using weft::test::Shared;
 
 // Whether `work` went through with so few allocations.
