@@ -25,6 +25,7 @@ class CompiledWasm:
     """
 
     opens_ahead = True
+    memory_settings = "WasmLimits.memory_bytes or undo_bytes"
     backend = None
     notes = ()
 

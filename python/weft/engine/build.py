@@ -19,15 +19,14 @@ from weft.engine.output.finish import Finisher
 from weft.engine.output.processor import OutputProcessor
 from weft.engine.scheduling.capacity import Capacity, DrafterNeeds
 from weft.engine.scheduling.policy import FairTurns
-from weft.engine.scheduling.programs import Programs
 from weft.engine.scheduling.scheduler import Scheduler
+from weft.engine.scheduling.starts import MatcherStarts, StartThreads
 from weft.engine.scheduling.waiting import Waiting
 from weft.engine.sequence import Sequence
 from weft.engine.step.draft_masking import DraftGuidance
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.runner import Decoder, ModelRunner
 from weft.errors import InputError
-from weft.grammar.starts import Starts
 from weft.guided.lane import GrammarLane
 from weft.guided.state import GuidedShape
 from weft.models.base import Model, PagedKV
@@ -63,8 +62,10 @@ def build_engine(
         return BeamRun(sequence, lane.state, config.page_size, ends, config.mask_time_limit_s)
 
     turns = FairTurns()
-    programs = Programs(Starts(), config.programs_ahead, config.max_program_bytes, turns, config.shares_slots)
-    waiting = Waiting(config.max_idle_s, turns, programs)
+    starts = MatcherStarts(
+        StartThreads(), config.programs_ahead, config.max_program_bytes, turns, config.shares_slots
+    )
+    waiting = Waiting(config.max_idle_s, turns, starts)
     scheduler = Scheduler(config, speculation, waiting, capacity, begin_search)
     runner = ModelRunner(decoder, DraftGuidance(speculation.guide_drafts))
     finisher = Finisher(scheduler, lane.state)

@@ -137,7 +137,7 @@ class Engine:
     @property
     def can_step(self) -> bool:
         """Whether a step would do something. It would not where all there is waits for guides to be compiled, or for
-        programs to start, and nobody's time is up."""
+        matchers to start, and nobody's time is up."""
         waiting = self.scheduler.waiting
         if self._is_busy or waiting.queue.requests:
             return True
@@ -153,8 +153,8 @@ class Engine:
         return bool(self.scheduler.running or self.output.in_flight or self._owes_step)
 
     def on_wake(self, wake: Callable[[], object]) -> None:
-        """Let `wake` be called, on other threads, when a step would find a program that has started."""
-        self.scheduler.waiting.programs.on_started = wake
+        """Let `wake` be called, on other threads, when a step would find a matcher that has started."""
+        self.scheduler.waiting.starts.on_started = wake
 
     def set_recorder(self, recorder: Recorder) -> None:
         """Let `recorder` see the iterations from now on. Needs an idle engine."""
@@ -253,7 +253,7 @@ class Engine:
         """Cancel everything and let go of graphs, streams and matchers."""
         for sequence in [*self.waiting, *self.running]:
             self.cancel(sequence)
-        self.scheduler.waiting.programs.close()
+        self.scheduler.waiting.starts.close()
         try:
             with self._scope:
                 self._decoder.stream.synchronize()

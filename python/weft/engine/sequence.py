@@ -202,7 +202,7 @@ class Sequence:
     max_new_tokens: int = field(default=0, init=False)
     is_plain: bool = field(default=False, init=False)  # only end tokens, the grammar and its length end it
     is_guided: bool = field(default=False, init=False)
-    has_program: bool = field(default=False, init=False)
+    starts_ahead: bool = field(default=False, init=False)
     in_flight: int = field(default=0, init=False)  # batches in flight that name it
     num_promised: int = field(default=0, init=False)  # tokens that these add at least
     next_cache_at: int = field(default=0, init=False)  # tokens of the answer at which another page is full
@@ -288,7 +288,7 @@ class Sequence:
             and request.processor is None
         )
         self.is_guided = self.guide is not None
-        self.has_program = self.guide is not None and isinstance(self.guide.compiled, StartedGuide)
+        self.starts_ahead = self.guide is not None and isinstance(self.guide.compiled, StartedGuide)
         self.num_promised = self.next_cache_at = 0
         self.must_reread = self.has_left = False
         self.search = None

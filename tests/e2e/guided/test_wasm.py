@@ -196,7 +196,7 @@ def test_programs_start_when_a_slot_is_near() -> None:
     settings = ExecutorConfig(guided_decoding_config=guided, max_batch_size=2, max_seq_len=512)
     with Executor(None, settings, device="cpu") as executor:
         executor.register_guide("digits", digits(9)).result()
-        programs = executor.client.engine.scheduler.waiting.programs
+        programs = executor.client.engine.scheduler.waiting.starts
         prompt = tokens_of(PROMPT)
         busy = executor.enqueue_requests([Request(prompt, 400, end_id=-1) for _ in range(2)])
         params = GuidedDecodingParams.handle("digits")

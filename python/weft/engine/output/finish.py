@@ -36,8 +36,8 @@ class Finisher:
             sequence.output.stats.guided_valid = is_whole and self._state.is_terminated(sequence.slot)
         _note_best(sequence.output)
         self._scheduler.remove(sequence)
-        if not had_slot or sequence.has_program:
-            _note_program(sequence)
+        if not had_slot or sequence.starts_ahead:
+            _note_report(sequence)
         self.count += 1
         sequence.finish(reason, error)
         if not sequence.in_flight:
@@ -63,11 +63,11 @@ def _note_best(output: Output) -> None:
         output.additional |= best.additional
 
 
-def _note_program(sequence: Sequence) -> None:
-    """What a program leaves, if the request's guide is one that has begun. Work in flight may be ahead of the
-    answer."""
+def _note_report(sequence: Sequence) -> None:
+    """Add the matcher's report to the output, if it has one (a program's log and variables)."""
     if sequence.guide is None or sequence.guide.matcher is None:
         return
+    # Work in flight may be ahead of the answer, so the report is that of the answer's tokens.
     report = registry.load("leaves", "matcher_report")(sequence.guide.matcher, len(sequence.output.token_ids))
     if report is not None:
         sequence.output.program_log, sequence.output.program_variables = report

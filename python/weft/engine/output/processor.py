@@ -69,7 +69,7 @@ class OutputProcessor:
         if waiting.deadlines.entries or waiting.preempted:
             for sequence in waiting.late():
                 self.finisher.finish(sequence, "timeout")
-        if waiting.unready or waiting.compiled or waiting.programs.orphans:
+        if waiting.unready or waiting.compiled or waiting.starts.orphans:
             for sequence, error in waiting.collect():
                 self.finisher.finish(sequence, "error", error)
         try:

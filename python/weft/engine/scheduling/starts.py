@@ -1,38 +1,66 @@
-"""Requests whose matchers take long to begin and hold much (programs): they wait here until a slot is near.
+"""Starts matchers that take long to start and hold much memory, shortly before their sequences get slots.
 
-At most `ahead` of them have begun and have no slot, and all that have begun and not ended may hold `max_bytes` at most.
-Where clients share the slots, one more of each that has none ahead: it may get a slot before those of others. They
-begin in the order of the queue. Sequences of one request are copies of its first start, which is kept until the last of
-them has begun, and counts like one more.
+At most `max_ahead` of them are started without a slot, and all live ones together may hold `max_bytes`. If clients
+share the slots, each client that has none ahead may have one more, since it may get a slot before other clients do.
+Matchers start in the order of the queue. A request's sequences are copies of its first start, which is kept until the
+last of them has started, and counts like one more.
 
-Somebody can always go on: whoever is let in with siblings has room for the copy that is kept and for one sequence, so
-that the sequences of the request that came last may run one by one. Where the first that waits does not fit, only such
-siblings go before it.
-"""
+There is no deadlock over memory: a sequence with siblings starts only if there is room for it and for the kept copy.
+So the sequences of the youngest request can always run one by one. While the first waiting sequence does not fit,
+only such siblings may start before it."""
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from weft.core.request import FieldNames
 from weft.engine.scheduling.policy import FairTurns, WaitingQueue
 from weft.engine.sequence import Sequence
-from weft.errors import CapacityError
+from weft.errors import CapacityError, GuideError
 from weft.grammar.base import Matcher
-from weft.grammar.starts import StartedGuide, Starts
+from weft.grammar.starts import StartedGuide
 
-MOST_LOOKED_AT = 256
-"""Of those that wait for memory, in one turn, where others hold it."""
+MAX_PASSED = 256
+"""Sequences that a step passes over in the queue, while others hold memory."""
 
 Failures = list[tuple[Sequence, BaseException]]
 
 
+class StartThreads:
+    """Runs starts in at most `workers` threads (None: half as many as cores, at most 2, to leave cores for decoding).
+    Call `close` when done."""
+
+    def __init__(self, workers: int | None = None) -> None:
+        self._workers = workers or max(1, min(2, (os.cpu_count() or 1) // 2))
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._is_closed = False
+
+    def begin(self, start: Callable[[], Matcher]) -> Future[Matcher]:
+        """The future of `start()`; a `GuideError` after `close`."""
+        with self._lock:
+            if not self._is_closed:
+                self._pool = self._pool or ThreadPoolExecutor(self._workers, "weft-start")
+                return self._pool.submit(start)
+        closed: Future[Matcher] = Future()
+        closed.set_exception(GuideError("the engine was closed"))
+        return closed
+
+    def close(self) -> None:
+        """Start no more. Running starts are left to end by themselves."""
+        with self._lock:
+            self._is_closed, pool, self._pool = True, self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
 @dataclass(eq=False)
 class _Siblings:
-    """The sequences of one request that have not begun, and what is kept for them. One starts at a time."""
+    """The sequences of one request that have not started, and the bytes kept for them. One starts at a time."""
 
     guide: StartedGuide
     waiting: dict[Sequence, None] = field(default_factory=dict)
@@ -42,34 +70,40 @@ class _Siblings:
 
 @dataclass(frozen=True, eq=False)
 class _Orphan:
-    """A start whose request has ended. It can't be stopped, and holds its bytes until it is over."""
+    """A start whose sequence has ended. It can't be stopped, and holds its bytes until it is over."""
 
     siblings: _Siblings
     started: Future[Matcher]
     num_bytes: int
 
 
-class Programs:
-    """Begins matchers ahead, in `starts`' threads. All methods are the engine thread's; `on_started` is called by
-    others, and set by what wakes the engine. The order of `turns` is that of the queue. `orphans` are starts whose
-    requests have ended."""
+class MatcherStarts:
+    """Sequences whose matchers must be started before they get slots. The engine's thread calls all methods; the
+    threads of `threads` call `on_started`, which wakes the engine. `turns` orders the queue. `orphans` are starts
+    whose sequences have ended."""
 
     def __init__(
-        self, starts: Starts, ahead: int, max_bytes: int, turns: FairTurns, shares: bool = False
+        self,
+        threads: StartThreads,
+        max_ahead: int,
+        max_bytes: int,
+        turns: FairTurns,
+        shares_slots: bool = False,
     ) -> None:
         self.held_bytes = 0
         self.on_started: Callable[[], object] = lambda: None
-        self._starts, self._most_ahead, self._max_bytes, self._shares = starts, ahead, max_bytes, shares
+        self.orphans: list[_Orphan] = []
+        self._threads, self._max_ahead, self._max_bytes = threads, max_ahead, max_bytes
+        self._shares_slots = shares_slots
         self._waiting = WaitingQueue(turns)
         self._siblings: dict[StartedGuide, _Siblings] = {}
         self._starting: dict[Sequence, Future[Matcher]] = {}
-        self.orphans: list[_Orphan] = []
-        self._ahead: set[Sequence] = set()
-        self._held: dict[Sequence, int] = {}
-        self._has_changed = False
+        self._ahead: set[Sequence] = set()  # started or starting, and without a slot
+        self._held: dict[Sequence, int] = {}  # bytes of each that is started or starting
+        self._has_changed = False  # more may fit than at the last `collect`
 
     def __len__(self) -> int:
-        """Requests that have not begun."""
+        """Sequences that have not started."""
         return len(self._waiting) + len(self._starting)
 
     @property
@@ -82,26 +116,26 @@ class Programs:
         )
 
     def add(self, sequence: Sequence) -> None:
-        """A request whose guide is a `StartedGuide`. Siblings are added before the next `collect`."""
+        """Add a sequence whose guide is a `StartedGuide`. Its siblings must be added before the next `collect`."""
         self._waiting.add(sequence)
         guide = _guide(sequence)
         self._siblings.setdefault(guide, _Siblings(guide)).waiting[sequence] = None
         self._has_changed = True
 
     def collect(self) -> tuple[list[Sequence], Failures]:
-        """Let those begin for whom there is room. Gives those that have begun, and those that failed to, and why."""
+        """Start those that fit. Returns the sequences that have started, and those that failed, with their errors."""
         ready, failed = self._take_started()
-        failed += self._begin()
+        failed += self._start()
         return ready, failed
 
     def admit(self, sequence: Sequence) -> None:
-        """A request got a slot."""
+        """Note that a sequence got a slot."""
         if sequence in self._ahead:
             self._ahead.remove(sequence)
             self._has_changed = True
 
     def forget(self, sequence: Sequence) -> None:
-        """A request ends, wherever it is."""
+        """Note that a sequence has ended, wherever it is."""
         compiled = sequence.guide.compiled if sequence.guide is not None else None
         if not isinstance(compiled, StartedGuide):
             return
@@ -125,17 +159,17 @@ class Programs:
         self._settle(siblings)
 
     def close(self) -> None:
-        """Begin no more."""
-        self._starts.close()
+        """Start no more."""
+        self._threads.close()
 
     def _take_started(self) -> tuple[list[Sequence], Failures]:
         ready: list[Sequence] = []
         failed: Failures = []
-        for orphan in [one for one in self.orphans if one.started.done()]:
+        for orphan in [orphan for orphan in self.orphans if orphan.started.done()]:
             self.orphans.remove(orphan)
             self.held_bytes -= orphan.num_bytes
             self._end_start(orphan.siblings)
-        for sequence in [r for r, started in self._starting.items() if started.done()]:
+        for sequence in [sequence for sequence, started in self._starting.items() if started.done()]:
             started = self._starting.pop(sequence)
             self._end_start(self._siblings[_guide(sequence)])
             error = started.exception()
@@ -147,17 +181,17 @@ class Programs:
             ready.append(sequence)
         return ready, failed
 
-    def _begin(self) -> Failures:
+    def _start(self) -> Failures:
         if not self._has_changed or not len(self._waiting):
             return []
         self._has_changed = False
-        begun: list[tuple[Sequence, bool]] = []
+        chosen: list[tuple[Sequence, bool]] = []
         failed: Failures = []
-        is_open, num_passed = True, 0
-        clients = {sequence.request.client_id for sequence in self._ahead} if self._shares else set()
+        first_fits, num_passed = True, 0
+        clients = {sequence.request.client_id for sequence in self._ahead} if self._shares_slots else set()
         for sequence in self._waiting:
-            is_full = len(self._ahead) >= self._most_ahead
-            if (is_full and not self._shares) or (num_passed >= MOST_LOOKED_AT and self._held):
+            is_full = len(self._ahead) >= self._max_ahead
+            if (is_full and not self._shares_slots) or (num_passed >= MAX_PASSED and self._held):
                 break
             if is_full and sequence.request.client_id in clients:
                 num_passed += 1
@@ -166,33 +200,35 @@ class Programs:
             if siblings.is_starting:
                 num_passed += 1
                 continue
-            own, kept = self._needs(sequence, siblings)
-            if own + kept > self._max_bytes:
-                failed.append((sequence, self._too_large(own + kept, sequence.request.names)))
+            num_bytes, kept_bytes = self._needs(sequence, siblings)
+            if num_bytes + kept_bytes > self._max_bytes:
+                failed.append((sequence, self._too_large(sequence, num_bytes + kept_bytes)))
                 continue
-            more = own + kept - siblings.kept_bytes
-            if self.held_bytes + more > self._max_bytes or not (is_open or siblings.kept_bytes):
-                is_open, num_passed = False, num_passed + 1
+            more = num_bytes + kept_bytes - siblings.kept_bytes
+            # After one that does not fit, only siblings with a kept copy go on.
+            if self.held_bytes + more > self._max_bytes or not (first_fits or siblings.kept_bytes):
+                first_fits, num_passed = False, num_passed + 1
                 continue
             self.held_bytes += more
-            self._held[sequence], siblings.kept_bytes, siblings.is_starting = own, kept, True
+            self._held[sequence] = num_bytes
+            siblings.kept_bytes, siblings.is_starting = kept_bytes, True
             self._ahead.add(sequence)
             clients.add(sequence.request.client_id)
-            begun.append((sequence, not kept))
-        for sequence, is_last in begun:
+            chosen.append((sequence, not kept_bytes))
+        for sequence, is_last in chosen:  # the queue must not change while it is read
             self._waiting.remove(sequence)
             del self._siblings[_guide(sequence)].waiting[sequence]
-            started = self._starts.begin(partial(_guide(sequence).begin, is_last=is_last))
+            started = self._threads.begin(partial(_guide(sequence).begin, is_last=is_last))
             self._starting[sequence] = started
-            started.add_done_callback(self._tell)
+            started.add_done_callback(self._note_started)
         return failed
 
     def _needs(self, sequence: Sequence, siblings: _Siblings) -> tuple[int, int]:
-        """Bytes that a request may hold, and that stay with its siblings when it begins."""
+        """The bytes that a sequence may hold, and those kept for its siblings once it starts."""
         each = _guide(sequence).sequence_bytes
-        # A beam's copy is made before the one that it takes the place of is gone.
-        own = each * (sequence.request.beam.width + 1 if sequence.request.beam is not None else 1)
-        return own, each if len(siblings.waiting) > 1 else 0
+        # A beam is copied before the beam that it replaces is gone.
+        own_bytes = each * (sequence.request.beam.width + 1 if sequence.request.beam is not None else 1)
+        return own_bytes, each if len(siblings.waiting) > 1 else 0
 
     def _end_start(self, siblings: _Siblings) -> None:
         siblings.is_starting = False
@@ -200,20 +236,20 @@ class Programs:
         self._settle(siblings)
 
     def _settle(self, siblings: _Siblings) -> None:
-        """Where nobody is left to begin, nothing is kept for it."""
+        """Drop the kept copy if no sibling is left to start."""
         if not siblings.waiting and not siblings.is_starting:
             siblings.guide.drop()
             self.held_bytes -= siblings.kept_bytes
             del self._siblings[siblings.guide]
 
-    def _tell(self, _: object) -> None:
+    def _note_started(self, _: object) -> None:
         self.on_started()
 
-    def _too_large(self, needed: int, names: FieldNames) -> CapacityError:
+    def _too_large(self, sequence: Sequence, num_bytes: int) -> CapacityError:
+        settings, names = _guide(sequence).memory_settings, sequence.request.names
         return CapacityError(
-            f"the request's program may hold {needed} bytes, of itself, copies and what is kept to take tokens back, "
-            f"but max_program_bytes is {self._max_bytes}; lower WasmLimits.memory_bytes or "
-            f"undo_bytes{names.or_raise('max_program_bytes')}"
+            f"the request's matcher may hold {num_bytes} bytes, with copies and what is kept to roll tokens back, but "
+            f"max_program_bytes is {self._max_bytes}; lower {settings}{names.or_raise('max_program_bytes')}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Waiting requests: for a guide to be compiled, for a program to start, or for a slot and pages; and their clocks."""
+"""Sequences without a slot: they wait for their guide, for their matcher's start, or for a slot and pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from weft.core.awake import AwakeWatch
 from weft.engine.scheduling.deadlines import Deadlines
 from weft.engine.scheduling.policy import FairTurns, WaitingQueue
-from weft.engine.scheduling.programs import Failures, Programs
+from weft.engine.scheduling.starts import Failures, MatcherStarts
 from weft.engine.sequence import Sequence, Stage
 from weft.grammar.base import CompiledGuide
 from weft.grammar.starts import StartedGuide
@@ -21,12 +21,12 @@ class Waiting:
     of pages.
 
     In the `queue` are those that could have a slot now; those that are `unready` wait for their guide, which may be
-    among the `compiled`, or for its program. `deadlines` are of all, `preempted` since when.
+    among the `compiled`, or for the start of their matcher. `deadlines` are of all, `preempted` since when.
     """
 
-    def __init__(self, max_idle_s: float, turns: FairTurns, programs: Programs) -> None:
+    def __init__(self, max_idle_s: float, turns: FairTurns, starts: MatcherStarts) -> None:
         self._max_idle_s = max_idle_s
-        self.programs = programs
+        self.starts = starts
         self.turns = turns
         self.queue = WaitingQueue(turns)
         self.unready: dict[Sequence, None] = {}
@@ -47,7 +47,7 @@ class Waiting:
     @property
     def has_compiled(self) -> bool:
         """Whether `collect` would find something."""
-        return bool(self.compiled) or self.programs.has_news
+        return bool(self.compiled) or self.starts.has_news
 
     @property
     def has_late(self) -> bool:
@@ -80,8 +80,8 @@ class Waiting:
         """The request got what it waited for; whether for the first time."""
         self.queue.remove(sequence)
         self.turns.admit(sequence)
-        if _has_program(sequence):
-            self.programs.admit(sequence)
+        if _starts_ahead(sequence):
+            self.starts.admit(sequence)
         is_new = sequence not in self.preempted
         self.preempted.pop(sequence, None)
         return is_new
@@ -93,15 +93,16 @@ class Waiting:
         elif sequence.stage is Stage.QUEUED and sequence in self.queue:
             self.queue.remove(sequence)
         self.unready.pop(sequence, None)
-        if _has_program(sequence):
-            self.programs.forget(sequence)
+        if _starts_ahead(sequence):
+            self.starts.forget(sequence)
         self.turns.forget(sequence)
         if sequence.deadline is not None:
             self.deadlines.forget(sequence)
         self.preempted.pop(sequence, None)
 
     def collect(self) -> Failures:
-        """Queue the requests whose guide is compiled, and whose program has started; those that failed, and why."""
+        """Queue the requests whose guide is compiled, and whose matcher has started. Returns those that failed, with
+        their errors."""
         failed: Failures = []
         while self.compiled:
             compiling = self.compiled.popleft()
@@ -116,11 +117,11 @@ class Waiting:
                 sequence.guide.compiled = compiled = compiling.result()
                 sequence.output.guide_notes = compiled.notes
                 if isinstance(compiled, StartedGuide):
-                    self.programs.add(sequence)
+                    self.starts.add(sequence)
                 else:
                     self._queue(sequence)
-        if self.unready or self.programs.orphans:
-            started, more = self.programs.collect()
+        if self.unready or self.starts.orphans:
+            started, more = self.starts.collect()
             for sequence in started:
                 self._queue(sequence)
             failed += more
@@ -150,5 +151,5 @@ class Waiting:
         return late + [sequence for sequence in idle if sequence not in late]
 
 
-def _has_program(sequence: Sequence) -> bool:
+def _starts_ahead(sequence: Sequence) -> bool:
     return sequence.guide is not None and isinstance(sequence.guide.compiled, StartedGuide)

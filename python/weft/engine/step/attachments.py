@@ -16,7 +16,7 @@ class Attachments:
     def __init__(self, lane: GrammarLane) -> None:
         self._lane, self._state = lane, lane.state
         self._next: dict[int, Matcher | None] = {}
-        self._holds_ended = self._holds_program = False
+        self._holds_ended = self._holds_large = False
         self.epoch = 0
         """The epoch of the last snapshot that was left."""
 
@@ -29,7 +29,7 @@ class Attachments:
         if sequence.is_guided:
             self._next |= dict.fromkeys(slots)
             self._holds_ended = True
-            self._holds_program |= sequence.has_program
+            self._holds_large |= sequence.starts_ahead
 
     def push(self, slots: abc.Sequence[int]) -> None:
         """Leave the next iteration's snapshot."""
@@ -38,7 +38,7 @@ class Attachments:
 
     def may_vacate(self, is_idle: bool) -> bool:
         """Whether matchers of requests that have ended are worth a wait: large ones, or nothing else runs."""
-        return self._holds_program or (self._holds_ended and is_idle)
+        return self._holds_large or (self._holds_ended and is_idle)
 
     def vacate(self) -> bool:
         """Let go of the matchers of requests that have ended, with nothing in flight. Without, they would stay until
@@ -46,5 +46,5 @@ class Attachments:
         if self._state.num_pending:
             return False
         self._state.vacate([slot for slot, matcher in self._next.items() if matcher is None])
-        self._holds_ended = self._holds_program = False
+        self._holds_ended = self._holds_large = False
         return True

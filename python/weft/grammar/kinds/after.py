@@ -108,8 +108,13 @@ class CompiledAfter:
 
     @property
     def sequence_bytes(self) -> int:
-        """What the matcher of one sequence may hold at most."""
+        """The most that the matcher of one sequence may hold."""
         return self.inner.sequence_bytes if opens_ahead(self.inner) else 0
+
+    @property
+    def memory_settings(self) -> str:
+        """The settings that bound `sequence_bytes`."""
+        return self.inner.memory_settings if opens_ahead(self.inner) else ""
 
     def open(self, opening: Opening) -> Matcher:
         """The matcher of a request's first sequence, begun ahead."""
