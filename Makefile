@@ -25,6 +25,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # One line for all that pip says, unless it fails.
 QUIETLY := $(BIN)/python tools/progress.py
 SOURCES := $(shell find csrc -type f) CMakeLists.txt pyproject.toml
+DOCTEST := build/doctest/doctest/doctest.h
 CPP_TESTS := $(shell find tests/cpp -type f)
 CPP_FILES := $(filter %.h %.cpp %.cu %.cuh,$(SOURCES) $(CPP_TESTS) tools/gpu/parts/probe.cu)
 
@@ -117,12 +118,16 @@ $(VENV)/.weft-built: $(VENV)/.weft-packages $(SOURCES)
 
 # -- C++ tests of the CPU runtime: plainly, and under sanitizers
 
+$(DOCTEST): tools/get_doctest.py | $(VENV)/bin/python
+	@$(BIN)/python tools/get_doctest.py $@
+
 cpp-test: SANITIZE :=
 cpp-test-thread: SANITIZE := thread
 cpp-test-address: SANITIZE := address,undefined
-cpp-test cpp-test-thread cpp-test-address: $(VENV)/.weft-packages $(CPP_TESTS)
+cpp-test cpp-test-thread cpp-test-address: $(VENV)/.weft-packages $(DOCTEST) $(CPP_TESTS)
 	$(BIN)/cmake -S . -B build/$@ -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DWEFT_TESTS=ON -DWEFT_CUDA=OFF \
 	  -DWEFT_SANITIZE=$(SANITIZE) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
+	  -DWEFT_DOCTEST_INCLUDE=$(CURDIR)/build/doctest \
 	  > build-$@.log || { cat build-$@.log; exit 1; }
 	@rm -f build-$@.log
 	$(BIN)/cmake --build build/$@

@@ -25,8 +25,8 @@ import typer
 from library_calls import OWN_CALLS, OwnCalls, Place, Step, Walk
 from weft.errors import GuideError, InputError
 from weft.grammar import CompiledGuide, Guide, GuideCompiler, Vocabulary
-from weft.guided.lane import default_workers
-from weft.guided.state import GuidedShape, GuidedState, MatcherLimits
+from weft.guided.grammar_stream import default_workers
+from weft.guided.state import GuidedShape, GuidedState
 from weft.tiny.records import example
 from weft_bench.cli.app import OutOption, finish, measured, script
 from weft_bench.grammar.schema_files import TextTokens, read, some, text_of
@@ -183,7 +183,7 @@ def native_step(
         assert all(matcher.accept(token) for token in place.taken)
     workers = default_workers() if workers is None else workers
     state = GuidedState(
-        GuidedShape(len(places), 0, vocabulary.vocab_size, vocabulary.end_ids), limits=MatcherLimits(workers)
+        GuidedShape(len(places), 0, vocabulary.vocab_size, vocabulary.end_ids), workers=workers
     )
     state.push(range(len(places)), dict(enumerate(matchers)))
     state.fetch()

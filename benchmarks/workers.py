@@ -18,7 +18,7 @@ from typing import Any
 
 from matchers import Text, native_step, places_of, texts_of
 from weft.grammar import Guide, GuideCompiler, Vocabulary
-from weft.guided.lane import default_workers
+from weft.guided.grammar_stream import default_workers
 from weft_bench.cli.app import OutOption, finish, measured, script
 from weft_bench.grammar.schema_files import TextTokens, text_of
 from weft_bench.report import Report

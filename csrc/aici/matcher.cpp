@@ -11,7 +11,7 @@
 #include "aici/host/guest_pool.h"
 #include "aici/host/instance.h"
 #include "aici/position.h"
-#include "grammar/after/matcher.h"
+#include "grammar/after/rules.h"
 #include "matcher/no_throw.h"
 
 namespace weft::aici {

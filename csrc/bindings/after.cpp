@@ -8,7 +8,6 @@
 
 #include "bindings/bind.h"
 #include "bindings/matcher.h"
-#include "grammar/after/matcher.h"
 #include "grammar/after/rules.h"
 
 namespace nb = nanobind;
@@ -46,10 +45,11 @@ void bind_after(nb::module_ &m) {
   m.def(
       "after_matcher",
       [](std::shared_ptr<AfterRules> rules, Matcher &guide, int max_free_tokens) {
-        return own(after_matcher(std::move(rules), guide.ref, max_free_tokens), guide.needs_python);
+        return wrap(after_matcher(std::move(rules), guide.ref, max_free_tokens), guide.needs_python);
       },
       "rules"_a, "guide"_a, "max_free_tokens"_a,
-      "A matcher of free text, then of what `guide` takes, which nothing else may use. A negative number: any.");
+      "A matcher of free text and then of `guide`, which nothing else may use. A negative number of free tokens: no "
+      "limit.");
 }
 
 }  // namespace weft

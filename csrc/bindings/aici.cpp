@@ -99,7 +99,7 @@ void bind_aici(nb::module_ &m) {
         return nb::bytes(artefact.data(), artefact.size());
       },
       "module"_a,
-      "Compile a module in this process: what Program loads. Never load what another user could have written.");
+      "Compile a module in this process for AiciProgram. Never load an artefact that another user could have made.");
   m.def(
       "aici_table_change", [](const nb::bytes &body) { return released([&] { return table_change(view(body)); }); },
       "body"_a, "The first instruction of a function body that changes a table, or an empty text.");
@@ -163,7 +163,7 @@ void bind_aici(nb::module_ &m) {
           "start",
           [](std::shared_ptr<Program> self, const nb::bytes &arg, const std::vector<std::int32_t> &prompt,
              std::shared_ptr<Variables> variables) {
-            return own(released([&] {
+            return wrap(released([&] {
               if (!variables) variables = std::make_shared<Variables>();
               return start_matcher(self, std::string(view(arg)), prompt, variables);
             }));

@@ -1,4 +1,4 @@
-// Answers that end in time, for Python.
+// Matchers that bound the length of an answer, for Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -29,8 +29,8 @@ ClosingGrammar::Element element_of(const nb::tuple &given) {
   ClosingGrammar::Element element;
   element.rule = nb::cast<int>(given[0]);
   const auto data = nb::cast<nb::bytes>(given[1]);
-  element.least = nb::cast<int>(given[2]);
-  element.most = nb::cast<int>(given[3]);
+  element.min_times = nb::cast<int>(given[2]);
+  element.max_times = nb::cast<int>(given[3]);
   const std::string text(data.c_str(), data.size());
   if (element.rule == -1) element.bytes = text;
   if (element.rule < -1)
@@ -70,9 +70,8 @@ void bind_closing(nb::module_ &m) {
             new (self) ClosingTables(std::move(tables));
           },
           "rules"_a, "texts"_a, "vocab_size"_a, "end_tokens"_a,
-          "Of rules, the root first: lists of alternatives, lists of elements (rule, data, least, most). Rule -1 is "
-          "text,\n"
-          "-2 one byte of a set of 256 bits.")
+          "From rules, the root first: lists of alternatives, which are lists of elements (rule, data, least, most).\n"
+          "Rule -1 is literal text, -2 one byte of a set of 256 bits.")
       .def_prop_ro("num_bytes",
                    [](const ClosingTables &self) { return self.grammar->num_bytes() + self.growth->num_bytes(); })
       .def(
@@ -88,7 +87,8 @@ void bind_closing(nb::module_ &m) {
             return std::tuple(state->cheapest, state->dearest, nb::bytes(end.data(), end.size()));
           },
           "text"_a,
-          "Fewest tokens to the end over all readings of a text, the most, and the text of the fewest; or None.");
+          "The fewest and the most tokens to an end over all readings of a text, and the shortest end; None if "
+          "refused.");
   m.def(
       "closing_matcher",
       [](const Matcher &inner, const ClosingTables &tables, int room) {
@@ -99,11 +99,12 @@ void bind_closing(nb::module_ &m) {
         const weft_matcher made =
             called(inner, [&] { return closing_matcher({inner.ref->ops(), forked}, tables, room, error, needed); });
         std::optional<Matcher> matcher;
-        if (made.ops) matcher = own(made, inner.needs_python);
+        if (made.ops) matcher = wrap(made, inner.needs_python);
         return std::make_tuple(std::move(matcher), text_of(error), needed);
       },
       "inner"_a, "tables"_a, "room"_a,
-      "A matcher that ends within `room` tokens, or None and why not; how many the shortest answer has (0: unknown).");
+      "A matcher that ends within `room` tokens or None, the reason, and the length of the shortest answer (0: "
+      "unknown).");
 }
 
 }  // namespace weft

@@ -1,5 +1,5 @@
 // Both drivers for Python: one function per call of the table. `driver` is 0 for the CPU's and 1 for CUDA's; handles
-// are addresses. Every call releases the GIL; what fails raises weft.errors.DriverError.
+// are addresses. Every call releases the GIL, and raises weft.errors.DriverError if it fails.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -28,7 +28,7 @@ namespace {
 
 using Handle = std::uintptr_t;
 
-struct From {  // a handle, as the type that the call wants
+struct From {  // converts a handle to the type of the call's argument
   Handle value;
   template <class T>
   operator T *() const {
@@ -60,7 +60,7 @@ void must(int driver, const char *name, Call call) {
   check(answer.result, name, answer.driver);
 }
 
-// Calls that answer CUDA_ERROR_NOT_READY for "not yet".
+// For calls that return CUDA_ERROR_NOT_READY for "not yet".
 template <class Call>
 bool is_ready(int driver, const char *name, Call call) {
   const Answer answer = ask(driver, call);
@@ -188,7 +188,7 @@ void bind_graphs(nb::module_ &m) {
     must(driver, "cuGraphInstantiate", [&](const Driver &d) { return d.cuGraphInstantiate(&exec, From{graph}, 0); });
     return to_handle(exec);
   });
-  // `polled`: how many of its tasks are polled (`polled_tasks`).
+  // `polled`: the number of its polled tasks (`polled_tasks`).
   m.def(
       "graph_launch",
       [](int driver, Handle exec, Handle stream, std::int64_t polled) {
@@ -308,11 +308,11 @@ void bind_driver(nb::module_ &m) {
   bind_events(m);
   bind_graphs(m);
   bind_cpu(m);
-  m.def("cuda_unavailable_reason", &cuda_unavailable_reason);  // None where CUDA can be used
-  m.def("use_device", &use_device, nb::arg("ordinal"));        // for threads that call CUDA and have no context yet
+  m.def("cuda_unavailable_reason", &cuda_unavailable_reason);  // None if CUDA can be used
+  m.def("use_device", &use_device, nb::arg("ordinal"));        // for threads without a context
   m.def("driver_version", [](int driver) {
     GilRelease release;
-    const Driver &table = driver_by_index(driver);  // needs no context, and must not make one
+    const Driver &table = driver_by_index(driver);  // this call needs no context, and must not make one
     int version = 0;
     check(table.cuDriverGetVersion(&version), "cuDriverGetVersion", table);
     return version;

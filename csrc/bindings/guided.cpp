@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/arrays.h"
 #include "bindings/bind.h"
 #include "bindings/matcher.h"
 #include "guided/state.h"
@@ -24,10 +25,12 @@ using namespace nb::literals;
 namespace weft {
 namespace {
 
-GuidedState::Attach attach_of(const nb::dict &attach) {
+GuidedState::Attach attach_of(const nb::mapping &attach) {
   GuidedState::Attach changes;
-  for (auto [slot, matcher] : attach)
+  for (nb::handle item : attach.items()) {
+    const nb::object slot = item[0], matcher = item[1];
     changes.emplace_back(nb::cast<int>(slot), matcher.is_none() ? nullptr : nb::cast<Matcher &>(matcher).ref);
+  }
   return changes;
 }
 
@@ -49,71 +52,142 @@ GuidedState::Operation operation_of(const std::string &name) {
 
 void bind_guided(nb::module_ &m) {
   const auto released = nb::call_guard<nb::gil_scoped_release>();
-  nb::class_<GuideClock>(m, "GuideClock", "What a guide takes within one token, where it is called from Python.")
+  nb::class_<GuideClock>(m, "GuideClock",
+                         "Measures the time of a guide within one token, for guides that are called from Python.")
       .def(nb::init<double>(), "limit_s"_a, "With no limit (0) nothing is measured.")
-      .def("restart", &GuideClock::restart, "tokens"_a = 1, "New tokens begin; those before took the work of so many.")
+      .def("restart", &GuideClock::restart, "tokens"_a = 1,
+           "Begin new tokens; the time before was for `tokens` of them.")
       .def("begin", &GuideClock::begin, "Measure on this thread from here on.")
       .def(
           "lap", [](GuideClock &self, const std::string &part) { self.lap(part_of(part)); }, "part"_a,
-          "What passed since `begin` or the last lap was for `part`, \"masks\" or \"tokens\".")
+          "Count the time since `begin` or the last lap for `part`, \"masks\" or \"tokens\".")
       .def(
           "problem",
           [](const GuideClock &self) {
             return self.is_over() ? std::optional<std::string>(self.problem()) : std::nullopt;
           },
-          "What took how long, where it was more than the limit.");
-  nb::class_<GuidedState>(m, "GuidedState")
+          "A message with the time of each part if that is over the limit, else None.");
+  nb::class_<OperationCounters>(m, "OperationCounters", "The cost of one operation since the state was made.")
+      .def_ro("calls", &OperationCounters::calls)
+      .def_ro("fills", &OperationCounters::fills, "Mask rows that were filled.")
+      .def_prop_ro(
+          "seconds", [](const OperationCounters &self) { return static_cast<double>(self.nanoseconds) * 1e-9; },
+          "Of all calls together.")
+      .def_prop_ro(
+          "max_seconds", [](const OperationCounters &self) { return static_cast<double>(self.max_nanoseconds) * 1e-9; },
+          "Of the longest call.");
+  nb::class_<GuidedState>(
+      m, "GuidedState",
+      "Matchers and mask rows of S slots, with up to K drafts each, over V tokens; W = ceil(V / 32).\n"
+      "\n"
+      "csrc/guided/state.h has its theory of operation.")
       .def(
           "__init__",
           [](GuidedState *self, int num_slots, int max_drafts, int vocab_size, std::vector<std::int32_t> end_tokens,
-             std::uintptr_t drafts, std::uintptr_t verified, std::uintptr_t masks, std::uintptr_t token_mask,
-             std::uintptr_t temperatures, int workers, double mask_time_limit_s, int max_pending) {
+             const HostArray<const std::int64_t, 2> &drafts, const HostArray<const std::int64_t, 2> &verified,
+             const HostArray<std::int32_t, 2> &masks, const HostArray<std::int32_t, 1> &token_mask,
+             const HostArray<float, 1> &temperatures, int workers, double mask_time_limit_s, int max_pending) {
+            const GuidedShape shape{num_slots, max_drafts, vocab_size};
+            shape.check();  // the arrays' sizes are computed from it
+            const auto slots = static_cast<std::size_t>(num_slots) + 1,
+                       positions = static_cast<std::size_t>(max_drafts) + 1;
+            const std::size_t rows = slots * positions;
             const GuidedBuffers buffers{
-                reinterpret_cast<const std::int64_t *>(drafts), reinterpret_cast<const std::int64_t *>(verified),
-                reinterpret_cast<std::int32_t *>(masks), reinterpret_cast<std::int32_t *>(token_mask),
-                reinterpret_cast<float *>(temperatures)};
-            new (self) GuidedState({num_slots, max_drafts, vocab_size}, std::move(end_tokens), buffers, workers,
-                                   mask_time_limit_s, max_pending);
+                host_data(drafts, "drafts", {positions - 1, slots}),
+                host_data(verified, "verified", {slots, positions + 1}),
+                host_data(masks, "masks", {rows, static_cast<std::size_t>(shape.words())}),
+                host_data(token_mask, "token_mask", {rows}),
+                host_data(temperatures, "temperatures", {rows}),
+            };
+            new (self) GuidedState(shape, std::move(end_tokens), buffers, workers, mask_time_limit_s, max_pending);
           },
-          "num_slots"_a, "max_drafts"_a, "vocab_size"_a, "end_tokens"_a, "drafts"_a, "verified"_a, "masks"_a,
-          "token_mask"_a, "temperatures"_a, "workers"_a = 0, "mask_time_limit_s"_a = 0.0, "max_pending"_a = 64)
+          nb::kw_only(), "num_slots"_a, "max_drafts"_a, "vocab_size"_a, "end_tokens"_a, "drafts"_a.noconvert(),
+          "verified"_a.noconvert(), "masks"_a.noconvert(), "token_mask"_a.noconvert(), "temperatures"_a.noconvert(),
+          "workers"_a = 0, "mask_time_limit_s"_a = 0.0, "max_pending"_a = 64,
+          // Arguments 6 to 10 are the arrays.
+          nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 8>(), nb::keep_alive<1, 9>(),
+          nb::keep_alive<1, 10>(),
+          "Over host arrays, which the state keeps alive. It reads `drafts` int64 [K, S+1] (-1: no draft) and\n"
+          "`verified` int64 [S+1, K+2] (the number of accepted drafts, then the tokens of positions 0..K). It\n"
+          "writes `masks` int32 [(S+1)*(K+1), W], `token_mask` int32 [(S+1)*(K+1)] (0: the row's mask is not\n"
+          "applied) and `temperatures` float32 [(S+1)*(K+1)] (what the matcher asks for; negative: nothing). Row\n"
+          "slot*(K+1) + j is for the token after the committed text and j drafts.\n"
+          "\n"
+          "`end_tokens` are allowed where nothing else is. `workers` native threads help with a phase that turns\n"
+          "out long. A matcher that takes longer than `mask_time_limit_s` (0: no limit) from one commit to the next\n"
+          "fails its slot: processor time counts, and of waiting the part over 2 s. At most `max_pending` snapshots\n"
+          "wait for a fetch.")
       .def(
           "push",
-          [](GuidedState &self, std::vector<int> slots, const nb::dict &attach, std::uint64_t epoch) {
+          [](GuidedState &self, std::vector<int> slots, const std::optional<nb::mapping> &attach, std::uint64_t epoch) {
             try {
-              return self.push(std::move(slots), attach_of(attach), epoch);
+              return self.push(std::move(slots), attach ? attach_of(*attach) : GuidedState::Attach{}, epoch);
             } catch (const std::length_error &full) {
               raise("GraphError", full.what());
             }
           },
-          "slots"_a, "attach"_a, "epoch"_a = 0)
-      .def("fetch", &GuidedState::fetch, "owes_commit"_a = false, released)
-      .def("commit_owed", &GuidedState::commit_owed, "epoch"_a, released)
-      .def("forget_owed", &GuidedState::forget_owed, "epoch"_a, released)
-      .def("extend", &GuidedState::extend, "draft"_a, released)
-      .def("extend_through", &GuidedState::extend_through, "count"_a, released)
-      .def("commit", &GuidedState::commit, released)
-      .def("release", &GuidedState::release, "slot"_a, released)
-      .def("vacate", &GuidedState::vacate, "slots"_a)
+          "slots"_a, "attach"_a = nb::none(), nb::kw_only(), "epoch"_a = 0,
+          nb::sig("def push(self, slots: collections.abc.Sequence[int], "
+                  "attach: collections.abc.Mapping[int, weft._core.Matcher | None] | None = None, "
+                  "*, epoch: int = 0) -> int"),
+          "Leave the snapshot of the next iteration, before its launch. Returns its epoch.\n"
+          "\n"
+          "The iteration works on `slots`; the padding slot S may appear any number of times. `attach` gives slots\n"
+          "a matcher or, with None, takes it away; both reset the slot. A matcher has at most one slot, and belongs\n"
+          "to it until an iteration without it is done. It leaves with the committed text, so it can be attached\n"
+          "again. `epoch` numbers the iteration (default: one more than the last). Raises `ValueError` for slots,\n"
+          "matchers and epochs that don't fit, and `GraphError` when `max_pending` iterations were pushed and not\n"
+          "launched.")
+      .def("fetch", &GuidedState::fetch, "owes_commit"_a = false, released,
+           "Take the oldest snapshot, and fill row 0 of the slots that it attaches. Without a snapshot, or with\n"
+           "that of another iteration, the slots fail. Commits first what the iteration before owes. With\n"
+           "`owes_commit` this iteration has no `commit`.")
+      .def("commit_owed", &GuidedState::commit_owed, "epoch"_a, released,
+           "After iteration `epoch` is done: commit what it owes, unless a `fetch` has. On any thread.")
+      .def("forget_owed", &GuidedState::forget_owed, "epoch"_a, released,
+           "After iteration `epoch` failed, with nothing of it in flight: never commit what it owes.")
+      .def("extend", &GuidedState::extend, "draft"_a, released,
+           "Take draft `draft` (1..K) of each guided slot that took the drafts before it, and fill row `draft`.")
+      .def("extend_through", &GuidedState::extend_through, "count"_a, released,
+           "`extend(1)` to `extend(count)` at once. A draft that was taken and has not changed costs nothing.")
+      .def("commit", &GuidedState::commit, released,
+           "Take back the drafts that were not accepted, take the token after them, fill row 0.")
+      .def("release", &GuidedState::release, "slot"_a, released,
+           "Take the slot back to its committed text; its matcher stays. With nothing in flight.")
+      .def("vacate", &GuidedState::vacate, "slots"_a,
+           "Drop the slots' matchers at once, ahead of the push that takes them away. With nothing in flight.")
       .def(
-          "task",
+          "task_address",
           [](GuidedState &self, const std::string &operation, int argument) {
             const GuidedState::Call call = self.task(operation_of(operation), argument);
-            return nb::make_tuple(call.name, reinterpret_cast<std::uintptr_t>(call.run),
-                                  reinterpret_cast<std::uintptr_t>(call.data));
+            return std::tuple(call.name, reinterpret_cast<std::uintptr_t>(call.run),
+                              reinterpret_cast<std::uintptr_t>(call.data));
           },
-          "operation"_a, "argument"_a = 0)
+          "operation"_a, "argument"_a = 0,
+          "Name, function and data of an operation as a host task; valid while the state lives.")
       .def(
           "status",
           [](const GuidedState &self, int slot) {
             auto [status, message] = self.status(slot);
-            return std::make_pair(std::string(status_name(status)), text_of(message));
+            if (status == SlotStatus::kOk) return std::pair(nb::str(""), nb::str(""));
+            // The message may quote a text that nobody has checked.
+            const nb::object escaped = nb::module_::import_("weft.errors").attr("escaped");
+            return std::pair(nb::str(status_name(status)), nb::str(escaped(text_of(message))));
           },
-          "slot"_a)
-      .def("committed", &GuidedState::committed, "slot"_a)
-      .def("extended", &GuidedState::extended, "slot"_a)
-      .def("is_terminated", &GuidedState::is_terminated, "slot"_a)
-      .def("is_guided", &GuidedState::is_guided, "slot"_a)
+          "slot"_a,
+          "Code and one-line message of the failure that ended the slot's grammar; (\"\", \"\") while all is well.\n"
+          "\n"
+          "Codes: \"refused\" (a committed token is not in the grammar), \"dead_end\" (no token may follow),\n"
+          "\"matcher\" (it failed), \"time_limit\" (it took too long), \"epoch\" (snapshots and iterations out of\n"
+          "step), \"verified\" (the verified tokens contradict the drafts), \"edited\" (the matcher asks for an\n"
+          "edit of the text: `edit`).")
+      .def(
+          "committed", &GuidedState::committed, "slot"_a,
+          "Tokens that the slot's matcher took for good since it was attached; tokens after an end token do not count.")
+      .def("extended", &GuidedState::extended, "slot"_a,
+           "Drafts that the slot's matcher has taken beyond the committed text.")
+      .def("is_terminated", &GuidedState::is_terminated, "slot"_a, "Whether an end token was committed.")
+      .def("is_guided", &GuidedState::is_guided, "slot"_a, "Whether the slot has a matcher.")
       .def(
           "edit",
           [](const GuidedState &self,
@@ -125,31 +199,43 @@ void bind_guided(nb::module_ &m) {
           "slot"_a,
           "The edit of a slot whose status is \"edited\": after `committed` tokens, drop the last `drop`, then append "
           "these.")
-      .def_prop_ro("num_failed", &GuidedState::num_failed)
-      .def_prop_ro("num_pending", &GuidedState::num_pending)
-      .def_prop_ro("epoch", &GuidedState::epoch)
-      .def_prop_ro("pushed_epoch", &GuidedState::pushed_epoch)
+      .def_prop_ro(
+          "num_slots", [](const GuidedState &self) { return self.shape().num_slots; }, "S")
+      .def_prop_ro(
+          "max_drafts", [](const GuidedState &self) { return self.shape().max_drafts; }, "K")
+      .def_prop_ro(
+          "vocab_size", [](const GuidedState &self) { return self.shape().vocab_size; }, "V")
+      .def_prop_ro(
+          "num_words", [](const GuidedState &self) { return self.shape().words(); }, "W")
+      .def_prop_ro("num_failed", &GuidedState::num_failed, "Slots that have a status; cheap to read every iteration.")
+      .def_prop_ro("num_pending", &GuidedState::num_pending, "Snapshots that were pushed and not fetched.")
+      .def_prop_ro("epoch", &GuidedState::epoch, "The epoch of the last snapshot that was fetched.")
+      .def_prop_ro("pushed_epoch", &GuidedState::pushed_epoch, "The epoch of the last snapshot that was pushed.")
       .def(
-          "record", [](GuidedState &self, std::size_t num_bytes) { self.record(num_bytes / sizeof(std::int64_t)); },
-          "num_bytes"_a, released)
-      .def("recorded",
-           [](const GuidedState &self) {
-             std::vector<std::int64_t> words;
-             {
-               nb::gil_scoped_release release;
-               words = self.recorded();
-             }
-             return nb::bytes(words.data(), words.size() * sizeof words[0]);
-           })
-      .def_prop_ro("seconds", &GuidedState::seconds)
+          "record", [](GuidedState &self, std::size_t max_bytes) { self.record(max_bytes / sizeof(std::int64_t)); },
+          "max_bytes"_a, released,
+          "Keep records of the last operations in `max_bytes` of memory (0: none) for `weft.guided.flight`, and\n"
+          "drop those there are. With nothing in flight. Raises `ValueError` for less than the longest record of an\n"
+          "operation.\n"
+          "\n"
+          "While it records, the thread that fills a mask row hashes it (some 16 bytes a cycle).")
+      .def(
+          "recorded",
+          [](const GuidedState &self) {
+            std::vector<std::int64_t> words;
+            {
+              nb::gil_scoped_release release;
+              words = self.recorded();
+            }
+            return nb::bytes(words.data(), words.size() * sizeof words[0]);
+          },
+          "The records, oldest first, for `weft.guided.flight.operations`. At any time, on any thread.")
+      .def_prop_ro("seconds", &GuidedState::seconds, "Time of all operations so far, on any thread.")
       .def(
           "counters",
-          [](const GuidedState &self, const std::string &operation) {
-            const OperationCounters counters = self.counters(operation_of(operation));
-            return nb::make_tuple(counters.calls, counters.fills, static_cast<double>(counters.nanoseconds) * 1e-9,
-                                  static_cast<double>(counters.max_nanoseconds) * 1e-9);
-          },
-          "operation"_a);
+          [](const GuidedState &self, const std::string &operation) { return self.counters(operation_of(operation)); },
+          "operation"_a,
+          "The cost so far of \"fetch\", \"extend\" (an \"extend_through\" counts as one call of it) or \"commit\".");
 }
 
 }  // namespace weft

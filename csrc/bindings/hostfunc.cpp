@@ -1,4 +1,4 @@
-// Host functions for Python: launches, handles, failures, the watchdog, the clock that pauses stop, and the end of the
+// Host functions for Python: launches, handles, failures, the watchdog, the awake clock, and the end of the
 // interpreter.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -21,18 +21,18 @@ using namespace nb::literals;
 namespace weft {
 namespace {
 
-// How long the end of the interpreter waits for callbacks that run.
+// The time that the end of the interpreter waits for running callbacks.
 constexpr double kExitSeconds = 2.0;
 
 // faulthandler prints every Python stack on this signal; a real-time one, since those have no other use by default.
 const int kWatchdogSignal = SIGRTMIN + 7;
 constexpr double kWatchdogSeconds = 10.0;
-int watchdog_signal = 0;  // that faulthandler has a handler for; guarded by the GIL
+int watchdog_signal = 0;  // one with a handler of faulthandler; guarded by the GIL
 bool watchdog_is_set = false;
 
 cu::CUstream stream_of(std::uintptr_t handle) { return reinterpret_cast<cu::CUstream>(handle); }
 
-// "module.qualname", or the type's for a callable without a name.
+// "module.qualname" of a callable, or of its type if it has no name.
 std::string name_of(nb::handle fn) {
   nb::handle named = nb::hasattr(fn, "__qualname__") ? fn : nb::handle(fn.type());
   nb::object module = nb::getattr(named, "__module__", nb::none());
@@ -114,7 +114,7 @@ nb::dict stats() {
   return out;
 }
 
-// Makes room for tasks that are polled; why there are none of them on this driver, None where there are.
+// Allocates memory for polled tasks. Returns None, or the reason why this driver has none.
 std::optional<std::string> prepare_polling_of(int driver) {
   GilRelease release;
   const cu::Driver &table = driver_by_index(driver);
@@ -126,14 +126,14 @@ std::optional<std::string> prepare_polling_of(int driver) {
   return "no room for their words could be made: " + std::string(known ? known->name : "CUDA_ERROR_UNKNOWN");
 }
 
-// How many tasks of the capture with this id are polled, as long as it or a graph of it lives.
+// The number of polled tasks of the capture with this id, while it or a graph made from it lives.
 std::int64_t polled_tasks(int driver, std::uint64_t capture) {
   return capture_domain(driver_by_index(driver), capture)->polled.load();
 }
 
 void expect_polled_runs(int driver, std::int64_t runs) { expect_polled(driver_by_index(driver), runs); }
 
-// Registered with atexit: no callback starts after it, and nothing that a callback raised stays unsaid.
+// Registered with atexit. No callback starts after it, and every failure that nobody has raised is printed.
 void at_exit() {
   bool all_done = leave_interpreter(kExitSeconds);
   {
@@ -142,7 +142,7 @@ void at_exit() {
   }
   drain();
   print_failures();
-  // Payloads of graphs that still live are leaked on purpose: what they refer to can't be released any more.
+  // The tasks of graphs that still live are leaked on purpose: their objects can no longer be released.
   if (!all_done || host_stats().live != 0) nb::set_leak_warnings(false);
 }
 
@@ -172,7 +172,7 @@ void bind_hostfunc(nb::module_ &m) {
       .def(nb::init<>())
       .def_prop_ro(
           "seconds", [](const AwakeWatch &self) { return static_cast<double>(self.passed_ns()) * 1e-9; },
-          "What has passed; a pause of the process is no part of it.");
+          "The time that passed, without pauses of the process.");
   m.def(
       "end_process_after", [](double seconds) { end_process_after(static_cast<std::int64_t>(seconds * 1e9)); },
       "seconds"_a, "End this process by SIGALRM where it has run for so long; 0: never mind.");

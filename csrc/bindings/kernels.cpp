@@ -1,5 +1,6 @@
-// Kernels for Python: `weft.ops` checks tensors and passes their addresses and sizes; what comes back runs at once
-// (`run`), or whenever a graph does (`launch_kernel`).
+// Kernels for Python: `weft.ops` checks tensors and passes their addresses and sizes. It gets a Kernel, which runs at
+// once
+// (`run`) or in a graph (`launch_kernel`).
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -12,7 +13,6 @@
 #include "bindings/logits.h"
 #include "driver/error.h"
 #include "hostfunc/host_task.h"
-#include "kernels/chaining.h"
 #include "kernels/kernel.h"
 #include "kernels/layer/attend.h"
 #include "kernels/layer/linear.h"
@@ -150,7 +150,7 @@ ProposalsCall proposals_call(Address slot, Address proposed, Address records, Ad
           pointer<std::int64_t>(drafts)};
 }
 
-// As device work of the CPU driver: run in stream order, without the GIL, or captured. `owner` lives as long.
+// Launches a kernel as device work of the CPU driver, in stream order and without the GIL. It keeps `owner` alive.
 void launch_kernel(std::uintptr_t stream, nb::handle kernel, nb::handle owner, const std::string &name) {
   NativeTask task;
   task.run = [](void *data) { static_cast<const Kernel *>(data)->run(); };
@@ -170,7 +170,7 @@ void bind_kernels(nb::module_ &m) {
   m.def("chain_kernels", [](bool chains) { chains_kernels = chains; }, nb::arg("chains"));  // those on CUDA
   m.def("linear_cpu", &linear);
   m.def("has_tiles", &has_tiles);
-  instruction_set_name();  // a wrong name in the environment ends the import, not a kernel
+  instruction_set_name();  // throws now, not in a kernel, for a wrong name in the environment
   m.def("instruction_set", &instruction_set_name);
   m.def("rms_norm_cpu", &rms_norm);
   m.def("attend_cpu", &attend);

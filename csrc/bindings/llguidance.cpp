@@ -1,4 +1,4 @@
-// LLGuidance for Python: its vocabularies and grammars, and the matchers that come of them.
+// LLGuidance for Python: vocabularies, grammars and matchers.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -24,7 +24,7 @@ void bind_llguidance(nb::module_ &m) {
       "llguidance_bind", [](const std::string &library_path) { return llguidance_bind(library_path.c_str()); },
       "library_path"_a, "Resolve LLGuidance's C interface; what is missing, or an empty text.");
 
-  nb::class_<LlguidanceLimits>(m, "LlguidanceLimits", "What compiling and one mask may cost; 0: LLGuidance's default.")
+  nb::class_<LlguidanceLimits>(m, "LlguidanceLimits", "Limits on compiling and on one mask; 0: LLGuidance's default.")
       .def(
           "__init__",
           [](LlguidanceLimits *self, std::size_t max_items_in_row, std::size_t step_max_items,
@@ -51,7 +51,7 @@ void bind_llguidance(nb::module_ &m) {
             new (self) LlguidanceVocabulary(bytes, std::move(end_tokens), std::move(texts));
           },
           "tokens"_a, "end_tokens"_a, "texts"_a,
-          "From the bytes of each id, b\"\" for special and unused ones; `texts` spells what is forced.");
+          "From the bytes of each id, b\"\" for special and unused ones; `texts` spells forced text.");
 
   nb::class_<LlguidanceGrammar>(m, "LlguidanceGrammar", "A grammar that LLGuidance compiled for a vocabulary.")
       .def(
@@ -78,7 +78,7 @@ void bind_llguidance(nb::module_ &m) {
               nb::gil_scoped_release release;
               return self.matcher();
             };
-            return own(made());
+            return wrap(made());
           },
           "A new matcher at the start.");
 }

@@ -1,4 +1,4 @@
-// Matchers for Python, and what makes the simplest of them.
+// Matchers for Python, and functions that make some of them.
 #include "bindings/matcher.h"
 
 #include <nanobind/nanobind.h>
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "bindings/bind.h"
-#include "grammar/python/matcher.h"
+#include "grammar/python/wrap.h"
 #include "grammar/xgrammar/matcher.h"
 #include "grammar/xgrammar/warnings.h"
 #include "matcher/forced_text.h"
@@ -98,7 +98,7 @@ void bind_matcher_class(nb::module_ &m) {
           [](Matcher &self) {
             void *forked = called(self, [&] { return self.ref->fork(); });
             if (!forked) raise("GuideStateError", self.ref->error());
-            Matcher fork = own({self.ref->ops(), forked}, self.needs_python);
+            Matcher fork = wrap({self.ref->ops(), forked}, self.needs_python);
             fork.ref->position = self.ref->position;
             return fork;
           },
@@ -129,14 +129,15 @@ void bind_matcher_class(nb::module_ &m) {
             return nb::make_tuple(done.taken, done.disagreements, done.fill_ns, done.accept_ns);
           },
           "tokens"_a, "row"_a.noconvert(), "timed"_a = false,
-          "Fill and take tokens in turn: how many were taken, of how many the mask said otherwise, ns of each call.")
+          "Fill a mask and take a token, one after another. Returns the number of tokens taken, the number for which "
+          "mask and accept disagree, and the ns of each call.")
       .def(
           "temperature",
           [](Matcher &self) -> std::optional<float> {
             const float temperature = self.ref->temperature();
             return temperature < 0 ? std::nullopt : std::optional<float>(temperature);
           },
-          "The temperature for the token that is sampled next; None: the request's own.")
+          "The temperature for the next token; None: the request's own.")
       .def(
           "edit",
           [](Matcher &self, int capacity) {
@@ -158,14 +159,14 @@ void bind_matcher_class(nb::module_ &m) {
           "serial", [](Matcher &self) { return self.ref->serial; }, "No other matcher of the process has it.")
       .def_prop_ro(
           "position", [](Matcher &self) { return self.ref->position; },
-          "How many tokens it has taken for good; while it has a slot, as of when it got it.");
+          "The number of tokens taken for good. While it has a slot, the number when it got the slot.");
 }
 
 void bind_makers(nb::module_ &m) {
   m.def(
       "python_matcher",
       [](nb::object object, nb::object factory) {
-        return own(python_matcher(std::move(object), std::move(factory)), true);
+        return wrap(python_matcher(std::move(object), std::move(factory)), true);
       },
       "object"_a, "factory"_a = nb::none(),
       "A matcher over a Python object with accept, fill and is_terminated, and rollback, reset or a factory.");
@@ -180,10 +181,10 @@ void bind_makers(nb::module_ &m) {
       "xgrammar_matcher",
       [](std::uintptr_t handle, int vocab_size, std::vector<std::int32_t> end_tokens,
          std::shared_ptr<TokenTexts> texts) {
-        return own(xgrammar_matcher(reinterpret_cast<void *>(handle), vocab_size, std::move(end_tokens), texts));
+        return wrap(xgrammar_matcher(reinterpret_cast<void *>(handle), vocab_size, std::move(end_tokens), texts));
       },
       "handle"_a, "vocab_size"_a, "end_tokens"_a, "texts"_a.none() = nb::none(),
-      "A matcher over an xgrammar GrammarMatcher's handle; `texts` spells what is forced.");
+      "A matcher over an xgrammar GrammarMatcher's handle; `texts` spells forced text.");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The Python class of a matcher, for the files that make matchers.
+// The Python class of a matcher, for the bindings that make matchers.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -6,22 +6,22 @@
 #include <memory>
 #include <string>
 
-#include "grammar/python/text.h"
+#include "grammar/python/wrap.h"
 #include "matcher/handle.h"
 
 namespace weft {
 
 struct Matcher {
   MatcherRef ref;
-  bool needs_python = false;  // it, or what it stands on, is written in Python
+  bool needs_python = false;  // it or a matcher within it is written in Python
 };
 
-inline Matcher own(weft_matcher matcher, bool needs_python = false) {
+inline Matcher wrap(weft_matcher matcher, bool needs_python = false) {
   return {std::make_shared<MatcherHandle>(matcher), needs_python};
 }
 
-// Makes a call of a matcher, which may take as long as a program's step, without the GIL. A matcher that would take it
-// again at once keeps it.
+// Calls a matcher without the GIL, because the call may take as long as a program's step. A matcher that needs Python
+// keeps the GIL, which it would take again at once.
 template <class Call>
 auto called(const Matcher &matcher, Call call) {
   if (matcher.needs_python) return call();
@@ -29,7 +29,7 @@ auto called(const Matcher &matcher, Call call) {
   return call();
 }
 
-// Raises the class `name` of weft.errors, which escapes the text.
+// Raises the exception `name` of weft.errors, whose constructor escapes the text.
 [[noreturn]] inline void raise(const char *name, const std::string &text) {
   nanobind::object type = nanobind::module_::import_("weft.errors").attr(name);
   PyErr_SetObject(type.ptr(), text_of(text).ptr());

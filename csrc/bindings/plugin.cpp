@@ -13,7 +13,7 @@
 #include "bindings/bind.h"
 #include "bindings/matcher.h"
 #include "grammar/plugin/library.h"
-#include "grammar/python/recognizer.h"
+#include "grammar/python/wrap.h"
 #include "grammar/recognizer/matcher.h"
 #include "hostfunc/gil.h"
 
@@ -23,7 +23,7 @@ using namespace nb::literals;
 namespace weft {
 namespace {
 
-// The thread that releases it last may not hold the GIL.
+// The thread that drops the last reference may not hold the GIL.
 std::shared_ptr<nb::object> keep(nb::object object) {
   return {new nb::object(std::move(object)), [](nb::object *kept) {
             GilForCallback gil("destroy", "recogniser");
@@ -54,10 +54,10 @@ void bind_plugin(nb::module_ &m) {
         std::string error;
         const weft_matcher made = recognizer_matcher(std::move(self), error);
         if (!made.ops) raise("GuideError", error);
-        return own(made, true);
+        return wrap(made, true);
       });
 
-  nb::class_<PluginGuide>(m, "PluginGuide", "What a plug-in prepared for one guide.")
+  nb::class_<PluginGuide>(m, "PluginGuide", "A guide that a plug-in prepared.")
       .def(
           "__init__",
           [](PluginGuide *self, const std::string &path, std::shared_ptr<TokenTexts> texts,
@@ -77,14 +77,14 @@ void bind_plugin(nb::module_ &m) {
           [](std::shared_ptr<PluginGuide> self, std::shared_ptr<TokenTexts> texts, std::shared_ptr<TokenTrie> trie,
              int vocab_size, std::vector<std::int32_t> end_tokens) {
             try {
-              return own(plugin_matcher(std::move(self), std::move(texts), std::move(trie), vocab_size,
-                                        std::move(end_tokens)));
+              return wrap(plugin_matcher(std::move(self), std::move(texts), std::move(trie), vocab_size,
+                                         std::move(end_tokens)));
             } catch (const std::runtime_error &failed) {
               raise("GuideError", failed.what());
             }
           },
           "texts"_a, "trie"_a.none(), "vocab_size"_a, "end_tokens"_a,
-          "A matcher at its start; `trie` is needed where it recognises.");
+          "A matcher at its start; a guide that recognises needs `trie`.");
 }
 
 }  // namespace weft

@@ -1,19 +1,23 @@
-// Proposals of drafts for Python.
+// Drafts that the host proposes, for Python.
 #include "drafting/proposals.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "bindings/arrays.h"
 #include "bindings/bind.h"
 #include "drafting/lookahead.h"
 #include "guided/state.h"
@@ -24,17 +28,21 @@ using namespace nb::literals;
 namespace weft {
 namespace {
 
-// The proposals, and the sources of them that the host speaks to.
+// The proposals, with direct access to the sources that have methods for the host.
 struct BoundProposals {
   GivenSource *given = nullptr;
   NgramSource *ngram = nullptr;
   LookaheadSource *lookahead = nullptr;
-  LookaheadSettings most;  // of lookahead
+  LookaheadSettings sizes;  // of lookahead; a request may have smaller ones
   std::vector<std::string> names;
   std::unique_ptr<Proposals> native;
 
-  BoundProposals(GuidedState &state, std::uintptr_t verified, std::uintptr_t proposed, bool has_given, bool forced,
-                 std::optional<NgramSettings> settings, std::optional<LookaheadSettings> ahead, std::uintptr_t window) {
+  BoundProposals(GuidedState &state, const HostArray<const std::int64_t, 2> &verified,
+                 const HostArray<std::int64_t, 2> &proposed, bool has_given, bool forced,
+                 std::optional<NgramSettings> settings, std::optional<LookaheadSettings> ahead,
+                 const std::optional<HostArray<const std::int64_t, 2>> &window) {
+    const auto slots = static_cast<std::size_t>(state.shape().num_slots) + 1;
+    const auto drafts = static_cast<std::size_t>(state.shape().max_drafts);
     std::vector<std::unique_ptr<DraftSource>> sources;
     if (has_given) {
       auto source = std::make_unique<GivenSource>(state);
@@ -53,14 +61,16 @@ struct BoundProposals {
       names.push_back("ngram");
     }
     if (ahead) {
-      most = *ahead;
-      auto source = std::make_unique<LookaheadSource>(state, most, reinterpret_cast<const std::int64_t *>(window));
+      if (!window) throw std::invalid_argument("lookahead needs the array of its windows");
+      sizes = *ahead;
+      const auto width = static_cast<std::size_t>(std::max(sizes.window, 0)) + 1;
+      auto source = std::make_unique<LookaheadSource>(state, sizes, host_data(*window, "window", {slots, width}));
       lookahead = source.get();
       sources.push_back(std::move(source));
       names.push_back("lookahead");
     }
-    native = std::make_unique<Proposals>(state, reinterpret_cast<const std::int64_t *>(verified),
-                                         reinterpret_cast<std::int64_t *>(proposed), std::move(sources));
+    native = std::make_unique<Proposals>(state, host_data(verified, "verified", {slots, drafts + 2}),
+                                         host_data(proposed, "proposed", {drafts, slots}), std::move(sources));
   }
 };
 
@@ -72,10 +82,16 @@ void bind_proposals(nb::module_ &m) {
   nb::class_<LookaheadSettings>(m, "LookaheadSettings")
       .def(nb::init<int, int, int>(), "window"_a, "ngram"_a, "verification"_a);
   nb::class_<BoundProposals>(m, "Proposals")
-      .def(nb::init<GuidedState &, std::uintptr_t, std::uintptr_t, bool, bool, std::optional<NgramSettings>,
-                    std::optional<LookaheadSettings>, std::uintptr_t>(),
-           "state"_a, "verified"_a, "proposed"_a, "given"_a, "forced"_a, "ngram"_a.none(), "lookahead"_a.none(),
-           "window"_a, nb::keep_alive<1, 2>())
+      .def(nb::init<GuidedState &, const HostArray<const std::int64_t, 2> &, const HostArray<std::int64_t, 2> &, bool,
+                    bool, std::optional<NgramSettings>, std::optional<LookaheadSettings>,
+                    const std::optional<HostArray<const std::int64_t, 2>> &>(),
+           "state"_a, nb::kw_only(), "verified"_a.noconvert(), "proposed"_a.noconvert(), "given"_a, "forced"_a,
+           "ngram"_a.none(), "lookahead"_a.none(), "window"_a.none().noconvert(), nb::keep_alive<1, 2>(),
+           nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 9>(),
+           "Over a state and host arrays, which it keeps alive. It reads `verified` int64 [S+1, K+2], the state's,\n"
+           "and `window` int64 [S+1, W+1] for lookahead (the tokens that the iteration predicted after those of\n"
+           "each slot's window, then the position of its last token). It writes `proposed` int64 [K, S+1], -1 for\n"
+           "no draft.")
       .def(
           "open",
           [](BoundProposals &self, int slot, const std::vector<std::int32_t> &tokens, int max_new_tokens,
@@ -90,7 +106,7 @@ void bind_proposals(nb::module_ &m) {
             if (self.given) self.given->open(slot, given, tokens.data() + count - num_answered, num_answered);
             if (self.ngram) self.ngram->open(slot, tokens.data(), count, max_new_tokens);
             if (self.lookahead)
-              self.lookahead->open(slot, tokens.data(), count, max_new_tokens, lookahead.value_or(self.most), window);
+              self.lookahead->open(slot, tokens.data(), count, max_new_tokens, lookahead.value_or(self.sizes), window);
           },
           "slot"_a, "tokens"_a, "max_new_tokens"_a, "given"_a, "num_answered"_a, "lookahead"_a.none(), "window"_a)
       .def(
@@ -105,13 +121,13 @@ void bind_proposals(nb::module_ &m) {
           "run", [](BoundProposals &self, int num_drafts) { self.native->run(num_drafts); }, "num_drafts"_a,
           nb::call_guard<nb::gil_scoped_release>())
       .def(
-          "task",
+          "task_address",
           [](BoundProposals &self, int num_drafts) {
             const GuidedState::Call call = self.native->task(num_drafts);
-            return nb::make_tuple(call.name, reinterpret_cast<std::uintptr_t>(call.run),
-                                  reinterpret_cast<std::uintptr_t>(call.data));
+            return std::tuple(call.name, reinterpret_cast<std::uintptr_t>(call.run),
+                              reinterpret_cast<std::uintptr_t>(call.data));
           },
-          "num_drafts"_a)
+          "num_drafts"_a, "Name, function and data of `run` as a host task; valid while the proposals live.")
       .def(
           "origins",
           [](BoundProposals &self, int slot, std::int64_t first, int count) {

@@ -1,9 +1,9 @@
-// Hashes of mask rows for Python: what a replay compares with a recording.
+// Hashes of mask rows for Python; a replay compares them with a recording.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 
 #include <cstdint>
 
+#include "bindings/arrays.h"
 #include "bindings/bind.h"
 #include "support/row_hash.h"
 
@@ -13,11 +13,8 @@ using namespace nb::literals;
 namespace weft {
 namespace {
 
-template <class T, std::size_t Dimensions>
-using Array = nb::ndarray<T, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
-
-void hash_mask_rows(Array<const std::int32_t, 2> masks, Array<const std::int32_t, 1> flags,
-                    Array<const std::int32_t, 1> rows, int vocab_size, Array<std::int64_t, 1> hashes) {
+void hash_mask_rows(HostArray<const std::int32_t, 2> masks, HostArray<const std::int32_t, 1> flags,
+                    HostArray<const std::int32_t, 1> rows, int vocab_size, HostArray<std::int64_t, 1> hashes) {
   const auto words = static_cast<int>(masks.shape(1));
   if (vocab_size < 1 || words != (vocab_size + 31) / 32 || flags.shape(0) != masks.shape(0) ||
       hashes.shape(0) != rows.shape(0))

@@ -1,4 +1,4 @@
-// The mask kernels for Python, as addresses and sizes: weft.ops checks tensors and passes their pointers.
+// The mask kernels for Python; see bindings/logits.h for their arguments.
 #include "kernels/mask/token_mask.h"
 
 #include <nanobind/nanobind.h>

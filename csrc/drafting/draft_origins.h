@@ -1,4 +1,4 @@
-// Which source proposed each of a slot's last drafts. Python-free.
+// The source of each of a slot's last drafts. Python-free.
 #pragma once
 
 #include <array>
@@ -13,8 +13,8 @@
 
 namespace weft {
 
-// The callback thread writes, the host reads what was verified since: two iterations in flight write places beyond
-// those, and the ring is long enough for all.
+// The callback thread writes while the host reads drafts that were verified since. Two iterations in flight write later
+// places, and the ring is long enough for all of them.
 class DraftOrigins {
  public:
   static constexpr int kPlaces = 256;
@@ -23,13 +23,13 @@ class DraftOrigins {
   explicit DraftOrigins(GuidedState &state)
       : rings_(static_cast<std::size_t>(state.shape().num_slots)), texts_(state) {}
 
-  // Host side, before the push that first names the slot: a new text, of which nothing is committed.
+  // Host side, before the push that first names the slot: a new text, with nothing committed.
   void open(int slot) {
     auto ring = std::make_shared<Ring>();
     texts_.open(slot, std::make_unique<Shared>(Shared{ring}));
     rings_[static_cast<std::size_t>(slot)] = std::move(ring);
   }
-  // Host side: the source of each of `count` drafts for the places from `first` on of what was committed since `open`.
+  // Host side: the sources of `count` drafts, for the tokens from number `first` on that were committed since `open`.
   std::vector<int> of(int slot, std::int64_t first, int count) const {
     const auto &ring = rings_.at(static_cast<std::size_t>(slot));
     std::vector<int> sources(static_cast<std::size_t>(count), kNobody);

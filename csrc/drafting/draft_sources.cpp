@@ -29,7 +29,7 @@ void GivenSource::commit(int slot, const std::int64_t *tokens, int count) {
 
 int GivenSource::propose(int slot, std::int32_t *tokens, int have, int capacity) {
   const GivenText *text = texts_.of(slot);
-  // It goes on after the committed text, not after other sources' drafts.
+  // The given text continues the committed text, not the drafts of other sources.
   if (!text || have > 0) return 0;
   const int count = text->next(tokens, capacity);
   if (count == 0 || !guided_.is_on() || !state_.is_guided(slot)) return count;
@@ -37,7 +37,7 @@ int GivenSource::propose(int slot, std::int32_t *tokens, int have, int capacity)
 }
 
 int ForcedSource::propose(int slot, std::int32_t *tokens, int have, int capacity) {
-  // The matcher is at the committed text, not after other sources' drafts.
+  // The matcher stands at the committed text, not after the drafts of other sources.
   return have > 0 ? 0 : state_.forced(slot, tokens, capacity);
 }
 
@@ -49,7 +49,7 @@ NgramSource::NgramSource(GuidedState &state, NgramSettings settings)
 }
 
 void NgramSource::open(int slot, const std::int32_t *tokens, int count, int max_new_tokens) {
-  // An iteration commits up to K tokens beyond the last that counts, and two are in flight.
+  // An iteration may commit up to K tokens beyond the last one that counts, and two are in flight.
   const int room = std::max(max_new_tokens, 0) + 2 * (state_.shape().max_drafts + 1);
   auto text = std::make_unique<NgramIndex>(settings_.min_length, settings_.max_length,
                                            static_cast<std::size_t>(count) + static_cast<std::size_t>(room));
@@ -72,7 +72,7 @@ int NgramSource::propose(int slot, std::int32_t *tokens, int have, int capacity)
   return capacity - have;
 }
 
-// The one of a few places whose continuation the grammar takes for longest, up to what it refuses.
+// Among a few places, the one whose continuation the grammar takes furthest; cut where it refuses a token.
 int NgramSource::choose(int slot, const NgramIndex &text, std::int32_t *tokens, int have, int capacity) const {
   std::int32_t places[kMaxCandidates], tried[kMaxProposed];
   const int count = text.find(tokens, have, places, settings_.candidates);

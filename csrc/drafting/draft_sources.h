@@ -1,4 +1,4 @@
-// Where drafts come from that the host proposes. Python-free.
+// The sources of drafts that the host proposes. Python-free.
 #pragma once
 
 #include <cstdint>
@@ -14,30 +14,30 @@ namespace weft {
 
 constexpr int kMaxProposed = 64;  // drafts of a slot at once
 
-// Its methods run on the callback thread, those of one slot one after another; they never raise.
+// Methods run on the callback thread, those of a slot one after another, and never raise.
 class DraftSource {
  public:
   virtual ~DraftSource() = default;
-  // Before anything else of an iteration.
+  // Called before anything else in an iteration.
   virtual void begin() {}
   // The tokens that were committed to the slot since the last call.
   virtual void commit(int /*slot*/, const std::int64_t * /*tokens*/, int /*count*/) {}
-  // After `commit`, where drafts are wanted: what the iteration left for the slot besides tokens.
+  // Called after `commit`, if drafts are wanted: reads the iteration's other results for the slot.
   virtual void observe(int /*slot*/) {}
-  // Goes on after `tokens[0..have)`, drafts that follow the committed text: writes tokens up to `tokens[capacity)` and
-  // returns how many.
+  // Continues the drafts `tokens[0..have)`, which follow the committed text: writes tokens up to `tokens[capacity)` and
+  // returns their number.
   virtual int propose(int slot, std::int32_t *tokens, int have, int capacity) = 0;
 };
 
-// The text that was given with the request, while the answer is in it (GivenText).
+// The text that was given with the request, while the answer follows it (GivenText).
 class GivenSource final : public DraftSource {
  public:
   explicit GivenSource(GuidedState &state) : state_(state), guided_(state), texts_(state) {}
 
-  // Host side, before the push that first names the slot: the text, none of it for a request without; and the answer so
-  // far of a request that goes on. Throws std::invalid_argument for a token that is not in the vocabulary.
+  // Host side, before the push that first names the slot: the given text (empty for a request without one), and the
+  // answer so far of a resumed request. Throws std::invalid_argument for a token outside the vocabulary.
   void open(int slot, const std::vector<std::int32_t> &text, const std::int32_t *answer, int num_answered);
-  // Whether, of guided slots, the grammar cuts what it refuses: from the next push on. Host side.
+  // Host side: whether the grammar cuts the drafts of guided slots where it refuses one. Applies from the next push on.
   void set_guided(bool guided) { guided_.set(guided); }
 
   void begin() override {
@@ -53,7 +53,7 @@ class GivenSource final : public DraftSource {
   SlotTexts<GivenText> texts_;
 };
 
-// What the grammar forces.
+// Text that the grammar forces.
 class ForcedSource final : public DraftSource {
  public:
   explicit ForcedSource(GuidedState &state) : state_(state) {}
@@ -65,20 +65,20 @@ class ForcedSource final : public DraftSource {
 
 struct NgramSettings {
   int min_length = 1, max_length = 4;  // of the n-grams
-  int candidates = 8;                  // earlier places of which the grammar chooses
+  int candidates = 8;                  // earlier places among which the grammar chooses
 };
 
-// What followed the last tokens of the slot's text, prompt and output, where they occurred before.
+// The continuation of the last tokens where they occurred before in the slot's text, prompt and answer.
 class NgramSource final : public DraftSource {
  public:
-  // Throws std::invalid_argument for settings that make no sense.
+  // Throws std::invalid_argument for settings that contradict each other.
   NgramSource(GuidedState &state, NgramSettings settings);
 
-  // Host side, before the push that first names the slot: its text so far, and how many tokens may follow; more make it
-  // allocate in a callback.
+  // Host side, before the push that first names the slot: its text so far, and the number of tokens that may follow.
+  // More tokens than that allocate memory in a callback.
   void open(int slot, const std::int32_t *tokens, int count, int max_new_tokens);
-  // Whether, of guided slots, the grammar chooses among the places and cuts what it refuses: from the next push on.
-  // Host side.
+  // Host side: whether the grammar chooses among the places for guided slots, and cuts the drafts where it refuses one.
+  // Applies from the next push on.
   void set_guided(bool guided) { guided_.set(guided); }
 
   void begin() override {

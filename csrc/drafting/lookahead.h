@@ -1,7 +1,7 @@
-// N-grams that the model makes beside the text, as drafts: lookahead decoding. Python-free.
+// Lookahead decoding: n-grams that the model generates beside the text, as drafts. Python-free.
 //
-// A slot has a window of tokens, of which every iteration's forward gives the tokens that follow them: these are the
-// next window. So each column of the window is a chain, whose last n tokens are an n-gram of the model's own making.
+// A slot has a window of tokens. Every iteration's forward predicts the token after each of them, and these form the
+// next window. So each column of the window is a chain, and its last n tokens are an n-gram that the model generated.
 #pragma once
 
 #include <cstddef>
@@ -18,31 +18,31 @@ namespace weft {
 
 struct LookaheadSettings {
   int window = 4;        // columns
-  int ngram = 3;         // tokens of an n-gram: with the last token of the text, one more than its drafts
-  int verification = 4;  // n-grams that are kept of one first token
+  int ngram = 3;         // tokens of an n-gram: the last token of the text, and its drafts
+  int verification = 4;  // n-grams that are kept for each first token
 };
 
-// One slot's text: the n-grams of it and of its window.
+// One slot's text: the n-grams of the text and of the slot's window.
 class LookaheadText {
  public:
   // `first` is the window that the first iteration reads, of `settings.window` tokens.
   LookaheadText(LookaheadSettings settings, const std::vector<std::int32_t> &first, std::size_t reserve);
 
   void append(std::int32_t token);
-  // Before the tokens that an iteration committed are appended.
+  // Call before appending the tokens that an iteration committed.
   void begin() { size_before_ = size_; }
-  // What follows the window's tokens, found by the iteration that read the text up to its token at `position`. Nothing
-  // happens where that is not the one whose tokens were appended last.
+  // Appends the predicted tokens `window` to the columns. The iteration that predicted them read the text up to the
+  // token at `position`; without effect unless that is the iteration whose tokens were appended last.
   void follow(const std::int64_t *window, std::int64_t position);
 
-  // Of the n-grams that begin with `first`, the newest last: `num_following()` tokens each.
+  // The n-grams that begin with `first`, without it, the newest last: `num_following()` tokens each.
   int find(std::int32_t first, const std::int32_t **tokens) const { return pool_.find(first, tokens); }
   int num_following() const { return pool_.num_following(); }
   std::int32_t last() const { return recent_[static_cast<std::size_t>(num_recent_ - 1)]; }
   bool is_empty() const { return num_recent_ == 0; }
 
  private:
-  // Appends to a chain of which the last `ngram` tokens are kept; what is whole goes into the pool.
+  // Appends to a chain, of which the last `ngram` tokens are kept, and adds a complete n-gram to the pool.
   int extend(std::int32_t *chain, int length, std::int32_t token);
 
   const LookaheadSettings settings_;
@@ -53,22 +53,22 @@ class LookaheadText {
   int num_recent_ = 0, depth_ = 1;
 };
 
-// The n-gram that was last seen to begin with the text's last token; of a guided slot, the one that its grammar takes
-// for longest.
+// Proposes the newest n-gram that begins with the text's last token; for a guided slot the one that its grammar takes
+// furthest.
 class LookaheadSource final : public DraftSource {
  public:
   static constexpr int kMaxWindow = 16, kMaxNgram = 16, kMaxVerification = 32;
 
-  // `window` [S+1, settings.window + 1] is pinned host memory, kept alive by the caller: what the last iteration found
-  // to follow each slot's window, and the position of the token it began at. Throws std::invalid_argument for settings
-  // that make no sense.
+  // `window` [S+1, settings.window + 1] is pinned host memory, kept alive by the caller: the tokens that the last
+  // iteration predicted after each slot's window, and the position of the token it began at. Throws
+  // std::invalid_argument for settings out of range.
   LookaheadSource(GuidedState &state, LookaheadSettings settings, const std::int64_t *window);
 
-  // Host side, before the push that first names the slot: its text so far, how many tokens may follow, the settings of
-  // its request, none beyond the source's, and the window that its first iteration reads.
+  // Host side, before the push that first names the slot: its text so far, the number of tokens that may follow, the
+  // settings of its request (each at most the source's), and the window of its first iteration.
   void open(int slot, const std::int32_t *tokens, int count, int max_new_tokens, LookaheadSettings settings,
             const std::vector<std::int32_t> &first);
-  // Whether, of guided slots, the grammar chooses and cuts: from the next push on. Host side.
+  // Host side: whether the grammar chooses and cuts the drafts of guided slots. Applies from the next push on.
   void set_guided(bool guided) { guided_.set(guided); }
 
   void begin() override {

@@ -1,4 +1,4 @@
-// A text in which the places where its n-grams occurred before are found at once. Python-free.
+// A text with an index of its n-grams: finds where the last tokens occurred before. Python-free.
 #pragma once
 
 #include <cstddef>
@@ -7,25 +7,27 @@
 
 namespace weft {
 
-// Appending and finding cost one look-up for each length, however long the text is: every length of n-gram has a table
-// from the n-gram to the last place after it, and each place leads to the one before.
+// Appending and finding cost one look-up for each n-gram length, whatever the length of the text. Each length has a
+// hash table from the n-gram to the last place after it, and a link from each place to the one before with the same
+// n-gram.
 class NgramIndex {
  public:
   static constexpr int kMaxLength = 16;
 
-  // For n-grams of `min_length` to `max_length` tokens (1..kMaxLength), with room for `reserve` tokens; it grows
-  // beyond.
+  // For n-grams of `min_length` to `max_length` tokens (1..kMaxLength). Memory for `reserve` tokens is allocated; more
+  // tokens allocate more.
   NgramIndex(int min_length, int max_length, std::size_t reserve);
 
   void append(std::int32_t token);
   std::size_t size() const { return text_.size(); }
 
-  // Places in the text after earlier occurrences of what the text and `extra[0..num_extra)` end with: of the longest
-  // such n-gram first, of one length the latest first, each place once, `limit` at most. Returns their number.
+  // Finds the places after earlier occurrences of the n-grams that end the text followed by `extra[0..num_extra)`.
+  // Longer n-grams come first, then later places; each place is given once, at most `limit` of them. Returns their
+  // number.
   int find(const std::int32_t *extra, int num_extra, std::int32_t *places, int limit) const;
 
-  // What stands at `place` and after it, `count` tokens to `out`. Where the text ends, `extra` and then `out` itself
-  // go on, so that what repeats goes on repeating.
+  // Copies `count` tokens from `place` on to `out`. At its end the text goes on with `extra` and then with `out`
+  // itself, so a repetition goes on repeating.
   void copy(std::int32_t place, const std::int32_t *extra, int num_extra, std::int32_t *out, int count) const;
 
  private:
@@ -34,7 +36,7 @@ class NgramIndex {
     std::vector<std::int32_t> previous;  // by place: the place before with the same n-gram, or -1
     std::size_t used = 0;
   };
-  // The last tokens of a text and what follows it, the last first, and the hash of every number of them.
+  // The last tokens of a text with its extra tokens, in reverse, and the hash of each number of them.
   struct Suffix {
     std::int32_t tokens[kMaxLength];
     std::uint64_t hashes[kMaxLength + 1];

@@ -1,4 +1,4 @@
-// The n-grams that were seen last, by their first tokens. Python-free.
+// The newest n-grams by their first token. Python-free.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,10 @@
 
 namespace weft {
 
-// Of one first token the last `set_size` different n-grams are kept. Seeing one again makes it the newest.
+// For each first token the last `set_size` different n-grams are kept. Inserting one again makes it the newest.
 class NgramPool {
  public:
-  // For n-grams of `length` tokens (2 at least), with room for `reserve` first tokens; it grows beyond.
+  // For n-grams of `length` >= 2 tokens. Memory for `reserve` first tokens is allocated; more allocate more.
   NgramPool(int length, int set_size, std::size_t reserve);
 
   // `ngram[0..length)`.

@@ -1,8 +1,8 @@
-// Drafts that the host proposes: what was given with the request, what the grammar forces, what followed the same
-// tokens before, what the model made beside the text. Python-free.
+// Drafts that the host proposes: text given with the request, text that the grammar forces, n-grams of the text, and
+// n-grams of lookahead decoding. Python-free.
 //
-// `run` is a task of the grammar's stream, after the `commit` of an iteration. Sources are asked in order; each goes
-// on after what those before it gave.
+// `run` is a task of the grammar's stream, after the `commit` of an iteration. Sources propose in order, each after the
+// drafts of those before it.
 #pragma once
 
 #include <atomic>
@@ -30,15 +30,15 @@ class Proposals {
   Proposals(GuidedState &state, const std::int64_t *verified, std::int64_t *proposed,
             std::vector<std::unique_ptr<DraftSource>> sources);
 
-  // Tells the sources what was committed to the slots of the snapshot in work, and writes up to `num_drafts` drafts for
-  // each; after them -1. Runs once for every commit, with 0 where no draft is wanted: what is verified is read only
-  // here.
+  // Passes the tokens that were committed to the slots of the snapshot in work to the sources, and writes up to
+  // `num_drafts` drafts for each slot, then -1. Runs once for every commit, with 0 if no drafts are wanted, because
+  // verified tokens are read only here.
   void run(int num_drafts);
   // `run(num_drafts)`, 0..K, as a host task that lives as long as the proposals.
   GuidedState::Call task(int num_drafts);
 
-  // Which source, by its place in their order, proposed the drafts of a slot: its text is opened with the sources', and
-  // read by the host.
+  // The source of each draft of a slot, by its place in their order. The host opens a slot's text here when it opens
+  // the sources'.
   DraftOrigins &origins() { return origins_; }
 
   // Readable at any time.

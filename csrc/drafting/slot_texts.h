@@ -26,19 +26,20 @@ class SlotTexts {
   }
 
   // Host side, before the push that first names the slot for its request; null for no text. Throws
-  // std::invalid_argument for a slot that is none. Lets go of texts that were replaced before.
+  // std::invalid_argument for a slot out of range. Destroys texts that were replaced before: the callback thread does
+  // not, because freeing a long text takes time.
   void open(int slot, std::unique_ptr<Text> text) {
     if (slot < 0 || slot >= state_.shape().num_slots)
       throw std::invalid_argument("slot " + std::to_string(slot) + " is out of range");
     std::vector<std::unique_ptr<Text>> garbage;
-    garbage.reserve(2 * texts_.size());  // what the callback side then fills, mostly without allocating
+    garbage.reserve(2 * texts_.size());  // the callback side gets it, so that it seldom allocates
     std::lock_guard<std::mutex> lock(mutex_);
     garbage.swap(closed_);
     opened_.push_back({slot, state_.pushed_epoch(), std::move(text)});
     has_opened_.store(true, std::memory_order_release);
   }
 
-  // Callback side: before an iteration's first use.
+  // Callback side, before an iteration's first use.
   void begin() {
     if (!has_opened_.load(std::memory_order_acquire)) return;
     std::lock_guard<std::mutex> lock(mutex_);
@@ -70,7 +71,7 @@ class SlotTexts {
   std::atomic<bool> has_opened_{false};
   std::mutex mutex_;
   std::vector<Opened> opened_;
-  std::vector<std::unique_ptr<Text>> closed_;  // let go of by the next `open`
+  std::vector<std::unique_ptr<Text>> closed_;  // the next `open` destroys them
 };
 
 }  // namespace weft

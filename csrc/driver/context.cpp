@@ -12,14 +12,14 @@ namespace {
 
 std::atomic<int> device_in_use{0};
 
-// Retained once, and never released: a thread that destroys an event late in the life of the process still needs it.
+// Retained once and never released: a thread that destroys an event late in the process's life still needs it.
 CUresult primary_context(const Driver &d, int ordinal, CUcontext *context) {
   static std::mutex mutex;
   static auto *retained = new std::map<int, CUcontext>;
   std::lock_guard<std::mutex> lock(mutex);
-  const auto found = retained->find(ordinal);
-  if (found != retained->end()) {
-    *context = found->second;
+  const auto entry = retained->find(ordinal);
+  if (entry != retained->end()) {
+    *context = entry->second;
     return CUDA_SUCCESS;
   }
   CUdevice device = 0;
@@ -38,7 +38,7 @@ int used_device() { return device_in_use.load(); }
 CUresult ensure_context(const Driver &d) {
   if (!d.cuCtxGetCurrent) return CUDA_SUCCESS;
   CUcontext context = nullptr;
-  // Where not even this is permitted, as in a callback, the call that follows says so.
+  // If even this call is refused, as in a callback, the caller's next call reports the error.
   if (d.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context) return CUDA_SUCCESS;
   if (CUresult r = primary_context(d, used_device(), &context)) return r;
   return d.cuCtxSetCurrent(context);

@@ -1,6 +1,6 @@
-// CUDA's table, resolved from libcuda.so.1 at run time: nothing of CUDA is needed to build or to load this.
+// CUDA's table, resolved from libcuda.so.1 at run time, so that building and loading weft need no CUDA.
 //
-// No context is made here: `driver/context.h` does that for the threads that call.
+// It makes no context current: `driver/context.h` does that for each thread that calls.
 #include <dlfcn.h>
 
 #include <string>
@@ -14,9 +14,9 @@ using namespace cu;
 
 namespace {
 
-constexpr int kOldest = 12000;  // cuDriverGetVersion's form of 12.0
+constexpr int kMinVersion = 12000;  // CUDA 12.0, as cuDriverGetVersion gives it
 
-// Where the driver is older than 12.3, which brought edge data to this call.
+// For drivers older than 12.3, which added edge data to this call.
 CUresult (*get_capture_info_v2)(CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **,
                                 std::size_t *);
 CUresult get_capture_info_v3_from_v2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
@@ -26,7 +26,7 @@ CUresult get_capture_info_v3_from_v2(CUstream stream, CUstreamCaptureStatus *sta
   return get_capture_info_v2(stream, status, id, graph, dependencies, count);
 }
 
-// Where a later driver only has the form with edge data.
+// For later drivers that have only the form with edge data.
 CUresult (*get_edges_v2)(CUgraph, CUgraphNode *, CUgraphNode *, CUgraphEdgeData *, std::size_t *);
 CUresult get_edges_v1_from_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, std::size_t *count) {
   return get_edges_v2(graph, from, to, nullptr, count);
@@ -103,7 +103,7 @@ void resolve(Loader &load, Driver &d) {
   load.required(d.cuGraphRetainUserObject, "cuGraphRetainUserObject");
 }
 
-// Fills `d`; the reason why it can't, or nothing.
+// Fills `d`. Returns the reason if that fails, else nothing.
 std::string fill(Driver &d) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) {
@@ -117,12 +117,12 @@ std::string fill(Driver &d) {
   load.required(device_count, "cuDeviceGetCount");
   if (d.cuDriverGetVersion) {
     int version = 0;
-    if (d.cuDriverGetVersion(&version) == CUDA_SUCCESS && version > 0 && version < kOldest)
+    if (d.cuDriverGetVersion(&version) == CUDA_SUCCESS && version > 0 && version < kMinVersion)
       return "the driver supports CUDA " + version_text(version) + "; weft needs a driver for CUDA " +
-             version_text(kOldest) + " or later";
+             version_text(kMinVersion) + " or later";
   }
   if (!load.missing.empty())
-    return "libcuda.so.1 has no " + load.missing + "; weft needs a driver for CUDA " + version_text(kOldest) +
+    return "libcuda.so.1 has no " + load.missing + "; weft needs a driver for CUDA " + version_text(kMinVersion) +
            " or later";
   const CUresult started = d.cuInit(0);
   if (started == CUDA_ERROR_STUB_LIBRARY) return "libcuda.so.1 is the toolkit's stub; NVIDIA's driver must come first";
@@ -144,7 +144,7 @@ const Driver *cuda_driver(const char **why) {
     Driver driver{};
     std::string why;
   };
-  // Leaked, so that callbacks late in the life of the process find it.
+  // Never destroyed: callbacks late in the process's life still use it.
   static const Result *result = [] {
     auto *filled = new Result;
     filled->why = fill(filled->driver);

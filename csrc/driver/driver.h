@@ -1,9 +1,9 @@
-// The table of CUDA driver calls that weft is written on, under their own names and with their own rules.
+// The CUDA driver calls that weft uses, as a table of functions with CUDA's names and rules.
 //
-// Everything that launches callbacks, owns payloads or captures graphs calls through a `Driver`, never through
-// a CUDA library. `driver/cuda.cpp` fills the table from libcuda.so.1 at run time; `driver/cpu/cpu.cpp` implements the
-// same calls on threads. The declarations are weft's own, so that it builds where no CUDA is installed; a test
-// compares constants and struct sizes with NVIDIA's.
+// All code that launches callbacks, owns their data or captures graphs calls through a `Driver`, never through a CUDA
+// library. `driver/cuda.cpp` fills the table from libcuda.so.1 at run time; `driver/cpu/cpu.cpp` implements the calls
+// on threads. The declarations are weft's own, so that it builds without CUDA; a test compares constants and struct
+// sizes with NVIDIA's.
 #pragma once
 
 #include <cstddef>
@@ -89,13 +89,13 @@ inline constexpr unsigned CU_STREAM_WAIT_VALUE_GEQ = 0, CU_STREAM_WAIT_VALUE_EQ 
                           CU_STREAM_WAIT_VALUE_NOR = 3;
 inline constexpr unsigned CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_DEVICEMAP = 2;
 
-// CUgraphEdgeData of CUDA 12.3 and later; only its size matters to weft, which always passes a null pointer.
+// CUgraphEdgeData of CUDA 12.3 and later. Only its size matters: weft always passes a null pointer.
 struct CUgraphEdgeData {
   unsigned char from_port, to_port, type, reserved[5];
 };
 static_assert(sizeof(CUgraphEdgeData) == 8, "as CUDA declares it");
 
-// One entry per call. A null entry is a call that this driver does not have (only those marked optional may be).
+// One entry per call. An entry marked optional is null if the driver lacks the call.
 struct Driver {
   const char *name;  // "cpu" or "cuda"
 
@@ -111,7 +111,7 @@ struct Driver {
   CUresult (*cuDevicePrimaryCtxRetain)(CUcontext *context, CUdevice device);
 
   CUresult (*cuStreamCreate)(CUstream *stream, unsigned flags);
-  // The lower `priority`, the sooner; 0 is the default, and what is out of range is brought into it.
+  // A lower `priority` runs sooner; 0 is the default, and values out of range are clamped.
   CUresult (*cuStreamCreateWithPriority)(CUstream *stream, unsigned flags, int priority);
   CUresult (*cuStreamDestroy)(CUstream stream);
   CUresult (*cuStreamSynchronize)(CUstream stream);
@@ -138,10 +138,10 @@ struct Driver {
                                   unsigned sync_mode);  // optional, CUDA >= 13.2
   CUresult (*cuMemcpyAsync)(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstream stream);
 
-  // Stream memory operations, optional: the v2 forms. The memory is the device's, or page-locked and mapped.
+  // Stream memory operations (v2), optional. The memory is the device's, or page-locked and mapped.
   CUresult (*cuStreamWriteValue32)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
   CUresult (*cuStreamWaitValue32)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
-  // What these need of CUDA, optional: on the CPU all memory will do.
+  // Calls of CUDA that these need, optional: on the CPU any memory will do.
   CUresult (*cuDeviceGetAttribute)(int *value, CUdevice_attribute attribute, CUdevice device);
   CUresult (*cuMemHostAlloc)(void **pointer, std::size_t bytes, unsigned flags);
   CUresult (*cuMemHostGetDevicePointer)(CUdeviceptr *pointer, void *host, unsigned flags);
@@ -164,11 +164,11 @@ struct Driver {
 
 namespace weft {
 
-// The CPU's table. Always there.
+// The CPU's table, which always exists.
 const cu::Driver &cpu_driver();
 
-// CUDA's table, resolved once from libcuda.so.1 and initialised; null where there is no usable driver or GPU, and
-// then `*why` (if given) is set to a static text that says what was found.
+// CUDA's table, resolved once from libcuda.so.1 and initialised. Null if there is no usable driver or GPU; `*why` (if
+// given) is then set to a static text with the reason.
 const cu::Driver *cuda_driver(const char **why = nullptr);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// A driver call that failed, as a C++ exception; Python sees weft.errors.DriverError.
+// The C++ exception for a driver call that failed. Python sees weft.errors.DriverError.
 #pragma once
 
 #include <stdexcept>
@@ -16,18 +16,18 @@ class DriverError : public std::runtime_error {
   int code;
 };
 
-// What is known of an error code; null where weft does not know it.
+// The description of an error code; null if weft has none.
 struct ErrorText {
   cu::CUresult code;
   const char *name;
-  const char *meaning;  // what it means and what to do
+  const char *meaning;  // the meaning, and what to do
 };
 const ErrorText *error_text(cu::CUresult code);
 
 // Throws DriverError "call: NAME (code): meaning" unless `result` is CUDA_SUCCESS.
 void check(cu::CUresult result, const char *call, const cu::Driver &driver);
 
-// 0 the CPU's table, 1 CUDA's; throws DriverError where CUDA can't be used, with the reason.
+// 0: the CPU's table, 1: CUDA's. Throws DriverError with the reason if CUDA cannot be used.
 const cu::Driver &driver_by_index(int index);
 
 }  // namespace weft

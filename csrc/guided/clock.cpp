@@ -13,8 +13,8 @@ namespace {
 constexpr std::array<const char *, GuideClock::kNumParts> kPartNames = {"masks", "taking tokens", "taking tokens back",
                                                                         "trying drafts", "forced text"};
 
-// The processor's time costs a call of the kernel, so it is read where so much time has passed since it was read last,
-// and where a lap took as much. Shorter laps are taken for work.
+// Reading the processor time is a system call. So it is read only when this much time has passed since the last
+// reading, and for laps that take as long. Shorter laps count as work.
 constexpr std::int64_t kGrainNs = 250'000;
 
 std::string milliseconds(std::int64_t ns) { return std::to_string(ns / 1'000'000) + " ms"; }
@@ -27,8 +27,8 @@ GuideClock::Reading GuideClock::read_at(std::int64_t passed_ns) {
   return last_reading = {passed_ns, thread_cpu_ns() + worked_for_thread_ns};
 }
 
-GuideClock::GuideClock(double limit_s, std::int64_t least_total_ns)
-    : limit_ns_(static_cast<std::int64_t>(limit_s * 1e9)), total_limit_ns_(std::max(limit_ns_, least_total_ns)) {}
+GuideClock::GuideClock(double limit_s, std::int64_t min_total_ns)
+    : limit_ns_(static_cast<std::int64_t>(limit_s * 1e9)), total_limit_ns_(std::max(limit_ns_, min_total_ns)) {}
 
 void GuideClock::reset() {
   restart();
@@ -56,7 +56,7 @@ void GuideClock::lap(Part part) {
   std::int64_t work = passed;
   if (now - base_.passed_ns >= kGrainNs) {
     const Reading reading = read_at(now);
-    // What passed between the base and the lap counts as other work.
+    // The time between the base reading and the lap counts as work of others.
     const std::int64_t before = lap_began_ns_ - base_.passed_ns;
     if (passed >= kGrainNs) work = std::clamp<std::int64_t>(reading.work_ns - base_.work_ns - before, 0, passed);
     base_ = reading;

@@ -1,13 +1,13 @@
-// What a slot's guide takes within one token: a stopwatch around everything that calls its matcher. Python-free.
+// Measures the time of a slot's guide within one token: a stopwatch around all calls of its matcher. Python-free.
 //
-// Work is the processor's time, of the calling thread and of threads that work for it. It alone is held against the
-// limit, so that a busy machine ends no request. A matcher that waits keeps its neighbours waiting all the same,
-// so that work and waiting together have a limit too, which is never below kLeastTotal. Only what runs Python or is
-// linked by others can wait (support/awake.h); a matcher of a library that has no work left is kept from a processor.
-// For the same reason waiting is time in which the process ran: one that is stopped ends no request either.
+// Work is processor time of the calling thread and of threads that work for it. The limit counts work only, so a busy
+// machine ends no request. But a matcher that waits delays the other slots too, so work and waiting together have a
+// second limit, at least kMinTotalNs. Only Python and plug-ins can wait (support/awake.h); a call of another library
+// that does not work has lost its processor. Waiting counts only while the process runs, so that stopping it ends no
+// request.
 //
-// A guide that stays just below the limit with each token would keep its neighbours waiting all the same. So what a
-// token takes beyond its share, an eighth of the limit, is owed, and what is owed counts against the limit of the next.
+// A guide that stays just below the limit with every token would still delay the other slots. So the work of a token
+// beyond its share, an eighth of the limit, is owed, and counts against the limit of the next token.
 #pragma once
 
 #include <array>
@@ -18,28 +18,28 @@ namespace weft {
 
 class GuideClock {
  public:
-  // What the time went to; the message names them.
+  // The parts of the time, which the message names.
   enum Part : int { kMasks, kTaking, kTakingBack, kTrying, kForcing };
   static constexpr int kNumParts = 5;
-  static constexpr std::int64_t kLeastTotalNs = 2'000'000'000;
-  static constexpr int kShares = 8;  // of the limit; a token has one
+  static constexpr std::int64_t kMinTotalNs = 2'000'000'000;
+  static constexpr int kShares = 8;  // of the limit; a token has one of them
 
   GuideClock() = default;
-  // 0: no limit, and then nothing is measured.
-  explicit GuideClock(double limit_s, std::int64_t least_total_ns = kLeastTotalNs);
+  // With 0 there is no limit, and nothing is measured.
+  explicit GuideClock(double limit_s, std::int64_t min_total_ns = kMinTotalNs);
 
-  // Another guide begins: nothing is owed.
+  // Begins another guide, which owes nothing.
   void reset();
-  // New tokens begin; those before took the work of so many.
+  // Begins new tokens; the work so far was for `tokens` of them.
   void restart(int tokens = 1);
-  // On the thread that calls the matcher: from here on, and what has passed since `begin` or the last lap.
+  // Called on the matcher's thread: `begin` starts a lap, and `lap` counts its time for `part` and starts another.
   void begin();
   void lap(Part part);
 
   bool is_over() const {
     return limit_ns_ > 0 && (owed_ns_ + work_ns() > limit_ns_ || work_ns() + waited_ns() > total_limit_ns_);
   }
-  // What took how long, and what raises the limit.
+  // The message of a failure: the time of each part, and the setting that raises the limit.
   std::string problem() const;
 
   std::int64_t work_ns() const;
@@ -55,9 +55,10 @@ class GuideClock {
   static Reading read_at(std::int64_t passed_ns);
 
   std::int64_t lap_began_ns_ = 0, lap_began_awake_ns_ = 0, lap_began_calls_ = 0;
-  Reading base_;  // less than a grain before the lap began
+  Reading base_;  // taken less than a grain before the lap began
   std::array<std::int64_t, kNumParts> work_ns_{};
-  // Of laps that called what may wait. A lap is short beside a tick, but all of a token's together are not.
+  // Of laps with calls that may wait. A lap is short compared with a tick of the awake clock, so a token's laps are
+  // added up first.
   std::int64_t without_work_ns_ = 0, awake_without_work_ns_ = 0;
   std::int64_t owed_ns_ = 0;
 };

@@ -1,5 +1,4 @@
-// The last operations of a guided state, in memory of a fixed size: a ring of records, the oldest dropped for a new
-// one.
+// A ring buffer of records in memory of a fixed size: the last operations of a guided state.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +8,16 @@
 
 namespace weft {
 
-// Records are 64-bit words, the first of each its length. One thread at a time writes, and allocates nothing; any
-// thread may read.
+// A record is a sequence of 64-bit words that begins with its length. A new record drops the oldest. One thread at a
+// time writes, without allocations; any thread may read.
 class FlightLog {
  public:
-  // Room for `capacity` words, of which a record has at most `longest`.
+  // For `capacity` words, of which a record has at most `longest`.
   FlightLog(std::size_t capacity, std::size_t longest) : words_(capacity) { record_.reserve(longest); }
 
   void begin() { record_.assign(1, 0); }
   void put(std::int64_t word) { record_.push_back(word); }
-  // Place of the next word in the record, and a word that is set once what it counts is known.
+  // The place of the next word, and `set` for a word that counts later ones.
   std::size_t place() const { return record_.size(); }
   void set(std::size_t place, std::int64_t word) { record_[place] = word; }
   void end();
@@ -27,10 +26,10 @@ class FlightLog {
   std::vector<std::int64_t> records() const;
 
  private:
-  std::vector<std::int64_t> record_;  // the one being written
+  std::vector<std::int64_t> record_;  // the record being written
   mutable std::mutex mutex_;
   std::vector<std::int64_t> words_;
-  std::size_t first_ = 0, used_ = 0;  // the oldest record, and how many words there are
+  std::size_t first_ = 0, used_ = 0;  // the place of the oldest record, and the number of words in use
 };
 
 }  // namespace weft

@@ -1,5 +1,5 @@
-// What the guided state does on the callback thread: the operations of an iteration, slot by slot. A commit that is
-// owed may be done on the host's.
+// The operations of the guided state, slot by slot, on the callback thread; the host's thread may do a commit that is
+// owed. guided/state.h has the theory of operation.
 #include <algorithm>
 #include <limits>
 
@@ -11,7 +11,7 @@ namespace weft {
 
 void GuidedState::fetch(bool owes_commit) {
   commit_owed(std::numeric_limits<std::uint64_t>::max());
-  // Without the mutex: first masks may take long, and a host that reads an earlier iteration need not wait for them.
+  // Without the mutex, because first masks may take long and the host may be waiting for an earlier iteration's commit.
   if (!take_snapshot() || !owes_commit) return;
   std::lock_guard<std::mutex> lock(owed_mutex_);
   owed_epoch_ = fetched_epoch_.load(std::memory_order_relaxed);
@@ -29,7 +29,7 @@ void GuidedState::commit_owed(std::uint64_t epoch) {
   owed_epoch_ = 0;
 }
 
-// Whether there was one.
+// Returns whether there was one.
 bool GuidedState::take_snapshot() {
   Timed<AtomicCounters> timed(counters_[kFetch]);
   Snapshot snapshot;
@@ -43,17 +43,18 @@ bool GuidedState::take_snapshot() {
     }
   }
   if (missing) {
-    // Slots without a guide have nothing to lose: their rows stay as they are.
+    // Slots without a guide need no mask, so the iteration can go on for them.
     for (int slot : guided_)
       fail(slot, SlotStatus::kEpoch, "no snapshot was pushed for this iteration; push one before each launch");
     log_fetch({}, true);
     return false;
   }
+  // All leave before the first comes: a matcher may move from one slot to another.
   for (const auto &[slot, matcher] : snapshot.attach) detach(slot);
   for (auto &[slot, matcher] : snapshot.attach) {
     if (!matcher) continue;
     slots_[slot].clock.reset();
-    measured(slot, [this, number = slot, &come = matcher] { attach(number, std::move(come)); });
+    measured(slot, [this, number = slot, &arriving = matcher] { attach(number, std::move(arriving)); });
   }
   current_ = std::move(snapshot.slots);
   guided_.clear();
@@ -73,7 +74,8 @@ bool GuidedState::take_snapshot() {
 void GuidedState::detach(int number) {
   Slot &slot = slots_[number];
   if (slot.matcher) {
-    // Its owner may attach it again elsewhere: it leaves with the committed text. If it can't, its next fill says so.
+    // Its owner may attach it again, so it leaves with the committed text. If the rollback fails, its next fill reports
+    // that to the slot it has then.
     if (const int extended = slot.extended.load(std::memory_order_relaxed)) slot.matcher->rollback(extended);
     slot.matcher->position = slot.start + slot.committed.load(std::memory_order_relaxed);
     if (slot.status.load(std::memory_order_relaxed) == SlotStatus::kEdited)
@@ -86,7 +88,7 @@ void GuidedState::detach(int number) {
   slot.ended.store(false, std::memory_order_release);
   slot.committed.store(0, std::memory_order_release);
   slot.extended.store(0, std::memory_order_release);
-  slot.stopped = slot.dead_end = slot.edits = false;
+  slot.stop = Stop::kNone;
   if (slot.status.exchange(SlotStatus::kOk, std::memory_order_acq_rel) != SlotStatus::kOk)
     num_failed_.fetch_sub(1, std::memory_order_acq_rel);
   for (int position = 0; position <= shape_.max_drafts; ++position) {
@@ -103,8 +105,7 @@ void GuidedState::attach(int number, MatcherRef matcher) {
   slot.guided.store(true, std::memory_order_release);
   end_rows(number, 1);
   if (slot.matcher->is_terminated()) {
-    slot.ended.store(true, std::memory_order_release);
-    end_rows(number, 0);
+    end_slot(number);
   } else if (fill(number, 0, kFetch) == Fill::kEmpty) {
     fail(number, SlotStatus::kDeadEnd, "the grammar allows no token at all");
   }
@@ -130,6 +131,7 @@ void GuidedState::extend(int draft) {
 void GuidedState::extend_through(int count) {
   each_guided(kExtend, [&](int slot) {
     for (int draft = 1; draft <= std::min(count, shape_.max_drafts); ++draft) {
+      // Each draft is measured alone, so that a slot over its limit stops here and not after all of them.
       if (slots_[slot].status.load(std::memory_order_relaxed) != SlotStatus::kOk) return;
       measured(slot, [&] { extend_slot(slot, draft); });
     }
@@ -141,6 +143,7 @@ void GuidedState::commit() { commit_slots(false); }
 
 void GuidedState::commit_slots(bool is_owed) {
   each_guided(kCommit, [&](int slot) {
+    // The time since the last commit was for the drafts and the token before them.
     slots_[slot].clock.restart(1 + slots_[slot].extended.load(std::memory_order_relaxed));
     measured(slot, [&] { commit_slot(slot); });
   });
@@ -150,91 +153,88 @@ void GuidedState::commit_slots(bool is_owed) {
 void GuidedState::extend_slot(int number, int draft) {
   Slot &slot = slots_[number];
   const std::int64_t token = buffers_.drafts[static_cast<std::size_t>(draft - 1) * slots_.size() + number];
-  if (!takes_next(number, draft, token)) return;
-  if (!is_allowed(number, draft - 1, token) || slot.matcher->is_terminated()) return stop(number, draft, token);
+  if (!is_next(number, draft, token)) return;
+  // The mask decides first: it allows no "no draft" (-1). After the end it allows end tokens, which would be a second
+  // end.
+  if (!is_allowed(number, draft - 1, token) || slot.matcher->is_terminated())
+    return stop(number, draft, Stop::kRefused, token);
   const int outcome = slot.matcher->accept(static_cast<std::int32_t>(token));
   slot.clock.lap(GuideClock::kTaking);
   if (outcome < 0) return fail_matcher(number, "accepting a draft");
-  if (outcome == 0) return stop(number, draft, token);
+  if (outcome == 0) return stop(number, draft, Stop::kRefused, token);
   if (outcome == 2) {
-    // The text is edited when the token is committed, if it is.
+    // An edit of the text cannot be taken back, so it waits until the token is committed.
     if (slot.matcher->rollback(1) != 0) return fail_matcher(number, "rolling back a draft");
-    stop(number, draft, token);
-    slot.edits = true;
-    return;
+    return stop(number, draft, Stop::kEdits, token);
   }
   slot.taken[draft - 1] = token;
   slot.extended.store(draft, std::memory_order_release);
   if (slot.matcher->is_terminated()) return end_rows(number, draft);
   if (fill(number, draft, kExtend) != Fill::kEmpty) return;
-  // Nothing may follow this draft, so it is as good as refused: earlier rows stay as they are.
-  if (!take_back(number, draft - 1)) return;
-  stop(number, draft, token);
-  slot.dead_end = true;
+  // An empty row would leave the sampler without a token. So the draft counts as refused: earlier rows stay valid, and
+  // verification may still reject it.
+  if (take_back(number, draft - 1)) stop(number, draft, Stop::kDeadEnd, token);
 }
 
-// Whether draft `draft` is the next that the slot's matcher is to take. A draft that was taken, or refused, and has
-// been replaced since is forgotten first; rows after one that is not to be taken are made defined.
-bool GuidedState::takes_next(int number, int draft, std::int64_t token) {
+// Whether draft `draft` is the one that the slot's matcher takes next. Takes back a draft at this position that was
+// replaced since. If the draft's turn does not come, its rows are defined all the same: the device applies them.
+bool GuidedState::is_next(int number, int draft, std::int64_t token) {
   Slot &slot = slots_[number];
   const int extended = slot.extended.load(std::memory_order_relaxed);
   if (extended >= draft) return slot.taken[draft - 1] != token && take_back(number, draft - 1);
-  if (extended == draft - 1 && (!slot.stopped || slot.refused != token))
-    return slot.stopped = slot.dead_end = slot.edits = false, true;
+  const bool is_known_refusal = slot.stop != Stop::kNone && slot.stopped_at == token;
+  if (extended == draft - 1 && !is_known_refusal) {
+    slot.stop = Stop::kNone;
+    return true;
+  }
   end_rows(number, draft);
   return false;
 }
 
-// Takes back drafts down to `count`, and forgets what stopped the slot. False: the matcher failed.
+// Takes back drafts down to `count`, and forgets the stop. False: the matcher failed.
 bool GuidedState::take_back(int number, int count) {
   Slot &slot = slots_[number];
   const int extended = slot.extended.load(std::memory_order_relaxed);
-  slot.stopped = slot.dead_end = slot.edits = false;
+  slot.stop = Stop::kNone;
   slot.extended.store(count, std::memory_order_release);
   for (std::size_t position = static_cast<std::size_t>(count) + 1; position < slot.rows.size(); ++position)
     if (slot.rows[position] == Row::kFilled) slot.rows[position] = Row::kStale;
   if (extended == count) return true;
   const int outcome = slot.matcher->rollback(extended - count);
   slot.clock.lap(GuideClock::kTakingBack);
-  return outcome == 0 ? true : (fail_matcher(number, "rolling back drafts"), false);
+  if (outcome == 0) return true;
+  fail_matcher(number, "rolling back drafts");
+  return false;
 }
 
 void GuidedState::commit_slot(int number) {
   Slot &slot = slots_[number];
   const std::int64_t *verified = buffers_.verified + static_cast<std::size_t>(number) * (shape_.max_drafts + 2);
   const std::int64_t accepted = verified[0];
-  if (accepted == kHeldSlot) return;
+  if (accepted == kHeldSlot) return;  // the host chooses this slot's tokens, and has not yet
   const int extended = slot.extended.load(std::memory_order_relaxed);
   if (accepted < 0 || accepted > shape_.max_drafts)
     return fail(number, SlotStatus::kVerified, std::to_string(accepted) + " accepted drafts are not in 0..K");
+
+  // Keep the drafts that were both taken and accepted. A difference between them would put the matcher at another text
+  // than the request's, and no later operation could notice.
   const int kept = static_cast<int>(std::min<std::int64_t>(accepted, extended));
   for (int i = 0; i < kept; ++i)
     if (verified[1 + i] != slot.taken[i])
       return fail(number, SlotStatus::kVerified,
                   "token " + std::to_string(verified[1 + i]) + " was verified where draft " + std::to_string(i + 1) +
                       " was token " + std::to_string(slot.taken[i]));
-  const bool dead_end = slot.dead_end, edits = slot.edits;
+  const Stop reason = slot.stop;  // take_back forgets it
   if (!take_back(number, kept)) return;
   slot.extended.store(0, std::memory_order_release);
   slot.committed.fetch_add(kept, std::memory_order_acq_rel);
-  const auto end = [&] {
-    slot.ended.store(true, std::memory_order_release);
-    end_rows(number, 0);
-  };
-  // Tokens after the end are not the grammar's business.
-  if (kept > 0 && slot.matcher->is_terminated()) return end();
-  if (accepted > extended && edits) {
-    const int outcome = slot.matcher->accept(static_cast<std::int32_t>(verified[1 + kept]));
-    return outcome == 2 ? take_edit(number) : fail_matcher(number, "accepting a token again");
-  }
-  if (accepted > extended && dead_end) slot.committed.fetch_add(1, std::memory_order_acq_rel);  // it was legal itself
-  if (accepted > extended)
-    return dead_end
-               ? fail(number, SlotStatus::kDeadEnd, "no token may follow token " + std::to_string(verified[1 + kept]))
-               : fail(number, SlotStatus::kRefused,
-                      "draft " + std::to_string(kept + 1) + " was committed, token " +
-                          std::to_string(verified[1 + kept]) + ", which the grammar did not take");
-  const std::int64_t token = verified[1 + accepted];
+
+  // The engine cuts tokens after an end token off, so the grammar does not judge them.
+  if (kept > 0 && slot.matcher->is_terminated()) return end_slot(number);
+
+  // Either an accepted draft that the matcher had not taken, or the token that was sampled after the accepted ones.
+  const std::int64_t token = verified[1 + kept];
+  if (accepted > extended) return commit_untaken(number, reason, kept + 1, token);
   const int outcome = is_allowed(number, kept, token) ? slot.matcher->accept(static_cast<std::int32_t>(token)) : 0;
   slot.clock.lap(GuideClock::kTaking);
   if (outcome < 0) return fail_matcher(number, "accepting a token");
@@ -242,16 +242,40 @@ void GuidedState::commit_slot(int number) {
     return fail(number, SlotStatus::kRefused, "the grammar does not take token " + std::to_string(token));
   if (outcome == 2) return take_edit(number);
   slot.committed.fetch_add(1, std::memory_order_acq_rel);
+
+  // Every mask was for the old text.
   for (Row &row : slot.rows)
     if (row == Row::kFilled) row = Row::kStale;
-  if (slot.matcher->is_terminated()) return end();
+  if (slot.matcher->is_terminated()) return end_slot(number);
   if (fill(number, 0, kCommit) == Fill::kEmpty)
     fail(number, SlotStatus::kDeadEnd, "no token may follow token " + std::to_string(token));
 }
 
-void GuidedState::stop(int number, int draft, std::int64_t refused) {
-  slots_[number].stopped = true;
-  slots_[number].refused = refused;
+// Draft `draft`, which the slot stopped at, was accepted all the same: the text now holds `token`.
+void GuidedState::commit_untaken(int number, Stop reason, int draft, std::int64_t token) {
+  Slot &slot = slots_[number];
+  if (reason == Stop::kEdits) {
+    const int outcome = slot.matcher->accept(static_cast<std::int32_t>(token));
+    return outcome == 2 ? take_edit(number) : fail_matcher(number, "accepting a token again");
+  }
+  if (reason == Stop::kDeadEnd) {
+    slot.committed.fetch_add(1, std::memory_order_acq_rel);  // the grammar takes this token; only none may follow
+    return fail(number, SlotStatus::kDeadEnd, "no token may follow token " + std::to_string(token));
+  }
+  fail(number, SlotStatus::kRefused,
+       "draft " + std::to_string(draft) + " was committed, token " + std::to_string(token) +
+           ", which the grammar did not take");
+}
+
+// The text has an end token: nothing else may follow.
+void GuidedState::end_slot(int number) {
+  slots_[number].ended.store(true, std::memory_order_release);
+  end_rows(number, 0);
+}
+
+void GuidedState::stop(int number, int draft, Stop reason, std::int64_t token) {
+  slots_[number].stop = reason;
+  slots_[number].stopped_at = token;
   end_rows(number, draft);
 }
 
@@ -259,7 +283,7 @@ void GuidedState::fail(int number, SlotStatus status, std::string message) {
   Slot &slot = slots_[number];
   {
     std::lock_guard<std::mutex> lock(status_mutex_);
-    if (slot.status.load(std::memory_order_relaxed) != SlotStatus::kOk) return;
+    if (slot.status.load(std::memory_order_relaxed) != SlotStatus::kOk) return;  // the first failure is the reason
     slot.message = std::move(message);
     slot.status.store(status, std::memory_order_release);
   }
@@ -298,6 +322,7 @@ void GuidedState::fail_matcher(int slot, const char *during) {
   fail(slot, SlotStatus::kMatcher, std::string(during) + ": " + slots_[slot].matcher->error());
 }
 
+// Whether the slot is live and its matcher stands at the committed text.
 bool GuidedState::is_at_committed(int number) const {
   const Slot &slot = slots_[number];
   return slot.matcher && slot.status.load(std::memory_order_relaxed) == SlotStatus::kOk &&
@@ -324,6 +349,7 @@ int GuidedState::forced(int number, std::int32_t *tokens, int capacity) {
     if (count < 0) fail_matcher(number, "looking for forced tokens");
   });
   if (count != 0) return std::max(count, 0);
+  // Not every matcher can spell what must follow. A mask with a single token says as much about the next one.
   tokens[0] = only_token(row(number, 0));
   return tokens[0] < 0 ? 0 : 1;
 }

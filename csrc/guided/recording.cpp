@@ -1,13 +1,13 @@
-// What the guided state keeps of its operations for a recording: their inputs, and what each left of every slot.
+// The records of a guided state's operations for a recording: their inputs, and the state of every slot after each.
 //
-// A record is the words
-//   length, operation, epoch, argument (the draft, the number of drafts, the slot released, 1: no snapshot),
+// A record has the words
+//   length, operation, epoch, argument (the draft, the number of drafts, the released slot; 1: no snapshot),
 //   number of slots, the slots in work, number of changes, (slot, 1 matcher or 0 none) each,
 //   number of entries, the entries
 // and an entry
 //   slot, the matcher's serial number (0: unguided), status + 256 ended + 512 stopped, committed tokens of the matcher,
-//   extended, the draft that was refused, numbers of rows and of inputs,
-//   the drafts taken [extended], row hashes [rows], inputs [inputs]: drafts as they were seen, or what was verified.
+//   extended, the draft that was not taken (-1: none), numbers of rows and of inputs,
+//   the drafts taken [extended], row hashes [rows], inputs [inputs]: the drafts or the verified tokens that it read.
 // `python/weft/guided/flight.py` reads them.
 #include <algorithm>
 
@@ -82,7 +82,7 @@ void GuidedState::log_operation(Operation operation, int argument, bool is_owed)
   log_->put(0);
   std::int64_t entries = 0;
   if (operation == kCommit) {
-    // What is owed is committed beside the next iteration, which may write the rows of slots without a guide by then.
+    // An owed commit may run during the next iteration, which may already write the verified tokens of unguided slots.
     for (int slot : is_owed ? guided_ : current_) {
       if (slot >= shape_.num_slots) continue;
       log_slot(slot, 0, kCommit);
@@ -115,10 +115,10 @@ void GuidedState::log_slot(int number, int through, Operation operation) {
   log_->put(number);
   log_->put(slot.matcher ? slot.matcher->serial : 0);
   log_->put(static_cast<std::int64_t>(slot.status.load(std::memory_order_relaxed)) +
-            (slot.ended.load(std::memory_order_relaxed) ? 256 : 0) + (slot.stopped ? 512 : 0));
+            (slot.ended.load(std::memory_order_relaxed) ? 256 : 0) + (slot.stop != Stop::kNone ? 512 : 0));
   log_->put(slot.matcher ? slot.start + slot.committed.load(std::memory_order_relaxed) : 0);
   log_->put(extended);
-  log_->put(slot.stopped ? slot.refused : -1);
+  log_->put(slot.stop != Stop::kNone ? slot.stopped_at : -1);
   log_->put(rows);
   const std::size_t num_inputs = log_->place();
   log_->put(0);

@@ -1,4 +1,4 @@
-// A switch that the host sets and the callback thread reads, in the order of the iterations. Python-free.
+// A switch that the host sets and the callback thread reads, in the order of iterations. Python-free.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace weft {
 
-// What is set holds from the first iteration that is pushed afterwards; iterations in flight keep what they had.
+// A new value holds from the next iteration that is pushed; iterations in flight keep the old one.
 class SnapshotSwitch {
  public:
   explicit SnapshotSwitch(const GuidedState &state) : state_(state) {}
@@ -43,7 +43,7 @@ class SnapshotSwitch {
   bool is_on_ = false;  // callback side
   std::atomic<bool> has_changes_{false};
   std::mutex mutex_;
-  std::deque<std::pair<std::uint64_t, bool>> changes_;  // after which epoch, and what
+  std::deque<std::pair<std::uint64_t, bool>> changes_;  // the last epoch with the old value, and the new one
 };
 
 }  // namespace weft

@@ -17,6 +17,11 @@ std::vector<std::int32_t> row_of(const std::vector<std::int32_t> &tokens, const 
 
 }  // namespace
 
+void GuidedShape::check() const {
+  if (num_slots < 1 || max_drafts < 0 || vocab_size < 1)
+    throw std::invalid_argument("guided state needs at least one slot and one token, and no negative draft count");
+}
+
 const char *status_name(SlotStatus status) {
   switch (status) {
     case SlotStatus::kOk:
@@ -47,8 +52,7 @@ GuidedState::GuidedState(GuidedShape shape, std::vector<std::int32_t> end_tokens
       last_word_bits_(shape.vocab_size % 32 ? (1u << (shape.vocab_size % 32)) - 1 : ~0u),
       slots_(static_cast<std::size_t>(std::max(shape.num_slots, 0)) + 1),
       phase_(std::max(workers, 0)) {
-  if (shape.num_slots < 1 || shape.max_drafts < 0 || shape.vocab_size < 1)
-    throw std::invalid_argument("guided state needs at least one slot and one token, and no negative draft count");
+  shape.check();
   // Without one, a row that has nothing else to allow would leave the sampler with nothing.
   if (end_tokens.empty()) throw std::invalid_argument("guided state needs at least one end token");
   end_row_ = row_of(end_tokens, shape);

@@ -1,10 +1,59 @@
 // The grammar's side of decoding: which matcher each slot has, how far it has been taken, and which mask rows are
 // filled. Python-free, so that the sanitizers can run it.
 //
-// The operations run in the order of one stream, on the driver's callback thread. They never raise: what goes wrong
-// with a slot is that slot's status, and every other slot goes on. `push`, `release` and what reads belong to the host.
-// A commit that its iteration does not wait for is done by whoever needs it first: the next `fetch`, or the host with
-// `commit_owed`.
+// THEORY OF OPERATION
+//
+// An iteration is a snapshot (which slots it works on, which matchers come and go) and four operations: `fetch` takes
+// the snapshot, `extend` takes drafts, `commit` settles which of them stand and takes the token after them. The host
+// pushes snapshots; the driver's callback thread runs the operations in the order of one stream, often from a captured
+// graph, iterations later. So an operation cannot raise: a failure becomes the status of its slot, and every other
+// slot goes on.
+//
+// A slot is in one of these states. "Row j" is the mask for the token after the committed text and j drafts.
+//
+//   state      guided  ended  status  rows                                       leaves it by
+//   unguided   no      no     kOk     none is applied                            fetch with a matcher -> live
+//   live       yes     no     kOk     0..extended hold the matcher's masks       extend, commit, release -> below
+//   ended      yes     yes    kOk     all allow end tokens only                  fetch with a change, vacate
+//   failed     yes     any    other   all allow end tokens only                  fetch with a change, vacate
+//
+// A live slot has a stop beside it: the reason why the draft after the `extended` taken ones was not taken. Operations
+// on a live slot:
+//
+//   operation     condition                                          effect
+//   extend(j)     j-1 drafts are taken, and no stop                  takes draft j, fills row j; or stops at draft j
+//                 draft j is taken, and the same                     none
+//                 draft j is taken or stopped at, and was replaced   takes back to j-1, then as in the first line
+//                 an earlier draft is not taken, or j is refused     rows from j on allow end tokens only
+//   commit        the accepted drafts were taken                     takes back the others, takes the token after
+//                                                                    them, fills row 0; ended after an end token
+//                 an accepted draft was not taken                    failed
+//                 the token after them is refused                    failed
+//   release       nothing in flight                                  takes back all drafts
+//   any           the matcher fails or takes too long                failed
+//
+// Stopping is not a failure: verification is expected to reject a draft that the grammar refuses. Only an accepted one
+// contradicts the masks that were sent.
+//
+// An iteration may owe its commit. Nothing waits for the masks of its last token, so the commit is left to the first
+// who needs it: the next `fetch`, or the host by `commit_owed` when it reads the iteration's results.
+//
+// Threads, and what they may touch:
+//
+//   data                                   written by                            read by             ordered by
+//   slots_, rows, log_, current_, guided_  callback thread, in stream order;     the same            the stream, and
+//                                          commit_owed; release and vacate                           owed_mutex_
+//                                          with nothing in flight
+//   one slot's matcher and rows            within an operation one worker of     the same            phase_
+//                                          phase_ at a time
+//   atomics of a slot, counters            as slots_                             any thread          acquire/release
+//   status message                         `fail`                                any thread          status_mutex_
+//   queue_, detached_                      push, vacate; fetch                   the same            queue_mutex_
+//   attached_, pushed_epoch_,              push, vacate: the host's thread       the same            one thread
+//   MatcherHandle::slot
+//
+// Destroying a matcher may run Python code and free much memory, and the model would wait for that. So `fetch` moves a
+// matcher that leaves to `detached_`, and the host's next `push` or `vacate` destroys it.
 #pragma once
 
 #include <array>
@@ -27,13 +76,13 @@
 
 namespace weft {
 
-// Pinned host memory, by slot; S+1 slots, the last a dummy for graph padding. The caller keeps it alive.
+// Pinned host memory, by slot: S+1 slots, the last one for the padding rows of a graph. The caller keeps it alive.
 struct GuidedBuffers {
   const std::int64_t *drafts = nullptr;    // [K, S+1]     draft j in row j-1, -1 none
-  const std::int64_t *verified = nullptr;  // [S+1, K+2]   accepted drafts n, then the tokens of positions 0..K
+  const std::int64_t *verified = nullptr;  // [S+1, K+2]   number of accepted drafts, then the tokens of positions 0..K
   std::int32_t *masks = nullptr;           // [(S+1)*(K+1), W]
-  std::int32_t *token_mask = nullptr;      // [(S+1)*(K+1)]  1: the row's mask is to be applied
-  float *temperatures = nullptr;           // [(S+1)*(K+1)]  what the matcher wants there, negative: nothing; or null
+  std::int32_t *token_mask = nullptr;      // [(S+1)*(K+1)]  1: apply the row's mask
+  float *temperatures = nullptr;           // [(S+1)*(K+1)]  the matcher's, negative: the request's own; or null
 };
 
 struct GuidedShape {
@@ -41,6 +90,8 @@ struct GuidedShape {
   int max_drafts = 0;  // K
   int vocab_size = 0;
   int words() const { return (vocab_size + 31) / 32; }
+  // Throws std::invalid_argument for sizes that no state can have.
+  void check() const;
 };
 
 // Why a slot's grammar stopped.
@@ -51,7 +102,7 @@ enum class SlotStatus : int {
   kMatcher,    // the matcher failed
   kTimeLimit,  // the guide took longer than its limit within one token
   kEpoch,      // iterations and snapshots are out of step
-  kVerified,   // the verified tensor contradicts what was extended
+  kVerified,   // the verified tokens contradict the drafts that were taken
   kEdited,     // the matcher edits the text: the host applies the edit, and attaches the matcher again
 };
 const char *status_name(SlotStatus status);
@@ -73,45 +124,42 @@ class GuidedState {
   using Attach = std::vector<std::pair<int, MatcherRef>>;
   enum Operation { kFetch, kExtend, kCommit, kExtendThrough, kRelease };
 
-  // `end_tokens` are what a row allows that has nothing else to allow. `workers` threads help with the matchers of a
-  // phase that turns out long; 0 keeps all of it on the calling thread. A slot whose matcher takes longer than
-  // `mask_time_limit_s` (0: no limit) from one commit to the next, in whatever it is called for, fails
-  // (guided/clock.h).
+  // A row that would allow no token allows `end_tokens`. `workers` threads help with the matchers of a phase that
+  // turns out long; 0 keeps all of it on the calling thread. A slot whose matcher takes longer than `mask_time_limit_s`
+  // (0: no limit) from one commit to the next fails (guided/clock.h).
   GuidedState(GuidedShape shape, std::vector<std::int32_t> end_tokens, GuidedBuffers buffers, int workers = 0,
               double mask_time_limit_s = 0, int max_pending = 64);
   ~GuidedState();
   GuidedState(const GuidedState &) = delete;
   GuidedState &operator=(const GuidedState &) = delete;
 
-  // Host side, before the launch of an iteration: which slots it has, and which matchers come (or, null, go). Returns
-  // the snapshot's epoch: `epoch` if it is given, else the last one plus 1. Throws std::invalid_argument for a slot
-  // that is out of range or named twice, or a matcher that has a slot already, and std::length_error when
-  // `max_pending` snapshots have not been fetched. Lets go of matchers that were detached before.
+  // Host side, before the launch of an iteration: its slots, and the slots that get a matcher or (null) lose theirs.
+  // Returns the snapshot's epoch: `epoch` if it is given, else the last one plus 1. Throws std::invalid_argument for a
+  // slot that is out of range or named twice, or a matcher that has a slot already, and std::length_error when
+  // `max_pending` snapshots have not been fetched. Destroys matchers that were detached before.
   std::uint64_t push(std::vector<int> slots, Attach attach, std::uint64_t epoch = 0);
 
-  // The operations of one iteration, in stream order. With `owes_commit` the iteration has no `commit`: what it
-  // verified is committed by the next `fetch`, or by `commit_owed`.
+  // The operations of one iteration, in stream order. With `owes_commit` the iteration has no `commit` of its own.
   void fetch(bool owes_commit = false);
   void extend(int draft);          // 1..K
-  void extend_through(int count);  // extend(1), ..., extend(count) at once; taken drafts cost nothing
+  void extend_through(int count);  // extend(1), ..., extend(count) at once; drafts that are taken cost nothing
   void commit();
 
-  // Host side, after iteration `epoch` is done: commit what it owes, unless that was done. Waits for a `fetch` that is
-  // at it. On any thread.
+  // Host side, on any thread, after iteration `epoch` is done: commit what it owes, unless that was done. Waits for a
+  // `fetch` that is committing it.
   void commit_owed(std::uint64_t epoch);
   // Host side, after iteration `epoch` failed and nothing of it is in flight: what it owes is never committed.
   void forget_owed(std::uint64_t epoch);
 
-  // For what drafts on the callback thread, between `commit` and the next `extend` (an iteration that owes its commit
-  // drafts nothing); another thread for each slot will do. Both are 0 for a slot without a matcher, one that has ended
-  // and one that has failed, and change no state; a matcher that fails here fails its slot.
+  // For draft sources on the callback thread, between `commit` and the next `extend` (an iteration that owes its commit
+  // drafts nothing). Slots may be served by different threads at once. Both return 0 for a slot without a live matcher,
+  // and change no state, except that a matcher that fails here fails its slot.
   //
-  // How many of the tokens the grammar takes, one by one, after the committed text.
+  // How many of the tokens the grammar takes, one after another, after the committed text.
   int validate(int slot, const std::int32_t *tokens, int count);
-  // Tokens that spell what must follow the committed text (weft_matcher_ops.forced), or else the only token that may
-  // follow it.
+  // Tokens that spell the text that must follow (weft_matcher_ops.forced), or else the only token that may follow.
   int forced(int slot, std::int32_t *tokens, int capacity);
-  // `body(slot)` once for each slot of the snapshot in work, padding left out, on this thread and the state's workers.
+  // Calls `body(slot)` once for each slot of the snapshot in work but padding, on this thread and the state's workers.
   template <class Body>
   void each_current(Body body) {
     phase_.for_each(static_cast<int>(current_.size()), [&](int i) {
@@ -123,18 +171,19 @@ class GuidedState {
   // Host side, with nothing in flight: back to the committed text; the matcher stays attached.
   void release(int slot);
 
-  // Host side, with nothing in flight: let go of these slots' matchers at once, and not with the snapshot that says so
-  // later: it may be long until there is one. Throws std::logic_error where a snapshot waits.
+  // Host side, with nothing in flight: destroy these slots' matchers now. The snapshot that detaches them may come much
+  // later. Throws std::logic_error while a snapshot waits.
   void vacate(const std::vector<int> &slots);
 
-  // Keep records of the last operations in `capacity_words` words (0: none, and forget what there is); their layout is
-  // that of guided/recording.cpp. Host side, with nothing in flight. Throws std::invalid_argument for too few words.
+  // Keep records of the last operations in `capacity_words` words, and forget those there are; 0 keeps none.
+  // guided/recording.cpp has their layout. Host side, with nothing in flight. Throws std::invalid_argument for too few
+  // words.
   void record(std::size_t capacity_words);
   // Those records, oldest first. At any time, on any thread.
   std::vector<std::int64_t> recorded() const;
 
-  // The operations as host tasks: `run(data)`, named `name`; all of it lives as long as the state. `argument` is the
-  // draft of kExtend, the number of drafts of kExtendThrough, and 1 for a kFetch that owes its commit.
+  // The operations as host tasks: `run(data)`, named `name`, valid while the state lives. `argument` is the draft of
+  // kExtend, the number of drafts of kExtendThrough, and 1 for a kFetch that owes its commit.
   struct Call {
     void (*run)(void *data);
     void *data;
@@ -152,18 +201,28 @@ class GuidedState {
   int extended(int slot) const { return slots_.at(slot).extended.load(std::memory_order_acquire); }
   bool is_terminated(int slot) const { return slots_.at(slot).ended.load(std::memory_order_acquire); }
   bool is_guided(int slot) const { return slots_.at(slot).guided.load(std::memory_order_acquire); }
-  // The epochs of the last snapshot that was fetched and (host side) of the last that was pushed.
+  // The epochs of the last snapshot that was fetched and, on the host's side, of the last that was pushed.
   std::uint64_t epoch() const { return fetched_epoch_.load(std::memory_order_acquire); }
   std::uint64_t pushed_epoch() const { return pushed_epoch_; }
   int num_pending() const;
   // kExtendThrough is counted as kExtend, one call.
   OperationCounters counters(Operation operation) const;
-  // What all operations have taken.
+  // The time of all operations.
   double seconds() const;
   const GuidedShape &shape() const { return shape_; }
 
  private:
+  // A mask row: undefined or of an older text, the matcher's mask, or end tokens alone. Remembering kEndOnly saves
+  // writing the row again.
   enum class Row : std::uint8_t { kStale, kFilled, kEndOnly };
+
+  // Why the draft after the taken ones was not taken.
+  enum class Stop : std::uint8_t {
+    kNone,
+    kRefused,  // the grammar does not take it
+    kDeadEnd,  // the grammar takes it, but no token could follow
+    kEdits,    // the matcher would edit the text there, which only a commit may do
+  };
 
   struct Slot {
     MatcherRef matcher;
@@ -171,15 +230,13 @@ class GuidedState {
     std::atomic<std::int64_t> committed{0};
     std::atomic<int> extended{0};
     std::atomic<SlotStatus> status{SlotStatus::kOk};
-    bool stopped = false;               // the draft after the taken ones was refused:
-    std::int64_t refused = 0;           // ... this one
-    bool dead_end = false;              // ... because nothing could have followed it
-    bool edits = false;                 // ... because its commit edits the text
-    std::vector<std::int64_t> taken;    // the drafts that the matcher took, [K]
+    Stop stop = Stop::kNone;
+    std::int64_t stopped_at = 0;        // the draft that was not taken, while there is a stop
+    std::vector<std::int64_t> taken;    // [K] the drafts that the matcher took; `extended` of them count
     std::vector<Row> rows;              // [K+1]
     std::vector<std::uint64_t> hashes;  // [K+1] of filled rows, while recording
     std::int64_t start = 0;             // the matcher's position when it was attached
-    GuideClock clock;                   // of what its matcher took since the last commit
+    GuideClock clock;                   // the time that its matcher took since the last commit
     std::string message;                // under status_mutex_
     Edit edit;                          // under status_mutex_, while the status is kEdited
   };
@@ -204,7 +261,7 @@ class GuidedState {
   static void run_task(void *data);
   template <class Body>
   void each_guided(Operation operation, Body body);
-  // All that calls a slot's matcher goes through here: its time is measured, and the slot fails where it was too much.
+  // Every call of a slot's matcher runs within this: it measures the time, and fails the slot when that was too long.
   template <class Body>
   void measured(int slot, Body body) {
     GuideClock &clock = slots_[static_cast<std::size_t>(slot)].clock;
@@ -220,7 +277,8 @@ class GuidedState {
   void attach(int slot, MatcherRef matcher);
   void extend_slot(int slot, int draft);
   void commit_slot(int slot);
-  bool takes_next(int slot, int draft, std::int64_t token);
+  void commit_untaken(int slot, Stop reason, int draft, std::int64_t token);
+  bool is_next(int slot, int draft, std::int64_t token);
   bool take_back(int slot, int count);
 
   std::size_t row_index(int slot, int position) const {
@@ -234,16 +292,17 @@ class GuidedState {
   bool is_empty(const std::int32_t *row) const;
   std::int32_t only_token(const std::int32_t *row) const;
   bool is_at_committed(int slot) const;
-  // Fills one row. False: the slot failed, or (dead end) no token may follow and the row is left empty.
+  // Fills one row. kEmpty: no token may follow, and the row allows none.
   enum class Fill { kDone, kEmpty, kFailed };
   Fill fill(int slot, int position, Operation operation);
   void end_rows(int slot, int from);
-  void stop(int slot, int draft, std::int64_t refused);
+  void end_slot(int slot);
+  void stop(int slot, int draft, Stop reason, std::int64_t token);
   void fail(int slot, SlotStatus status, std::string message);
   void take_edit(int slot);
   void fail_matcher(int slot, const char *during);
 
-  // What an operation left, to the log if there is one. `through` is the last row that an extend answers for.
+  // Record the effect of an operation, if there is a log. `through` is the last row that an extend is to fill.
   void log_fetch(const Attach &attach, bool is_missing);
   void log_operation(Operation operation, int argument, bool is_owed = false);
   void log_release(int slot);
@@ -264,16 +323,16 @@ class GuidedState {
   mutable std::mutex status_mutex_;
   mutable std::mutex queue_mutex_;
   std::deque<Snapshot> queue_;
-  std::vector<MatcherRef> detached_;  // let go of by the next push
-  std::uint64_t pushed_epoch_ = 0;    // host only, like `attached_`
-  std::vector<MatcherRef> attached_;  // [S+1] what the host has attached, as of the last push
+  std::vector<MatcherRef> detached_;  // the next push destroys them
+  std::uint64_t pushed_epoch_ = 0;
+  std::vector<MatcherRef> attached_;  // [S+1] by slot, as of the last push
 
-  // Of the iteration that owes its commit, 0 for none. Whoever commits it holds the mutex; no operation of its own
-  // iteration runs beside that, and each of a later one comes after a `fetch`, which takes the mutex first.
+  // The iteration that owes its commit, or 0. A thread that commits it holds the mutex. That excludes every other
+  // operation: those of its own iteration are over, and a later one follows a `fetch`, which takes the mutex first.
   std::uint64_t owed_epoch_ = 0;
   std::mutex owed_mutex_;
 
-  // Callback side, and under owed_mutex_ whoever commits what is owed.
+  // Callback side, and under owed_mutex_ the thread that commits what is owed.
   std::unique_ptr<FlightLog> log_;
   std::vector<int> current_;  // slots of the snapshot in work
   std::vector<int> guided_;   // those of them with a matcher

@@ -18,7 +18,7 @@ struct Failure {
   std::shared_ptr<Domain> domain;
   std::uint64_t ordinal;
   std::string task;
-  PyObject *exception;  // owned; null for a C++ exception, which has a text
+  PyObject *exception;  // owned; null for a C++ exception, which has its text
   std::string text;
 };
 
@@ -80,7 +80,7 @@ nb::object exception_of(Failure &failure) {
   return nb::module_::import_("weft.errors").attr("HostFuncError")(failure.text.c_str());
 }
 
-// Adds to what is raised; an exception that takes no notes is raised without.
+// Adds a note to an exception, if it takes notes.
 void add_note(nb::handle exception, nb::handle text) {
   PyObject *result = PyObject_CallMethod(exception.ptr(), "add_note", "O", text.ptr());
   if (!result) PyErr_Clear();

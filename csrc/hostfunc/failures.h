@@ -1,11 +1,11 @@
-// What callbacks raised, and what is skipped because of it.
+// Failures of callbacks, and the callbacks that are skipped because of them.
 //
-// A domain is what fails together: the host functions of one capture, or those launched eagerly on one stream of one
-// driver. Once a task of a domain has failed, its later host functions are skipped until the failure has been raised:
-// of a stream those launched before that moment, of a capture those of the replay that failed.
+// A domain is a set of host functions that fail together: those of one capture, or those launched eagerly on one stream
+// of one driver. After a task of a domain has failed, its later host functions are skipped until the failure has been
+// raised: on a stream those launched before that moment, in a capture those of the replay that failed.
 //
-// A scope is who hears of it. A domain belongs to the scope that its launching thread was in; failures are raised
-// in their own scope only, so that an engine's failures are its requests' and a user's callback can't end them.
+// A scope says to whom a failure is raised. A domain belongs to the scope of the thread that launched it, and its
+// failures are raised in that scope only. So an engine's failures end its own requests, and a user's callback cannot.
 #pragma once
 
 #include <Python.h>
@@ -31,17 +31,17 @@ struct Domain {
   bool skips(std::uint64_t ordinal) const { return ordinal < skip_below.load(std::memory_order_acquire); }
 };
 
-// The domain of `stream`'s eager host functions, or of the capture with this id. The same object as long as one of its
-// tasks or failures lives.
+// The domain of `stream`'s eager host functions, or of the capture with this id. It stays the same object while one of
+// its tasks or failures lives.
 std::shared_ptr<Domain> stream_domain(const cu::Driver &driver, cu::CUstream stream);
 std::shared_ptr<Domain> capture_domain(const cu::Driver &driver, std::uint64_t id);
 
-// Makes `scope` the calling thread's, and returns the one that was; 0 is everybody's.
+// Sets the calling thread's scope and returns the one before; 0 is the scope of all threads that set none.
 std::uint64_t exchange_scope(std::uint64_t scope);
 
-// Records that the execution `ordinal` of `task` failed, with the exception that is set (GIL held).
+// Records that execution `ordinal` of `task` failed with Python's current exception. GIL held.
 void fail_with_current_exception(const std::shared_ptr<Domain> &domain, std::uint64_t ordinal, const std::string &task);
-// The same for a C++ exception; needs no GIL.
+// The same with a C++ exception; needs no GIL.
 void fail_with_text(const std::shared_ptr<Domain> &domain, std::uint64_t ordinal, const std::string &task,
                     const std::string &text);
 

@@ -26,7 +26,7 @@ bool is_finalizing() {
 #endif
 }
 
-// In a scope that CPython may end with pthread_exit: unwinding stops here.
+// For scopes that CPython may end with pthread_exit: the unwinding stops here.
 struct ParkOnUnwind {
   bool armed = true;
   ~ParkOnUnwind() {
@@ -36,8 +36,8 @@ struct ParkOnUnwind {
 
 std::terminate_handler previous_handler = nullptr;
 
-// Other libraries let go of the GIL, too, and their frames don't stop an unwinding: it ends here, in the thread that
-// was to go, without an exception.
+// Other libraries release the GIL too. The unwinding of pthread_exit reaches one of their noexcept frames and ends in
+// std::terminate, in the thread that CPython ended and without an exception. That thread is parked.
 [[noreturn]] void park_or_terminate() {
   if (!std::current_exception() && (is_finalizing() || !Py_IsInitialized()))
     for (;;) pause();
@@ -49,7 +49,7 @@ std::terminate_handler previous_handler = nullptr;
 
 void outlive_finalisation() {
   previous_handler = std::set_terminate(park_or_terminate);
-  // A fork has none of the other threads, and its end would wait for them.
+  // A forked child has none of the other threads, and its end would wait for their entries.
   pthread_atfork(nullptr, nullptr, [] { entered.store(t_entered); });
 }
 
@@ -61,8 +61,8 @@ GilRelease::~GilRelease() noexcept(false) {
 }
 
 Entry::Entry() {
-  // The increment comes before the look at the flag, and `leave_interpreter` does the two in the other order: one of
-  // them sees the other.
+  // This increments the count and then reads the flag; `leave_interpreter` sets the flag and then reads the count. So
+  // at least one of them sees the other.
   entered.fetch_add(1);
   entered_ = !leaving.load();
   if (entered_)

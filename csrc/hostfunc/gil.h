@@ -1,9 +1,9 @@
-// The GIL, in both directions: let go of it around driver calls, take it for callbacks.
+// The GIL in both directions: released around driver calls, taken for callbacks.
 //
-// Neither direction survives the end of the interpreter by itself. CPython ends a thread that asks for the GIL during
-// finalisation with pthread_exit, whose unwinding aborts the process at the first noexcept frame; a thread that asks
-// later finds no interpreter. So a callback is refused once `leave_interpreter` was called, and a thread that CPython
-// ends all the same is parked until the process is gone.
+// The end of the interpreter breaks both. CPython ends a thread that asks for the GIL during finalisation with
+// pthread_exit, whose unwinding aborts the process at the first noexcept frame; a thread that asks later finds no
+// interpreter. So callbacks are refused after `leave_interpreter`, and a thread that CPython still ends is parked until
+// the process exits.
 #pragma once
 
 #include <Python.h>
@@ -14,7 +14,7 @@
 
 namespace weft {
 
-// Releases the GIL for as long as it lives, if this thread holds it.
+// Releases the GIL during its lifetime, if this thread holds it.
 class GilRelease {
  public:
   GilRelease() : state_(PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
@@ -26,8 +26,9 @@ class GilRelease {
   PyThreadState *state_;
 };
 
-// Entry for as long as it lives: `leave_interpreter` waits for it. False where the interpreter is leaving. Without the
-// GIL, for native functions: they may take it by themselves (those of ctypes do), and use what the process's end frees.
+// An entry that `leave_interpreter` waits for; false once the interpreter is leaving. It does not take the GIL. It is
+// for native functions, which may take the GIL themselves (those of ctypes do) and use memory that the process's end
+// frees.
 class Entry {
  public:
   Entry();
@@ -40,9 +41,9 @@ class Entry {
   bool entered_;
 };
 
-// Takes the GIL for a callback; false where the interpreter is leaving, and then there is no GIL. `name` and `driver`
-// are what the watchdog reports if the callback is kept from the GIL for long, now or later (null: it does not); they
-// live as long as this does.
+// Takes the GIL for a callback; false once the interpreter is leaving, and then the GIL is not taken. The watchdog
+// reports `name` and `driver` (null: nothing) if the callback waits long for the GIL, now or later; both outlive this
+// object.
 class GilForCallback {
  public:
   GilForCallback(const char *name, const char *driver);
@@ -57,12 +58,12 @@ class GilForCallback {
   std::optional<GilWatch> inside_;
 };
 
-// From now on entries and callbacks are refused; waits at most `seconds` for those that run. GIL held on entry and
-// return. False if some still run.
+// Refuses entries and callbacks from now on, and waits at most `seconds` for those that run. False if some still run.
+// GIL held on entry and return.
 bool leave_interpreter(double seconds);
 
-// A thread that CPython ends in a frame of any C++ library is parked, too, as CPython itself does from 3.14 on: it does
-// not take the process with it. Called once, when the extension is loaded.
+// Also parks threads that CPython ends in a frame of another C++ library, which would abort the process; CPython does
+// so itself from 3.14 on. Called once, when the extension is loaded.
 void outlive_finalisation();
 
 }  // namespace weft

@@ -22,7 +22,7 @@ struct Tasks {
   std::atomic<std::uint64_t> launched{0}, run{0}, freed{0}, live{0};
   std::atomic<HostTask *> released{nullptr};
   sem_t has_released;
-  std::mutex mutex;  // of the two below; never held while the GIL is taken
+  std::mutex mutex;  // guards the two below; never held while taking the GIL
   std::uint64_t next_handle = 1;
   std::map<std::uint64_t, HostTask *> handles;
   std::once_flag threads_started;
@@ -42,7 +42,7 @@ struct InTask {
   ~InTask() { --task_depth; }
 };
 
-// Releasing these can run any code, and end the graph that owns the task: the task is not touched again.
+// Releasing these may run any code, and may destroy the graph that owns the task, so the task is not used afterwards.
 void drop_payload(HostTask *task) {
   PyObject *objects[] = {std::exchange(task->fn, nullptr), std::exchange(task->args, nullptr),
                          std::exchange(task->kwargs, nullptr)};
@@ -66,7 +66,7 @@ void call_python(HostTask &task, std::uint64_t ordinal) {
                    "its payload was freed by free_hostfunc_user_data before it ran; free it when its graph is gone");
     return;
   }
-  // An early free while the callable runs must not take it away.
+  // References of its own: an early free while the callable runs must not destroy it.
   PyObject *fn = Py_NewRef(task.fn), *args = Py_NewRef(task.args), *kwargs = Py_XNewRef(task.kwargs);
   PyObject *result = PyObject_Call(fn, args, kwargs);
   if (!result) fail_with_current_exception(task.domain, ordinal, task.name);
@@ -107,8 +107,8 @@ void call_native(HostTask &task, std::uint64_t ordinal) {
   }
 }
 
-// Refused at the end as a Python callable is, though it takes no GIL here: the threads that poll and play go on until
-// the process is gone, and a function of ctypes that starts when the interpreter no longer is ends it with a fault.
+// Refused at the end of the interpreter like a Python callable, although it takes no GIL here: polling threads run
+// until the process exits, and a ctypes function that starts without an interpreter crashes it.
 void run_native(void *data) {
   HostTask *task = static_cast<HostTask *>(data);
   const std::uint64_t ordinal = begin_execution(*task);
@@ -128,7 +128,7 @@ void reap() {
   for (;;) {
     while (sem_wait(&tasks().has_released) != 0) {
     }
-    // One turn with the GIL for many tasks.
+    // Taking the GIL once frees many tasks.
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
     GilForCallback gil(nullptr, nullptr);
     if (!gil) return;
@@ -175,8 +175,9 @@ void disown(HostTask *task) {
 
 void drain() {
   Tasks &all = tasks();
-  // One at a time, since releasing an object can let go of the GIL: a thread that drains meanwhile takes a share. Only
-  // holders of the GIL pop, so the head can't come back between the load and the exchange.
+  // One at a time, because releasing an object may release the GIL, and a thread that drains meanwhile should take a
+  // part. Only holders of the GIL pop, so the head cannot be popped and pushed again between the load and the exchange
+  // (ABA).
   while (HostTask *task = all.released.load(std::memory_order_acquire)) {
     if (all.released.compare_exchange_weak(task, task->next_released, std::memory_order_acquire)) destroy(task);
   }
@@ -213,7 +214,7 @@ bool free_handle(std::uint64_t handle) {
   if (!task) return false;
   const bool captured = task->captured;
   drop_payload(task);
-  if (!captured) disown(task);  // the handle's share
+  if (!captured) disown(task);  // the handle was an owner
   drain();
   return true;
 }

@@ -1,8 +1,8 @@
 // One callback: a Python callable with its arguments, or a native function with a pointer.
 //
-// A task launched eagerly is freed after it ran. A task launched in capture belongs to the graph, through a user
-// object, and goes with the last exec made from it. Release never happens on the driver's thread: the task is
-// queued to a reaper thread, which takes the GIL.
+// A task that was launched eagerly is freed after it ran. A captured task belongs to the graph through a user object,
+// and is freed with the last exec made from it. It is never freed on the driver's thread: a reaper thread gets it
+// through a queue and takes the GIL.
 #pragma once
 
 #include <Python.h>
@@ -19,18 +19,18 @@
 
 namespace weft {
 
-// What a native task is: a function, its data, and a way to let go of what keeps the data alive.
+// A native task: a function, its data, and the owner of the data.
 struct NativeTask {
   void (*run)(void *data) = nullptr;
   void *data = nullptr;
   void *owner = nullptr;                   // passed to `release`, with the GIL held; may be null
   void (*release)(void *owner) = nullptr;  // may be null
   const char *name = "";                   // copied
-  bool skippable = false;                  // skipped after a failure of its stream or replay, as a Python callable is
-  bool polled = false;  // captured, and where the driver can: the thread that polls runs it (driver/polling/polled.h)
+  bool skippable = false;                  // skipped after a failure in its domain, as a Python callable is
+  bool polled = false;  // when captured, run by the polling thread, if the driver can (driver/polling/polled.h)
 };
 
-// The record behind one node. Python objects in it are guarded by the GIL.
+// The record of one node. The GIL guards its Python objects.
 struct HostTask {
   const cu::Driver *driver;
   std::string name;
@@ -39,30 +39,30 @@ struct HostTask {
   bool device = false;    // device work of the CPU driver: never skipped
   bool captured = false;  // belongs to a graph, and may run many times
   std::shared_ptr<Domain> domain;
-  std::atomic<std::uint64_t> ordinal{0};  // eager: of its launch; captured: of its next execution
+  std::atomic<std::uint64_t> ordinal{0};  // of the launch, or of a captured task's next execution
   std::atomic<int> owners{1};             // the node, and the handle of a kept eager launch
   std::uint64_t handle = 0;               // 0: none
   HostTask *next_released = nullptr;
-  PolledCall *polled = nullptr;  // its words, where it has no host node
+  PolledCall *polled = nullptr;  // its words, if it has no host node
 };
 
 // A new task that is counted as live. `python_task` needs the GIL.
 HostTask *python_task(const cu::Driver &driver, std::string name, PyObject *fn, PyObject *args, PyObject *kwargs);
 HostTask *native_task(const cu::Driver &driver, const NativeTask &task);
 
-// What is given to the driver: runs the task, then lets go of an eager one.
+// The function given to the driver: runs the task, and frees an eager one.
 cu::CUhostFn entry_of(const HostTask &task);
 
-// Gives up one owner; the last one queues the task to the reaper. Takes no lock and no GIL.
+// Removes one owner; the last one queues the task for the reaper. Takes no lock and no GIL.
 void disown(HostTask *task);
-// Releases what is queued. GIL held.
+// Frees the queued tasks. GIL held.
 void drain();
 
-// Handles of the Python tasks that can be freed early. Removing gives the task, null for an unknown handle.
+// Handles of the Python tasks that can be freed early. Removing one returns its task, or null if it is unknown.
 std::uint64_t add_handle(HostTask *task);
 HostTask *remove_handle(std::uint64_t handle);
 std::vector<std::uint64_t> handles();
-// Drops the callable of a live handle; false for an unknown one. GIL held.
+// Drops the callable of a live handle; false for an unknown handle. GIL held.
 bool free_handle(std::uint64_t handle);
 
 // Whether this thread is inside a task.
@@ -77,7 +77,7 @@ void count_launch();
 // Starts the reaper and the watchdog; later calls do nothing.
 void start_threads();
 
-// Launches a native task on `stream`, with or without the GIL held. Throws DriverError, as those below.
+// Launches a native task on `stream`, with or without the GIL held. All launches may throw DriverError.
 void launch_native(const cu::Driver &driver, cu::CUstream stream, const NativeTask &task);
 
 // Launches a Python callable. Captured, or with `free_after_run` false, it has a handle, which is returned; else 0.

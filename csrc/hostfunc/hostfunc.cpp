@@ -1,4 +1,4 @@
-// Launching host functions over the driver table: the same code on CUDA and on the CPU.
+// Launches host functions through the driver table: the same code for CUDA and for the CPU.
 #include <utility>
 
 #include "driver/context.h"
@@ -21,7 +21,7 @@ struct Outcome {
 
 void destroy_user_object(void *task) { disown(static_cast<HostTask *>(task)); }
 
-// Gives the task to the graph that `stream` is captured into, before its node exists.
+// Makes the graph that `stream` is captured into an owner of the task, before the node exists.
 Outcome retain(const Driver &driver, CUgraph graph, HostTask *task) {
   CUuserObject object = nullptr;
   CUresult code = driver.cuUserObjectCreate(&object, task, destroy_user_object, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
@@ -31,7 +31,7 @@ Outcome retain(const Driver &driver, CUgraph graph, HostTask *task) {
   return {"cuGraphRetainUserObject", code, true, 0};
 }
 
-// Captures the task without a host node; false where that can't be done, and then nothing was captured.
+// Captures the task without a host node. False: not possible here, and nothing was captured.
 bool submit_polled(const Driver &driver, CUstream stream, HostTask *task, Outcome &outcome) {
   if (!task->captured || !task->native.polled || !can_poll(driver)) return false;
   task->polled = new_polled_call(driver, entry_of(*task), task);
@@ -46,7 +46,7 @@ bool submit_polled(const Driver &driver, CUstream stream, HostTask *task, Outcom
   return true;
 }
 
-// The driver calls of one launch, without the GIL. `keep`: an eager task is not freed after it ran.
+// The driver calls of one launch, without the GIL. With `keep` an eager task is not freed after it ran.
 Outcome submit(const Driver &driver, CUstream stream, HostTask *task, bool keep) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   cuuint64_t id = 0;
@@ -73,14 +73,14 @@ Outcome submit(const Driver &driver, CUstream stream, HostTask *task, bool keep)
 
   if (submit_polled(driver, stream, task, outcome)) return outcome;
   if (&driver == &cpu_driver()) cpu::label_next(task->name.c_str());
-  // An eager task may have run and be gone when the call returns.
+  // An eager task may have run and been freed when the call returns.
   outcome.call = task->device ? "launch" : "cuLaunchHostFunc";
   outcome.code = task->device ? cpu::launch_device(stream, entry_of(*task), task)
                               : driver.cuLaunchHostFunc(stream, entry_of(*task), task);
   return outcome;
 }
 
-// Takes `task` over in any case.
+// Takes ownership of `task` even if it throws.
 std::uint64_t launch(const Driver &driver, CUstream stream, HostTask *task, bool keep) {
   GilRelease release;
   const Outcome outcome = submit(driver, stream, task, keep);

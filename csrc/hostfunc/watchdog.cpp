@@ -22,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Phase = GilWatch::Phase;
 
-// The time by which the watchdog overslept, all together: the process did not run then, so no callback waited.
+// The total time by which the watchdog overslept: the process did not run then, so it is no waiting of a callback.
 std::atomic<std::int64_t> paused{0};
 
 std::int64_t now() { return Clock::now().time_since_epoch().count() - paused.load(std::memory_order_relaxed); }
@@ -31,12 +31,12 @@ double seconds_between(std::int64_t from, std::int64_t to) {
   return std::chrono::duration<double>(Clock::duration(to - from)).count();
 }
 
-// Where one thread is. Its mutex keeps `name` alive while the watchdog copies it.
+// The state of one thread. Its mutex keeps `name` alive while the watchdog copies it.
 struct ThreadRecord {
   ThreadRecord();
   ~ThreadRecord();
   std::mutex mutex;
-  const char *name = nullptr;  // null: nowhere
+  const char *name = nullptr;  // null: in no callback
   const char *driver = "";
   Phase phase = Phase::kWaiting;
   std::int64_t since = 0;
@@ -51,7 +51,7 @@ struct Watchdog {
   int signal = 0;
   bool started = false;
   std::condition_variable asked;
-  std::int64_t asking_since = 0;  // the second thread has asked for the GIL since then; 0: it does not ask
+  std::int64_t asking_since = 0;  // the time since when the second thread asks for the GIL; 0: it does not
 };
 
 // Never destroyed: threads may outlive the statics of this library.
@@ -86,7 +86,7 @@ void write_stderr(const char *text, int length) {
   }
 }
 
-// Raises on this thread the signal that faulthandler handles; the default action would end the process.
+// Raises faulthandler's signal on this thread, unless nobody handles it: the default action would end the process.
 bool print_stacks(int signal) {
   struct sigaction action {};
   if (signal == 0 || sigaction(signal, nullptr, &action) != 0) return false;
@@ -98,14 +98,15 @@ bool print_stacks(int signal) {
   return pthread_kill(pthread_self(), signal) == 0;
 }
 
-// How long the callback of `record` is known to have been kept from the GIL. `asking_since` is 0 where it was free.
+// The time for which the callback of `record` is known to have waited for the GIL. `asking_since` is 0 while the GIL is
+// free.
 double kept_waiting(const ThreadRecord &record, std::int64_t asking_since) {
   if (!record.name) return 0;
   if (record.phase == Phase::kWaiting) return seconds_between(record.since, now());
   return asking_since == 0 ? 0 : seconds_between(std::max(record.since, asking_since), now());
 }
 
-// Reports `record` if its wait is over the limit; returns whether it did.
+// Reports `record` if its wait is over the limit. Returns whether it did.
 bool report(ThreadRecord &record, double limit, std::int64_t asking_since) {
   char text[640];
   int length = 0;
@@ -133,13 +134,13 @@ void block_signals() {
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
 }
 
-// Whether a callback has been inside Python for `seconds`: then the second thread asks for the GIL.
+// Whether a callback has been inside Python for `seconds`, so that the second thread has to ask for the GIL.
 bool stays_inside(ThreadRecord &record, double seconds) {
   std::lock_guard lock(record.mutex);
   return record.name && record.phase == Phase::kInside && seconds_between(record.since, now()) >= seconds;
 }
 
-// Asks for the GIL when told to; the watchdog sees for how long.
+// The second thread: asks for the GIL on request, while the watchdog measures the time.
 void ask() {
   block_signals();
   Watchdog &dog = watchdog();

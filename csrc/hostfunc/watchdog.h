@@ -1,13 +1,12 @@
-// Reports callbacks that are kept from the GIL for long: to begin, or to go on.
+// Reports callbacks that wait long for the GIL, to begin or to continue.
 //
-// A thread that holds the GIL inside a call that can't return before a callback has run, while the callback waits for
-// the GIL, is a deadlock that Python can't report, since nothing of Python runs. A native thread sees it, names the
-// callback on stderr, and raises a signal for which faulthandler has a handler, which prints every Python stack
-// without the GIL.
+// A thread may hold the GIL inside a call that waits for a callback, while the callback waits for the GIL. Python
+// cannot report this deadlock, because no Python code runs. A native thread detects it, names the callback on stderr,
+// and raises a signal with a handler of faulthandler, which prints every Python stack without the GIL.
 //
-// A callback that is inside Python may let go of the GIL and wait to get it back. CPython does not report it, so while
-// a callback stays inside, a second native thread asks for the GIL: if it gets none for as long as the limit, neither
-// did the callback.
+// A callback inside Python may release the GIL and wait to get it back, which CPython does not show. So while a
+// callback stays inside, a second native thread asks for the GIL: if it does not get it within the limit, neither did
+// the callback.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +14,8 @@
 
 namespace weft {
 
-// Marks this thread as waiting for the GIL, or as inside Python, on behalf of the callback `name` (null: of none), for
-// as long as it lives. `name` and `driver` live at least as long.
+// Marks this thread as waiting for the GIL, or as inside Python, on behalf of the callback `name` (null: of none)
+// during its lifetime. `name` and `driver` outlive it.
 class GilWatch {
  public:
   enum class Phase { kWaiting, kInside };
@@ -28,11 +27,11 @@ class GilWatch {
  private:
   Phase phase_;
   const char *name_, *driver_;
-  std::int64_t since_;  // of what it interrupts, as are those above
+  std::int64_t since_;  // these are the values of the mark that it interrupts
   double next_report_;
 };
 
-// The limit in seconds, 0 for none, and the signal (0: name the callback, print no stacks).
+// The limit in seconds (0: none), and the signal (0: name the callback but print no stacks).
 void set_watchdog(double seconds, int signal);
 
 // Starts the threads; later calls do nothing.

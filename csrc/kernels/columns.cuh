@@ -1,4 +1,4 @@
-// How the CUDA kernels read rows of logits: four columns at a time, widened to single precision.
+// Loads of the CUDA kernels from rows of logits: four columns at a time, widened to float32.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,7 +11,7 @@ namespace weft {
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Calls fn with a value of the type that logits of `dtype` hold.
+// Calls fn with a value of the element type of `dtype`.
 template <class F>
 void with_element(DType dtype, F &&fn) {
   switch (dtype) {
@@ -32,7 +32,7 @@ __device__ __forceinline__ T *row_of(const Call &call, std::int64_t i) {
   return static_cast<T *>(call.logits.data) + i * call.logits.stride;
 }
 
-// Whether load_four may read the groups of a row at once.
+// Whether load_four may load four columns of the row at once.
 template <class T>
 __device__ __forceinline__ bool is_aligned_four(const T *row) {
   return reinterpret_cast<std::uintptr_t>(row) % (4 * sizeof(T)) == 0;

@@ -1,5 +1,5 @@
-// How the CPU kernels go through a row of logits: in blocks of columns, widened to single precision, by code that is
-// compiled once for each instruction set that pays.
+// Loops of the CPU kernels over a row of logits: in blocks of columns, widened to float32, in code that is compiled for
+// several instruction sets.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 #include "kernels/logits.h"
 #include "support/instruction_set.h"
 #include "support/kernel_threads.h"
-#include "support/multiversion.h"
 
 namespace weft {
 
-constexpr int kBlock = 64;  // columns worked on at a time
+constexpr int kBlock = 64;  // columns of a block
 constexpr std::int64_t kCostOfLogit = 20;
 
-// rows(call, begin, end) over all rows of the call's logits, on at most `threads` threads, if they are worth it.
+// Calls rows(call, begin, end) over all rows of the call's logits, on at most `threads` threads if the work is worth
+// it.
 template <class Call>
 void for_logits(const Call &call, int threads, void (*rows)(const Call &, std::int64_t, std::int64_t)) {
   for_rows(call.logits.rows, threads, call.logits.vocab * kCostOfLogit,
@@ -39,7 +39,7 @@ WEFT_INLINE void load_block(const T *logits, std::int64_t first, std::int64_t vo
   }
 }
 
-// The largest of a block, NaN aside. Sixteen running maxima, so that it is vector code in any compiler mode.
+// The maximum of a block, ignoring NaN. Sixteen running maxima make the compiler vectorise it in any mode.
 WEFT_INLINE float block_max(const float *x) {
   float lane[16];
   for (int j = 0; j < 16; ++j) lane[j] = x[j] > -kInfinity ? x[j] : -kInfinity;
@@ -59,8 +59,8 @@ WEFT_INLINE T *row_of(const Call &call, std::int64_t i) {
 
 }  // namespace weft
 
-// From a template name_rows<T>(call, begin, end) that is WEFT_INLINE, makes name_plain, name_avx2 and name_avx512,
-// which pick T by the dtype of the call's logits, and best_name_rows(), the one that suits the machine.
+// From a WEFT_INLINE template name_rows<T>(call, begin, end), defines name_plain, name_avx2 and name_avx512, which
+// choose T by the dtype of the call's logits, and best_name_rows(), which returns the best of them for this processor.
 #define WEFT_ROWS_OF(name, Call)                                                        \
   WEFT_INLINE void name##_any(const Call &call, std::int64_t begin, std::int64_t end) { \
     switch (call.logits.dtype) {                                                        \

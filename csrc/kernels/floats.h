@@ -1,6 +1,6 @@
-// Single precision that is the same bits on every device and instruction set: operations that are never fused, exact
-// widening of half precision, narrowing to the nearest (ties to even), and an order of floats as integers.
-// Host code that includes this must be compiled with -ffp-contract=off.
+// float32 arithmetic with the same bits on every device and instruction set: operations that are never fused, exact
+// widening of half precision, narrowing to nearest (ties to even), and the order of floats as integers. Host code that
+// includes this must be compiled with -ffp-contract=off.
 #pragma once
 
 #include <cstdint>
@@ -67,9 +67,9 @@ WEFT_HD float bits_float(std::uint32_t bits) {
 
 constexpr float kInfinity = __builtin_huge_valf();
 
-// ---- floats in the order of integers ---------------------------------------------------------------------------
+// ---- the order of floats as integers ---------------------------------------------------------------------------
 
-// Larger for larger floats, equal for equal ones; -0 is 0. Not for NaN.
+// Maps floats to integers in the same order; -0 counts as 0. Not for NaN.
 WEFT_HD std::uint32_t ordered(float x) {
   const std::uint32_t bits = float_bits(add_rn(x, 0.0f));
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -79,14 +79,14 @@ WEFT_HD float unordered(std::uint32_t key) { return bits_float(key & 0x80000000u
 
 // ---- the elements of logits ------------------------------------------------------------------------------------
 
-// The largest finite number of each.
+// The largest finite number of each type.
 WEFT_HD constexpr float largest(float) { return 0x1.fffffep127f; }
 WEFT_HD constexpr float largest(BFloat16) { return 0x1.fep127f; }
 WEFT_HD constexpr float largest(Half) { return 65504.0f; }
 
 WEFT_HD bool is_finite(float x) { return (x < kInfinity) & (x > -kInfinity); }
 
-WEFT_HD float clamped(float x, float most) { return x < most ? x > -most ? x : -most : most; }
+WEFT_HD float clamped(float x, float limit) { return x < limit ? x > -limit ? x : -limit : limit; }
 
 WEFT_HD float widen(float x) { return x; }
 
@@ -109,7 +109,8 @@ WEFT_HD void narrow(float x, BFloat16 &out) {
 
 WEFT_HD void narrow(float x, Half &out) {
   const std::uint32_t bits = float_bits(x), magnitude = bits & 0x7fffffffu;
-  // Added to 0.5, whose last place is the smallest half, a number below 2^-14 is rounded to a multiple of that.
+  // The last place of 0.5 in float32 is the smallest float16, so adding 0.5 rounds a number below 2^-14 to a multiple
+  // of it.
   const std::uint32_t subnormal = float_bits(add_rn(bits_float(magnitude), 0.5f)) - 0x3f000000u;
   const std::uint32_t normal = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
   const std::uint32_t finite = magnitude < 0x38800000u ? subnormal : normal;

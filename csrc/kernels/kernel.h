@@ -1,6 +1,7 @@
-// A call of a kernel with all its arguments: addresses and sizes. It can be run at once, and again by a graph.
+// A kernel with all its arguments (addresses and sizes) bound. It can run at once, and again in a graph.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <utility>
 
@@ -9,7 +10,7 @@ namespace weft {
 class Kernel {
  public:
   virtual ~Kernel() = default;
-  // Throws std::exception for arguments whose fault only shows when it runs.
+  // Throws std::exception for arguments whose fault shows only when it runs, as a row number out of bounds.
   virtual void run() const = 0;
 };
 
@@ -27,5 +28,8 @@ template <class F>
 std::unique_ptr<Kernel> kernel_of(F function) {
   return std::make_unique<KernelOf<F>>(std::move(function));
 }
+
+// Whether CUDA kernels of this process may start before the kernel before them is done (kernels/launch.cuh).
+inline std::atomic<bool> chains_kernels{true};
 
 }  // namespace weft

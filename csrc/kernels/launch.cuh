@@ -1,16 +1,15 @@
-// Starting a kernel, and how one follows the other. Apart, and included by <>, so that tests can put a launch on the
-// CPU in its place.
+// Kernel launches, chained by programmatic dependent launch. A file of its own, included by <>, so that tests can
+// replace it by launches on the CPU.
 //
-// A chained kernel (programmatic dependent launch) is started when all blocks of the kernel before it have called
-// `let_next_start` or ended. So every thread calls `wait_for_earlier` before it reads or writes what another kernel
-// writes: the kernel before is complete then, and its writes are visible. Since that one has waited too, so is
-// everything before it, even where the next kernel started as soon as both were running. Where the kernel before is
-// not chained, or something else than a kernel, or the device has no such launches, all this changes nothing.
+// A chained kernel starts when all blocks of the kernel before it have called `let_next_start` or ended. So every
+// thread calls `wait_for_earlier` before it reads or writes memory that another kernel writes: then the kernel before
+// is complete, and its writes are visible. That kernel has waited too, so the same holds for all earlier ones. After a
+// kernel that is not chained, after other work, or on a device without such launches, these calls have no effect.
 #pragma once
 
 #include <cuda_runtime.h>
 
-#include "kernels/chaining.h"
+#include "kernels/kernel.h"
 
 namespace weft {
 
@@ -26,13 +25,13 @@ __device__ __forceinline__ void wait_for_earlier() {
 #endif
 }
 
-// The first line of a kernel of which nobody reads anything before waiting for it.
+// The first line of a kernel whose results the next kernel does not read before it waits.
 __device__ __forceinline__ void begin_chained() {
   let_next_start();
   wait_for_earlier();
 }
 
-// Writes the attribute of a chained launch on the current device, where it can be; how many attributes that is.
+// Writes the attribute of a chained launch if the current device supports it. Returns the number of attributes, 0 or 1.
 inline unsigned add_chaining(cudaLaunchAttribute *attribute) {
   int device = 0, major = 0;
   if (!chains_kernels || cudaGetDevice(&device) != cudaSuccess) return 0;
@@ -43,7 +42,7 @@ inline unsigned add_chaining(cudaLaunchAttribute *attribute) {
   return 1;
 }
 
-// Enqueues `kernel`, which waits as above, to `stream` of the current device.
+// Enqueues `kernel`, which calls `wait_for_earlier`, to `stream` of the current device.
 template <class... Parameters, class... Arguments>
 void launch_kernel(void (*kernel)(Parameters...), dim3 grid, unsigned threads, void *stream,
                    const Arguments &...arguments) {
@@ -55,7 +54,7 @@ void launch_kernel(void (*kernel)(Parameters...), dim3 grid, unsigned threads, v
   cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
-// What went wrong with the last launch of this thread, or null.
+// The error of this thread's last launch, or null.
 inline const char *launch_error() {
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);

@@ -1,4 +1,4 @@
-// How the kernels see a [rows, vocab] tensor of logits, and how they are told which Python dtype it has.
+// A [rows, vocab] tensor of logits as an argument of kernels, and the numbers of its dtypes.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@ namespace weft {
 
 enum class DType : int { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 
-// The last dimension is contiguous; `stride` is the distance between rows in elements and may be anything.
+// The last dimension is contiguous; `stride` is the distance between rows in elements.
 struct Logits {
   void *data;
   DType dtype;

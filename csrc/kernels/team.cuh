@@ -1,6 +1,5 @@
-// Blocks that work on one row together: a cluster, where the device has clusters, else one block. Apart, and included
-// by
-// <>, so that tests can put threads of the CPU in its place.
+// A team of blocks that share a row: a thread block cluster where the device has them, else one block. A file of its
+// own, included by <>, so that tests can replace it by threads of the CPU.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -12,9 +11,9 @@ namespace weft {
 
 constexpr int kTeamThreads = 512;  // of a block
 
-// A team, as the threads of one of its blocks see it.
+// A team, seen from a thread of one of its blocks.
 struct Team {
-  unsigned rank = 0, size = 1;  // of the block; of the team: a power of two
+  unsigned rank = 0, size = 1;  // rank of this block; number of blocks, a power of two
 
   __device__ Team() {
 #if __CUDA_ARCH__ >= 900
@@ -22,31 +21,31 @@ struct Team {
     rank = cluster.block_rank(), size = cluster.num_blocks();
 #endif
   }
-  // Waits for all threads of the team; what they wrote is visible then.
+  // Waits for all threads of the team; their writes are then visible.
   __device__ void sync() const {
 #if __CUDA_ARCH__ >= 900
     if (size > 1) return cooperative_groups::this_cluster().sync();
 #endif
     __syncthreads();
   }
-  // Where block `other` has what this one has at `own`, in the memory of blocks.
+  // The address in block `other` of the shared memory that this block has at `local`.
   template <class T>
-  __device__ T *of(T *own, unsigned other) const {
+  __device__ T *of(T *local, unsigned other) const {
 #if __CUDA_ARCH__ >= 900
-    if (size > 1) return cooperative_groups::this_cluster().map_shared_rank(own, other);
+    if (size > 1) return cooperative_groups::this_cluster().map_shared_rank(local, other);
 #endif
-    return own;
+    return local;
   }
 };
 
-// The memory of a block.
+// A block's shared memory as a T.
 template <class T>
 __device__ T &block_memory() {
   __shared__ alignas(T) unsigned char bytes[sizeof(T)];
   return *reinterpret_cast<T *>(bytes);
 }
 
-constexpr unsigned kLargestTeam = 8;  // as clusters are on every device that has them
+constexpr unsigned kLargestTeam = 8;  // the portable cluster size
 
 inline unsigned largest_team() {
   int device = 0, has_clusters = 0;

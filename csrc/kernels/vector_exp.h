@@ -1,4 +1,4 @@
-// exp in float32, in operations that a loop over it becomes vector code with.
+// exp in float32, written so that the compiler vectorises loops over it.
 #pragma once
 
 #include <algorithm>
@@ -8,12 +8,12 @@
 
 namespace weft {
 
-// To 2 units in the last place for x from -87 to 88; below it stays at exp(-87), above at exp(88).
+// exp(x) to 2 units in the last place for x in [-87, 88]; x is clamped to that range.
 [[gnu::always_inline]] inline float vector_exp(float x) {
   x = std::min(std::max(x, -87.0f), 88.0f);
   const float whole = std::rint(x * 0x1.715476p+0f);  // in units of log 2
   const float rest = (x - whole * 0x1.62e400p-1f) - whole * 0x1.7f7d1cp-20f;
-  float p = 0x1.a0d2cep-13f;  // Taylor's, the last coefficients fitted to |rest| <= log(2) / 2
+  float p = 0x1.a0d2cep-13f;  // a Taylor series, its last coefficients fitted to |rest| <= log(2) / 2
   p = p * rest + 0x1.6e8a3cp-10f;
   p = p * rest + 0x1.111100p-7f;
   p = p * rest + 0x1.5554a8p-5f;

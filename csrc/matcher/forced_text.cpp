@@ -9,10 +9,10 @@ namespace weft {
 namespace {
 
 constexpr std::int32_t kNoMerge = std::numeric_limits<std::int32_t>::max();
-// So many longer tokens are tried; where none of them is taken, that another would be is assumed.
+// At most this many longer tokens are tried. If the grammar takes none of them, it is assumed to take another.
 constexpr int kMaxTried = 64;
 
-// Bytes of the UTF-8 character that begins here; 1 for what begins none.
+// The length of the UTF-8 character that begins here; 1 for a byte that begins none.
 int character_bytes(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
   const int length = first < 0xC0 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
@@ -40,8 +40,9 @@ TokenTexts::TokenTexts(const std::vector<std::string> &texts) {
             [this](std::int32_t left, std::int32_t right) { return text(left) < text(right); });
 }
 
-// Among tokens with one text the first counts. But a single byte that is there twice is sentencepiece's byte, for text
-// that has no other token, and later the character, which is the one in use; such a vocabulary merges characters.
+// Of tokens with the same text the first counts. But a single byte that occurs twice is first sentencepiece's fallback
+// byte, for text without another token, and then the character, which is the one in use. Such a vocabulary merges
+// characters, not bytes.
 void TokenTexts::insert(std::int32_t token) {
   const std::string_view bytes = text(token);
   std::size_t at = std::hash<std::string_view>()(bytes) & (table_.size() - 1);
@@ -64,7 +65,7 @@ std::int32_t TokenTexts::find(std::string_view bytes) const {
   return table_[at];
 }
 
-// Sorted by text, they stand after the beginning itself, at once.
+// In the order of texts they follow the prefix itself, without a gap.
 TokenTexts::Range TokenTexts::longer(std::string_view beginning) const {
   if (beginning.size() >= longest_) return {nullptr, nullptr};
   const auto is_before = [&](std::int32_t token) { return text(token) <= beginning; };
@@ -81,7 +82,7 @@ int TokenTexts::encode(std::string_view text, std::int32_t *tokens) const {
   return count < 0 ? encode_longest(text, tokens) : merge(text, tokens, ends, count);
 }
 
-// The pieces that merging begins with, token and end of each: bytes, or characters. -1: one is no token.
+// The units that merging begins with, bytes or characters: the token and the end of each. -1: one has no token.
 int TokenTexts::first_units(std::string_view text, std::int32_t *tokens, int *ends) const {
   int count = 0;
   for (std::size_t at = 0; at < text.size(); ++count) {
@@ -96,7 +97,7 @@ int TokenTexts::first_units(std::string_view text, std::int32_t *tokens, int *en
 }
 
 int TokenTexts::merge(std::string_view text, std::int32_t *tokens, int *ends, int count) const {
-  std::int32_t merged[kMaxBytes];  // of piece i with the one after it
+  std::int32_t merged[kMaxBytes];  // the token of units i and i + 1 together
   const auto look_up = [&](int i) {
     if (i < 0 || i + 1 >= count) return;
     const int begin = i == 0 ? 0 : ends[i - 1];
@@ -133,7 +134,7 @@ int TokenTexts::encode_longest(std::string_view text, std::int32_t *tokens) cons
 
 namespace {
 
-// 1: the grammar takes a token that begins with `rest` and goes on, 0: it takes none, -1: it failed.
+// Whether the grammar takes a token of which `rest` is a proper prefix: 1 or 0; -1 if the matcher failed.
 int takes_longer(weft_matcher matcher, const TokenTexts &vocabulary, std::string_view rest) {
   int tried = 0;
   for (std::int32_t token : vocabulary.longer(rest)) {

@@ -1,4 +1,4 @@
-// A matcher that is owned, for C++.
+// Owners of matchers in C++.
 #pragma once
 
 #include <weft/matcher.h>
@@ -10,7 +10,7 @@
 
 namespace weft {
 
-// A matcher that goes with it, unless it is given on.
+// The only owner of a matcher, until it is released.
 class OwnedMatcher {
  public:
   explicit OwnedMatcher(weft_matcher matcher) : matcher_(matcher) {}
@@ -27,7 +27,7 @@ class OwnedMatcher {
   weft_matcher matcher_;
 };
 
-// Owns one matcher; destroyed with its last reference. A matcher is attached to at most one slot.
+// A matcher with any number of references (MatcherRef). It is attached to at most one slot.
 class MatcherHandle {
  public:
   explicit MatcherHandle(weft_matcher matcher) : serial(next_serial()), matcher_(matcher) {}
@@ -44,7 +44,7 @@ class MatcherHandle {
   int forced(std::int32_t *tokens, int capacity) { return matcher_.ops->forced(matcher_.self, tokens, capacity); }
   bool is_terminated() { return matcher_.ops->is_terminated(matcher_.self) > 0; }
   const char *error() { return matcher_.ops->error(matcher_.self); }
-  // The optional ones: a negative temperature, and no tokens, where there is none.
+  // Optional functions. Without them: a negative temperature, and no tokens.
   float temperature() { return matcher_.ops->temperature ? matcher_.ops->temperature(matcher_.self) : -1.0f; }
   int edit(int *drop, std::int32_t *append, int capacity) {
     return matcher_.ops->edit ? matcher_.ops->edit(matcher_.self, drop, append, capacity) : *drop = 0;
@@ -52,12 +52,12 @@ class MatcherHandle {
   const weft_matcher_ops *ops() const { return matcher_.ops; }
   const weft_matcher &native() const { return matcher_; }
 
-  int slot = -1;              // where the host has attached it; only `push` and the state's end touch it
-  const std::int64_t serial;  // no other matcher of the process has it; 1, 2, ...
-  // Tokens that it has taken for good from its start; while it has a slot, as of when it got it. Counted by who moves
-  // it: the state when it leaves its slot, and its Python methods.
+  int slot = -1;              // as attached by the host; only GuidedState's host side writes it
+  const std::int64_t serial;  // unique in the process: 1, 2, ...
+  // The number of tokens that it took for good since its start. While it has a slot this is the number at the time it
+  // got the slot; the state updates it when the matcher leaves.
   std::int64_t position = 0;
-  bool has_edit = false;  // of the last token that Python's accept took
+  bool has_edit = false;  // the outcome of Python's last `accept`
 
  private:
   static std::int64_t next_serial() {

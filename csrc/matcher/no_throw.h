@@ -1,5 +1,5 @@
-// The functions of a matcher's table, which may not throw (weft/matcher.h). They are written as functions of the
-// matcher's own type; what one throws becomes its failure and the matcher's `error`:
+// Wrappers for the functions of a matcher's table, which must not throw (weft/matcher.h). The functions take the
+// matcher's own type; an exception becomes the return value of a failure, and its text the matcher's `error`:
 //
 //   int foo_accept(FooMatcher &matcher, std::int32_t token);
 //   const weft_matcher_ops kOps = {WEFT_MATCHER_ABI, guarded<foo_accept>, ...};
@@ -14,9 +14,9 @@
 
 namespace weft {
 
-// The text of what is being handled, where there is memory for it.
+// Stores the text of the exception being handled, if there is memory for it.
 inline void keep_raised(std::string &error) noexcept {
-  static constexpr const char *kNoMemory = "out of memory";  // so short that it takes none
+  static constexpr const char *kNoMemory = "out of memory";  // short enough to need no allocation
   try {
     try {
       throw;
@@ -41,7 +41,7 @@ struct Guarded<function> {
     try {
       return function(matcher, args...);
     } catch (...) {
-      // Nothing is left of a matcher that failed to go.
+      // A void function is `destroy`: the matcher's `error` is gone.
       if constexpr (!std::is_void_v<Result>) keep_raised(matcher.error);
     }
     return failure<Result>();

@@ -16,8 +16,7 @@ TokenTrie::TokenTrie(const TokenTexts &texts, int vocab_size) {
     const std::string_view text = texts.text(tokens_[at]);
     std::size_t common = 0;
     while (common < std::min(last.size(), text.size()) && last[common] == text[common]) ++common;
-    for (; path.size() > common; path.pop_back())
-      nodes_[path.back()].behind = static_cast<std::uint32_t>(nodes_.size());
+    for (; path.size() > common; path.pop_back()) nodes_[path.back()].after = static_cast<std::uint32_t>(nodes_.size());
     for (std::size_t i = common; i < text.size(); ++i) {
       path.push_back(static_cast<std::uint32_t>(nodes_.size()));
       nodes_.push_back(
@@ -25,7 +24,7 @@ TokenTrie::TokenTrie(const TokenTexts &texts, int vocab_size) {
     }
     last = text;
   }
-  for (; !path.empty(); path.pop_back()) nodes_[path.back()].behind = static_cast<std::uint32_t>(nodes_.size());
+  for (; !path.empty(); path.pop_back()) nodes_[path.back()].after = static_cast<std::uint32_t>(nodes_.size());
 }
 
 }  // namespace weft

@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-constexpr int kIdleTicks = 100;  // a second without a caller ends the ticking
+constexpr int kIdleTicks = 100;  // the clock stops after a second without listeners and calls
 
 class Ticker {
  public:
@@ -61,7 +61,7 @@ class Ticker {
         if (awake::is_wanted.exchange(false, std::memory_order_relaxed)) num_idle = 0;
       }
       lock.lock();
-      // Whoever wanted it since has seen it ticking.
+      // A call that wanted the clock meanwhile saw it ticking and did not wake it.
       if (num_listeners_ == 0 && !awake::is_wanted.load()) awake::is_ticking.store(false);
     }
   }
@@ -80,7 +80,8 @@ class Ticker {
   bool has_thread_ = false;
 };
 
-// Never destroyed: its thread sleeps in it when the process ends. A fork has no such thread, and makes another.
+// Never destroyed: its thread still sleeps in it when the process ends. A forked child has no such thread, and makes
+// another ticker.
 std::atomic<Ticker *> the_ticker{nullptr};
 
 Ticker *make_ticker() {
@@ -107,7 +108,7 @@ AwakeWatch::AwakeWatch() : began_ns_((ticker().listen(), awake_ns())) {}
 AwakeWatch::~AwakeWatch() { ticker().leave(); }
 
 void end_process_after(std::int64_t ns) {
-  // Listens for good: such a process has nothing else to do.
+  // The listener is never removed: such a process has no other use for the clock.
   if (ns > 0) ticker().listen();
   ticker().end_process_at(ns > 0 ? awake_ns() + ns : 0);
 }
@@ -115,7 +116,7 @@ void end_process_after(std::int64_t ns) {
 void awake::begin_ticking() noexcept {
   try {
     ticker().wake();
-  } catch (...) {  // no thread: then the clock stands, and no wait is too long
+  } catch (...) {  // without a thread the clock stands still, and no wait is too long
   }
 }
 

@@ -1,9 +1,9 @@
-// A clock of the time in which this process runs: it stands still while the process is stopped, moved to another
-// machine, or out of its group's share of the processor. By the system's clocks such a pause looks like a wait, and a
-// limit of time held against it would end what did nothing wrong. Python-free.
+// A clock of the time in which this process can run. It stands still while the process is stopped, migrated to another
+// machine, or throttled by its cgroup. For the system's clocks such a pause looks like a wait, and a time limit would
+// end a request that did nothing wrong. Python-free.
 //
-// While somebody listens, a thread of its own sleeps kAwakeTickNs again and again and adds what passed. What passes
-// beyond twice as much counts as one tick: then this thread did not run either, as others on a busy machine.
+// While the clock has listeners, its thread sleeps kAwakeTickNs at a time and adds the time that passed. More than
+// twice a tick counts as one tick: then this thread did not get to run, so others may not have either.
 #pragma once
 
 #include <atomic>
@@ -13,10 +13,10 @@ namespace weft {
 
 inline constexpr std::int64_t kAwakeTickNs = 10'000'000;
 
-// Of use as a difference of two moments, right to a tick, while somebody listens between them.
+// The clock's time. Differences are right to one tick if there was a listener from the first reading to the second.
 std::int64_t awake_ns();
 
-// Listens, and counts from here on. Throws std::system_error where there is no thread to be had.
+// A listener, and the time since its construction. Throws std::system_error if no thread can be started.
 class AwakeWatch {
  public:
   AwakeWatch();
@@ -29,21 +29,21 @@ class AwakeWatch {
   const std::int64_t began_ns_;
 };
 
-// Ends this process by SIGALRM where it has run for so long; 0: never mind. Of one process there is one such limit.
+// Ends this process by SIGALRM after it has run for `ns`; 0 cancels that. A process has one such limit.
 void end_process_after(std::int64_t ns);
 
 namespace awake {
-// The thread listens by itself for as long as this is set again and again.
+// Setting this keeps the clock ticking for another second.
 inline std::atomic<bool> is_wanted{false};
 inline std::atomic<bool> is_ticking{false};
 void begin_ticking() noexcept;
 }  // namespace awake
 
-// The number of calls of this thread that may wait.
+// The number of calls so far of this thread that may wait.
 inline thread_local std::int64_t calls_that_may_wait = 0;
 
-// Marks a call that may wait: of Python, or of a plug-in. All other calls within a guide compute until they return.
-// The clock then ticks for a second.
+// Marks a call that may wait: of Python or of a plug-in. All other calls of a guide compute until they return. The
+// clock then ticks for a second.
 inline void note_that_may_wait() {
   ++calls_that_may_wait;
   if (!awake::is_wanted.load(std::memory_order_relaxed)) awake::is_wanted.store(true, std::memory_order_relaxed);

@@ -6,6 +6,12 @@
 #include <stdexcept>
 #include <string>
 
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace weft {
 namespace {
 
@@ -35,6 +41,20 @@ InstructionSet choose() {
   return std::min(best, static_cast<InstructionSet>(name - std::begin(kNames)));
 }
 
+bool ask_for_amx() {
+#if defined(__x86_64__) && defined(__linux__)
+  constexpr unsigned kBFloat16 = 1u << 22, kTiles = 1u << 24;  // of leaf 7, in edx
+  constexpr unsigned kVectorBFloat16 = 1u << 5;                // of its second part, in eax
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (~d & (kBFloat16 | kTiles)) != 0) return false;
+  if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || (a & kVectorBFloat16) == 0) return false;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 InstructionSet instruction_set() {
@@ -43,5 +63,10 @@ InstructionSet instruction_set() {
 }
 
 const char *instruction_set_name() { return kNames[static_cast<int>(instruction_set())]; }
+
+bool has_amx() {
+  static const bool has = ask_for_amx();
+  return has;
+}
 
 }  // namespace weft

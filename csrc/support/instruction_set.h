@@ -1,16 +1,30 @@
-// Which vector instructions kernels use that exist once for each set.
+// Code that exists once for each set of vector instructions, and the choice among them.
 #pragma once
 
 namespace weft {
 
 enum class InstructionSet { kPlain, kAvx2, kAvx512 };
 
-// The best that the processor has, or what WEFT_INSTRUCTION_SET (plain, avx2, avx512) says if that is less: so what
-// other processors compute can be tried and timed on this one. Asked once. Throws std::invalid_argument for another
-// name.
+// The best set of the processor, or the lower one that WEFT_INSTRUCTION_SET (plain, avx2, avx512) names. So the code
+// for other processors can be tested and timed on this one. Determined once. Throws std::invalid_argument for an
+// unknown name.
 InstructionSet instruction_set();
 
 // Its name, as in WEFT_INSTRUCTION_SET.
 const char *instruction_set_name();
 
+// Whether the processor multiplies bfloat16 tiles (AMX) and the system lets this process use them. Determined once; the
+// first call asks the system for the permission.
+bool has_amx();
+
 }  // namespace weft
+
+// WEFT_MULTIVERSION: compile a function for several instruction sets; the loader of the extension chooses.
+// WEFT_INLINE: a part of such a function, compiled for the set of its caller.
+#define WEFT_INLINE [[gnu::always_inline]] inline
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define WEFT_MULTIVERSION __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define WEFT_MULTIVERSION
+#endif

@@ -1,4 +1,4 @@
-// How deep brackets nest in JSON text, before anything recurses with it. Python-free.
+// The nesting depth of JSON text, for a check before a recursive parser reads it. Python-free.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace weft {
 
-// Brackets within texts are none; of what is no JSON, whatever the brackets say.
+// Brackets within strings do not count. Of text that is not JSON: whatever its brackets say.
 inline std::size_t json_depth(std::string_view text) {
   std::size_t depth = 0, deepest = 0;
   bool is_text = false;

@@ -15,14 +15,16 @@
 namespace weft {
 namespace {
 
-constexpr std::int64_t kWorthHelpers = 30'000;  // costs: less than this a caller does sooner alone
-constexpr std::int64_t kWorthWaking = 400'000;  // and for less than this nobody is woken
-constexpr std::int64_t kLeastClaim = 20'000;
-constexpr auto kSpin = std::chrono::microseconds(200);  // before a helper sleeps: a host's time between two iterations
-// A caller waits so long for a helper, and as long as so many of its own claims took, before it yields its core.
+// In units of cost: a call below the first is faster on the caller alone; below the second waking a helper costs more
+// than it brings. The third is the smallest range that is worth claiming.
+constexpr std::int64_t kMinCostForHelpers = 30'000, kMinCostToWake = 400'000, kMinCostOfRange = 20'000;
+constexpr auto kSpin =
+    std::chrono::microseconds(200);  // before a helper sleeps: the host's time between two iterations
+// The caller waits this long for a helper's last range, plus the time of this many of its own, before it yields.
 constexpr auto kPatience = std::chrono::microseconds(50);
-constexpr int kPatientClaims = 2;
-constexpr int kAlone = 10;  // times as long as it waited beyond that a caller then does without helpers
+constexpr int kPatientRanges = 2;
+// After a longer wait the caller does without helpers for this many times the wait, up to a limit.
+constexpr int kAlone = 10;
 constexpr auto kLongestAlone = std::chrono::milliseconds(100);
 
 using Clock = std::chrono::steady_clock;
@@ -30,7 +32,7 @@ using Clock = std::chrono::steady_clock;
 struct Job {
   WorkFunction fn;
   void *context;
-  Claims claims;
+  StealingQueue queue;
 };
 
 class Team {
@@ -44,21 +46,21 @@ class Team {
     open_.fetch_add(1);  // odd: there is a job
     if (wakes && sleeping_.load() > 0) wake();
     const auto begun = Clock::now();
-    Share mine(job.claims, 0);
+    Share mine(job.queue, 0);
     job.fn(job.context, mine);
-    open_.fetch_add(1);  // a helper that has not come by now need not come
+    open_.fetch_add(1);  // helpers that have not started yet need not start
     wait_for_helpers(begun, mine.count());
     taken_.clear(std::memory_order_release);
     return true;
   }
 
  private:
-  // A helper that lost its core to another program holds up the call. Where that happens the caller goes on alone for a
-  // while: beside other work its speed falls with its share of the cores.
-  void wait_for_helpers(Clock::time_point job_begun, int num_claims) {
+  // A helper that lost its core to another program delays the call. Then the caller works alone for a while, so that
+  // its speed falls only with its own share of the cores.
+  void wait_for_helpers(Clock::time_point job_begun, int num_ranges) {
     if (active_.load() == 0) return;
     const auto begun = Clock::now();
-    const auto patience = kPatience + kPatientClaims * (begun - job_begun) / std::max(num_claims, 1);
+    const auto patience = kPatience + kPatientRanges * (begun - job_begun) / std::max(num_ranges, 1);
     auto now = begun;
     while (active_.load() != 0) {
       pause_briefly();
@@ -87,7 +89,7 @@ class Team {
       try {
         std::thread(&Team::help, this).detach();
       } catch (const std::system_error &) {
-        return;  // the process may have no more threads: the caller does the work
+        return;  // the process may not have more threads; the caller does the work
       }
     }
   }
@@ -97,10 +99,10 @@ class Team {
     for (;;) {
       const std::uint64_t open = wait_for_job(done);
       active_.fetch_add(1);
-      // Whoever sees the same number still after this is waited for.
+      // A caller that closes the job after this sees `active_` and waits. If it closed before, the number has changed.
       if (open_.load() == open) {
         if (const int place = places_.fetch_sub(1, std::memory_order_relaxed); place > 0) {
-          Share mine(job_->claims, place);
+          Share mine(job_->queue, place);
           job_->fn(job_->context, mine);
         }
       }
@@ -115,10 +117,10 @@ class Team {
       return open % 2 == 1 && open != done ? open : 0;
     };
     const auto begun = Clock::now();
-    for (int turn = 1;; ++turn) {
+    for (int spin = 1;; ++spin) {
       if (const std::uint64_t open = is_new()) return open;
       pause_briefly();
-      if (turn % 16 == 0 && Clock::now() - begun > kSpin) break;
+      if (spin % 16 == 0 && Clock::now() - begun > kSpin) break;
     }
     std::unique_lock<std::mutex> lock(mutex_);
     sleeping_.fetch_add(1);
@@ -143,7 +145,8 @@ class Team {
 
 std::atomic<Team *> g_team{nullptr};
 
-// Never destroyed: its detached threads outlive static destruction. A forked child has none of them, so it starts anew.
+// Never destroyed: its detached threads outlive static destruction. A forked child has none of them, so it makes a team
+// of its own.
 Team &team() {
   static const int registered = pthread_atfork(nullptr, nullptr, [] { g_team.store(nullptr); });
   (void)registered;
@@ -160,15 +163,15 @@ Team &team() {
 void for_workers(std::int64_t rows, int threads, std::int64_t cost, WorkFunction fn, void *context) {
   if (rows <= 0) return;
   const std::int64_t total = rows * cost;
-  if (threads > 1 && rows > 1 && total >= kWorthHelpers) {
-    const int helpers = static_cast<int>(std::min<std::int64_t>({threads, rows, Claims::kMostWorkers})) - 1;
-    const std::int64_t least = std::max<std::int64_t>(kLeastClaim / std::max<std::int64_t>(cost, 1), 1);
-    const std::int64_t most = (rows + helpers) / (helpers + 1);
-    Job job{fn, context, {rows, std::min(least, most), helpers + 1}};
-    if (team().try_run(job, helpers, total >= kWorthWaking)) return;
+  if (threads > 1 && rows > 1 && total >= kMinCostForHelpers) {
+    const int helpers = static_cast<int>(std::min<std::int64_t>({threads, rows, StealingQueue::kMaxWorkers})) - 1;
+    const std::int64_t min_rows = std::max<std::int64_t>(kMinCostOfRange / std::max<std::int64_t>(cost, 1), 1);
+    const std::int64_t even_share = (rows + helpers) / (helpers + 1);
+    Job job{fn, context, {rows, std::min(min_rows, even_share), helpers + 1}};
+    if (team().try_run(job, helpers, total >= kMinCostToWake)) return;
   }
-  Claims claims(rows, rows, 1);
-  Share mine(claims, 0);
+  StealingQueue queue(rows, rows, 1);
+  Share mine(queue, 0);
   fn(context, mine);
 }
 

@@ -1,10 +1,11 @@
-// Shares out the work of one call over a few persistent threads, a team.
+// Parallel loops of the CPU kernels over a team of a few persistent threads, with work stealing.
 //
-// The caller works too, and helpers only take rows that are not begun, so a helper that comes late is not waited for;
-// one that loses its core amid its rows is. A helper that was of use spins for its next call, as long as a host takes
-// between two iterations, and then sleeps: through an iteration each is woken once. One call at a time has the team; a
-// second one that comes meanwhile does its rows alone. Where the team is slower than the caller alone, as beside other
-// busy programs, calls leave it be for a while. Results must not depend on who does what. Safe after fork.
+// The caller works too, and helpers take only rows that nobody has begun. So the caller never waits for a helper that
+// starts late, but it does wait for one that loses its core amid its rows. After a call a helper spins for the next
+// one, about as long as the host takes between two iterations, and then sleeps: so each is woken once an iteration. The
+// team serves one call at a time; a call that finds it taken does its rows alone. When the team turns out slower than
+// the caller alone, because other programs use the cores, calls do without it for a while. Results must not depend on
+// which thread does which rows. Safe after fork.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +15,14 @@
 
 namespace weft {
 
-// The rows of a call. Each worker has a part of its own, which it claims in order, range by range: what it reads next
-// is what comes next. Whoever is done takes half of what another has left, from its end.
-class Claims {
+// The rows of a call, claimed with work stealing. Each worker has a part of its own and claims it in order, range by
+// range, so that it reads memory in order. A worker without rows steals the second half of another worker's rest.
+class StealingQueue {
  public:
-  static constexpr int kMostWorkers = 64;
+  static constexpr int kMaxWorkers = 64;
 
-  // `rows`, below 2^32, in ranges of at least `least` of them; `workers` is 1 to kMostWorkers.
-  Claims(std::int64_t rows, std::int64_t least, int workers) : least_(least), workers_(workers) {
+  // `rows` < 2^32, in ranges of at least `min_rows`; 1 <= `workers` <= kMaxWorkers.
+  StealingQueue(std::int64_t rows, std::int64_t min_rows, int workers) : min_rows_(min_rows), workers_(workers) {
     for (int w = 0; w < workers; ++w) parts_[w].left.store({bound(rows, w), bound(rows, w + 1)});
   }
   bool next(int worker, std::int64_t &begin, std::int64_t &end) {
@@ -38,16 +39,16 @@ class Claims {
   };
   static_assert(std::atomic<Range>::is_always_lock_free);
 
-  // Where a worker's part begins.
+  // The first row of a worker's part.
   std::uint32_t bound(std::int64_t rows, int worker) const {
     return static_cast<std::uint32_t>(rows * worker / workers_);
   }
 
   bool take(int worker, std::int64_t &begin, std::int64_t &end) {
-    std::atomic<Range> &own = parts_[worker].left;
-    for (Range left = own.load(); left.size() > 0;) {
-      const auto taken = static_cast<std::uint32_t>(std::min(std::max(least_, left.size() / kPieces), left.size()));
-      if (!own.compare_exchange_weak(left, {left.begin + taken, left.end})) continue;
+    std::atomic<Range> &rest = parts_[worker].left;
+    for (Range left = rest.load(); left.size() > 0;) {
+      const auto taken = static_cast<std::uint32_t>(std::min(std::max(min_rows_, left.size() / kPieces), left.size()));
+      if (!rest.compare_exchange_weak(left, {left.begin + taken, left.end})) continue;
       begin = left.begin, end = left.begin + taken;
       return true;
     }
@@ -58,46 +59,47 @@ class Claims {
     for (int other = worker + 1; other < worker + workers_; ++other) {
       std::atomic<Range> &theirs = parts_[other % workers_].left;
       for (Range left = theirs.load(); left.size() > 0;) {
-        const auto taken = static_cast<std::uint32_t>(std::min(std::max(least_, (left.size() + 1) / 2), left.size()));
+        const auto taken =
+            static_cast<std::uint32_t>(std::min(std::max(min_rows_, (left.size() + 1) / 2), left.size()));
         if (!theirs.compare_exchange_weak(left, {left.begin, left.end - taken})) continue;
-        parts_[worker].left.store({left.end - taken, left.end});  // nobody takes from an empty part
+        parts_[worker].left.store({left.end - taken, left.end});  // no thief looks at it while it is empty
         if (take(worker, begin, end)) return true;
-        break;  // another took all of it
+        break;  // another worker stole all of it
       }
     }
     return false;
   }
 
-  static constexpr std::int64_t kPieces = 8;
-  const std::int64_t least_;
+  static constexpr std::int64_t kPieces = 8;  // a range is this part of the rest, so that ranges shrink to the end
+  const std::int64_t min_rows_;
   const int workers_;
-  Part parts_[kMostWorkers];
+  Part parts_[kMaxWorkers];
 };
 
-// One worker's claims: it works until there are none.
+// One worker's view of the queue.
 class Share {
  public:
-  Share(Claims &claims, int worker) : claims_(claims), worker_(worker) {}
+  Share(StealingQueue &queue, int worker) : queue_(queue), worker_(worker) {}
 
+  // Claims rows begin..end-1. False: no rows are left.
   bool next(std::int64_t &begin, std::int64_t &end) {
-    const bool found = claims_.next(worker_, begin, end);
-    count_ += found;
-    return found;
+    const bool has_rows = queue_.next(worker_, begin, end);
+    count_ += has_rows;
+    return has_rows;
   }
-  // How many ranges it claimed.
+  // The number of ranges that it claimed.
   int count() const { return count_; }
 
  private:
-  Claims &claims_;
+  StealingQueue &queue_;
   const int worker_;
   int count_ = 0;
 };
 
 using WorkFunction = void (*)(void *context, Share &share);
 
-// Calls fn(context, share) on at most `threads` threads (and Claims::kMostWorkers), the caller among them, which
-// together claim [0, rows). `cost` is that of a row, in some twentieths of a nanosecond: bytes read from far away, or
-// products.
+// Calls fn(context, share) on at most `threads` threads (and StealingQueue::kMaxWorkers), including the caller, which
+// together claim [0, rows). `cost` estimates one row, in units of about 1/20 ns: a byte read from memory, or a product.
 void for_workers(std::int64_t rows, int threads, std::int64_t cost, WorkFunction fn, void *context);
 
 template <class F>

@@ -1,4 +1,4 @@
-// The items of one phase of host work, shared out over the kernels' threads where it turns out long. Python-free.
+// A loop over host work of unknown length, on the kernels' threads when it turns out long. Python-free.
 #pragma once
 
 #include <chrono>
@@ -10,11 +10,11 @@ namespace weft {
 
 class LongPhase {
  public:
-  // `helpers`: how many threads may help; 0 keeps all of it on the caller.
+  // Up to `helpers` threads may help; 0 keeps all of it on the caller.
   explicit LongPhase(int helpers) : threads_(helpers + 1) {}
 
-  // Calls `body(i)` once for each i in [0, count), in no particular order, and returns when all are done. The caller
-  // works too, and alone until the first items have taken longer than a hand-off costs.
+  // Calls `body(i)` once for each i in [0, count), in any order, and returns when all are done. The caller works too:
+  // at first alone, until the items so far took longer than a hand-off to other threads costs.
   template <class Body>
   void for_each(int count, Body &&body) const {
     int first = 0;
@@ -27,7 +27,7 @@ class LongPhase {
 
  private:
   static constexpr std::chrono::microseconds kHandOff{20};
-  static constexpr std::int64_t kCost = 150'000;  // some 7 us: what a matcher takes for a token
+  static constexpr std::int64_t kCost = 150'000;  // some 7 us, the time of a matcher for one token
 
   int threads_;
 };

@@ -1,8 +1,8 @@
-// Included before every file of the extension: compiled by GCC 12, it loads with the libstdc++ of GCC 11 too.
+// Included before every file of the extension, so that one compiled by GCC 12 also loads with GCC 11's libstdc++.
 #pragma once
 
-// GCC 12 gave this function a version of its own and kept the one before, which does the same. It is all that the
-// extension would need of GCC 12's libstdc++.
+// GCC 12 gave this function a new version and kept the old one, which does the same. No other function that the
+// extension calls is new in GCC 12's libstdc++.
 #if defined(__x86_64__) && defined(__linux__)
 __asm__(
     ".symver _ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE,"

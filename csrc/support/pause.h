@@ -1,4 +1,4 @@
-// A moment of a thread that spins, which leaves the core's other thread more of it.
+// One round of a spin loop. It leaves more of the core to the core's other hardware thread.
 #pragma once
 
 namespace weft {

@@ -1,5 +1,5 @@
-// A 64-bit hash of a mask row: what a recording keeps of it. Fast rather than cryptographic: four lanes of 64-bit
-// multiplications, 16 bytes each.
+// A 64-bit hash of a mask row, which a recording keeps in place of the row. Fast, not cryptographic: four lanes of
+// 64-bit multiplications, 16 bytes each.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// What a hash never is: these stand for rows that hold no mask of a matcher.
+// Values that no hash takes. They stand for rows without a matcher's mask.
 constexpr std::uint64_t kRowUnknown = 0;  // stale, or filled while nothing was recorded
 constexpr std::uint64_t kRowEndOnly = 1;  // end tokens only
 
@@ -34,8 +34,8 @@ inline void block(std::uint64_t lanes[4], const char *bytes) {
 
 }  // namespace row_hash_detail
 
-// Of `words` words of which the last has `last_word_bits` that are tokens; the others do not count. `is_applied` is the
-// row's flag: whether the mask is to be applied.
+// Hashes a row of `words` words. Only `last_word_bits` of the last word are tokens; its other bits do not count.
+// `is_applied` is the row's flag: whether the mask is applied.
 inline std::uint64_t hash_row(const std::int32_t *row, int words, std::uint32_t last_word_bits, int is_applied) {
   constexpr int kBlock = 16;  // words
   using namespace row_hash_detail;

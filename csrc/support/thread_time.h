@@ -1,4 +1,4 @@
-// The time that a thread works, whatever else the machine does meanwhile. Python-free.
+// The processor time of a thread, which other load on the machine does not change. Python-free.
 #pragma once
 
 #include <time.h>
@@ -7,14 +7,14 @@
 
 namespace weft {
 
-// What the processor has worked for this thread. A call of the kernel, half a microsecond.
+// Processor time of this thread so far. A system call: half a microsecond.
 inline std::int64_t thread_cpu_ns() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<std::int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
 }
 
-// What other threads have worked for this one while it waited for them; the waiting thread adds them.
+// Processor time of other threads on behalf of this one while it waited for them. The waiting thread adds it.
 inline thread_local std::int64_t worked_for_thread_ns = 0;
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// The time of a call, counted.
+// Wall-clock time, and counters of calls and their time.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@ inline std::int64_t now_ns() {
       .count();
 }
 
-// Counts one call and its time.
+// Counts one call and its time, from construction to destruction.
 template <class Counters>
 class Timed {
  public:

@@ -1,4 +1,4 @@
-// Which of many words a text ends with: Aho and Corasick's automaton, over bytes or token ids. Python-free.
+// Finds which of many words a text ends with: the Aho-Corasick automaton, over bytes or token ids. Python-free.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace weft {
 
-// Made in a time that grows with the words' length, whatever they are; never changes, so that any number of texts and
-// threads share one. A text is read in a time that grows with its own length, however many words there are.
+// Construction is linear in the total length of the words, and reading is linear in the text, whatever the number of
+// words. Immutable, so any number of texts and threads share one.
 class WordAutomaton {
  public:
   using Symbol = std::uint32_t;
@@ -19,35 +19,35 @@ class WordAutomaton {
   WordAutomaton(const std::vector<Symbol> &symbols, const std::vector<std::uint32_t> &starts);
   static WordAutomaton of_texts(const std::vector<std::string_view> &words);
 
-  // A text that nothing is known of is in state 0. The state of a text with one more symbol:
+  // The state of a text with one more symbol. An empty text, or one with an unknown beginning, is in state 0.
   std::int32_t next(std::int32_t state, Symbol symbol) const;
 
-  // The longest of the words that a text in this state ends with, and the first of those given; kNone without one.
+  // Of the words that a text in this state ends with, the longest, and the one given first; kNone without one.
   std::int32_t longest_word(std::int32_t state) const { return states_[index(state)].longest; }
   std::int32_t first_word(std::int32_t state) const { return states_[index(state)].first; }
 
-  // A text in UTF-8 goes on with `text`, of which as much has been read before as it shares with `seen`. Of the words
-  // that end in the rest, the one that begins first, and of those the shortest; `begin` counts characters from where
-  // `text` begins, and is negative before that.
+  // Reads the continuation `text` of a UTF-8 text in `state`. The part that it shares with `seen` was searched before,
+  // so only words that end after it count: the one that begins first, and of those the shortest. `begin` counts
+  // characters from the start of `text`; it is negative for a word that begins before.
   struct Found {
     std::int32_t state, word;
     std::int64_t begin;
   };
   Found find(std::int32_t state, std::string_view text, std::string_view seen) const;
 
-  // How many characters at the end of a text in this state may become a word; all of the longest word are one already.
+  // The number of characters at the end of a text in this state that may become a word. A complete longest word does
+  // not count as open.
   std::int64_t num_open(std::int32_t state) const;
 
   std::size_t num_states() const { return states_.size() - 1; }
   std::size_t memory_bytes() const;
 
  private:
-  // States are numbered breadth first, so that a state's children follow one another; those of the last one end at the
-  // sentinel's.
+  // States are numbered breadth first, so the children of a state are consecutive. A sentinel ends those of the last.
   struct State {
     std::uint32_t children;        // the first
     Symbol symbol;                 // that leads here
-    std::int32_t fallback = 0;     // the longest other end of the text that words begin with
+    std::int32_t fallback = 0;     // the state of the longest proper suffix that is a prefix of a word
     std::int32_t longest = kNone;  // word
     std::int32_t first = kNone;    // word
     std::uint32_t characters = 0;  // from the beginning of a word up to here, where symbols are bytes
@@ -60,7 +60,7 @@ class WordAutomaton {
 
   std::vector<State> states_;              // and a sentinel
   std::vector<std::uint32_t> characters_;  // of each word
-  std::uint32_t most_characters_ = 0;
+  std::uint32_t max_characters_ = 0;
 };
 
 }  // namespace weft

@@ -14,7 +14,8 @@ using Handle = void *;        // torch's AtenTensorHandle
 using List = void *;
 using Error = std::int32_t;
 
-constexpr std::uint64_t kBuiltFor = std::uint64_t{2} << 56 | std::uint64_t{11} << 48;  // the interface of torch 2.11
+constexpr std::uint64_t kBuiltFor = std::uint64_t{2} << 56 | std::uint64_t{11}
+                                                                 << 48;  // the stable interface of torch 2.11
 
 struct Torch {
   Error (*call)(const char *name, const char *overload, Value *stack, std::uint64_t built_for);
@@ -44,7 +45,7 @@ struct Torch {
   }
 
  private:
-  // That of a process that has loaded it already, privately as Python loads it; null where it has not.
+  // The library that the process has loaded already, with private symbols as Python loads it; null if it has not.
   static void *library() {
     static void *const loaded = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_NOW | RTLD_LOCAL);
     return loaded;
@@ -62,7 +63,7 @@ void must(Error error, const std::string &what) {
   throw std::runtime_error(what + ": " + (why ? why : "torch refused it"));
 }
 
-// A tensor over frozen memory, made outside any inference mode, so that any thread may write it.
+// A tensor over frozen memory, made outside inference mode, so that any thread may write it.
 class Tensor {
  public:
   explicit Tensor(const TorchTensor &of) {
@@ -78,7 +79,7 @@ class Tensor {
   }
 
   Handle handle() const { return handle_; }
-  Value as_argument() const {  // the call takes over what it is given
+  Value as_argument() const {  // the call takes ownership
     Handle again = nullptr;
     must(torch().again(handle_, &again), "a tensor of a graph");
     return reinterpret_cast<Value>(again);
@@ -90,7 +91,7 @@ class Tensor {
 
 struct Frozen {
   TorchArgument argument;
-  std::vector<Tensor> tensor;  // one, if the argument is one
+  std::vector<Tensor> tensor;  // one, if the argument is a tensor
   std::vector<Frozen> items;
 
   explicit Frozen(TorchArgument given) : argument(std::move(given)) {
@@ -126,7 +127,7 @@ struct Frozen {
   }
 };
 
-// to = from, whatever their shapes' strides and dtypes.
+// to = from, for any strides and dtypes.
 void copy(const Tensor &to, Handle from) {
   Handle source = nullptr;
   must(torch().again(from, &source), "a result");

@@ -2,7 +2,7 @@
 weft's native code: drivers, host tasks, the mask kernel, sampling, attention, guided state.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import enum
 from typing import Annotated, overload
 
@@ -710,55 +710,207 @@ class GuideClock:
     def problem(self) -> str | None:
         """What took how long, where it was more than the limit."""
 
+class OperationCounters:
+    """The cost of one operation since the state was made."""
+
+    @property
+    def calls(self) -> int: ...
+    @property
+    def fills(self) -> int:
+        """Mask rows that were filled."""
+
+    @property
+    def seconds(self) -> float:
+        """Of all calls together."""
+
+    @property
+    def max_seconds(self) -> float:
+        """Of the longest call."""
+
 class GuidedState:
+    """
+    Matchers and mask rows of S slots, with up to K drafts each, over V tokens; W = ceil(V / 32).
+
+    csrc/guided/state.h has its theory of operation.
+    """
+
     def __init__(
         self,
+        *,
         num_slots: int,
         max_drafts: int,
         vocab_size: int,
         end_tokens: Sequence[int],
-        drafts: int,
-        verified: int,
-        masks: int,
-        token_mask: int,
-        temperatures: int,
+        drafts: Annotated[
+            NDArray[numpy.int64], dict(shape=(None, None), order="C", device="cpu", writable=False)
+        ],
+        verified: Annotated[
+            NDArray[numpy.int64], dict(shape=(None, None), order="C", device="cpu", writable=False)
+        ],
+        masks: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu")],
+        token_mask: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu")],
+        temperatures: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu")],
         workers: int = 0,
         mask_time_limit_s: float = 0.0,
         max_pending: int = 64,
-    ) -> None: ...
-    def push(self, slots: Sequence[int], attach: dict, epoch: int = 0) -> int: ...
-    def fetch(self, owes_commit: bool = False) -> None: ...
-    def commit_owed(self, epoch: int) -> None: ...
-    def forget_owed(self, epoch: int) -> None: ...
-    def extend(self, draft: int) -> None: ...
-    def extend_through(self, count: int) -> None: ...
-    def commit(self) -> None: ...
-    def release(self, slot: int) -> None: ...
-    def vacate(self, slots: Sequence[int]) -> None: ...
-    def task(self, operation: str, argument: int = 0) -> tuple: ...
-    def status(self, slot: int) -> tuple[str, str]: ...
-    def committed(self, slot: int) -> int: ...
-    def extended(self, slot: int) -> int: ...
-    def is_terminated(self, slot: int) -> bool: ...
-    def is_guided(self, slot: int) -> bool: ...
+    ) -> None:
+        """
+        Over host arrays, which the state keeps alive. It reads `drafts` int64 [K, S+1] (-1: no draft) and
+        `verified` int64 [S+1, K+2] (the number of accepted drafts, then the tokens of positions 0..K). It
+        writes `masks` int32 [(S+1)*(K+1), W], `token_mask` int32 [(S+1)*(K+1)] (0: the row's mask is not
+        applied) and `temperatures` float32 [(S+1)*(K+1)] (what the matcher asks for; negative: nothing). Row
+        slot*(K+1) + j is for the token after the committed text and j drafts.
+
+        `end_tokens` are allowed where nothing else is. `workers` native threads help with a phase that turns
+        out long. A matcher that takes longer than `mask_time_limit_s` (0: no limit) from one commit to the next
+        fails its slot: processor time counts, and of waiting the part over 2 s. At most `max_pending` snapshots
+        wait for a fetch.
+        """
+
+    def push(
+        self, slots: Sequence[int], attach: Mapping[int, Matcher | None] | None = None, *, epoch: int = 0
+    ) -> int:
+        """
+        Leave the snapshot of the next iteration, before its launch. Returns its epoch.
+
+        The iteration works on `slots`; the padding slot S may appear any number of times. `attach` gives slots
+        a matcher or, with None, takes it away; both reset the slot. A matcher has at most one slot, and belongs
+        to it until an iteration without it is done. It leaves with the committed text, so it can be attached
+        again. `epoch` numbers the iteration (default: one more than the last). Raises `ValueError` for slots,
+        matchers and epochs that don't fit, and `GraphError` when `max_pending` iterations were pushed and not
+        launched.
+        """
+
+    def fetch(self, owes_commit: bool = False) -> None:
+        """
+        Take the oldest snapshot, and fill row 0 of the slots that it attaches. Without a snapshot, or with
+        that of another iteration, the slots fail. Commits first what the iteration before owes. With
+        `owes_commit` this iteration has no `commit`.
+        """
+
+    def commit_owed(self, epoch: int) -> None:
+        """
+        After iteration `epoch` is done: commit what it owes, unless a `fetch` has. On any thread.
+        """
+
+    def forget_owed(self, epoch: int) -> None:
+        """
+        After iteration `epoch` failed, with nothing of it in flight: never commit what it owes.
+        """
+
+    def extend(self, draft: int) -> None:
+        """
+        Take draft `draft` (1..K) of each guided slot that took the drafts before it, and fill row `draft`.
+        """
+
+    def extend_through(self, count: int) -> None:
+        """
+        `extend(1)` to `extend(count)` at once. A draft that was taken and has not changed costs nothing.
+        """
+
+    def commit(self) -> None:
+        """
+        Take back the drafts that were not accepted, take the token after them, fill row 0.
+        """
+
+    def release(self, slot: int) -> None:
+        """
+        Take the slot back to its committed text; its matcher stays. With nothing in flight.
+        """
+
+    def vacate(self, slots: Sequence[int]) -> None:
+        """
+        Drop the slots' matchers at once, ahead of the push that takes them away. With nothing in flight.
+        """
+
+    def task_address(self, operation: str, argument: int = 0) -> tuple[str, int, int]:
+        """
+        Name, function and data of an operation as a host task; valid while the state lives.
+        """
+
+    def status(self, slot: int) -> tuple[str, str]:
+        """
+        Code and one-line message of the failure that ended the slot's grammar; ("", "") while all is well.
+
+        Codes: "refused" (a committed token is not in the grammar), "dead_end" (no token may follow),
+        "matcher" (it failed), "time_limit" (it took too long), "epoch" (snapshots and iterations out of
+        step), "verified" (the verified tokens contradict the drafts), "edited" (the matcher asks for an
+        edit of the text: `edit`).
+        """
+
+    def committed(self, slot: int) -> int:
+        """
+        Tokens that the slot's matcher took for good since it was attached; tokens after an end token do not count.
+        """
+
+    def extended(self, slot: int) -> int:
+        """Drafts that the slot's matcher has taken beyond the committed text."""
+
+    def is_terminated(self, slot: int) -> bool:
+        """Whether an end token was committed."""
+
+    def is_guided(self, slot: int) -> bool:
+        """Whether the slot has a matcher."""
+
     def edit(self, slot: int) -> tuple[int, int, list[int]] | None:
         """
         The edit of a slot whose status is "edited": after `committed` tokens, drop the last `drop`, then append these.
         """
 
     @property
-    def num_failed(self) -> int: ...
+    def num_slots(self) -> int:
+        """S"""
+
     @property
-    def num_pending(self) -> int: ...
+    def max_drafts(self) -> int:
+        """K"""
+
     @property
-    def epoch(self) -> int: ...
+    def vocab_size(self) -> int:
+        """V"""
+
     @property
-    def pushed_epoch(self) -> int: ...
-    def record(self, num_bytes: int) -> None: ...
-    def recorded(self) -> bytes: ...
+    def num_words(self) -> int:
+        """W"""
+
     @property
-    def seconds(self) -> float: ...
-    def counters(self, operation: str) -> tuple: ...
+    def num_failed(self) -> int:
+        """Slots that have a status; cheap to read every iteration."""
+
+    @property
+    def num_pending(self) -> int:
+        """Snapshots that were pushed and not fetched."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the last snapshot that was fetched."""
+
+    @property
+    def pushed_epoch(self) -> int:
+        """The epoch of the last snapshot that was pushed."""
+
+    def record(self, max_bytes: int) -> None:
+        """
+        Keep records of the last operations in `max_bytes` of memory (0: none) for `weft.guided.flight`, and
+        drop those there are. With nothing in flight. Raises `ValueError` for less than the longest record of an
+        operation.
+
+        While it records, the thread that fills a mask row hashes it (some 16 bytes a cycle).
+        """
+
+    def recorded(self) -> bytes:
+        """
+        The records, oldest first, for `weft.guided.flight.operations`. At any time, on any thread.
+        """
+
+    @property
+    def seconds(self) -> float:
+        """Time of all operations so far, on any thread."""
+
+    def counters(self, operation: str) -> OperationCounters:
+        """
+        The cost so far of "fetch", "extend" (an "extend_through" counts as one call of it) or "commit".
+        """
 
 class NgramSettings:
     def __init__(self, min_length: int, max_length: int, candidates: int) -> None: ...
@@ -770,14 +922,27 @@ class Proposals:
     def __init__(
         self,
         state: GuidedState,
-        verified: int,
-        proposed: int,
+        *,
+        verified: Annotated[
+            NDArray[numpy.int64], dict(shape=(None, None), order="C", device="cpu", writable=False)
+        ],
+        proposed: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order="C", device="cpu")],
         given: bool,
         forced: bool,
         ngram: NgramSettings | None,
         lookahead: LookaheadSettings | None,
-        window: int,
-    ) -> None: ...
+        window: Annotated[
+            NDArray[numpy.int64], dict(shape=(None, None), order="C", device="cpu", writable=False)
+        ]
+        | None,
+    ) -> None:
+        """
+        Over a state and host arrays, which it keeps alive. It reads `verified` int64 [S+1, K+2], the state's,
+        and `window` int64 [S+1, W+1] for lookahead (the tokens that the iteration found after those of each
+        slot's window, then the position of its last token). It writes `proposed` int64 [K, S+1], -1 for no
+        draft.
+        """
+
     def open(
         self,
         slot: int,
@@ -790,7 +955,11 @@ class Proposals:
     ) -> None: ...
     def set_guided(self, guided: bool) -> None: ...
     def run(self, num_drafts: int) -> None: ...
-    def task(self, num_drafts: int) -> tuple: ...
+    def task_address(self, num_drafts: int) -> tuple[str, int, int]:
+        """
+        Name, function and data of `run` as a host task; valid while the proposals live.
+        """
+
     def origins(self, slot: int, first: int, count: int) -> list[int]: ...
     def counters(self) -> tuple: ...
 
@@ -851,7 +1020,7 @@ def aici_bind_wasmtime(library_path: str) -> str:
 
 def aici_compile(module: bytes) -> bytes:
     """
-    Compile a module in this process: what Program loads. Never load what another user could have written.
+    Compile a module in this process for AiciProgram. Never load an artefact that another user could have made.
     """
 
 def aici_table_change(body: bytes) -> str:

@@ -24,7 +24,7 @@ from weft.core.beam_params import BeamParams
 from weft.core.logits_processors import LogitsProcessor, ProcessorRows
 from weft.core.request import Gather
 from weft.guided import CapturableGuidedDecoder, GuidedDecoder, GuidedRequest
-from weft.guided.lane import GrammarLane
+from weft.guided.grammar_stream import GrammarStream
 from weft.guided.state import GuidedShape
 from weft.runtime import CpuRuntime, cpu
 from weft.runtime.current import CPU, context
@@ -196,9 +196,9 @@ def test_decoders_for_other_engines_publish_theirs(runtime: MetaRuntime) -> None
     decoder = GuidedDecoder(runtime, 2, 1, 300, [1], stream=stream)
     runtime.fills.check()
     del decoder
-    lane = GrammarLane(runtime, GuidedShape(2, 1, 300, [1]))
+    grammar = GrammarStream(runtime, GuidedShape(2, 1, 300, [1]))
     runtime.fills.check()
-    lane.close()
+    grammar.close()
     captured = CapturableGuidedDecoder(runtime, stream, 2, 1, 300, [1], batch_size=2)
     runtime.fills.check()
     captured.add_batch([GuidedRequest(0, is_new=True)])

@@ -31,8 +31,8 @@ def test_every_launched_function_keeps_the_rule(max_drafts: int, monkeypatch: py
     if max_drafts:
         expected |= {"_write_draft", "_clear_drafts"}
     assert expected <= set(found)
-    lane = loop.decoder.lane
-    host = [value for key, value in vars(lane.state).items() if key.endswith("_host") and value.numel()]
+    grammar = loop.decoder.grammar
+    host = [value for key, value in vars(grammar.state).items() if key.endswith("_host") and value.numel()]
     assert len(host) == (5 if max_drafts else 4)
     for name in expected:
         fn, args = found[name]

@@ -37,7 +37,7 @@ def test_each_of_several_drafters_is_named() -> None:
     with LLM(speculation=speculation) as llm:
         free = llm.generate(PROMPT, guide=guide)
         expected = llm.generate(PROMPT, guide=guide, given=free.token_ids)
-        proposals = llm.engine.lane.proposals
+        proposals = llm.engine.grammar.proposals
         assert proposals is not None
         proposed = proposals.counters().tokens
     assert free.token_ids == expected.token_ids

@@ -37,7 +37,7 @@ FIRST: dict[str, list[Run]] = {
     "engine/output/processor.py": FAULTS,
     "engine/device/tensors.py": FAULTS,
     "guided/state.py": [recording],
-    "guided/lane.py": [captured_loop, split, given_split],
+    "guided/grammar_stream.py": [captured_loop, split, given_split],
 }
 """What is likely to notice a call of a file; all the others are asked after it."""
 

@@ -230,7 +230,7 @@ def ended() -> Iterator[Any]:
         llm.engine.runner.stream.launch(seen.append, 1)
         vacate(llm)
         yield seen[:]
-        llm.engine.lane.stream.hostfunc(seen.append, 2)
+        llm.engine.grammar.stream.hostfunc(seen.append, 2)
         vacate(llm)
         yield seen[:]
         llm.engine.runner.stream.launch(seen.append, 3)

@@ -19,7 +19,7 @@ from weft.errors import RequestError
 from weft.grammar import Guide
 from weft.guided import CapturableGuidedDecoder, GuidedDecoder, GuidedRequest
 from weft.guided.flight import operations
-from weft.guided.lane import GrammarLane
+from weft.guided.grammar_stream import GrammarStream
 from weft.guided.state import GuidedShape, GuidedState
 from weft.runtime import CpuRuntime, cpu
 from weft.runtime.buffers import DEPTH, PinnedRing
@@ -124,8 +124,8 @@ def publishing() -> Iterator[Any]:
             told.append("published")
 
     runtime = Told()
-    GrammarLane(runtime, GuidedShape(1, 1, VOCAB, [END]))
-    yield "lane", len(told)
+    GrammarStream(runtime, GuidedShape(1, 1, VOCAB, [END]))
+    yield "grammar", len(told)
     GuidedDecoder(runtime, 1, 1, VOCAB, [END])
     yield "decoder", len(told)
     CapturableGuidedDecoder(runtime, runtime.stream(), 1, 1, VOCAB, [END], batch_size=1)
@@ -159,13 +159,13 @@ def decoders() -> Iterator[Any]:
 
 
 def closing() -> Iterator[Any]:
-    """A lane that is closed has no work left."""
+    """A grammar stream that is closed has no work left."""
     for _ in ahead():
         runtime = CpuRuntime()
         seen: list[int] = []
-        lane = GrammarLane(runtime, GuidedShape(1, 1, VOCAB, [END]))
-        lane.stream.hostfunc(seen.append, 1)
-        lane.close()
+        grammar = GrammarStream(runtime, GuidedShape(1, 1, VOCAB, [END]))
+        grammar.stream.hostfunc(seen.append, 1)
+        grammar.close()
         yield seen
 
 

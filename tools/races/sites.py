@@ -2,7 +2,7 @@
 unasked.
 
 A call is one by its name: those of `BASE`, and those of functions that do nothing but make such calls, such as
-`GrammarLane.join`.
+`GrammarStream.join`.
 """
 
 from __future__ import annotations

@@ -179,4 +179,4 @@ def ratio(turns: abc.Sequence[abc.Sequence[float]], one: int, other: int) -> flo
 
 def grammar_seconds(engine: Engine) -> float:
     """What the grammar's operations have taken so far."""
-    return sum(engine.lane.state.counters(operation).seconds for operation in OPERATIONS)
+    return sum(engine.grammar.state.counters(operation).seconds for operation in OPERATIONS)

@@ -1,4 +1,5 @@
-// The CPU driver's calls, under the lock; `driver/cpu/cpu.cpp` puts them in the table. Internal to this folder.
+// The CPU driver's calls, to be made under its lock; `driver/cpu/cpu.cpp` puts them in the table. Internal to this
+// folder.
 #pragma once
 
 #include <algorithm>
@@ -9,11 +10,12 @@ namespace weft::cpu {
 
 using cu::CUresult;
 
-// Handle to stream; 0 and 1 are the default stream's. CUDA_ERROR_STREAM_CAPTURE_IMPLICIT where the default stream would
-// wait for a capture, which is invalidated if the call `uses` the stream.
+// The stream of a handle; 0 and 1 are the default stream's. CUDA_ERROR_STREAM_CAPTURE_IMPLICIT if the default stream
+// would wait for a stream in capture; that capture is invalidated if the call `uses` the stream.
 CUresult find_stream(State &s, cu::CUstream handle, std::shared_ptr<Stream> &stream, bool uses = true);
 
-// Capture rules. `unsafe_call`: what this thread may not do while it, or any thread in global mode, captures.
+// Capture rules. `unsafe_call` refuses calls that this thread may not make while it, or any thread in global mode,
+// captures.
 CUresult unsafe_call(State &s);
 CUresult default_stream_in_capture(State &s, bool invalidate);
 CUresult refuse_in_capture(Stream &stream, CUresult code);  // invalidates the stream's capture
@@ -67,11 +69,11 @@ CUresult user_object_release(State &s, Lock &, cu::CUuserObject object, unsigned
 CUresult graph_retain_user_object(State &s, Lock &, cu::CUgraph graph, cu::CUuserObject object, unsigned count,
                                   unsigned flags);
 
-// Handle to object; null where the handle is not (or no longer) one.
+// The object of a handle; null if the handle is not valid, or no longer.
 template <class T>
 std::shared_ptr<T> find(const Registry<T> &registry, T *handle) {
-  auto found = registry.find(handle);
-  return found == registry.end() ? nullptr : found->second;
+  auto entry = registry.find(handle);
+  return entry == registry.end() ? nullptr : entry->second;
 }
 
 }  // namespace weft::cpu

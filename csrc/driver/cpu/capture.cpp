@@ -1,4 +1,4 @@
-// Stream capture: what it records, what it refuses, and what invalidates it.
+// Stream capture: recording, refused calls, and invalidation.
 #include <algorithm>
 
 #include "driver/cpu/calls.h"
@@ -20,7 +20,7 @@ void join(Capture &capture, const std::shared_ptr<Capture> &shared, Stream &stre
   capture.streams.push_back(&stream);
 }
 
-// Whether every captured node comes before what the origin stream would wait for.
+// Whether the origin stream's dependencies follow every captured node, as the end of a capture requires.
 bool all_joined(const Capture &capture) {
   std::vector<char> reached(capture.graph->nodes.size(), 0);
   std::vector<CUgraphNode> todo = capture.origin->dependencies;
@@ -34,7 +34,7 @@ bool all_joined(const Capture &capture) {
   return std::find(reached.begin(), reached.end(), 0) == reached.end();
 }
 
-// Takes every stream out of the capture.
+// Removes every stream from the capture.
 void leave(State &s, const std::shared_ptr<Capture> &capture) {
   capture->active = false;
   for (Stream *stream : capture->streams) {

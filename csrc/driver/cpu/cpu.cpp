@@ -1,4 +1,4 @@
-// The CPU driver's table: every call takes the one lock, and is refused inside a callback.
+// The CPU driver's table. Every call takes the driver's only lock, and is refused inside a callback.
 #include <sched.h>
 
 #include "driver/cpu/calls.h"
@@ -22,7 +22,7 @@ struct Guarded<function> {
     Lock lock(s.mutex);
     try {
       return function(s, lock, args...);
-    } catch (const std::exception &) {  // no memory, or no thread could be started
+    } catch (const std::exception &) {  // out of memory, or of threads
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
@@ -32,7 +32,7 @@ CUresult init(unsigned flags) { return flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_IN
 
 CUresult driver_version(int *version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
-  *version = 13000;  // whose rules these are
+  *version = 13000;  // the CUDA version whose rules this driver follows
   return CUDA_SUCCESS;
 }
 

@@ -38,22 +38,22 @@ void finish_launch(State &s, GraphExec &exec) {
   finish_head(s, stream);
 }
 
-// A node goes on in the lane of a predecessor that no other node went on in, else in a new one.
+// A node runs in the lane (thread) of a predecessor whose lane no other successor took, else in a new lane.
 void assign_lanes(GraphExec &exec, const Graph &graph) {
   std::vector<char> continued(graph.nodes.size(), 0);
   bool first = true;
   exec.lane_count = 1;
   for (const auto &node : graph.nodes) {
     Runnable &clone = exec.nodes[node->index];
-    bool found = false;
+    bool has_lane = false;
     for (CUgraphNode before : node->dependencies) {
       if (continued[before->index]) continue;
       continued[before->index] = 1;
       clone.lane = exec.nodes[before->index].lane;
-      found = true;
+      has_lane = true;
       break;
     }
-    if (!found) clone.lane = first ? 0 : exec.lane_count++;
+    if (!has_lane) clone.lane = first ? 0 : exec.lane_count++;
     first = false;
   }
 }
@@ -90,7 +90,7 @@ void finish_graph_node(State &s, Runnable &node) {
   for (unsigned i = 0; i < node.successors; ++i) {
     Runnable &next = exec.nodes[successor[i]];
     if (--next.pending > 0) continue;
-    next.pending = next.predecessors;  // ready for the next launch
+    next.pending = next.predecessors;  // reset for the next launch
     dispatch(s, &next);
   }
   if (--exec.remaining == 0) finish_launch(s, exec);
@@ -99,7 +99,7 @@ void finish_graph_node(State &s, Runnable &node) {
 CUresult graph_instantiate(State &s, Lock &, CUgraphExec *out, CUgraph handle, unsigned long long flags) {
   const std::shared_ptr<Graph> graph = find(s.graphs, handle);
   if (!graph) return CUDA_ERROR_INVALID_HANDLE;
-  // Flag 1 frees what allocation nodes left; there are none here.
+  // Flag 1 frees the memory of allocation nodes, which this driver does not have.
   if (!out || graph->capturing || flags > 1) return CUDA_ERROR_INVALID_VALUE;
   auto exec = std::make_shared<GraphExec>();
   exec->nodes.resize(graph->nodes.size());

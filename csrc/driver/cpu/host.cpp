@@ -1,5 +1,5 @@
-// Threads of the CPU driver: running one node, the internal thread for host functions and destructors, the lanes of the
-// threads schedule, and what was measured while nodes ran.
+// Threads of the CPU driver: how a node runs, the internal thread for host functions and destructors, the lanes
+// (threads) of the schedule kThreads, and the measured costs of nodes.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -11,7 +11,8 @@ namespace weft::cpu {
 namespace {
 
 constexpr float kSmoothing = 0.2f;
-constexpr float kTolerated = 50e3f;  // ns that a host node may take longer on the worker, beside four times its cost
+constexpr float kTolerated =
+    50e3f;  // ns by which a host node may be slower on the worker, on top of four times its cost
 
 thread_local bool t_in_callback = false;
 
@@ -38,7 +39,7 @@ void invoke(const Work &work, bool blocks) {
 
 void smooth(float &mean, float value) { mean = mean > 0 ? mean + kSmoothing * (value - mean) : value; }
 
-// Eager host functions have no node that lasts; their cost is remembered by function and argument.
+// Eager host functions have no lasting node, so their cost is kept by function and argument.
 struct Cost {
   cu::CUhostFn fn;
   void *data;
@@ -61,7 +62,7 @@ void record_cost(Runnable &node, float ns, bool on_worker) {
     if (ns < player) smooth(player, ns);
   } else {
     smooth(player, ns);
-    worker *= 0.98f;  // so that a bad experience with the worker is forgotten
+    worker *= 0.98f;  // decays, so that one slow run on the worker does not count for ever
   }
 }
 
@@ -71,11 +72,11 @@ std::pair<float, float> costs(const Runnable &node) {
   return {cost.player_ns, cost.worker_ns};
 }
 
-// What waking a thread costs on this machine now; a host node that costs less runs where it is.
+// The current cost of waking a thread on this machine. A cheaper host node runs on the calling thread.
 float hand_over_ns(const State &s) { return s.least_wake_ns > 0 ? std::max(s.least_wake_ns, s.wake_ns) : 0; }
 
-// Whether the device has work for longer than a hand-over takes: this node, and those of its graph that then follow by
-// themselves. What was never measured counts as long.
+// Whether the device has work for longer than handing a host node over takes: this node and the nodes of its graph that
+// follow without the host. A node that was never measured counts as long.
 bool keeps_busy(const State &s, const Runnable *node) {
   float total = 0;
   for (int steps = 0; node && steps < 64; ++steps) {
@@ -94,7 +95,7 @@ bool keeps_busy(const State &s, const Runnable *node) {
 
 Runnable *take_for_worker(State &s) {
   if (!s.worker_called) return nullptr;
-  // Only beside a device node, or while the player itself waits for this thread.
+  // Only concurrently with a device node, or while the player itself waits for this thread.
   const bool beside = s.player ? s.running_device || s.ready[kDevice].head : s.waiters > 0;
   if (!beside) return nullptr;
   const Runnable *host = s.host_running ? nullptr : s.ready[kHost].head;
@@ -159,7 +160,8 @@ void run_node(State &s, Lock &lock, Runnable *node, bool on_worker) {
   const bool timed = traced || measured;
   if (host) s.host_running = true;
   if (device) s.running_device = node;
-  const bool blocks = s.schedule == Schedule::kThreads;  // else it was ready, and nobody else plays
+  const bool blocks =
+      s.schedule == Schedule::kThreads;  // in other schedules the node was ready, and no other thread plays
   lock.unlock();
   const std::int64_t begin = timed ? now_ns() : 0;
   invoke(node->work, blocks);
@@ -201,7 +203,7 @@ void offer_to_worker(State &s) {
   if (!host || s.schedule != Schedule::kInline || s.worker_called || s.host_running || !s.player) return;
   if (!worth_handing_over(s, *host)) {
     if (costs(*host).first >= s.least_wake_ns)
-      s.wake_ns *= 0.98f;  // so that a slow wake on a busy machine is forgotten
+      s.wake_ns *= 0.98f;  // decays, so that one slow wake on a busy machine does not count for ever
     return;
   }
   const Runnable *device = s.running_device ? s.running_device : s.ready[kDevice].head;
@@ -217,7 +219,7 @@ Lane *acquire_lane(State &s) noexcept {
     s.free_lanes.pop_back();
     return lane;
   }
-  Lane *lane = new Lane;  // lives as long as its thread: for ever
+  Lane *lane = new Lane;  // never freed, like its thread
   std::thread(lane_thread, std::ref(s), std::ref(*lane)).detach();
   return lane;
 }

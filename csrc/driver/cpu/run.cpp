@@ -1,9 +1,9 @@
-// Which thread runs what, and when: streams advance, and the three schedules take nodes from the ready lists.
+// The schedules: streams advance, and threads take nodes from the ready lists.
 #include "driver/cpu/state.h"
 
 namespace weft::cpu {
 
-// An enqueuing thread runs what is ready when this many operations are queued, as CUDA blocks at a full queue.
+// With this many operations queued, an enqueuing thread runs the ready ones, as CUDA blocks when its queue is full.
 constexpr std::size_t kQueueLimit = 1024;
 
 void List::push(Runnable *node) {
@@ -45,7 +45,7 @@ std::uint64_t draw(State &s) {  // splitmix64: the same numbers everywhere
   return x ^ (x >> 31);
 }
 
-// How many nodes the device gets done while the host makes one call: often none, at times all.
+// The number of nodes that the device completes during one call of the host: often none, at times all.
 std::size_t draw_steps(State &s) {
   const std::uint64_t x = draw(s);
   if (x % 4 != 0) return 0;
@@ -123,7 +123,7 @@ Runnable *pick_in_order(State &s) {
   offer_to_worker(s);
   const Runnable *device = s.ready[kDevice].head, *copy = s.ready[kCopy].head;
   const Runnable *host = s.host_running ? nullptr : s.ready[kHost].head;
-  // A costly host node is left to the worker, or until device work turns up that is worth running beside it.
+  // A costly host node is left to the worker, or waits for device work that is worth running at the same time.
   if (host && (device || copy) && (s.worker_called ? worker_may_run(*host) : worth_handing_over(s, *host)))
     host = nullptr;
   List *first = nullptr;
@@ -149,7 +149,7 @@ Runnable *pick_at_random(State &s) {
   return nullptr;
 }
 
-// The oldest or the newest of the streams that can go on, so that what a missing wait lets run early does run early.
+// The oldest or the newest stream that can advance. So work that a missing wait allows to run early does run early.
 Runnable *pick_one_sided(State &s) {
   if (s.changes_sides && draw(s) % 16 == 0) s.newest_first = !s.newest_first;
   List *of = nullptr;
@@ -178,7 +178,7 @@ Runnable *pick(State &s) {
   }
 }
 
-// Plays the device until `done` or until nothing is ready; no other thread does at that time.
+// Plays the device until `done` or until no work is ready. One thread at a time does.
 template <class Done>
 void play(State &s, Lock &lock, Done done) {
   s.player = true;
@@ -223,10 +223,10 @@ void play_some(State &s, Lock &lock) {
 
 }  // namespace
 
-// The default stream waits for all blocking streams, and they wait for it.
+// The legacy default stream waits for all blocking streams, and they wait for it.
 void order_with_default_stream(State &s, Stream &stream) {
   if (&stream == s.legacy.get()) {
-    const auto living = s.living;  // a stream may leave while others advance
+    const auto living = s.living;  // a copy: a stream may be removed while others advance
     for (const auto &other : living) {
       if (other.get() != &stream && !other->non_blocking && !other->queue.empty()) push_wait(s, stream, other);
     }
@@ -261,7 +261,8 @@ void dispatch(State &s, Runnable *node) {
 
 void finish_head(State &s, Stream &stream) {
   const std::shared_ptr<Stream> keep = stream.shared_from_this();
-  const Op op = std::move(stream.queue.front());  // what it holds goes when all is in order again
+  const Op op =
+      std::move(stream.queue.front());  // destroyed at the end of the scope, when the state is consistent again
   stream.queue.pop_front();
   stream.started = false;
   ++stream.completed;
@@ -330,7 +331,7 @@ void wait_for_all(State &s, Lock &lock) {
 
 void poke(State &s, Lock &lock, const std::shared_ptr<Stream> &stream, std::uint64_t point) {
   if (s.schedule == Schedule::kRandom) return play_some(s, lock);
-  std::size_t steps = s.schedule == Schedule::kAhead ? 1 : ~std::size_t(0);  // a caller that polls gets on
+  std::size_t steps = s.schedule == Schedule::kAhead ? 1 : ~std::size_t(0);  // a polling caller sees progress
   play_if_free(s, lock, [&stream, &steps, point] { return stream->completed >= point || steps-- == 0; });
 }
 

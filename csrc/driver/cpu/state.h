@@ -1,11 +1,11 @@
 // The CPU driver's objects and its one lock. Internal to this folder.
 //
-// A stream is a queue of operations. Its first operation is started when the one before it is done: a node goes to the
-// ready lists, a wait looks at its target, a graph launch sends the graph's first nodes to the ready lists. Which
-// thread takes nodes from the ready lists is the schedule's business (driver/cpu/run.cpp). A point in a stream is its
-// number of operations so far, so an event is a stream and a count.
+// A stream is a queue of operations. An operation starts when the one before it is done: a node goes to the ready
+// lists, a wait checks its target, a graph launch sends the graph's first nodes to the ready lists. The schedule
+// decides which thread takes nodes from the ready lists (driver/cpu/run.cpp). A point in a stream is a count of its
+// operations, so an event is a stream and a count.
 //
-// Everything here is guarded by State::mutex, which is never held while a callback runs.
+// State::mutex guards everything here. It is never held while a callback runs.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,7 @@ using GraphNode = cu::CUgraphNode_st;
 using GraphExec = cu::CUgraphExec_st;
 using UserObject = cu::CUuserObject_st;
 
-// What a node does.
+// The work of a node.
 struct Work {
   cu::CUgraphNodeType kind = cu::CU_GRAPH_NODE_TYPE_EMPTY;
   const char *label = "";           // interned
@@ -47,7 +47,7 @@ struct Work {
   cu::cuuint32_t value = 0;
 };
 
-// A node that can be run: the head of a stream (`stream`), or a node of a graph being launched (`exec`).
+// A node to run: the head of a stream (`stream`), or a node of a graph being launched (`exec`).
 struct Runnable {
   Work work;
   Stream *stream = nullptr;
@@ -57,7 +57,7 @@ struct Runnable {
   int predecessors = 0, pending = 0;             // in a graph
   unsigned first_successor = 0, successors = 0;  // in GraphExec::successors
   unsigned lane = 0;                             // in a graph, schedule kThreads
-  float player_ns = 0, worker_ns = 0;            // mean cost where it ran; 0: never did
+  float player_ns = 0, worker_ns = 0;            // mean cost on each thread; 0: it never ran there
 };
 
 struct List {
@@ -68,7 +68,8 @@ struct List {
   Runnable *take(std::size_t index);
 };
 
-// Schedule kThreads: the thread of a stream, or of a branch of a graph. It is never freed, but used again.
+// In the schedule kThreads a lane is a thread that runs a stream or one branch of a graph. Lanes are never freed, but
+// reused.
 struct Lane {
   List ready;
   std::condition_variable wake;
@@ -169,7 +170,7 @@ struct Destructor {
 // Leaked on purpose, so that callbacks and threads outlive static destruction.
 struct State {
   std::mutex mutex;
-  std::condition_variable progress;  // an operation is done, or the player's place is free
+  std::condition_variable progress;  // signalled when an operation is done or the player stops
   int waiters = 0;
 
   Registry<Stream> streams;
@@ -178,20 +179,20 @@ struct State {
   Registry<GraphExec> execs;
   std::unordered_set<GraphNode *> nodes;
   std::unordered_map<UserObject *, std::unique_ptr<UserObject>> objects;
-  std::shared_ptr<Stream> legacy;                  // the default stream
-  std::vector<std::shared_ptr<Stream>> living;     // with the default one and those destroyed with work pending
+  std::shared_ptr<Stream> legacy;               // the default stream
+  std::vector<std::shared_ptr<Stream>> living;  // includes the default stream, and destroyed streams with pending work
   std::vector<std::shared_ptr<Capture>> captures;  // active ones
   std::uint64_t stream_numbers = 0, capture_ids = 0;
   std::unordered_set<std::string> labels;
 
   Schedule schedule = Schedule::kInline;
-  int processors;  // that this process may use; one has none to hand host nodes over to
+  int processors;  // available to this process; with one, host nodes are not handed over
   std::uint64_t random = 0;
   bool newest_first = false, changes_sides = false;  // schedule kAhead
   std::size_t outstanding = 0;                       // operations in all queues
   std::vector<std::shared_ptr<Stream>> to_advance;
   List ready[kClasses];
-  List value_waits;  // nodes that wait for a word which is not there yet (all schedules but kThreads)
+  List value_waits;  // nodes that wait for a word to be written (all schedules but kThreads)
   std::uint64_t tickets = 0;
   bool player = false;                       // a thread plays the device (all schedules but kThreads)
   const Runnable *running_device = nullptr;  // where a player plays
@@ -199,8 +200,8 @@ struct State {
   bool completed_some = false;  // since the last notification
 
   bool host_thread_started = false, worker_called = false, destructor_running = false;
-  float least_wake_ns = 50e3f;  // 0 (in tests): whatever can be handed over is
-  float wake_ns = 0;            // what waking a thread took, on average
+  float least_wake_ns = 50e3f;  // 0 (in tests): every host node that can be handed over is
+  float wake_ns = 0;            // mean time to wake a thread
   std::int64_t worker_called_ns = 0, worker_done_ns = 0;
   std::condition_variable host_wake;
   std::deque<Destructor> destructors;
@@ -218,9 +219,9 @@ bool in_callback();
 const char *take_label();
 
 // Streams advance (driver/cpu/run.cpp).
-void dispatch(State &s, Runnable *node);     // to the ready lists
-void finish_head(State &s, Stream &stream);  // the first operation is done
-void settle(State &s);                       // starts what can start
+void dispatch(State &s, Runnable *node);     // puts the node on the ready lists
+void finish_head(State &s, Stream &stream);  // removes the first operation, which is done
+void settle(State &s);                       // starts the operations that can start
 void complete(State &s, Runnable *node);     // after a node ran
 void notify(State &s);                       // wakes waiting threads
 bool can_pick(const State &s);
@@ -237,15 +238,15 @@ void run_node(State &s, Lock &lock, Runnable *node, bool on_worker);
 bool start_host_thread(State &s);  // false where no thread can be started
 bool worker_may_run(const Runnable &node);
 bool worth_handing_over(const State &s, const Runnable &node);
-void observe_wake(State &s, std::int64_t called_ns);  // a thread that was called then is awake
-void offer_to_worker(State &s);  // wakes the worker for a costly host node, if there is device work to do beside it
+void observe_wake(State &s, std::int64_t called_ns);  // a thread that was woken at that time runs now
+void offer_to_worker(State &s);  // wakes the worker for a costly host node, if there is device work for the same time
 Lane *acquire_lane(State &s) noexcept;
 
 // Memory operations (driver/cpu/values.cpp).
 void apply_value(const Work &work, bool blocks);  // writes; or waits, if it `blocks`
-bool hold_for_value(State &s, Runnable *node);  // whether the node waits for a word that is not there: then it is kept
-void release_values(State &s);                  // what was kept and need not wait any more becomes ready
-void await_progress(State &s, Lock &lock);      // looks at the words now and then
+bool hold_for_value(State &s, Runnable *node);    // whether the node must wait for its word; it is kept then
+void release_values(State &s);                    // makes kept nodes ready whose words were written
+void await_progress(State &s, Lock &lock);        // waits, and checks the words from time to time
 
 // Graphs (driver/cpu/graph.cpp).
 void start_launch(State &s, Stream &stream);

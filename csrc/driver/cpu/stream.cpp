@@ -1,4 +1,4 @@
-// Streams, events, and what is launched on them.
+// Streams, events, and launches.
 #include "driver/cpu/calls.h"
 
 namespace weft::cpu {
@@ -7,8 +7,8 @@ using namespace cu;
 
 namespace {
 
-// Whether the event's status may be asked for here; its point in a stream, or no stream if there is nothing to wait
-// for.
+// Checks that the event may be queried or waited for here. Gives its point in a stream, or no stream if there is
+// nothing to wait for.
 CUresult event_point(State &s, CUevent handle, std::shared_ptr<Stream> &stream, std::uint64_t &point) {
   const std::shared_ptr<Event> event = find(s.events, handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
@@ -54,7 +54,7 @@ CUresult stream_create(State &s, Lock &, CUstream *out, unsigned flags) {
   return CUDA_SUCCESS;
 }
 
-// Threads are scheduled alike: the priority says nothing here.
+// The priority has no effect: all threads are scheduled alike.
 CUresult stream_create_with_priority(State &s, Lock &lock, CUstream *out, unsigned flags, int) {
   return stream_create(s, lock, out, flags);
 }

@@ -1,7 +1,7 @@
 // Stream memory operations: words that streams write, and words that streams wait for.
 //
-// In the schedule kThreads the thread of a stream or branch waits itself. In the others a node that has to wait is kept
-// apart, and looked at whenever a thread takes the next node, or finds none.
+// In the schedule kThreads the lane's thread waits itself. In the others a node that has to wait is kept apart, and
+// checked whenever a thread takes the next node or finds none.
 #include <chrono>
 #include <thread>
 
@@ -13,7 +13,7 @@ using namespace cu;
 
 namespace {
 
-constexpr std::chrono::microseconds kLook{100};  // how often, where nobody says that a word changed
+constexpr std::chrono::microseconds kLook{100};  // between two checks, unless `values_changed` is called
 
 bool is_satisfied(const Work &work) {
   const auto word = __atomic_load_n(static_cast<const cuuint32_t *>(work.dst), __ATOMIC_ACQUIRE);
@@ -57,7 +57,7 @@ void apply_value(const Work &work, bool blocks) {
 bool hold_for_value(State &s, Runnable *node) {
   if (node->work.value_op != Work::kWait || is_satisfied(node->work)) return false;
   s.value_waits.push(node);
-  if (s.waiters > 0) s.progress.notify_all();  // from now on they look
+  if (s.waiters > 0) s.progress.notify_all();  // they check from now on
   return true;
 }
 
@@ -89,7 +89,7 @@ CUresult stream_write_value(State &s, Lock &lock, CUstream stream, CUdeviceptr a
 
 CUresult stream_wait_value(State &s, Lock &lock, CUstream stream, CUdeviceptr address, cuuint32_t value,
                            unsigned flags) {
-  if (flags > CU_STREAM_WAIT_VALUE_NOR) return CUDA_ERROR_NOT_SUPPORTED;  // to flush remote writes, among others
+  if (flags > CU_STREAM_WAIT_VALUE_NOR) return CUDA_ERROR_NOT_SUPPORTED;  // such as flushing remote writes
   return submit_value(s, lock, stream, Work::kWait, address, value, flags);
 }
 

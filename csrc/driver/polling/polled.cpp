@@ -29,7 +29,7 @@ struct PolledCall {
   CUhostFn fn = nullptr;
   void *data = nullptr;
   cuuint32_t *request = nullptr, *answer = nullptr;
-  CUdeviceptr request_at = 0, answer_at = 0;  // the same words, for the device
+  CUdeviceptr request_at = 0, answer_at = 0;  // the device's addresses of the same words
 };
 
 namespace {
@@ -37,18 +37,18 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kCalls = 2048, kPages = 64;
-// Without anything to run the thread spins so long, and then naps, a little longer each time. The CPU driver's streams
-// need the cores themselves.
+// While runs are expected and none comes, the thread spins for this time and then naps, a little longer each time. On
+// the CPU driver it spins less, because streams need the cores.
 constexpr std::chrono::microseconds kSpinForCuda{200'000}, kSpinForCpu{50};
 constexpr std::chrono::nanoseconds kLeastNap{50'000};
-constexpr std::chrono::nanoseconds kLook{100'000'000};  // how often it looks at least, while there is any call
+constexpr std::chrono::nanoseconds kMaxNap{100'000'000};  // the longest time between two checks while there is any call
 
 cuuint32_t load(const cuuint32_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 void store(cuuint32_t *word, cuuint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 
 bool is_cpu(const Driver &driver) { return &driver == &cpu_driver(); }
 
-// Requests side by side, so that looking at all of them reads few lines; then the answers.
+// The requests are adjacent, so that checking all of them reads few cache lines; then come the answers.
 struct Words {
   cuuint32_t requests[kCalls], answers[kCalls];
 };
@@ -57,10 +57,10 @@ struct Page {
   const Driver *driver;
   Words *words;
   std::array<PolledCall, kCalls> calls;
-  std::atomic<unsigned> used{0};  // calls beyond were never taken
+  std::atomic<unsigned> used{0};  // calls from here on were never taken
 };
 
-// Of this process; never destroyed, since graphs and the thread may outlive the statics.
+// The poller of this process. Never destroyed: graphs and the thread may outlive the statics.
 struct Poller {
   std::array<std::atomic<Page *>, kPages> pages{};
   std::atomic<std::int64_t> expected[2] = {{0}, {0}};  // runs; of CUDA's graphs, of the CPU's
@@ -71,7 +71,7 @@ struct Poller {
   std::condition_variable wake;
 
   Poller() = default;
-  // Of a fork: what `other` has, and no thread. Of CUDA it has nothing.
+  // For a forked child: the calls of `other`, without its thread and without CUDA's.
   explicit Poller(const Poller &other) : live(other.live.load()) {
     for (unsigned i = 0; i < kPages; ++i) pages[i].store(other.pages[i].load());
     expected[1].store(other.expected[1].load());
@@ -80,7 +80,7 @@ struct Poller {
 
 std::atomic<Poller *> current{nullptr};
 
-// A fork has the graphs and not the thread, which may have had the mutex.
+// A forked child has the graphs but not the thread, which may have held the mutex; so it gets a new poller.
 Poller &poller() {
   static const int first = [] {
     current.store(new Poller);
@@ -96,7 +96,7 @@ void count_down(std::atomic<std::int64_t> &expected) {
   }
 }
 
-// After the answer the graph may go, and the call with it.
+// Once it is answered, the graph may be destroyed, and the call with it.
 void run(Poller &p, const PolledCall &call) noexcept {
   const bool cpu = is_cpu(*call.driver);
   store(call.request, 0);
@@ -106,9 +106,9 @@ void run(Poller &p, const PolledCall &call) noexcept {
   if (cpu) cpu::values_changed();
 }
 
-// Runs what is asked for; whether anything was.
-bool look(Poller &p) {
-  bool found = false;
+// Runs the requested calls. Returns whether there were any.
+bool run_requests(Poller &p) {
+  bool has_run = false;
   for (auto &slot : p.pages) {
     const Page *page = slot.load(std::memory_order_acquire);
     if (!page) break;
@@ -116,34 +116,34 @@ bool look(Poller &p) {
     for (unsigned i = 0; i < used; ++i) {
       if (!load(&page->words->requests[i])) continue;
       run(p, page->calls[i]);
-      found = true;
+      has_run = true;
     }
   }
-  return found;
+  return has_run;
 }
 
 bool is_expecting(const Poller &p) { return p.expected[0].load() > 0 || p.expected[1].load() > 0; }
 
-// Until a launch after those that were `seen`, and no longer than `most` while there is any call.
-void sleep(Poller &p, std::uint64_t seen, std::chrono::nanoseconds most) {
+// Waits for a launch after the first `seen` launches, at most for `limit` while there is any call.
+void sleep(Poller &p, std::uint64_t seen, std::chrono::nanoseconds limit) {
   std::unique_lock lock(p.mutex);
   p.asleep.store(true);
   const auto is_launched = [&p, seen] { return p.launches.load() != seen; };
   if (p.live.load() <= 0)
     p.wake.wait(lock, [&] { return is_launched() || p.live.load() > 0; });
   else
-    p.wake.wait_for(lock, most, is_launched);
+    p.wake.wait_for(lock, limit, is_launched);
   p.asleep.store(false);
 }
 
-// Nothing was asked for, and nothing launched, for so long.
-void bide(Poller &p, std::uint64_t launches, std::chrono::nanoseconds quiet) {
+// Idles after a time without requests and launches.
+void idle(Poller &p, std::uint64_t launches, std::chrono::nanoseconds quiet) {
   if (!is_expecting(p))
-    sleep(p, launches, kLook);
+    sleep(p, launches, kMaxNap);
   else if (quiet < (p.expected[0].load() > 0 ? kSpinForCuda : kSpinForCpu))
-    std::this_thread::yield();  // to those who have work, where there are more of them than cores
+    std::this_thread::yield();  // there may be more threads with work than cores
   else
-    sleep(p, launches, std::clamp<std::chrono::nanoseconds>(quiet / 32, kLeastNap, kLook));
+    sleep(p, launches, std::clamp<std::chrono::nanoseconds>(quiet / 32, kLeastNap, kMaxNap));
 }
 
 void poll(Poller &p) {
@@ -152,20 +152,20 @@ void poll(Poller &p) {
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
   Clock::time_point quiet_since = Clock::now();
   std::uint64_t launches = 0;
-  for (unsigned turns = 1;; ++turns) {
+  for (unsigned rounds = 1;; ++rounds) {
     const std::uint64_t launched = p.launches.load();
-    if (look(p) || launched != launches) {
+    if (run_requests(p) || launched != launches) {
       launches = launched;
       quiet_since = Clock::now();
-    } else if (turns % 64 != 0) {
+    } else if (rounds % 64 != 0) {
       pause_briefly();
     } else {
-      bide(p, launches, Clock::now() - quiet_since);
+      idle(p, launches, Clock::now() - quiet_since);
     }
   }
 }
 
-// Starts the thread, once; false where there can be none.
+// Starts the thread, once. False if it cannot be started.
 bool start(Poller &p) {
   if (p.started.load()) return true;
   std::lock_guard lock(p.mutex);
@@ -202,7 +202,7 @@ CUresult allocate(const Driver &driver, Words *&words, CUdeviceptr &device) {
   return CUDA_SUCCESS;
 }
 
-// The page's memory stays for good: it is little, and a graph may have its words at any time.
+// A page is never freed: it is small, and a graph may use its words at any time.
 CUresult add_page(Poller &p, const Driver &driver) {
   auto free = p.pages.begin();
   while (free != p.pages.end() && free->load()) ++free;
@@ -242,7 +242,7 @@ bool can_poll(const Driver &driver, const char **why) {
   if (!driver.cuStreamWriteValue32 || !driver.cuStreamWaitValue32) return false;
   if (is_cpu(driver)) return true;
   if (!driver.cuDeviceGetAttribute || !driver.cuMemHostAlloc || !driver.cuMemHostGetDevicePointer) return false;
-  // The only one that is still asked for: devices that can do it with 64 bits do it with 32.
+  // The attribute for 32 bits is deprecated. A device that can do it with 64 bits can do it with 32.
   CUdevice device = 0;
   int can = 0;
   reason = "the device has no stream memory operations";
@@ -300,7 +300,7 @@ CUresult launch_polled(CUstream stream, const PolledCall &call, const char *name
   label(": reset");
   const CUresult reset =
       waited ? waited : d.cuStreamWriteValue32(stream, call.answer_at, 0, CU_STREAM_WRITE_VALUE_DEFAULT);
-  // Without all three the graph must not be launched; the code is not one that says that nothing was captured.
+  // With fewer than three operations the graph must not be launched. So this error differs from "nothing captured".
   return reset == CUDA_ERROR_NOT_SUPPORTED ? CUDA_ERROR_UNKNOWN : reset;
 }
 
@@ -310,7 +310,7 @@ void expect_polled(const Driver &driver, std::int64_t runs) {
   if (runs > 0) {
     expected.fetch_add(runs);
     p.launches.fetch_add(1);
-    start(p);  // in a fork
+    start(p);  // for a forked child
     wake(p);
   } else {
     for (; runs < 0; ++runs) count_down(expected);

@@ -1,5 +1,3 @@
-#include "grammar/after/matcher.h"
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -7,12 +5,13 @@
 #include <utility>
 #include <vector>
 
+#include "grammar/after/rules.h"
 #include "matcher/no_throw.h"
 
 namespace weft {
 namespace {
 
-// The number of tokens before the guide's first, or none; written by who uses the matcher, read by anybody.
+// The number of tokens before the guide's first, once known. The matcher's user writes it; any thread may read it.
 struct Handover {
   static constexpr std::int64_t kNone = -1;
   std::atomic<std::int64_t> at{kNone};
@@ -26,10 +25,10 @@ struct AfterMatcher {
   int max_free_tokens;
 
   int state = 0;            // of the free text
-  std::vector<int> before;  // the state before each token of it, the one with the trigger's end included
+  std::vector<int> before;  // the state before each of its tokens, including the one with the trigger's end
   bool is_within = false;   // the guide has taken over
-  int num_beginning = 0;    // tokens of the guide that the trigger's token brought
-  int num_taken = 0;        // tokens that the guide took since
+  int num_beginning = 0;    // tokens that the guide took from the end of the trigger's token
+  int num_taken = 0;        // tokens that the guide took after that
   std::string error;
   Handover handover;
 
@@ -37,7 +36,7 @@ struct AfterMatcher {
   int fail() { return error = guide->error(), -1; }
 };
 
-// The guide takes the tokens that stand after the trigger in one token.
+// Lets the guide take the bytes that follow the trigger within a token, spelled as tokens.
 int begin(AfterMatcher &matcher, const std::vector<std::int32_t> &tokens) {
   int taken = 0, outcome = 1;
   for (std::int32_t token : tokens) {
@@ -112,7 +111,7 @@ int after_fill(AfterMatcher &matcher, std::int32_t *row, int words) {
   if (words < needed) return matcher.error = "the mask row is shorter than the vocabulary", -1;
   matcher.rules->fill(matcher.state, matcher.is_forced(), row);
   std::memset(row + needed, 0, static_cast<std::size_t>(words - needed) * sizeof *row);
-  return 1;  // an end token always is
+  return 1;  // an end token is always blocked
 }
 
 extern const weft_matcher_ops kOps;

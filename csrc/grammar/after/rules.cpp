@@ -39,7 +39,7 @@ AfterRules::AfterRules(std::shared_ptr<const TokenTexts> texts, int vocab_size, 
       free_row_(row_of_texts(*texts_, vocab_size)),
       completions_(trigger_.size()),
       spellings_(trigger_.size()) {
-  // Knuth, Morris and Pratt: `fallback_[n]` is for the first n bytes.
+  // The failure function of Knuth-Morris-Pratt: `fallback_[n]` is that of the first n bytes.
   for (std::size_t n = 1, matched = 0; n + 1 < trigger_.size(); ++n) {
     while (matched > 0 && trigger_[n] != trigger_[matched]) matched = static_cast<std::size_t>(fallback_[matched]);
     if (trigger_[n] == trigger_[matched]) ++matched;
@@ -62,7 +62,7 @@ int AfterRules::rest_of(const std::string &text) {
   return at->second;
 }
 
-// A token of n bytes can complete the trigger only where at most n bytes are missing.
+// A token of n bytes can complete the trigger only in states where at most n bytes are missing.
 void AfterRules::find_completions() {
   const int length = static_cast<int>(trigger_.size());
   for (std::int32_t token = 0; token < vocab_size_; ++token) {
@@ -108,10 +108,10 @@ void AfterRules::find_spellings() {
       const std::int32_t token = texts_->find(rest.substr(0, length));
       if (token >= 0 && !spellings_[static_cast<std::size_t>(state) + length].empty()) spellings.push_back(token);
     }
-    for (const Completion &found : completions_[static_cast<std::size_t>(state)])
-      if (rests_[static_cast<std::size_t>(found.rest)].is_taken &&
-          texts_->text(found.token).substr(0, rest.size()) == rest)
-        spellings.push_back(found.token);
+    for (const Completion &match : completions_[static_cast<std::size_t>(state)])
+      if (rests_[static_cast<std::size_t>(match.rest)].is_taken &&
+          texts_->text(match.token).substr(0, rest.size()) == rest)
+        spellings.push_back(match.token);
     std::sort(spellings.begin(), spellings.end());
   }
 }
@@ -119,8 +119,8 @@ void AfterRules::find_spellings() {
 bool AfterRules::can_end() const {
   if (token_ >= 0) return true;
   for (const auto &completions : completions_)
-    for (const Completion &found : completions)
-      if (rests_[static_cast<std::size_t>(found.rest)].is_taken) return true;
+    for (const Completion &match : completions)
+      if (rests_[static_cast<std::size_t>(match.rest)].is_taken) return true;
   return false;
 }
 
@@ -131,7 +131,7 @@ bool AfterRules::can_be_forced() const {
 const AfterRules::Completion *AfterRules::completion(int state, std::int32_t token) const {
   const std::vector<Completion> &all = completions_[static_cast<std::size_t>(state)];
   const auto at = std::lower_bound(all.begin(), all.end(), token,
-                                   [](const Completion &found, std::int32_t wanted) { return found.token < wanted; });
+                                   [](const Completion &match, std::int32_t wanted) { return match.token < wanted; });
   return at != all.end() && at->token == token ? &*at : nullptr;
 }
 
@@ -145,8 +145,8 @@ AfterRules::Step AfterRules::step(int state, std::int32_t token, bool is_forced)
     const std::vector<std::int32_t> &spellings = spellings_[static_cast<std::size_t>(state)];
     if (!std::binary_search(spellings.begin(), spellings.end(), token)) return {};
   }
-  if (const Completion *found = completion(state, token)) {
-    const Rest &rest = rests_[static_cast<std::size_t>(found->rest)];
+  if (const Completion *match = completion(state, token)) {
+    const Rest &rest = rests_[static_cast<std::size_t>(match->rest)];
     return rest.is_taken ? Step{0, &rest.tokens} : Step{};
   }
   for (const char byte : text) state = next(state, static_cast<unsigned char>(byte));
@@ -162,8 +162,8 @@ void AfterRules::fill(int state, bool is_forced, std::int32_t *row) const {
   }
   std::memcpy(row, free_row_.data(), free_row_.size() * sizeof *row);
   if (token_ >= 0) return;
-  for (const Completion &found : completions_[static_cast<std::size_t>(state)])
-    if (!rests_[static_cast<std::size_t>(found.rest)].is_taken) clear(row, found.token);
+  for (const Completion &match : completions_[static_cast<std::size_t>(state)])
+    if (!rests_[static_cast<std::size_t>(match.rest)].is_taken) clear(row, match.token);
 }
 
 std::size_t AfterRules::memory_bytes() const {

@@ -1,12 +1,13 @@
-// Where free text ends and a guide begins: at a token, or at a text that is found in the bytes of the tokens.
+// Free text before a guide: the guide begins after a trigger, a token or a text within the bytes of tokens.
 //
-// A text may end inside a token. Such a token is allowed only if the guide takes the rest of its bytes, spelled as
-// tokens; that is looked up once, for each such rest. Python-free.
+// A trigger text may end inside a token. Such a token is allowed only if the guide takes the rest of its bytes, spelled
+// as tokens; each such rest is checked once. Python-free.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,35 +17,36 @@
 
 namespace weft {
 
-// Read-only after `settle`, so any number of matchers and threads share one.
+// Immutable after `settle`, so any number of matchers and threads share one.
 class AfterRules {
  public:
   static constexpr int kMaxTriggerBytes = TokenTexts::kMaxBytes;
 
-  // The free text ends with `token`. Free text is of tokens with bytes; others have none in `texts`.
+  // The trigger is `token`. Free text consists of tokens with bytes; `texts` has none for other tokens.
   AfterRules(std::shared_ptr<const TokenTexts> texts, int vocab_size, std::int32_t token);
-  // It ends with `trigger`, of 1 to kMaxTriggerBytes bytes.
+  // The trigger is a text of 1 to kMaxTriggerBytes bytes.
   AfterRules(std::shared_ptr<const TokenTexts> texts, int vocab_size, std::string trigger);
 
-  // Finds out which tokens may hold the trigger's end: those after whose rest `guide`, a matcher at its start, may
-  // go on. Its state does not change. Returns "" or the matcher's error.
+  // Determines the tokens that may contain the trigger's end: those whose rest `guide`, a matcher at its start, takes.
+  // The matcher's state does not change. Returns "" or the matcher's error.
   std::string settle(MatcherHandle &guide);
 
-  // Whether any token can end the free text, and whether it can be ended from everywhere by tokens that spell no more
-  // than what is missing. After `settle`.
+  // Whether a token can end the free text, and whether tokens that spell just the missing part can end it from every
+  // state. After `settle`.
   bool can_end() const;
   bool can_be_forced() const;
 
-  // A state is how many bytes of the trigger the text ends with. What a token does:
+  // A state is the number of bytes of the trigger that the text ends with. A step is the effect of a token.
   struct Step {
-    int state = -1;                                        // -1: it is not allowed
-    const std::vector<std::int32_t> *beginning = nullptr;  // the trigger is there: tokens that the guide begins with
+    int state = -1;  // -1: the token is not allowed
+    const std::vector<std::int32_t> *beginning =
+        nullptr;  // set if the trigger is complete: tokens that the guide begins with
   };
-  // `is_forced`: only tokens that spell what is missing of the trigger are allowed.
+  // With `is_forced` only tokens that spell the missing part of the trigger are allowed.
   Step step(int state, std::int32_t token, bool is_forced) const;
-  // The mask of the tokens that `step` allows; `row` holds the vocabulary.
+  // Writes the mask of the tokens that `step` allows to `row`, of the vocabulary's size.
   void fill(int state, bool is_forced, std::int32_t *row) const;
-  // What is missing of the trigger: as a token (-1: it is a text), as a text.
+  // The missing part of the trigger: as a token (-1 for a text), and as a text.
   std::int32_t token() const { return token_; }
   std::string_view missing(int state) const {
     return std::string_view(trigger_).substr(static_cast<std::size_t>(state));
@@ -76,12 +78,21 @@ class AfterRules {
   const int vocab_size_;
   const std::int32_t token_ = -1;
   const std::string trigger_;
-  std::vector<int> fallback_;                         // [bytes] the longest other beginning that a state ends with
+  std::vector<int> fallback_;                         // [bytes] the next shorter prefix that a state ends with
   std::vector<std::int32_t> free_row_;                // [W]
   std::vector<std::vector<Completion>> completions_;  // by state, sorted by token
-  std::vector<std::vector<std::int32_t>> spellings_;  // by state, sorted: what may be taken where the trigger is forced
+  std::vector<std::vector<std::int32_t>>
+      spellings_;  // by state, sorted: the tokens that may be taken while the trigger is forced
   std::vector<Rest> rests_;
   std::map<std::string, int> rest_numbers_;
 };
+
+// Free text under `rules`, then the text that `guide` takes; `guide` is at its start, and nothing else uses it. After
+// `max_free_tokens` tokens (negative: any number) only the trigger may come.
+weft_matcher after_matcher(std::shared_ptr<const AfterRules> rules, MatcherRef guide, int max_free_tokens);
+
+// The inner matcher of an `after_matcher`, or nothing for another matcher. `num_tokens` of the whole text become the
+// number of those that the inner matcher got. At any time, on any thread.
+std::optional<weft_matcher> guide_after(const weft_matcher &matcher, std::int64_t &num_tokens);
 
 }  // namespace weft

@@ -6,7 +6,7 @@
 namespace weft {
 namespace {
 
-constexpr std::size_t kFew = 24;  // up to this many are found by looking at each
+constexpr std::size_t kFew = 24;  // up to this many keys a linear search is fastest
 
 }  // namespace
 
@@ -43,19 +43,19 @@ ClosingChart::Outcome ClosingChart::advance(const State &from, std::string_view 
   return Outcome::kTaken;
 }
 
-// The number of a frame; -1 where there are too many.
+// The number of a frame, or -1 if there are too many.
 int ClosingChart::push(int at, int count, int parent) {
-  const auto [found, is_new] = numbers_.try_emplace({at, count, parent}, static_cast<int>(frames_.size()));
-  if (!is_new) return found->second;
+  const auto [entry, is_new] = numbers_.try_emplace({at, count, parent}, static_cast<int>(frames_.size()));
+  if (!is_new) return entry->second;
   if (frames_.size() >= kMaxFrames) {
-    numbers_.erase(found);
+    numbers_.erase(entry);
     return -1;
   }
   frames_.push_back({at, count, parent, ClosingGrammar::sum(grammar_->cost(at, count), frame_cost(parent))});
-  return found->second;
+  return entry->second;
 }
 
-// All places that can be reached without a byte; those that take `byte` go on after it. False: too many.
+// Visits all places that are reachable without a byte, and advances those that take `byte`. False: too many.
 bool ClosingChart::step(const std::vector<Reading> &from, unsigned char byte, std::vector<Reading> &to) {
   using Place = ClosingGrammar::Place;
   visits_.clear();
@@ -85,12 +85,12 @@ bool ClosingChart::step(const std::vector<Reading> &from, unsigned char byte, st
       const Frame &frame = frames_[static_cast<std::size_t>(here.parent)];
       visit(frame.at, frame.count, frame.parent);
     } else {
-      if (here.count >= place.least) visit(here.at + 1, 0, here.parent);
-      if (place.most >= 0 && here.count >= place.most) continue;
-      const int count = place.most < 0 ? std::min(here.count + 1, place.least) : here.count + 1;
-      // Where nothing can follow, the rule returns to where this one does.
+      if (here.count >= place.min_times) visit(here.at + 1, 0, here.parent);
+      if (place.max_times >= 0 && here.count >= place.max_times) continue;
+      const int count = place.max_times < 0 ? std::min(here.count + 1, place.min_times) : here.count + 1;
+      // A tail call: the rule returns to the place where this one returns.
       int frame = here.parent;
-      if (!(place.is_last && count == place.most) && (frame = push(here.at, count, here.parent)) < 0) return false;
+      if (!(place.is_last && count == place.max_times) && (frame = push(here.at, count, here.parent)) < 0) return false;
       for (const int first : grammar_->alternatives(place.target)) visit(first, 0, frame);
     }
   }

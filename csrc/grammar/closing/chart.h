@@ -1,4 +1,4 @@
-// Where a text stands in a grammar: every way to read it, each with what it costs to end. Python-free.
+// The states of a text in a grammar: all its readings (ways to parse it), with the cost to end each. Python-free.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ class ClosingChart {
   static constexpr std::size_t kMaxFrames = 1 << 18;
   static constexpr std::size_t kMaxVisits = 1 << 16;
 
-  // A way to read the text: the place in the grammar, and the frame to return to (-1: none).
+  // A reading of the text: its place in the grammar, and the frame to return to (-1: none).
   struct Reading {
     int at, frame;
     bool operator==(const Reading &other) const { return at == other.at && frame == other.frame; }
   };
-  // `cheapest` and `dearest` are fewest tokens to the end, of the readings that have fewest and most.
+  // Each reading has a fewest number of tokens to an end; `cheapest` and `dearest` are the least and greatest of those.
   struct State {
     std::vector<Reading> readings;
     int cheapest = ClosingGrammar::kNever, dearest = ClosingGrammar::kNever;
@@ -33,17 +33,17 @@ class ClosingChart {
 
   explicit ClosingChart(std::shared_ptr<const ClosingGrammar> grammar);
 
-  // The state of no text.
+  // The state of the empty text.
   StateRef start();
-  // The state after `text`, which follows what led to `from`; null unless it is taken.
+  // Advances `from` by `text`; `to` is null unless the grammar takes the text.
   Outcome advance(const State &from, std::string_view text, StateRef &to);
-  // A shortest end of the state known: its text, and the tokens that `cheapest` counts.
+  // The shortest known end of the state: its text, and the tokens that `cheapest` counts.
   void spell(const State &state, std::string &text, std::vector<std::int32_t> &tokens) const;
 
   std::size_t num_frames() const { return frames_.size(); }
 
  private:
-  // Where a rule returns to: a place before a rule of which `count` times are done by then.
+  // A return address: a place before a rule, of which `count` repetitions are then done.
   struct Frame {
     int at, count, parent, cost;
   };
@@ -69,9 +69,9 @@ class ClosingChart {
   StateRef finish(std::vector<Reading> readings) const;
 
   std::shared_ptr<const ClosingGrammar> grammar_;
-  std::vector<Frame> frames_;  // equal ones are there once
+  std::vector<Frame> frames_;  // each distinct frame once
   std::unordered_map<Key, int, Hash> numbers_;
-  std::vector<Key> visits_;  // of a step, in order; `seen_` finds them once they are many
+  std::vector<Key> visits_;  // of a step, in order; `seen_` indexes them once they are many
   std::unordered_map<Key, int, Hash> seen_;
 };
 

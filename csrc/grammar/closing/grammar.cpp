@@ -11,7 +11,7 @@ namespace weft {
 namespace {
 
 constexpr int kMaxPlaces = 1 << 18;
-constexpr int kMaxPiece = 64;  // bytes: what comes after them is spelled by itself
+constexpr int kMaxPiece = 64;  // bytes; longer literal text is spelled piece by piece
 
 }  // namespace
 
@@ -24,7 +24,7 @@ int ClosingGrammar::times(int count, int cost) {
 int ClosingGrammar::cost(int at, int count) const {
   const Place &here = place(at);
   if (here.kind != Place::kRule) return cost(at);
-  return sum(times(here.least - count, rule_cost(here.target)), cost(at + 1));
+  return sum(times(here.min_times - count, rule_cost(here.target)), cost(at + 1));
 }
 
 ClosingGrammar::ClosingGrammar(const std::vector<Rule> &rules, std::shared_ptr<const TokenTexts> texts)
@@ -40,14 +40,14 @@ ClosingGrammar::ClosingGrammar(const std::vector<Rule> &rules, std::shared_ptr<c
     if (place.kind == Place::kRule && (place.target < 0 || place.target >= num_rules()))
       throw std::invalid_argument("there is no rule " + std::to_string(place.target));
   find_costs();
-  // What may be empty is there as often as it has to be.
+  // An element that may be empty can fill any repetitions for free.
   for (Place &place : places_)
-    if (place.kind == Place::kRule && rule_cost(place.target) == 0) place.least = 0;
+    if (place.kind == Place::kRule && rule_cost(place.target) == 0) place.min_times = 0;
   check_recursion();
 }
 
 int ClosingGrammar::add_set(const std::bitset<256> &set) {
-  // Neighbours are mostly of few kinds, and a look back finds them.
+  // Adjacent places mostly use few sets, so a search from the end finds them fast.
   for (std::size_t back = sets_.size(); back > 0 && sets_.size() - back < 512; --back)
     if (sets_[back - 1] == set) return static_cast<int>(back - 1);
   sets_.push_back(set);
@@ -61,8 +61,8 @@ void ClosingGrammar::add(int rule, const Alternative &alternative) {
   first_[static_cast<std::size_t>(rule)].push_back(num_places());
   for (const Element &element : alternative) {
     if (element.rule >= 0) {
-      if (element.most == 0) continue;
-      places_.push_back({Place::kRule, element.rule, element.least, element.most, false});
+      if (element.max_times == 0) continue;
+      places_.push_back({Place::kRule, element.rule, element.min_times, element.max_times, false});
     } else if (element.bytes.empty()) {
       places_.push_back({Place::kByte, add_set(element.set), 1, 1, false});
     } else {
@@ -79,8 +79,8 @@ void ClosingGrammar::add(int rule, const Alternative &alternative) {
   places_.push_back({Place::kEnd, rule, 1, 1, false});
 }
 
-// The byte that is written where any of a set will do: digits and letters before signs, ASCII before the rest, and only
-// what has a token.
+// The byte to write for a set: digits and letters before punctuation, ASCII before other bytes, and only bytes with a
+// token.
 char ClosingGrammar::easiest(const std::bitset<256> &set) const {
   static constexpr std::string_view kFirst = "0a1Aeotnsi ";
   const auto fits = [&](char byte) { return set[static_cast<unsigned char>(byte)] && texts_->find({&byte, 1}) >= 0; };
@@ -95,7 +95,7 @@ char ClosingGrammar::easiest(const std::bitset<256> &set) const {
   return 0;
 }
 
-// Places of one byte that follow each other are one text, up to a length: spelled as the tokenizer does.
+// Consecutive places of one byte each form a literal text (up to kMaxPiece), spelled as the tokenizer would.
 ClosingGrammar::Piece ClosingGrammar::piece(int at) const {
   Piece piece;
   piece.end = at;
@@ -141,7 +141,7 @@ void ClosingGrammar::find_costs() {
   }
 }
 
-// A rule that stands at its own beginning, with something after it, would be entered without end.
+// Left recursion, a rule that begins with itself and goes on, would be entered for ever.
 void ClosingGrammar::check_recursion() const {
   struct Edge {
     int rule;
@@ -152,10 +152,10 @@ void ClosingGrammar::check_recursion() const {
     for (int at : first_[rule])
       for (; place(at).kind == Place::kRule; ++at) {
         const Place &here = place(at);
-        edges[rule].push_back({here.target, !(here.most == 1 && here.is_last)});
-        if (here.least > 0 && rule_cost(here.target) > 0) break;
+        edges[rule].push_back({here.target, !(here.max_times == 1 && here.is_last)});
+        if (here.min_times > 0 && rule_cost(here.target) > 0) break;
       }
-  // Rules that reach each other are one component (Tarjan, without recursion).
+  // Strongly connected components of the rules (Tarjan's algorithm, without recursion).
   const auto count = static_cast<int>(first_.size());
   std::vector<int> index(first_.size(), -1), low(first_.size(), 0), component(first_.size(), -1), stack;
   int next = 0, components = 0;
@@ -210,7 +210,7 @@ void ClosingGrammar::spell(int at, int count, std::string &text, std::vector<std
     if (place.kind == Place::kEnd) continue;
     if (place.kind == Place::kRule) {
       left.emplace_back(here + 1, 0);
-      for (int i = done; i < place.least; ++i) left.emplace_back(best_[static_cast<std::size_t>(place.target)], 0);
+      for (int i = done; i < place.min_times; ++i) left.emplace_back(best_[static_cast<std::size_t>(place.target)], 0);
       continue;
     }
     const Piece &piece = pieces_[static_cast<std::size_t>(here)];

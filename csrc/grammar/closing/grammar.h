@@ -1,8 +1,8 @@
-// A grammar over bytes, with what it costs to end: the fewest tokens known from each of its places.
+// A grammar over bytes with costs: the fewest known tokens from each of its places to an end.
 //
-// It measures length and nothing else: what a text may go on with is said by the grammar library's matcher. A cost is
-// an upper bound that holds however the text before is spelled, since literal text is counted as the tokens of its
-// rest. Python-free. Never changes, so any number of matchers and threads share one.
+// It only measures length; the grammar library's matcher decides which tokens may follow. A cost is an upper bound for
+// every spelling of the text so far, because it counts the rest of literal text as tokens of its own. Python-free.
+// Immutable, so any number of matchers and threads share one.
 #pragma once
 
 #include <bitset>
@@ -19,10 +19,11 @@ class ClosingGrammar {
  public:
   static constexpr int kNever = 1 << 28;  // no end is known
 
-  // An element of an alternative: literal `bytes`, one byte of `set`, or `rule`, `least` to `most` times (-1: any).
+  // An element of an alternative: literal `bytes`, one byte of `set`, or `rule`, repeated `min_times` to `max_times`
+  // times (-1: without limit).
   struct Element {
     int rule = -1;
-    int least = 1, most = 1;
+    int min_times = 1, max_times = 1;
     std::string bytes;
     std::bitset<256> set;
   };
@@ -33,12 +34,12 @@ class ClosingGrammar {
   struct Place {
     enum Kind : std::uint8_t { kByte, kRule, kEnd };
     Kind kind;
-    int target;       // of kByte the number of its set, of kRule the rule; of kEnd the rule that ends
-    int least, most;  // of kRule
-    bool is_last;     // of kRule: nothing follows in the alternative
+    int target;                // the set of a kByte, the rule of a kRule, the rule that a kEnd ends
+    int min_times, max_times;  // of kRule
+    bool is_last;              // of kRule: it is the alternative's last element
   };
 
-  // Rule 0 is the root. Throws std::invalid_argument for a grammar that can't be followed, and says why.
+  // Rule 0 is the root. Throws std::invalid_argument, with the reason, for a grammar that the chart cannot follow.
   ClosingGrammar(const std::vector<Rule> &rules, std::shared_ptr<const TokenTexts> texts);
 
   int num_places() const { return static_cast<int>(places_.size()); }
@@ -48,12 +49,12 @@ class ClosingGrammar {
   const std::vector<int> &alternatives(int rule) const { return first_[static_cast<std::size_t>(rule)]; }
   const TokenTexts &texts() const { return *texts_; }
 
-  // Fewest tokens from a place to the end of its alternative. Before a rule, `count` of its times are done.
+  // The fewest tokens from a place to the end of its alternative. Before a rule, `count` of its repetitions are done.
   int cost(int at) const { return cost_[static_cast<std::size_t>(at)]; }
   int cost(int at, int count) const;
   int rule_cost(int rule) const { return rule_cost_[static_cast<std::size_t>(rule)]; }
 
-  // The text of that, appended to `text`, and the tokens that the cost counts, to `tokens`.
+  // Appends the text with that cost to `text`, and the tokens that it counts to `tokens`.
   void spell(int at, int count, std::string &text, std::vector<std::int32_t> &tokens) const;
 
   std::size_t num_bytes() const;
@@ -62,7 +63,7 @@ class ClosingGrammar {
   static int times(int count, int cost);
 
  private:
-  // Text that is spelled by itself: of a place before a byte, the bytes up to `end` and their tokens.
+  // A literal text that is spelled on its own: the bytes from a place up to place `end`, and their number of tokens.
   struct Piece {
     std::string text;
     int end = 0, num_tokens = kNever;
@@ -77,11 +78,11 @@ class ClosingGrammar {
 
   std::vector<Place> places_;
   std::vector<std::bitset<256>> sets_;
-  std::vector<char> bytes_;              // of each set the byte that is written, where one has a token
-  std::vector<bool> has_byte_;           // of each set
-  std::vector<std::vector<int>> first_;  // of each rule the first places of its alternatives
+  std::vector<char> bytes_;              // by set: the byte to write for it, if one has a token
+  std::vector<bool> has_byte_;           // by set
+  std::vector<std::vector<int>> first_;  // by rule: the first places of its alternatives
   std::vector<int> cost_, rule_cost_, best_;
-  std::vector<Piece> pieces_;  // of each place before a byte
+  std::vector<Piece> pieces_;  // by place, for those before a byte
   std::shared_ptr<const TokenTexts> texts_;
 };
 

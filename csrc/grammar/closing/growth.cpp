@@ -15,7 +15,7 @@ constexpr std::int64_t kMaxWork = 300'000'000;  // about a second
 constexpr int kMaxLevel = 64;                   // above it, levels are kLevelStep apart
 constexpr int kLevelStep = 16;
 
-// A place, and by how much the cost has grown on the way there.
+// A place, and the growth of the cost on the way to it.
 using Weighted = std::pair<int, int>;
 
 int grown(int by, int more) { return by >= kNever || more >= kNever ? kNever : std::min(kNever, by + more); }
@@ -25,7 +25,7 @@ int change(int before, int after) {
   return before >= kNever ? 0 : after - before;
 }
 
-// The places of a grammar, walked by bytes: a state is a set of places with weights, the greatest of them 0.
+// An automaton over bytes: a state is a set of places with weights, normalised so that the greatest is 0.
 class Walk {
  public:
   explicit Walk(const ClosingGrammar &grammar) : grammar_(grammar), closures_(), callers_() {
@@ -38,18 +38,18 @@ class Walk {
         callers_[static_cast<std::size_t>(grammar.place(at).target)].push_back(at);
     State all;
     for (int at = 0; at < grammar.num_places(); ++at) all.emplace_back(at, 0);
-    add(std::move(all));  // a reading may be anywhere
+    add(std::move(all));  // the first state: a reading may be at any place
   }
 
   struct Step {
-    int state = -1;  // -1: no text goes on so
+    int state = -1;  // -1: no text of the grammar continues like this
     int growth = 0;
   };
 
   Step step(int state, unsigned char byte) {
     const std::uint64_t key = static_cast<std::uint64_t>(state) << 8 | byte;
-    const auto found = steps_.find(key);
-    if (found != steps_.end()) return found->second;
+    const auto entry = steps_.find(key);
+    if (entry != steps_.end()) return entry->second;
     return steps_.emplace(key, take(state, byte)).first->second;
   }
 
@@ -58,9 +58,9 @@ class Walk {
   using State = std::vector<Weighted>;  // by place
 
   int add(State state) {
-    const auto [found, is_new] = numbers_.try_emplace(std::move(state), static_cast<int>(states_.size()));
-    if (is_new) states_.push_back(&found->first);
-    return found->second;
+    const auto [entry, is_new] = numbers_.try_emplace(std::move(state), static_cast<int>(states_.size()));
+    if (is_new) states_.push_back(&entry->first);
+    return entry->second;
   }
 
   void work(std::size_t amount) {
@@ -77,24 +77,24 @@ class Walk {
       for (const auto &[at, more] : closure) {
         if (!grammar_.set(grammar_.place(at).target)[byte]) continue;
         const int total = grown(grown(weight, more), change(grammar_.cost(at), grammar_.cost(at + 1)));
-        const auto [found, is_new] = next.try_emplace(at + 1, total);
-        if (!is_new) found->second = std::max(found->second, total);
+        const auto [entry, is_new] = next.try_emplace(at + 1, total);
+        if (!is_new) entry->second = std::max(entry->second, total);
       }
     }
     if (next.empty()) return {};
     State after(next.begin(), next.end());
     std::sort(after.begin(), after.end());
     int greatest = -kNever;
-    for (const Weighted &one : after) greatest = std::max(greatest, one.second);
-    for (Weighted &one : after)
-      if (one.second < kNever) one.second -= greatest < kNever ? greatest : 0;
+    for (const Weighted &weighted : after) greatest = std::max(greatest, weighted.second);
+    for (Weighted &weighted : after)
+      if (weighted.second < kNever) weighted.second -= greatest < kNever ? greatest : 0;
     return {add(std::move(after)), greatest};
   }
 
-  // The places before a byte that a place leads to without one, with the most that the cost grows.
+  // The places before a byte that are reachable from a place without a byte, with the greatest growth of the cost.
   //
-  // A rule that is entered here and left without a byte comes to the same as one that is passed over, so that only
-  // rules entered before return: to any caller.
+  // Entering a rule and leaving it without a byte equals skipping it. So only rules that were entered before return, to
+  // any caller.
   const State &closed(int from) {
     const auto f = static_cast<std::size_t>(from);
     if (is_closed_[f]) return closures_[f];
@@ -103,9 +103,9 @@ class Walk {
     std::vector<int> open;
     const auto reach = [&](int at, How how, int weight) {
       const int node = at * 3 + how;
-      const auto [found, is_new] = best.try_emplace(node, weight);
-      if (!is_new && found->second >= weight) return;
-      found->second = weight;
+      const auto [entry, is_new] = best.try_emplace(node, weight);
+      if (!is_new && entry->second >= weight) return;
+      entry->second = weight;
       open.push_back(node);
     };
     reach(from, kThere, 0);
@@ -122,28 +122,28 @@ class Walk {
         for (const int caller : callers) reach(caller, kReturned, weight);
       } else if (place.kind == Place::kRule) {
         const bool is_back = how == kReturned;
-        if (is_back || place.least == 0) reach(at + 1, how == kEntered ? kEntered : kThere, weight);
-        if (is_back && place.most == 1) continue;
-        const bool is_owed = place.least == place.most || (!is_back && place.least > 0);
+        if (is_back || place.min_times == 0) reach(at + 1, how == kEntered ? kEntered : kThere, weight);
+        if (is_back && place.max_times == 1) continue;
+        const bool is_owed = place.min_times == place.max_times || (!is_back && place.min_times > 0);
         const int before = is_owed ? grammar_.rule_cost(place.target) : 0;
         for (const int first : grammar_.alternatives(place.target))
           reach(first, kEntered, grown(weight, change(before, grammar_.cost(first))));
       }
     }
-    std::unordered_map<int, int> found;
+    std::unordered_map<int, int> places;
     for (const auto &[node, weight] : best)
       if (grammar_.place(node / 3).kind == Place::kByte) {
-        const auto [one, is_new] = found.try_emplace(node / 3, weight);
-        if (!is_new) one->second = std::max(one->second, weight);
+        const auto [entry, is_new] = places.try_emplace(node / 3, weight);
+        if (!is_new) entry->second = std::max(entry->second, weight);
       }
     is_closed_[f] = true;
-    return closures_[f] = State(found.begin(), found.end());
+    return closures_[f] = State(places.begin(), places.end());
   }
 
   const ClosingGrammar &grammar_;
   std::vector<State> closures_;
   std::vector<bool> is_closed_;
-  std::vector<std::vector<int>> callers_;  // of each rule
+  std::vector<std::vector<int>> callers_;  // by rule
   std::map<State, int> numbers_;
   std::vector<const State *> states_;
   std::unordered_map<std::uint64_t, Step> steps_;
@@ -160,7 +160,7 @@ ClosingGrowth::ClosingGrowth(const ClosingGrammar &grammar, int vocab_size, cons
   fill_masks();
 }
 
-// Tokens in the order of their texts, so that what two begin with is walked once.
+// Tokens in the order of their texts, so that a common prefix is walked once.
 void ClosingGrowth::find(const ClosingGrammar &grammar) {
   Walk walk(grammar);
   std::vector<std::int32_t> tokens;
@@ -169,7 +169,7 @@ void ClosingGrowth::find(const ClosingGrammar &grammar) {
   std::sort(tokens.begin(), tokens.end(), [&](std::int32_t left, std::int32_t right) {
     return grammar.texts().text(left) < grammar.texts().text(right);
   });
-  std::vector<Walk::Step> path{{0, 0}};  // after each beginning of the last text
+  std::vector<Walk::Step> path{{0, 0}};  // the step after each prefix of the last text
   std::string_view last;
   for (const std::int32_t token : tokens) {
     const std::string_view text = grammar.texts().text(token);
@@ -185,7 +185,7 @@ void ClosingGrowth::find(const ClosingGrammar &grammar) {
     }
     if (path.size() != text.size() + 1 || path.back().state < 0) continue;
     growth_[static_cast<std::size_t>(token)] = path.back().growth;
-    most_ = std::max(most_, path.back().growth);
+    greatest_ = std::max(greatest_, path.back().growth);
   }
 }
 

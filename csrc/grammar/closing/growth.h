@@ -1,8 +1,8 @@
-// How much each token can add to what it costs to end, wherever in the grammar it is taken. Python-free.
+// The most that each token can add to the cost to end, wherever in the grammar it is taken. Python-free.
 //
-// When a reading takes a token, its cost grows by choices alone: an alternative that is not the cheapest, one more
-// time of a rule, a byte that breaks up literal text. What a rule returns to costs the same for every caller, so that
-// a bound over all places, with returns to any caller, holds for each reading.
+// When a reading takes a token, only choices make its cost grow: an alternative that is not the cheapest, one more
+// repetition of a rule, a byte that breaks up literal text. The return address of a rule adds the same cost before and
+// after the token. So a bound over all places, with returns to any caller, holds for every reading.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ namespace weft {
 
 class ClosingGrowth {
  public:
-  // Throws std::invalid_argument where that takes too long to find out.
+  // Throws std::invalid_argument if the analysis would take too long.
   ClosingGrowth(const ClosingGrammar &grammar, int vocab_size, const std::vector<std::int32_t> &end_tokens);
 
-  // It is kNever of a token that no text of the grammar holds.
+  // The growth of a token; kNever if no text of the grammar contains it.
   int growth(std::int32_t token) const { return growth_[static_cast<std::size_t>(token)]; }
-  // The growth of the token that adds most, of those that may occur; kNever where one may lead to what has no end.
-  int most() const { return most_; }
+  // The greatest growth of a token that may occur; kNever if one may lead to a place without a known end.
+  int greatest() const { return greatest_; }
 
-  // The mask of the tokens that add at most `growth`, and of the end tokens: int32 [words].
+  // The mask, int32 [words], of the end tokens and of the tokens that add at most `growth`.
   const std::int32_t *mask(int growth) const;
   int words() const { return words_; }
   int vocab_size() const { return vocab_size_; }
@@ -38,10 +38,10 @@ class ClosingGrowth {
 
   int vocab_size_, words_;
   std::vector<std::int32_t> end_tokens_;
-  int most_ = -ClosingGrammar::kNever;
+  int greatest_ = -ClosingGrammar::kNever;
   std::vector<int> growth_;
   std::vector<int> levels_;          // ascending
-  std::vector<std::int32_t> masks_;  // [levels + 1, words]; the first holds the end tokens alone
+  std::vector<std::int32_t> masks_;  // [levels + 1, words]; the first allows the end tokens alone
 };
 
 }  // namespace weft

@@ -12,10 +12,10 @@
 namespace weft {
 namespace {
 
-// Beyond this many ways to read a text, it follows the end that is known, which takes none of them further.
+// With more readings of a text than this, the matcher follows the known end, which adds no readings.
 constexpr std::size_t kManyReadings = 256;
 
-// The tokens of an end, from `at` on.
+// A known end of the answer: the tokens from `at` on.
 struct End {
   std::shared_ptr<const std::vector<std::int32_t>> tokens;
   std::size_t at = 0;
@@ -25,7 +25,7 @@ struct End {
   std::int32_t next() const { return at < tokens->size() ? (*tokens)[at] : -1; }
 };
 
-// After each token: where the text stands, and its end, if it was asked for.
+// The state after a token, and its end, if that was needed.
 struct Step {
   ClosingChart::StateRef state;
   End end;
@@ -33,11 +33,11 @@ struct Step {
 
 struct ClosingMatcher {
   const OwnedMatcher owned;
-  const weft_matcher inner;  // the same
+  const weft_matcher inner;  // owned.native(), for brevity
   ClosingTables tables;
   ClosingChart chart;
   int room;
-  std::vector<Step> steps;  // the first is before any token
+  std::vector<Step> steps;  // one for the start, then one for each token taken
   std::string error;
 
   ClosingMatcher(OwnedMatcher given, ClosingTables tables, int room)
@@ -62,16 +62,16 @@ struct ClosingMatcher {
   int fail(const char *text) { return error = text, -1; }
   int fail_inner() { return error = inner.ops->error(inner.self), -1; }
 
-  // How much the next token may add to what it costs to end, so that an end fits after it whichever it is.
+  // The growth that the next token may have so that, whatever the token, an end still fits after it.
   int slack() const {
     const ClosingChart::State &state = *steps.back().state;
     const bool is_lost = state.readings.size() > kManyReadings || chart.num_frames() > ClosingChart::kMaxFrames / 2;
     if (is_lost || state.dearest >= ClosingGrammar::kNever) return -ClosingGrammar::kNever;
     return left() - 2 - state.dearest;
   }
-  bool is_far(int slack) const { return growth().most() < ClosingGrammar::kNever && slack >= growth().most(); }
+  bool is_far(int slack) const { return growth().greatest() < ClosingGrammar::kNever && slack >= growth().greatest(); }
 
-  // Whether the inner matcher takes these tokens and an end. -1: it failed.
+  // Whether the inner matcher takes these tokens and then an end token. -1: it failed.
   int takes(std::vector<std::int32_t> tokens) {
     tokens.push_back(growth().first_end());
     const auto count = static_cast<int>(tokens.size());
@@ -86,7 +86,7 @@ struct ClosingMatcher {
     std::int32_t spelled[TokenTexts::kMaxBytes];
     while (!text.empty()) {
       const int count = texts.encode(text, spelled);
-      // What is cut in two may be spelled otherwise at the cut.
+      // Text that is cut may be spelled differently at the cut, so the last tokens are spelled again with what follows.
       const int kept = text.size() > TokenTexts::kMaxBytes ? std::max(count - 8, 1) : count;
       if (count < 1) return {};
       for (int i = 0; i < kept; ++i) {
@@ -98,7 +98,7 @@ struct ClosingMatcher {
     return tokens;
   }
 
-  // Finds the end of the last step. 0, or -1.
+  // Finds an end for the last step, unless it has one. 0, or -1.
   int know_end() {
     Step &step = steps.back();
     if (step.end.is_known()) return 0;
@@ -119,7 +119,7 @@ struct ClosingMatcher {
     return fail("the grammar does not take the end of the answer that is known");
   }
 
-  // Whether an end fits after a token. -1: that failed.
+  // Whether an end fits after a token. -1: an error.
   int allows(std::int32_t token) {
     if (token < 0 || token >= growth().vocab_size()) return 0;
     const int slack = this->slack();
@@ -160,7 +160,7 @@ int closing_accept(ClosingMatcher &matcher, std::int32_t token) {
       return matcher.fail(advanced == ClosingChart::Outcome::kTooLarge
                               ? "the grammar has too many ways to read the answer to tell how it ends"
                               : "the grammar took a token that the way to its end does not know");
-    // What is left of the end may be shorter than what the chart finds.
+    // The rest of the known end may be shorter than the chart's estimate.
     if (before.end.is_known() && before.end.next() == token &&
         (before.end.size() - 1 < after.state->cheapest || after.state->cheapest >= ClosingGrammar::kNever))
       after.end = {before.end.tokens, before.end.at + 1};
@@ -204,7 +204,7 @@ int closing_reset(ClosingMatcher &matcher) {
   return 0;
 }
 
-// The inner matcher's guess, as far as an end fits after it.
+// The inner matcher's guess, up to the last token after which an end fits.
 int closing_forced(ClosingMatcher &matcher, std::int32_t *tokens, int capacity) {
   const int count = matcher.inner.ops->forced(matcher.inner.self, tokens, capacity);
   if (count < 0) return matcher.fail_inner();
@@ -237,7 +237,7 @@ weft_matcher closing_matcher(weft_matcher inner, const ClosingTables &tables, in
                              int &needed) {
   OwnedMatcher owned(inner);
   needed = 0;
-  // With any room its end is known; then it is seen whether that fits.
+  // First without a limit, so that the shortest end is found and can be compared with `room`.
   auto matcher = std::make_unique<ClosingMatcher>(std::move(owned), tables, ClosingGrammar::kNever);
   if (matcher->know_end() < 0) {
     error = matcher->error;

@@ -1,4 +1,5 @@
-// A matcher that ends in time: it lets through what its inner matcher allows as long as the answer can still be whole.
+// A matcher that bounds the length of the answer: it allows the inner matcher's tokens after which the answer can still
+// be completed in time.
 #pragma once
 
 #include <weft/matcher.h>
@@ -10,16 +11,16 @@
 
 namespace weft {
 
-// What closing needs to know of a compiled guide; shared by its matchers.
+// The analysis of a compiled guide, shared by its closing matchers.
 struct ClosingTables {
   std::shared_ptr<const ClosingGrammar> grammar;
   std::shared_ptr<const ClosingGrowth> growth;
 };
 
-// Wraps `inner`, which is at its start and becomes the wrapper's own, for an answer of at most `room` tokens, the end
-// token among them. A shortest end is known at every place and fits what is left: where other tokens could cost too
-// much, its next token alone is allowed. With no matcher (`ops` null), `error` says why, `needed` how many tokens the
-// shortest answer has (0: that is not known), and the inner matcher is destroyed.
+// Wraps `inner`, which is at its start, for an answer of at most `room` tokens including the end token, and takes
+// ownership of it. At every step a shortest end is known that fits in the rest; where another token might cost too
+// much, only the end's next token is allowed. On failure `ops` is null, `error` has the reason, `needed` the number of
+// tokens of the shortest answer (0: unknown), and `inner` is destroyed.
 weft_matcher closing_matcher(weft_matcher inner, const ClosingTables &tables, int room, std::string &error,
                              int &needed);
 

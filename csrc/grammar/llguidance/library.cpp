@@ -43,28 +43,28 @@ std::string tidy(const char *text) {
 std::string llguidance_bind(const char *library_path) {
   std::lock_guard<std::mutex> lock(bind_mutex);
   if (ready.load(std::memory_order_acquire)) return "";
-  // Python's import has loaded it already; then this only counts a reference.
+  // Python's import has usually loaded it already; then this only counts a reference.
   void *library = dlopen(library_path, RTLD_NOW | RTLD_LOCAL);
   if (!library) return dlerror();
-  llg::Api found{};
-  if (!resolve(library, "llg_get_version", found.get_version) ||
-      !resolve(library, "llg_new_tokenizer_v2", found.new_tokenizer) ||
-      !resolve(library, "llg_free_tokenizer", found.free_tokenizer) ||
-      !resolve(library, "llg_constraint_init_set_defaults", found.init_defaults) ||
-      !resolve(library, "llg_new_matcher", found.new_matcher) ||
-      !resolve(library, "llg_clone_matcher", found.clone_matcher) ||
-      !resolve(library, "llg_free_matcher", found.free_matcher) ||
-      !resolve(library, "llg_matcher_get_error", found.get_error) ||
-      !resolve(library, "llg_matcher_compute_mask", found.compute_mask) ||
-      !resolve(library, "llg_matcher_get_mask", found.get_mask) ||
-      !resolve(library, "llg_matcher_validate_tokens", found.validate_tokens) ||
-      !resolve(library, "llg_matcher_consume_token", found.consume_token) ||
-      !resolve(library, "llg_matcher_rollback", found.rollback) ||
-      !resolve(library, "llg_matcher_is_accepting", found.is_accepting))
+  llg::Api resolved{};
+  if (!resolve(library, "llg_get_version", resolved.get_version) ||
+      !resolve(library, "llg_new_tokenizer_v2", resolved.new_tokenizer) ||
+      !resolve(library, "llg_free_tokenizer", resolved.free_tokenizer) ||
+      !resolve(library, "llg_constraint_init_set_defaults", resolved.init_defaults) ||
+      !resolve(library, "llg_new_matcher", resolved.new_matcher) ||
+      !resolve(library, "llg_clone_matcher", resolved.clone_matcher) ||
+      !resolve(library, "llg_free_matcher", resolved.free_matcher) ||
+      !resolve(library, "llg_matcher_get_error", resolved.get_error) ||
+      !resolve(library, "llg_matcher_compute_mask", resolved.compute_mask) ||
+      !resolve(library, "llg_matcher_get_mask", resolved.get_mask) ||
+      !resolve(library, "llg_matcher_validate_tokens", resolved.validate_tokens) ||
+      !resolve(library, "llg_matcher_consume_token", resolved.consume_token) ||
+      !resolve(library, "llg_matcher_rollback", resolved.rollback) ||
+      !resolve(library, "llg_matcher_is_accepting", resolved.is_accepting))
     return "a function of LLGuidance's C interface is missing";
-  const std::string version = found.get_version();
+  const std::string version = resolved.get_version();
   if (version.rfind("llguidance@1.9.", 0) != 0) return version + " where llguidance 1.9 is needed";
-  llg::api = found;
+  llg::api = resolved;
   ready.store(true, std::memory_order_release);
   return "";
 }

@@ -8,8 +8,8 @@
 
 namespace weft {
 
-// Resolves the interface from the installed library (an absolute path). Returns "" if all that weft calls is there,
-// else what is missing. Safe to call again; the first success stays.
+// Resolves the interface from the installed library (an absolute path). Returns "" on success, else the name of what is
+// missing. It may be called again; the first success stays.
 std::string llguidance_bind(const char *library_path);
 
 namespace llg {
@@ -20,7 +20,7 @@ extern Api api;
 // Throws std::logic_error before a successful llguidance_bind.
 void need_binding();
 
-// LLGuidance's text without what may end it: a trace of its state or of its stack.
+// A message of LLGuidance without the dump of its state or stack that may follow.
 std::string tidy(const char *text);
 
 struct FreeMatcher {

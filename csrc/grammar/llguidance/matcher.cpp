@@ -17,53 +17,53 @@ using llg::tidy;
 
 namespace {
 
-// Fewer masks than this find their own states too many.
-constexpr int kMasksToBeginAnew = 256;
+// A matcher that fails after fewer masks than this needs too many lexer states by itself.
+constexpr int kMinMasksToRestart = 256;
 
-// Forced text is looked for this many bytes ahead for each token that is asked for.
+// The search for forced text goes this many bytes ahead for each wanted token.
 constexpr std::size_t kForcedBytesPerToken = 16;
 
-// End tokens are weft's business: LLGuidance never sees one, so that nothing it does after an end can matter. An
-// illegal token kills its matchers for good, so each is validated before it is consumed.
+// weft handles end tokens itself. LLGuidance never sees one, so its behaviour after an end does not matter. An illegal
+// token breaks its matchers for good, so each token is validated before it is consumed.
 //
-// LLGuidance keeps its last mask and gives it again where the lexer's state and the number of parsed lexemes are the
-// same. A rollback does not drop it, so that another path of the same shape would get the mask of the one taken back:
-// before such a path is entered, a mask of where it begins takes the place of the kept one.
+// LLGuidance caches its last mask by the lexer's state and the number of parsed lexemes. A rollback does not drop the
+// cache, so another path of the same shape would get the mask of the path taken back. Before such a path is entered, a
+// mask at its start replaces the cached one.
 struct LlguidanceMatcher {
   std::shared_ptr<const LlguidanceVocabulary> vocabulary;
   std::shared_ptr<LlguidanceStart> start;
   Handle owned;
   LexerWork work;
-  bool is_warm;  // its lexer knew states when it began
+  bool is_warm;  // its lexer had states when it began
   llg::Matcher *handle = owned.get();
   std::vector<std::uint32_t> taken{};  // without an end token
   bool ended = false;
-  std::size_t masked = 0;  // how many were taken when the last mask was filled
-  bool is_stale = false;   // the kept mask is of a text that was taken back
-  bool is_anew = false;    // it began a second time
-  int masks = 0;           // filled since it began
+  std::size_t masked = 0;     // the number of tokens taken when the last mask was filled
+  bool is_stale = false;      // the cached mask is of a text that was taken back
+  bool is_restarted = false;  // it was restarted once
+  int masks = 0;              // filled since it began
   std::string error{};
 
-  // What it found goes to those that come after it, unless it failed.
+  // Its lexer states go to later matchers, unless it failed.
   ~LlguidanceMatcher() {
-    if (is_anew || !error.empty() || !start->wants(work)) return;
+    if (is_restarted || !error.empty() || !start->wants(work)) return;
     if (!taken.empty() && api.rollback(handle, taken.size()) != 0) return;
     if (api.compute_mask(handle) != 0) return;  // drops the kept mask
     start->take(std::move(owned), work);
   }
 
-  // A lexer may know so many states and no more, and no text may fail for those that others' texts found, nor a long
-  // one for those of its beginning: it takes its tokens again, without the masks between them. Not so after a few
-  // masks, whose states it needs itself. Whether it did.
-  bool begin_anew() {
-    if (!is_warm && masks < kMasksToBeginAnew) return false;
+  // A lexer has a limit on its states. A text must not fail because of states that other texts found, and a long text
+  // not because of those of its beginning. So the matcher starts again and takes its tokens without the masks between
+  // them. After only a few masks it needs all of its states itself, and this would not help. Returns whether it did.
+  bool restart() {
+    if (!is_warm && masks < kMinMasksToRestart) return false;
     Handle fresh = start->cold();
     for (const std::uint32_t token : taken)
       if (api.consume_token(fresh.get(), token) != 0) return false;
     owned = std::move(fresh);
     handle = owned.get();
     is_warm = is_stale = false;
-    is_anew = true;
+    is_restarted = true;
     masked = 0;
     masks = 0;
     return true;
@@ -83,7 +83,7 @@ struct LlguidanceMatcher {
   }
 };
 
-// Whether the last mask, where one was filled since the last token, allows the token: then it need not be validated.
+// Whether the mask that was filled since the last token, if any, allows the token, which then needs no validation.
 bool mask_allows(LlguidanceMatcher &matcher, std::int32_t token) {
   const std::uint32_t *mask = api.get_mask(matcher.handle);
   return mask && (mask[token / 32] >> (token % 32) & 1u);
@@ -91,7 +91,7 @@ bool mask_allows(LlguidanceMatcher &matcher, std::int32_t token) {
 
 bool compute_mask(LlguidanceMatcher &matcher) {
   const auto start = std::chrono::steady_clock::now();
-  if (api.compute_mask(matcher.handle) != 0 && !(matcher.begin_anew() && api.compute_mask(matcher.handle) == 0))
+  if (api.compute_mask(matcher.handle) != 0 && !(matcher.restart() && api.compute_mask(matcher.handle) == 0))
     return false;
   matcher.work.time += std::chrono::steady_clock::now() - start;
   matcher.masked = matcher.taken.size();
@@ -103,12 +103,12 @@ bool compute_mask(LlguidanceMatcher &matcher) {
 
 std::int32_t validate_one(LlguidanceMatcher &matcher, std::uint32_t token) {
   const std::int32_t legal = api.validate_tokens(matcher.handle, &token, 1);
-  return legal < 0 && matcher.begin_anew() ? api.validate_tokens(matcher.handle, &token, 1) : legal;
+  return legal < 0 && matcher.restart() ? api.validate_tokens(matcher.handle, &token, 1) : legal;
 }
 
 bool consume(LlguidanceMatcher &matcher, std::uint32_t token) {
   if (api.consume_token(matcher.handle, token) != 0 &&
-      !(matcher.begin_anew() && api.consume_token(matcher.handle, token) == 0))
+      !(matcher.restart() && api.consume_token(matcher.handle, token) == 0))
     return false;
   matcher.taken.push_back(token);
   return true;
@@ -168,7 +168,7 @@ int llg_fill(LlguidanceMatcher &matcher, std::int32_t *row, int words) {
   if (!compute_mask(matcher)) return matcher.fail();
   std::memcpy(row, api.get_mask(matcher.handle), static_cast<std::size_t>(needed) * sizeof *row);
   std::memset(row + needed, 0, static_cast<std::size_t>(words - needed) * sizeof *row);
-  // A grammar in Lark may name an end token by its number; an end is an end all the same.
+  // A Lark grammar may name an end token by its number; it ends the answer all the same.
   const bool accepting = api.is_accepting(matcher.handle);
   for (std::int32_t token : matcher.vocabulary->end_tokens()) set_bit(row, token, accepting);
   return 1;
@@ -183,7 +183,7 @@ void *llg_fork(LlguidanceMatcher &matcher) {
   fork->ended = matcher.ended;
   fork->masked = matcher.masked;
   fork->is_stale = matcher.is_stale;
-  fork->is_anew = matcher.is_anew;
+  fork->is_restarted = matcher.is_restarted;
   fork->masks = matcher.masks;
   return fork.release();
 }
@@ -192,7 +192,7 @@ int llg_reset(LlguidanceMatcher &matcher) {
   return llg_rollback(matcher, static_cast<int>(matcher.taken.size()) + matcher.ended);
 }
 
-// The byte that every allowed token begins with, or -1: none is forced.
+// The byte that all allowed tokens begin with, or -1.
 int common_byte(const std::vector<std::int32_t> &row, const TokenTexts &texts) {
   int byte = -1;
   for (std::size_t word = 0; word < row.size(); ++word) {
@@ -207,8 +207,8 @@ int common_byte(const std::vector<std::int32_t> &row, const TokenTexts &texts) {
 
 extern const weft_matcher_ops kOps;
 
-// LLGuidance spells forced text only for tokenizers that it may take for canonical, and then its masks leave nothing
-// but its own spelling. So the bytes are found here, each from a mask.
+// LLGuidance gives forced text only for tokenizers that it takes for canonical, and then its masks allow only its own
+// spelling. So the forced bytes are found here, one mask for each.
 int llg_forced(LlguidanceMatcher &matcher, std::int32_t *tokens, int capacity) {
   if (capacity < 1 || matcher.ended) return 0;
   const TokenTexts &texts = matcher.vocabulary->spelling();
@@ -270,7 +270,7 @@ LlguidanceVocabulary::LlguidanceVocabulary(const std::vector<std::string> &texts
   init.tok_eos = ends[0];
   init.token_lens = lengths.data();
   init.token_bytes = reinterpret_cast<const std::uint8_t *>(bytes.data());
-  // A tokenizer that spells for itself is never taken for canonical: masks then allow every spelling.
+  // With its own tokenize function a tokenizer is never taken for canonical, so masks allow every spelling.
   init.use_approximate_greedy_tokenize_fn = true;
   init.tok_eos_extra = ends.data() + 1;
   init.tok_eos_extra_count = static_cast<std::uint32_t>(ends.size() - 1);
@@ -296,7 +296,7 @@ LlguidanceGrammar::LlguidanceGrammar(std::shared_ptr<const LlguidanceVocabulary>
   set(init.limits.max_grammar_size, limits.max_grammar_size);
   set(init.limits.initial_lexer_fuel, limits.initial_lexer_fuel);
   set(init.limits.step_lexer_fuel, limits.step_lexer_fuel);
-  init.limits.verbose_errors = false;  // errors would carry the grammar and what was generated
+  init.limits.verbose_errors = false;  // verbose errors would quote the grammar and the answer
   Handle start(api.new_matcher(&init, type.c_str(), text.c_str()));
   if (const char *error = api.get_error(start.get())) throw LlguidanceRefusal(tidy(error));
   start_ = std::make_shared<LlguidanceStart>(std::move(start), limits.keeps_states);

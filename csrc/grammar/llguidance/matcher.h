@@ -14,17 +14,17 @@
 
 namespace weft {
 
-// A grammar that LLGuidance refuses; the text is its own.
+// LLGuidance refused a grammar; the text is LLGuidance's.
 struct LlguidanceRefusal : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// LLGuidance's view of a vocabulary. Never changes, so any number of matchers and threads share one.
+// LLGuidance's view of a vocabulary. Immutable, so any number of matchers and threads share one.
 class LlguidanceVocabulary {
  public:
-  // `texts[i]` are the bytes of token i; "" for special and unused ones, which only a grammar that names their number
-  // allows. Throws std::logic_error before a successful llguidance_bind, LlguidanceRefusal for a vocabulary that
-  // LLGuidance does not take.
+  // `texts[i]` are the bytes of token i; "" for special and unused tokens, which only a grammar that names their number
+  // allows. Throws std::logic_error before a successful llguidance_bind, and LlguidanceRefusal if LLGuidance refuses
+  // the vocabulary.
   LlguidanceVocabulary(const std::vector<std::string> &texts, std::vector<std::int32_t> end_tokens,
                        std::shared_ptr<const TokenTexts> spelling);
   ~LlguidanceVocabulary();
@@ -43,11 +43,11 @@ class LlguidanceVocabulary {
   std::shared_ptr<const TokenTexts> spelling_;
 };
 
-// What compiling and one mask may cost; 0 is LLGuidance's own default.
+// Limits on compiling and on one mask; 0 is LLGuidance's default.
 struct LlguidanceLimits {
   std::size_t max_items_in_row, step_max_items, max_lexer_states, max_grammar_size;
   std::uint64_t initial_lexer_fuel, step_lexer_fuel;
-  bool keeps_states;  // matchers begin with the lexer's states of those that ended
+  bool keeps_states;  // matchers begin with the lexer states of matchers that ended
 };
 
 class LlguidanceStart;
@@ -55,7 +55,7 @@ class LlguidanceStart;
 // A grammar compiled for a vocabulary. Threads may share it.
 class LlguidanceGrammar {
  public:
-  // `type` is "json_schema", "regex" or "lark". Throws LlguidanceRefusal for what does not compile.
+  // `type` is "json_schema", "regex" or "lark". Throws LlguidanceRefusal if it does not compile.
   LlguidanceGrammar(std::shared_ptr<const LlguidanceVocabulary> vocabulary, const std::string &type,
                     const std::string &text, const LlguidanceLimits &limits);
   // A new matcher at the start.

@@ -1,4 +1,4 @@
-// What the matchers of one grammar of LLGuidance begin with.
+// The start of the matchers of one LLGuidance grammar, with lexer states that earlier matchers found.
 #pragma once
 
 #include <atomic>
@@ -11,15 +11,15 @@
 
 namespace weft {
 
-// What was spent to find the states that a matcher's lexer knows, by those that it was copied from too.
+// The work spent on finding a matcher's lexer states, including that of the matchers it was copied from.
 struct LexerWork {
   int masks = 0;
   std::chrono::steady_clock::duration time{};
 };
 
-// Where a grammar's matchers begin: one that is copied for each. LLGuidance finds its lexer's states as texts come to
-// them, in each matcher again, and its C interface can't share them; so a matcher that ends is brought back to the
-// start, and the next are copied from it with the states that it found. Threads may share it.
+// A grammar's matchers are copies of one matcher at the start. LLGuidance builds its lexer states lazily, in each
+// matcher again, and its C interface cannot share them. So a matcher that ends is rolled back to the start, and the
+// next ones are copied from it, with its states. Threads may share this object.
 class LlguidanceStart {
  public:
   LlguidanceStart(llg::Handle cold, bool keeps_states) : cold_(std::move(cold)), is_done_(!keeps_states) {}
@@ -42,18 +42,18 @@ class LlguidanceStart {
     return made;
   }
 
-  // As if there had been no other matcher.
+  // A copy without states of other matchers.
   llg::Handle cold() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return clone(cold_);
   }
 
-  // Whether a matcher that has done so much work would make later ones faster.
+  // Whether later matchers would be faster with the states of a matcher that did this work.
   bool wants(const LexerWork &work) const {
     return !is_done_ && work.masks > known_ && work.masks <= kMostMasks && work.time <= kMostTime;
   }
 
-  // Takes a matcher that is back at the start.
+  // Keeps a matcher that was rolled back to the start.
   void take(llg::Handle handle, const LexerWork &work) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!wants(work)) return;
@@ -64,9 +64,9 @@ class LlguidanceStart {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // Past this a copy with its states costs a request more than it saves.
+  // If a copy takes longer, copying the states costs a request more than it saves.
   static constexpr std::chrono::milliseconds kLongestCopy{1};
-  // So much has found what most texts need. The states are memory, and each matcher's have a limit.
+  // Limits: this work finds the states of most texts, states take memory, and each matcher's number of them is limited.
   static constexpr int kMostMasks = 4096;
   static constexpr std::chrono::milliseconds kMostTime{50};
 

@@ -5,8 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "grammar/recognizer/handle.h"
 #include "grammar/recognizer/matcher.h"
-#include "grammar/recognizer/native.h"
 #include "matcher/handle.h"
 #include "matcher/no_throw.h"
 #include "support/awake.h"
@@ -14,22 +14,22 @@
 namespace weft {
 namespace {
 
-// Where a plug-in writes why it can't.
+// The buffer for a plug-in's error message.
 struct Reason {
   char text[512] = {};
   std::string str() const { return text[0] ? std::string(text, strnlen(text, sizeof text)) : "it does not say why"; }
-  static std::size_t strnlen(const char *text, std::size_t most) {
+  static std::size_t strnlen(const char *text, std::size_t limit) {
     std::size_t length = 0;
-    while (length < most && text[length] != '\0') ++length;
+    while (length < limit && text[length] != '\0') ++length;
     return length;
   }
 };
 
-// A plug-in's matcher, and the guide that it is of.
+// A plug-in's matcher with its guide.
 struct PluginMatcher {
   std::shared_ptr<const PluginGuide> guide;  // outlives the matcher
   OwnedMatcher owned;
-  std::string error;  // of a plug-in that throws, which C does not know
+  std::string error;  // for a plug-in that throws, although its interface is C
 
   PluginMatcher(OwnedMatcher matcher, std::shared_ptr<const PluginGuide> of)
       : guide(std::move(of)), owned(std::move(matcher)) {}

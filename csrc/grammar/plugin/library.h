@@ -14,13 +14,13 @@
 
 namespace weft {
 
-// The table of a library, which stays loaded for good. Throws std::runtime_error for one that is none of weft's.
+// The table of functions of a library, which is never unloaded. Throws std::runtime_error if it is not a plug-in.
 const weft_plugin_ops &load_plugin(const std::string &path);
 
-// What a plug-in prepared for one guide; it lives as long as anything that came of it.
+// A guide of a plug-in. Everything made from it keeps it alive.
 class PluginGuide {
  public:
-  // Throws std::runtime_error with what the plug-in says.
+  // Throws std::runtime_error with the plug-in's message.
   PluginGuide(const weft_plugin_ops &ops, std::shared_ptr<const TokenTexts> texts, std::vector<std::int32_t> end_tokens,
               int vocab_size, std::string_view arg);
   ~PluginGuide();
@@ -39,7 +39,7 @@ class PluginGuide {
   void *guide_ = nullptr;
 };
 
-// A matcher at its start; of a recogniser, with `trie`. Throws std::runtime_error.
+// A matcher at its start, over a recogniser if the plug-in makes those; that needs `trie`. Throws std::runtime_error.
 weft_matcher plugin_matcher(std::shared_ptr<const PluginGuide> guide, std::shared_ptr<const TokenTexts> texts,
                             std::shared_ptr<const TokenTrie> trie, int vocab_size,
                             std::vector<std::int32_t> end_tokens);

@@ -1,5 +1,3 @@
-#include "grammar/python/matcher.h"
-
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
@@ -9,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "grammar/python/text.h"
+#include "grammar/python/wrap.h"
 #include "hostfunc/gil.h"
 #include "matcher/no_throw.h"
 
@@ -21,12 +19,12 @@ namespace {
 struct PythonMatcher {
   nb::object object, accept, fill, is_terminated;
   nb::object rollback, forced;  // or None
-  nb::object factory;           // or None: makes another at its start
-  nb::object row;               // numpy int32, as wide as the last fill asked for
+  nb::object factory;           // or None: makes another object at its start
+  nb::object row;               // numpy int32, as wide as in the last fill
   std::int32_t *row_data = nullptr;
   int row_words = 0;
-  bool has_ended = false;           // what is_terminated() said when the state changed last
-  bool is_lost = false;             // a replay failed: it stands nowhere any more
+  bool has_ended = false;           // the result of is_terminated() after the last change
+  bool is_lost = false;             // a replay failed, and the state is undefined
   std::vector<std::int32_t> taken;  // for replays
   std::string error;
 
@@ -42,7 +40,7 @@ struct PythonMatcher {
     look();
   }
 
-  // Asked while the state changes, where what it raises can be told.
+  // Called at each change of state, because there an exception can be reported.
   void look() { has_ended = nb::cast<bool>(nb::bool_(is_terminated())); }
 
   bool take(std::int32_t token) {
@@ -52,7 +50,7 @@ struct PythonMatcher {
     return true;
   }
 
-  // Back to the start; then the tokens again. `taken` is what was taken in the end, also where that fails.
+  // Resets and takes the tokens again. `taken` has the tokens that were taken, even if one fails.
   void replay(const std::vector<std::int32_t> &tokens) {
     is_lost = true;
     taken.clear();
@@ -94,18 +92,18 @@ std::string text_of(PythonMatcher &matcher, nb::python_error &raised, const char
             std::to_string(nb::cast<int>(last.attr("tb_lineno"))) + ", in " + method + ")";
   }
   if (nb::hasattr(matcher.object, "error")) {
-    nb::object own = matcher.object.attr("error")();
-    if (nb::isinstance<nb::str>(own) && nb::len(own) > 0) text = utf8_of(own);
+    nb::object message = matcher.object.attr("error")();
+    if (nb::isinstance<nb::str>(message) && nb::len(message) > 0) text = utf8_of(message);
   }
   return text;
 }
 
-// Runs `body` with the GIL; what it raises becomes `failed` and the matcher's error text.
+// Runs `body` with the GIL. An exception gives `failed`, and its text becomes the matcher's error.
 template <class Result, class Body>
 Result with_gil(PythonMatcher &matcher, const char *method, Result failed, Body body) {
   GilForCallback gil(method, "matcher");
   if (!gil) return matcher.error = "the interpreter is shutting down", failed;
-  if (matcher.is_lost) return failed;  // for the reason that `error` has
+  if (matcher.is_lost) return failed;  // `error` still has the reason
   try {
     try {
       return body();
@@ -122,7 +120,7 @@ int py_accept(PythonMatcher &matcher, std::int32_t token) {
   return with_gil(matcher, "accept", -1, [&] { return matcher.take(token) ? 1 : 0; });
 }
 
-// Ends without the last `count` tokens: 0, or -1.
+// Takes back the last `count` tokens: 0, or -1.
 int take_back(PythonMatcher &matcher, int count) {
   const auto there = static_cast<int>(matcher.taken.size());
   if (count < 0) return matcher.error = "can't roll back a negative number of tokens", -1;
@@ -144,7 +142,7 @@ int py_rollback(PythonMatcher &matcher, int count) {
   return with_gil(matcher, "rollback", -1, [&] { return take_back(matcher, count); });
 }
 
-// Needs no interpreter, and so can't fail.
+// Does not call Python, so it cannot fail.
 int py_is_terminated(PythonMatcher &matcher) { return matcher.has_ended ? 1 : 0; }
 
 int py_validate(PythonMatcher &matcher, const std::int32_t *tokens, int count) {
@@ -217,7 +215,7 @@ const char *py_error(PythonMatcher &matcher) { return matcher.error.c_str(); }
 
 void py_destroy(PythonMatcher &matcher) {
   GilForCallback gil("destroy", "matcher");
-  // Without an interpreter there is nothing left to let go of.
+  // Without an interpreter the references cannot be released, and need not be.
   if (gil) delete &matcher;
 }
 

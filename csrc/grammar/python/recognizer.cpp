@@ -1,10 +1,9 @@
-#include "grammar/python/recognizer.h"
-
 #include <nanobind/stl/string.h>
 
 #include <optional>
 #include <utility>
 
+#include "grammar/python/wrap.h"
 #include "hostfunc/gil.h"
 
 namespace nb = nanobind;
@@ -14,7 +13,7 @@ namespace {
 
 std::string text_of(const std::exception &raised, const char *method) {
   std::string text = raised.what();
-  // The traceback that what() begins with belongs to a log; the last line names the error.
+  // what() begins with a traceback, which is of no use here; its last line names the error.
   while (!text.empty() && text.back() == '\n') text.pop_back();
   const std::size_t last = text.rfind('\n');
   if (last != std::string::npos) text.erase(0, last + 1);
@@ -53,7 +52,7 @@ class Python : public Recognizing {
     if (gil) {
       methods_.reset();
     } else {
-      new std::optional<Methods>(std::move(methods_));  // no interpreter is there to let go of it
+      new std::optional<Methods>(std::move(methods_));  // leaked: without an interpreter it cannot be released
     }
   }
 

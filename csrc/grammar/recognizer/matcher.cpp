@@ -16,7 +16,7 @@ struct RecognizerMatcher {
   std::unique_ptr<Recognizing> recognizer;
   std::vector<std::int32_t> taken;
   bool has_ended = false;
-  bool is_lost = false;  // bytes could not be taken back, or not taken again
+  bool is_lost = false;  // bytes could not be popped, or not pushed again
   std::string error;
 
   bool is_end(std::int32_t token) const {
@@ -25,7 +25,7 @@ struct RecognizerMatcher {
   int fail() { return error = recognizer->error(), -1; }
   int lose() { return is_lost = true, fail(); }
 
-  // Pushes bytes as far as they are allowed: how many, or -1.
+  // Pushes bytes up to the first that is not allowed. Returns their number, or -1.
   int push(std::string_view bytes) {
     int count = 0;
     for (const char byte : bytes) {
@@ -38,7 +38,7 @@ struct RecognizerMatcher {
   }
   int pop(int count) { return count > 0 && recognizer->pop_bytes(count) < 0 ? lose() : 0; }
 
-  // Pushes a token, or nothing: 1, 0 or -1.
+  // Pushes all bytes of a token or none: 1, 0, or -1.
   int push_token(std::int32_t token) {
     const std::string_view text = guide->texts->text(token);
     if (text.empty()) return 0;
@@ -60,7 +60,7 @@ struct RecognizerMatcher {
     return outcome;
   }
 
-  // Takes all of `tokens` that make up `taken`, from a start.
+  // Takes `tokens` again from the start.
   int repeat(const std::vector<std::int32_t> &tokens) {
     for (std::int32_t token : tokens) {
       const int outcome = take(token);
@@ -75,12 +75,13 @@ struct RecognizerMatcher {
   }
 };
 
-// Runs `body` between enter and leave. Where it throws it leaves bytes pushed that are not counted, if it `pushes` any.
+// Runs `body` between enter and leave. If a body that `pushes` throws, an unknown number of bytes stays pushed, so the
+// matcher is lost.
 template <class Body>
 int with(RecognizerMatcher &matcher, Body body, bool pushes = true) {
   if (matcher.is_lost) return -1;
   if (matcher.recognizer->enter() != 0) return matcher.fail();
-  // What leaves is what was entered: a replay may put another in its place.
+  // `leave` is called on the recogniser that was entered; a replay may have replaced it.
   struct Leave {
     Recognizing *entered;
     ~Leave() { entered->leave(); }
@@ -99,7 +100,7 @@ int rec_accept(RecognizerMatcher &matcher, std::int32_t token) {
   return with(matcher, [&](auto &) { return matcher.take(token); });
 }
 
-// All tokens but the last `count` again, with a new recogniser. The old one goes when it has been left.
+// Takes all tokens but the last `count` again with a new recogniser. The old one is destroyed after its `leave`.
 int replay(RecognizerMatcher &matcher, std::size_t keep, std::unique_ptr<Recognizing> &replaced) {
   std::unique_ptr<Recognizing> fresh = matcher.guide->make(matcher.error);
   if (!fresh) return -1;
@@ -134,7 +135,7 @@ int rec_rollback(RecognizerMatcher &matcher, int count) {
   return with(matcher, [&](auto &replaced) { return take_back(matcher, count, replaced); });
 }
 
-// Without a collapse, so that all of it can be popped.
+// Pushes without a collapse, so that all of it can be popped.
 int rec_validate(RecognizerMatcher &matcher, const std::int32_t *tokens, int count) {
   return with(matcher, [&](auto &) {
     int taken = 0, num_bytes = 0, outcome = matcher.has_ended ? 0 : 1;
@@ -167,8 +168,8 @@ int walk(RecognizerMatcher &matcher, std::int32_t *row) {
       if (matcher.pop(static_cast<int>(depth - node.depth + 1)) < 0) return -1;
       depth = node.depth - 1;
     }
-    // After a leaf there is nothing to push for.
-    const bool is_leaf = node.behind == at + 1;
+    // A leaf has no children, so its byte is only checked, not pushed.
+    const bool is_leaf = node.after == at + 1;
     const int outcome =
         is_leaf ? matcher.recognizer->byte_allowed(node.byte) : matcher.recognizer->try_push_byte(node.byte);
     if (outcome < 0) {
@@ -176,7 +177,7 @@ int walk(RecognizerMatcher &matcher, std::int32_t *row) {
       return matcher.pop(static_cast<int>(depth)), -1;
     }
     if (outcome == 0) {
-      at = node.behind;
+      at = node.after;
       continue;
     }
     if (!is_leaf) depth = node.depth;
@@ -226,7 +227,7 @@ int rec_reset(RecognizerMatcher &matcher) {
   return with(matcher, [&](auto &replaced) { return replay(matcher, 0, replaced); });
 }
 
-// Pushes the bytes of which each is the only one that may follow, where the text may not end: 0, or -1.
+// Pushes bytes while exactly one may follow and the text may not end: 0, or -1.
 int push_forced_bytes(RecognizerMatcher &matcher, std::string &text) {
   for (bool goes_on = true; goes_on && text.size() < 64;) {
     for (std::int32_t token : matcher.guide->end_tokens) {
@@ -259,8 +260,8 @@ int forced_bytes(RecognizerMatcher &matcher, std::string &text) {
 int rec_forced(RecognizerMatcher &matcher, std::int32_t *tokens, int capacity) {
   if (matcher.has_ended || capacity < 1) return 0;
   std::string text;
-  const int found = with(matcher, [&](auto &) { return forced_bytes(matcher, text); });
-  if (found < 0 || text.empty()) return found;
+  const int outcome = with(matcher, [&](auto &) { return forced_bytes(matcher, text); });
+  if (outcome < 0 || text.empty()) return outcome;
   return forced_tokens({&kOps, &matcher}, *matcher.guide->texts, text, tokens, capacity);
 }
 

@@ -1,4 +1,4 @@
-// A matcher over a recogniser: a mask is a walk over the tokens' bytes. Python-free.
+// A matcher over a recogniser. It makes a mask by a walk over the bytes of all tokens. Python-free.
 #pragma once
 
 #include <weft/matcher.h>
@@ -11,7 +11,7 @@
 
 namespace weft {
 
-// What the matchers of one guide share.
+// The data that the matchers of one guide share.
 struct RecognizerGuide {
   std::shared_ptr<const TokenTexts> texts;
   std::shared_ptr<const TokenTrie> trie;
@@ -20,7 +20,7 @@ struct RecognizerGuide {
   MakeRecognizing make;
 };
 
-// A matcher at the start of a recogniser of its own; ops are null and `error` says why where none can be made.
+// A matcher with a new recogniser, at its start. On failure `ops` is null and `error` has the reason.
 weft_matcher recognizer_matcher(std::shared_ptr<const RecognizerGuide> guide, std::string &error);
 
 }  // namespace weft

@@ -1,5 +1,4 @@
-#include "grammar/recognizer/native.h"
-
+#include "grammar/recognizer/handle.h"
 #include "support/awake.h"
 
 namespace weft {

@@ -73,7 +73,7 @@ struct Shared {
   std::vector<std::int32_t> end_tokens;
   std::shared_ptr<const TokenTexts> texts;
 
-  // XGrammar refuses these itself, with a line on stderr each time.
+  // XGrammar would refuse these too, but prints a line on stderr each time.
   bool is_special(std::int32_t token) const {
     return texts && texts->text(token).empty() &&
            std::find(end_tokens.begin(), end_tokens.end(), token) == end_tokens.end();
@@ -87,7 +87,7 @@ struct XGrammarMatcher {
 
   ~XGrammarMatcher() { binding.api.ObjectDecRef(handle); }
 
-  // The error slot of the thread is emptied, so that a later call from elsewhere does not find it.
+  // Clears the thread's error slot, so that a later call from elsewhere does not find this error.
   int fail() {
     void *raised = nullptr;
     binding.api.ErrorMoveFromRaised(&raised);
@@ -98,7 +98,7 @@ struct XGrammarMatcher {
     const auto *cell =
         reinterpret_cast<const tvm::ErrorCell *>(static_cast<const char *>(raised) + sizeof(tvm::Object));
     error.assign(cell->message.data, cell->message.size);
-    // The text begins with a time and a place in XGrammar's sources, which say nothing to a user.
+    // The text begins with a time and a source location of XGrammar, which do not help a user.
     const std::size_t place = error.find(".cc:");
     const std::size_t text = place == std::string::npos ? place : error.find(": ", place);
     if (text != std::string::npos) error.erase(0, text + 2);
@@ -107,7 +107,7 @@ struct XGrammarMatcher {
     return -1;
   }
 
-  // Calls `method(self, args...)`; true if it returned.
+  // Calls `method(self, args...)`. True if it returned without an error.
   template <class... Args>
   bool call(void *method, Any &result, Args... args) {
     Any packed[] = {object(handle), args...};
@@ -116,7 +116,7 @@ struct XGrammarMatcher {
   }
 };
 
-// A result that is an object, let go of at the end.
+// A result that is an object; released at the end of the scope.
 struct Owned {
   tvm::Object *object;
   ~Owned() { binding.api.ObjectDecRef(object); }
@@ -124,8 +124,7 @@ struct Owned {
 
 int xgr_is_terminated(XGrammarMatcher &matcher) {
   Any result;
-  // It takes no argument and has no way to fail; an error would mean a broken interface, and "ended" is the safe
-  // answer.
+  // It takes no argument and cannot fail. An error would mean a broken interface, and "ended" is the safe answer.
   if (!matcher.call(binding.is_terminated, result)) return matcher.fail(), 1;
   return result.v_int64 != 0;
 }
@@ -190,7 +189,7 @@ int xgr_reset(XGrammarMatcher &matcher) {
 
 extern const weft_matcher_ops kOps;
 
-// XGrammar walks the bytes that must follow; it fails where the matcher has ended.
+// XGrammar finds the bytes that must follow; it fails for a matcher that has ended.
 int xgr_forced(XGrammarMatcher &matcher, std::int32_t *tokens, int capacity) {
   if (!matcher.shared->texts || capacity < 1 || xgr_is_terminated(matcher)) return 0;
   Any result;
@@ -233,11 +232,12 @@ std::string xgrammar_bind(const char *tvm_ffi_path, const char *xgrammar_path) {
   if (ready.load(std::memory_order_acquire)) return "";
   void *ffi = dlopen(tvm_ffi_path, RTLD_NOW | RTLD_LOCAL);
   if (!ffi) return dlerror();
-  // Loading it registers XGrammar's types; Python's import has done so already, and then this only counts a reference.
+  // Loading the library registers XGrammar's types. Usually Python's import has done so, and this only counts a
+  // reference.
   if (!dlopen(xgrammar_path, RTLD_NOW | RTLD_LOCAL)) return dlerror();
 
-  Binding found;
-  tvm::Api &api = found.api;
+  Binding resolved;
+  tvm::Api &api = resolved.api;
   if (!resolve(ffi, "TVMFFIGetVersion", api.GetVersion) || !resolve(ffi, "TVMFFITypeKeyToIndex", api.TypeKeyToIndex) ||
       !resolve(ffi, "TVMFFIGetTypeInfo", api.GetTypeInfo) || !resolve(ffi, "TVMFFIFunctionCall", api.FunctionCall) ||
       !resolve(ffi, "TVMFFIErrorMoveFromRaised", api.ErrorMoveFromRaised) ||
@@ -259,16 +259,16 @@ std::string xgrammar_bind(const char *tvm_ffi_path, const char *xgrammar_path) {
   }
   const tvm::TypeInfo *type = api.GetTypeInfo(index);
   if (!type) return std::string("the type ") + key + " has no method table";
-  const std::pair<const char *, void **> methods[] = {{"accept_token", &found.accept},
-                                                      {"fill_next_token_bitmask", &found.fill},
-                                                      {"rollback", &found.rollback},
-                                                      {"fork", &found.fork},
-                                                      {"reset", &found.reset},
-                                                      {"is_terminated", &found.is_terminated},
-                                                      {"find_jump_forward_string", &found.jump_forward}};
+  const std::pair<const char *, void **> methods[] = {{"accept_token", &resolved.accept},
+                                                      {"fill_next_token_bitmask", &resolved.fill},
+                                                      {"rollback", &resolved.rollback},
+                                                      {"fork", &resolved.fork},
+                                                      {"reset", &resolved.reset},
+                                                      {"is_terminated", &resolved.is_terminated},
+                                                      {"find_jump_forward_string", &resolved.jump_forward}};
   for (const auto &[name, slot] : methods)
     if (!(*slot = find_method(*type, name))) return std::string("GrammarMatcher has no method ") + name;
-  binding = found;
+  binding = resolved;
   ready.store(true, std::memory_order_release);
   return "";
 }

@@ -1,6 +1,6 @@
-// The few structs and functions of TVM FFI's stable C interface that weft calls, as weft's own declarations.
+// weft's own declarations of the structs and functions of TVM FFI's stable C interface that it calls.
 //
-// They are resolved with dlsym from the installed library, so nothing of TVM is needed to build. Version 0.1 of the
+// They are resolved with dlsym from the installed library, so building needs nothing of TVM. This is version 0.1 of the
 // interface; `grammar/xgrammar/matcher.cpp` checks the version before it trusts a layout.
 #pragma once
 
@@ -72,7 +72,7 @@ struct Version {
   std::uint32_t major, minor, patch;
 };
 
-// DLPack's tensor, borrowed for the time of one call.
+// DLPack's tensor, borrowed during one call.
 struct DLTensor {
   void *data;
   std::int32_t device_type, device_id;

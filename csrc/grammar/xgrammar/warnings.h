@@ -1,4 +1,4 @@
-// Keeps XGrammar's warnings from the terminal: they repeat what a client sent, which is told to that client.
+// Keeps XGrammar's warnings off the terminal: they quote a client's grammar, and that client gets the message.
 // Python-free.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace weft {
 // Whether a message is one of XGrammar's warnings: "[12:34:56] …/file.cc:78: Warning: …".
 bool is_xgrammar_warning(std::string_view text);
 
-// What std::cerr writes to, without XGrammar's warnings. XGrammar writes each with one call.
+// A stream buffer for std::cerr that drops XGrammar's warnings. XGrammar writes each warning with one call.
 class Hushed : public std::streambuf {
  public:
   explicit Hushed(std::streambuf *out) : out_(out) {}
@@ -25,7 +25,7 @@ class Hushed : public std::streambuf {
   std::streambuf *out_;
 };
 
-// From now on, for the process; once.
+// Installs it for the rest of the process. Later calls do nothing.
 void hush_xgrammar();
 
 }  // namespace weft

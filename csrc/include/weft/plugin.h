@@ -35,7 +35,7 @@ typedef struct weft_plugin_ops {
   /* One of these two, the other null: a matcher or a recogniser at its start, for one request. 0, or -1 and `error`. */
   int (*matcher)(void *guide, weft_matcher *made, char *error, size_t error_size);
   int (*recognizer)(void *guide, weft_recognizer *made, char *error, size_t error_size);
-  /* The guide is not in use any more, nor is anything that it made. */
+  /* Called when the guide and everything made from it are no longer in use. */
   void (*close)(void *guide);
 } weft_plugin_ops;
 

@@ -1,8 +1,8 @@
-/* A recogniser: what texts may be, byte by byte. weft makes a matcher of it by walking the tokens of the vocabulary.
- * Plain C.
+/* A recogniser decides byte by byte which texts are allowed. weft makes a matcher of it by walking the tokens of the
+ * vocabulary. Plain C.
  *
- * It is a stack of states: a byte that is pushed puts the state after it on top, popping takes states off again. It is
- * used by one thread at a time. What goes wrong is a return value of -1 and a text from `error`. */
+ * It is a stack of states: pushing a byte puts the state after it on top, popping removes states. It is used by one
+ * thread at a time. A failure is a return value of -1 and a text from `error`. */
 #ifndef WEFT_RECOGNIZER_H
 #define WEFT_RECOGNIZER_H
 
@@ -16,7 +16,7 @@ extern "C" {
 
 typedef struct weft_recognizer_ops {
   uint32_t abi; /* WEFT_RECOGNIZER_ABI */
-  /* Pushes `byte`, which is allowed: 0 or -1. */
+  /* Pushes `byte`, which is allowed: 0, or -1. */
   int (*push_byte)(void *self, uint8_t byte);
   /* Takes back the last `count` bytes: 0 or -1. */
   int (*pop_bytes)(void *self, int count);
@@ -28,9 +28,9 @@ typedef struct weft_recognizer_ops {
   const char *(*error)(void *self);
   void (*destroy)(void *self);
 
-  /* What follows may be null. */
+  /* The functions from here on may be null. */
 
-  /* Pushes `byte` if it is allowed, in one: 1, 0 or -1. */
+  /* Pushes `byte` if it is allowed, in one call: 1, 0 or -1. */
   int (*try_push_byte)(void *self, uint8_t byte);
   /* The bytes up to here belong to a token that was taken: no more than the state on top has to be kept, 0 or -1. With
    * it, taking a token back means a new recogniser and all bytes again; without it, tokens are popped. */

@@ -1,15 +1,15 @@
-// The inner loops of linear.cpp with AMX, for weights of bfloat16. linear.cpp includes this once, in a namespace and
-// for a target of its own, so there is no include guard.
+// The inner loops of linear.cpp with AMX, for bfloat16 weights. linear.cpp includes this once, in a namespace and for a
+// target of its own, so there is no include guard.
 //
-// A tile multiplies bfloat16 exactly and adds up in float32. A float is taken as the sum of two bfloat16, which leaves
-// 2^-17 of it at most; of a weight in bfloat16 2^-8 was left. A tile has both parts of up to kGroup rows, each with
-// sums of its own, which are added at the end. The rows of a tile do not know of each other, so neither do those of a
-// product.
+// AMX multiplies bfloat16 exactly and adds in float32. An activation is split into the sum of two bfloat16 parts, which
+// loses at most 2^-17 of it; rounding the weights to bfloat16 lost 2^-8. A tile holds both parts of up to kGroup rows,
+// and the two sums of a row are added at the end. Rows of a tile do not influence each other, so a row's result does
+// not depend on its batch.
 
-constexpr std::int64_t kBlocksNear = 6;  // blocks of weights that stay near while rows take turns
-constexpr std::int64_t kLine = 64, kBlockLines = 2 * kTilesOfBlock / kLine, kNear = 4096;  // bytes
+constexpr std::int64_t kDepthBlocks = 6;  // blocks of weights that stay in the cache while groups of rows read them
+constexpr std::int64_t kLine = 64, kBlockLines = 2 * kTilesOfBlock / kLine, kPrefetchDistance = 4096;  // bytes
 
-// A float as 16 bits, which are taken from it; of an infinity nothing is left.
+// Returns `x` rounded to bfloat16 and leaves the remainder in `x`: 0 for an infinity, where inf - inf would be NaN.
 WEFT_INLINE __m256i take_part(__m512 &x) {
   const __m256bh part = _mm512_cvtneps_pbh(x);
   const __m512 whole = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)part), 16));
@@ -18,7 +18,7 @@ WEFT_INLINE __m256i take_part(__m512 &x) {
   return (__m256i)part;
 }
 
-// Splits groups begin..end-1 of some rows, each to where it is in `split`.
+// Splits groups begin..end-1 of the rows, each to its place in `split`.
 void split_rows(const Rows &rows, std::int64_t begin, std::int64_t end, std::uint16_t *split) {
   const std::int64_t group = group_of(rows.count), part = group * kBlock;
   for (std::int64_t g = begin; g < end; ++g) {
@@ -39,7 +39,7 @@ void split_rows(const Rows &rows, std::int64_t begin, std::int64_t end, std::uin
   }
 }
 
-// Instructions of tiles read memory of which the compiler is not told: what was written must be there.
+// Tile instructions read memory that the compiler does not know of, so pending writes must be done before.
 WEFT_INLINE void finish_writes() { __asm__ volatile("" ::: "memory"); }
 
 struct TileShapes {
@@ -82,8 +82,8 @@ WEFT_INLINE void store_sums(float *to) {
   _tile_stored(3, to + 48, kSumBytes);
 }
 
-// Adds `blocks` blocks of a group of `group` rows, times weights, to the sums. Weights come from far away: with every
-// block `lines` lines of those that come next are asked for.
+// Adds the products of `blocks` blocks of a group of `group` rows to the sums. Weights come from memory, so each block
+// prefetches `lines` cache lines of the ones that follow.
 WEFT_INLINE void add_blocks(const std::uint16_t *split, std::int64_t group, std::int64_t blocks,
                             const std::uint16_t *weights, const char *next, std::int64_t lines) {
   for (std::int64_t b = 0; b < blocks; ++b, split += kParts * group * kBlock, weights += kTilesOfBlock) {
@@ -100,12 +100,12 @@ WEFT_INLINE void add_blocks(const std::uint16_t *split, std::int64_t group, std:
   }
 }
 
-// Two groups times half of the outputs of a panel, all blocks.
+// Two groups times half of the outputs of a panel, over all blocks: a tile of weights then serves both groups.
 WEFT_INLINE void times_half(const Rows &in, const std::uint16_t *weights, float *sums) {
   const std::uint16_t *first = in.split, *second = first + split_size(in.group, in.width);
   zero_sums();
   for (std::int64_t b = 0; b < blocks_of(in.width); ++b, weights += kTilesOfBlock) {
-    const char *next = reinterpret_cast<const char *>(weights) + kNear;
+    const char *next = reinterpret_cast<const char *>(weights) + kPrefetchDistance;
     for (std::int64_t line = 0; line < kBlockLines / 2; ++line) __builtin_prefetch(next + line * kLine);
     _tile_loadd(4, first, 64);
     _tile_loadd(6, weights, 64);
@@ -123,20 +123,21 @@ WEFT_INLINE void times_half(const Rows &in, const std::uint16_t *weights, float 
   _tile_stored(3, sums + kGroupSums + kLanes, kSumBytes);
 }
 
-// Rows, split, times one panel. `sums` has kGroupSums floats for each group.
-WEFT_INLINE void times_panel(const Rows &in, const BFloat16 *panel, float *sums, const Sink &out) {
+// Split rows times one panel. `sums` has kGroupSums floats for each group.
+WEFT_INLINE void times_panel(const Rows &in, const BFloat16 *panel, float *sums, const Epilogue &out) {
   const auto *weights = reinterpret_cast<const std::uint16_t *>(panel);
   const std::int64_t groups = groups_of(in), blocks = blocks_of(in.width);
   if (groups == 1) {
     zero_sums();
-    add_blocks(in.split, in.group, blocks, weights, reinterpret_cast<const char *>(weights) + kNear, kBlockLines);
+    add_blocks(in.split, in.group, blocks, weights, reinterpret_cast<const char *>(weights) + kPrefetchDistance,
+               kBlockLines);
     store_sums(sums);
   } else if (groups == 2) {
     times_half(in, weights, sums);
     times_half(in, weights + 2 * kTile, sums + 2 * kLanes);
   }
-  for (std::int64_t begin = 0; groups > 2 && begin < blocks; begin += kBlocksNear) {
-    const std::int64_t count = std::min(kBlocksNear, blocks - begin), share = ceil_div(kBlockLines, groups);
+  for (std::int64_t begin = 0; groups > 2 && begin < blocks; begin += kDepthBlocks) {
+    const std::int64_t count = std::min(kDepthBlocks, blocks - begin), share = ceil_div(kBlockLines, groups);
     const std::uint16_t *split = in.split + begin * kParts * in.group * kBlock;
     const std::uint16_t *those = weights + begin * kTilesOfBlock, *next = those + count * kTilesOfBlock;
     for (std::int64_t g = 0; g < groups; ++g, split += split_size(in.group, in.width)) {
@@ -149,21 +150,22 @@ WEFT_INLINE void times_panel(const Rows &in, const BFloat16 *panel, float *sums,
   for (std::int64_t r = 0; r < in.count; ++r) {
     const float *parts = sums + r / in.group * kGroupSums + r % in.group * kPanel;
     const std::int64_t part = in.group * kPanel;
-    for (std::int64_t n = 0; n < kPanel; n += kLanes) put(out, r, n, load(parts + n) + load(parts + part + n));
+    for (std::int64_t n = 0; n < kPanel; n += kLanes)
+      store_epilogue(out, r, n, load(parts + n) + load(parts + part + n));
   }
 }
 
-struct ByTiles {
+struct AmxTiles {
   static std::int64_t panel_size(std::int64_t inputs) { return blocks_of(inputs) * kTilesOfBlock; }
-  static void times(const Rows &in, const BFloat16 *panel, float *sums, const Sink &out) {
+  static void times(const Rows &in, const BFloat16 *panel, float *sums, const Epilogue &out) {
     times_panel(in, panel, sums, out);
   }
 };
 
-void tile_units(const LinearCall &call, const Rows &in, float *room, std::int64_t begin, std::int64_t end) {
+void multiply_amx_panels(const LinearCall &call, const Rows &in, float *scratch, std::int64_t begin, std::int64_t end) {
   shape_tiles(in.group);
-  units<BFloat16, ByTiles>(call, in, room, begin, end);
+  multiply_panels<BFloat16, AmxTiles>(call, in, scratch, begin, end);
   _tile_release();
 }
 
-const TileUnits kTileUnits = {tile_units, split_rows};
+const AmxKernels kAmxKernels = {multiply_amx_panels, split_rows};

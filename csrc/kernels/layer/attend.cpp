@@ -6,17 +6,17 @@
 #include <vector>
 
 #include "kernels/layer/group.h"
+#include "support/instruction_set.h"
 #include "support/kernel_threads.h"
-#include "support/multiversion.h"
 
 namespace weft {
 namespace {
 
-constexpr std::int64_t kTogether = 16;  // tokens of a row whose keys are written and read by one worker
+constexpr std::int64_t kTokenBlock = 16;  // new tokens of a row that one worker attends for
 
-// New tokens of one row: where they are in the call and in their text.
+// The new tokens of one row: their place in the call and the position of the first in its text.
 struct Tokens {
-  std::int64_t row, first, count, position;  // of the first
+  std::int64_t row, first, count, position;
 };
 
 Tokens tokens_of(const AttendCall &call, std::int64_t b) {
@@ -25,7 +25,7 @@ Tokens tokens_of(const AttendCall &call, std::int64_t b) {
   return {b, first, count, call.base[b] + (call.count ? call.count[b] : 0) + call.offset};
 }
 
-// The place of a position in the cache, -1 where nothing is written.
+// The place of a position in the cache, or -1: page 0 is a graph's padding, and beyond the table there is no page.
 std::int64_t place_of(const AttendCall &call, std::int64_t b, std::int64_t position) {
   const std::int64_t column = position / call.page_size;
   if (column >= call.table_width) return -1;
@@ -33,9 +33,9 @@ std::int64_t place_of(const AttendCall &call, std::int64_t b, std::int64_t posit
   return page > 0 ? page * call.page_size + position % call.page_size : -1;
 }
 
-// out = head, normed with `norm` if there is one, and rotated.
-WEFT_MULTIVERSION void turn_head(const float *head, const float *norm, float eps, const float *rotary,
-                                 std::int64_t size, float *out) {
+// out = head, normalised with `norm` if there is one, and rotated (RoPE).
+WEFT_MULTIVERSION void rotate_head(const float *head, const float *norm, float eps, const float *rotary,
+                                   std::int64_t size, float *out) {
   float scale = 1;
   if (norm) {
     float squares = 0;
@@ -55,7 +55,7 @@ const float *rotary_at(const AttendCall &call, std::int64_t position) {
   return call.rotary + std::min(position, call.rotary_rows - 1) * call.head_dim;
 }
 
-// Keys and values of one key head.
+// Writes the keys and values of one key head to the cache.
 void write_keys(const AttendCall &call, const Tokens &tokens, std::int64_t h) {
   const std::int64_t dim = call.head_dim, width = (call.heads + 2 * call.kv_heads) * dim;
   for (std::int64_t t = 0; t < tokens.count; ++t) {
@@ -63,22 +63,22 @@ void write_keys(const AttendCall &call, const Tokens &tokens, std::int64_t h) {
     if (place < 0) continue;
     const float *key = call.qkv + (tokens.first + t) * width + (call.heads + h) * dim;
     float *to = call.cache + (place * 2 * call.kv_heads + h) * dim;
-    turn_head(key, call.k_norm, call.eps, rotary_at(call, position), dim, to);
+    rotate_head(key, call.k_norm, call.eps, rotary_at(call, position), dim, to);
     std::memcpy(to + call.kv_heads * dim, key + call.kv_heads * dim, static_cast<std::size_t>(dim) * sizeof(float));
   }
 }
 
-// A worker's memory.
-struct Room {
+// Memory that a thread keeps from call to call.
+struct Scratch {
   std::vector<const float *> tokens, queries;
   std::vector<float *> outs;
   std::vector<std::int64_t> lengths, starts;
-  std::vector<float> turned, keys, scores;
+  std::vector<float> rotated, keys, scores;
 };
 
 std::int64_t round_up(std::int64_t n) { return (n + kKeyTile - 1) / kKeyTile * kKeyTile; }
 
-// out = where the keys of positions begin..end-1 of a row are, of key head `h`.
+// Writes the addresses of the keys of positions begin..end-1 of a row, of key head `h`, to `out`.
 void point_to_keys(const AttendCall &call, std::int64_t b, std::int64_t h, std::int64_t begin, std::int64_t end,
                    const float **out) {
   const std::int64_t size = call.page_size, token = 2 * call.kv_heads * call.head_dim;
@@ -90,12 +90,13 @@ void point_to_keys(const AttendCall &call, std::int64_t b, std::int64_t h, std::
   }
 }
 
-// Queries of tokens begin..end-1 of a row that share key head `h`.
+// Attends for tokens begin..end-1 of a row, with the queries that share key head `h`.
 //
-// Keys from `sinks` to `low` are seen by none of them. Of these, whole tiles are left out, `gap` keys; in the place of
-// others, whose pages may be another row's by now, stands one that is seen.
-void attend_some(const AttendCall &call, const Tokens &all, std::int64_t h, std::int64_t begin, std::int64_t end,
-                 Room &room) {
+// None of them sees the keys from `sinks` to `low`. Whole tiles of those are left out, `gap` keys. The others keep
+// their place in their tile, so that no sum changes its order, but their pages may belong to another row by now: the
+// address of a key that is seen stands in.
+void attend_block(const AttendCall &call, const Tokens &all, std::int64_t h, std::int64_t begin, std::int64_t end,
+                  Scratch &scratch) {
   const std::int64_t dim = call.head_dim, group = call.heads / call.kv_heads, count = (end - begin) * group;
   const std::int64_t width = (call.heads + 2 * call.kv_heads) * dim;
   const std::int64_t longest = std::min(all.position + end, call.table_width * call.page_size);
@@ -104,11 +105,11 @@ void attend_some(const AttendCall &call, const Tokens &all, std::int64_t h, std:
   const std::int64_t gap = std::max<std::int64_t>(low / kKeyTile * kKeyTile - round_up(sinks), 0);
   const std::int64_t num_keys = longest - gap, stride = round_up(num_keys);
   const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
-  room.queries.resize(size(count)), room.outs.resize(size(count));
-  room.lengths.resize(size(count)), room.starts.resize(size(count));
-  room.turned.resize(size(count * dim)), room.keys.resize(size(dim * kKeyTile));
-  room.tokens.resize(size(num_keys)), room.scores.resize(size(count * stride));
-  const float **const tokens = room.tokens.data();
+  scratch.queries.resize(size(count)), scratch.outs.resize(size(count));
+  scratch.lengths.resize(size(count)), scratch.starts.resize(size(count));
+  scratch.rotated.resize(size(count * dim)), scratch.keys.resize(size(dim * kKeyTile));
+  scratch.tokens.resize(size(num_keys)), scratch.scores.resize(size(count * stride));
+  const float **const tokens = scratch.tokens.data();
   point_to_keys(call, all.row, h, 0, std::min(sinks, longest), tokens);
   if (low < longest) {
     point_to_keys(call, all.row, h, low, longest, tokens + low - gap);
@@ -117,31 +118,31 @@ void attend_some(const AttendCall &call, const Tokens &all, std::int64_t h, std:
   for (std::int64_t t = begin, m = 0; t < end; ++t) {
     const float *rotary = rotary_at(call, all.position + t);
     for (std::int64_t head = h * group; head < (h + 1) * group; ++head, ++m) {
-      float *turned = room.turned.data() + m * dim;
-      turn_head(call.qkv + (all.first + t) * width + head * dim, call.q_norm, call.eps, rotary, dim, turned);
-      room.queries[size(m)] = turned;
-      room.outs[size(m)] = call.out + ((all.first + t) * call.heads + head) * dim;
+      float *rotated = scratch.rotated.data() + m * dim;
+      rotate_head(call.qkv + (all.first + t) * width + head * dim, call.q_norm, call.eps, rotary, dim, rotated);
+      scratch.queries[size(m)] = rotated;
+      scratch.outs[size(m)] = call.out + ((all.first + t) * call.heads + head) * dim;
       const std::int64_t length = std::min(all.position + t + 1, longest);
-      room.lengths[size(m)] = length - gap;
-      room.starts[size(m)] = std::max(length - reach, sinks) - gap;
+      scratch.lengths[size(m)] = length - gap;
+      scratch.starts[size(m)] = std::max(length - reach, sinks) - gap;
     }
   }
-  attend_group({room.queries.data(), room.lengths.data(), call.window ? room.starts.data() : nullptr, sinks,
-                room.outs.data(), count, tokens, num_keys, call.kv_heads * dim, dim, call.scale, room.keys.data(),
-                room.scores.data(), stride});
+  attend_group({scratch.queries.data(), scratch.lengths.data(), call.window ? scratch.starts.data() : nullptr, sinks,
+                scratch.outs.data(), count, tokens, num_keys, call.kv_heads * dim, dim, call.scale, scratch.keys.data(),
+                scratch.scores.data(), stride});
 }
 
-Room &own_room() {
-  static thread_local Room room;
-  return room;
+Scratch &thread_scratch() {
+  static thread_local Scratch scratch;
+  return scratch;
 }
 
-std::int64_t longest_text(const AttendCall &call, std::int64_t *longest_part) {
+std::int64_t longest_text(const AttendCall &call, std::int64_t *max_new_tokens) {
   std::int64_t longest = 0;
-  *longest_part = 0;
+  *max_new_tokens = 0;
   for (std::int64_t b = 0; b < call.rows; ++b) {
     const Tokens tokens = tokens_of(call, b);
-    *longest_part = std::max(*longest_part, tokens.count);
+    *max_new_tokens = std::max(*max_new_tokens, tokens.count);
     longest = std::max(longest, tokens.position + tokens.count);
   }
   return longest;
@@ -150,25 +151,26 @@ std::int64_t longest_text(const AttendCall &call, std::int64_t *longest_part) {
 }  // namespace
 
 void attend_cpu(const AttendCall &call) {
-  std::int64_t most = 0;
-  const std::int64_t longest = longest_text(call, &most);
+  std::int64_t max_new_tokens = 0;
+  const std::int64_t longest = longest_text(call, &max_new_tokens);
   const std::int64_t group = call.heads / call.kv_heads, heads = call.kv_heads;
-  const std::int64_t parts = std::max<std::int64_t>((most + kTogether - 1) / kTogether, 1);
-  const bool writes_first = parts > 1;  // a part reads what others write
+  const std::int64_t blocks = std::max<std::int64_t>((max_new_tokens + kTokenBlock - 1) / kTokenBlock, 1);
+  const bool writes_first = blocks > 1;  // a block of tokens reads keys that other blocks write
   if (writes_first) {
-    for_rows(call.rows * heads, call.threads, most * call.head_dim * 8, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t u = begin; u < end; ++u) write_keys(call, tokens_of(call, u / heads), u % heads);
-    });
+    for_rows(call.rows * heads, call.threads, max_new_tokens * call.head_dim * 8,
+             [&](std::int64_t begin, std::int64_t end) {
+               for (std::int64_t u = begin; u < end; ++u) write_keys(call, tokens_of(call, u / heads), u % heads);
+             });
   }
-  const std::int64_t seen = call.window ? std::min(longest, call.window + kTogether) : longest;
-  const std::int64_t cost = seen * call.head_dim * (4 + 2 * group * std::min(most, kTogether));
-  for_rows(call.rows * heads * parts, call.threads, cost, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t seen = call.window ? std::min(longest, call.window + kTokenBlock) : longest;
+  const std::int64_t cost = seen * call.head_dim * (4 + 2 * group * std::min(max_new_tokens, kTokenBlock));
+  for_rows(call.rows * heads * blocks, call.threads, cost, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t u = begin; u < end; ++u) {
-      const Tokens tokens = tokens_of(call, u / (heads * parts));
-      const std::int64_t h = u / parts % heads, first = u % parts * kTogether;
+      const Tokens tokens = tokens_of(call, u / (heads * blocks));
+      const std::int64_t h = u / blocks % heads, first = u % blocks * kTokenBlock;
       if (!writes_first) write_keys(call, tokens, h);
-      const std::int64_t last = std::min(first + kTogether, tokens.count);
-      if (first < last) attend_some(call, tokens, h, first, last, own_room());
+      const std::int64_t last = std::min(first + kTokenBlock, tokens.count);
+      if (first < last) attend_block(call, tokens, h, first, last, thread_scratch());
     }
   });
 }

@@ -1,23 +1,22 @@
-// Attention of a decoder's layer on the CPU, in float32, with what comes before it: the norm of queries and keys, their
-// rotation, and the writing of keys and values to the pages.
+// Attention of a decoder layer on the CPU, in float32, fused with the norm and the rotation (RoPE) of queries and keys
+// and with writing keys and values to the pages of the cache.
 #pragma once
 
 #include <cstdint>
 
 namespace weft {
 
-// `rows` texts, of which row b has new tokens starts[b]..starts[b + 1]-1 of the call's (without `starts`: `width`
-// each), at positions base[b] + count[b] + offset and on. qkv [tokens, heads + 2 kv_heads, head_dim] holds their
-// queries, keys and values; of each head neighbouring pairs (0, 1), (2, 3), ... are rotated by their position's row of
-// `rotary` [rotary_rows, head_dim / 2, 2] (cos, sin). Keys and values go to cache [pages, page_size, 2, kv_heads,
-// head_dim] at the row's page_table [rows, table_width]; to page 0 and beyond the table nothing is written. The query
-// at position p sees keys 0..p, as far as the table goes; out [tokens, heads, head_dim].
+// Row b has the new tokens starts[b]..starts[b + 1]-1 of the call (without `starts`: `width` tokens each), at positions
+// base[b] + count[b] + offset and on. qkv [tokens, heads + 2 kv_heads, head_dim] holds their queries, keys and values.
+// The pairs of dimensions (0, 1), (2, 3), ... of a head are rotated by their position's row of `rotary` [rotary_rows,
+// head_dim / 2, 2] (cos, sin). Keys and values are written to cache [pages, page_size, 2, kv_heads, head_dim] at the
+// row's page_table [rows, table_width], but not to page 0 or beyond the table. The query at position p sees keys 0..p,
+// up to the end of the table. The result is out [tokens, heads, head_dim].
 //
-// With a `window` above 0 it sees that many of them at most: 0..sinks-1 and the last window - sinks, its own among
-// them. Pages that hold no key that the row's first new token or a later one sees are not read. 0 <= sinks < window.
+// With a `window` above 0 a query sees at most that many keys: 0..sinks-1 and the last window - sinks, including its
+// own. Pages with no key that one of the row's new tokens sees are not read. 0 <= sinks < window.
 //
-// A row's bits depend on that row alone: sums over keys go from the first to the last, whatever is computed beside
-// them.
+// A row's bits depend on that row alone: sums over keys go from the first to the last, whatever else is computed.
 struct AttendCall {
   const float *qkv, *rotary;
   const float *q_norm, *k_norm;  // [head_dim] each, or null: no norm

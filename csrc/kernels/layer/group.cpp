@@ -6,15 +6,14 @@
 
 #include "kernels/vector_exp.h"
 #include "support/instruction_set.h"
-#include "support/multiversion.h"
 
 namespace weft {
 namespace {
 
-constexpr std::int64_t kTogether = 4;  // queries at once
+constexpr std::int64_t kQueryTile = 4;  // queries at once
 
-// A vector is one register, never more: the compiler keeps wider ones in memory. A result does not depend on kLanes:
-// each is summed in an order of its own.
+// A vector is one register: the compiler keeps wider ones in memory. A result does not depend on kLanes, because each
+// is summed in an order of its own.
 template <int kLanes>
 struct Vector {
   typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
@@ -35,8 +34,8 @@ WEFT_INLINE void store(float *to, const V &lanes) {
   std::memcpy(to, &lanes, sizeof lanes);
 }
 
-// Scores of kQueries queries from `m` on with kLanes turned keys. Several at once keep the processor busy while one
-// waits for its sum; each is summed in the same order however many there are.
+// Scores of kQueries queries from `m` on with kLanes transposed keys. Several queries at once hide the latency of each
+// sum; the order of a query's sum does not depend on their number.
 template <int kLanes, int kQueries>
 WEFT_INLINE void score_keys(const Group &g, std::int64_t m, const float *keys, std::int64_t first,
                             std::int64_t head_dim) {
@@ -62,7 +61,7 @@ WEFT_INLINE void score_tile(const Group &g, std::int64_t m, std::int64_t first, 
 
 // Transposes kLanes x kLanes in stages, each of which swaps the off-diagonal halves of blocks.
 template <int kLanes, int kBlock>
-WEFT_INLINE void turn(Lanes<kLanes> *rows) {
+WEFT_INLINE void transpose(Lanes<kLanes> *rows) {
   if constexpr (kBlock > 0) {
     typename Vector<kLanes>::Places low, high;
     for (int k = 0; k < kLanes; ++k) {
@@ -75,20 +74,20 @@ WEFT_INLINE void turn(Lanes<kLanes> *rows) {
       rows[r] = __builtin_shuffle(a, b, low);
       rows[r + kBlock] = __builtin_shuffle(a, b, high);
     }
-    turn<kLanes, kBlock / 2>(rows);
+    transpose<kLanes, kBlock / 2>(rows);
   }
 }
 
-// A tile of keys turned, so that a vector holds one dimension of several.
+// Transposes a tile of keys, so that a vector holds one dimension of several keys.
 template <int kLanes>
-WEFT_INLINE void turn_keys(const Group &g, std::int64_t first, std::int64_t head_dim) {
+WEFT_INLINE void transpose_keys(const Group &g, std::int64_t first, std::int64_t head_dim) {
   const std::int64_t last = g.length - 1 - first;
   std::int64_t d = 0;
   for (; d + kLanes <= head_dim; d += kLanes) {
     for (std::int64_t n = 0; n < kKeyTile; n += kLanes) {
       Lanes<kLanes> rows[kLanes];
       for (std::int64_t k = 0; k < kLanes; ++k) rows[k] = load<kLanes>(g.tokens[first + std::min(n + k, last)] + d);
-      turn<kLanes, kLanes / 2>(rows);
+      transpose<kLanes, kLanes / 2>(rows);
       for (std::int64_t k = 0; k < kLanes; ++k) store(g.keys + (d + k) * kKeyTile + n, rows[k]);
     }
   }
@@ -100,17 +99,17 @@ WEFT_INLINE void turn_keys(const Group &g, std::int64_t first, std::int64_t head
 template <int kLanes>
 WEFT_INLINE void score(const Group &g, std::int64_t head_dim) {
   for (std::int64_t first = 0; first < g.length; first += kKeyTile) {
-    turn_keys<kLanes>(g, first, head_dim);
+    transpose_keys<kLanes>(g, first, head_dim);
     std::int64_t m = 0;
-    for (; m + kTogether <= g.count; m += kTogether) score_tile<kLanes, kTogether>(g, m, first, head_dim);
+    for (; m + kQueryTile <= g.count; m += kQueryTile) score_tile<kLanes, kQueryTile>(g, m, first, head_dim);
     for (; m < g.count; ++m) score_tile<kLanes, 1>(g, m, first, head_dim);
   }
 }
 
-// A row of scores becomes weights, not yet divided by their sum, which is returned.
+// Softmax of a row of scores in place, without the division by the sum, which is returned.
 WEFT_INLINE float exponentiate(float *scores, std::int64_t length) {
   float highest = -INFINITY, total = 0;
-  float lane[kKeyTile];  // a running maximum each: one alone is a chain of 4 cycles a key
+  float lane[kKeyTile];  // running maxima: a single one would be a chain of 4 cycles a key
   for (int k = 0; k < kKeyTile; ++k) lane[k] = -INFINITY;
   std::int64_t at = 0;
   for (; at + kKeyTile <= length; at += kKeyTile)
@@ -124,8 +123,8 @@ WEFT_INLINE float exponentiate(float *scores, std::int64_t length) {
   return total;
 }
 
-// The same of a query that does not see keys hidden..first-1, whose weights are 0. Sums are by a key's place in its
-// tile: whole tiles that are hidden change no bit.
+// The same for a query that does not see keys hidden..first-1; their weights become 0. Each place in a tile has its own
+// sum, so that leaving out whole hidden tiles changes no bit.
 WEFT_INLINE float exponentiate_around(float *scores, std::int64_t hidden, std::int64_t first, std::int64_t length) {
   float highest[kKeyTile], sums[kKeyTile] = {}, top = -INFINITY, total = 0;
   const auto is_seen = [=](std::int64_t n) { return (n < hidden) | ((n >= first) & (n < length)); };
@@ -152,9 +151,9 @@ WEFT_INLINE float exponentiate(const Group &g, std::int64_t m) {
   return exponentiate(scores, g.lengths[m]);
 }
 
-// kVectors vectors of the outputs of kQueries queries from `m` on, from dimension `first` on.
+// kVectors vectors of outputs from dimension `first` on, for kQueries queries from `m` on: the weighted sums of values.
 template <int kLanes, int kQueries, int kVectors>
-WEFT_INLINE void weigh(const Group &g, std::int64_t m, std::int64_t first, const float *scales) {
+WEFT_INLINE void sum_values(const Group &g, std::int64_t m, std::int64_t first, const float *scales) {
   Lanes<kLanes> sums[kQueries][kVectors] = {};
   std::int64_t n = 0, shared = g.lengths[m];
   for (int k = 1; k < kQueries; ++k) shared = std::min(shared, g.lengths[m + k]);
@@ -176,12 +175,12 @@ WEFT_INLINE void weigh(const Group &g, std::int64_t m, std::int64_t first, const
 }
 
 template <int kLanes, int kQueries>
-WEFT_INLINE void finish(const Group &g, std::int64_t m) {
+WEFT_INLINE void attend_queries(const Group &g, std::int64_t m) {
   float scales[kQueries];
   for (int k = 0; k < kQueries; ++k) scales[k] = 1 / exponentiate(g, m + k);
   std::int64_t d = 0;
-  for (; d + 2 * kLanes <= g.head_dim; d += 2 * kLanes) weigh<kLanes, kQueries, 2>(g, m, d, scales);
-  for (; d + kLanes <= g.head_dim; d += kLanes) weigh<kLanes, kQueries, 1>(g, m, d, scales);
+  for (; d + 2 * kLanes <= g.head_dim; d += 2 * kLanes) sum_values<kLanes, kQueries, 2>(g, m, d, scales);
+  for (; d + kLanes <= g.head_dim; d += kLanes) sum_values<kLanes, kQueries, 1>(g, m, d, scales);
   for (; d < g.head_dim; ++d) {
     for (int k = 0; k < kQueries; ++k) {
       float sum = 0;
@@ -196,8 +195,8 @@ template <int kLanes>
 WEFT_INLINE void attend(const Group &g) {
   score<kLanes>(g, g.head_dim);
   std::int64_t m = 0;
-  for (; m + kTogether <= g.count; m += kTogether) finish<kLanes, kTogether>(g, m);
-  for (; m < g.count; ++m) finish<kLanes, 1>(g, m);
+  for (; m + kQueryTile <= g.count; m += kQueryTile) attend_queries<kLanes, kQueryTile>(g, m);
+  for (; m < g.count; ++m) attend_queries<kLanes, 1>(g, m);
 }
 
 using Attend = void (*)(const Group &);

@@ -1,25 +1,25 @@
-// The queries that share one head of keys and values: softmax(q k^T) v for each over its own keys. Internal to this
-// folder.
+// Attention of the queries that share one head of keys and values (grouped-query attention): softmax(q k^T) v for each
+// query over its own keys. Internal to this folder.
 #pragma once
 
 #include <cstdint>
 
 namespace weft {
 
-constexpr std::int64_t kKeyTile = 16;  // keys at once
+constexpr std::int64_t kKeyTile = 16;  // keys that are scored at once
 
 struct Group {
   const float *const *queries;
-  const std::int64_t *lengths;  // keys that each query sees, but for those from `sinks` to its place in `starts`
-  const std::int64_t *starts;   // null: each query sees all before its length
+  const std::int64_t *lengths;  // each query sees the keys before this, but for those from `sinks` to its start
+  const std::int64_t *starts;   // or null: each query sees all keys before its length
   std::int64_t sinks;
   float *const *outs;
   std::int64_t count;
-  const float *const *tokens;  // [length] each token's key; its value is `values` floats further on
+  const float *const *tokens;  // [length] the key of each token; its value lies `values` floats after it
   std::int64_t length, values, head_dim;
   float scale;
-  float *keys;    // room for [head_dim, kKeyTile]
-  float *scores;  // room for [count, stride]
+  float *keys;    // scratch for [head_dim, kKeyTile]
+  float *scores;  // scratch for [count, stride]
   std::int64_t stride;
 };
 

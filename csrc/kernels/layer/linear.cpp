@@ -11,22 +11,22 @@
 
 #include "kernels/floats.h"
 #include "kernels/vector_exp.h"
-#include "support/amx.h"
 #include "support/instruction_set.h"
 #include "support/kernel_threads.h"
-#include "support/multiversion.h"
 
 namespace weft {
 namespace {
 
-constexpr std::int64_t kFloatsOfLine = 16;  // of a cache
-constexpr std::int64_t kMadeAgain = 16;  // up to so many rows every thread makes norms and parts: cheaper than a wait
-constexpr std::int64_t kLeastRows = 48;  // of a part of a call, and what its rows are a multiple of: whole tiles
-constexpr std::int64_t kMostRowsNear = 96;
-constexpr std::int64_t kNearInputs = 1024;  // of a panel, whose weights stay near while several tiles read them
-constexpr std::int64_t kFairUnits = 8;      // that a thread should have, so that all end at about one time
+constexpr std::int64_t kFloatsPerLine = 16;  // of the cache
+// Inputs of up to this many rows are normalised and split by every worker for itself, which is cheaper than waiting for
+// one to do it.
+constexpr std::int64_t kMaxRowsRemade = 16;
+constexpr std::int64_t kRowBlock = 48;       // rows per block are a multiple of this: whole tiles of every kind
+constexpr std::int64_t kMaxRowBlock = 96;    // a block's inputs stay in the cache while its panels are read
+constexpr std::int64_t kDepthBlock = 1024;   // inputs whose weights stay in the cache while several tiles read them
+constexpr std::int64_t kTasksPerThread = 8;  // enough that all threads end at about the same time
 
-// With tiles of AMX rows are in groups of one size, whose floats are split into parts.
+// The rows of a product's input. AMX reads them in groups of `group` rows, each float split into parts.
 struct Rows {
   const float *x;
   std::int64_t count, width, stride;
@@ -35,28 +35,28 @@ struct Rows {
 };
 
 constexpr std::int64_t kGroup = 8, kParts = 2, kGroupSums = kGroup * kParts * kPanel;
-constexpr std::int64_t kBlock = 32, kTile = 512;             // inputs of a tile; its numbers of 16 bits
-constexpr std::int64_t kTilesOfBlock = kPanel / 16 * kTile;  // those of a block of a panel's weights
-constexpr std::int64_t kSplitNear = 1 << 19;                 // numbers of 16 bits that stay near: rows split at once
+constexpr std::int64_t kBlock = 32, kTile = 512;             // inputs of an AMX tile; its 16-bit elements
+constexpr std::int64_t kTilesOfBlock = kPanel / 16 * kTile;  // 16-bit elements of a panel for one block of inputs
+constexpr std::int64_t kMaxCachedSplit = 1 << 19;            // 16-bit elements of split rows that stay in the cache
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t group_of(std::int64_t rows) { return std::min(rows, kGroup); }
 std::int64_t groups_of(const Rows &rows) { return ceil_div(rows.count, rows.group); }
 std::int64_t blocks_of(std::int64_t inputs) { return ceil_div(inputs, kBlock); }
 
-// 16-bit numbers of a group, split: [blocks, kParts, group, kBlock].
+// 16-bit elements of a split group: [blocks, kParts, group, kBlock].
 std::int64_t split_size(std::int64_t group, std::int64_t inputs) { return blocks_of(inputs) * kParts * group * kBlock; }
 
-// Where the 64 sums of a panel's row go, of which `valid` count.
-struct Sink {
+// The epilogue of a panel: adds bias and residual to the kPanel sums of a row and stores the first `valid` of them.
+struct Epilogue {
   float *out;
   std::int64_t stride, valid;
   const float *bias, *residual;  // or null
   std::int64_t residual_row;
 };
 
-WEFT_INLINE Sink sink_of(const LinearCall &call, std::int64_t unit) {
-  const std::int64_t first = unit * kPanel;
+WEFT_INLINE Epilogue epilogue_of(const LinearCall &call, std::int64_t panel) {
+  const std::int64_t first = panel * kPanel;
   return {call.out + first,
           call.out_row,
           std::min(kPanel, call.outputs - first),
@@ -65,20 +65,23 @@ WEFT_INLINE Sink sink_of(const LinearCall &call, std::int64_t unit) {
           call.residual_row};
 }
 
-// A panel of gates or ups, [rows, kPanel]; `before` is where their biases begin.
-WEFT_INLINE Sink room_of(const LinearCall &call, std::int64_t unit, float *room, std::int64_t before) {
-  const std::int64_t first = unit * kPanel;
-  return {room,    kPanel, std::min(kPanel, call.outputs - first), call.bias ? call.bias + before + first : nullptr,
+// The epilogue of a panel of gates or ups, to scratch memory [rows, kPanel]; their biases begin at `first_bias`.
+WEFT_INLINE Epilogue scratch_epilogue(const LinearCall &call, std::int64_t panel, float *scratch,
+                                      std::int64_t first_bias) {
+  const std::int64_t first = panel * kPanel;
+  return {scratch, kPanel, std::min(kPanel, call.outputs - first), call.bias ? call.bias + first_bias + first : nullptr,
           nullptr, 0};
 }
 
-using UnitsOf = void (*)(const LinearCall &call, const Rows &in, float *room, std::int64_t begin, std::int64_t end);
-struct Units {
-  UnitsOf by_dtype[3];
+// Multiplies rows by panels begin..end-1.
+using PanelFunction = void (*)(const LinearCall &call, const Rows &in, float *scratch, std::int64_t begin,
+                               std::int64_t end);
+struct VectorKernels {
+  PanelFunction multiply_by_dtype[3];
   void (*norm_rows)(const NormCall &call, std::int64_t begin, std::int64_t end);
 };
-struct TileUnits {
-  UnitsOf units;
+struct AmxKernels {
+  PanelFunction multiply_panels;
   void (*split_rows)(const Rows &rows, std::int64_t begin, std::int64_t end, std::uint16_t *split);
 };
 
@@ -115,148 +118,152 @@ namespace amx {
 using avx512::kLanes;
 using avx512::Lanes;
 using avx512::load;
-using avx512::put;
-using avx512::units;
+using avx512::multiply_panels;
+using avx512::store_epilogue;
 #include "kernels/layer/amx_tiles.h"
 }  // namespace amx
 #pragma GCC pop_options
 #endif
 #endif
 
-const Units &best_units() {
+const VectorKernels &best_kernels() {
 #if defined(WEFT_HAS_TARGETS)
-  if (instruction_set() == InstructionSet::kAvx512) return avx512::kUnits;
-  if (instruction_set() == InstructionSet::kAvx2) return avx2::kUnits;
+  if (instruction_set() == InstructionSet::kAvx512) return avx512::kVectorKernels;
+  if (instruction_set() == InstructionSet::kAvx2) return avx2::kVectorKernels;
 #endif
-  return plain::kUnits;
+  return plain::kVectorKernels;
 }
 
-const Units &chosen() {
-  static const Units &units = best_units();
-  return units;
+const VectorKernels &vector_kernels() {
+  static const VectorKernels &best = best_kernels();
+  return best;
 }
 
-const TileUnits *tile_units() {
+const AmxKernels *amx_kernels() {
 #if defined(WEFT_HAS_AMX)
-  if (&chosen() == &avx512::kUnits && has_amx()) return &amx::kTileUnits;
+  if (&vector_kernels() == &avx512::kVectorKernels && has_amx()) return &amx::kAmxKernels;
 #endif
   return nullptr;
 }
 
-// How a call is done, and who does what of it.
-struct Way {
-  UnitsOf units;
-  const TileUnits *tiles;  // or null
+// The kernels of a call.
+struct Kernels {
+  PanelFunction multiply_panels;
+  const AmxKernels *amx;  // or null
 };
 
-Way way_of(const LinearCall &call) {
-  const TileUnits *tiles = call.tiled ? tile_units() : nullptr;
-  return {tiles ? tiles->units : chosen().by_dtype[static_cast<int>(call.dtype)], tiles};
+Kernels kernels_for(const LinearCall &call) {
+  const AmxKernels *amx = call.tiled ? amx_kernels() : nullptr;
+  return {amx ? amx->multiply_panels : vector_kernels().multiply_by_dtype[static_cast<int>(call.dtype)], amx};
 }
 
-// To a cache line: lanes that lie in two take twice as long.
+// Rounded up to a cache line: a vector that straddles two lines takes twice as long.
 float *aligned(float *begin) {
-  constexpr std::uintptr_t kLine = kFloatsOfLine * sizeof(float);
+  constexpr std::uintptr_t kLine = kFloatsPerLine * sizeof(float);
   return reinterpret_cast<float *>((reinterpret_cast<std::uintptr_t>(begin) + kLine - 1) / kLine * kLine);
 }
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
-Rows as_given(const LinearCall &call) {
+Rows input_of(const LinearCall &call) {
   return {call.x, call.rows, call.inputs, call.x_row, nullptr, group_of(call.rows)};
 }
 
-// A worker's memory, or that of all.
-struct Room {
+// Memory that a thread keeps from call to call.
+struct Scratch {
   std::vector<float> norms, panels;
   std::vector<std::uint16_t> split;
 
-  // Where the rows of a call will be under its norm, and split.
-  Rows rows_of(const LinearCall &call, const Way &way) {
-    Rows rows = as_given(call);
+  // The input of a call with memory for its norm and for its split rows, where the call needs them. `prepare` fills it.
+  Rows reserve(const LinearCall &call, const Kernels &kernels) {
+    Rows rows = input_of(call);
     if (call.norm) {
       norms.resize(size(call.rows * call.inputs));
       rows.x = norms.data(), rows.stride = call.inputs;
     }
-    if (way.tiles) {
+    if (kernels.amx) {
       split.resize(size(groups_of(rows) * split_size(rows.group, call.inputs)));
       rows.split = split.data();
     }
     return rows;
   }
 
-  // Makes groups begin..end-1 of them.
-  void make(const LinearCall &call, const Way &way, const Rows &rows, std::int64_t begin, std::int64_t end) {
+  // Normalises and splits groups begin..end-1.
+  void prepare(const LinearCall &call, const Kernels &kernels, const Rows &rows, std::int64_t begin, std::int64_t end) {
     if (call.norm) {
       const NormCall norm{call.x, call.norm, norms.data(), call.rows, call.inputs, call.x_row, call.inputs, call.eps};
-      chosen().norm_rows(norm, begin * rows.group, std::min(end * rows.group, call.rows));
+      vector_kernels().norm_rows(norm, begin * rows.group, std::min(end * rows.group, call.rows));
     }
-    if (way.tiles) way.tiles->split_rows(rows, begin, end, split.data());
+    if (kernels.amx) kernels.amx->split_rows(rows, begin, end, split.data());
   }
 
-  float *panels_of(std::int64_t rows, const Way &way) {
-    const std::int64_t sums = way.tiles ? ceil_div(rows, kGroup) * kGroupSums : rows * kPanel;
-    panels.resize(size(2 * rows * kPanel + sums + kFloatsOfLine));
+  // Memory for gates, ups and partial sums of `rows` rows.
+  float *panels_of(std::int64_t rows, const Kernels &kernels) {
+    const std::int64_t sums = kernels.amx ? ceil_div(rows, kGroup) * kGroupSums : rows * kPanel;
+    panels.resize(size(2 * rows * kPanel + sums + kFloatsPerLine));
     return aligned(panels.data());
   }
 };
 
 LinearCall rows_of(const LinearCall &call, std::int64_t first, std::int64_t count) {
-  LinearCall part = call;
-  part.rows = count;
-  part.x += first * call.x_row, part.out += first * call.out_row;
-  if (call.residual) part.residual += first * call.residual_row;
-  return part;
+  LinearCall block = call;
+  block.rows = count;
+  block.x += first * call.x_row, block.out += first * call.out_row;
+  if (call.residual) block.residual += first * call.residual_row;
+  return block;
 }
 
 Rows rows_of(const Rows &rows, std::int64_t first, std::int64_t count) {
-  Rows part = rows;
-  part.count = count;
-  part.x += first * rows.stride;
-  if (rows.split) part.split += first / rows.group * split_size(rows.group, rows.width);
-  return part;
+  Rows block = rows;
+  block.count = count;
+  block.x += first * rows.stride;
+  if (rows.split) block.split += first / rows.group * split_size(rows.group, rows.width);
+  return block;
 }
 
-// Rows in parts of about one size, of at most `most`, a multiple of kLeastRows.
-std::int64_t even_part(std::int64_t rows, std::int64_t most) {
-  return ceil_div(ceil_div(rows, ceil_div(rows, most)), kLeastRows) * kLeastRows;
+// The size of the rows' blocks: all about as large, at most `max_block`, a multiple of kRowBlock.
+std::int64_t even_block(std::int64_t rows, std::int64_t max_block) {
+  return ceil_div(ceil_div(rows, ceil_div(rows, max_block)), kRowBlock) * kRowBlock;
 }
 
-// Into how many rows each a call is parted: panels alone may be too few to share, and rows too many to stay near.
-std::int64_t rows_of_part(const LinearCall &call, std::int64_t panels) {
-  const std::int64_t wanted = ceil_div(kFairUnits * call.threads, panels);
-  return even_part(call.rows, std::min(std::max(call.rows / wanted, kLeastRows), kMostRowsNear));
+// Rows per block of a call. Panels alone may be too few tasks for the threads, and all rows too many for the cache.
+std::int64_t rows_per_block(const LinearCall &call, std::int64_t panels) {
+  const std::int64_t wanted_blocks = ceil_div(kTasksPerThread * call.threads, panels);
+  return even_block(call.rows, std::min(std::max(call.rows / wanted_blocks, kRowBlock), kMaxRowBlock));
 }
 
-void multiply(const LinearCall &call, const Way &way) {
-  static thread_local Room mine;
-  const std::int64_t count = ceil_div(call.outputs, kPanel);
-  const bool makes = call.norm || way.tiles, makes_again = makes && call.rows <= kMadeAgain;
-  Rows shared = as_given(call);
-  if (makes && !makes_again) {
-    Room &all = mine;  // the caller's, on whichever thread it is made
-    shared = all.rows_of(call, way);
-    for_rows(groups_of(shared), call.threads, 4 * shared.group * call.inputs,
-             [&](std::int64_t begin, std::int64_t end) { all.make(call, way, shared, begin, end); });
+void multiply(const LinearCall &call, const Kernels &kernels) {
+  static thread_local Scratch callers_scratch;
+  const std::int64_t num_panels = ceil_div(call.outputs, kPanel);
+  const bool needs_prepare = call.norm || kernels.amx, each_prepares = needs_prepare && call.rows <= kMaxRowsRemade;
+  Rows input = input_of(call);
+  if (needs_prepare && !each_prepares) {
+    Scratch &shared = callers_scratch;  // a lambda names its own thread's variable, not the caller's
+    input = shared.reserve(call, kernels);
+    for_rows(groups_of(input), call.threads, 4 * input.group * call.inputs,
+             [&](std::int64_t begin, std::int64_t end) { shared.prepare(call, kernels, input, begin, end); });
   }
-  const std::int64_t bytes = call.dtype == DType::kFloat32 ? 4 : 2, part = rows_of_part(call, count);
-  const std::int64_t most = std::min(part, call.rows), parts = ceil_div(call.rows, part);
-  const std::int64_t cost = (call.swiglu ? 2 : 1) * kPanel * call.inputs * (bytes + (way.tiles ? most / 2 : most));
-  for_workers(count * parts, call.threads, cost, [&](Share &share) {
-    static thread_local Room own;
-    Rows rows = shared;
-    if (makes_again) {
-      rows = own.rows_of(call, way);
-      own.make(call, way, rows, 0, groups_of(rows));
+  const std::int64_t block = rows_per_block(call, num_panels);
+  const std::int64_t block_rows = std::min(block, call.rows), num_blocks = ceil_div(call.rows, block);
+  const std::int64_t bytes = call.dtype == DType::kFloat32 ? 4 : 2;
+  const std::int64_t products = kernels.amx ? block_rows / 2 : block_rows;  // AMX does two in the time of one
+  const std::int64_t cost = (call.swiglu ? 2 : 1) * kPanel * call.inputs * (bytes + products);
+  for_workers(num_panels * num_blocks, call.threads, cost, [&](Share &share) {
+    static thread_local Scratch own_scratch;
+    Rows rows = input;
+    if (each_prepares) {
+      rows = own_scratch.reserve(call, kernels);
+      own_scratch.prepare(call, kernels, rows, 0, groups_of(rows));
     }
-    float *room = own.panels_of(most, way);
+    float *scratch = own_scratch.panels_of(block_rows, kernels);
     for (std::int64_t begin, end; share.next(begin, end);) {
-      for (std::int64_t unit = begin; unit < end; ++unit) {
-        // Rows of a part stay near while its panels are read; parts that are split are all near.
-        const std::int64_t panel = way.tiles ? unit / parts : unit % count;
-        const std::int64_t first = (way.tiles ? unit % parts : unit / count) * part;
-        const std::int64_t taken = std::min(part, call.rows - first);
-        way.units(rows_of(call, first, taken), rows_of(rows, first, taken), room, panel, panel + 1);
+      for (std::int64_t task = begin; task < end; ++task) {
+        // A block's rows stay in the cache while its panels pass, so panels vary first. Split rows of all blocks stay
+        // there (linear_cpu sees to that), so with AMX a panel serves all blocks before the next is read.
+        const std::int64_t panel = kernels.amx ? task / num_blocks : task % num_panels;
+        const std::int64_t first = (kernels.amx ? task % num_blocks : task / num_panels) * block;
+        const std::int64_t count = std::min(block, call.rows - first);
+        kernels.multiply_panels(rows_of(call, first, count), rows_of(rows, first, count), scratch, panel, panel + 1);
       }
     }
   });
@@ -264,16 +271,16 @@ void multiply(const LinearCall &call, const Way &way) {
 
 }  // namespace
 
-void rms_norm_cpu(const NormCall &call) { chosen().norm_rows(call, 0, call.rows); }
+void rms_norm_cpu(const NormCall &call) { vector_kernels().norm_rows(call, 0, call.rows); }
 
-bool has_tiles() { return tile_units() != nullptr; }
+bool has_tiles() { return amx_kernels() != nullptr; }
 
 void linear_cpu(const LinearCall &call) {
-  const Way way = way_of(call);
-  const std::int64_t near = kSplitNear / (blocks_of(call.inputs) * kParts * kBlock);
-  const std::int64_t most = way.tiles ? even_part(call.rows, std::max(near, kLeastRows)) : call.rows;
-  for (std::int64_t first = 0; first < call.rows; first += most)
-    multiply(rows_of(call, first, std::min(most, call.rows - first)), way);
+  const Kernels kernels = kernels_for(call);
+  const std::int64_t cached = kMaxCachedSplit / (blocks_of(call.inputs) * kParts * kBlock);
+  const std::int64_t rows = kernels.amx ? even_block(call.rows, std::max(cached, kRowBlock)) : call.rows;
+  for (std::int64_t first = 0; first < call.rows; first += rows)
+    multiply(rows_of(call, first, std::min(rows, call.rows - first)), kernels);
   if (!call.also) return;
   for (std::int64_t m = 0; m < call.rows; ++m)
     std::copy_n(call.out + m * call.out_row, call.outputs, call.also + m * call.also_row);

@@ -1,13 +1,13 @@
-// The products of a decoder with its weights on the CPU, each with what comes before and after it: the norm of its
-// input, bias, SiLU and residual. Activations are float32; weights are float32, or the 16 bits that a checkpoint has.
+// Linear layers of a decoder on the CPU, each fused with the norm of its input and an epilogue of bias, SwiGLU and
+// residual. Activations are float32; weights are float32, float16 or bfloat16.
 //
-// Every output is one sum over the inputs in their order, each term fused. So a row's result depends neither on how
-// many rows there are nor on the threads: a token has the same logits alone, in a batch, as one of several drafts and
-// in a prompt. Weights of 16 bits are widened exactly: they give the bits of the same weights in float32.
+// Every output is one sum over the inputs in their order, each term a fused multiply-add. So a row's result depends
+// neither on the other rows nor on the threads: a token has the same logits alone, in a batch, among drafts and in a
+// prompt. Weights of 16 bits are widened exactly, and give the same bits as those weights in float32.
 //
-// Where the processor has AMX, its tiles may multiply weights in bfloat16. They take activations as sums of two
-// bfloat16, 17 bits, and numbers below 2^-126 as none. A row's result depends on that row alone there, too; its last
-// bits are not those of other processors.
+// Where the processor has AMX, it may multiply bfloat16 weights. Activations are then split into two bfloat16 parts (17
+// bits), and numbers below 2^-126 count as 0. A row's result still depends on that row alone, but its last bits differ
+// from those of other processors.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ namespace weft {
 constexpr std::int64_t kPanel = 64;  // outputs of a panel
 
 // out[m, n] = sum_i in[m, i] w[i, n] + bias[n] + residual[m, n], where `in` is x, or with `norm`
-// x / sqrt(mean(x^2) + eps) * norm. `panels` holds w as [ceil(outputs / kPanel), inputs, kPanel], anything after the
-// last output, and when `tiled` as [ceil(outputs / kPanel), ceil(inputs / 32), kPanel / 16, 16 pairs of inputs, 16
-// outputs, 2], zeros after the last input. With `swiglu` there are `outputs` gates and as many ups, in panels that take
-// turns, and out = silu(gate) * up. `also` becomes what `out` is.
+// x / sqrt(mean(x^2) + eps) * norm. `panels` holds w as [ceil(outputs / kPanel), inputs, kPanel], padded with anything,
+// and when `tiled` as [ceil(outputs / kPanel), ceil(inputs / 32), kPanel / 16, 16 pairs of inputs, 16 outputs, 2],
+// padded with zeros after the last input. With `swiglu` w has `outputs` gates and as many ups, in alternating panels,
+// and out = silu(gate) * up. `also` gets a copy of `out`.
 struct LinearCall {
   const float *x;
   const void *panels;
@@ -41,7 +41,7 @@ struct LinearCall {
 
 void linear_cpu(const LinearCall &call);
 
-// Whether products can be done by tiles.
+// Whether `tiled` calls are possible: the processor has AMX.
 bool has_tiles();
 
 // out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight, for `rows` rows of `width` floats.

@@ -5,7 +5,7 @@
 
 #include "kernels/floats.h"
 #include "kernels/layer/linear.h"
-#include "support/multiversion.h"
+#include "support/instruction_set.h"
 
 namespace weft {
 namespace {

@@ -1,4 +1,4 @@
-// Rows between the products of a decoder, on the CPU: each one pass over memory.
+// A decoder's kernels on rows of activations between its linear layers, on the CPU.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace weft {
 
-// out[r] = weight[tokens[r]], widened. Ids out of [0, vocab) are taken for the nearest.
+// out[r] = weight[tokens[r]], widened to float32. Ids outside [0, vocab) are clamped.
 struct EmbedCall {
   const void *weight;  // [vocab, width]
   DType dtype;
@@ -17,9 +17,9 @@ struct EmbedCall {
 };
 void embed_cpu(const EmbedCall &call);
 
-// out[r] = the embedding of tokens[r] and hidden[r], each under a norm of its own, one after the other.
+// out[r] = the embedding of tokens[r], then hidden[r], each with its own norm (EAGLE3 and MTP drafters).
 struct JoinCall {
-  EmbedCall embed;  // whose `out` is [rows, 2 * width]
+  EmbedCall embed;  // its `out` is [rows, 2 * width]
   const float *hidden, *embed_norm, *hidden_norm;
   std::int64_t hidden_row;
   float embed_eps, hidden_eps;
@@ -35,7 +35,7 @@ struct TakeCall {
 };
 void take_rows_cpu(const TakeCall &call);
 
-// to = from, tensors of one shape of up to 4 dimensions; strides in bytes. Dimensions of size 1 fill up the front.
+// to = from, for tensors of the same shape of up to 4 dimensions; strides in bytes. Sizes are padded with 1 in front.
 struct StridedCopy {
   void *to;
   const void *from;

@@ -1,7 +1,7 @@
-// The inner loops of linear.cpp, which includes this once for each instruction set, inside a namespace of its own and
-// with WEFT_TARGET saying which: functions here are compiled for it. So there is no include guard.
+// The inner loops of linear.cpp, which includes this once for each instruction set (WEFT_TARGET), inside a namespace of
+// its own. So there is no include guard.
 
-// A vector is one register, never more: the compiler keeps wider ones in memory.
+// A vector is one register: the compiler keeps wider ones in memory.
 #if WEFT_TARGET == 512
 constexpr int kLanes = 16;
 #elif WEFT_TARGET == 256
@@ -18,27 +18,28 @@ WEFT_INLINE Lanes load(const float *from) {
   return lanes;
 }
 
-// Rows that are multiplied at once, and vectors of a panel: their sums and the weights fill the registers, of which
-// AVX-512 has 32 and the others 16. Fewer rows take more vectors: a sum waits four cycles for the one before.
-constexpr int kMostRows = 6;
+// A register tile is up to kMaxTileRows rows by vectors_of(rows) vectors of a panel. Its sums and the weights fill the
+// registers, of which AVX-512 has 32 and the others 16. Fewer rows take more vectors, because a multiply-add waits four
+// cycles for the one before it in the same sum.
+constexpr int kMaxTileRows = 6;
 #if WEFT_TARGET == 512
 constexpr int vectors_of(int) { return 4; }
 #else
 constexpr int vectors_of(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : 2; }
 #endif
 
-WEFT_INLINE void put(const Sink &sink, std::int64_t row, std::int64_t place, Lanes sums) {
-  float *out = sink.out + row * sink.stride + place;
-  const float *residual = sink.residual ? sink.residual + row * sink.residual_row + place : nullptr;
-  const std::int64_t valid = sink.valid - place;
+WEFT_INLINE void store_epilogue(const Epilogue &epilogue, std::int64_t row, std::int64_t place, Lanes sums) {
+  float *out = epilogue.out + row * epilogue.stride + place;
+  const float *residual = epilogue.residual ? epilogue.residual + row * epilogue.residual_row + place : nullptr;
+  const std::int64_t valid = epilogue.valid - place;
   if (valid >= kLanes) {
-    if (sink.bias) sums += load(sink.bias + place);
+    if (epilogue.bias) sums += load(epilogue.bias + place);
     if (residual) sums += load(residual);
     std::memcpy(out, &sums, sizeof sums);
     return;
   }
   for (std::int64_t n = 0; n < valid; ++n) {
-    const float value = sink.bias ? sums[n] + sink.bias[place + n] : sums[n];
+    const float value = epilogue.bias ? sums[n] + epilogue.bias[place + n] : sums[n];
     out[n] = residual ? value + residual[n] : value;
   }
 }
@@ -70,33 +71,34 @@ WEFT_INLINE Lanes widened(const W *w) {
 }
 #endif
 
-// Inputs begin..end-1 of a product. What is read next is asked for meanwhile. Where several tiles of rows read the same
-// weights, each asks for its share of those after them, too, which come from far away: `lines` lines for every input.
-struct Part {
+// Inputs begin..end-1 of a product. Several tiles read these weights from the cache, while the next block's come from
+// memory: each tile prefetches its share of them, `lines` cache lines for every input.
+struct Depth {
   std::int64_t begin, end;
   const char *share;  // or null
   int lines;
 };
 
-// kRows rows from `row` on times a part of one panel. Sums go to `partial` [rows, kPanel] until the last part is added.
+// kRows rows from `row` on times one block of inputs of a panel. Sums wait in `partial` [rows, kPanel] for the last
+// block.
 template <class W, int kRows>
-WEFT_INLINE void tile(const Rows &in, const W *panel, std::int64_t row, const Part &part, float *partial,
-                      const Sink &out) {
+WEFT_INLINE void tile(const Rows &in, const W *panel, std::int64_t row, const Depth &depth, float *partial,
+                      const Epilogue &out) {
   constexpr int kVectors = vectors_of(kRows), kWidth = kVectors * kLanes;
   constexpr std::int64_t kLine = 64 / sizeof(W), kAhead = 2048 / sizeof(W);
   const float *x = in.x + row * in.stride;
   partial += row * kPanel;
   for (int first = 0; first < kPanel; first += kWidth) {
-    const W *w = panel + part.begin * kPanel + first;
-    const char *share = part.share;
+    const W *w = panel + depth.begin * kPanel + first;
+    const char *share = depth.share;
     Lanes sums[kRows][kVectors] = {};
-    if (part.begin > 0) {
+    if (depth.begin > 0) {
       for (int m = 0; m < kRows; ++m)
         for (int v = 0; v < kVectors; ++v) sums[m][v] = load(partial + m * kPanel + first + v * kLanes);
     }
-    for (std::int64_t i = part.begin; i < part.end; ++i, w += kPanel) {
+    for (std::int64_t i = depth.begin; i < depth.end; ++i, w += kPanel) {
       if (share) {
-        for (int line = 0; line < part.lines; ++line, share += 64) __builtin_prefetch(share, 0, 2);
+        for (int line = 0; line < depth.lines; ++line, share += 64) __builtin_prefetch(share, 0, 2);
       }
       for (int line = 0; line < kWidth; line += kLine) __builtin_prefetch(w + kAhead + line);
       Lanes weights[kVectors];
@@ -109,49 +111,50 @@ WEFT_INLINE void tile(const Rows &in, const W *panel, std::int64_t row, const Pa
     for (int m = 0; m < kRows; ++m) {
       for (int v = 0; v < kVectors; ++v) {
         const int place = first + v * kLanes;
-        if (part.end < in.width)
+        if (depth.end < in.width)
           std::memcpy(partial + m * kPanel + place, &sums[m][v], sizeof sums[m][v]);
         else
-          put(out, row + m, place, sums[m][v]);
+          store_epilogue(out, row + m, place, sums[m][v]);
       }
     }
   }
 }
 
-// The same for `count` rows, up to kRows.
+// `tile` for `count` rows, at most kRows.
 template <class W, int kRows>
-WEFT_INLINE void tile_of(std::int64_t count, const Rows &in, const W *panel, std::int64_t row, const Part &part,
-                         float *partial, const Sink &out) {
+WEFT_INLINE void tile_of(std::int64_t count, const Rows &in, const W *panel, std::int64_t row, const Depth &depth,
+                         float *partial, const Epilogue &out) {
   if constexpr (kRows > 0) {
-    if (count == kRows) return tile<W, kRows>(in, panel, row, part, partial, out);
-    tile_of<W, kRows - 1>(count, in, panel, row, part, partial, out);
+    if (count == kRows) return tile<W, kRows>(in, panel, row, depth, partial, out);
+    tile_of<W, kRows - 1>(count, in, panel, row, depth, partial, out);
   }
 }
 
-// Rows in tiles of about one size. Where there are several, they take turns on a part of the panel that stays near.
+// All rows times one panel, in tiles of about the same size. Several tiles go through the panel block by block, so that
+// each block of weights is read from memory once.
 template <class W>
-void times_panel(const Rows &in, const W *panel, float *partial, const Sink &out) {
-  const std::int64_t tiles = ceil_div(in.count, kMostRows);
-  if (tiles <= 1) return tile_of<W, kMostRows>(in.count, in, panel, 0, {0, in.width, nullptr, 0}, partial, out);
+void times_panel(const Rows &in, const W *panel, float *partial, const Epilogue &out) {
+  const std::int64_t tiles = ceil_div(in.count, kMaxTileRows);
+  if (tiles <= 1) return tile_of<W, kMaxTileRows>(in.count, in, panel, 0, {0, in.width, nullptr, 0}, partial, out);
   constexpr std::int64_t kLines = kPanel * sizeof(W) / 64;  // of one input
   const int lines = static_cast<int>(ceil_div(kLines, tiles));
-  // Parts of one size: what a part asks for is then what the next one reads.
-  const std::int64_t inputs = ceil_div(in.width, ceil_div(in.width, kNearInputs));
+  // Blocks of one size, so that a block prefetches all of the next one.
+  const std::int64_t inputs = ceil_div(in.width, ceil_div(in.width, kDepthBlock));
   for (std::int64_t begin = 0; begin < in.width; begin += inputs) {
     const std::int64_t end = std::min(begin + inputs, in.width);
     const char *next = reinterpret_cast<const char *>(panel + end * kPanel);
     for (std::int64_t t = 0, row = 0; t < tiles; ++t) {
       const std::int64_t count = ceil_div(in.count - row, tiles - t);
-      const Part part{begin, end, next + (end - begin) * kLines * t / tiles * 64, lines};
-      tile_of<W, kMostRows>(count, in, panel, row, part, partial, out);
+      const Depth depth{begin, end, next + (end - begin) * kLines * t / tiles * 64, lines};
+      tile_of<W, kMaxTileRows>(count, in, panel, row, depth, partial, out);
       row += count;
     }
   }
 }
 
-// silu(gate) * up of panels that were multiplied to `gates` and `ups`, [rows, kPanel] each.
-WEFT_INLINE void swiglu(const LinearCall &call, std::int64_t unit, const float *gates, const float *ups) {
-  const std::int64_t first = unit * kPanel, valid = std::min(kPanel, call.outputs - first);
+// out = silu(gate) * up, of a panel's products `gates` and `ups`, [rows, kPanel] each.
+WEFT_INLINE void swiglu(const LinearCall &call, std::int64_t panel, const float *gates, const float *ups) {
+  const std::int64_t first = panel * kPanel, valid = std::min(kPanel, call.outputs - first);
   for (std::int64_t r = 0; r < call.rows; ++r, gates += kPanel, ups += kPanel) {
     float *out = call.out + r * call.out_row + first, product[kPanel];
     for (std::int64_t n = 0; n < kPanel; ++n) product[n] = gates[n] / (1 + vector_exp(-gates[n])) * ups[n];
@@ -159,28 +162,28 @@ WEFT_INLINE void swiglu(const LinearCall &call, std::int64_t unit, const float *
   }
 }
 
-struct ByLanes {
+struct VectorTiles {
   static std::int64_t panel_size(std::int64_t inputs) { return inputs * kPanel; }
   template <class W>
-  static void times(const Rows &in, const W *panel, float *partial, const Sink &out) {
+  static void times(const Rows &in, const W *panel, float *partial, const Epilogue &out) {
     times_panel(in, panel, partial, out);
   }
 };
 
-// `room`: gates and ups, [rows, kPanel] each, and what `By` needs.
-template <class W, class By>
-void units(const LinearCall &call, const Rows &in, float *room, std::int64_t begin, std::int64_t end) {
+// `scratch` has memory for gates and ups, [rows, kPanel] each, and for the partial sums of `Tiles`.
+template <class W, class Tiles>
+void multiply_panels(const LinearCall &call, const Rows &in, float *scratch, std::int64_t begin, std::int64_t end) {
   const W *panels = static_cast<const W *>(call.panels);
-  const std::int64_t size = By::panel_size(call.inputs);
-  float *gates = room, *ups = gates + call.rows * kPanel, *sums = ups + call.rows * kPanel;
-  for (std::int64_t unit = begin; unit < end; ++unit) {
+  const std::int64_t size = Tiles::panel_size(call.inputs);
+  float *gates = scratch, *ups = gates + call.rows * kPanel, *sums = ups + call.rows * kPanel;
+  for (std::int64_t panel = begin; panel < end; ++panel) {
     if (!call.swiglu) {
-      By::times(in, panels + unit * size, sums, sink_of(call, unit));
+      Tiles::times(in, panels + panel * size, sums, epilogue_of(call, panel));
       continue;
     }
-    By::times(in, panels + 2 * unit * size, sums, room_of(call, unit, gates, 0));
-    By::times(in, panels + (2 * unit + 1) * size, sums, room_of(call, unit, ups, call.outputs));
-    swiglu(call, unit, gates, ups);
+    Tiles::times(in, panels + 2 * panel * size, sums, scratch_epilogue(call, panel, gates, 0));
+    Tiles::times(in, panels + (2 * panel + 1) * size, sums, scratch_epilogue(call, panel, ups, call.outputs));
+    swiglu(call, panel, gates, ups);
   }
 }
 
@@ -188,7 +191,7 @@ void norm_rows(const NormCall &call, std::int64_t begin, std::int64_t end) {
   for (std::int64_t r = begin; r < end; ++r) {
     const float *x = call.x + r * call.x_row;
     float *out = call.out + r * call.out_row;
-    // 64 sums, added up in one order whatever a vector holds.
+    // 64 sums, added in the same order for every vector length, so that all instruction sets give the same bits.
     constexpr int kQuarter = 16 / kLanes;
     Lanes sums[4 * kQuarter] = {};
     std::int64_t i = 0;
@@ -209,4 +212,6 @@ void norm_rows(const NormCall &call, std::int64_t begin, std::int64_t end) {
   }
 }
 
-const Units kUnits = {{units<float, ByLanes>, units<Half, ByLanes>, units<BFloat16, ByLanes>}, norm_rows};
+const VectorKernels kVectorKernels = {
+    {multiply_panels<float, VectorTiles>, multiply_panels<Half, VectorTiles>, multiply_panels<BFloat16, VectorTiles>},
+    norm_rows};

@@ -105,8 +105,8 @@ WEFT_AVX512 inline void block_word_avx512(std::uint16_t *p, std::uint32_t allowe
 template <class T>
 using BlockWords = void (*)(T *p, const std::uint32_t *allowed, std::int64_t words, T neg_inf);
 
-// Stores that miss the cache wait for the line; asked for this many words ahead it is there in time. Lines of words
-// with nothing blocked are not asked for.
+// A store that misses the cache waits for its line. Prefetched this many words ahead, the line is there in time. Words
+// with nothing blocked are not stored to, so their lines are not prefetched.
 constexpr std::int64_t kWordsAhead = 8;
 
 template <class T>
@@ -160,7 +160,7 @@ std::uint32_t allowed_by_target(const std::uint32_t *mask, std::int64_t words, c
   std::uint32_t allowed = 0;
   const auto limit = static_cast<std::uint64_t>(words) * 32;
   for (int j = 0; j < count; ++j) {
-    const auto token = static_cast<std::uint64_t>(column + j + d2t[column + j]);  // a negative one is huge
+    const auto token = static_cast<std::uint64_t>(column + j + d2t[column + j]);  // a negative token becomes huge
     const std::uint32_t bit = token < limit ? mask[token >> 5] >> (token & 31) & 1u : 0u;
     allowed |= bit << j;
   }
@@ -199,7 +199,7 @@ void apply_row(T *p, std::int64_t vocab, const std::uint32_t *mask, std::int64_t
   const std::int64_t whole = vocab / 32 < words ? vocab / 32 : words;
   block_words(p, mask, whole, neg_inf);
   std::int64_t c = 32 * whole;
-  if (whole < words && c < vocab) {  // the last word, whose padding bits mean nothing
+  if (whole < words && c < vocab) {  // the last word; its padding bits have no meaning
     forbid_columns(p + c, mask[whole], static_cast<int>(vocab - c), neg_inf);
     c = vocab;
   }
@@ -209,7 +209,8 @@ void apply_row(T *p, std::int64_t vocab, const std::uint32_t *mask, std::int64_t
 template <class T>
 void apply_rows(const ApplyCall &call, int threads, T neg_inf) {
   const Logits &logits = call.logits;
-  const std::int64_t cost = logits.vocab * static_cast<std::int64_t>(sizeof(T)) / 4;  // a row's bits mostly block all
+  const std::int64_t cost =
+      logits.vocab * static_cast<std::int64_t>(sizeof(T)) / 4;  // most bits of a row block their token
   for_rows(logits.rows, threads, cost, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t row = call.rows.at(i);

@@ -1,6 +1,6 @@
-// The mask kernels on CUDA. A thread works on aligned groups of 16 bytes of logits; the first and the last group of a
-// row may be partial, and are done by element. Groups with nothing blocked touch no logits, groups with all blocked
-// only store.
+// The mask kernels on CUDA. A thread works on aligned groups of 16 bytes of logits. The first and the last group of a
+// row may be partial and are done by element. A group with nothing blocked reads and writes no logits; a group with all
+// blocked only writes.
 #include <cuda_runtime.h>
 
 #include <kernels/launch.cuh>
@@ -13,7 +13,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kUnroll = 4;            // groups in flight per thread
 constexpr int kBlocksPerSm = 8;       // 2048 threads
-constexpr unsigned kMaxRows = 65535;  // of a grid's y
+constexpr unsigned kMaxRows = 65535;  // the limit of a grid's y
 
 template <DType>
 struct Type;
@@ -33,7 +33,7 @@ struct Type<DType::kBFloat16> {
   static constexpr Bits kNegInf = kNegInfBFloat16;
 };
 
-// One mask row as a sequence of bits; what it does not cover is 0.
+// A mask row as a sequence of bits; bits beyond it are 0.
 struct MaskRow {
   const std::uint32_t *words;
   std::int64_t count;
@@ -41,7 +41,7 @@ struct MaskRow {
   __device__ __forceinline__ std::uint32_t word(std::int64_t i) const {
     return i >= 0 && i < count ? __ldg(words + i) : 0u;
   }
-  // Bits first, first + 1, ... from bit 0 on; at least kCount of them are right. `first` may be negative.
+  // Bits first, first + 1, ... in bit 0 and on, of which at least kCount are valid. `first` may be negative.
   template <int kCount>
   __device__ __forceinline__ std::uint32_t bits(std::int64_t first) const {
     const std::int64_t i = first >> 5;
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads) apply_kernel(const ApplyCall call) {
     if ((known || !call.rows.positions) && call.skips(i, row)) continue;
     const MaskRow mask{call.bitmask.data + (known ? row * call.bitmask.stride : 0), known ? call.bitmask.words : 0};
     T *const logits = static_cast<T *>(call.logits.data) + i * call.logits.stride;
-    // Group g holds columns g * kCount - shift and on: those of one aligned 16 bytes.
+    // Group g holds columns g * kCount - shift and on, which lie in the same aligned 16 bytes.
     const auto shift = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(logits) % 16 / sizeof(T));
     const std::int64_t groups = (shift + vocab + kCount - 1) / kCount;
 
@@ -132,8 +132,8 @@ __global__ void __launch_bounds__(kThreads) apply_kernel(const ApplyCall call) {
   }
 }
 
-// One block per 16 bytes * kThreads of a row, so that many reads cross the bus at once. Host memory is read around the
-// caches: its content changes between two launches.
+// One block for every kThreads groups of 16 bytes of a row, so that many reads cross the bus at once. Host memory is
+// read past the caches, because its content changes between launches.
 template <class V>
 __global__ void __launch_bounds__(kThreads) copy_kernel(const CopyCall call) {
   begin_chained();
@@ -162,10 +162,10 @@ template <DType kType>
 void launch_apply(const ApplyCall &call, int sms, void *stream) {
   constexpr std::int64_t kColumns = kThreads * (16 / sizeof(typename Type<kType>::Bits));
   const unsigned y = grid_rows(call.logits.rows);
-  // Enough blocks to fill the device once, and no block without a group.
+  // Enough blocks to fill the device once, but no block without a group.
   const std::int64_t fill = (static_cast<std::int64_t>(sms) * kBlocksPerSm + y - 1) / y;
-  const std::int64_t most = (call.logits.vocab + kColumns - 1) / kColumns;
-  const dim3 grid(static_cast<unsigned>(fill < most ? fill : most), y);
+  const std::int64_t limit = (call.logits.vocab + kColumns - 1) / kColumns;
+  const dim3 grid(static_cast<unsigned>(fill < limit ? fill : limit), y);
   if (call.d2t) {
     launch_kernel(apply_kernel<kType, true>, grid, kThreads, stream, call);
   } else {

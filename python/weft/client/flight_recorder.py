@@ -14,9 +14,9 @@ def record(client: EngineClient, iterations: int, directory: str | None) -> Flig
     built = client.built
     if built.compiler is None:
         raise InputError("a flight recorder needs a vocabulary; give the executor a tokenizer")
-    proposals = built.engine.lane.proposals
+    proposals = built.engine.grammar.proposals
     recorder = FlightRecorder(
-        built.engine.lane.state,
+        built.engine.grammar.state,
         built.compiler.vocabulary,
         model=None if built.path == package_model_path() else str(built.path),
         sources=tuple(proposals.counters().tokens) if proposals is not None else (),

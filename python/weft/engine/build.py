@@ -27,7 +27,7 @@ from weft.engine.step.draft_masking import DraftGuidance
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.runner import Decoder, ModelRunner
 from weft.errors import InputError
-from weft.guided.lane import GrammarLane
+from weft.guided.grammar_stream import GrammarStream
 from weft.guided.state import GuidedShape
 from weft.models.base import Model, PagedKV
 from weft.runtime.interface import Runtime
@@ -50,7 +50,7 @@ def build_engine(
             "leave one of the two out"
         )
     decoder = build_decoder(runtime, model, kv, drafting, end_token_ids, config)
-    parts, lane, speculation = decoder.parts, decoder.lane, drafting.speculation
+    parts, grammar, speculation = decoder.parts, decoder.grammar, drafting.speculation
     ends = frozenset(end_token_ids)
     drafter = parts.drafter
     needs = DrafterNeeds(parts.max_drafts)
@@ -59,7 +59,7 @@ def build_engine(
     capacity = Capacity(config, needs, keeping(config, parts), Sight.of(kv.windows))
 
     def begin_search(sequence: Sequence) -> BeamRun:
-        return BeamRun(sequence, lane.state, config.page_size, ends, config.mask_time_limit_s)
+        return BeamRun(sequence, grammar.state, config.page_size, ends, config.mask_time_limit_s)
 
     turns = FairTurns()
     starts = MatcherStarts(
@@ -68,10 +68,10 @@ def build_engine(
     waiting = Waiting(config.max_idle_s, turns, starts)
     scheduler = Scheduler(config, speculation, waiting, capacity, begin_search)
     runner = ModelRunner(decoder, DraftGuidance(speculation.guide_drafts))
-    finisher = Finisher(scheduler, lane.state)
-    output = OutputProcessor(runtime, scheduler, finisher, runner, lane.state, ends)
+    finisher = Finisher(scheduler, grammar.state)
+    output = OutputProcessor(runtime, scheduler, finisher, runner, grammar.state, ends)
     output.commit_search = commit_search
-    output.drafted_by = drafted_by(speculation, lane)
+    output.drafted_by = drafted_by(speculation, grammar)
 
     admission = Admission(config, speculation, parts, capacity)
     runtime.publish()  # weights, keys and values, states and buffers
@@ -102,11 +102,11 @@ def keeping(config: ResolvedConfig, parts: DecodeParts) -> Keeping:
     return Keeping(num_pages, config.secondary_offload_min_priority, log)
 
 
-def drafted_by(speculation: Speculation, lane: GrammarLane) -> DraftedBy:
+def drafted_by(speculation: Speculation, grammar: GrammarStream) -> DraftedBy:
     """Names who drafted: the one drafter there is; or, of several, what the host proposed by whom it says, and the rest
     by the one that drafts on the device."""
     last = speculation.drafters[-1] if speculation.drafters else ""
-    proposals = lane.proposals
+    proposals = grammar.proposals
     if len(speculation.drafters) < 2 or proposals is None:
         return lambda sequence, count: [last] * count
 
@@ -129,7 +129,7 @@ def build_decoder(
     stream, max_drafts = runtime.stream(), drafting.speculation.max_draft_tokens
     make_proposals = drafting.proposals_maker(runtime)
     shape = GuidedShape(config.max_batch, max(max_drafts, 1), model.config.vocab_size, end_token_ids)
-    lane = GrammarLane(
+    grammar = GrammarStream(
         runtime,
         shape,
         make_proposals=make_proposals,
@@ -150,7 +150,7 @@ def build_decoder(
         model,
         kv,
         drafting.drafter,
-        SlotState(lane, pages_per_slot, config.max_seq_len),
+        SlotState(grammar, pages_per_slot, config.max_seq_len),
         has_proposals=make_proposals is not None,
         max_drafts=max_drafts,
         outputs=outputs,
@@ -159,6 +159,6 @@ def build_decoder(
     num_host_pages = host_pages(config, sum(cache.page_bytes for cache in parts.caches))
     if num_host_pages:
         parts.host = HostPages.allocate(runtime, parts.caches, num_host_pages)
-    graphs = StepGraphs(runtime, stream, lane, parts, config.graphs)
-    config = replace(config, host_tasks="polling" if lane.polls else "callback")
-    return Decoder(runtime, stream, lane, parts, graphs, config)
+    graphs = StepGraphs(runtime, stream, grammar, parts, config.graphs)
+    config = replace(config, host_tasks="polling" if grammar.polls else "callback")
+    return Decoder(runtime, stream, grammar, parts, graphs, config)

@@ -30,7 +30,7 @@ from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.runner import Decoder, ModelRunner
 from weft.engine.step.warm_up import warm_up
 from weft.errors import CapacityError, ExecutorError, InputError
-from weft.guided.lane import GrammarLane
+from weft.guided.grammar_stream import GrammarStream
 from weft.runtime.interface import Runtime
 from weft.runtime.scope import FailureScope
 
@@ -89,9 +89,9 @@ class Engine:
         return self._decoder.runtime
 
     @property
-    def lane(self) -> GrammarLane:
+    def grammar(self) -> GrammarStream:
         """The grammar's stream and state."""
-        return self._decoder.lane
+        return self._decoder.grammar
 
     @property
     def parts(self) -> DecodeParts:
@@ -230,7 +230,7 @@ class Engine:
         record.kv = self.kv.usage()
         if self._kv_events is not None:
             self._kv_events.flush()
-        grammar_s = self.lane.state.seconds
+        grammar_s = self.grammar.state.seconds
         record.grammar_s, self._grammar_s = record.grammar_s + grammar_s - self._grammar_s, grammar_s
         record.total_s = time.perf_counter() - record.started
         self._owes_step = bool(record.active)
@@ -247,7 +247,7 @@ class Engine:
             self.output.drain(StepRecord(self.num_steps, began))
             warm_up(self._decoder, self.runner, self._speculation)
         _log.info("warm: %d graphs in %.1f s", len(self.graphs.plans), time.perf_counter() - began)
-        self._grammar_s = self.lane.state.seconds  # of no step
+        self._grammar_s = self.grammar.state.seconds  # of no step
 
     def close(self) -> None:
         """Cancel everything and let go of graphs, streams and matchers."""
@@ -259,7 +259,7 @@ class Engine:
                 self._decoder.stream.synchronize()
                 self.output.drain(StepRecord(self.num_steps, time.perf_counter()))
                 self.graphs.close()
-                self.lane.close()
+                self.grammar.close()
         finally:
             if self._kv_events is not None:
                 self._kv_events.close()

@@ -1,8 +1,7 @@
-"""Grammar masks in a decode loop: yours, eager or captured, or weft's own."""
+"""Grammar masks in a decode loop: your own, eager or captured, or the engine's."""
 
 from weft.guided.capturable import CapturableGuidedDecoder
-from weft.guided.decoder import GuidedDecoder
-from weft.guided.snapshot import GuidedRequest
+from weft.guided.decoder import GuidedDecoder, GuidedRequest
 from weft.ops.token_mask import allocate_token_bitmask, apply_token_bitmask_
 
 __all__ = [

@@ -1,6 +1,6 @@
-"""Guided decoding for a loop that is captured: the host's work runs as host functions of the graph.
+"""Guided decoding for a loop that is captured in a graph: the host's work runs as host functions of the graph.
 
-An iteration of `batch_size` rows (B), everything but `add_batch` inside the captured part::
+An iteration of `batch_size` rows (B); everything but `add_batch` is captured::
 
     decoder.add_batch(requests)                        # on the host, before each launch
     with decoder.step():
@@ -14,9 +14,8 @@ An iteration of `batch_size` rows (B), everything but `add_batch` inside the cap
             stream.launch(pick_draft, ...)
             decoder.add_draft_batch(draft_tokens)
 
-`num_accepted`, `new_tokens` and `draft_tokens` are device tensors that the launched functions wrote. The
-names are `GuidedDecoder`'s, and so are the tokens that come out; without a graph the same calls run eagerly.
-"""
+`num_accepted`, `new_tokens` and `draft_tokens` are device tensors that the launched functions wrote. The methods have
+the names of `GuidedDecoder` and give the same tokens. Outside a capture the same calls run eagerly."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ import torch
 from torch import Tensor
 
 from weft.errors import InputError
-from weft.guided.lane import GrammarLane
-from weft.guided.snapshot import GuidedRequest, attach_of, check_batch
+from weft.guided.decoder import GuidedRequest, attach_of, check_batch
+from weft.guided.grammar_stream import GrammarStream
 from weft.guided.state import GuidedShape
 from weft.runtime.buffers import PinnedRing
 from weft.runtime.interface import Runtime, Stream
@@ -38,9 +37,9 @@ class CapturableGuidedDecoder:
     """Masks for `num_slots` requests (S) with up to `max_drafts` drafts each (K), in iterations of
     `batch_size` rows (B).
 
-    All work goes to `stream` and, ordered by events, to the decoder's own stream. `drafts` int64 [K,
-    S+1] on the device holds each slot's drafts (-1: none) for the target's forward, and `slots` int64 [B] the
-    slot of each row; rows that only pad have slot S.
+    All work goes to `stream` and, ordered by events, to the grammar's stream. On the device, `drafts` int64 [K, S+1]
+    holds each slot's drafts (-1: none) for the target's forward, and `slots` int64 [B] the slot of each row; padding
+    rows have slot S.
     """
 
     def __init__(
@@ -56,9 +55,9 @@ class CapturableGuidedDecoder:
         mask_time_limit_s: float = 0.0,
     ) -> None:
         shape = GuidedShape(num_slots, max_drafts, vocab_size, end_token_ids)
-        self.lane = GrammarLane(runtime, shape, mask_time_limit_s=mask_time_limit_s)
-        self.state = self.lane.state
-        self.drafts = self.lane.drafts
+        self.grammar = GrammarStream(runtime, shape, mask_time_limit_s=mask_time_limit_s)
+        self.state = self.grammar.state
+        self.drafts = self.grammar.drafts
         self.slots = torch.full((batch_size,), num_slots, dtype=torch.int64, device=runtime.device)
         self._stream = stream
         self._slots_in = PinnedRing(runtime, self.slots)
@@ -66,9 +65,9 @@ class CapturableGuidedDecoder:
         runtime.publish()
 
     def add_batch(self, requests: Sequence[GuidedRequest]) -> None:
-        """The requests of the next launch, in the order of the rows; on the host, once before each launch.
+        """Set the requests of the next launch, in the order of the rows; on the host, once before each launch.
 
-        Raises `InputError` for a batch that does not fit, and for tokens: those are the device's here.
+        Raises `InputError` for a batch that does not fit, and for requests with tokens, which are on the device here.
         """
         batch_size, num_slots = self.slots.shape[0], self.state.num_slots
         check_batch(requests, num_slots, self.state.max_drafts)
@@ -86,58 +85,57 @@ class CapturableGuidedDecoder:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """One iteration. Entering it begins the masks, beside the work that comes first in it."""
+        """The scope of one iteration. Entering it starts the masks, concurrently with the first work inside."""
         self._num_drafts = 0
-        self.lane.all_masks(self._stream, self.slots)
+        self.grammar.all_masks(self._stream, self.slots)
         yield
-        self.lane.join(self._stream)
+        self.grammar.join(self._stream)
 
     def execute(self, logits: Tensor, d2t: Tensor | None = None) -> None:
         """Mask the target's logits in place: [B, V], or [B, T, V] with position t after the first t drafts.
 
-        `d2t` int64 [V] are the offsets of a pruned vocabulary: column c stands for token c + d2t[c].
+        `d2t` int64 [V] has the offsets of a pruned vocabulary: column c stands for token c + d2t[c].
         """
         logits_BTV = logits.view(self.slots.shape[0], -1, logits.shape[-1])
-        self.lane.apply_verify(self._stream, logits_BTV, self.slots, d2t)
+        self.grammar.apply_verify(self._stream, logits_BTV, self.slots, d2t)
 
     def rollback_rejected_tokens(self, num_accepted: Tensor | None, new_tokens: Tensor) -> None:
-        """What verification said, int64 [B]: how many drafts stay (None: there were none; the others are
-        taken back), and the token sampled after them.
-        """
+        """Take the result of verification, int64 [B] each: the number of accepted drafts (None: there were no drafts)
+        and the token sampled after them. The other drafts are taken back."""
         self._stream.launch(
-            _write_verified, self.lane.verified, self.drafts, self.slots, num_accepted, new_tokens
+            _write_verified, self.grammar.verified, self.drafts, self.slots, num_accepted, new_tokens
         )
-        self.lane.commit_masks(self._stream, self.slots, copies=True)
+        self.grammar.commit_masks(self._stream, self.slots, copies=True)
 
     def add_draft_batch(self, draft_tokens: Tensor) -> None:
-        """The next draft of each row was picked, int64 [B] in the target's ids; -1 for none."""
+        """Take the next draft of each row, int64 [B] in the target's ids; -1 for none."""
         if self._num_drafts == self.state.max_drafts:
             raise InputError(f"there are {self._num_drafts} drafts already, as many as max_drafts")
         self._num_drafts += 1
         j = self._num_drafts
         self._stream.launch(_write_draft, self.drafts[j - 1], self.slots, draft_tokens)
-        # The last draft's mask is for verification only: it is made beside the next forward.
+        # Only verification uses the mask after the last draft, so it is made during the next forward.
         if j < self.state.max_drafts:
-            self.lane.extend_masks(self._stream, j, self.slots, copies=True)
+            self.grammar.extend_masks(self._stream, j, self.slots, copies=True)
 
     def execute_draft_batch(self, logits: Tensor, d2t: Tensor | None = None) -> None:
         """Mask the drafter's logits [B, Vd] of the next draft in place; `d2t` as in `execute`."""
-        self.lane.apply_draft(self._stream, logits, self.slots, self._num_drafts + 1, d2t)
+        self.grammar.apply_draft(self._stream, logits, self.slots, self._num_drafts + 1, d2t)
 
     def rollback_draft_tokens(self) -> None:
-        """Drop the drafts: they will not be verified."""
+        """Drop the drafts, which will not be verified."""
         self._stream.launch(_drop_drafts, self.drafts, self.slots)
         self._num_drafts = 0
 
     def status(self, slot: int) -> tuple[str, str]:
-        """Code and message of what ended the slot's grammar, ("", "") while all is well; after the launch is
-        done.
+        """Code and message of the failure that ended the slot's grammar, ("", "") while all is well. Call it after the
+        launch is done.
         """
         return self.state.status(slot)
 
     def close(self) -> None:
-        """Wait for what was launched."""
-        self.lane.close()
+        """Wait for the launched work."""
+        self.grammar.close()
 
 
 def _clear_drafts(drafts_KS: Tensor, slots: list[int]) -> None:
@@ -156,7 +154,7 @@ def _write_draft(draft_S: Tensor, slots_B: Tensor, tokens_B: Tensor) -> None:
 def _write_verified(
     verified_SK: Tensor, drafts_KS: Tensor, slots_B: Tensor, accepted_B: Tensor | None, tokens_B: Tensor
 ) -> None:
-    """[n, the first n drafts, the token after them] for each row's slot; the drafts are spent."""
+    """Write [n, the first n drafts, the token after them] for each row's slot, and clear its drafts."""
     if accepted_B is None:
         accepted_B = torch.zeros_like(slots_B)
     drafts_BK = drafts_KS[:, slots_B].T

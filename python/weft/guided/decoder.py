@@ -1,6 +1,6 @@
-"""Guided decoding for a loop of your own, without graphs: the host's work on the calling thread.
+"""Guided decoding for a decode loop of your own, without graphs: the host's work runs on the calling thread.
 
-An iteration, with B requests in the batch::
+An iteration with B requests in the batch::
 
     decoder.add_batch(requests)                        # the requests of the batch, in its order
     logits = model(...)                                # enqueued; the device is busy now
@@ -13,8 +13,8 @@ An iteration, with B requests in the batch::
         drafts = ...                                   # pick
         decoder.add_draft_batch(drafts)
 
-Without speculation `add_batch` may bring each `new_token` instead, and nothing else is called.
-`CapturableGuidedDecoder` has the same names for a loop that is captured.
+Without speculation `add_batch` may take each request's `new_token` instead, and then only `execute` follows.
+`CapturableGuidedDecoder` has the same methods for a loop that is captured.
 """
 
 from __future__ import annotations
@@ -27,23 +27,61 @@ from torch import Tensor
 
 from weft.errors import InputError
 from weft.grammar.base import Matcher
-from weft.guided.snapshot import GuidedRequest, attach_of, check_batch
-from weft.guided.state import GuidedShape, GuidedState, MatcherLimits
+from weft.guided.state import GuidedShape, GuidedState
 from weft.ops.token_mask import apply_token_bitmask_, copy_mask_rows
 from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime, Stream
 
 
+@dataclass(frozen=True)
+class GuidedRequest:
+    """One request of a batch; its place in the batch is its place in the list.
+
+    The decoder keeps the request's state in `slot`, the same in every iteration. The request's first batch gives its
+    `matcher`, or `is_new` for a request without a guide; both reset the slot. Later batches give neither. If the host
+    knows the tokens (`GuidedDecoder` only), `new_token` is the token sampled last, unless
+    `rollback_rejected_tokens` took it, and `draft_tokens` are the drafts to verify, unless `add_draft_batch` took them.
+    """
+
+    slot: int
+    matcher: Matcher | None = None
+    is_new: bool = False
+    new_token: int | None = None
+    draft_tokens: tuple[int, ...] | None = None
+
+    @property
+    def begins(self) -> bool:
+        """Whether this batch resets the slot."""
+        return self.is_new or self.matcher is not None
+
+
+def check_batch(requests: Sequence[GuidedRequest], num_slots: int, max_drafts: int) -> None:
+    """Raises `InputError` for slots that are out of range or named twice, and for too many drafts."""
+    slots = [request.slot for request in requests]
+    for request in requests:
+        if not 0 <= request.slot < num_slots:
+            raise InputError(f"slot {request.slot} is not in 0..{num_slots - 1}")
+        if request.draft_tokens is not None and len(request.draft_tokens) > max_drafts:
+            raise InputError(f"slot {request.slot} has {len(request.draft_tokens)} drafts, over {max_drafts}")
+    if len(set(slots)) != len(slots):
+        raise InputError("two requests of the batch have one slot")
+
+
+def attach_of(requests: Sequence[GuidedRequest]) -> dict[int, Matcher | None]:
+    """The slots whose matcher the batch changes, with the new matcher or None."""
+    return {request.slot: request.matcher for request in requests if request.begins}
+
+
 @dataclass
 class _Row:
-    """A slot's drafts, how many of them verification kept, and what is known and not yet committed."""
+    """A slot's drafts, the number that verification accepted, and the verified tokens that are not yet committed."""
 
     drafts: list[int] = field(default_factory=list)
     accepted: int | None = None
     verified: list[int] = field(default_factory=list)
 
     def commit(self, token: int) -> None:
-        """The token after the kept drafts (all of them, unless verification said otherwise) is known."""
+        """Note the token after the accepted drafts (all of them, unless verification accepted fewer)."""
         accepted = len(self.drafts) if self.accepted is None else self.accepted
         self.verified = [accepted, *self.drafts[:accepted], token]
         self.drafts = []
@@ -54,10 +92,9 @@ class GuidedDecoder:
     """Masks for `num_slots` requests at a time (S), with up to `max_drafts` drafts each (K), on a runtime's
     device.
 
-    `vocab_size` is the target's, `end_token_ids` are allowed where nothing else is. Masks are
-    applied in the order of `stream`; without one, of the calling thread's work. A request whose grammar fails
-    has a `status`; the others do not notice.
-    """
+    `vocab_size` is the target's. A mask that would allow no token allows `end_token_ids`. Masks are applied in the
+    order of `stream`, or without one in the order of the calling thread's work. A request whose grammar fails has a
+    `status`; the others go on."""
 
     def __init__(
         self,
@@ -71,8 +108,7 @@ class GuidedDecoder:
         mask_time_limit_s: float = 0.0,
     ) -> None:
         shape = GuidedShape(num_slots, max_drafts, vocab_size, end_token_ids)
-        limits = MatcherLimits(mask_time_limit_s=mask_time_limit_s)
-        self.state = GuidedState(shape, pinned=runtime.pinned, limits=limits)
+        self.state = GuidedState(shape, pinned=runtime.pinned, mask_time_limit_s=mask_time_limit_s)
         self._runtime = runtime
         self._stream = stream
         self._masks = torch.zeros_like(self.state.masks_host, device=runtime.device)
@@ -85,7 +121,7 @@ class GuidedDecoder:
         runtime.publish()
 
     def add_batch(self, requests: Sequence[GuidedRequest]) -> None:
-        """The requests of the next iteration, in the order of the logits' rows. Raises `InputError`."""
+        """Set the requests of the next iteration, in the order of the logits' rows. Raises `InputError`."""
         check_batch(requests, self.state.num_slots, self.state.max_drafts)
         self._settle()
         for request in requests:
@@ -101,13 +137,14 @@ class GuidedDecoder:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the logits that `execute` expects: one for each request and each of its drafts."""
+        """The number of rows of logits that `execute` expects: one for each request and each of its drafts."""
         return sum(1 + len(self._rows[request.slot].drafts) for request in self._batch)
 
     def execute(self, logits: Tensor, d2t: Tensor | None = None) -> None:
-        """Mask the target's logits [num_rows, V] in place: each request's next token, then after each draft.
+        """Mask the target's logits [num_rows, V] in place. A request's rows are its next token, then the token after
+        each draft.
 
-        `d2t` int64 [V] are the offsets of a pruned vocabulary: column c stands for token c + d2t[c].
+        `d2t` int64 [V] has the offsets of a pruned vocabulary: column c stands for token c + d2t[c].
         """
         self._advance()
         positions = self.state.max_drafts + 1
@@ -121,11 +158,11 @@ class GuidedDecoder:
     def rollback_rejected_tokens(
         self, num_accepted: Sequence[int], new_tokens: Sequence[int] | None = None
     ) -> None:
-        """What verification said, by place in the batch: how many drafts stay; the others are taken back.
+        """Take the result of verification, by place in the batch: the number of accepted drafts. The others are taken
+        back.
 
-        `new_tokens` are the tokens sampled after the accepted ones; without them the next `add_batch` brings
-        each `new_token`.
-        """
+        `new_tokens` are the tokens sampled after the accepted drafts; without them the next `add_batch` has to give
+        each `new_token`."""
         self._check_length("num_accepted", num_accepted)
         if new_tokens is not None:
             self._check_length("new_tokens", new_tokens)
@@ -142,7 +179,7 @@ class GuidedDecoder:
         self._num_drafted = 0
 
     def add_draft_batch(self, draft_tokens: Sequence[int]) -> None:
-        """The next draft of each request, by place in the batch, in the target's ids; -1 for none."""
+        """Take the next draft of each request, by place in the batch, in the target's ids; -1 for none."""
         self._check_length("draft_tokens", draft_tokens)
         if self._num_drafted == self.state.max_drafts:
             raise InputError(f"there are {self._num_drafted} drafts already, as many as max_drafts")
@@ -159,29 +196,29 @@ class GuidedDecoder:
         self._apply(logits, rows, d2t)
 
     def rollback_draft_tokens(self) -> None:
-        """Drop the drafts: they will not be verified."""
+        """Drop the drafts, which will not be verified."""
         self._settle()
         for request in self._batch:
             self._drop_drafts(request.slot)
         self._num_drafted = 0
 
     def advance(self) -> None:
-        """Take what is known now, rather than with the next `execute`."""
+        """Let the matchers take the known tokens now, rather than in the next `execute`."""
         self._settle()
         self._advance()
 
     def num_drafts(self, slot: int) -> int:
-        """How many drafts the slot has."""
+        """The slot's number of drafts."""
         return len(self._rows[slot].drafts)
 
     def detach(self, slots: Sequence[int]) -> None:
-        """Let go of the matchers of slots whose requests are over."""
+        """Detach the matchers of slots whose requests are over."""
         self._attach |= dict.fromkeys(slots)
         for slot in slots:
             self._rows[slot] = _Row()
 
     def status(self, slot: int) -> tuple[str, str]:
-        """Code and message of what ended the slot's grammar, ("", "") while all is well
+        """Code and message of the failure that ended the slot's grammar, ("", "") while all is well
         (`GuidedState.status`).
         """
         return self.state.status(slot)
@@ -193,7 +230,7 @@ class GuidedDecoder:
             self.state.release(slot)
 
     def _advance(self) -> None:
-        """Let the matchers take what is known: attached ones begin, tokens are committed, drafts extended."""
+        """Let the matchers take what is known: attach new ones, commit tokens, extend drafts."""
         slots = [request.slot for request in self._batch]
         ready = [slot for slot in slots if self._rows[slot].verified]
         if self._attach or ready:
@@ -239,7 +276,7 @@ class GuidedDecoder:
         )
 
     def _settle(self) -> None:
-        """The device may still read the masks; they change only when it is done."""
+        """Wait for the device, which may still read the masks, before they change."""
         if self._in_flight:
             if self._stream is None:
                 self._runtime.synchronize()

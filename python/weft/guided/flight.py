@@ -1,7 +1,7 @@
-"""Records of what a `GuidedState` did: its last operations, what each was given and what it left of every slot.
+"""Records of the last operations of a `GuidedState`: the inputs of each, and the state of every slot after it.
 
-`GuidedState.record` switches them on; they are words in a ring (`csrc/guided/recording.cpp` has their layout), and
-become `Operation`s here.
+`GuidedState.record` switches them on. They are words in a ring buffer, with the layout of `csrc/guided/recording.cpp`;
+here they become `Operation`s.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from weft.errors import InputError
 OPERATIONS = ("fetch", "extend", "commit", "extend_through", "release")
 STATUSES = ("", "refused", "dead_end", "matcher", "time_limit", "epoch", "verified", "edited")
 UNKNOWN, END_ONLY = "", "end"
-"""Rows that hold no mask of a matcher: stale (or filled before the recording began), and end tokens only."""
+"""In place of a hash, for rows without a matcher's mask: stale (or filled before the recording began), and end tokens
+only."""
 
 
 @dataclass(frozen=True)
 class SlotEntry:
-    """A slot, as an operation left it.
+    """The state of a slot after an operation.
 
-    `matcher` is its matcher's serial number (0: unguided), and `position` how many tokens that has taken for good from
-    the start of its guide. `taken` are drafts beyond them, `refused` the draft after those (-1: none was). `rows` are
-    hashes of the mask rows 0, 1, ..., in hex (or `UNKNOWN`, `END_ONLY`). `inputs` are what the operation read: the
-    drafts, or the count of accepted drafts and the tokens that were verified.
-    """
+    `matcher` is its matcher's serial number (0: unguided), and `position` the number of tokens that the matcher took
+    for good since the start of its guide. `taken` are the drafts after those, `refused` the draft after these that
+    was not taken (-1: none). `rows` are hashes of the mask rows 0, 1, ..., in hex (or `UNKNOWN`, `END_ONLY`).
+    `inputs` are the operation's: the drafts, or the number of accepted drafts and the verified tokens."""
 
     slot: int
     matcher: int = 0
@@ -45,11 +45,11 @@ class SlotEntry:
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation on all slots in work.
+    """One operation on all slots of an iteration.
 
     `argument` is the draft of an "extend", the number of drafts of an "extend_through", the slot of a "release", and 1
-    for a "fetch" that found no snapshot. A "fetch" has the snapshot's `slots`, and in `attached` each slot that changed
-    hands: True where a matcher came.
+    for a "fetch" without a snapshot. A "fetch" has the snapshot's `slots`, and in `attached` the slots that it changed:
+    True for those that got a matcher.
     """
 
     name: str
@@ -61,12 +61,12 @@ class Operation:
 
     @property
     def num_words(self) -> int:
-        """What its record takes of the ring, about."""
+        """The approximate size of its record."""
         entries = sum(8 + len(e.taken) + len(e.rows) + len(e.inputs) for e in self.entries)
         return 7 + len(self.slots) + 2 * len(self.attached) + entries
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data, what is at its default left out."""
+        """As plain data, without fields that have their default."""
         data: dict[str, Any] = {"op": self.name, "epoch": self.epoch}
         if self.argument:
             data["argument"] = self.argument
@@ -79,7 +79,7 @@ class Operation:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Operation:
-        """What `to_json` gave. Raises `InputError`, `KeyError`, `TypeError` or `ValueError` for anything else."""
+        """The inverse of `to_json`. Raises `InputError`, `KeyError`, `TypeError` or `ValueError` for other data."""
         name = data["op"]
         if name not in OPERATIONS:
             raise InputError(f"{name!r} is no operation; there are {', '.join(OPERATIONS)}")
@@ -96,24 +96,23 @@ class Operation:
 def operations(records: bytes) -> list[Operation]:
     """The operations of `GuidedState.recorded`, oldest first."""
     words: list[int] = np.frombuffer(records, dtype=np.int64).tolist()
-    found, at = [], 0
+    all_operations, at = [], 0
     while at < len(words):
-        found.append(_operation(words, at))
+        all_operations.append(_operation(words, at))
         at += words[at]
-    return found
+    return all_operations
 
 
 def hash_rows(
     masks: torch.Tensor, flags: torch.Tensor, rows: torch.Tensor, vocab_size: int, out: torch.Tensor
 ) -> None:
-    """Hashes as those of entries: of rows int32 [N] of `masks` int32 [R, W] with `flags` int32 [R], to `out` int64 [N].
-    All on the CPU.
-    """
+    """Write the hashes of rows int32 [N] of `masks` int32 [R, W] with `flags` int32 [R] to `out` int64 [N], as
+    entries have them. All on the CPU."""
     _core.hash_mask_rows(masks.numpy(), flags.numpy(), rows.numpy(), vocab_size, out.numpy())
 
 
 def hash_name(value: int) -> str:
-    """How entries write a row's hash, given as a signed number of 64 bits."""
+    """The text of a row's hash in entries, from a signed 64-bit number."""
     if value in (0, 1):
         return END_ONLY if value else UNKNOWN
     return f"{value & (2**64 - 1):016x}"
@@ -188,7 +187,7 @@ def _entry_from_json(data: dict[str, Any]) -> SlotEntry:
 
 
 def integers(values: Sequence[Any]) -> tuple[int, ...]:
-    """Numbers of a file. Raises `InputError`, `TypeError` or `ValueError` for what are none of 64 bits."""
+    """Numbers from a file. Raises `InputError`, `TypeError` or `ValueError` unless all are integers of 64 bits."""
     numbers = tuple(int(value) for value in values)
     if any(not -(2**63) <= number < 2**63 for number in numbers):
         raise InputError("it holds a number of more than 64 bits")

@@ -1,9 +1,9 @@
-"""Drafts that the host proposes, by slot: text given with the request, text that the grammar forces, what followed the
-same tokens before, and what the model made beside the text.
+"""Drafts that the host proposes, by slot: text given with the request, text that the grammar forces, n-grams of the
+text, and n-grams of lookahead decoding.
 
-They are made in C++ (`csrc/drafting/proposals.h`); here they get their host memory, and become host tasks. A task
-runs on the grammar's stream after the `commit` of an iteration, for the slots of its snapshot. Given text comes
-first, forced text where there is none; n-grams go on after either.
+C++ makes them (`csrc/drafting/proposals.h`); here they get their host memory, and become host tasks. A task runs on the
+grammar's stream after the `commit` of an iteration, for the slots of its snapshot. Given text comes first, forced text
+if there is none; n-grams continue either.
 
 S slots and one more for padding, K drafts, W tokens of a window.
 """
@@ -30,10 +30,8 @@ NO_GIVEN_TEXT = (
 
 @dataclass(frozen=True)
 class NgramSettings:
-    """How n-grams are looked up: the last `max_length` tokens of a text first, down to the last `min_length`; the
-    latest place where they occurred before counts. Where drafts are guided the grammar chooses among the first
-    `candidates` places.
-    """
+    """N-grams are looked up from the last `max_length` tokens of a text down to the last `min_length`; the latest
+    earlier occurrence counts. For guided drafts the grammar chooses among the first `candidates` occurrences."""
 
     min_length: int = 1
     max_length: int = 4
@@ -42,8 +40,8 @@ class NgramSettings:
 
 @dataclass(frozen=True)
 class Sources:
-    """What proposes, in this order: text given with the request, text that a grammar forces, n-grams (None: none), and
-    those of lookahead decoding (None: none)."""
+    """The sources of drafts, in this order: text given with the request, text that a grammar forces, n-grams of the
+    text (None: none), and n-grams of lookahead decoding (None: none)."""
 
     given: bool = False
     forced: bool = False
@@ -60,7 +58,7 @@ class Sources:
 
     @property
     def places(self) -> list[int]:
-        """Which places of the order they take."""
+        """The places of the sources in that order."""
         in_order = (self.given, self.forced, self.ngram, self.lookahead)
         return [place for place, source in enumerate(in_order) if source]
 
@@ -80,16 +78,14 @@ class ProposalCounters:
 class Proposals:
     """Proposes drafts for the slots of `state`, up to its `max_drafts` (K).
 
-    `proposed_host` int64 [K, S+1], from `pinned`, is written by `task`: draft j of slot s in [j-1, s], -1 where
-    there is none, and then after it, too. The padding slot's stay -1. What was verified is read from the state's
-    `verified_host`.
+    `task` writes `proposed_host` int64 [K, S+1], from `pinned`: draft j of slot s in [j-1, s], and -1 after the last
+    draft. The padding slot's drafts stay -1. It reads the verified tokens from the state's `verified_host`.
 
-    `sources` say what proposes. With `guided`, what n-grams propose for a guided slot is chosen and cut by its grammar,
-    and given text is cut. Raises `InputError` for settings that contradict each other.
+    With `guided`, a guided slot's grammar chooses among n-grams, and cuts n-grams and given text where it refuses a
+    token. Raises `InputError` for settings that contradict each other.
 
-    `window_host` int64 [S+1, W+1], for lookahead, is read: what the iteration found to follow the tokens of each slot's
-    window, and the position of the last token that it began with.
-    """
+    For lookahead it reads `window_host` int64 [S+1, W+1]: the tokens that the iteration predicted after each token of
+    the slot's window, and the position of the last token that it began with."""
 
     def __init__(
         self, state: GuidedState, pinned: HostMemory, sources: Sources, *, guided: bool = True
@@ -104,14 +100,16 @@ class Proposals:
         ngram = sources.ngram
         try:
             self._native = _core.Proposals(
-                state.native,
-                state.verified_host.data_ptr(),
-                self.proposed_host.data_ptr(),
-                sources.given,
-                sources.forced,
-                _core.NgramSettings(ngram.min_length, ngram.max_length, ngram.candidates) if ngram else None,
-                _sizes(sources.lookahead),
-                0 if self.window_host is None else self.window_host.data_ptr(),
+                state,
+                verified=state.verified_host.numpy(),
+                proposed=self.proposed_host.numpy(),
+                given=sources.given,
+                forced=sources.forced,
+                ngram=_core.NgramSettings(ngram.min_length, ngram.max_length, ngram.candidates)
+                if ngram
+                else None,
+                lookahead=_sizes(sources.lookahead),
+                window=None if self.window_host is None else self.window_host.numpy(),
             )
         except ValueError as error:
             raise InputError(str(error)) from error
@@ -131,16 +129,15 @@ class Proposals:
         """Give the slot a new text: the prompt, before the push of the first iteration that names the slot for it.
 
         `given` is the text that the request expects as its answer, from the answer's beginning; () for none. While the
-        answer is in it, what comes next in it are the drafts. An answer that has left it is back where its last 4
-        tokens stand in it, up to 1024 tokens after the place where it left.
+        answer follows it, its next tokens are the drafts. An answer that has left the text rejoins it where its last 4
+        tokens occur in it, up to 1024 tokens after the place where it left.
 
-        A request that goes on after a pause has its prompt and its answer so far as `tokens`, of which the last
-        `num_answered` are the answer. `lookahead` are its own sizes, none beyond those of the proposals (None: these).
+        For a resumed request `tokens` are its prompt and its answer so far, of which the last `num_answered` are the
+        answer. `lookahead` are the request's sizes, at most those of the proposals (None: these).
 
-        The text is in use from that push on; iterations in flight keep the old one. Tokens beyond `max_new_tokens`
-        cost memory to be allocated while they come. Raises `ValueError` for a slot that is none, and `InputError` for
-        given text without a source for it, or with ids that are no tokens.
-        """
+        The text is used from that push on; iterations in flight keep the old one. More than `max_new_tokens` tokens
+        allocate memory in a callback. Raises `ValueError` for a slot out of range, and `InputError` for given text
+        without a source for it or with ids outside the vocabulary."""
         if given and not self._sources.given:
             raise InputError(NO_GIVEN_TEXT)
         size = self.state.vocab_size
@@ -148,44 +145,45 @@ class Proposals:
         if bad is not None:
             raise InputError(f"the given text holds token id {bad}; ids of this model are 0 to {size - 1}")
         window = self.first_window(tokens)
-        own = _sizes(lookahead)
-        self._native.open(slot, list(tokens), max_new_tokens, list(given), num_answered, own, window)
+        self._native.open(
+            slot, list(tokens), max_new_tokens, list(given), num_answered, _sizes(lookahead), window
+        )
 
     def first_window(self, tokens: Sequence[int]) -> list[int]:
-        """The window of a text's first iteration, W tokens: the text's last ones, from its beginning again where it is
-        shorter. Empty without lookahead."""
+        """The window of a text's first iteration, W tokens: the text's last ones, repeated if the text is shorter.
+        Empty without lookahead."""
         if self._sources.lookahead is None:
             return []
         width, count = self._sources.lookahead.window, len(tokens)
         return [tokens[(i - width) % count] if count else 0 for i in range(width)]
 
     def set_guided(self, guided: bool) -> None:
-        """Whether the grammar chooses and cuts what n-grams and given text propose: from the next push on,
-        so that iterations in flight keep what they had."""
+        """Set whether the grammar chooses and cuts n-grams and given text. Applies from the next push on; iterations in
+        flight keep the old value."""
         self._native.set_guided(guided)
 
     def run(self, num_drafts: int) -> None:
-        """What the task does."""
+        """Do the work of `task(num_drafts)`, on the calling thread."""
         self._native.run(num_drafts)
 
     def task(self, num_drafts: int) -> NativeTask:
-        """Reads what was committed, and proposes up to `num_drafts` (0..K) drafts; a host task after each `commit`.
+        """The host task that reads the committed tokens and proposes up to `num_drafts` (0..K) drafts; after each
+        `commit`.
 
-        What is committed is read nowhere else, so an iteration that wants no drafts has it, too, with 0.
+        Committed tokens are read only here, so an iteration that wants no drafts runs it with 0.
         """
-        name, function, data = self._native.task(num_drafts)
-        return NativeTask(name, function, data, self)
+        return NativeTask(*self._native.task_address(num_drafts), self)
 
     def origins(self, slot: int, first: int, count: int) -> list[str | None]:
-        """Who proposed what was accepted: of the tokens that were committed since `open`, for tokens `first` to
-        `first` + `count` - 1, "given", "forced", "ngram" or "lookahead"; None where nobody did. The last 64 can be
-        asked for."""
+        """The sources of accepted drafts, for tokens `first` to `first` + `count` - 1 of those committed since `open`:
+        "given", "forced", "ngram" or "lookahead", or None for a token that was no draft. Only the last 64 tokens are
+        known."""
         return [
             None if place < 0 else self._names[place] for place in self._native.origins(slot, first, count)
         ]
 
     def counters(self) -> ProposalCounters:
-        """What it has cost and brought so far; the names of `tokens` are those of `origins`."""
+        """Calls, times and proposed tokens so far; `tokens` has the names of `origins`."""
         return ProposalCounters(*self._native.counters())
 
 

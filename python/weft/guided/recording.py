@@ -1,6 +1,6 @@
-"""The file of a recording: operations of a guided state, the requests they were for, what it takes to do them again.
+"""The file of a recording: operations of a guided state, their requests, and everything that a replay needs.
 
-JSON, compressed where the name ends in `.gz`. It holds the answers, and of the prompts those that a program has read.
+JSON, compressed if the name ends in `.gz`. It contains the answers, and the prompts that a program has read.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ FORMAT = "weft-flight-1"
 @dataclass(frozen=True)
 class RecordedEdit:
     """An edit of a request's text: after the first `at` tokens of the answer, the tokens `dropped` went, and the next
-    `num_appended` tokens were appended. The request had that text in the slots that it got after epoch `since`.
-    """
+    `num_appended` tokens were appended. The request had that text in the slots that it got after epoch `since`."""
 
     since: int
     at: int
@@ -37,11 +36,10 @@ class RecordedEdit:
 class RecordedRequest:
     """A request of a recording.
 
-    It had `slot` last, from the first iteration after epoch `since`; `matchers` are the serial numbers of those it had,
-    `guide` is an index into the recording's guides. `tokens` is its answer so far. `error` is what it failed with.
-    With `room` its answer was to be whole within that many tokens. `prompt` is what a program was started with (empty:
-    its guide has none), `edits` are those of its text, in order.
-    """
+    `slot` is its last slot, from the first iteration after epoch `since`; `matchers` are the serial numbers of its
+    matchers, `guide` is an index into the recording's guides. `tokens` is its answer so far, `error` the failure that
+    ended it. With `room` its answer had to be complete within that many tokens. `prompt` is the text that its program
+    was started with (empty: no program), `edits` are those of its text, in order."""
 
     id: int
     slot: int
@@ -60,9 +58,9 @@ class RecordedRequest:
 class Recording:
     """The last operations of an engine's grammar.
 
-    `reason` is why it was written. `model` is the model's directory (None: weft-tiny), `fingerprint` that of its
+    `reason` says why it was written. `model` is the model's directory (None: weft-tiny), `fingerprint` that of its
     vocabulary of `vocab_size` tokens, `versions` are those of the packages. The state had `num_slots` slots and up to
-    `max_drafts` drafts; `sources` names what proposed drafts on the host.
+    `max_drafts` drafts; `sources` names the sources of drafts on the host.
     """
 
     reason: str
@@ -79,16 +77,16 @@ class Recording:
     operations: tuple[Operation, ...]
 
     def request_of(self, matcher: int) -> RecordedRequest | None:
-        """The request that had a matcher."""
+        """The request of a matcher."""
         return next((r for r in self.requests if matcher in r.matchers), None)
 
     @property
     def num_iterations(self) -> int:
-        """Snapshots in it."""
+        """The number of snapshots in it."""
         return sum(operation.name == "fetch" for operation in self.operations)
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file. Raises `OSError` where that fails, and leaves no part of it."""
+        """Write it to a file. Raises `OSError` on failure, and then leaves no file."""
         path = Path(path)
         data = {
             "format": FORMAT,
@@ -102,7 +100,7 @@ class Recording:
 
     @classmethod
     def load(cls, path: str | Path) -> Recording:
-        """Read what `save` wrote. Raises `InputError` for anything else, `OSError` for what can't be read."""
+        """Read a file that `save` wrote. Raises `InputError` for any other file, `OSError` if it cannot be read."""
         path = Path(path)
         try:
             content = path.read_bytes()
@@ -138,7 +136,7 @@ class Recording:
         return recording
 
     def _check(self) -> None:
-        """Raise `InputError` for numbers that can't be right."""
+        """Raise `InputError` for numbers that contradict each other."""
         if self.num_slots < 1 or self.max_drafts < 0 or self.vocab_size < 1 or not self.end_ids:
             raise InputError("it needs slots, a vocabulary and end tokens, and no negative number of drafts")
         for request in self.requests:

@@ -1,9 +1,8 @@
 """A recording's operations, cut into the turns of the engine that made them.
 
-A turn begins with its snapshot. What follows it tells which calls of the lane the engine made (`engine/step/step.py`,
-`engine/step/prefill.py`); a turn of another shape, such as those of split graphs or one that was cut off when the
-recording was taken, is done operation by operation.
-"""
+A turn begins with its snapshot. What follows it tells which calls of the grammar stream the engine made
+(`engine/step/step.py`, `engine/step/prefill.py`); a turn of another shape, such as those of split graphs or one that
+was cut off when the recording was taken, is done operation by operation."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from weft.guided.flight import Operation
 
 
 class Shape(Enum):
-    """Which of the lane's calls made a turn."""
+    """Which of the grammar stream's calls made a turn."""
 
     FIRST = "the first token of prompts: first_mask, commit_masks"
     DECODE = "an iteration: verify_masks, commit_masks, extend_masks"

@@ -1,9 +1,9 @@
-"""A recording's turns, issued again to a grammar lane on the CPU driver, in the order of `engine/step/step.py`.
+"""A recording's turns, issued again to a grammar stream on the CPU driver, in the order of `engine/step/step.py`.
 
 Where the engine's model would write drafts and verified tokens, a launched function writes those of the recording;
-where it would read masks, one hashes them, after the lane's own calls that let the model read them. Nothing else is
-waited for on the way but what the engine waits for: the turn before the last. A commit that the engine's iteration
-owed is made in its own turn here.
+where it would read masks, one hashes them, after the grammar stream's own calls that let the model read them. Nothing
+else is waited for on the way but what the engine waits for: the turn before the last. A commit that the engine's
+iteration owed is made in its own turn here.
 
 S slots, K drafts, B rows.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from weft.grammar.base import Matcher
 from weft.guided.flight import Operation, SlotEntry, hash_rows
-from weft.guided.lane import GrammarLane
+from weft.guided.grammar_stream import GrammarStream
 from weft.guided.proposals import Proposals, Sources
 from weft.guided.recording import Recording
 from weft.guided.state import GuidedShape, GuidedState
@@ -44,7 +44,7 @@ class Seen:
 
 
 class Issuer:
-    """Issues one replay. `lane.state` records it; `seen` is to be read when all is done."""
+    """Issues one replay. `grammar.state` records it; `seen` is to be read when all is done."""
 
     def __init__(self, recording: Recording, found: Tenancies) -> None:
         self.runtime = CpuRuntime()
@@ -53,14 +53,14 @@ class Issuer:
             recording.num_slots, recording.max_drafts, recording.vocab_size, recording.end_ids
         )
         proposals = self._proposals if "forced" in recording.sources else None
-        self.lane = GrammarLane(self.runtime, shape, make_proposals=proposals)
+        self.grammar = GrammarStream(self.runtime, shape, make_proposals=proposals)
         self.seen: list[Seen] = []
         self._found = found
         self._turns = turns(recording.operations)
         self._in_flight: deque[Event] = deque()
         self._held: dict[int, bool] = {}  # slots, as of the last push: whether they have a matcher
         self._first_epoch = 0
-        self.lane.state.record(8 * self._words_needed(recording))
+        self.grammar.state.record(8 * self._words_needed(recording))
 
     def run(self) -> None:
         """Issue everything, and wait for it. Raises `RefusedAnswer` for a matcher that can't be made."""
@@ -73,7 +73,7 @@ class Issuer:
             self.stream.record(done)
             self._in_flight.append(done)
         self.stream.synchronize()
-        self.lane.close()
+        self.grammar.close()
 
     def _begin(self) -> None:
         """The window's slots as they were: matchers at the committed text, drafts taken."""
@@ -81,11 +81,11 @@ class Issuer:
         self._first_epoch = first.epoch if first.argument else first.epoch - 1
         seeds = self._found.seeds
         for slot, (_, entry) in seeds.items():
-            drafts = [*entry.taken, entry.refused][: self.lane.state.max_drafts]
-            self.lane.drafts[: len(drafts), slot] = torch.tensor(drafts, dtype=torch.int64)
+            drafts = [*entry.taken, entry.refused][: self.grammar.state.max_drafts]
+            self.grammar.drafts[: len(drafts), slot] = torch.tensor(drafts, dtype=torch.int64)
         self._push(list(seeds), {slot: tenant.matcher() for slot, (tenant, _) in seeds.items()})
-        self.lane.all_masks(self.stream, self._slots(list(seeds)))
-        self.lane.join(self.stream)
+        self.grammar.all_masks(self.stream, self._slots(list(seeds)))
+        self.grammar.join(self.stream)
 
     def _turn(self, turn: Turn) -> None:
         fetch, place = turn.fetch, turn.first
@@ -100,54 +100,54 @@ class Issuer:
             self._push(fetch.slots, changes, fetch.epoch)
         if turn.shape is Shape.OTHER:
             return self._one_by_one(turn)
-        lane, stream, slots_B = self.lane, self.stream, self._slots(fetch.slots)
+        grammar, stream, slots_B = self.grammar, self.stream, self._slots(fetch.slots)
         verified = turn.num_verified
         if turn.shape is Shape.FIRST:
-            lane.first_mask(stream, slots_B)
-            lane.apply_verify(stream, self._logits(slots_B, 1), slots_B, COLUMN)
+            grammar.first_mask(stream, slots_B)
+            grammar.apply_verify(stream, self._logits(slots_B, 1), slots_B, COLUMN)
             self._look(place, fetch, [0])
         else:
             if verified:
                 self._write_drafts(turn.operations[1])
-            lane.verify_masks(stream, slots_B, verified)
-            lane.apply_verify(stream, self._logits(slots_B, verified + 1), slots_B, COLUMN)
+            grammar.verify_masks(stream, slots_B, verified)
+            grammar.apply_verify(stream, self._logits(slots_B, verified + 1), slots_B, COLUMN)
             if verified:
                 self._look(place + 1, turn.operations[1], range(1, verified + 1))
         at = 2 if verified or turn.operations[1].name == "extend_through" else 1
         self._write_verified(turn.operations[at])
-        lane.commit_masks(stream, slots_B, copies=True)
-        if lane.proposals is not None:
-            lane.propose(stream, lane.state.max_drafts, is_committed=True)
+        grammar.commit_masks(stream, slots_B, copies=True)
+        if grammar.proposals is not None:
+            grammar.propose(stream, grammar.state.max_drafts, is_committed=True)
         extends = turn.operations[at + 1 :]
         for j in range(1, len(extends) + 2 if extends else 1):  # drafts are made under the grammar
-            lane.apply_draft(stream, self._logits(slots_B, 1)[:, 0], slots_B, j, COLUMN)
+            grammar.apply_draft(stream, self._logits(slots_B, 1)[:, 0], slots_B, j, COLUMN)
             self._look(place + at + j - 1, turn.operations[at + j - 1], [j - 1])
             if j <= len(extends):
                 self._write_drafts(extends[j - 1])
-                lane.extend_masks(stream, j, slots_B, copies=True)
-        lane.join(stream)
+                grammar.extend_masks(stream, j, slots_B, copies=True)
+        grammar.join(stream)
         if not extends:
             self._look(place + at, turn.operations[at], [0])
 
     def _one_by_one(self, turn: Turn) -> None:
         """Each operation by itself, as a host between captured parts has them done."""
-        lane, stream = self.lane, self.stream
+        grammar, stream = self.grammar, self.stream
         for operation in turn.operations:
             if operation.name == "release":
                 stream.synchronize()
-                lane.state.release(operation.argument)
+                grammar.state.release(operation.argument)
                 continue
             if operation.name == "commit":
                 self._write_verified(operation)
-                stream.copy(lane.state.verified_host, lane.verified)
+                stream.copy(grammar.state.verified_host, grammar.verified)
             elif operation.name != "fetch":
                 self._write_drafts(operation)
-                stream.copy(lane.state.drafts_host, lane.drafts)
-            stream.record(lane.token_event)
-            lane.stream.wait(lane.token_event)
+                stream.copy(grammar.state.drafts_host, grammar.drafts)
+            stream.record(grammar.token_event)
+            grammar.stream.wait(grammar.token_event)
             argument = operation.argument if operation.name != "fetch" else 0
-            lane.stream.hostfunc(lane.state.task(operation.name, argument))
-            lane.join(stream)
+            grammar.stream.hostfunc(grammar.state.task(operation.name, argument))
+            grammar.join(stream)
 
     # -- what the engine and its model do
 
@@ -156,10 +156,10 @@ class Issuer:
     ) -> None:
         self._held |= {slot: matcher is not None for slot, matcher in changes.items()}
         own = 1 if epoch is None else epoch - self._first_epoch + 1
-        self.lane.state.push(slots, changes, epoch=own)
+        self.grammar.state.push(slots, changes, epoch=own)
 
     def _slots(self, slots: Sequence[int]) -> Tensor:
-        return torch.tensor(list(slots) or [self.lane.state.num_slots], dtype=torch.int64)
+        return torch.tensor(list(slots) or [self.grammar.state.num_slots], dtype=torch.int64)
 
     def _logits(self, slots_B: Tensor, width: int) -> Tensor:
         """Logits [B, T, 1] to be masked: of one token, which belongs to no request."""
@@ -169,16 +169,16 @@ class Issuer:
         first = operation.argument if operation.name == "extend" else 1
         for length, entries in _by_length(operation.entries):
             slots, values = _columns(entries, length)
-            self.stream.launch(write_drafts, self.lane.drafts, first - 1, slots, values)
+            self.stream.launch(write_drafts, self.grammar.drafts, first - 1, slots, values)
 
     def _write_verified(self, operation: Operation) -> None:
         for length, entries in _by_length(operation.entries):
             slots, values = _columns(entries, length)
-            self.stream.launch(write_verified, self.lane.verified, slots, values)
+            self.stream.launch(write_verified, self.grammar.verified, slots, values)
 
     def _look(self, place: int, operation: Operation, positions: Sequence[int]) -> None:
         """Hash what the device has of the rows that the operation answered for."""
-        width = self.lane.num_positions
+        width = self.grammar.num_positions
         looks = [
             ((place, entry.slot), position)
             for entry in operation.entries
@@ -189,8 +189,10 @@ class Issuer:
             return
         rows = torch.tensor([slot * width + position for (_, slot), position in looks], dtype=torch.int32)
         hashes = torch.zeros(len(looks), dtype=torch.int64)
-        lane = self.lane
-        self.stream.launch(hash_rows, lane.masks, lane.token_mask, rows, lane.state.vocab_size, hashes)
+        grammar = self.grammar
+        self.stream.launch(
+            hash_rows, grammar.masks, grammar.token_mask, rows, grammar.state.vocab_size, hashes
+        )
         self.seen.append(Seen([p for p, _ in looks], [position for _, position in looks], hashes))
 
     def _proposals(self, state: GuidedState) -> Proposals:

@@ -1,4 +1,4 @@
-// What programs of strangers wrote is read with care: the JSON of their answers, and their code. Sanitizers watch.
+// Parsing of untrusted input: the JSON of programs' answers, and their code. Worth running under sanitizers.
 #include <random>
 #include <string>
 #include <vector>
@@ -26,17 +26,17 @@ bool reads(const std::string &text) {
   }
 }
 
-TEST(json_is_read) {
+TEST_CASE("json is read") {
   const JsonValue result = weft::aici::parse_json(kResult, "it");
   const JsonValue &branch = result.find("branches")->items[0];
-  EQUAL(branch.find("sample_mask")->number, 7);
+  CHECK(branch.find("sample_mask")->number == 7);
   CHECK(branch.find("temperature") == nullptr);
   const JsonValue &splices = *branch.find("splices");
-  EQUAL(splices.items[0].find("when_sampled")->numbers.size(), 3);
-  EQUAL(splices.items[0].find("when_sampled")->numbers[1], 25);
-  EQUAL(splices.items[0].find("ff_tokens")->kind, JsonValue::kNumbers);
+  CHECK(splices.items[0].find("when_sampled")->numbers.size() == 3);
+  CHECK(splices.items[0].find("when_sampled")->numbers[1] == 25);
+  CHECK(splices.items[0].find("ff_tokens")->kind == JsonValue::kNumbers);
   CHECK(splices.items[1].find("x")->text == "ä😀\n");
-  EQUAL(splices.items[1].find("y")->items.size(), 3);
+  CHECK(splices.items[1].find("y")->items.size() == 3);
   CHECK(weft::aici::parse_json(R"("a\"\\\u0001z")", "it").text == "a\"\\\x01z");
   CHECK(weft::aici::parse_json(R"({"a":null,"a":1,"a":2})", "it").find("a") == nullptr);
   CHECK(weft::aici::parse_json("18446744073709551615", "it").number == 18446744073709551615.0);
@@ -51,7 +51,7 @@ std::string problem_of(const std::string &text) {
   }
 }
 
-TEST(problems_of_json_are_told) {
+TEST_CASE("problems of json are told") {
   const std::pair<std::string, const char *> kProblems[] = {
       {"", "ends too early at byte 0"},
       {"[1,", "ends too early at byte 3"},
@@ -66,24 +66,26 @@ TEST(problems_of_json_are_told) {
       {"[[],1]", "mixes numbers with other values"},
       {std::string(18, '['), "nests too deep"},
   };
-  for (const auto &[text, problem] : kProblems)
-    if (problem_of(text) != problem) weft::test::report(__FILE__, __LINE__, problem_of(text).c_str(), 0, 1);
+  for (const auto &[text, problem] : kProblems) CHECK(problem_of(text) == problem);
 }
 
-TEST(json_is_bounded) {
+TEST_CASE("json is bounded") {
   const auto nested = [](std::size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
-  CHECK(reads(nested(17)) && !reads(nested(18)));
+  CHECK(reads(nested(17)));
+  CHECK(!reads(nested(18)));
   const auto list = [](int count, const std::string &item) {
     std::string text = "[";
     for (int i = 1; i < count; ++i) text += item + ",";
     return text + item + "]";
   };
-  CHECK(reads(list(16383, "[1,2]")) && !reads(list(16384, "[1,2]")));
-  CHECK(reads(list(5461, R"({"a":1,"b":[2]})")) && !reads(list(5462, R"({"a":1,"b":[2]})")));
+  CHECK(reads(list(16383, "[1,2]")));
+  CHECK(!reads(list(16384, "[1,2]")));
+  CHECK(reads(list(5461, R"({"a":1,"b":[2]})")));
+  CHECK(!reads(list(5462, R"({"a":1,"b":[2]})")));
   CHECK(reads(list(100000, "1")));
 }
 
-TEST(json_that_is_none_is_refused) {
+TEST_CASE("json that is none is refused") {
   for (const char *text : {"",
                            " ",
                            "{",
@@ -107,10 +109,10 @@ TEST(json_that_is_none_is_refused) {
                            "\"\\ud800\"",
                            "\"\\ud800\\u0041\"",
                            "\"abc"})
-    if (reads(text)) weft::test::report(__FILE__, __LINE__, text, 0, 1);
+    CHECK_MESSAGE(!reads(text), text);
 }
 
-TEST(broken_json_does_no_harm) {
+TEST_CASE("broken json does no harm") {
   std::mt19937 random(1);
   const std::string whole = kResult;
   for (int i = 0; i < 20000; ++i) {
@@ -129,8 +131,8 @@ std::string change_in(const std::vector<int> &bytes) {
   }
 }
 
-TEST(changes_of_tables_are_found) {
-  // Behind locals: 1 group of 2 i32.
+TEST_CASE("changes of tables are found") {
+  // After the locals: 1 group of 2 i32.
   const auto behind = [](std::vector<int> code) {
     code.insert(code.begin(), {1, 2, 0x7F});
     return change_in(code);
@@ -140,7 +142,7 @@ TEST(changes_of_tables_are_found) {
   CHECK(behind({0xFC, 0x8E, 0, 0, 0, 0x0B}) == "table.copy");  // its number in two bytes
   CHECK(behind({0xFC, 15, 0, 0x0B}) == "table.grow");
   CHECK(behind({0xFC, 17, 0, 0x0B}) == "table.fill");
-  // The same bytes where they are no instructions.
+  // The same bytes as operands, not instructions.
   CHECK(behind({0x41, 0x26, 0x42, 0xFC, 0x0C, 0x43, 0xFC, 12, 0x26, 0x26, 0x44, 0x26, 1, 2, 3, 4, 5, 6, 0x26, 0x0B})
             .empty());
   CHECK(behind({0x0E, 2, 0x26, 0x26, 0x26, 0x1C, 1, 0x7F, 0x11, 0x26, 0x80, 0x80, 0x80, 0x80, 0, 0x28, 2, 0x26, 0x0B})
@@ -153,7 +155,7 @@ TEST(changes_of_tables_are_found) {
     CHECK(behind(broken) == "error");
 }
 
-TEST(broken_code_does_no_harm) {
+TEST_CASE("broken code does no harm") {
   std::mt19937 random(2);
   for (int i = 0; i < 20000; ++i) {
     std::vector<int> bytes(random() % 40);
@@ -163,5 +165,3 @@ TEST(broken_code_does_no_harm) {
 }
 
 }  // namespace
-
-int main(int argc, char **argv) { return weft::test::run(argc, argv); }

@@ -1,4 +1,4 @@
-// The variables that programs share: what a sequence wrote is taken back, kept, shared and bounded. Sanitizers watch.
+// The variables that programs share: writes are undone, kept, shared and bounded. Worth running under sanitizers.
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -15,7 +15,7 @@ using weft::aici::ProgramError;
 using weft::aici::Variables;
 using weft::test::Shared;
 
-TEST(what_a_sequence_wrote_beyond_a_text_is_left_out) {
+TEST_CASE("what a sequence wrote beyond a text is left out") {
   Shared shared;
   Variables::Writes writes[5];
   shared.write("a", "Append", "A", writes[0], {1, 3});
@@ -40,22 +40,23 @@ TEST(what_a_sequence_wrote_beyond_a_text_is_left_out) {
   CHECK(text_at(2, 9) == "a2ACb1D");
 }
 
-TEST(variables_are_taken_back) {
+TEST_CASE("variables are taken back") {
   Shared shared;
   Variables::Writes first, second;
   CHECK(shared.write("a", "Append", "AB", first) == R"({"WriteVar":{"version":1}})");
   shared.write("a", "Append", "C", second);
   shared.write("b", "Append", "D", second);
   shared.write("a", "Append", "E", second);
-  EQUAL(second.size(), 2);
+  CHECK(second.size() == 2);
   CHECK(shared.get("a") == "3ABCE");
   shared.variables.undo(second);
-  CHECK(shared.get("a") == "1AB" && shared.get("b") == "-");
+  CHECK(shared.get("a") == "1AB");
+  CHECK(shared.get("b") == "-");
   shared.variables.undo(first);
   CHECK(shared.get("a") == "-");
 }
 
-TEST(what_others_wrote_since_stands) {
+TEST_CASE("what others wrote since stands") {
   Shared shared;
   Variables::Writes one, two, three;
   shared.write("a", "Set", "x", one);
@@ -66,7 +67,7 @@ TEST(what_others_wrote_since_stands) {
   shared.write("a", "Set", "new", one = {});
   shared.variables.undo(two);
   CHECK(shared.get("a") == "1new");
-  // Its number came before: the write of another has it now.
+  // The version is an older one, and another sequence's write has it now.
   shared.write("a", "Set", "mine", two = {});
   shared.variables.undo(two);
   shared.write("a", "Set", "theirs", three);
@@ -76,7 +77,7 @@ TEST(what_others_wrote_since_stands) {
   CHECK(shared.get("a") == "1theirs");
 }
 
-TEST(copies_of_a_sequence_share_what_was_written_before) {
+TEST_CASE("copies of a sequence share what was written before") {
   Shared shared;
   Variables::Writes both;
   shared.write("a", "Set", "x", both);
@@ -92,8 +93,8 @@ TEST(copies_of_a_sequence_share_what_was_written_before) {
   CHECK(shared.get("a") == "1x");
 }
 
-// A copy's end keeps what it shared; taken back, it is settled, and the next one that settles becomes a part of it.
-TEST(writes_that_were_kept_by_a_copy_are_joined) {
+// The end of a copy keeps the shared writes. An undone one settles, and the next one that settles is joined to it.
+TEST_CASE("writes that were kept by a copy are joined") {
   Shared shared;
   Variables::Writes first, second, third;
   shared.write("a", "Append", "1", first);
@@ -108,8 +109,8 @@ TEST(writes_that_were_kept_by_a_copy_are_joined) {
   CHECK(shared.get("a") == "223");
 }
 
-// Against all writes in a row, from which those that are taken back are left out.
-TEST(variables_are_their_writes) {
+// Compares with a plain list of all writes without the undone ones.
+TEST_CASE("variables are their writes") {
   struct Step {
     Variables::Writes writes;
     std::vector<std::string> ops;
@@ -160,7 +161,7 @@ TEST(variables_are_their_writes) {
           ++step->holders;
         }
       }
-      // What is behind a value that stays for good is of no account any more, but its writes were made.
+      // A permanent Set hides earlier writes, which still count for the version.
       std::string value;
       bool exists = false;
       for (const Step *step : row) {
@@ -169,13 +170,13 @@ TEST(variables_are_their_writes) {
         for (const std::string &op : step->ops) value = (op[0] == '+' ? value : "") + op.substr(1);
       }
       const auto found = shared.variables.get("v");
-      EQUAL(found.has_value(), exists);
+      CHECK(found.has_value() == exists);
       if (found && exists) CHECK(*found->bytes == value);
     }
   }
 }
 
-TEST(writes_that_may_be_taken_back_have_a_limit) {
+TEST_CASE("writes that may be taken back have a limit") {
   Shared shared;
   shared.limits.undo_bytes = 10000;
   shared.limits.variable_bytes = 1000;
@@ -196,5 +197,3 @@ TEST(writes_that_may_be_taken_back_have_a_limit) {
 }
 
 }  // namespace
-
-int main(int argc, char **argv) { return weft::test::run(argc, argv); }

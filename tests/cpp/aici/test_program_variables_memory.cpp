@@ -44,7 +44,7 @@ bool goes_with(int num_allocations, Work work) {
 
 const std::string kLong(100, 'l');
 
-TEST(a_step_is_taken_back_whole_or_not_at_all) {
+TEST_CASE("a step is taken back whole or not at all") {
   Shared shared;
   Variables::Writes others, step, later;
   for (const char *name : {"a", "b"}) shared.write(name, "Set", kLong, others);
@@ -55,14 +55,14 @@ TEST(a_step_is_taken_back_whole_or_not_at_all) {
     ++num_failed;
     for (const char *name : {"a", "b"}) CHECK(shared.get(name) == "3" + kLong + "xy");
     CHECK(shared.get("c") == "1x");
-    for (const auto &write : step) EQUAL(write->num_holders, 1);
+    for (const auto &write : step) CHECK(write->num_holders == 1);
   }
   CHECK(num_failed > 3);
   for (const char *name : {"a", "b"}) CHECK(shared.get(name) == "2" + kLong + "y");
   CHECK(shared.get("c") == "-");
 }
 
-TEST(a_write_is_made_whole_or_not_at_all) {
+TEST_CASE("a write is made whole or not at all") {
   for (const bool is_new : {true, false}) {
     for (const bool joins : {true, false}) {
       Shared shared;
@@ -91,7 +91,7 @@ TEST(a_write_is_made_whole_or_not_at_all) {
   }
 }
 
-TEST(what_is_kept_without_memory_stands) {
+TEST_CASE("what is kept without memory stands") {
   for (int allocations = 0; allocations < 20; ++allocations) {
     Shared shared;
     Variables::Writes open, one, two, three;
@@ -118,5 +118,3 @@ TEST(what_is_kept_without_memory_stands) {
 }
 
 }  // namespace
-
-int main(int argc, char **argv) { return weft::test::run(argc, argv); }

@@ -53,18 +53,18 @@ struct Decoding {
       : state({kSlots, kDrafts, kVocab}, {kEnd},
               {drafts_host.data(), verified_host.data(), masks_host.data(), flags_host.data()}, workers),
         proposals(state, verified_host.data(), proposed_host.data(), make_sources()) {
-    OK(driver.cuStreamCreate(&model, CU_STREAM_NON_BLOCKING));
-    OK(driver.cuStreamCreate(&grammar, CU_STREAM_NON_BLOCKING));
-    OK(driver.cuEventCreate(&token_event, CU_EVENT_DISABLE_TIMING));
-    OK(driver.cuEventCreate(&mask_event, CU_EVENT_DISABLE_TIMING));
+    CHECK_OK(driver.cuStreamCreate(&model, CU_STREAM_NON_BLOCKING));
+    CHECK_OK(driver.cuStreamCreate(&grammar, CU_STREAM_NON_BLOCKING));
+    CHECK_OK(driver.cuEventCreate(&token_event, CU_EVENT_DISABLE_TIMING));
+    CHECK_OK(driver.cuEventCreate(&mask_event, CU_EVENT_DISABLE_TIMING));
   }
   ~Decoding() {
-    OK(driver.cuStreamSynchronize(model));
-    OK(driver.cuStreamSynchronize(grammar));
-    OK(driver.cuEventDestroy(token_event));
-    OK(driver.cuEventDestroy(mask_event));
-    OK(driver.cuStreamDestroy(model));
-    OK(driver.cuStreamDestroy(grammar));
+    CHECK_OK(driver.cuStreamSynchronize(model));
+    CHECK_OK(driver.cuStreamSynchronize(grammar));
+    CHECK_OK(driver.cuEventDestroy(token_event));
+    CHECK_OK(driver.cuEventDestroy(mask_event));
+    CHECK_OK(driver.cuStreamDestroy(model));
+    CHECK_OK(driver.cuStreamDestroy(grammar));
   }
 
   std::vector<std::unique_ptr<DraftSource>> make_sources() {
@@ -82,21 +82,21 @@ struct Decoding {
     return sources;
   }
 
-  void host(GuidedState::Call call) { OK(driver.cuLaunchHostFunc(grammar, call.run, call.data)); }
+  void host(GuidedState::Call call) { CHECK_OK(driver.cuLaunchHostFunc(grammar, call.run, call.data)); }
   template <class T>
   void copy(CUstream stream, std::vector<T> &to, const std::vector<T> &from) {
-    OK(driver.cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to.data()), reinterpret_cast<CUdeviceptr>(from.data()),
-                            to.size() * sizeof(T), stream));
+    CHECK_OK(driver.cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to.data()), reinterpret_cast<CUdeviceptr>(from.data()),
+                                  to.size() * sizeof(T), stream));
   }
   void enter() {
-    OK(driver.cuEventRecord(token_event, model));
-    OK(driver.cuStreamWaitEvent(grammar, token_event, 0));
+    CHECK_OK(driver.cuEventRecord(token_event, model));
+    CHECK_OK(driver.cuStreamWaitEvent(grammar, token_event, 0));
   }
   void leave() {
     copy(grammar, masks, masks_host);
     copy(grammar, flags, flags_host);
-    OK(driver.cuEventRecord(mask_event, grammar));
-    OK(driver.cuStreamWaitEvent(model, mask_event, 0));
+    CHECK_OK(driver.cuEventRecord(mask_event, grammar));
+    CHECK_OK(driver.cuStreamWaitEvent(model, mask_event, 0));
   }
 
   bool is_allowed(int slot, int position, std::int64_t token) const {
@@ -138,7 +138,7 @@ struct Decoding {
     host(state.task(GuidedState::kFetch));
     host(state.task(GuidedState::kExtendThrough, kDrafts));
     leave();
-    OK(weft::cpu::launch_device(model, [](void *self) { static_cast<Decoding *>(self)->verify(); }, this));
+    CHECK_OK(weft::cpu::launch_device(model, [](void *self) { static_cast<Decoding *>(self)->verify(); }, this));
     copy(model, verified_host, verified);
     enter();
     host(state.task(GuidedState::kCommit));
@@ -171,7 +171,7 @@ void check_text(const std::vector<std::int64_t> &text, int seed, int length) {
   }
 }
 
-TEST(texts_are_in_the_grammar_whatever_is_proposed) {
+TEST_CASE("texts are in the grammar whatever is proposed") {
   const std::vector<int> slots = {3, 0, 4, 1, 2, kSlots};
   for (int workers : {0, 2}) {
     Decoding decoding(workers);
@@ -196,19 +196,19 @@ TEST(texts_are_in_the_grammar_whatever_is_proposed) {
       decoding.step(i % 6 == 5 ? 0 : kDrafts);
       CHECK(decoding.proposals.counters().calls <= static_cast<std::uint64_t>(i) + 1);
     }
-    OK(decoding.driver.cuStreamSynchronize(decoding.model));
-    OK(decoding.driver.cuStreamSynchronize(decoding.grammar));
-    EQUAL(decoding.state.num_failed(), 0);
-    EQUAL(decoding.proposals.counters().calls, kIterations);
+    CHECK_OK(decoding.driver.cuStreamSynchronize(decoding.model));
+    CHECK_OK(decoding.driver.cuStreamSynchronize(decoding.grammar));
+    CHECK(decoding.state.num_failed() == 0);
+    CHECK(decoding.proposals.counters().calls == kIterations);
     for (std::uint64_t proposed : decoding.proposals.counters().tokens) CHECK(proposed > 0);
     CHECK(decoding.accepted > kIterations);
     for (int slot = 0; slot < kSlots - 1; ++slot) check_text(decoding.texts[slot], slot, 20 + 30 * slot);
-    for (int j = 0; j < kDrafts; ++j) EQUAL(decoding.proposed_host[j * (kSlots + 1) + kSlots], -1);
+    for (int j = 0; j < kDrafts; ++j) CHECK(decoding.proposed_host[j * (kSlots + 1) + kSlots] == -1);
   }
-  EQUAL(live, 0);
+  CHECK(live == 0);
 }
 
-TEST(guided_proposals_are_legal) {
+TEST_CASE("guided proposals are legal") {
   Decoding decoding(2);
   decoding.given->set_guided(true);
   decoding.ngram->set_guided(true);
@@ -223,18 +223,16 @@ TEST(guided_proposals_are_legal) {
         decoding.given->open(slot, text_like(i + slot, 15, 4), nullptr, 0);
       }
     // A slot that gets another matcher has drafts that were made for the last one.
-    if (i % 10 == 0) OK(decoding.driver.cuStreamSynchronize(decoding.grammar));
-    if (i % 10 == 0) OK(decoding.driver.cuStreamSynchronize(decoding.model));
+    if (i % 10 == 0) CHECK_OK(decoding.driver.cuStreamSynchronize(decoding.grammar));
+    if (i % 10 == 0) CHECK_OK(decoding.driver.cuStreamSynchronize(decoding.model));
     if (i % 10 == 0) std::fill(decoding.drafts.begin(), decoding.drafts.end(), -1);
     decoding.state.push({0, 1, 2, 3}, std::move(attach));
     decoding.step(kDrafts);
   }
-  OK(decoding.driver.cuStreamSynchronize(decoding.model));
-  OK(decoding.driver.cuStreamSynchronize(decoding.grammar));
-  EQUAL(decoding.state.num_failed(), 0);
-  EQUAL(decoding.illegal, 0);
+  CHECK_OK(decoding.driver.cuStreamSynchronize(decoding.model));
+  CHECK_OK(decoding.driver.cuStreamSynchronize(decoding.grammar));
+  CHECK(decoding.state.num_failed() == 0);
+  CHECK(decoding.illegal == 0);
 }
 
 }  // namespace
-
-int main(int argc, char **argv) { return weft::test::run(argc, argv); }

@@ -16,12 +16,12 @@ inline const Driver &d = cpu_driver();
 
 inline CUstream new_stream(unsigned flags = CU_STREAM_NON_BLOCKING) {
   CUstream stream = nullptr;
-  OK(d.cuStreamCreate(&stream, flags));
+  CHECK_OK(d.cuStreamCreate(&stream, flags));
   return stream;
 }
 inline CUevent new_event(unsigned flags = CU_EVENT_DISABLE_TIMING) {
   CUevent event = nullptr;
-  OK(d.cuEventCreate(&event, flags));
+  CHECK_OK(d.cuEventCreate(&event, flags));
   return event;
 }
 
@@ -30,40 +30,42 @@ struct Streams {
   CUstream a = new_stream(), b = new_stream(), c = new_stream();
   CUevent event = new_event();
   ~Streams() {
-    for (CUstream stream : {a, b, c}) OK(d.cuStreamDestroy(stream));
-    OK(d.cuEventDestroy(event));
-    OK(d.cuCtxSynchronize());
+    for (CUstream stream : {a, b, c}) CHECK_OK(d.cuStreamDestroy(stream));
+    CHECK_OK(d.cuEventDestroy(event));
+    CHECK_OK(d.cuCtxSynchronize());
   }
   // Later work of `to` waits for what `from` has now.
   void order(CUstream from, CUstream to) {
-    OK(d.cuEventRecord(event, from));
-    OK(d.cuStreamWaitEvent(to, event, 0));
+    CHECK_OK(d.cuEventRecord(event, from));
+    CHECK_OK(d.cuStreamWaitEvent(to, event, 0));
   }
-  void begin(CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) { OK(d.cuStreamBeginCapture(a, mode)); }
+  void begin(CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) {
+    CHECK_OK(d.cuStreamBeginCapture(a, mode));
+  }
   CUgraph end() {
     CUgraph graph = nullptr;
-    OK(d.cuStreamEndCapture(a, &graph));
+    CHECK_OK(d.cuStreamEndCapture(a, &graph));
     CHECK(graph != nullptr);
     return graph;
   }
   // Ends a capture that must fail with `code`, and checks that nothing is left of it.
   void end_fails(CUresult code) {
     CUgraph graph = reinterpret_cast<CUgraph>(1);
-    EQUAL(d.cuStreamEndCapture(a, &graph), code);
+    CHECK(d.cuStreamEndCapture(a, &graph) == code);
     CHECK(graph == nullptr);
-    for (CUstream stream : {a, b, c}) EQUAL(status(stream), CU_STREAM_CAPTURE_STATUS_NONE);
+    for (CUstream stream : {a, b, c}) CHECK(status(stream) == CU_STREAM_CAPTURE_STATUS_NONE);
   }
   static CUstreamCaptureStatus status(CUstream stream) {
     CUstreamCaptureStatus out = CU_STREAM_CAPTURE_STATUS_NONE;
-    OK(d.cuStreamIsCapturing(stream, &out));
+    CHECK_OK(d.cuStreamIsCapturing(stream, &out));
     return out;
   }
 };
 
 inline CUgraphExec instantiate(CUgraph graph) {
   CUgraphExec exec = nullptr;
-  OK(d.cuGraphInstantiate(&exec, graph, 0));
-  OK(d.cuGraphDestroy(graph));
+  CHECK_OK(d.cuGraphInstantiate(&exec, graph, 0));
+  CHECK_OK(d.cuGraphDestroy(graph));
   return exec;
 }
 

@@ -58,9 +58,9 @@ struct Program {
   void host(CUstream stream, Step *step, bool captured) {
     if (captured && seed % 2 == 0) {
       polled.push_back(weft::new_polled_call(d, mix, step));
-      OK(weft::launch_polled(stream, *polled.back(), "mix"));
+      CHECK_OK(weft::launch_polled(stream, *polled.back(), "mix"));
     } else {
-      OK(d.cuLaunchHostFunc(stream, mix, step));
+      CHECK_OK(d.cuLaunchHostFunc(stream, mix, step));
     }
   }
 
@@ -72,15 +72,15 @@ struct Program {
       Step &step = steps[i];
       CUstream stream = streams[i % streams.size()];
       for (int cell : {step.to, step.from})
-        if (i != skip && used[cell]) OK(d.cuStreamWaitEvent(stream, events[cell], 0));
+        if (i != skip && used[cell]) CHECK_OK(d.cuStreamWaitEvent(stream, events[cell], 0));
       if (copies(i))
-        OK(d.cuMemcpyAsync(address(&cells[step.to]), address(&cells[step.from]), sizeof(std::uint64_t), stream));
+        CHECK_OK(d.cuMemcpyAsync(address(&cells[step.to]), address(&cells[step.from]), sizeof(std::uint64_t), stream));
       else if (i % 3 == 1)
         host(stream, &step, captured);
       else
-        OK(weft::cpu::launch_device(stream, mix, &step));
+        CHECK_OK(weft::cpu::launch_device(stream, mix, &step));
       for (int cell : {step.to, step.from}) {
-        OK(d.cuEventRecord(events[cell], stream));
+        CHECK_OK(d.cuEventRecord(events[cell], stream));
         used[cell] = 1;
       }
     }
@@ -90,36 +90,36 @@ struct Program {
 bool run(std::uint64_t program_number, std::uint64_t seed, int skip, bool captured) {
   Program program(program_number);
   const std::vector<std::uint64_t> expected = program.sequential();
-  OK(weft::cpu::set_schedule(schedule(), seed));
-  OK(weft::prepare_polling(d));
+  CHECK_OK(weft::cpu::set_schedule(schedule(), seed));
+  CHECK_OK(weft::prepare_polling(d));
   std::vector<CUstream> streams;
   std::vector<CUevent> events;
   for (int i = 0; i < 3; ++i) streams.push_back(new_stream());
   for (int i = 0; i < kCells + 1; ++i) events.push_back(new_event());
   if (captured) {
-    OK(d.cuStreamBeginCapture(streams[0], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    OK(d.cuEventRecord(events[kCells], streams[0]));
-    for (int i : {1, 2}) OK(d.cuStreamWaitEvent(streams[i], events[kCells], 0));
+    CHECK_OK(d.cuStreamBeginCapture(streams[0], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    CHECK_OK(d.cuEventRecord(events[kCells], streams[0]));
+    for (int i : {1, 2}) CHECK_OK(d.cuStreamWaitEvent(streams[i], events[kCells], 0));
     program.issue(streams, events, skip, true);
     for (int i : {1, 2}) {
-      OK(d.cuEventRecord(events[kCells], streams[i]));
-      OK(d.cuStreamWaitEvent(streams[0], events[kCells], 0));
+      CHECK_OK(d.cuEventRecord(events[kCells], streams[i]));
+      CHECK_OK(d.cuStreamWaitEvent(streams[0], events[kCells], 0));
     }
     CUgraph graph = nullptr;
-    OK(d.cuStreamEndCapture(streams[0], &graph));
+    CHECK_OK(d.cuStreamEndCapture(streams[0], &graph));
     CUgraphExec exec = instantiate(graph);
     for (int i = 0; i < kRepeats; ++i) {
       weft::expect_polled(d, program.polled.size());
-      OK(d.cuGraphLaunch(exec, streams[0]));
+      CHECK_OK(d.cuGraphLaunch(exec, streams[0]));
     }
-    OK(d.cuGraphExecDestroy(exec));
+    CHECK_OK(d.cuGraphExecDestroy(exec));
   } else {
     for (int i = 0; i < kRepeats; ++i) program.issue(streams, events, skip, false);
   }
-  for (CUstream stream : streams) OK(d.cuStreamSynchronize(stream));
+  for (CUstream stream : streams) CHECK_OK(d.cuStreamSynchronize(stream));
   for (weft::PolledCall *call : program.polled) weft::free_polled_call(call);
-  for (CUstream stream : streams) OK(d.cuStreamDestroy(stream));
-  for (CUevent event : events) OK(d.cuEventDestroy(event));
+  for (CUstream stream : streams) CHECK_OK(d.cuStreamDestroy(stream));
+  for (CUevent event : events) CHECK_OK(d.cuEventDestroy(event));
   return std::vector<std::uint64_t>(program.cells, program.cells + kCells) == expected;
 }
 
@@ -128,7 +128,7 @@ bool draws() { return schedule() == weft::cpu::Schedule::kRandom || schedule() =
 
 }  // namespace
 
-TEST(every_schedule_gives_the_sequential_result) {
+TEST_CASE("every schedule gives the sequential result") {
   const int seeds = draws() ? 200 : 40;
   for (int seed = 0; seed < seeds; ++seed) {
     CHECK(run(seed % 10, seed, -1, false));
@@ -136,7 +136,7 @@ TEST(every_schedule_gives_the_sequential_result) {
   }
 }
 
-TEST(a_missing_wait_is_found_by_some_seed) {
+TEST_CASE("a missing wait is found by some seed") {
   if (!draws()) return;
   for (bool captured : {false, true}) {
     int found = 0;
@@ -146,16 +146,17 @@ TEST(a_missing_wait_is_found_by_some_seed) {
   }
 }
 
-TEST(a_seed_gives_one_order) {
+TEST_CASE("a seed gives one order") {
   if (schedule() != weft::cpu::Schedule::kRandom) return;
   const auto order = [](std::uint64_t seed) {
-    OK(weft::cpu::set_schedule(schedule(), seed));
+    CHECK_OK(weft::cpu::set_schedule(schedule(), seed));
     Streams s;
     std::vector<int> seen;
     std::vector<Append> tasks;
     for (int i = 0; i < 60; ++i) tasks.push_back({&seen, i});
-    for (int i = 0; i < 60; ++i) OK(d.cuLaunchHostFunc(i % 3 ? (i % 3 == 1 ? s.a : s.b) : s.c, append, &tasks[i]));
-    OK(d.cuCtxSynchronize());
+    for (int i = 0; i < 60; ++i)
+      CHECK_OK(d.cuLaunchHostFunc(i % 3 ? (i % 3 == 1 ? s.a : s.b) : s.c, append, &tasks[i]));
+    CHECK_OK(d.cuCtxSynchronize());
     return seen;
   };
   CHECK(order(5) == order(5));
@@ -163,17 +164,17 @@ TEST(a_seed_gives_one_order) {
   CHECK(order(6) == order(6));
 }
 
-TEST(the_host_runs_ahead) {
+TEST_CASE("the host runs ahead") {
   if (schedule() != weft::cpu::Schedule::kRandom) return;
   int behind = 0, done = 0;
   for (int seed = 0; seed < 50; ++seed) {
-    OK(weft::cpu::set_schedule(schedule(), seed));
+    CHECK_OK(weft::cpu::set_schedule(schedule(), seed));
     Streams s;
     std::atomic<int> ran{0};
-    for (int i = 0; i < 5; ++i) OK(d.cuLaunchHostFunc(s.a, add_one, &ran));
+    for (int i = 0; i < 5; ++i) CHECK_OK(d.cuLaunchHostFunc(s.a, add_one, &ran));
     behind += ran == 0;
     done += ran == 5;
-    OK(d.cuStreamSynchronize(s.a));
+    CHECK_OK(d.cuStreamSynchronize(s.a));
   }
   CHECK(behind > 0);
   CHECK(done > 0);

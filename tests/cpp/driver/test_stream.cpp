@@ -5,171 +5,172 @@
 
 using namespace weft::test;
 
-TEST(a_stream_keeps_its_order) {
+TEST_CASE("a stream keeps its order") {
   Streams s;
   std::vector<int> seen;
   std::vector<Append> tasks;
   for (int i = 0; i < 300; ++i) tasks.push_back({&seen, i});
   for (int i = 0; i < 300; ++i) {
     if (i % 2)
-      OK(d.cuLaunchHostFunc(s.a, append, &tasks[i]));
+      CHECK_OK(d.cuLaunchHostFunc(s.a, append, &tasks[i]));
     else
-      OK(weft::cpu::launch_device(s.a, append, &tasks[i]));
+      CHECK_OK(weft::cpu::launch_device(s.a, append, &tasks[i]));
   }
-  OK(d.cuStreamSynchronize(s.a));
-  EQUAL(seen.size(), 300);
-  for (int i = 0; i < 300; ++i) EQUAL(seen[i], i);
-  OK(d.cuStreamQuery(s.a));
+  CHECK_OK(d.cuStreamSynchronize(s.a));
+  CHECK(seen.size() == 300);
+  for (int i = 0; i < 300; ++i) CHECK(seen[i] == i);
+  CHECK_OK(d.cuStreamQuery(s.a));
 }
 
-TEST(an_event_orders_two_streams) {
+TEST_CASE("an event orders two streams") {
   Streams s;
   for (int round = 0; round < 50; ++round) {
     std::vector<int> seen;
     Append one{&seen, 1}, two{&seen, 2}, three{&seen, 3};
-    OK(d.cuLaunchHostFunc(s.a, append, &one));
+    CHECK_OK(d.cuLaunchHostFunc(s.a, append, &one));
     s.order(s.a, s.b);
-    OK(weft::cpu::launch_device(s.b, append, &two));
+    CHECK_OK(weft::cpu::launch_device(s.b, append, &two));
     s.order(s.b, s.c);
-    OK(d.cuLaunchHostFunc(s.c, append, &three));
-    OK(d.cuStreamSynchronize(s.c));
+    CHECK_OK(d.cuLaunchHostFunc(s.c, append, &three));
+    CHECK_OK(d.cuStreamSynchronize(s.c));
     CHECK((seen == std::vector<int>{1, 2, 3}));
   }
 }
 
-TEST(a_wait_means_the_record_at_its_time) {
+TEST_CASE("a wait means the record at its time") {
   Streams s;
   std::vector<int> seen;
   Append one{&seen, 1}, two{&seen, 2};
-  OK(d.cuLaunchHostFunc(s.a, append, &one));
-  OK(d.cuEventRecord(s.event, s.a));
-  OK(d.cuStreamWaitEvent(s.b, s.event, 0));
+  CHECK_OK(d.cuLaunchHostFunc(s.a, append, &one));
+  CHECK_OK(d.cuEventRecord(s.event, s.a));
+  CHECK_OK(d.cuStreamWaitEvent(s.b, s.event, 0));
   // A later record, behind work that waits for b, must not hold b up.
-  OK(d.cuLaunchHostFunc(s.b, append, &two));
+  CHECK_OK(d.cuLaunchHostFunc(s.b, append, &two));
   CUevent other = new_event();
-  OK(d.cuEventRecord(other, s.b));
-  OK(d.cuStreamWaitEvent(s.c, other, 0));
-  OK(d.cuEventRecord(s.event, s.c));
-  OK(d.cuEventSynchronize(s.event));
+  CHECK_OK(d.cuEventRecord(other, s.b));
+  CHECK_OK(d.cuStreamWaitEvent(s.c, other, 0));
+  CHECK_OK(d.cuEventRecord(s.event, s.c));
+  CHECK_OK(d.cuEventSynchronize(s.event));
   CHECK((seen == std::vector<int>{1, 2}));
-  OK(d.cuEventDestroy(other));
+  CHECK_OK(d.cuEventDestroy(other));
 }
 
-TEST(an_event_without_a_record_is_complete) {
+TEST_CASE("an event without a record is complete") {
   Streams s;
-  OK(d.cuEventQuery(s.event));
-  OK(d.cuEventSynchronize(s.event));
-  OK(d.cuStreamWaitEvent(s.a, s.event, 0));
-  OK(d.cuStreamSynchronize(s.a));
+  CHECK_OK(d.cuEventQuery(s.event));
+  CHECK_OK(d.cuEventSynchronize(s.event));
+  CHECK_OK(d.cuStreamWaitEvent(s.a, s.event, 0));
+  CHECK_OK(d.cuStreamSynchronize(s.a));
 }
 
-TEST(a_query_gets_true_in_the_end) {
+TEST_CASE("a query gets true in the end") {
   Streams s;
   std::atomic<int> ran{0};
-  for (int i = 0; i < 20; ++i) OK(d.cuLaunchHostFunc(s.a, add_one, &ran));
-  OK(d.cuEventRecord(s.event, s.a));
+  for (int i = 0; i < 20; ++i) CHECK_OK(d.cuLaunchHostFunc(s.a, add_one, &ran));
+  CHECK_OK(d.cuEventRecord(s.event, s.a));
   CUresult result = CUDA_ERROR_NOT_READY;
   for (int i = 0; i < 100000 && result == CUDA_ERROR_NOT_READY; ++i) {
     result = d.cuEventQuery(s.event);
     std::this_thread::yield();
   }
-  OK(result);
-  EQUAL(ran, 20);
+  CHECK_OK(result);
+  CHECK(ran == 20);
 }
 
-TEST(an_inline_stream_runs_nothing_before_a_wait) {
+TEST_CASE("an inline stream runs nothing before a wait") {
   if (schedule() != weft::cpu::Schedule::kInline) return;
   Streams s;
   std::atomic<int> ran{0};
-  OK(d.cuLaunchHostFunc(s.a, add_one, &ran));
+  CHECK_OK(d.cuLaunchHostFunc(s.a, add_one, &ran));
   nap(20);
-  EQUAL(ran, 0);
-  OK(d.cuStreamSynchronize(s.a));
-  EQUAL(ran, 1);
+  CHECK(ran == 0);
+  CHECK_OK(d.cuStreamSynchronize(s.a));
+  CHECK(ran == 1);
 }
 
-TEST(threads_need_no_waiter) {
+TEST_CASE("threads need no waiter") {
   if (schedule() != weft::cpu::Schedule::kThreads) return;
   Streams s;
   std::atomic<int> ran{0};
-  OK(d.cuLaunchHostFunc(s.a, add_one, &ran));
-  OK(weft::cpu::launch_device(s.a, add_one, &ran));
+  CHECK_OK(d.cuLaunchHostFunc(s.a, add_one, &ran));
+  CHECK_OK(weft::cpu::launch_device(s.a, add_one, &ran));
   for (int i = 0; i < 5000 && ran < 2; ++i) nap(1);
-  EQUAL(ran, 2);
+  CHECK(ran == 2);
 }
 
-TEST(a_hundred_thousand_host_functions) {
+TEST_CASE("a hundred thousand host functions") {
   Streams s;
   std::atomic<int> ran{0};
-  for (int i = 0; i < 100000; ++i) OK(d.cuLaunchHostFunc(s.a, add_one, &ran));
-  OK(d.cuStreamSynchronize(s.a));
-  EQUAL(ran, 100000);
+  for (int i = 0; i < 100000; ++i) CHECK_OK(d.cuLaunchHostFunc(s.a, add_one, &ran));
+  CHECK_OK(d.cuStreamSynchronize(s.a));
+  CHECK(ran == 100000);
 }
 
-TEST(a_full_queue_runs_what_is_ready) {
+TEST_CASE("a full queue runs what is ready") {
   if (schedule() != weft::cpu::Schedule::kInline) return;
   Streams s;
   std::atomic<int> ran{0};
-  for (int i = 0; i < 3000; ++i) OK(d.cuLaunchHostFunc(s.a, add_one, &ran));
+  for (int i = 0; i < 3000; ++i) CHECK_OK(d.cuLaunchHostFunc(s.a, add_one, &ran));
   CHECK(ran > 1500);
-  OK(d.cuStreamSynchronize(s.a));
-  EQUAL(ran, 3000);
+  CHECK_OK(d.cuStreamSynchronize(s.a));
+  CHECK(ran == 3000);
 }
 
-TEST(a_destroyed_stream_finishes_its_work) {
+TEST_CASE("a destroyed stream finishes its work") {
   std::atomic<int> ran{0};
   CUstream stream = new_stream();
   CUevent event = new_event();
-  for (int i = 0; i < 100; ++i) OK(d.cuLaunchHostFunc(stream, add_one, &ran));
-  OK(d.cuEventRecord(event, stream));
-  OK(d.cuStreamDestroy(stream));
-  EQUAL(d.cuLaunchHostFunc(stream, add_one, &ran), CUDA_ERROR_INVALID_HANDLE);
-  OK(d.cuEventSynchronize(event));
-  EQUAL(ran, 100);
-  OK(d.cuEventDestroy(event));
+  for (int i = 0; i < 100; ++i) CHECK_OK(d.cuLaunchHostFunc(stream, add_one, &ran));
+  CHECK_OK(d.cuEventRecord(event, stream));
+  CHECK_OK(d.cuStreamDestroy(stream));
+  CHECK(d.cuLaunchHostFunc(stream, add_one, &ran) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK_OK(d.cuEventSynchronize(event));
+  CHECK(ran == 100);
+  CHECK_OK(d.cuEventDestroy(event));
 }
 
-TEST(a_copy_copies) {
+TEST_CASE("a copy copies") {
   Streams s;
   int from[3] = {1, 2, 3}, to[3] = {};
-  OK(d.cuMemcpyAsync(address(to), address(from), sizeof(from), s.a));
-  OK(d.cuMemcpyAsync(0, 0, 0, s.a));
-  EQUAL(d.cuMemcpyAsync(0, address(from), 4, s.a), CUDA_ERROR_INVALID_VALUE);
-  OK(d.cuStreamSynchronize(s.a));
-  EQUAL(to[2], 3);
+  CHECK_OK(d.cuMemcpyAsync(address(to), address(from), sizeof(from), s.a));
+  CHECK_OK(d.cuMemcpyAsync(0, 0, 0, s.a));
+  CHECK(d.cuMemcpyAsync(0, address(from), 4, s.a) == CUDA_ERROR_INVALID_VALUE);
+  CHECK_OK(d.cuStreamSynchronize(s.a));
+  CHECK(to[2] == 3);
 }
 
-TEST(elapsed_time_is_between_records) {
+TEST_CASE("elapsed time is between records") {
   Streams s;
   CUevent start = new_event(CU_EVENT_DEFAULT), end = new_event(CU_EVENT_DEFAULT);
   float milliseconds = -1;
-  EQUAL(d.cuEventElapsedTime(&milliseconds, start, end), CUDA_ERROR_INVALID_HANDLE);
-  OK(d.cuEventRecord(start, s.a));
-  OK(d.cuLaunchHostFunc(s.a, [](void *) { nap(5); }, nullptr));
-  OK(d.cuEventRecord(end, s.a));
-  OK(d.cuEventSynchronize(end));
-  OK(d.cuEventElapsedTime(&milliseconds, start, end));
-  CHECK(milliseconds >= 4.9f && milliseconds < 5000);
-  EQUAL(d.cuEventElapsedTime(&milliseconds, start, s.event), CUDA_ERROR_INVALID_HANDLE);
-  OK(d.cuEventDestroy(start));
-  OK(d.cuEventDestroy(end));
+  CHECK(d.cuEventElapsedTime(&milliseconds, start, end) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK_OK(d.cuEventRecord(start, s.a));
+  CHECK_OK(d.cuLaunchHostFunc(s.a, [](void *) { nap(5); }, nullptr));
+  CHECK_OK(d.cuEventRecord(end, s.a));
+  CHECK_OK(d.cuEventSynchronize(end));
+  CHECK_OK(d.cuEventElapsedTime(&milliseconds, start, end));
+  CHECK(milliseconds >= 4.9f);
+  CHECK(milliseconds < 5000);
+  CHECK(d.cuEventElapsedTime(&milliseconds, start, s.event) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK_OK(d.cuEventDestroy(start));
+  CHECK_OK(d.cuEventDestroy(end));
 }
 
-TEST(the_default_stream_orders_blocking_streams) {
+TEST_CASE("the default stream orders blocking streams") {
   CUstream blocking = new_stream(CU_STREAM_DEFAULT);
   for (int round = 0; round < 20; ++round) {
     std::vector<int> seen;
     Append one{&seen, 1}, two{&seen, 2}, three{&seen, 3};
-    OK(d.cuLaunchHostFunc(blocking, append, &one));
-    OK(d.cuLaunchHostFunc(nullptr, append, &two));
-    OK(d.cuLaunchHostFunc(blocking, append, &three));
-    OK(d.cuStreamSynchronize(blocking));
+    CHECK_OK(d.cuLaunchHostFunc(blocking, append, &one));
+    CHECK_OK(d.cuLaunchHostFunc(nullptr, append, &two));
+    CHECK_OK(d.cuLaunchHostFunc(blocking, append, &three));
+    CHECK_OK(d.cuStreamSynchronize(blocking));
     CHECK((seen == std::vector<int>{1, 2, 3}));
   }
-  OK(d.cuLaunchHostFunc(blocking, [](void *) {}, nullptr));
-  OK(d.cuStreamSynchronize(nullptr));
-  OK(d.cuStreamQuery(blocking));
-  OK(d.cuStreamDestroy(blocking));
+  CHECK_OK(d.cuLaunchHostFunc(blocking, [](void *) {}, nullptr));
+  CHECK_OK(d.cuStreamSynchronize(nullptr));
+  CHECK_OK(d.cuStreamQuery(blocking));
+  CHECK_OK(d.cuStreamDestroy(blocking));
 }
 
 static std::atomic<int> results[8];
@@ -183,36 +184,36 @@ static void call_the_driver(void *stream) {
   results[5] = d.cuStreamDestroy(static_cast<CUstream>(stream));
 }
 
-TEST(a_callback_may_not_call_the_driver) {
+TEST_CASE("a callback may not call the driver") {
   Streams s;
   for (auto *launch : {d.cuLaunchHostFunc, weft::cpu::launch_device}) {
     for (auto &result : results) result = -1;
-    OK(launch(s.a, call_the_driver, s.a));
-    OK(d.cuStreamSynchronize(s.a));
-    for (int i = 0; i < 6; ++i) EQUAL(results[i], CUDA_ERROR_NOT_PERMITTED);
+    CHECK_OK(launch(s.a, call_the_driver, s.a));
+    CHECK_OK(d.cuStreamSynchronize(s.a));
+    for (int i = 0; i < 6; ++i) CHECK(results[i] == CUDA_ERROR_NOT_PERMITTED);
   }
 }
 
-TEST(two_threads_synchronise_at_once) {
+TEST_CASE("two threads synchronise at once") {
   Streams s;
   std::atomic<int> ran{0};
   std::vector<std::thread> threads;
   for (CUstream stream : {s.a, s.b, s.c}) {
     threads.emplace_back([stream, &ran] {
       for (int i = 0; i < 300; ++i) {
-        OK(d.cuLaunchHostFunc(stream, add_one, &ran));
-        OK(weft::cpu::launch_device(stream, add_one, &ran));
-        if (i % 7 == 0) OK(d.cuStreamSynchronize(stream));
-        if (i % 11 == 0) OK(d.cuCtxSynchronize());
+        CHECK_OK(d.cuLaunchHostFunc(stream, add_one, &ran));
+        CHECK_OK(weft::cpu::launch_device(stream, add_one, &ran));
+        if (i % 7 == 0) CHECK_OK(d.cuStreamSynchronize(stream));
+        if (i % 11 == 0) CHECK_OK(d.cuCtxSynchronize());
       }
-      OK(d.cuStreamSynchronize(stream));
+      CHECK_OK(d.cuStreamSynchronize(stream));
     });
   }
   for (auto &thread : threads) thread.join();
-  EQUAL(ran, 1800);
+  CHECK(ran == 1800);
 }
 
-TEST(device_nodes_of_inline_streams_run_one_at_a_time) {
+TEST_CASE("device nodes of inline streams run one at a time") {
   if (schedule() != weft::cpu::Schedule::kInline) return;
   Streams s;
   static std::atomic<int> running{0}, most{0};
@@ -224,15 +225,15 @@ TEST(device_nodes_of_inline_streams_run_one_at_a_time) {
     --running;
   };
   for (int i = 0; i < 5; ++i)
-    for (CUstream stream : {s.a, s.b, s.c}) OK(weft::cpu::launch_device(stream, work, nullptr));
-  std::thread other([&] { OK(d.cuStreamSynchronize(s.b)); });
-  OK(d.cuStreamSynchronize(s.a));
+    for (CUstream stream : {s.a, s.b, s.c}) CHECK_OK(weft::cpu::launch_device(stream, work, nullptr));
+  std::thread other([&] { CHECK_OK(d.cuStreamSynchronize(s.b)); });
+  CHECK_OK(d.cuStreamSynchronize(s.a));
   other.join();
-  OK(d.cuCtxSynchronize());
-  EQUAL(most, 1);
+  CHECK_OK(d.cuCtxSynchronize());
+  CHECK(most == 1);
 }
 
-TEST(a_costly_host_node_runs_beside_a_device_node) {
+TEST_CASE("a costly host node runs beside a device node") {
   if (schedule() != weft::cpu::Schedule::kInline) return;
   const int processors = std::exchange(weft::cpu::state().processors, 2);  // the driver hands nothing over on one
   Streams s;
@@ -241,14 +242,14 @@ TEST(a_costly_host_node_runs_beside_a_device_node) {
   s.begin();
   s.order(s.a, s.b);
   // The second time, the device node waits for the host node: they can only be done side by side.
-  OK(weft::cpu::launch_device(
+  CHECK_OK(weft::cpu::launch_device(
       s.a,
       [](void *) {
         if (++launches < 2) return nap(30);
         for (int i = 0; i < 20000 && hosts < 2; ++i) nap(1);
       },
       nullptr));
-  OK(d.cuLaunchHostFunc(
+  CHECK_OK(d.cuLaunchHostFunc(
       s.b,
       [](void *) {
         if (hosts == 0) nap(30);
@@ -259,29 +260,29 @@ TEST(a_costly_host_node_runs_beside_a_device_node) {
   CUgraphExec exec = instantiate(s.end());
   for (int i = 0; i < 2; ++i) {
     weft::cpu::trace_start();
-    OK(d.cuGraphLaunch(exec, s.a));
-    OK(d.cuStreamSynchronize(s.a));
+    CHECK_OK(d.cuGraphLaunch(exec, s.a));
+    CHECK_OK(d.cuStreamSynchronize(s.a));
   }
   const auto slices = weft::cpu::trace_stop();
-  EQUAL(slices.size(), 2);
+  CHECK(slices.size() == 2);
   if (slices.size() == 2) {
     CHECK(slices[0].kind == CU_GRAPH_NODE_TYPE_HOST);  // it ended first
     CHECK(slices[0].thread != slices[1].thread);
     CHECK(slices[0].end_ns <= slices[1].end_ns);
   }
   weft::cpu::state().processors = processors;
-  OK(d.cuGraphExecDestroy(exec));
+  CHECK_OK(d.cuGraphExecDestroy(exec));
 }
 
-TEST(the_schedule_changes_only_when_idle) {
+TEST_CASE("the schedule changes only when idle") {
   if (schedule() == weft::cpu::Schedule::kThreads) return;
   Streams s;
   std::atomic<int> ran{0};
-  for (int i = 0; i < 200; ++i) OK(d.cuLaunchHostFunc(s.a, add_one, &ran));
-  EQUAL(weft::cpu::set_schedule(schedule(), 1), ran < 200 ? CUDA_ERROR_ILLEGAL_STATE : CUDA_SUCCESS);
-  OK(d.cuCtxSynchronize());
+  for (int i = 0; i < 200; ++i) CHECK_OK(d.cuLaunchHostFunc(s.a, add_one, &ran));
+  CHECK_EQ(weft::cpu::set_schedule(schedule(), 1), ran < 200 ? CUDA_ERROR_ILLEGAL_STATE : CUDA_SUCCESS);
+  CHECK_OK(d.cuCtxSynchronize());
   s.begin();
-  EQUAL(weft::cpu::set_schedule(schedule(), 1), CUDA_ERROR_ILLEGAL_STATE);
-  OK(d.cuGraphDestroy(s.end()));
-  OK(weft::cpu::set_schedule(schedule(), 1));
+  CHECK(weft::cpu::set_schedule(schedule(), 1) == CUDA_ERROR_ILLEGAL_STATE);
+  CHECK_OK(d.cuGraphDestroy(s.end()));
+  CHECK_OK(weft::cpu::set_schedule(schedule(), 1));
 }

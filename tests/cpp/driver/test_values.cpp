@@ -9,10 +9,10 @@ cuuint32_t load(const cuuint32_t &word) { return __atomic_load_n(&word, __ATOMIC
 void store(cuuint32_t &word, cuuint32_t value) { __atomic_store_n(&word, value, __ATOMIC_RELEASE); }
 
 void write(CUstream stream, const cuuint32_t &word, cuuint32_t value) {
-  OK(d.cuStreamWriteValue32(stream, address(&word), value, CU_STREAM_WRITE_VALUE_DEFAULT));
+  CHECK_OK(d.cuStreamWriteValue32(stream, address(&word), value, CU_STREAM_WRITE_VALUE_DEFAULT));
 }
 void wait(CUstream stream, const cuuint32_t &word, cuuint32_t value, unsigned flags = CU_STREAM_WAIT_VALUE_EQ) {
-  OK(d.cuStreamWaitValue32(stream, address(&word), value, flags));
+  CHECK_OK(d.cuStreamWaitValue32(stream, address(&word), value, flags));
 }
 
 // Answers requests on a thread that the driver does not know, and says so or not.
@@ -48,38 +48,39 @@ struct Answering {
 
 }  // namespace
 
-TEST(a_value_is_written_in_order) {
+TEST_CASE("a value is written in order") {
   Streams s;
   cuuint32_t word = 0, seen = 9, later = 9;
-  OK(d.cuMemcpyAsync(address(&seen), address(&word), sizeof word, s.a));
+  CHECK_OK(d.cuMemcpyAsync(address(&seen), address(&word), sizeof word, s.a));
   write(s.a, word, 7);
-  OK(d.cuMemcpyAsync(address(&later), address(&word), sizeof word, s.a));
-  OK(d.cuStreamSynchronize(s.a));
-  EQUAL(seen, 0);
-  EQUAL(later, 7);
+  CHECK_OK(d.cuMemcpyAsync(address(&later), address(&word), sizeof word, s.a));
+  CHECK_OK(d.cuStreamSynchronize(s.a));
+  CHECK(seen == 0);
+  CHECK(later == 7);
 }
 
-TEST(a_wait_holds_its_stream_and_no_other) {
+TEST_CASE("a wait holds its stream and no other") {
   Streams s;
   cuuint32_t word = 0;
   std::vector<int> held, free;
   Append one{&held, 1}, two{&free, 2};
   wait(s.a, word, 1);
-  OK(d.cuLaunchHostFunc(s.a, append, &one));
+  CHECK_OK(d.cuLaunchHostFunc(s.a, append, &one));
   s.order(s.a, s.b);
-  OK(d.cuLaunchHostFunc(s.c, append, &two));
-  OK(d.cuStreamSynchronize(s.c));
-  for (int i = 0; i < 20; ++i) EQUAL(d.cuStreamQuery(s.a), CUDA_ERROR_NOT_READY);
-  CHECK(held.empty() && free.size() == 1);
+  CHECK_OK(d.cuLaunchHostFunc(s.c, append, &two));
+  CHECK_OK(d.cuStreamSynchronize(s.c));
+  for (int i = 0; i < 20; ++i) CHECK(d.cuStreamQuery(s.a) == CUDA_ERROR_NOT_READY);
+  CHECK(held.empty());
+  CHECK(free.size() == 1);
   std::thread([&word] {
     nap(5);
     store(word, 1);
   }).detach();
-  OK(d.cuStreamSynchronize(s.b));
-  EQUAL(held.size(), 1);
+  CHECK_OK(d.cuStreamSynchronize(s.b));
+  CHECK(held.size() == 1);
 }
 
-TEST(a_stream_releases_another) {
+TEST_CASE("a stream releases another") {
   Streams s;
   cuuint32_t word = 0;
   std::vector<int> seen;
@@ -87,16 +88,16 @@ TEST(a_stream_releases_another) {
   for (int i = 1; i <= 50; ++i) {
     CUstream waits = i % 2 ? s.a : s.b, writes = i % 2 ? s.b : s.a;
     wait(waits, word, i);
-    OK(weft::cpu::launch_device(waits, append, &second));
-    OK(weft::cpu::launch_device(writes, append, &first));
+    CHECK_OK(weft::cpu::launch_device(waits, append, &second));
+    CHECK_OK(weft::cpu::launch_device(writes, append, &first));
     write(writes, word, i);
   }
-  OK(d.cuCtxSynchronize());
-  EQUAL(seen.size(), 100);
-  for (std::size_t i = 0; i < seen.size(); ++i) EQUAL(seen[i], 1 + i % 2);
+  CHECK_OK(d.cuCtxSynchronize());
+  CHECK(seen.size() == 100);
+  for (std::size_t i = 0; i < seen.size(); ++i) CHECK(seen[i] == 1 + i % 2);
 }
 
-TEST(every_condition_is_waited_for) {
+TEST_CASE("every condition is waited for") {
   struct Case {
     unsigned flags;
     cuuint32_t value, not_yet, then;
@@ -111,45 +112,45 @@ TEST(every_condition_is_waited_for) {
     Streams s;
     cuuint32_t word = c.not_yet;
     wait(s.a, word, c.value, c.flags);
-    for (int i = 0; i < 5; ++i) EQUAL(d.cuStreamQuery(s.a), CUDA_ERROR_NOT_READY);
+    for (int i = 0; i < 5; ++i) CHECK(d.cuStreamQuery(s.a) == CUDA_ERROR_NOT_READY);
     write(s.b, word, c.then);
-    OK(d.cuStreamSynchronize(s.a));
+    CHECK_OK(d.cuStreamSynchronize(s.a));
     wait(s.a, word, c.value, c.flags);
-    OK(d.cuStreamSynchronize(s.a));
+    CHECK_OK(d.cuStreamSynchronize(s.a));
   }
 }
 
-TEST(what_is_no_word_is_refused) {
+TEST_CASE("what is no word is refused") {
   Streams s;
   cuuint32_t words[2] = {};
   for (CUdeviceptr bad : {CUdeviceptr(0), address(words) + 2}) {
-    EQUAL(d.cuStreamWriteValue32(s.a, bad, 1, 0), CUDA_ERROR_INVALID_VALUE);
-    EQUAL(d.cuStreamWaitValue32(s.a, bad, 1, 0), CUDA_ERROR_INVALID_VALUE);
+    CHECK(d.cuStreamWriteValue32(s.a, bad, 1, 0) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(d.cuStreamWaitValue32(s.a, bad, 1, 0) == CUDA_ERROR_INVALID_VALUE);
   }
-  EQUAL(d.cuStreamWriteValue32(s.a, address(words), 1, 1), CUDA_ERROR_INVALID_VALUE);
-  EQUAL(d.cuStreamWaitValue32(s.a, address(words), 1, 1u << 30), CUDA_ERROR_NOT_SUPPORTED);
-  EQUAL(d.cuStreamWaitValue32(reinterpret_cast<CUstream>(words), address(words), 1, 0), CUDA_ERROR_INVALID_HANDLE);
+  CHECK(d.cuStreamWriteValue32(s.a, address(words), 1, 1) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(d.cuStreamWaitValue32(s.a, address(words), 1, 1u << 30) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(d.cuStreamWaitValue32(reinterpret_cast<CUstream>(words), address(words), 1, 0) == CUDA_ERROR_INVALID_HANDLE);
   static std::atomic<int> refused{0};
   refused = 0;
-  OK(d.cuLaunchHostFunc(
+  CHECK_OK(d.cuLaunchHostFunc(
       s.a,
       [](void *p) {
         refused += d.cuStreamWriteValue32(nullptr, address(p), 1, 0) == CUDA_ERROR_NOT_PERMITTED;
         refused += d.cuStreamWaitValue32(nullptr, address(p), 1, 0) == CUDA_ERROR_NOT_PERMITTED;
       },
       words));
-  OK(d.cuStreamSynchronize(s.a));
-  EQUAL(refused, 2);
+  CHECK_OK(d.cuStreamSynchronize(s.a));
+  CHECK(refused == 2);
 }
 
-TEST(a_capture_has_memory_operations_as_nodes) {
+TEST_CASE("a capture has memory operations as nodes") {
   Streams s;
   cuuint32_t word = 0;
   s.begin();
   write(s.a, word, 1);
   wait(s.a, word, 1);
-  EQUAL(d.cuStreamQuery(s.a), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-  EQUAL(d.cuStreamWaitValue32(s.a, address(&word), 1, 0), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(d.cuStreamQuery(s.a) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(d.cuStreamWaitValue32(s.a, address(&word), 1, 0) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   s.end_fails(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 
   s.begin();
@@ -159,19 +160,19 @@ TEST(a_capture_has_memory_operations_as_nodes) {
   CUgraph graph = s.end();
   CUgraphNode nodes[3];
   std::size_t count = 3;
-  OK(d.cuGraphGetNodes(graph, nodes, &count));
-  EQUAL(count, 2);
+  CHECK_OK(d.cuGraphGetNodes(graph, nodes, &count));
+  CHECK(count == 2);
   for (std::size_t i = 0; i < count; ++i) {
     CUgraphNodeType type;
-    OK(d.cuGraphNodeGetType(nodes[i], &type));
-    EQUAL(type, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
+    CHECK_OK(d.cuGraphNodeGetType(nodes[i], &type));
+    CHECK(type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
   }
   CHECK(weft::cpu::node_label(nodes[0]) == std::string("asks"));
-  EQUAL(word, 0);
-  OK(d.cuGraphDestroy(graph));
+  CHECK(word == 0);
+  CHECK_OK(d.cuGraphDestroy(graph));
 }
 
-TEST(a_thread_answers_replays) {
+TEST_CASE("a thread answers replays") {
   for (bool tells : {true, false}) {
     Streams s;
     Answering one(tells), two(tells);
@@ -179,35 +180,35 @@ TEST(a_thread_answers_replays) {
     Append before{&seen, 1}, after{&seen, 2};
     s.begin();
     s.order(s.a, s.b);
-    OK(weft::cpu::launch_device(s.a, append, &before));
+    CHECK_OK(weft::cpu::launch_device(s.a, append, &before));
     one.ask(s.a);
     two.ask(s.b);  // beside it
     s.order(s.b, s.a);
-    OK(d.cuLaunchHostFunc(s.a, append, &after));
+    CHECK_OK(d.cuLaunchHostFunc(s.a, append, &after));
     CUgraphExec exec = instantiate(s.end());
     const int replays = tells ? 200 : 40;
-    for (int i = 0; i < replays; ++i) OK(d.cuGraphLaunch(exec, i % 3 ? s.a : s.c));
-    OK(d.cuGraphExecDestroy(exec));  // in flight
-    OK(d.cuCtxSynchronize());
-    EQUAL(seen.size(), 2 * replays);
-    for (std::size_t i = 0; i < seen.size(); ++i) EQUAL(seen[i], 1 + i % 2);
-    EQUAL(one.answers, replays);
-    EQUAL(two.answers, replays);
+    for (int i = 0; i < replays; ++i) CHECK_OK(d.cuGraphLaunch(exec, i % 3 ? s.a : s.c));
+    CHECK_OK(d.cuGraphExecDestroy(exec));  // in flight
+    CHECK_OK(d.cuCtxSynchronize());
+    CHECK(seen.size() == 2 * replays);
+    for (std::size_t i = 0; i < seen.size(); ++i) CHECK(seen[i] == 1 + i % 2);
+    CHECK(one.answers == replays);
+    CHECK(two.answers == replays);
   }
 }
 
-TEST(others_go_on_while_a_stream_waits) {
+TEST_CASE("others go on while a stream waits") {
   Streams s;
   cuuint32_t word = 0;
   std::atomic<int> ran{0};
   wait(s.a, word, 1);
-  std::thread waiter([&s] { OK(d.cuStreamSynchronize(s.a)); });
+  std::thread waiter([&s] { CHECK_OK(d.cuStreamSynchronize(s.a)); });
   for (int i = 0; i < 50; ++i) {
-    OK(weft::cpu::launch_device(s.b, add_one, &ran));
-    OK(d.cuLaunchHostFunc(s.b, add_one, &ran));
-    OK(d.cuStreamSynchronize(s.b));
+    CHECK_OK(weft::cpu::launch_device(s.b, add_one, &ran));
+    CHECK_OK(d.cuLaunchHostFunc(s.b, add_one, &ran));
+    CHECK_OK(d.cuStreamSynchronize(s.b));
   }
-  EQUAL(ran, 100);
+  CHECK(ran == 100);
   store(word, 1);
   waiter.join();
 }

@@ -34,8 +34,8 @@ std::vector<ClosingGrammar::Rule> random_rules(Random &random) {
         ClosingGrammar::Element element;
         if (rule + 1 < count && drawn(random, 0, 1)) {
           element.rule = drawn(random, rule + 1, count - 1);
-          element.least = drawn(random, 0, 2);
-          element.most = element.least + drawn(random, element.least == 0, 2);
+          element.min_times = drawn(random, 0, 2);
+          element.max_times = element.min_times + drawn(random, element.min_times == 0, 2);
         } else if (drawn(random, 0, 1)) {
           for (int k = drawn(random, 1, 3); k-- > 0;) element.bytes += static_cast<char>('a' + drawn(random, 0, 2));
         } else {
@@ -66,8 +66,8 @@ std::vector<Texts> texts_of(const std::vector<ClosingGrammar::Rule> &rules) {
         Texts one;
         if (element.rule >= 0) {
           Texts power{""};
-          for (int times = 0; times <= element.most; ++times) {
-            if (times >= element.least) one.insert(power.begin(), power.end());
+          for (int times = 0; times <= element.max_times; ++times) {
+            if (times >= element.min_times) one.insert(power.begin(), power.end());
             power = joined(power, texts[static_cast<std::size_t>(element.rule)]);
           }
         } else if (!element.bytes.empty()) {
@@ -153,7 +153,7 @@ void check_costs(const weft::ClosingTables &tables, const Texts &texts, Random &
     std::string end;
     std::vector<std::int32_t> tokens;
     chart.spell(*state, end, tokens);
-    EQUAL(tokens.size(), state->cheapest);
+    CHECK(tokens.size() == state->cheapest);
     CHECK(texts.count(beginning + end) == 1);
     CHECK(state->cheapest <= state->dearest);
     CHECK(chart.advance(*chart.start(), beginning + "x", state) == ClosingChart::Outcome::kRefused);
@@ -171,19 +171,19 @@ void walk(weft_matcher matcher, int room, Random &random) {
     std::vector<std::int32_t> allowed;
     for (std::int32_t token = 0; token < static_cast<int>(kTokens.size()); ++token) {
       const bool is_set = static_cast<std::uint32_t>(row) >> token & 1u;
-      EQUAL(ops.validate(matcher.self, &token, 1), is_set);
+      CHECK(ops.validate(matcher.self, &token, 1) == is_set);
       if (is_set) allowed.push_back(token);
     }
     CHECK(!allowed.empty());
     if (allowed.empty()) break;
     const std::int32_t token =
         allowed[static_cast<std::size_t>(drawn(random, 0, static_cast<int>(allowed.size()) - 1))];
-    EQUAL(ops.accept(matcher.self, token), 1);
+    CHECK(ops.accept(matcher.self, token) == 1);
     taken.push_back(token);
     CHECK(static_cast<int>(taken.size()) <= room);
     if (drawn(random, 0, 4) == 0) {
       const int back = drawn(random, 1, static_cast<int>(taken.size()));
-      EQUAL(ops.rollback(matcher.self, back), 0);
+      CHECK(ops.rollback(matcher.self, back) == 0);
       if (drawn(random, 0, 1)) {
         void *fork = ops.fork(matcher.self);
         ops.destroy(matcher.self);
@@ -192,14 +192,14 @@ void walk(weft_matcher matcher, int room, Random &random) {
       taken.resize(taken.size() - static_cast<std::size_t>(back));
     }
   }
-  EQUAL(ops.rollback(matcher.self, static_cast<int>(taken.size()) + 1), -1);
-  EQUAL(ops.reset(matcher.self), 0);
+  CHECK(ops.rollback(matcher.self, static_cast<int>(taken.size()) + 1) == -1);
+  CHECK(ops.reset(matcher.self) == 0);
   ops.destroy(matcher.self);
 }
 
 }  // namespace
 
-TEST(random_grammars_end_in_time) {
+TEST_CASE("random grammars end in time") {
   Random random(17);
   const auto vocabulary = std::make_shared<const weft::TokenTexts>(kTokens);
   int seen = 0;
@@ -230,7 +230,7 @@ TEST(random_grammars_end_in_time) {
   }
 }
 
-TEST(grammars_that_can_not_be_followed) {
+TEST_CASE("grammars that can not be followed") {
   const auto vocabulary = std::make_shared<const weft::TokenTexts>(kTokens);
   const auto refuses = [&](const std::vector<ClosingGrammar::Rule> &rules) {
     try {
@@ -242,7 +242,7 @@ TEST(grammars_that_can_not_be_followed) {
   };
   ClosingGrammar::Element itself, byte, maybe;
   itself.rule = maybe.rule = 0;
-  maybe.least = 0;
+  maybe.min_times = 0;
   byte.bytes = "a";
   CHECK(refuses({}));
   CHECK(refuses({{{itself, byte}, {byte}}}));
@@ -252,5 +252,3 @@ TEST(grammars_that_can_not_be_followed) {
   itself.rule = 7;
   CHECK(refuses({{{itself}}}));
 }
-
-int main(int argc, char **argv) { return weft::test::run(argc, argv); }

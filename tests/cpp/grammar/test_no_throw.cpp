@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "check.h"
-#include "grammar/after/matcher.h"
+#include "grammar/after/rules.h"
 #include "grammar/closing/matcher.h"
 #include "grammar/plugin/library.h"
 #include "grammar/recognizer/matcher.h"
@@ -195,24 +195,27 @@ int failures_of(const std::function<OwnedMatcher()> &make, const Call &call, boo
     const bool has_failed = allocations_left < 0;
     allocations_left = -1;
     if (!has_failed) return number;
-    EQUAL(outcome, -1);
+    CHECK(outcome == -1);
     CHECK(std::string(matcher.native().ops->error(matcher.native().self)) == "out of memory");
   }
 }
 
-TEST(memory_that_ends_is_an_error_of_the_matcher) {
+TEST_CASE("memory that ends is an error of the matcher") {
   int total = 0;
   for (const auto &[kind, make] : kKinds)
     for (const auto &[name, call] : kCalls)
       for (const bool begun : {false, true}) {
+        CAPTURE(kind);
+        CAPTURE(name);
+        CAPTURE(begun);
         const int count = failures_of(make, call, begun);
-        if (count < 0) weft::test::report(kind, 0, name, count, begun);
+        CHECK(count >= 0);
         total += count;
       }
   CHECK(total > 30);
 }
 
-TEST(what_stands_within_may_throw) {
+TEST_CASE("what stands within may throw") {
   for (const auto &[kind, make] : kKinds)
     for (const auto &[name, call] : kCalls) {
       OwnedMatcher matcher = make();
@@ -223,7 +226,7 @@ TEST(what_stands_within_may_throw) {
       try {
         outcome = call(native);
       } catch (...) {
-        weft::test::report(kind, 0, name, 0, 1);
+        FAIL_CHECK("thrown by ", name, " of ", kind);
       }
       throws = false;
       CHECK(outcome < 0);
@@ -231,10 +234,10 @@ TEST(what_stands_within_may_throw) {
     }
   const weft_matcher plug = plugin(kOfMatchers).release();
   throws = true;
-  EQUAL(plug.ops->is_terminated(plug.self), -1);
+  CHECK(plug.ops->is_terminated(plug.self) == -1);
   CHECK(plug.ops->temperature(plug.self) < 0);
   int drop = 0;
-  EQUAL(plug.ops->edit(plug.self, &drop, nullptr, 0), -1);
+  CHECK(plug.ops->edit(plug.self, &drop, nullptr, 0) == -1);
   CHECK(plug.ops->error(plug.self) != nullptr);
   throws_last = true;
   plug.ops->destroy(plug.self);
@@ -242,5 +245,3 @@ TEST(what_stands_within_may_throw) {
 }
 
 }  // namespace
-
-int main(int argc, char **argv) { return weft::test::run(argc, argv); }

@@ -38,21 +38,22 @@ void wait_for(int ms) {
   std::this_thread::sleep_for(std::chrono::milliseconds(ms));
 }
 
-TEST(work_and_waiting_are_told_apart) {
+TEST_CASE("work and waiting are told apart") {
   GuideClock clock(0.1);
   clock.begin();
   work_for(20 * kMillisecond);
   clock.lap(GuideClock::kTaking);
   wait_for(200);
   clock.lap(GuideClock::kMasks);
-  CHECK(clock.work_ns() >= 19 * kMillisecond && clock.work_ns() < 30 * kMillisecond);
+  CHECK(clock.work_ns() >= 19 * kMillisecond);
+  CHECK(clock.work_ns() < 30 * kMillisecond);
   CHECK(clock.waited_ns() >= 28 * kMillisecond);
   CHECK(!clock.is_over());
   clock.restart();
-  EQUAL(clock.work_ns() + clock.waited_ns(), 0);
+  CHECK(clock.work_ns() + clock.waited_ns() == 0);
 }
 
-TEST(many_short_laps_add_up) {
+TEST_CASE("many short laps add up") {
   GuideClock clock(0.01);
   int laps = 0;
   for (; laps < 10000 && !clock.is_over(); ++laps) {
@@ -60,14 +61,15 @@ TEST(many_short_laps_add_up) {
     work_for(20'000);
     clock.lap(GuideClock::kTrying);
   }
-  CHECK(laps > 50 && laps < 600);
+  CHECK(laps > 50);
+  CHECK(laps < 600);
   CHECK(clock.problem().find("trying drafts 1") != std::string::npos);
 }
 
-TEST(others_on_the_processor_are_no_work) {
+TEST_CASE("others on the processor are no work") {
   cpu_set_t before, one;
   CPU_ZERO(&one);
-  OK(static_cast<weft::cu::CUresult>(sched_getaffinity(0, sizeof before, &before)));
+  CHECK_OK(static_cast<weft::cu::CUresult>(sched_getaffinity(0, sizeof before, &before)));
   for (int cpu = 0; CPU_COUNT(&one) == 0; ++cpu)
     if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
   if (sched_setaffinity(0, sizeof one, &one) != 0) return;
@@ -86,20 +88,21 @@ TEST(others_on_the_processor_are_no_work) {
   done = true;
   for (std::thread &other : others) other.join();
   sched_setaffinity(0, sizeof before, &before);
-  CHECK(clock.work_ns() >= 35 * kMillisecond && clock.work_ns() < 80 * kMillisecond);
-  EQUAL(clock.waited_ns(), 0);
+  CHECK(clock.work_ns() >= 35 * kMillisecond);
+  CHECK(clock.work_ns() < 80 * kMillisecond);
+  CHECK(clock.waited_ns() == 0);
 }
 
-TEST(what_never_waits_is_kept_from_a_processor) {
+TEST_CASE("what never waits is kept from a processor") {
   GuideClock clock(0.01, 40 * kMillisecond);
   clock.begin();
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   clock.lap(GuideClock::kMasks);
-  EQUAL(clock.waited_ns(), 0);
+  CHECK(clock.waited_ns() == 0);
   CHECK(!clock.is_over());
 }
 
-TEST(a_pause_of_the_process_is_no_waiting) {
+TEST_CASE("a pause of the process is no waiting") {
   GuideClock waits(0.01, 500 * kMillisecond), works(0.01, 500 * kMillisecond);
   waits.begin();
   works.begin();
@@ -114,7 +117,7 @@ TEST(a_pause_of_the_process_is_no_waiting) {
   CHECK(!waits.is_over());
 }
 
-TEST(many_short_waits_add_up) {
+TEST_CASE("many short waits add up") {
   GuideClock clock(0.1, 100 * kMillisecond);
   int laps = 0;
   for (; laps < 5000 && !clock.is_over(); ++laps) {
@@ -122,10 +125,11 @@ TEST(many_short_waits_add_up) {
     wait_for(2);
     clock.lap(GuideClock::kTaking);
   }
-  CHECK(laps > 20 && laps < 5000);
+  CHECK(laps > 20);
+  CHECK(laps < 5000);
 }
 
-TEST(what_others_work_for_a_thread_is_its_work) {
+TEST_CASE("what others work for a thread is its work") {
   GuideClock clock(0.01);
   clock.begin();
   std::thread guest([] { work_for(15 * kMillisecond); });
@@ -136,7 +140,7 @@ TEST(what_others_work_for_a_thread_is_its_work) {
   CHECK(clock.is_over());
 }
 
-TEST(waiting_has_a_limit_of_its_own) {
+TEST_CASE("waiting has a limit of its own") {
   GuideClock patient(0.01, 60'000 * kMillisecond), clock(0.01, 40 * kMillisecond);
   patient.begin();
   clock.begin();
@@ -148,12 +152,12 @@ TEST(waiting_has_a_limit_of_its_own) {
   CHECK(clock.problem().find("of waiting within one token, over the limit of 40 ms") != std::string::npos);
 }
 
-TEST(without_a_limit_nothing_is_measured) {
+TEST_CASE("without a limit nothing is measured") {
   GuideClock clock(0);
   clock.begin();
   work_for(kMillisecond);
   clock.lap(GuideClock::kMasks);
-  EQUAL(clock.work_ns(), 0);
+  CHECK(clock.work_ns() == 0);
   CHECK(!clock.is_over());
 }
 
@@ -198,11 +202,12 @@ struct Guided {
   void check_failed(const std::string &part) {
     const auto [status, message] = state.status(0);
     CHECK(status == SlotStatus::kTimeLimit);
-    if (message.find(part + " 6") == std::string::npos || message.find("over the limit of 50 ms") == std::string::npos)
-      weft::test::report(message.c_str(), 0, part.c_str(), 0, 0);
+    CAPTURE(message);
+    CHECK(message.find(part + " 6") != std::string::npos);
+    CHECK(message.find("over the limit of 50 ms") != std::string::npos);
     CHECK(state.status(1).first == SlotStatus::kOk);
-    EQUAL(state.num_failed(), 1);
-    EQUAL(masks[0], 1);  // the end alone
+    CHECK(state.num_failed() == 1);
+    CHECK(masks[0] == 1);  // the end alone
   }
 };
 
@@ -213,22 +218,22 @@ Fake slow_at(Fake::Call call, std::int64_t ns = 63 * kMillisecond) {
   return matcher;
 }
 
-TEST(a_slow_mask_fails_its_slot) {
+TEST_CASE("a slow mask fails its slot") {
   Guided guided;
   guided.attach(slow_at(Fake::kFill));
   guided.check_failed("masks");
 }
 
-TEST(a_slow_accept_fails_its_slot) {
+TEST_CASE("a slow accept fails its slot") {
   Guided guided;
   guided.attach(slow_at(Fake::kAccept));
   CHECK(guided.state.status(0).first == SlotStatus::kOk);
   guided.iterate(0, 0);
   guided.check_failed("taking tokens");
-  EQUAL(guided.state.committed(1), 1);
+  CHECK(guided.state.committed(1) == 1);
 }
 
-TEST(a_slow_rollback_fails_its_slot) {
+TEST_CASE("a slow rollback fails its slot") {
   Guided guided;
   guided.attach(slow_at(Fake::kRollback));
   guided.iterate(2, 2);
@@ -237,7 +242,7 @@ TEST(a_slow_rollback_fails_its_slot) {
   guided.check_failed("taking tokens back");
 }
 
-TEST(a_slow_release_fails_its_slot) {
+TEST_CASE("a slow release fails its slot") {
   Guided guided;
   guided.attach(slow_at(Fake::kRollback));
   guided.drafts[0] = guided.token_of(0);
@@ -246,16 +251,16 @@ TEST(a_slow_release_fails_its_slot) {
   guided.check_failed("taking tokens back");
 }
 
-TEST(a_slow_trial_of_drafts_fails_its_slot) {
+TEST_CASE("a slow trial of drafts fails its slot") {
   Guided guided;
   guided.attach(slow_at(Fake::kValidate));
   const auto token = static_cast<std::int32_t>(guided.token_of(0));
   guided.state.validate(0, &token, 1);
   guided.check_failed("trying drafts");
-  EQUAL(guided.state.validate(0, &token, 1), 0);
+  CHECK(guided.state.validate(0, &token, 1) == 0);
 }
 
-TEST(slow_forced_text_fails_its_slot) {
+TEST_CASE("slow forced text fails its slot") {
   Guided guided;
   guided.attach(slow_at(Fake::kForced));
   std::int32_t tokens[4];
@@ -263,7 +268,7 @@ TEST(slow_forced_text_fails_its_slot) {
   guided.check_failed("forced text");
 }
 
-TEST(what_is_split_over_a_token_adds_up) {
+TEST_CASE("what is split over a token adds up") {
   Guided guided;
   guided.attach(slow_at(Fake::kAccept, 16 * kMillisecond));
   guided.iterate(0, 0);
@@ -271,37 +276,39 @@ TEST(what_is_split_over_a_token_adds_up) {
   guided.check_failed("taking tokens");
 }
 
-TEST(a_share_of_the_limit_with_each_token_is_not_owed) {
+TEST_CASE("a share of the limit with each token is not owed") {
   Guided guided;
   guided.attach(slow_at(Fake::kAccept, 4 * kMillisecond));  // of 6
   for (int i = 0; i < 15; ++i) guided.iterate(1, i % 2);
   CHECK(guided.state.status(0).first == SlotStatus::kOk);
 }
 
-TEST(more_than_its_share_with_each_token_is_owed) {
+TEST_CASE("more than its share with each token is owed") {
   Guided guided;
   guided.attach(slow_at(Fake::kAccept, 20 * kMillisecond));
   int tokens = 0;
   for (; tokens < 30 && guided.state.status(0).first == SlotStatus::kOk; ++tokens) guided.iterate(0, 0);
-  CHECK(tokens >= 3 && tokens <= 5);
+  CHECK(tokens >= 3);
+  CHECK(tokens <= 5);
   const auto [status, message] = guided.state.status(0);
   CHECK(status == SlotStatus::kTimeLimit);
   CHECK(message.find("more than 6 ms each, over the limit of 50 ms together") != std::string::npos);
   CHECK(guided.state.status(1).first == SlotStatus::kOk);
 }
 
-TEST(a_guide_that_comes_owes_nothing) {
+TEST_CASE("a guide that comes owes nothing") {
   GuideClock clock(0.05);
   clock.begin();
   work_for(40 * kMillisecond);
   clock.lap(GuideClock::kTaking);
   clock.restart(2);
-  CHECK(clock.owed_ns() > 20 * kMillisecond && clock.owed_ns() < 40 * kMillisecond);
+  CHECK(clock.owed_ns() > 20 * kMillisecond);
+  CHECK(clock.owed_ns() < 40 * kMillisecond);
   clock.reset();
-  EQUAL(clock.owed_ns(), 0);
+  CHECK(clock.owed_ns() == 0);
 }
 
-TEST(a_matcher_that_comes_begins_anew) {
+TEST_CASE("a matcher that comes begins anew") {
   Guided guided;
   guided.attach(slow_at(Fake::kAccept, 40 * kMillisecond));
   guided.iterate(0, 0);
@@ -310,5 +317,3 @@ TEST(a_matcher_that_comes_begins_anew) {
 }
 
 }  // namespace
-
-int main(int argc, char **argv) { return weft::test::run(argc, argv); }

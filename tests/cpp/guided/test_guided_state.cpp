@@ -40,18 +40,18 @@ struct Decoding {
   explicit Decoding(int workers = 0)
       : state({kSlots, kDrafts, kVocab}, {kEnd},
               {drafts_host.data(), verified_host.data(), masks_host.data(), flags_host.data()}, workers) {
-    OK(driver.cuStreamCreate(&model, CU_STREAM_NON_BLOCKING));
-    OK(driver.cuStreamCreate(&grammar, CU_STREAM_NON_BLOCKING));
-    OK(driver.cuEventCreate(&token_event, CU_EVENT_DISABLE_TIMING));
-    OK(driver.cuEventCreate(&mask_event, CU_EVENT_DISABLE_TIMING));
+    CHECK_OK(driver.cuStreamCreate(&model, CU_STREAM_NON_BLOCKING));
+    CHECK_OK(driver.cuStreamCreate(&grammar, CU_STREAM_NON_BLOCKING));
+    CHECK_OK(driver.cuEventCreate(&token_event, CU_EVENT_DISABLE_TIMING));
+    CHECK_OK(driver.cuEventCreate(&mask_event, CU_EVENT_DISABLE_TIMING));
   }
   ~Decoding() {
-    OK(driver.cuStreamSynchronize(model));
-    OK(driver.cuStreamSynchronize(grammar));
-    OK(driver.cuEventDestroy(token_event));
-    OK(driver.cuEventDestroy(mask_event));
-    OK(driver.cuStreamDestroy(model));
-    OK(driver.cuStreamDestroy(grammar));
+    CHECK_OK(driver.cuStreamSynchronize(model));
+    CHECK_OK(driver.cuStreamSynchronize(grammar));
+    CHECK_OK(driver.cuEventDestroy(token_event));
+    CHECK_OK(driver.cuEventDestroy(mask_event));
+    CHECK_OK(driver.cuStreamDestroy(model));
+    CHECK_OK(driver.cuStreamDestroy(grammar));
   }
 
   void host(GuidedState::Operation operation, int draft = 0) {
@@ -59,7 +59,7 @@ struct Decoding {
       GuidedState::Call inner;
     };
     const GuidedState::Call call = state.task(operation, draft);
-    OK(driver.cuLaunchHostFunc(
+    CHECK_OK(driver.cuLaunchHostFunc(
         grammar,
         [](void *data) {
           const std::unique_ptr<Call> mine(static_cast<Call *>(data));
@@ -71,19 +71,19 @@ struct Decoding {
   }
   template <class T>
   void copy(CUstream stream, std::vector<T> &to, const std::vector<T> &from) {
-    OK(driver.cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to.data()), reinterpret_cast<CUdeviceptr>(from.data()),
-                            to.size() * sizeof(T), stream));
+    CHECK_OK(driver.cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to.data()), reinterpret_cast<CUdeviceptr>(from.data()),
+                                  to.size() * sizeof(T), stream));
   }
-  void device(CUhostFn work) { OK(weft::cpu::launch_device(model, work, this)); }
+  void device(CUhostFn work) { CHECK_OK(weft::cpu::launch_device(model, work, this)); }
   void enter() {
-    OK(driver.cuEventRecord(token_event, model));
-    OK(driver.cuStreamWaitEvent(grammar, token_event, 0));
+    CHECK_OK(driver.cuEventRecord(token_event, model));
+    CHECK_OK(driver.cuStreamWaitEvent(grammar, token_event, 0));
   }
   void leave() {
     copy(grammar, masks, masks_host);
     copy(grammar, flags, flags_host);
-    OK(driver.cuEventRecord(mask_event, grammar));
-    OK(driver.cuStreamWaitEvent(model, mask_event, 0));
+    CHECK_OK(driver.cuEventRecord(mask_event, grammar));
+    CHECK_OK(driver.cuStreamWaitEvent(model, mask_event, 0));
   }
 
   std::int64_t pick(int slot, int position) {
@@ -169,7 +169,7 @@ void check_text(const std::vector<std::int64_t> &text, Fake matcher) {
 
 const std::vector<int> kAll = {3, 0, 5, 1, 4, 2, kSlots};
 
-TEST(texts_are_in_the_grammar) {
+TEST_CASE("texts are in the grammar") {
   for (int workers : {0, 2}) {
     Decoding decoding(workers);
     for (int i = 0; i < 20; ++i) {
@@ -179,31 +179,31 @@ TEST(texts_are_in_the_grammar) {
       decoding.state.push(kAll, std::move(attach));
       decoding.step();
     }
-    OK(decoding.driver.cuStreamSynchronize(decoding.model));
-    EQUAL(decoding.state.num_failed(), 0);
+    CHECK_OK(decoding.driver.cuStreamSynchronize(decoding.model));
+    CHECK(decoding.state.num_failed() == 0);
     for (int slot = 0; slot < kSlots - 1; ++slot) {
       check_text(decoding.texts[slot], fake_of(slot, 8 + 3 * slot));
       CHECK(decoding.state.is_terminated(slot));
-      EQUAL(decoding.state.committed(slot), 9 + 3 * slot);
+      CHECK(decoding.state.committed(slot) == 9 + 3 * slot);
     }
     CHECK(!decoding.state.is_guided(kSlots - 1));
   }
-  EQUAL(live, 0);
+  CHECK(live == 0);
 }
 
 // The host launches an iteration before it reads the one before; whoever is first commits that, and both see it done.
-TEST(an_owed_commit_is_done_once_by_the_host_or_by_the_next_fetch) {
+TEST_CASE("an owed commit is done once by the host or by the next fetch") {
   constexpr int kIterations = 60;
   for (int workers : {0, 2}) {
     Decoding decoding(workers);
     CUevent done[2];
-    for (CUevent &event : done) OK(decoding.driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    for (CUevent &event : done) CHECK_OK(decoding.driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     std::vector<std::uint64_t> epochs;
     const auto read = [&](int i) {
-      OK(decoding.driver.cuEventSynchronize(done[i % 2]));
+      CHECK_OK(decoding.driver.cuEventSynchronize(done[i % 2]));
       if (i % 3 == 2) std::this_thread::sleep_for(std::chrono::microseconds(200));
       decoding.state.commit_owed(epochs[static_cast<std::size_t>(i)]);
-      for (int slot = 0; slot < kSlots; ++slot) EQUAL(decoding.state.committed(slot), i + 1);
+      for (int slot = 0; slot < kSlots; ++slot) CHECK(decoding.state.committed(slot) == i + 1);
     };
     for (int i = 0; i < kIterations; ++i) {
       GuidedState::Attach attach;
@@ -211,19 +211,19 @@ TEST(an_owed_commit_is_done_once_by_the_host_or_by_the_next_fetch) {
         for (int slot = 0; slot < kSlots; ++slot) attach.emplace_back(slot, make(fake_of(slot, 1000)));
       epochs.push_back(decoding.state.push(kAll, std::move(attach)));
       decoding.step_owing();
-      OK(decoding.driver.cuEventRecord(done[i % 2], decoding.model));
+      CHECK_OK(decoding.driver.cuEventRecord(done[i % 2], decoding.model));
       if (i > 0) read(i - 1);
     }
     read(kIterations - 1);
-    EQUAL(decoding.state.counters(GuidedState::kCommit).calls, kIterations);
-    EQUAL(decoding.state.num_failed(), 0);
+    CHECK(decoding.state.counters(GuidedState::kCommit).calls == kIterations);
+    CHECK(decoding.state.num_failed() == 0);
     for (int slot = 0; slot < kSlots; ++slot) check_text(decoding.texts[slot], fake_of(slot, 1000));
-    for (CUevent event : done) OK(decoding.driver.cuEventDestroy(event));
+    for (CUevent event : done) CHECK_OK(decoding.driver.cuEventDestroy(event));
   }
-  EQUAL(live, 0);
+  CHECK(live == 0);
 }
 
-TEST(the_host_reads_while_callbacks_run) {
+TEST_CASE("the host reads while callbacks run") {
   Decoding decoding;
   std::atomic<bool> done{false};
   std::thread reader([&] {
@@ -246,15 +246,15 @@ TEST(the_host_reads_while_callbacks_run) {
     decoding.state.push(kAll, std::move(attach));
     decoding.step();
   }
-  OK(decoding.driver.cuStreamSynchronize(decoding.model));
+  CHECK_OK(decoding.driver.cuStreamSynchronize(decoding.model));
   done = true;
   reader.join();
   CHECK(decoding.state.status(2).first == SlotStatus::kMatcher);
   CHECK(decoding.state.status(2).second.find("planted") != std::string::npos);
-  EQUAL(decoding.state.num_failed(), 1);
+  CHECK(decoding.state.num_failed() == 1);
 }
 
-TEST(matchers_are_not_destroyed_in_callbacks) {
+TEST_CASE("matchers are not destroyed in callbacks") {
   destroyed_in_callback = false;
   {
     Decoding decoding;
@@ -264,33 +264,33 @@ TEST(matchers_are_not_destroyed_in_callbacks) {
       decoding.state.push(kAll, std::move(attach));
       decoding.step();
     }
-    OK(decoding.driver.cuStreamSynchronize(decoding.model));
+    CHECK_OK(decoding.driver.cuStreamSynchronize(decoding.model));
     decoding.state.push({}, {});
-    EQUAL(live, kSlots);
+    CHECK(live == kSlots);
   }
-  EQUAL(live, 0);
+  CHECK(live == 0);
   CHECK(!destroyed_in_callback);
 }
 
-TEST(an_iteration_without_a_snapshot_fails_its_slots) {
+TEST_CASE("an iteration without a snapshot fails its slots") {
   Decoding decoding;
   decoding.state.push({0, 1, kSlots}, {{0, make(fake_of(0))}, {1, make(fake_of(0))}});
   decoding.step();
   decoding.step();
-  OK(decoding.driver.cuStreamSynchronize(decoding.model));
+  CHECK_OK(decoding.driver.cuStreamSynchronize(decoding.model));
   CHECK(decoding.state.status(0).first == SlotStatus::kEpoch);
   CHECK(decoding.state.status(1).first == SlotStatus::kEpoch);
   CHECK(decoding.state.status(2).first == SlotStatus::kOk);
-  EQUAL(decoding.state.num_failed(), 2);
+  CHECK(decoding.state.num_failed() == 2);
 }
 
 // Takes every token that is allowed, to write the end of the text anew.
 int splicing_accept(void *self, std::int32_t token) { return 2 * fake_accept(self, token); }
-int takes_back_two(void *, int *backtrack, std::int32_t *, int) { return *backtrack = 2, 0; }
-int puts_no_token(void *, int *backtrack, std::int32_t *tokens, int) { return *backtrack = 1, tokens[0] = kVocab, 1; }
+int drops_two(void *, int *drop, std::int32_t *, int) { return *drop = 2, 0; }
+int appends_no_token(void *, int *drop, std::int32_t *append, int) { return *drop = 1, append[0] = kVocab, 1; }
 
-TEST(an_edit_that_can_not_be_fails_its_slot) {
-  for (auto *edit : {takes_back_two, puts_no_token}) {
+TEST_CASE("an edit that can not be fails its slot") {
+  for (auto *edit : {drops_two, appends_no_token}) {
     weft_matcher_ops ops = weft::test::kOps;
     ops.accept = splicing_accept;
     ops.edit = edit;
@@ -299,14 +299,14 @@ TEST(an_edit_that_can_not_be_fails_its_slot) {
     const auto matcher = std::make_shared<weft::MatcherHandle>(weft_matcher{&ops, new Fake(fake_of(0))});
     decoding.state.push({0, 1, kSlots}, {{0, matcher}, {1, make(fake_of(0))}});
     decoding.step();
-    OK(decoding.driver.cuStreamSynchronize(decoding.model));
+    CHECK_OK(decoding.driver.cuStreamSynchronize(decoding.model));
     CHECK(decoding.state.status(0).first == SlotStatus::kMatcher);
     CHECK(decoding.state.status(0).second.find("it may take back 1") != std::string::npos);
     CHECK(decoding.state.status(1).first == SlotStatus::kOk);
   }
 }
 
-TEST(workers_take_part_in_a_long_phase) {
+TEST_CASE("workers take part in a long phase") {
   Decoding decoding(3);
   GuidedState::Attach attach;
   for (int slot = 0; slot < kSlots; ++slot) {
@@ -319,11 +319,9 @@ TEST(workers_take_part_in_a_long_phase) {
     attach.clear();
     decoding.step();
   }
-  OK(decoding.driver.cuStreamSynchronize(decoding.model));
-  EQUAL(decoding.state.num_failed(), 0);
+  CHECK_OK(decoding.driver.cuStreamSynchronize(decoding.model));
+  CHECK(decoding.state.num_failed() == 0);
   for (int slot = 0; slot < kSlots; ++slot) check_text(decoding.texts[slot], fake_of(slot));
 }
 
 }  // namespace
-
-int main(int argc, char **argv) { return weft::test::run(argc, argv); }

@@ -26,7 +26,7 @@ bool is_whole(const Words &words) {
   return at == words.size();
 }
 
-TEST(the_ring_keeps_the_last_whole_records) {
+TEST_CASE("the ring keeps the last whole records") {
   constexpr std::size_t kCapacity = 101, kLongest = 40;
   FlightLog log(kCapacity, kLongest);
   CHECK(log.records().empty());
@@ -40,8 +40,8 @@ TEST(the_ring_keeps_the_last_whole_records) {
     const Words kept = log.records();
     CHECK(is_whole(kept));
     CHECK(kept.size() <= kCapacity);
-    CHECK(kept.size() + kLongest > kCapacity || kept.size() >= all.size());
-    EQUAL(kept[kept.size() - length], length);
+    CHECK((kept.size() + kLongest > kCapacity || kept.size() >= all.size()));
+    CHECK(kept[kept.size() - length] == length);
     // What was kept before is the beginning of what is kept now, or was dropped.
     if (!all.empty())
       CHECK(std::equal(kept.begin(), kept.end() - static_cast<std::ptrdiff_t>(length),
@@ -50,7 +50,7 @@ TEST(the_ring_keeps_the_last_whole_records) {
   }
 }
 
-TEST(every_token_bit_changes_a_rows_hash_and_padding_does_not) {
+TEST_CASE("every token bit changes a rows hash and padding does not") {
   for (int vocab : {1, 31, 32, 33, 511, 512, 513, 1100}) {
     const int words = (vocab + 31) / 32;
     const std::uint32_t last = vocab % 32 ? (1u << (vocab % 32)) - 1 : ~0u;
@@ -65,7 +65,7 @@ TEST(every_token_bit_changes_a_rows_hash_and_padding_does_not) {
         if (bit < vocab)
           CHECK(seen.insert(hash(1)).second);
         else
-          EQUAL(hash(1), [&] {
+          CHECK(hash(1) == [&] {
             auto same = row;
             same[static_cast<std::size_t>(bit / 32)] ^= static_cast<std::int32_t>(1u << (bit % 32));
             return weft::hash_row(same.data(), words, last, 1);
@@ -76,7 +76,7 @@ TEST(every_token_bit_changes_a_rows_hash_and_padding_does_not) {
   }
 }
 
-TEST(records_are_read_while_operations_go_on) {
+TEST_CASE("records are read while operations go on") {
   constexpr int kSlots = 4, kDrafts = 3, kWords = 3, kWidth = kDrafts + 1;
   std::vector<std::int64_t> drafts(kDrafts * (kSlots + 1), -1), verified((kSlots + 1) * (kDrafts + 2));
   std::vector<std::int32_t> masks((kSlots + 1) * kWidth * kWords), flags((kSlots + 1) * kWidth);
@@ -122,5 +122,3 @@ TEST(records_are_read_while_operations_go_on) {
 }
 
 }  // namespace
-
-int main(int argc, char **argv) { return weft::test::run(argc, argv); }

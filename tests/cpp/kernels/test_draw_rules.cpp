@@ -142,10 +142,9 @@ bool truncation_agrees_with_sorting() {
   return true;
 }
 
-}  // namespace
+TEST_CASE("published words") { check_often(philox_gives_the_published_words, 1); }
+TEST_CASE("noise") { check_often(noise_is_a_gumbel_variate, 1); }
+TEST_CASE("floor") { check_often(a_floor_above_everything_leaves_no_token, 1); }
+TEST_CASE("truncation") { check_often(truncation_agrees_with_sorting, 3000); }
 
-int main() {
-  return check("published words", philox_gives_the_published_words, 1) | check("noise", noise_is_a_gumbel_variate, 1) |
-         check("floor", a_floor_above_everything_leaves_no_token, 1) |
-         check("truncation", truncation_agrees_with_sorting, 3000);
-}
+}  // namespace

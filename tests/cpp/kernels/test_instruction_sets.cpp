@@ -1,6 +1,6 @@
 // Each instruction set's code gives the same bits. The extension picks one when it starts, so its own tests see only
 // that of the machine; here the sources are included for what they keep to themselves.
-#include <cstdio>
+#include <cstring>
 #include <vector>
 
 #include "kernels/mask/token_mask.cpp"
@@ -18,7 +18,7 @@ bool has_avx2() { return instruction_set() != InstructionSet::kPlain; }
 bool has_avx512() { return instruction_set() == InstructionSet::kAvx512; }
 
 template <class T>
-bool blocks_as_bit_by_bit(const char *name, BlockWords<T> block_words, T neg_inf) {
+void blocks_as_bit_by_bit(const char *name, BlockWords<T> block_words, T neg_inf) {
   for (std::int64_t words = 0; words < 40; ++words) {
     std::vector<std::uint32_t> allowed(static_cast<std::size_t>(words));
     for (std::uint32_t &word : allowed) {
@@ -32,23 +32,24 @@ bool blocks_as_bit_by_bit(const char *name, BlockWords<T> block_words, T neg_inf
       if (!(allowed[c / 32] >> (c % 32) & 1u)) expected[c + 1] = neg_inf;
     }
     block_words(x.data() + 1, allowed.data(), words, neg_inf);
-    if (x != expected) return std::printf("FAILED %s: %d words of %d bytes\n", name, int(words), int(sizeof(T))), false;
+    CAPTURE(name);
+    CAPTURE(words);
+    CAPTURE(sizeof(T));
+    REQUIRE((x == expected));
   }
-  return true;
 }
 
 template <class T>
-bool blocks(T neg_inf) {
-  bool good = blocks_as_bit_by_bit<T>("plain", block_words_plain<T>, neg_inf);
+void blocks(T neg_inf) {
+  blocks_as_bit_by_bit<T>("plain", block_words_plain<T>, neg_inf);
 #if defined(__x86_64__)
-  if (has_avx2()) good &= blocks_as_bit_by_bit<T>("AVX2", block_words_avx2<T>, neg_inf);
-  if (has_avx512()) good &= blocks_as_bit_by_bit<T>("AVX-512", block_words_avx512<T>, neg_inf);
+  if (has_avx2()) blocks_as_bit_by_bit<T>("AVX2", block_words_avx2<T>, neg_inf);
+  if (has_avx512()) blocks_as_bit_by_bit<T>("AVX-512", block_words_avx512<T>, neg_inf);
 #endif
-  return good;
 }
 
 // Flat rows, so that the last bit of the noise decides often; steep ones; and any half-precision pattern.
-bool samples_alike(DType dtype, bool with_d2t) {
+void samples_alike(DType dtype, bool with_d2t) {
   constexpr std::int64_t kRows = 48, kVocab = 3001;
   std::normal_distribution<float> normal;
   std::vector<std::uint32_t> storage(kRows * kVocab);
@@ -74,11 +75,15 @@ bool samples_alike(DType dtype, bool with_d2t) {
   sample_plain(call, 0, kRows);
   call.out = other.data();
 #if defined(__x86_64__)
-  if (has_avx2() && (sample_avx2(call, 0, kRows), other != plain)) return std::printf("FAILED sampling, AVX2\n"), false;
-  if (has_avx512() && (sample_avx512(call, 0, kRows), other != plain))
-    return std::printf("FAILED sampling, AVX-512\n"), false;
+  if (has_avx2()) {
+    sample_avx2(call, 0, kRows);
+    CHECK((other == plain));
+  }
+  if (has_avx512()) {
+    sample_avx512(call, 0, kRows);
+    CHECK((other == plain));
+  }
 #endif
-  return true;
 }
 
 using TruncateRows = void (*)(const TruncateCall &, std::int64_t, std::int64_t);
@@ -112,26 +117,33 @@ bool suppresses_as_plain(SuppressRows rows) {
   return any_call.logits == other;
 }
 
-bool changes_alike(const char *name, TruncateRows truncate, PenalizeRows penalize, SuppressRows suppress) {
+void changes_alike(TruncateRows truncate, PenalizeRows penalize, SuppressRows suppress) {
   for (int i = 0; i < 300; ++i) {
-    if (!truncates_as_plain(truncate)) return std::printf("FAILED truncation, %s\n", name), false;
-    if (!penalizes_as_plain(penalize)) return std::printf("FAILED penalties, %s\n", name), false;
-    if (!suppresses_as_plain(suppress)) return std::printf("FAILED min_tokens, %s\n", name), false;
+    CAPTURE(i);
+    REQUIRE(truncates_as_plain(truncate));
+    REQUIRE(penalizes_as_plain(penalize));
+    REQUIRE(suppresses_as_plain(suppress));
   }
-  return true;
 }
+
+TEST_CASE("masks are applied as bit by bit") {
+  blocks<std::uint32_t>(kNegInf32);
+  blocks<std::uint16_t>(kNegInfHalf);
+}
+
+TEST_CASE("all instruction sets sample the same tokens") {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16})
+    for (const bool with_d2t : {false, true}) samples_alike(dtype, with_d2t);
+}
+
+#if defined(__x86_64__)
+TEST_CASE("AVX2 truncates, penalizes and suppresses as plain code" * doctest::skip(!has_avx2())) {
+  changes_alike(truncate_avx2, penalize_avx2, suppress_avx2);
+}
+
+TEST_CASE("AVX-512 truncates, penalizes and suppresses as plain code" * doctest::skip(!has_avx512())) {
+  changes_alike(truncate_avx512, penalize_avx512, suppress_avx512);
+}
+#endif
 
 }  // namespace
-
-int main() {
-  std::printf("plain%s%s\n", has_avx2() ? ", AVX2" : "", has_avx512() ? ", AVX-512" : "");
-  bool good = blocks<std::uint32_t>(kNegInf32) && blocks<std::uint16_t>(kNegInfHalf);
-  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    good = samples_alike(dtype, false) && samples_alike(dtype, true) && good;
-  }
-#if defined(__x86_64__)
-  if (has_avx2()) good = changes_alike("AVX2", truncate_avx2, penalize_avx2, suppress_avx2) && good;
-  if (has_avx512()) good = changes_alike("AVX-512", truncate_avx512, penalize_avx512, suppress_avx512) && good;
-#endif
-  return good ? 0 : 1;
-}

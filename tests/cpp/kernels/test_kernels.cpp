@@ -1,6 +1,7 @@
 // The mask's CUDA kernels, run on the CPU by cuda_on_cpu/, against the CPU's own: equal in every bit, on random calls
 // of every alignment. How fast they are, and what only a GPU does, is for tests/gpu.
 #include <cstdlib>
+#include <cstring>
 
 #include "kernels/mask/token_mask.h"
 #include "random_calls.h"
@@ -104,10 +105,8 @@ bool rows_out_of_bounds_are_safe() {
   return copy_mask_rows_cpu(copy) == 0 && !copy_mask_rows_cuda(copy, nullptr) && dst[0] == 5 && flag == 5;
 }
 
-}  // namespace
+TEST_CASE("apply") { check_often(apply_agrees, 20); }
+TEST_CASE("copy") { check_often(copy_agrees, 20); }
+TEST_CASE("rows out of bounds") { check_often(rows_out_of_bounds_are_safe, 1); }
 
-int main(int argc, char **argv) {
-  const int times = argc > 1 ? std::atoi(argv[1]) : 20;
-  return check("apply", apply_agrees, times) | check("copy", copy_agrees, times) |
-         check("rows out of bounds", rows_out_of_bounds_are_safe, 1);
-}
+}  // namespace

@@ -1,5 +1,6 @@
 // The CUDA kernels of sampling, run on the CPU by cuda_on_cpu/, against the CPU's own: equal in every bit.
 #include <cstdlib>
+#include <cstring>
 
 #include "kernels/sampling/inputs.h"
 #include "random_sampling.h"
@@ -152,13 +153,15 @@ bool proposals_agree() {
   return !take_proposals_cuda(call, nullptr) && cpu == cuda;
 }
 
-}  // namespace
+TEST_CASE("sample") { check_often(sample_agrees, 20); }
+TEST_CASE("truncation") { check_often(truncation_agrees, 10); }
+TEST_CASE("penalties") { check_often(penalties_agree, 20); }
+TEST_CASE("levelling") { check_often(levelling_agrees, 20); }
+TEST_CASE("suppression") { check_often(suppression_agrees, 20); }
+TEST_CASE("slots") { check_often(slots_agree, 20); }
+TEST_CASE("advancing") { check_often(advancing_agrees, 20); }
+TEST_CASE("keeping") { check_often(keeping_agrees, 20); }
+TEST_CASE("inputs") { check_often(inputs_agree, 20); }
+TEST_CASE("proposals") { check_often(proposals_agree, 20); }
 
-int main(int argc, char **argv) {
-  const int times = argc > 1 ? std::atoi(argv[1]) : 20;
-  return check("sample", sample_agrees, times) | check("truncation", truncation_agrees, times / 2) |
-         check("penalties", penalties_agree, times) | check("levelling", levelling_agrees, times) |
-         check("suppression", suppression_agrees, times) | check("slots", slots_agree, times) |
-         check("advancing", advancing_agrees, times) | check("keeping", keeping_agrees, times) |
-         check("inputs", inputs_agree, times) | check("proposals", proposals_agree, times);
-}
+}  // namespace

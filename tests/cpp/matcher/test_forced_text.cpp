@@ -78,7 +78,7 @@ std::string random_text(std::mt19937 &random, int letters, std::size_t length) {
   return text;
 }
 
-TEST(tokens_spell_the_text) {
+TEST_CASE("tokens spell the text") {
   std::mt19937 random(5);
   for (int round = 0; round < 200; ++round) {
     const bool has_letters = round % 4 != 0;
@@ -90,11 +90,11 @@ TEST(tokens_spell_the_text) {
     std::string spelled;
     for (int i = 0; i < count; ++i) spelled += vocabulary.text(tokens[i]);
     CHECK(text.compare(0, spelled.size(), spelled) == 0);
-    if (has_letters) EQUAL(spelled.size(), std::min<std::size_t>(text.size(), TokenTexts::kMaxBytes));
+    if (has_letters) CHECK_EQ(spelled.size(), std::min<std::size_t>(text.size(), TokenTexts::kMaxBytes));
   }
 }
 
-TEST(what_goes_on_is_all_that_begins_so) {
+TEST_CASE("what goes on is all that begins so") {
   std::mt19937 random(6);
   for (int round = 0; round < 50; ++round) {
     const std::vector<std::string> texts = random_vocabulary(random, 3, true);
@@ -110,11 +110,11 @@ TEST(what_goes_on_is_all_that_begins_so) {
     for (std::size_t i = 0; i < texts.size(); ++i)
       expected += texts[i].size() > beginning.size() && texts[i].compare(0, beginning.size(), beginning) == 0 &&
                   vocabulary.find(texts[i]) == static_cast<std::int32_t>(i);
-    EQUAL(found, expected);
+    CHECK(found == expected);
   }
 }
 
-TEST(forced_tokens_are_taken_and_taken_back) {
+TEST_CASE("forced tokens are taken and taken back") {
   std::mt19937 random(7);
   int forced = 0;
   for (int round = 0; round < 300; ++round) {
@@ -126,9 +126,10 @@ TEST(forced_tokens_are_taken_and_taken_back) {
     std::int32_t tokens[12];
     const int capacity = static_cast<int>(random() % 13);
     const int count = weft::forced_tokens({&kOps, &matcher}, vocabulary, text, tokens, capacity);
-    CHECK(count >= 0 && count <= capacity);
+    CHECK(count >= 0);
+    CHECK(count <= capacity);
     CHECK(matcher.taken.empty());
-    for (int i = 0; i < count; ++i) EQUAL(spell_accept(&matcher, tokens[i]), 1);
+    for (int i = 0; i < count; ++i) CHECK(spell_accept(&matcher, tokens[i]) == 1);
     CHECK(text.compare(0, matcher.written().size(), matcher.written()) == 0);
     forced += count;
   }
@@ -136,5 +137,3 @@ TEST(forced_tokens_are_taken_and_taken_back) {
 }
 
 }  // namespace
-
-int main(int argc, char **argv) { return weft::test::run(argc, argv); }

@@ -1,4 +1,5 @@
-// The team that shares out a call's rows: each row once, whoever comes; several callers at a time; helpers that slept.
+// The team of the CPU kernels: each row is done once, by whichever worker; several callers at a time; helpers that
+// slept.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -13,78 +14,80 @@ namespace {
 
 using namespace weft;
 
-constexpr std::int64_t kDear = 1'000'000;  // worth waking a helper for
+constexpr std::int64_t kCostly = 1'000'000;  // enough to wake a helper
 
 void each_row_is_done_once(std::int64_t rows, int threads, std::int64_t cost) {
   std::vector<int> done(static_cast<std::size_t>(rows), 0);  // no atomics: a row has one worker
   for_rows(rows, threads, cost, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) ++done[static_cast<std::size_t>(i)];
   });
-  for (int count : done) EQUAL(count, 1);
+  for (int count : done) CHECK(count == 1);
 }
 
-TEST(rows_are_done_once) {
+TEST_CASE("rows are done once") {
   for (int round = 0; round < 200; ++round)
     for (std::int64_t rows : {0, 1, 2, 3, 7, 64, 1000})
-      for (int threads : {1, 2, 4}) each_row_is_done_once(rows, threads, round % 2 ? kDear : 1);
+      for (int threads : {1, 2, 4}) each_row_is_done_once(rows, threads, round % 2 ? kCostly : 1);
 }
 
-// Whoever comes takes its own part in order, and then what the others, who do not come, have left.
-TEST(rows_of_workers_that_do_not_come_are_done) {
+// A worker takes its own part in order, and then steals the parts of workers that never start.
+TEST_CASE("rows of workers that do not start are done") {
   for (int worker = 0; worker < 3; ++worker) {
-    weft::Claims claims(100, 4, 3);
-    weft::Share share(claims, worker);
+    weft::StealingQueue queue(100, 4, 3);
+    weft::Share share(queue, worker);
     std::vector<int> done(100);
     std::int64_t begin, end, expected = 100 * worker / 3;
     const std::int64_t own_end = 100 * (worker + 1) / 3;
     for (bool is_own = true; share.next(begin, end); is_own = is_own && end < own_end) {
-      CHECK(begin < end && end <= 100);
-      if (is_own) EQUAL(begin, expected);
+      CHECK(begin < end);
+      CHECK(end <= 100);
+      if (is_own) CHECK(begin == expected);
       expected = end;
       for (std::int64_t row = begin; row < end; ++row) ++done[static_cast<std::size_t>(row)];
     }
     CHECK(std::all_of(done.begin(), done.end(), [](int times) { return times == 1; }));
-    CHECK(share.count() > 9 && share.count() <= 40);
+    CHECK(share.count() > 9);
+    CHECK(share.count() <= 40);
   }
 }
 
-TEST(what_workers_wrote_is_seen_by_the_caller) {
+TEST_CASE("what workers wrote is seen by the caller") {
   std::vector<std::int64_t> values(4096, 0);
   for (std::int64_t round = 1; round < 300; ++round) {
-    for_rows(4096, 3, kDear, [&](std::int64_t begin, std::int64_t end) {
+    for_rows(4096, 3, kCostly, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) values[static_cast<std::size_t>(i)] += i;
     });
-    for (std::int64_t i = 0; i < 4096; ++i) EQUAL(values[static_cast<std::size_t>(i)], i * round);
+    for (std::int64_t i = 0; i < 4096; ++i) CHECK(values[static_cast<std::size_t>(i)] == i * round);
   }
 }
 
-TEST(helpers_that_slept_come_again) {
+TEST_CASE("helpers that slept come again") {
   for (int round = 0; round < 20; ++round) {
-    each_row_is_done_once(64, 3, kDear);
+    each_row_is_done_once(64, 3, kCostly);
     std::this_thread::sleep_for(std::chrono::milliseconds(2));  // longer than they spin
   }
 }
 
-TEST(several_callers_at_a_time_each_get_their_rows) {
+TEST_CASE("several callers at a time each get their rows") {
   std::vector<std::thread> callers;
   for (int caller = 0; caller < 4; ++caller) {
     callers.emplace_back([] {
-      for (int round = 0; round < 200; ++round) each_row_is_done_once(100, 3, kDear);
+      for (int round = 0; round < 200; ++round) each_row_is_done_once(100, 3, kCostly);
     });
   }
   for (std::thread &caller : callers) caller.join();
 }
 
-TEST(a_call_inside_a_call_is_done_by_its_caller) {
+TEST_CASE("a call inside a call is done by its caller") {
   std::atomic<int> inner{0};
-  for_rows(8, 3, kDear, [&](std::int64_t begin, std::int64_t end) {
+  for_rows(8, 3, kCostly, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)
-      for_rows(10, 3, kDear, [&](std::int64_t from, std::int64_t to) { inner += static_cast<int>(to - from); });
+      for_rows(10, 3, kCostly, [&](std::int64_t from, std::int64_t to) { inner += static_cast<int>(to - from); });
   });
-  EQUAL(inner.load(), 80);
+  CHECK(inner.load() == 80);
 }
 
-TEST(items_of_a_phase_are_done_once_long_or_short) {
+TEST_CASE("items of a phase are done once long or short") {
   for (int helpers : {0, 2}) {
     const LongPhase phase(helpers);
     for (int microseconds : {0, 30}) {
@@ -93,11 +96,9 @@ TEST(items_of_a_phase_are_done_once_long_or_short) {
         std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
         ++done[static_cast<std::size_t>(i)];
       });
-      for (int count : done) EQUAL(count, 1);
+      for (int count : done) CHECK(count == 1);
     }
   }
 }
 
 }  // namespace
-
-int main(int argc, char **argv) { return weft::test::run(argc, argv); }

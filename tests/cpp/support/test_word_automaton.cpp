@@ -43,7 +43,7 @@ std::size_t naive_open(const std::vector<int> &text, const std::vector<std::vect
   return 0;
 }
 
-TEST(a_text_is_read_as_if_each_word_were_looked_for) {
+TEST_CASE("a text is read as if each word were looked for") {
   std::mt19937 random(1);
   for (int round = 0; round < 300; ++round) {
     std::vector<std::vector<int>> words(1 + random() % 8);
@@ -80,7 +80,7 @@ TEST(a_text_is_read_as_if_each_word_were_looked_for) {
   }
 }
 
-TEST(of_the_sequences_that_end_somewhere_the_first_is_told) {
+TEST_CASE("of the sequences that end somewhere the first is told") {
   std::mt19937 random(2);
   for (int round = 0; round < 300; ++round) {
     std::vector<std::vector<int>> words(1 + random() % 8);
@@ -105,11 +105,11 @@ TEST(of_the_sequences_that_end_somewhere_the_first_is_told) {
   }
 }
 
-TEST(no_words_are_never_found) {
+TEST_CASE("no words are never found") {
   const WordAutomaton automaton({}, {0});
-  CHECK(automaton.next(0, 7) == 0 && automaton.first_word(0) == WordAutomaton::kNone && automaton.num_open(0) == 0);
+  CHECK(automaton.next(0, 7) == 0);
+  CHECK(automaton.first_word(0) == WordAutomaton::kNone);
+  CHECK(automaton.num_open(0) == 0);
 }
 
 }  // namespace
-
-int main(int argc, char **argv) { return weft::test::run(argc, argv); }

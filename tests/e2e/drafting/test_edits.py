@@ -26,7 +26,7 @@ def expected() -> list[list[int]]:
     with LLM(device="cpu", engine=EngineConfig(max_batch=1, graphs="none")) as llm:
         prompt: list[int] = llm.tokenizer.encode(PROMPT)
         size = {
-            token: len(llm.tokenizer.decode([token])) for token in range(llm.engine.lane.state.vocab_size)
+            token: len(llm.tokenizer.decode([token])) for token in range(llm.engine.grammar.state.vocab_size)
         }
         for sampling in SAMPLING:
             text: list[int] = []

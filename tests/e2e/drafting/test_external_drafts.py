@@ -109,7 +109,7 @@ def test_an_answer_that_was_given_comes_as_fast_as_it_can(
             stats = request.output.stats
             assert stats.iterations == -(-(len(tokens) - 1) // (num_drafts + 1))
             assert stats.accepted_drafts == sum(request.output.drafted) >= len(tokens) - 1 - stats.iterations
-        proposals = llm.engine.lane.proposals
+        proposals = llm.engine.grammar.proposals
         assert proposals is not None
         assert proposals.counters().tokens["given"] >= sum(r.output.stats.accepted_drafts for r in many)
 
@@ -227,7 +227,7 @@ def test_masks_behind_drafts_that_are_none_are_not_filled(
     speculation = Speculation.eagle3(num_draft_tokens=4, guide_drafts=True)
     guide, sampling = Guide.regex(r"[a-z0-9 ]{400}"), SamplingParams(max_tokens=20)
     with make(tiny, speculation) as llm:
-        state = llm.engine.lane.state
+        state = llm.engine.grammar.state
         limited = make_request(llm, prompts[0], sampling, guide, max_drafts=limit)
         run(llm, [limited, make_request(llm, prompts[1], sampling)])
         fills = sum(state.counters(operation).fills for operation in ("fetch", "extend", "commit"))

@@ -15,8 +15,8 @@ from support.engine.requests import Told, settle, told
 from support.grammar.guides import GUIDES
 from support.products import each_value, pairwise
 from weft import LLM, EngineConfig, Output, SamplingParams, Speculation
-from weft.guided import lane
-from weft.guided.lane import GrammarLane
+from weft.guided import grammar_stream
+from weft.guided.grammar_stream import GrammarStream
 from weft.runtime import cpu
 from weft.runtime.interface import Stream
 
@@ -201,10 +201,10 @@ def test_a_missing_wait_is_found(
     with_wait = make(tiny, "eagle3", max_batch=1)
     expected = with_wait.generate(prompts[0], guide=guide, sampling=sampling).token_ids
 
-    def apply_at_once(self: GrammarLane, stream: Stream, logits_BTV: Tensor, slots_B: Tensor) -> None:
-        stream.launch(lane._apply_verify, logits_BTV, self.masks, self.token_mask, self._rows_of(slots_B))
+    def apply_at_once(self: GrammarStream, stream: Stream, logits_BTV: Tensor, slots_B: Tensor) -> None:
+        stream.launch(grammar_stream._apply_masks, logits_BTV.flatten(0, 1), self._masks, slots_B, 0, None)
 
-    monkeypatch.setattr(GrammarLane, "apply_verify", apply_at_once)
+    monkeypatch.setattr(GrammarStream, "apply_verify", apply_at_once)
     without = make(tiny, "eagle3", max_batch=1)
     found = 0
     for seed in range(30):

@@ -54,8 +54,8 @@ def test_nothing_is_left_of_a_warm_up(name: str, graphs: Graphs) -> None:
             assert torch.equal(there, was)
         assert llm.engine.kv.usage() == usage
         assert llm.num_iterations == 0 and llm.num_graph_replays == 0
-        assert llm.engine.lane.state.num_pending == 0
-        assert llm.engine._grammar_s == llm.engine.lane.state.seconds
+        assert llm.engine.grammar.state.num_pending == 0
+        assert llm.engine._grammar_s == llm.engine.grammar.state.seconds
         warm = answers(llm)
     with LLM(device="cpu", speculation=SPECULATIONS[name], engine=engine) as llm:
         assert answers(llm) == warm

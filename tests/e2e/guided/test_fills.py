@@ -102,7 +102,7 @@ def test_each_mask_is_filled_once(
         compiled = request.guide.compiling.result()
         llm.engine.submit(request)
         llm.engine.submit(neighbour)
-        state, text = llm.engine.lane.state, list[int]()
+        state, text = llm.engine.grammar.state, list[int]()
         while not (request.is_finished and neighbour.is_finished):
             slot = request.slot if request.is_active else 0
             llm.engine.step()

@@ -20,9 +20,9 @@ from weft.guided import (
     GuidedRequest,
     allocate_token_bitmask,
     apply_token_bitmask_,
-    lane,
+    grammar_stream,
 )
-from weft.guided.lane import GrammarLane
+from weft.guided.grammar_stream import GrammarStream
 from weft.runtime import CpuRuntime, cpu
 from weft.runtime.interface import Stream
 
@@ -106,17 +106,17 @@ def test_every_schedule_gives_the_same_answers(
 
 
 def _apply_at_once(
-    self: GrammarLane,
+    self: GrammarStream,
     stream: Stream,
     logits_BTV: torch.Tensor,
     slots_B: torch.Tensor,
     d2t: torch.Tensor | None = None,
 ) -> None:
-    stream.launch(lane._apply_masks, logits_BTV.flatten(0, 1), self._masks, slots_B, 0, d2t)
+    stream.launch(grammar_stream._apply_masks, logits_BTV.flatten(0, 1), self._masks, slots_B, 0, d2t)
 
 
-def _enter_once_a_step(self: GrammarLane, stream: Stream) -> None:
-    """Joins the lane to the capture; what later parts of the step wrote, it does not wait for."""
+def _enter_once_a_step(self: GrammarStream, stream: Stream) -> None:
+    """Joins the grammar stream to the capture; what later parts of the step wrote, it does not wait for."""
     calls = self.__dict__.setdefault("calls", [])
     if len(calls) % 4 == 0:
         stream.record(self.token_event)
@@ -137,7 +137,7 @@ def test_a_removed_wait_is_found(
     without: object,
 ) -> None:
     """The schedules see a missing wait, without a GPU: other tokens, or a slot that fails."""
-    monkeypatch.setattr(GrammarLane, method, without)
+    monkeypatch.setattr(GrammarStream, method, without)
     found = 0
     ways: list[tuple[cpu.ScheduleName, int]] = [("ahead", 0), ("ahead", 1)]
     for name, seed in (*ways, *(("random", seed) for seed in range(4))):

@@ -171,7 +171,7 @@ def test_a_launch_without_its_snapshot_ends_its_requests(
     """Guided requests in that iteration end; those behind it are whole."""
     speculation = DRAFTERS[drafter](drafters, 3) if drafter is not None else None
     with make_llm(speculation) as llm:
-        lane, push = llm.engine.lane, llm.engine.lane.push
+        grammar, push = llm.engine.grammar, llm.engine.grammar.push
         pushed = 0
 
         def forgetful(*args: Any) -> int:
@@ -180,7 +180,7 @@ def test_a_launch_without_its_snapshot_ends_its_requests(
             return push(*args) if pushed != 5 else 0
 
         assert generate(llm, prompts, 3) == alone[:3]
-        monkeypatch.setattr(lane, "push", forgetful)
+        monkeypatch.setattr(grammar, "push", forgetful)
         outputs = llm.generate(prompts[:3], guide=GUIDES[:3], sampling=SAMPLINGS[:3])
         for output, guide, whole in zip(outputs, GUIDES, alone, strict=False):
             if guide is None:

@@ -228,7 +228,7 @@ def test_programs_start_when_a_slot_is_near() -> None:
 def test_a_slot_does_not_keep_a_program(graphs: str) -> None:
     """Neither where others go on, without guides, nor where nobody is left."""
     with LLM(device="cpu", engine=EngineConfig(max_batch=2, graphs=graphs)) as llm:  # type: ignore[arg-type]
-        state, engine = llm.engine.lane.state, llm.engine
+        state, engine = llm.engine.grammar.state, llm.engine
         llm.compile(digits(4)).result()
         pieces = llm.stream(PROMPT, sampling=SamplingParams(max_tokens=900, min_tokens=890))
         next(pieces)

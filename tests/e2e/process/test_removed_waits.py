@@ -33,10 +33,10 @@ def test_calls_are_found_by_walking_the_code() -> None:
     """By name, and through functions that do nothing else; a text that is joined is no such call."""
     found = {(site.path, site.function, site.text) for site in sites()}
     for expected in [
-        ("guided/lane.py", "GrammarLane.apply_draft", "stream.wait(self.mask_event)"),
-        ("guided/lane.py", "GrammarLane.extend_masks", "self._enter(stream)"),
-        ("guided/lane.py", "GrammarLane.wait_proposals", "stream.wait(self.proposal_event)"),
-        ("engine/step/step.py", "decode_step", "lane.wait_proposals(stream)"),
+        ("guided/grammar_stream.py", "GrammarStream.apply_draft", "stream.wait(self.mask_event)"),
+        ("guided/grammar_stream.py", "GrammarStream.extend_masks", "self._enter(stream)"),
+        ("guided/grammar_stream.py", "GrammarStream.wait_proposals", "stream.wait(self.proposal_event)"),
+        ("engine/step/step.py", "decode_step", "grammar.wait_proposals(stream)"),
         ("runtime/buffers.py", "PinnedRing._take", "slot[1].synchronize()"),
     ]:
         assert expected in found

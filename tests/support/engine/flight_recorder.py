@@ -15,18 +15,17 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 def vocabulary_of(llm: LLM) -> Vocabulary:
     """What its guides are compiled for."""
-    size = llm.engine.lane.state.vocab_size
+    size = llm.engine.grammar.state.vocab_size
     return Vocabulary.from_huggingface(llm.tokenizer, model_path=llm.model_path, vocab_size=size)
 
 
 def record(llm: LLM, **options: Any) -> FlightRecorder:
-    """A recorder that is told of the requests of `llm`, which is idle now, by what goes to its lane and what a turn
-    leaves. The caller closes it.
-    """
+    """A recorder that is told of the requests of `llm`, which is idle now, by what goes to its grammar stream and
+    what a turn leaves. The caller closes it."""
     engine: Any = llm.engine
-    lane: Any = engine.lane
-    recorder = FlightRecorder(lane.state, vocabulary_of(llm), model=str(llm.model_path), **options)
-    push, step = lane.push, engine.step
+    grammar: Any = engine.grammar
+    recorder = FlightRecorder(grammar.state, vocabulary_of(llm), model=str(llm.model_path), **options)
+    push, step = grammar.push, engine.step
     watched: dict[int, Sequence] = {}
 
     def watched_push(slots: abc.Sequence[int], attach: Mapping[int, Matcher | None]) -> Any:
@@ -45,5 +44,5 @@ def record(llm: LLM, **options: Any) -> FlightRecorder:
                 recorder.failed(sequence)
         return turn
 
-    lane.push, engine.step = watched_push, watched_step
+    grammar.push, engine.step = watched_push, watched_step
     return recorder

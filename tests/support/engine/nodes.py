@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from support.kernels.launches import Launch
 from weft.engine.device.state import DecodeParts, SlotState
-from weft.guided.lane import GrammarLane
+from weft.guided.grammar_stream import GrammarStream
 from weft.models import eagle3_head
 from weft.models.base import PagedKV
 from weft.models.eagle3_head import Eagle3Head
@@ -144,7 +144,7 @@ def _no_offsets(weights: object, draft_vocab: int, vocab: int) -> Tensor:
     return torch.zeros(draft_vocab, dtype=torch.int64, device="cuda")
 
 
-def _parts(shape: Shape, lane: GrammarLane, num_drafts: int, batch: int) -> DecodeParts:
+def _parts(shape: Shape, grammar: GrammarStream, num_drafts: int, batch: int) -> DecodeParts:
     config = shape.config(torch.bfloat16, shape.vocab)
     weights: Any = _Weights()
     model = Llama(config, weights)
@@ -155,5 +155,5 @@ def _parts(shape: Shape, lane: GrammarLane, num_drafts: int, batch: int) -> Deco
         with patch.object(eagle3_head, "_take_d2t", _no_offsets):
             head = Eagle3Head(config, aux, shape.draft_vocab or shape.vocab, weights, model)
         drafter = RecurrentDrafter(head, head.allocate_kv(pages, 16))
-    state = SlotState(lane, 256, 4096)
+    state = SlotState(grammar, 256, 4096)
     return DecodeParts(model, PagedKV.for_model(model, pages, 16), drafter, state, False, num_drafts)

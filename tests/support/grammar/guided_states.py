@@ -12,7 +12,7 @@ import torch
 from support.grammar.grammars import END, CountdownMatcher, allowed, small_vocabulary
 from weft.core.awake import AwakeWatch
 from weft.grammar import Guide, Matcher, wrap_matcher
-from weft.guided.state import GuidedShape, GuidedState, MatcherLimits
+from weft.guided.state import GuidedShape, GuidedState
 
 A, B, C = (3 + byte for byte in b"abc")
 ABC_GUIDE = Guide.regex("(ab|a|abc)*c")
@@ -20,7 +20,7 @@ ABC_GUIDE = Guide.regex("(ab|a|abc)*c")
 
 def state_of(num_slots: int = 4, max_drafts: int = 3, **options: Any) -> GuidedState:
     shape = GuidedShape(num_slots, max_drafts, small_vocabulary().vocab_size, [END])
-    return GuidedState(shape, limits=MatcherLimits(**options))
+    return GuidedState(shape, **options)
 
 
 def countdown(length: int = 8) -> Matcher:

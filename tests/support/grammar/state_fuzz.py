@@ -15,7 +15,7 @@ import torch
 
 from support.grammar.grammars import END, allowed, new_row, pick, small_vocabulary
 from weft.grammar import CompiledGuide, Matcher
-from weft.guided.state import GuidedShape, GuidedState, MatcherLimits
+from weft.guided.state import GuidedShape, GuidedState
 
 NUM_SLOTS = 5
 END_ONLY = new_row()
@@ -73,7 +73,7 @@ class Decoding:
         self.guided_drafts = guided_drafts
         self.state = GuidedState(
             GuidedShape(NUM_SLOTS, max_drafts, small_vocabulary().vocab_size, [END]),
-            limits=MatcherLimits(workers),
+            workers=workers,
         )
         self.slots = [Slot(None) for _ in range(NUM_SLOTS)]
         self.pending: dict[int, Matcher | None] = {}

@@ -24,7 +24,7 @@ from weft.engine.device.state import DecodeParts, SlotState, Verify, verify_coup
 from weft.engine.step.graphs import StepGraphs
 from weft.engine.step.step import Guides, Plan
 from weft.grammar.base import Matcher
-from weft.guided.lane import GrammarLane
+from weft.guided.grammar_stream import GrammarStream
 from weft.guided.proposals import Proposals, Sources
 from weft.guided.state import GuidedShape, GuidedState
 from weft.models.base import PagedKV
@@ -78,8 +78,8 @@ class ManyRequests:
         num_pages = 1 + self.num_slots * pages_per_slot
         drafter = make_drafter(num_pages) if make_drafter is not None else None
         kv = PagedKV.for_model(target(), num_pages, PAGE_SIZE)
-        self.lane = self._make_lane(max(num_drafts, 1), sources)
-        state = SlotState(self.lane, pages_per_slot, most)
+        self.grammar = self._make_grammar(max(num_drafts, 1), sources)
+        state = SlotState(self.grammar, pages_per_slot, most)
         self.parts = DecodeParts(
             target(), kv, drafter, state, has_proposals=sources is not None, max_drafts=num_drafts
         )
@@ -93,7 +93,7 @@ class ManyRequests:
         masks_drafts = guided_drafts and num_drafts > 0
         guides = (Guides.DRAFTS if masks_drafts else Guides.TARGET) if guided else Guides.NONE
         self.plan = Plan(self.num_slots, num_drafts, guides)
-        self.graphs = StepGraphs(self.runtime, self.stream, self.lane, self.parts, graphs)
+        self.graphs = StepGraphs(self.runtime, self.stream, self.grammar, self.parts, graphs)
         self.graphs.prepare(self.plan)
         self.buffers = self.graphs.buffers(self.plan)
         self._rows = torch.randperm(self.num_slots, generator=torch.Generator().manual_seed(0))
@@ -134,7 +134,7 @@ class ManyRequests:
             turn[whole] = (turn[whole] + 1).clamp(max=turns)
             length[whole] = 0
             self._begin(whole, seeds[whole, turn[whole]])
-        assert self.lane.state.num_failed == 0
+        assert self.grammar.state.num_failed == 0
         found = outputs[:, :turns].reshape(len(self.cases), -1, MAX_TOKENS)
         return Samples(found, accepted / max(drafted, 1))
 
@@ -142,16 +142,16 @@ class ManyRequests:
         """Let go of the graphs."""
         self.stream.synchronize()
         self.graphs.close()
-        self.lane.close()
+        self.grammar.close()
 
-    def _make_lane(self, max_drafts: int, sources: Sources | None) -> GrammarLane:
+    def _make_grammar(self, max_drafts: int, sources: Sources | None) -> GrammarStream:
         def propose(state: GuidedState) -> Proposals:
             assert sources is not None
             return Proposals(state, self.runtime.pinned, sources)
 
         make_proposals = propose if sources is not None else None
         shape = GuidedShape(self.num_slots, max_drafts, VOCAB, [END])
-        return GrammarLane(self.runtime, shape, make_proposals=make_proposals)
+        return GrammarStream(self.runtime, shape, make_proposals=make_proposals)
 
     def _read_prompt(self) -> None:
         """All but the prompt's last token is in every slot's KV, the drafter's too."""
@@ -205,13 +205,13 @@ class ManyRequests:
                 self._matchers[slot].reverse()
                 attach[slot] = self._matchers[slot][0]
                 attach[slot].reset()
-            if self.lane.proposals is not None:
-                self.lane.proposals.open(slot, PROMPT, self.parts.state.verified.shape[1] + MAX_TOKENS)
+            if self.grammar.proposals is not None:
+                self.grammar.proposals.open(slot, PROMPT, self.parts.state.verified.shape[1] + MAX_TOKENS)
         if attach:
             self._attach = {}
-            self.lane.push(list(attach), attach)
-            self.lane.first_mask(self.stream, self._rows)
-            self.lane.join(self.stream)
+            self.grammar.push(list(attach), attach)
+            self.grammar.first_mask(self.stream, self._rows)
+            self.grammar.join(self.stream)
 
     def _reset(self, slots: Tensor, seeds: Tensor) -> None:
         state = self.parts.state
@@ -225,7 +225,7 @@ class ManyRequests:
         """One iteration of every slot: [S, K + 2], the drafts accepted and the target's tokens."""
         if self.plan.guides or self.parts.has_proposals:
             attach, self._attach = self._attach, {}
-            self.lane.push(self._order, attach)
+            self.grammar.push(self._order, attach)
         self.graphs.send_slots(self.plan, self._order)
         self.graphs.run(self.plan)
         self.stream.synchronize()

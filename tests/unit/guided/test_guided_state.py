@@ -214,7 +214,7 @@ def test_matchers_can_leave_ahead_of_the_next_push() -> None:
     assert gone() is None
     assert not state.is_guided(0) and flags(state, 0) == [0, 0, 0, 0]
     state.commit()  # of nobody who is there
-    assert not state.native.num_failed
+    assert not state.num_failed
     iterate(state, [0, 2], {0: kept, 1: None})
     assert state.is_guided(0) and row(state, 0) == [100, 101]
     assert not state.is_guided(1)

@@ -29,7 +29,7 @@ from weft.grammar.kinds.matcher import CompiledFactory
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.grammar.xgrammar.backend import XGrammarBackend
 from weft.guided.flight import operations
-from weft.guided.lane import GrammarLane
+from weft.guided.grammar_stream import GrammarStream
 from weft.guided.recording import Recording
 from weft.guided.state import GuidedShape, GuidedState
 from weft.replay import replay
@@ -44,25 +44,25 @@ def agrees(recording: Recording, seeds: range = SEEDS) -> None:
     assert result.seeds == list(seeds)
 
 
-def unordered(lane: GrammarLane, stream: Any) -> None:
+def unordered(grammar: GrammarStream, stream: Any) -> None:
     """The grammar does not wait for what the model wrote."""
 
 
-copy_masks = GrammarLane._copy_masks
+copy_masks = GrammarStream._copy_masks
 
 
-def unrecorded(lane: GrammarLane, *args: Any) -> None:
+def unrecorded(grammar: GrammarStream, *args: Any) -> None:
     """The model waits for masks that were sent before."""
-    kept, lane.mask_event = lane.mask_event, cpu.Event()
-    copy_masks(lane, *args)
-    lane.mask_event = kept
+    kept, grammar.mask_event = grammar.mask_event, cpu.Event()
+    copy_masks(grammar, *args)
+    grammar.mask_event = kept
 
 
-def unawaited(lane: GrammarLane, *args: Any) -> None:
+def unawaited(grammar: GrammarStream, *args: Any) -> None:
     """The model reads masks without a wait."""
 
 
-def unsent(lane: GrammarLane, *args: Any) -> None:
+def unsent(grammar: GrammarStream, *args: Any) -> None:
     """No mask goes to the device."""
 
 
@@ -76,13 +76,13 @@ def unsent(lane: GrammarLane, *args: Any) -> None:
         ("apply_draft", unawaited, "the device has mask"),
     ],
 )
-def test_a_lane_that_lacks_an_order_is_found(
+def test_a_grammar_stream_that_lacks_an_order_is_found(
     loop: Any, monkeypatch: pytest.MonkeyPatch, method: str, wrong: Callable[..., None], what: str
 ) -> None:
     made = loop(2)
     made.run(10)
     recording = made.recorder.recording()
-    monkeypatch.setattr(GrammarLane, method, wrong)
+    monkeypatch.setattr(GrammarStream, method, wrong)
     found = replay(recording, small_vocabulary(), SEEDS).difference
     assert found is not None
     assert what in found.what

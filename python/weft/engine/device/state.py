@@ -16,7 +16,7 @@ from weft.config import Logprobs
 from weft.core import MAX_LOGPROBS, TokenLogprob
 from weft.core.request import MAX_BAD_WORD_TOKENS, MAX_END_TOKENS
 from weft.engine.device.tensors import OutputBuffers
-from weft.guided.lane import GrammarLane
+from weft.guided.grammar_stream import GrammarStream
 from weft.models.base import Model, PagedKV
 from weft.ops.slots import SlotParams, advance_slots_
 from weft.runtime.interface import Runtime
@@ -86,23 +86,23 @@ class LogprobRows:
 class SlotState:
     """The state of every slot on the device.
 
-    length: the number of tokens in the KV cache, which is the position of `last_token`.
-    drafts: [K, S+1], the grammar stream's (`guided/lane.py`). Draft j of a slot is `drafts[j-1, slot]`, -1 for none.
-    verified: [S+1, K+2], the grammar stream's too: the number of accepted drafts, then the target's tokens.
-    verified_host, drafts_host: the same in the host's memory, where the grammar reads them.
-    num_proposed: [S+1], how many drafts the last iteration with drafts had, without those of -1.
-    results: [(S+1) * (K+3)], the memory of `verified` and `num_proposed`.
-    window: [S+1, W+1], of lookahead: the tokens that the next forward reads after each text, and where the last one
+    length: the number of tokens in the KV cache, which is the position of `last_token`. drafts: [K, S+1], the grammar
+    stream's (`guided/grammar_stream.py`). Draft j of a slot is `drafts[j-1, slot]`, -1 for none. verified: [S+1,
+    K+2], the grammar stream's too: the number of accepted drafts, then the target's tokens. verified_host,
+    drafts_host: the same in the host's memory, where the grammar reads them. num_proposed: [S+1], how many drafts the
+    last iteration with drafts had, without those of -1. results: [(S+1) * (K+3)], the memory of `verified` and
+    `num_proposed`. window: [S+1, W+1], of lookahead: the tokens that the next forward reads after each text, and
+    where the last one
         began. None without lookahead.
     request_ids, processors: the requests' ids, and the numbers of their captured processors, 0 for none.
     logprobs: of the tokens in `verified`, [S+1, K+1, ...].
     """
 
-    def __init__(self, lane: GrammarLane, pages_per_slot: int, max_seq_len: int) -> None:
-        self.drafts, self.verified, device = lane.drafts, lane.verified, lane.drafts.device
-        self.verified_host, self.drafts_host = lane.state.verified_host, lane.state.drafts_host
-        self.num_proposed, self.results = lane.num_proposed, lane.results
-        self.window = lane.window
+    def __init__(self, grammar: GrammarStream, pages_per_slot: int, max_seq_len: int) -> None:
+        self.drafts, self.verified, device = grammar.drafts, grammar.verified, grammar.drafts.device
+        self.verified_host, self.drafts_host = grammar.state.verified_host, grammar.state.drafts_host
+        self.num_proposed, self.results = grammar.num_proposed, grammar.results
+        self.window = grammar.window
         rows = self.verified.shape[0]
         self.dummy = rows - 1
         self.last_token = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -112,7 +112,7 @@ class SlotState:
         self.page_table = torch.zeros(rows, pages_per_slot, dtype=torch.int32, device=device)
         # An iteration may write beyond the last token that a text may have.
         history_length = max_seq_len + 2 * self.verified.shape[1]
-        vocab_size = lane.state.vocab_size
+        vocab_size = grammar.state.vocab_size
         self.params = SlotParams.neutral(
             rows, vocab_size, MAX_BAD_WORD_TOKENS, MAX_END_TOKENS, history_length, device
         )

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 from weft.engine.sequence import Sequence
 from weft.grammar.base import Matcher
-from weft.guided.lane import GrammarLane
+from weft.guided.grammar_stream import GrammarStream
 
 
 class Attachments:
     """What changes with the next push. Matchers of requests that have ended stay in their slots until then."""
 
-    def __init__(self, lane: GrammarLane) -> None:
-        self._lane, self._state = lane, lane.state
+    def __init__(self, grammar: GrammarStream) -> None:
+        self._grammar, self._state = grammar, grammar.state
         self._next: dict[int, Matcher | None] = {}
         self._holds_ended = self._holds_large = False
         self.epoch = 0
@@ -34,7 +34,7 @@ class Attachments:
     def push(self, slots: abc.Sequence[int]) -> None:
         """Leave the next iteration's snapshot."""
         attach, self._next = self._next, {}
-        self.epoch = self._lane.push(slots, attach)
+        self.epoch = self._grammar.push(slots, attach)
 
     def may_vacate(self, is_idle: bool) -> bool:
         """Whether matchers of requests that have ended are worth a wait: large ones, or nothing else runs."""

@@ -17,7 +17,7 @@ from weft.engine.device.state import DecodeParts, StepBuffers
 from weft.engine.logits_processors import CapturedProcessor, failure
 from weft.engine.processors.host import HostProcessors, HostRows, HostWork
 from weft.engine.step.step import Iteration, Plan, decode_step
-from weft.guided.lane import GrammarLane
+from weft.guided.grammar_stream import GrammarStream
 from weft.runtime.buffers import PinnedRing
 from weft.runtime.dump import GraphDump, dump_graph
 from weft.runtime.interface import Graph, Runtime, Stream
@@ -32,11 +32,11 @@ class StepGraphs:
         self,
         runtime: Runtime,
         stream: Stream,
-        lane: GrammarLane,
+        grammar: GrammarStream,
         parts: DecodeParts,
         graphs: Graphs,
     ) -> None:
-        self._runtime, self._stream, self._lane, self._parts = runtime, stream, lane, parts
+        self._runtime, self._stream, self._grammar, self._parts = runtime, stream, grammar, parts
         self._mode = graphs
         self.ready: set[Plan] = set()
         self._host = HostProcessors(runtime)
@@ -120,7 +120,7 @@ class StepGraphs:
             try:
                 for _ in range(2):
                     if takes_snapshot:
-                        self._lane.push([], {})
+                        self._grammar.push([], {})
                     self._run_segments(plan, segments)
                 self._stream.synchronize()
             except BaseException:
@@ -130,7 +130,7 @@ class StepGraphs:
             self._segments[plan] = segments
             return
         if takes_snapshot:
-            self._lane.push([], {})
+            self._grammar.push([], {})
         iteration = self._iteration(plan, self._stream)
         decode_step(iteration)
         self._stream.synchronize()
@@ -189,4 +189,4 @@ class StepGraphs:
 
     def _iteration(self, plan: Plan, stream: Stream, rows: Sequence[HostRows] = ()) -> Iteration:
         host = self.host_work(rows)
-        return Iteration(plan, stream, self._lane, self._parts, self.buffers(plan), host)
+        return Iteration(plan, stream, self._grammar, self._parts, self.buffers(plan), host)

@@ -19,7 +19,7 @@ from weft.engine.processors.captured import CapturedProcessors
 from weft.engine.recording import Recorder
 from weft.engine.sequence import Sequence
 from weft.engine.step.lookahead import write_windows
-from weft.guided.lane import GrammarLane
+from weft.guided.grammar_stream import GrammarStream
 from weft.ops.slots import RECORD_WORDS
 from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime, Stream
@@ -71,12 +71,12 @@ class SlotOpener:
     def __init__(
         self,
         runtime: Runtime,
-        lane: GrammarLane,
+        grammar: GrammarStream,
         parts: DecodeParts,
         forget: Callable[[CapturedProcessor], None],
     ) -> None:
         self.recorder: Recorder | None = None
-        self._runtime, self._lane, self._parts = runtime, lane, parts
+        self._runtime, self._grammar, self._parts = runtime, grammar, parts
         self._captured = CapturedProcessors(forget)
         self._in_use: dict[Sequence, CapturedProcessor] = {}
 
@@ -88,9 +88,9 @@ class SlotOpener:
             self.recorder.watch(sequence, sequence.slot, matcher)
         sampling = self._sampling(sequence)
         tokens = sequence.text
-        if self._lane.proposals is not None:
+        if self._grammar.proposals is not None:
             room = sequence.request.sampling.max_tokens - sequence.resumed_at
-            self._lane.proposals.open(
+            self._grammar.proposals.open(
                 sequence.slot, tokens, room, request.given_ids, sequence.resumed_at, request.ahead
             )
         if sequence.request.gather.context and not sequence.resumed_at:
@@ -104,7 +104,7 @@ class SlotOpener:
             kv.pages[:width],
             sampling,
             kv.num_reused,
-            self._lane.proposals.first_window(tokens) if self._lane.proposals is not None else (),
+            self._grammar.proposals.first_window(tokens) if self._grammar.proposals is not None else (),
             sequence.gathered.context,
             _request_id(sequence),
             self._capture(sequence),
@@ -162,12 +162,16 @@ def slot_records(runtime: Runtime, rows: abc.Sequence[PromptRow], pages_per_slot
 
 
 def open_rows(
-    runtime: Runtime, stream: Stream, lane: GrammarLane, parts: DecodeParts, rows: abc.Sequence[PromptRow]
+    runtime: Runtime,
+    stream: Stream,
+    grammar: GrammarStream,
+    parts: DecodeParts,
+    rows: abc.Sequence[PromptRow],
 ) -> None:
     """Make the rows' slots their own."""
     state = parts.state
     records = slot_records(runtime, rows, state.page_table.shape[1])
-    stream.launch(guarded, rows, open_slots, records, state, lane.token_mask, lane.temperatures)
+    stream.launch(guarded, rows, open_slots, records, state, grammar.token_mask, grammar.temperatures)
     if state.window is not None:
         slots = pinned_copy(runtime, [slot for row in rows for slot in row.slots], torch.int64)
         windows = runtime.pinned((slots.shape[0], state.num_beside), torch.int64)

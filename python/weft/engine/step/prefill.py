@@ -18,7 +18,7 @@ from weft.engine.processors.host import HostWork
 from weft.engine.step.opening import guarded
 from weft.engine.step.reading import PromptPart, Reading, ReadingBuffers
 from weft.engine.step.step import Plan, owes_commit, process_logits, sample_and_verify, take_proposals
-from weft.guided.lane import GrammarLane
+from weft.guided.grammar_stream import GrammarStream
 from weft.models.outputs import collecting, mark_output
 from weft.ops.rows import copy_rows_
 from weft.ops.slots import keep_logits_
@@ -28,11 +28,11 @@ from weft.spec.base import PromptParts
 
 @dataclass(frozen=True)
 class Prefill:
-    """What reads prompts: on `stream`, beside the grammar's `lane`."""
+    """What reads prompts: on `stream`, beside the grammar stream."""
 
     runtime: Runtime
     stream: Stream
-    lane: GrammarLane
+    grammar: GrammarStream
     parts: DecodeParts
     buffers: ReadingBuffers
 
@@ -61,8 +61,8 @@ class Prefill:
         if parts.drafter is not None:
             stream.launch(each_guarded, reading, parts.state.dummy, draft_parts, parts)
         if reading.ended and parts.has_proposals:
-            self.lane.wait_proposals(stream)
-            launch(take_proposals, parts.state, self.lane.proposed, reading.step.slots_B, parts.max_drafts)
+            self.grammar.wait_proposals(stream)
+            launch(take_proposals, parts.state, self.grammar.proposed, reading.step.slots_B, parts.max_drafts)
         return reading.step
 
     def _sample(
@@ -73,21 +73,21 @@ class Prefill:
         launch: Callable[..., None],
         host: HostWork | None,
     ) -> None:
-        stream, lane, parts, step = self.stream, self.lane, self.parts, reading.step
+        stream, grammar, parts, step = self.stream, self.grammar, self.parts, reading.step
         process_logits(stream, plan, parts, step, host, launch)
         if plan.guides or parts.has_proposals:
             push_snapshot()
         owes = owes_commit(plan, parts)
         if plan.guides:
-            lane.first_mask(stream, step.slots_B, owes_commit=owes)
-            lane.apply_verify(stream, step.logits_BTV, step.slots_B)
+            grammar.first_mask(stream, step.slots_B, owes_commit=owes)
+            grammar.apply_verify(stream, step.logits_BTV, step.slots_B)
         elif parts.has_proposals:
-            lane.follow(stream)
-        launch(sample_and_verify, parts, step, lane.temperatures if plan.guides else None)
+            grammar.follow(stream)
+        launch(sample_and_verify, parts, step, grammar.temperatures if plan.guides else None)
         if plan.guides and not owes:
-            lane.commit_masks(stream, step.slots_B)
+            grammar.commit_masks(stream, step.slots_B)
         if parts.has_proposals:
-            lane.propose(stream, parts.max_drafts, is_committed=bool(plan.guides))
+            grammar.propose(stream, parts.max_drafts, is_committed=bool(plan.guides))
 
 
 def each_guarded(reading: Reading, dummy: int, fn: Callable[..., None], parts: DecodeParts) -> None:

@@ -45,7 +45,7 @@ class PromptReader:
         offers_of: Callable[[Sequence], OfferBuffers],
         drop_snapshots: Callable[[], None],
     ) -> None:
-        self.opener = SlotOpener(prefill.runtime, prefill.lane, prefill.parts, graphs.forget)
+        self.opener = SlotOpener(prefill.runtime, prefill.grammar, prefill.parts, graphs.forget)
         self._prefill, self._graphs, self._attachments = prefill, graphs, attachments
         self._offers_of, self._drop_snapshots = offers_of, drop_snapshots
         self._rows: dict[Sequence, PromptRow] = {}
@@ -68,7 +68,7 @@ class PromptReader:
             return
         prefill = self._prefill
         try:
-            open_rows(prefill.runtime, prefill.stream, prefill.lane, prefill.parts, [*rows.values()])
+            open_rows(prefill.runtime, prefill.stream, prefill.grammar, prefill.parts, [*rows.values()])
         except Exception as error:
             batch.failures.append(([*rows], error))
         else:

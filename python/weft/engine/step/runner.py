@@ -29,7 +29,7 @@ from weft.engine.step.prompt_reader import PromptReader, StepTap
 from weft.engine.step.reading import ReadingBuffers
 from weft.engine.step.step import NO_PROCESSORS, Guides, Plan, Processors
 from weft.grammar.base import Matcher
-from weft.guided.lane import GrammarLane
+from weft.guided.grammar_stream import GrammarStream
 from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime, Stream
 
@@ -45,7 +45,7 @@ class Decoder:
 
     runtime: Runtime
     stream: Stream
-    lane: GrammarLane
+    grammar: GrammarStream
     parts: DecodeParts
     graphs: StepGraphs
     config: ResolvedConfig
@@ -60,14 +60,14 @@ class ModelRunner:
         self.num_iterations = 0
         self.holds_ended = False
         self._runtime, self.stream = decoder.runtime, decoder.stream
-        self._lane, self._parts, self.graphs = decoder.lane, decoder.parts, decoder.graphs
+        self._grammar, self._parts, self.graphs = decoder.grammar, decoder.parts, decoder.graphs
         self._max_batch = decoder.config.max_batch
         self._rings = ResultRings(self._runtime, self.stream, self._parts.state, self._parts.outputs)
-        self._attachments = Attachments(self._lane)
+        self._attachments = Attachments(self._grammar)
         self._offers: dict[int, OfferBuffers] = {}
         self._tap: StepTap | None = None
         buffers = ReadingBuffers(self._parts, decoder.config.prefill_chunk, self._max_batch)
-        self.prefill = Prefill(self._runtime, self.stream, self._lane, self._parts, buffers)
+        self.prefill = Prefill(self._runtime, self.stream, self._grammar, self._parts, buffers)
         self._reader = PromptReader(
             self.prefill, self.graphs, self._attachments, self._offers_of, self.drop_snapshots
         )
@@ -128,7 +128,7 @@ class ModelRunner:
             return
         try:
             self.stream.synchronize()
-            self._lane.synchronize()
+            self._grammar.synchronize()
         except Exception:  # nothing is in flight that it could concern
             return
         self.holds_ended = not self._attachments.vacate()
@@ -136,13 +136,13 @@ class ModelRunner:
     def drop_snapshots(self) -> None:
         """Take what iterations left whose launch failed: the next one must not. Waits for those in flight, which take
         theirs."""
-        if not self._lane.state.num_pending:
+        if not self._grammar.state.num_pending:
             return
         try:
             self._runtime.synchronize()
         finally:
-            while self._lane.state.num_pending:
-                self._lane.state.fetch()
+            while self._grammar.state.num_pending:
+                self._grammar.state.fetch()
 
     # -- parts of a step
 
@@ -190,8 +190,8 @@ class ModelRunner:
 
     def _decode(self, rows: list[Sequence], plan: Plan, masks_drafts: bool) -> None:
         slots = [slot for sequence in rows for slot in _row_slots(sequence)]
-        if self._lane.proposals is not None and plan.num_drafts:
-            self._lane.proposals.set_guided(masks_drafts)
+        if self._grammar.proposals is not None and plan.num_drafts:
+            self._grammar.proposals.set_guided(masks_drafts)
         self.prepare(plan)
         self.graphs.send_slots(plan, slots)
         if plan.guides or self._parts.has_proposals:

@@ -1,7 +1,7 @@
 """One decode iteration, top to bottom. This is the file to read.
 
 `decode_step` issues the work of one iteration to two streams: the model's forwards, sampling and drafting on `stream`,
-the grammar's work on the lane's own stream, ordered by events. `graphs.py` captures this same function; nothing in it
+the grammar's work on the grammar stream, ordered by events. `graphs.py` captures this same function; nothing in it
 waits, and nothing the host does happens between its lines once it is captured.
 
 Suffixes: B rows, T = 1 + K positions, K drafts, V vocabulary, N = B * T logits rows, P pages.
@@ -22,7 +22,7 @@ from weft.engine.logits_processors import CapturedProcessor, RequestProcessor
 from weft.engine.processors.captured import run_captured
 from weft.engine.processors.host import HostWork, inner_stream
 from weft.engine.step.lookahead import forward_with_windows
-from weft.guided.lane import GrammarLane
+from weft.guided.grammar_stream import GrammarStream
 from weft.models.outputs import collecting, mark_output
 from weft.ops.attention import Rows
 from weft.ops.slots import keep_logits_, pick_drafts_, read_slots_, sample_slots_, take_proposals_
@@ -78,7 +78,7 @@ class Iteration:
 
     plan: Plan
     stream: Stream
-    lane: GrammarLane
+    grammar: GrammarStream
     parts: DecodeParts
     buffers: StepBuffers
     host: HostWork | None = None
@@ -86,29 +86,29 @@ class Iteration:
 
 def decode_step(it: Iteration) -> None:
     """Verify K drafts and sample one more token for every row, then draft K tokens for the next iteration."""
-    plan, stream, lane, parts, buf = it.plan, it.stream, it.lane, it.parts, it.buffers
+    plan, stream, grammar, parts, buf = it.plan, it.stream, it.grammar, it.parts, it.buffers
     num_drafts, slots_B, has_proposals = plan.num_drafts, buf.slots_B, parts.has_proposals
-    temperatures = lane.temperatures if plan.guides else None
+    temperatures = grammar.temperatures if plan.guides else None
     owes = owes_commit(plan, parts)
 
     if plan.guides:
-        lane.verify_masks(stream, slots_B, num_drafts, owes_commit=owes)
+        grammar.verify_masks(stream, slots_B, num_drafts, owes_commit=owes)
     elif has_proposals:
-        lane.follow(stream)
+        grammar.follow(stream)
     stream.launch(target_forward, plan, parts, buf)
     process_logits(stream, plan, parts, buf, it.host, stream.launch)
     if plan.guides:
-        lane.apply_verify(stream, buf.logits_BTV, slots_B)
+        grammar.apply_verify(stream, buf.logits_BTV, slots_B)
     stream.launch(sample_and_verify, parts, buf, temperatures)
     if plan.guides and not owes:
-        lane.commit_masks(stream, slots_B)
+        grammar.commit_masks(stream, slots_B)
     if has_proposals:
-        lane.propose(stream, num_drafts, is_committed=bool(plan.guides))
+        grammar.propose(stream, num_drafts, is_committed=bool(plan.guides))
 
     if parts.drafter is None:
         if has_proposals and num_drafts:
-            lane.wait_proposals(stream)
-            stream.launch(take_proposals, parts.state, lane.proposed, slots_B, num_drafts)
+            grammar.wait_proposals(stream)
+            stream.launch(take_proposals, parts.state, grammar.proposed, slots_B, num_drafts)
     elif num_drafts == 0:
         stream.launch(draft_forward, parts, buf, 1)  # its KV stays whole
     else:
@@ -116,15 +116,15 @@ def decode_step(it: Iteration) -> None:
         for j in range(1, num_drafts + 1):
             stream.launch(draft_forward, parts, buf, j)
             if plan.guides is Guides.DRAFTS:
-                lane.apply_draft(stream, buf.draft.logits_BD, slots_B, j, parts.drafter.d2t)
+                grammar.apply_draft(stream, buf.draft.logits_BD, slots_B, j, parts.drafter.d2t)
             if has_proposals and j == 1:
-                lane.wait_proposals(stream)
-            stream.launch(pick_draft, parts, buf, j, temperatures, lane.proposed)
+                grammar.wait_proposals(stream)
+            stream.launch(pick_draft, parts, buf, j, temperatures, grammar.proposed)
             if plan.guides is Guides.DRAFTS and j < num_drafts:
-                lane.extend_masks(stream, j, slots_B)
+                grammar.extend_masks(stream, j, slots_B)
 
     if plan.guides or has_proposals:
-        lane.join(stream)
+        grammar.join(stream)
 
 
 def owes_commit(plan: Plan, parts: DecodeParts) -> bool:

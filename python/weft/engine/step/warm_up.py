@@ -59,11 +59,11 @@ def _read_nothing(decoder: Decoder, prefill: Prefill, lengths: Sequence[int], gu
         tokens = [0] * max(min(length, config.max_seq_len - 1), 1)
         sampling = SlotSampling(runtime, SamplingParams(), tokens, vocab_size)
         rows.append(PromptRow((parts.state.dummy,), np.array(tokens, dtype=np.int64), (), sampling))
-    open_rows(runtime, decoder.stream, decoder.lane, parts, rows)
+    open_rows(runtime, decoder.stream, decoder.grammar, parts, rows)
     shares, buffers = [(row, row.length) for row in rows], prefill.buffers
     for together in parts_together(shares, buffers.num_tokens, buffers.num_rows):
         plan = Plan(sum(part.ends for part in together), 0, guides)
-        prefill.read(together, plan, lambda: decoder.lane.push([], {}))
+        prefill.read(together, plan, lambda: decoder.grammar.push([], {}))
     decoder.stream.synchronize()
     for row in rows:
         if row.error is not None:

@@ -14,7 +14,7 @@ from support.kernels.interpreter import needs_triton
 from support.kernels.launches import launches
 from weft.engine.device.state import StepBuffers
 from weft.engine.step.step import Guides, Iteration, Plan, decode_step
-from weft.guided.lane import GrammarLane
+from weft.guided.grammar_stream import GrammarStream
 from weft.guided.state import GuidedShape
 from weft_bench.engine.models import SHAPES, Shape
 
@@ -23,17 +23,17 @@ def count_nodes(shape: Shape, num_drafts: int, guides: Guides, batch: int = 1) -
     """What an iteration of EAGLE3 with so many drafts gives to the model's stream, and what to the grammar's."""
     with launches() as found:
         runtime: Any = _Runtime(found)
-        lane = GrammarLane(runtime, GuidedShape(batch, max(num_drafts, 1), shape.vocab, [2]))
+        grammar = GrammarStream(runtime, GuidedShape(batch, max(num_drafts, 1), shape.vocab, [2]))
         stream = runtime.stream()
-        parts = _parts(shape, lane, num_drafts, batch)
+        parts = _parts(shape, grammar, num_drafts, batch)
         slots_B = torch.zeros(batch, dtype=torch.int64, device="cuda")
         buffers = StepBuffers.allocate(slots_B, num_drafts + 1, parts.model, parts.state, parts.drafter)
-        iteration = Iteration(Plan(batch, num_drafts, guides), stream, lane, parts, buffers)
+        iteration = Iteration(Plan(batch, num_drafts, guides), stream, grammar, parts, buffers)
         decode_step(iteration)  # as before a capture
         stream.nodes = Nodes()
-        lane.stream.nodes = Nodes()  # type: ignore[attr-defined]
+        grammar.stream.nodes = Nodes()  # type: ignore[attr-defined]
         decode_step(iteration)
-    return stream.nodes, lane.stream.nodes  # type: ignore[attr-defined]
+    return stream.nodes, grammar.stream.nodes  # type: ignore[attr-defined]
 
 
 SHAPE = SHAPES["llama-8b-eagle3"]
@@ -55,8 +55,8 @@ def described(*streams: Nodes) -> str:
 @pytest.mark.parametrize(("num_drafts", "guides"), [(0, Guides.NONE), (0, Guides.TARGET), (3, Guides.DRAFTS)])
 @pytest.mark.parametrize("batch", [1, 4])
 def test_an_iteration_is_few_kernels(num_drafts: int, guides: Guides, batch: int) -> None:
-    model, lane = count_nodes(SHAPE, num_drafts, guides, batch)
-    assert model.num_kernels + lane.num_kernels <= limit(num_drafts), described(model, lane)
+    model, grammar = count_nodes(SHAPE, num_drafts, guides, batch)
+    assert model.num_kernels + grammar.num_kernels <= limit(num_drafts), described(model, grammar)
     assert not model.copies and not [name for name in model.kernels if name.startswith("torch")], (
         f"they wait for each other: {described(model)}"
     )
@@ -68,10 +68,10 @@ def test_the_page_has_these_numbers() -> None:
     said = re.search(r"shape of Llama 3\.1 8B: (\d+), with three guided drafts (\d+) ", page)
     assert said is not None
     plain, _ = count_nodes(SHAPE, 0, Guides.NONE)
-    model, lane = count_nodes(SHAPE, 3, Guides.DRAFTS)
+    model, grammar = count_nodes(SHAPE, 3, Guides.DRAFTS)
     assert [int(number) for number in said.groups()] == [
         plain.num_kernels,
-        model.num_kernels + lane.num_kernels,
+        model.num_kernels + grammar.num_kernels,
     ]
 
 

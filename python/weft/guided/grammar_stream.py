@@ -1,17 +1,17 @@
-"""The grammar's lane: its own stream, on which matchers advance while the model computes.
+"""The grammar stream: matchers advance on a stream of their own while the model computes.
 
-An iteration's calls, in order, on the engine's `stream`: `verify_masks`, (target forward), `apply_verify`,
-(sample and verify), `commit_masks`, `propose` where the host drafts, then for each draft j (forward), `apply_draft`,
-(pick), `extend_masks`; at the end `join`. Each only enqueues, so all of it can be captured. `push` is the host's
-part, before each launch. Where nothing follows that wants masks, an iteration leaves `commit_masks` out and owes its
-commit: the next one commits beside its forward, or the host with `commit_owed`, whichever comes first.
+The calls of an iteration, in order, on the engine's `stream`: `verify_masks`, (target forward), `apply_verify`,
+(sample and verify), `commit_masks`, `propose` if the host drafts, then for each draft j (forward), `apply_draft`,
+(pick), `extend_masks`; at the end `join`. Each call only enqueues work, so all of it can be captured. The host calls
+`push` before each launch. An iteration whose last token needs no masks afterwards leaves `commit_masks` out and owes
+its commit: the next iteration commits during its forward, or the host does with `commit_owed`, whichever comes first.
 
-What crosses the two streams is ordered by two events: `token_event` (the grammar may read what the device
-wrote) and `mask_event` (the device may read the masks, and write again what the grammar read before it). The kernels
-that make what the grammar waits for, verified tokens and picked drafts, write it to the host's memory; the device reads
-there what the host proposed. Copies are on the grammar's stream: none delays the model. Everything is by slot: row
-slot*(K+1) + j of the masks is what may follow slot's committed text and j drafts, whatever the order of rows in a
-batch.
+Two events order the two streams: `token_event` (the grammar may read the tokens that the device wrote) and
+`mask_event` (the device may read the masks, and overwrite the tokens that the grammar read before). The kernels that
+produce verified tokens and picked drafts write them to the host's memory, where the grammar reads them, and the
+device reads the host's proposals there. Copies are on the grammar's stream, so that none delays the model. Everything
+is by slot: row slot*(K+1) + j of the masks is for the token after the slot's committed text and j drafts, whatever
+the order of rows in the batch.
 
 S slots, K drafts, T = 1 + K positions, B rows, V vocabulary, W = ceil(V / 32).
 """
@@ -26,32 +26,32 @@ import torch
 from torch import Tensor
 
 from weft.guided.proposals import Proposals
-from weft.guided.state import GuidedShape, GuidedState, MatcherLimits
+from weft.guided.state import GuidedShape, GuidedState
 from weft.ops.slot_masks import SlotMasks, apply_slot_masks_, copy_slot_masks
 from weft.runtime.interface import NativeTask, Runtime, Stream
 
 
 def default_workers() -> int:
-    """How many threads help with the matchers of a phase that turns out long: a quarter of the cores, one of two."""
+    """The number of threads that help with a long phase of matchers: a quarter of the cores, or one of two cores."""
     cores = os.cpu_count() or 1
     return min(max(cores // 4, 1), cores - 1, 8)
 
 
-class GrammarLane:
+class GrammarStream:
     """Masks for the request slots of a shape, on a runtime's device.
 
-    With `polls` the tasks that the model's stream waits for longest (`commit`, `extend`, proposals) are run by a thread
-    that polls, where a graph has them and the device can; `polls` then says whether.
+    With `polls`, a polling thread runs the tasks that the model's stream waits for (`commit`, `extend`, proposals) in
+    captured graphs, if the device supports it; the attribute `polls` says whether it does. `make_proposals` makes the
+    host's drafting over this object's state.
 
-    `make_proposals` makes the host's drafting over the lane's state.
-
-    Device tensors, by slot: `drafts` int64 [K, S+1] (ids of the target's vocabulary, -1: none), `verified` int64
-    [S+1, K+2] (accepted drafts, then the tokens of positions 0..K) and `num_proposed` int64 [S+1] (drafts that were
-    verified) are the engine's to write, and `results` is the memory of the last two. What it verifies and picks it
-    writes to the state's `verified_host` and `drafts_host`, too, or has it copied. `masks` int32 [(S+1)*(K+1), W],
-    `token_mask` int32 [(S+1)*(K+1)] and `temperatures` float32 [(S+1)*(K+1)] (what matchers want; negative: nothing)
-    are the lane's, one row for each position. `state` is the host's side; its pinned tensors are those named `*_host`.
-    `window` int64 [S+1, W+1], of lookahead (None: none), is what `Proposals.window_host` gets before each `propose`.
+    Device tensors, by slot. The engine writes `drafts` int64 [K, S+1] (ids of the target's vocabulary, -1: none),
+    `verified` int64 [S+1, K+2] (number of accepted drafts, then the tokens of positions 0..K) and `num_proposed` int64
+    [S+1] (number of drafts that were verified); `results` is the memory of the last two. It also writes verified tokens
+    and picked drafts to the state's `verified_host` and `drafts_host`, or has them copied. This object writes `masks`
+    int32 [(S+1)*(K+1), W], `token_mask` int32 [(S+1)*(K+1)] and `temperatures` float32 [(S+1)*(K+1)] (the matcher's;
+    negative: the request's own), one row for each position. `state` is the host's side; its pinned tensors are named
+    `*_host`. `window` int64 [S+1, W+1] (None without lookahead) is copied to `Proposals.window_host` before each
+    `propose`.
     """
 
     def __init__(
@@ -64,10 +64,13 @@ class GrammarLane:
         polls: bool = False,
     ) -> None:
         self.polls = polls and runtime.prepare_polling() is None
-        limits = MatcherLimits(default_workers(), mask_time_limit_s)
-        self.state = GuidedState(shape, pinned=runtime.pinned, limits=limits)
+        self.state = GuidedState(
+            shape, pinned=runtime.pinned, workers=default_workers(), mask_time_limit_s=mask_time_limit_s
+        )
         self.push = self.state.push
-        self.stream = runtime.stream(high_priority=True)  # its kernels are tiny, and a forward waits for them
+        self.stream = runtime.stream(
+            high_priority=True
+        )  # its kernels are tiny, and the next forward waits for them
         self.token_event = runtime.event()
         self.mask_event = runtime.event()
         self.proposal_event = runtime.event()
@@ -91,32 +94,32 @@ class GrammarLane:
         runtime.publish()
 
     def follow(self, stream: Stream) -> None:
-        """Take the snapshot of an iteration without guided rows, for the proposals that it makes."""
+        """Take the snapshot of an iteration without guided rows, which still makes proposals."""
         self._enter(stream)
         self.stream.hostfunc(self.state.task("fetch"))
 
     @property
     def proposed(self) -> Tensor | None:
-        """What the host proposed, int64 [K, S+1], in the host's memory, pinned; None where it does not draft."""
+        """The host's proposals, int64 [K, S+1] in pinned memory; None if the host does not draft."""
         return self.proposals.proposed_host if self.proposals is not None else None
 
     def first_mask(self, stream: Stream, slots_B: Tensor, *, owes_commit: bool = False) -> None:
-        """For rows that were just attached and have no drafts: their masks. `owes_commit`: no `commit_masks` follows
-        upon what is sampled under them."""
+        """Send the masks of rows that were just attached and have no drafts. `owes_commit`: no `commit_masks` follows
+        for the tokens sampled under them."""
         self._begin(stream, owes_commit)
         self._copy_masks(slots_B, 0, 1)
 
     def all_masks(self, stream: Stream, slots_B: Tensor) -> None:
-        """For rows of which nothing is assumed: take the snapshot and every draft, and send all masks."""
+        """Take the snapshot and every draft, and send all masks: assumes nothing about the rows."""
         self.verify_masks(stream, slots_B, self.num_positions - 1)
 
     def verify_masks(
         self, stream: Stream, slots_B: Tensor, num_drafts: int, *, owes_commit: bool = False
     ) -> None:
-        """Beside the target's forward: commit what the iteration before owes, take the snapshot and the drafts still
-        owed, and send the masks. `owes_commit`: no `commit_masks` follows.
+        """During the target's forward: commit what the iteration before owes, take the snapshot and the drafts that the
+        matchers have not taken yet, and send the masks. `owes_commit`: no `commit_masks` follows.
 
-        Drafts that were taken while they were made cost nothing here.
+        Drafts that were taken while they were drafted cost nothing here.
         """
         self._begin(stream, owes_commit)
         if num_drafts:
@@ -126,8 +129,7 @@ class GrammarLane:
     def apply_verify(
         self, stream: Stream, logits_BTV: Tensor, slots_B: Tensor, d2t: Tensor | None = None
     ) -> None:
-        """Mask the target's logits [B, T, V] in place, T up to K+1: position t under the mask after t
-        drafts.
+        """Mask the target's logits [B, T, V] in place, T <= K+1: position t with the mask after t drafts.
 
         `d2t` int64 [V] as in `apply_draft`, for a target with a pruned vocabulary.
         """
@@ -135,8 +137,8 @@ class GrammarLane:
         stream.launch(_apply_masks, logits_BTV.flatten(0, 1), self._masks, slots_B, 0, d2t)
 
     def commit_masks(self, stream: Stream, slots_B: Tensor, *, copies: bool = False) -> None:
-        """After `verified_host` was written: commit it, and send the masks after the committed text. `copies`: only
-        `verified` was."""
+        """Commit the verified tokens, and send the masks after the committed text. With `copies`, only `verified` was
+        written, and is copied to `verified_host` first."""
         self._enter(stream)
         if copies:
             self.stream.copy(self.state.verified_host, self.verified)
@@ -146,7 +148,7 @@ class GrammarLane:
     def propose(self, stream: Stream, num_drafts: int, is_committed: bool) -> None:
         """Let the host propose drafts for the slots of the snapshot; `proposed` has them after `wait_proposals`.
 
-        `is_committed`: `commit_masks` came before.
+        `is_committed`: `commit_masks` was called before in this iteration.
         """
         assert self.proposals is not None
         if not is_committed:
@@ -158,12 +160,12 @@ class GrammarLane:
         self.stream.record(self.proposal_event)
 
     def wait_proposals(self, stream: Stream) -> None:
-        """Let `stream` wait for what was proposed."""
+        """Let `stream` wait for the proposals."""
         stream.wait(self.proposal_event)
 
     def extend_masks(self, stream: Stream, j: int, slots_B: Tensor, *, copies: bool = False) -> None:
-        """After draft j was written to `drafts_host`: take it, and send the masks after it. The last one stays owed.
-        `copies`: only `drafts` has it."""
+        """Take draft j, and send the masks after it. With `copies`, only `drafts` has the draft, and it is copied to
+        `drafts_host` first."""
         self._enter(stream)
         if copies:
             self.stream.copy(self.state.drafts_host[j - 1], self.drafts[j - 1])
@@ -173,24 +175,24 @@ class GrammarLane:
     def apply_draft(
         self, stream: Stream, logits_BD: Tensor, slots_B: Tensor, j: int, d2t: Tensor | None = None
     ) -> None:
-        """Mask the drafter's logits [B, Vd] of draft j in place, under the mask after j-1 drafts.
+        """Mask the drafter's logits [B, Vd] of draft j in place, with the mask after j-1 drafts.
 
-        `d2t` int64 [Vd] are the offsets of a pruned vocabulary: column c stands for token c + d2t[c].
+        `d2t` int64 [Vd] has the offsets of a pruned vocabulary: column c stands for token c + d2t[c].
         """
         stream.wait(self.mask_event)
         stream.launch(_apply_masks, logits_BD, self._masks, slots_B, j - 1, d2t)
 
     def join(self, stream: Stream) -> None:
-        """Let `stream` wait for the lane; a capture ends after it."""
+        """Let `stream` wait for the grammar's stream, so that a capture may end."""
         self.stream.record(self.mask_event)
         stream.wait(self.mask_event)
 
     def synchronize(self) -> None:
-        """Wait for the lane's work."""
+        """Wait for the work on the grammar's stream."""
         self.stream.synchronize()
 
     def close(self) -> None:
-        """Wait for the lane's work. Matchers go with the state."""
+        """Wait for the work on the grammar's stream. The matchers are released with the state."""
         self.synchronize()
 
     def _begin(self, stream: Stream, owes_commit: bool) -> None:
@@ -200,7 +202,7 @@ class GrammarLane:
         self.stream.hostfunc(self.state.task("fetch", owes_commit))
 
     def _run(self, task: NativeTask) -> None:
-        """A task that little or nothing runs beside."""
+        """Enqueue a task that the model's stream waits for."""
         self.stream.hostfunc(replace(task, polled=self.polls))
 
     def _enter(self, stream: Stream) -> None:

@@ -1,0 +1,32 @@
+// Arrays in the host's memory as arguments. Pinned tensors come as `tensor.numpy()`: DLPack may call their memory that
+// of another device.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstddef>
+#include <initializer_list>
+#include <string>
+
+namespace weft {
+
+// Bind such an argument with `.noconvert()`: a converted array is a copy that nothing else reads.
+template <class T, std::size_t Dimensions>
+using HostArray = nanobind::ndarray<T, nanobind::ndim<Dimensions>, nanobind::c_contig, nanobind::device::cpu>;
+
+// The array's data. Raises ValueError unless it has this shape.
+template <class... Kind>
+auto *host_data(const nanobind::ndarray<Kind...> &array, const char *name, std::initializer_list<std::size_t> shape) {
+  bool fits = true;
+  std::size_t dimension = 0;
+  std::string wanted;
+  for (const std::size_t size : shape) {
+    fits = fits && array.shape(dimension++) == size;
+    wanted += (wanted.empty() ? "" : ", ") + std::to_string(size);
+  }
+  if (!fits) throw nanobind::value_error((std::string(name) + " is not an array [" + wanted + "]").c_str());
+  return array.data();
+}
+
+}  // namespace weft
