@@ -106,8 +106,8 @@ OwnedMatcher closing() {
   static const weft::ClosingTables tables = [] {
     ClosingGrammar::Element letters, letter;
     letters.rule = 1;
-    letters.least = 0;
-    letters.most = 6;
+    letters.min_times = 0;
+    letters.max_times = 6;
     letter.set['a'] = letter.set['b'] = true;
     weft::ClosingTables made;
     made.grammar =
