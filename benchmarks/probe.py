@@ -17,9 +17,16 @@ import torch
 from torch import Tensor
 
 from weft.engine.device.state import DecodeParts, StepBuffers
-from weft.engine.processors.host import HostRows
-from weft.engine.step.graphs import StepGraphs
-from weft.engine.step.step import Iteration, Plan, decode_step, pick_draft, sample_and_verify, take_proposals
+from weft.engine.features.processors import HostRows
+from weft.engine.runner.graphs import StepGraphs
+from weft.engine.runner.step import (
+    Iteration,
+    Plan,
+    decode_step,
+    pick_draft,
+    sample_and_verify,
+    take_proposals,
+)
 from weft.runtime.interface import Event, NativeTask, Stream
 
 

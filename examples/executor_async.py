@@ -1,4 +1,4 @@
-"""Streams in an event loop: each client follows its own request, and one leaves early, which cancels its."""
+"""Streams in an event loop: each client follows its own request. A client that leaves early cancels its request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROMPTS = ["Text: Ada is a painter.", "Text: Bob lives in Rome.", "Text: Checked
 
 
 async def client(executor: Executor, prompt: list[int], patience: int) -> list[int]:
-    """The tokens of one stream; after `patience` of them the client has had enough."""
+    """The tokens of one stream; the client leaves after `patience` tokens."""
     number = await executor.aenqueue(Request(prompt, 32, streaming=True, end_id=-1))
     tokens: list[int] = []
     async with aclosing(executor.aresponses(number)) as responses:

@@ -1,4 +1,4 @@
-"""Several requests at once, answered as they end: run it, with a model directory or without (weft-tiny)."""
+"""Several requests at once; each answer is printed when it ends. The default model is weft-tiny."""
 
 from __future__ import annotations
 

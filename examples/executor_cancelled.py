@@ -1,4 +1,4 @@
-"""Requests that end before their answers do: one is cancelled, one runs out of time."""
+"""Requests that end early: one is cancelled, one reaches its time limit."""
 
 from __future__ import annotations
 

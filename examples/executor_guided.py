@@ -1,4 +1,4 @@
-"""Answers that a JSON schema describes: with the request, or compiled ahead and named by it."""
+"""Guided answers: the guide comes with the request, or is registered first and named by the request."""
 
 from __future__ import annotations
 

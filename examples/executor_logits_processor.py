@@ -1,7 +1,7 @@
-"""A logits post-processor: a function of yours that changes what the model says before anything is drawn.
+"""A logits post-processor: your own function, which changes the model's logits before sampling.
 
-It gets the raw logits of one position, [1, 1, vocabulary], on the device, and the text before that position. It may
-write into the logits, or return others. It works with guides (the grammar always wins) and with drafts.
+The function gets the raw logits of one position, [1, 1, vocabulary], on the device, and the text before that position.
+It may write into the logits, or return new ones. It works with guides (the grammar has the last word) and with drafts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weft.executor import (
 def never_twice(
     request_id: int, logits: Tensor, tokens: list[list[int]], stream: object, client_id: int | None
 ) -> None:
-    """Forbid the token that was said last."""
+    """Forbid the last token."""
     logits[..., tokens[0][-1]] = -torch.inf
 
 

@@ -1,4 +1,4 @@
-"""One request, its tokens printed as they come, and what the iterations cost."""
+"""One streamed request, and the time of its iterations."""
 
 from __future__ import annotations
 

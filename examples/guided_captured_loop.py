@@ -3,9 +3,9 @@
     python examples/guided_captured_loop.py --regex '(ab|cd){2,4}!' --device cpu
 
 One graph holds an iteration: the target's forward over a token and its drafts, the masks, verification, and
-two guided drafts. The host only says which requests are in the batch, and launches. On the CPU the same
-program runs on `weft.runtime.cpu`. The model is a small untrained module, so the answers mean nothing; that
-they match does.
+two guided drafts. The host only sets the requests of the batch, and launches. On the CPU the same
+program runs on `weft.runtime.cpu`. The model is a small untrained module, so the answers have no meaning, but
+they match their guides.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VOCABULARY = Vocabulary.from_tokens([b""] + [bytes([byte]) for byte in range(1, 
 
 
 class Bigram(nn.Module):
-    """Logits [..., V] of what follows a token at a position."""
+    """Logits [..., V] of the token after a token at a position."""
 
     def __init__(self, width: int, seed: int) -> None:
         super().__init__()
@@ -40,8 +40,8 @@ class Bigram(nn.Module):
 
 
 class Loop:
-    """A captured iteration over B rows, each a request with a slot. Tensors that cross launches are made
-    here.
+    """A captured iteration over B rows, each a request with a slot. The constructor allocates the tensors that
+    launches share.
     """
 
     def __init__(self, runtime: Runtime, batch: int) -> None:
@@ -84,7 +84,7 @@ class Loop:
         self.logits.copy_(self.target(tokens_BT, positions_BT))
 
     def verify(self) -> None:
-        """Keep the drafts that the target would have chosen, and one token more."""
+        """Keep the drafts that the target would have chosen, and one more token."""
         slots = self.decoder.slots
         tokens_BT = self.logits.argmax(-1)
         matches = tokens_BT[:, :-1] == self.decoder.drafts[:, slots].T
@@ -109,7 +109,7 @@ class Loop:
         """The answers of one request per guide."""
         with GuideCompiler(VOCABULARY) as compiler:
             matchers = [compiler.compile(guide).matcher() for guide in guides]
-        # An eager iteration of padding alone first: nothing is loaded or allocated while capturing.
+        # One eager iteration of padding first, so that the capture loads and allocates nothing.
         self.decoder.add_batch([])
         self.step()
         self.stream.synchronize()

@@ -1,4 +1,4 @@
-"""Guided decoding in a loop of one's own, around a model of transformers.
+"""Guided decoding in your own loop, around a model of transformers.
 
 python examples/guided_transformers.py --schema '{"type": "object", "properties": {"name": {"type":
 "string"}}}'

@@ -1,4 +1,4 @@
-"""A conversation whose answer calls a function, in the format that the model's family writes calls in."""
+"""A conversation whose answer calls a function, in the format of the model's family."""
 
 from __future__ import annotations
 

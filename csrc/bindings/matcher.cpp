@@ -129,8 +129,8 @@ void bind_matcher_class(nb::module_ &m) {
             return nb::make_tuple(done.taken, done.disagreements, done.fill_ns, done.accept_ns);
           },
           "tokens"_a, "row"_a.noconvert(), "timed"_a = false,
-          "Fill a mask and take a token, one after another. Returns the number of tokens taken, the number for which "
-          "mask and accept disagree, and the ns of each call.")
+          "Fill a mask and take a token, one after another. Returns the number of tokens taken, the number for\n"
+          "which mask and accept disagree, and the ns of each call.")
       .def(
           "temperature",
           [](Matcher &self) -> std::optional<float> {

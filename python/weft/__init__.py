@@ -12,9 +12,9 @@ from weft.lazy import exports as _exports
 if TYPE_CHECKING:
     from weft.config import EngineConfig, Speculation, package_model_path
     from weft.core import Output, OutputStats, Piece, SamplingParams
-    from weft.engine.flight_recorder import FlightRecorder
+    from weft.engine.features.flight_recorder import FlightRecorder
     from weft.grammar.guide import Guide
-    from weft.grammar.kinds.plugin import include_dir
+    from weft.grammar.kinds.custom import include_dir
     from weft.llm import LLM
     from weft.models.outputs import mark_output
     from weft.runtime.hostfunc import (
@@ -59,9 +59,9 @@ if not TYPE_CHECKING:
     _HOMES = {
         "weft.config": ("EngineConfig", "Speculation", "package_model_path"),
         "weft.core": ("Output", "OutputStats", "Piece", "SamplingParams"),
-        "weft.engine.flight_recorder": ("FlightRecorder",),
+        "weft.engine.features.flight_recorder": ("FlightRecorder",),
         "weft.grammar.guide": ("Guide",),
-        "weft.grammar.kinds.plugin": ("include_dir",),
+        "weft.grammar.kinds.custom": ("include_dir",),
         "weft.llm": ("LLM",),
         "weft.models.outputs": ("mark_output",),
         "weft.runtime.hostfunc": (

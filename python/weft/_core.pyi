@@ -73,7 +73,7 @@ class AwakeWatch:
     def __init__(self) -> None: ...
     @property
     def seconds(self) -> float:
-        """What has passed; a pause of the process is no part of it."""
+        """The time that passed, without pauses of the process."""
 
 def end_process_after(seconds: float) -> None:
     """
@@ -640,13 +640,12 @@ class Matcher:
         timed: bool = False,
     ) -> tuple:
         """
-        Fill and take tokens in turn: how many were taken, of how many the mask said otherwise, ns of each call.
+        Fill a mask and take a token, one after another. Returns the number of tokens taken, the number for
+        which mask and accept disagree, and the ns of each call.
         """
 
     def temperature(self) -> float | None:
-        """
-        The temperature for the token that is sampled next; None: the request's own.
-        """
+        """The temperature for the next token; None: the request's own."""
 
     def edit(self, capacity: int) -> tuple[int, list[int]]:
         """
@@ -669,7 +668,7 @@ class Matcher:
     @property
     def position(self) -> int:
         """
-        How many tokens it has taken for good; while it has a slot, as of when it got it.
+        The number of tokens taken for good. While it has a slot, the number when it got the slot.
         """
 
 def python_matcher(object: object, factory: object | None = None) -> Matcher:
@@ -687,28 +686,32 @@ def xgrammar_matcher(
     handle: int, vocab_size: int, end_tokens: Sequence[int], texts: TokenTexts | None = None
 ) -> Matcher:
     """
-    A matcher over an xgrammar GrammarMatcher's handle; `texts` spells what is forced.
+    A matcher over an xgrammar GrammarMatcher's handle; `texts` spells forced text.
     """
 
 class GuideClock:
-    """What a guide takes within one token, where it is called from Python."""
+    """
+    Measures the time of a guide within one token, for guides that are called from Python.
+    """
 
     def __init__(self, limit_s: float) -> None:
         """With no limit (0) nothing is measured."""
 
     def restart(self, tokens: int = 1) -> None:
-        """New tokens begin; those before took the work of so many."""
+        """Begin new tokens; the time before was for `tokens` of them."""
 
     def begin(self) -> None:
         """Measure on this thread from here on."""
 
     def lap(self, part: str) -> None:
         """
-        What passed since `begin` or the last lap was for `part`, "masks" or "tokens".
+        Count the time since `begin` or the last lap for `part`, "masks" or "tokens".
         """
 
     def problem(self) -> str | None:
-        """What took how long, where it was more than the limit."""
+        """
+        A message with the time of each part if that is over the limit, else None.
+        """
 
 class OperationCounters:
     """The cost of one operation since the state was made."""
@@ -938,9 +941,9 @@ class Proposals:
     ) -> None:
         """
         Over a state and host arrays, which it keeps alive. It reads `verified` int64 [S+1, K+2], the state's,
-        and `window` int64 [S+1, W+1] for lookahead (the tokens that the iteration found after those of each
-        slot's window, then the position of its last token). It writes `proposed` int64 [K, S+1], -1 for no
-        draft.
+        and `window` int64 [S+1, W+1] for lookahead (the tokens that the iteration predicted after those of
+        each slot's window, then the position of its last token). It writes `proposed` int64 [K, S+1], -1 for
+        no draft.
         """
 
     def open(
@@ -1001,7 +1004,7 @@ class RecognizerGuide:
     def matcher(self) -> Matcher: ...
 
 class PluginGuide:
-    """What a plug-in prepared for one guide."""
+    """A guide that a plug-in prepared."""
 
     def __init__(
         self, path: str, texts: TokenTexts, end_tokens: Sequence[int], vocab_size: int, arg: bytes
@@ -1011,7 +1014,7 @@ class PluginGuide:
     def matcher(
         self, texts: TokenTexts, trie: TokenTrie | None, vocab_size: int, end_tokens: Sequence[int]
     ) -> Matcher:
-        """A matcher at its start; `trie` is needed where it recognises."""
+        """A matcher at its start; a guide that recognises needs `trie`."""
 
 def aici_bind_wasmtime(library_path: str) -> str:
     """
@@ -1075,7 +1078,7 @@ def llguidance_bind(library_path: str) -> str:
     """Resolve LLGuidance's C interface; what is missing, or an empty text."""
 
 class LlguidanceLimits:
-    """What compiling and one mask may cost; 0: LLGuidance's default."""
+    """Limits on compiling and on one mask; 0: LLGuidance's default."""
 
     def __init__(
         self,
@@ -1094,7 +1097,7 @@ class LlguidanceVocabulary:
 
     def __init__(self, tokens: Sequence, end_tokens: Sequence[int], texts: TokenTexts) -> None:
         """
-        From the bytes of each id, b"" for special and unused ones; `texts` spells what is forced.
+        From the bytes of each id, b"" for special and unused ones; `texts` spells forced text.
         """
 
 class LlguidanceGrammar:
@@ -1126,20 +1129,20 @@ class ClosingTables:
 
     def __init__(self, rules: list, texts: TokenTexts, vocab_size: int, end_tokens: Sequence[int]) -> None:
         """
-        Of rules, the root first: lists of alternatives, lists of elements (rule, data, least, most). Rule -1 is text,
-        -2 one byte of a set of 256 bits.
+        From rules, the root first: lists of alternatives, which are lists of elements (rule, data, least, most).
+        Rule -1 is literal text, -2 one byte of a set of 256 bits.
         """
 
     @property
     def num_bytes(self) -> int: ...
     def shortest(self, text: bytes) -> tuple[int, int, bytes] | None:
         """
-        Fewest tokens to the end over all readings of a text, the most, and the text of the fewest; or None.
+        The fewest and the most tokens to an end over all readings of a text, and the shortest end; None if refused.
         """
 
 def closing_matcher(inner: Matcher, tables: ClosingTables, room: int) -> tuple[Matcher | None, str, int]:
     """
-    A matcher that ends within `room` tokens, or None and why not; how many the shortest answer has (0: unknown).
+    A matcher that ends within `room` tokens or None, the reason, and the length of the shortest answer (0: unknown).
     """
 
 def json_depth(text: str) -> int:

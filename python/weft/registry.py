@@ -20,38 +20,10 @@ GRAMMARS = {
 # the `CompileParts` of `weft.grammar.base`.
 GUIDES = {
     "after": "weft.grammar.kinds.after:compile_after",
-    "matcher": "weft.grammar.kinds.matcher:compile_factory",
+    "matcher": "weft.grammar.kinds.custom:compile_factory",
     "wasm": "weft.aici.guide:compile_wasm",
-    "plugin": "weft.grammar.kinds.plugin:compile_plugin",
-    "recognizer": "weft.grammar.kinds.recognizer:compile_recognizer",
-}
-
-# Constructors of `Guide` that need more than plain data: `function(...) -> Guide`, with their parameters.
-GUIDE_MAKERS = {
-    "json_schema": "weft.grammar.kinds.json_schema:make",
-    "tools": "weft.grammar.kinds.tools:make",
-    "after": "weft.grammar.kinds.after:make",
-    "wasm": "weft.aici.source:make",
-}
-
-# Kinds whose text is looked at before it is compiled: `function(source)` raises `GuideError`.
-GUIDE_CHECKS = {
-    "json_schema": "weft.grammar.kinds.json_schema:check",
-    "structural_tag": "weft.grammar.xgrammar.translate:check_structural_tag",
-}
-
-# Kinds that become another for a model: `function(guide, chat_template) -> Guide`.
-GUIDES_OF_MODELS = {"tools": "weft.grammar.kinds.tools:of_model"}
-
-# What else a guide can be shown as: `function(guide)`.
-GUIDE_VIEWS = {"grammar": "weft.grammar.xgrammar.translate:grammar_of"}
-
-# What few requests need, and nothing else imports.
-LEAVES = {
-    "prepare_closing": "weft.grammar.kinds.closing:prepare_closing",
-    "closing_matcher": "weft.grammar.kinds.closing:closing_matcher",
-    "matcher_report": "weft.aici.guide:program_report",
-    "stored_payload": "weft.aici.source:from_json",
+    "plugin": "weft.grammar.kinds.custom:compile_plugin",
+    "recognizer": "weft.grammar.kinds.custom:compile_recognizer",
 }
 
 DRAFTERS = {
@@ -75,11 +47,6 @@ MODELS = {
 TABLES = {
     "grammars": GRAMMARS,
     "guides": GUIDES,
-    "guide makers": GUIDE_MAKERS,
-    "guide checks": GUIDE_CHECKS,
-    "guides of models": GUIDES_OF_MODELS,
-    "guide views": GUIDE_VIEWS,
-    "leaves": LEAVES,
     "drafters": DRAFTERS,
     "models": MODELS,
 }

@@ -55,7 +55,7 @@ def test_a_grammar_library_is_a_file_and_a_line(monkeypatch: pytest.MonkeyPatch)
         compiled = compiler.compile(Guide.choice(["abc", "é"]))
         assert compiled.backend == name
         assert compiled.matcher().validate([3 + byte for byte in b"abcx"]) == 3
-        with pytest.raises(GuideError, match="choices alone"):
+        with pytest.raises(GuideError, match="choices only"):
             compiler.compile(Guide.regex("a"))
     assert EngineConfig(grammar=name).grammar == name
 

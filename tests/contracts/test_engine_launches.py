@@ -13,8 +13,7 @@ from support.launch_check import check_launched
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.core.logits_processors import LogitsProcessor, ProcessorRows
 from weft.core.request import Gather
-from weft.engine.step.opening import guarded
-from weft.engine.step.prefill import each_guarded
+from weft.engine.runner.prefill import each_guarded, guarded
 from weft.runtime import CpuRuntime, cpu
 from weft_bench.engine.simulated import simulate_acceptance
 
@@ -62,7 +61,7 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Check:
             seen, given = args[1], args[2:]
         elif fn is each_guarded:
             seen, given = args[2], (args[0], *args[3:])
-            if len(args[0].together) > 1:
+            if len(args[0].parts) > 1:
                 launched[f"{seen.__qualname__} together"] = (seen, given)
         launched[getattr(seen, "__qualname__", type(seen).__name__)] = (seen, given)
         launch(self, fn, *args)

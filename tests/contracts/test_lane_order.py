@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weft import LLM, Speculation
-from weft.engine.step.step import Guides, Plan
+from weft.engine.runner.step import Guides, Plan
 from weft.runtime.dump import GraphDump
 from weft.runtime.recorder import PYTHON
 

@@ -140,7 +140,7 @@ WRONG = {
         ("--ebnf", "bad.ebnf", "line 1"),
         ("--lark", "bad.lark", "missing"),
         ("--structural-tag", "tag.json", ""),
-        ("--tools", "tools.json", "is no tool"),
+        ("--tools", "tools.json", "is not a tool"),
     ],
 )
 def test_errors_name_the_file(tmp_path: Path, option: str, file: str, message: str) -> None:

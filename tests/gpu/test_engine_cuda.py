@@ -16,7 +16,7 @@ from support.engine.drafting_requests import check, run
 from support.engine.oracle import Reference
 from support.engine.references import Checkpoint
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
-from weft.engine.step.step import Guides, Plan
+from weft.engine.runner.step import Guides, Plan
 from weft.runtime import get
 from weft.tiny.records import Record
 

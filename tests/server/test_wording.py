@@ -29,18 +29,18 @@ HEARD = (
     "core/sampling.py",
     "core/values.py",
     "engine/admission.py",
-    "engine/beam",
+    "engine/features/beam",
     "engine/scheduling",
     "grammar",
 )
 """What reads and checks requests."""
 UNHEARD = {
     # How an engine, a vocabulary or a guide is made in Python, and what only Python or an executor can ask.
-    "client/builder.py", "client/model_text.py", "client/options.py", "engine/beam/checks.py", "aici/limits.py",
+    "client/builder.py", "client/model_text.py", "client/options.py", "aici/limits.py",
     "grammar/vocabulary/hugging_face.py", "grammar/vocabulary/tokenizer.py", "aici/source.py",
 }  # fmt: skip
 UNHEARD_WORDS = (
-    "max_beam_width", "return_generation_logits", "additional_outputs", "is no guide; use", "style= of Guide.tools",
+    "max_beam_width", "return_generation_logits", "additional_outputs", "is not a guide; use", "style= of Guide.tools",
     "a linker's --import-memory", "import sys;", "sizes of lookahead decoding",
     "; make it with Speculation.given()",
 

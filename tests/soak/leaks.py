@@ -15,8 +15,8 @@ from weft import hostfunc_handles
 from weft.client import Response
 from weft.engine.engine import Engine
 from weft.engine.kv.cache import KvSequence
+from weft.engine.runner.in_flight import PromptRow
 from weft.engine.sequence import Sequence
-from weft.engine.step.opening import PromptRow
 from weft.executor import Executor
 
 KINDS = (Sequence, Response, KvSequence, PromptRow, Executor, Engine)

@@ -20,7 +20,7 @@ from weft import LLM, EngineConfig, Output, SamplingParams
 from weft.core.request import PenaltyRule, Request
 from weft.executor import FinishReason, GuidedDecodingParams, GuideType
 from weft.grammar.guide import Guide
-from weft.grammar.xgrammar.native import XGrammarMatcher
+from weft.grammar.xgrammar.backend import XGrammarMatcher
 from weft.tiny.records import example
 
 # -- The questions that the soak asks: prompts, guides and sampling parameters, mixed once from a seed

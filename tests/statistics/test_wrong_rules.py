@@ -16,7 +16,7 @@ from support.statistics.exact_outputs import distribution
 from support.statistics.many_requests import ManyRequests
 from support.statistics.small_world import Case, case, good_draft_model
 from weft.engine.device.state import SlotState, StepBuffers, Verify, verify_coupled
-from weft.engine.step import step
+from weft.engine.runner import step
 from weft.ops.slots import SlotParams, advance_slots_, sample_slots_
 
 pytestmark = pytest.mark.slow

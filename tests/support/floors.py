@@ -12,7 +12,8 @@ PYTHON_FLOORS = [
     "core",
     "config tokenizer",
     "runtime",
-    "ops grammar/vocabulary aici/limits",
+    "ops grammar/vocabulary grammar/notes aici/limits",
+    "grammar/schema/structure",
     "grammar",
     "grammar/schema models",
     "models/gguf",
@@ -22,15 +23,15 @@ PYTHON_FLOORS = [
     "grammar/__init__ core/request",
     "guided parsing",
     "spec trace",
-    "engine/stats engine/device engine/logits_processors engine/request_guide",
-    "engine/kv engine/stop_rules",
+    "engine/stats engine/device engine/request_guide",
+    "engine/kv engine/stop_rules engine/features/processors",
     "engine/sequence",
-    "engine/scheduling engine/processors engine/recording engine/flight_recorder",
-    "engine/step engine/admission engine/beam",
-    "engine/output engine/debug_tap",
+    "engine/scheduling engine/features/recording engine/features/flight_recorder",
+    "engine/runner engine/admission engine/features/beam",
+    "engine/output engine/features/debug_tap",
     "engine/engine",
     "engine/build",
-    "engine/__init__",
+    "engine/__init__ engine/features/__init__",
     "client replay executor/types",
     "executor llm",
     "migration",
@@ -63,19 +64,22 @@ NATIVE_FLOORS = [
     "bindings",
 ]
 
-# What not everybody needs, and who may import it all the same. Others find it in the registry, or are given it.
+# A file that makes objects of rooms above it, and the rooms whose imports its functions may hold.
+FRONTS = {"grammar/guide": ("grammar/kinds", "grammar/xgrammar", "aici")}
+
+# Rooms that few need, and who may import them all the same. Others find them in the registry, or are given them.
 PYTHON_LEAVES = {
-    "aici": "grammar/guide",
-    "grammar/kinds/closing": "replay",
-    "grammar/kinds/plugin": "__init__",
+    "aici": "grammar/guide guided/recorded_guide engine/output",
+    "grammar/kinds/closing": "grammar/compile engine/sequence replay",
+    "grammar/kinds/custom": "__init__",
     "grammar/xgrammar": "grammar/llguidance grammar/kinds/tools grammar/auto cli",
     "grammar/llguidance": "grammar/auto cli",
     "grammar/auto": "",
-    "engine/beam": "engine/build",
-    "engine/flight_recorder": "client/flight_recorder __init__",
-    "guided/flight": "guided/recording engine/flight_recorder replay",
-    "guided/recording": "engine/flight_recorder replay cli/replay",
-    "guided/recorded_guide": "guided/recording engine/flight_recorder",
+    "engine/features/beam": "engine/build",
+    "engine/features/flight_recorder": "client/flight_recorder __init__",
+    "guided/flight": "guided/recording engine/features/flight_recorder replay",
+    "guided/recording": "engine/features/flight_recorder replay cli/replay",
+    "guided/recorded_guide": "guided/recording engine/features/flight_recorder",
 }
 NATIVE_LEAVES = {"aici": "bindings", "grammar/closing": "bindings", "grammar/plugin": "bindings"}
 

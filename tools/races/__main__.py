@@ -26,13 +26,13 @@ for module in ("transformers", "xgrammar", "llguidance"):  # once, for all forks
     importlib.import_module(module)
 
 FIRST: dict[str, list[Run]] = {
-    "engine/flight_recorder.py": [recording],
-    "engine/step/branching.py": [beams],
-    "engine/processors/host.py": [processors],
+    "engine/features/flight_recorder.py": [recording],
+    "engine/features/processors.py": [processors],
     "engine/device/results.py": [plain],
-    "engine/step/graphs.py": FAULTS,
-    "engine/step/prompt_reader.py": FAULTS,
-    "engine/step/runner.py": FAULTS,
+    "engine/runner/graphs.py": FAULTS,
+    "engine/runner/prefill.py": FAULTS,
+    "engine/runner/in_flight.py": FAULTS,
+    "engine/runner/runner.py": [beams, *FAULTS],
     "engine/engine.py": FAULTS,
     "engine/output/processor.py": FAULTS,
     "engine/device/tensors.py": FAULTS,

@@ -112,7 +112,7 @@ def dropped_snapshots() -> Iterator[Any]:
             first = asked(llm, Guide.regex("[a-z]{20}"), max_tokens=length)
             while len(first.output.token_ids) < 2:
                 llm.engine.step()
-            llm.engine.runner.drop_snapshots()
+            llm.engine.runner.snapshots.drop_pending()
             finish(llm)
             yield said(first)
         llm.close()
@@ -214,8 +214,8 @@ def failed_searches() -> Iterator[Any]:
 def vacate(llm: LLM) -> None:
     """As where a request with a guide has just ended."""
     runner: Any = llm.engine.runner
-    runner._attachments._holds_ended = True
-    runner.vacate(is_idle=True)
+    runner.snapshots.holds_ended = True
+    runner.snapshots.vacate(is_idle=True)
 
 
 def ended() -> Iterator[Any]:

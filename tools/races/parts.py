@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from support.grammar.grammars import END, compiled, small_vocabulary
-from weft.engine import flight_recorder as recorder_module
-from weft.engine.flight_recorder import FlightRecorder
+from weft.engine.features import flight_recorder as recorder_module
+from weft.engine.features.flight_recorder import FlightRecorder
 from weft.errors import RequestError
 from weft.grammar import Guide
 from weft.guided import CapturableGuidedDecoder, GuidedDecoder, GuidedRequest

@@ -15,7 +15,6 @@ from typing import Any
 from weft.aici.limits import WasmLimits
 from weft.aici.sections import HEADER
 from weft.errors import GuideError
-from weft.grammar.guide import Guide
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +69,6 @@ def from_json(data: dict[str, Any]) -> WasmSource:
     # One byte more than allowed shows that the module is too large, without unpacking all of it.
     module = zlib.decompressobj().decompress(packed, limits.module_bytes + 1)
     return WasmSource.read(module, data["argument"], limits, False)
-
-
-def make(program: str | Path | bytes, argument: Any, limits: WasmLimits | None, is_trusted: bool) -> Guide:
-    """Make the guide of `Guide.wasm`. Raises `GuideError`."""
-    source = WasmSource.read(program, argument, limits, is_trusted)
-    return Guide("wasm", str(source), payload=source)
 
 
 def _read(path: Path, limits: WasmLimits) -> bytes:

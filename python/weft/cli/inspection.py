@@ -13,7 +13,7 @@ import torch
 
 from weft.config import EngineConfig, HostTasks, Speculation
 from weft.config.environment import processor, versions
-from weft.engine.step.step import Guides, Plan
+from weft.engine.runner.step import Guides, Plan
 from weft.errors import InterfaceError, WeftError
 from weft.runtime import get
 from weft.runtime.cuda import unavailable_reason
@@ -45,7 +45,7 @@ def cuda_lines() -> Iterator[str]:
 
 def matcher_line() -> str:
     """Whether XGrammar's matchers are called natively."""
-    from weft.grammar.xgrammar.native import native_is_usable
+    from weft.grammar.xgrammar.backend import native_is_usable
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

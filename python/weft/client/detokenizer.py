@@ -1,4 +1,4 @@
-"""Text of what came: answers as a whole, and piece by piece."""
+"""Text of answers, as a whole and piece by piece."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from weft.client.responses import Response, ResponseDelta
 from weft.core import SAMPLED, Hypothesis, Output, Piece
 from weft.engine.sequence import Sequence
-from weft.grammar.compile.verdict import Verdicts, asked_of
+from weft.grammar.compile.verdict import Verdicts, judged_part
 from weft.grammar.guide import Guide
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.tokenizer.text import RunningText, decode
@@ -16,8 +16,8 @@ from weft.tokenizer.tokenizer import Tokenizer
 
 
 class Detokenizer:
-    """Writes the text of answers. Where a guide was not to be enforced whole, it asks whether the answer obeys it all
-    the same. Threads may share one; `close` when done."""
+    """Writes the text of answers. For a guide that is not strict, it also checks whether the answer obeys all of it.
+    Threads may share one. Call `close` when done."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
         self._tokenizer = tokenizer
@@ -25,43 +25,39 @@ class Detokenizer:
         self._verdicts = Verdicts()
 
     def output(self, response: Response) -> Output:
-        """The answer of a request that has ended, with its text: its first sequence, which holds the others."""
+        """The answer of a request that has ended, with text and verdict: its first sequence, which holds the others."""
         whole = gathered(response)
         for output in whole.outputs:
-            self.write(output, response)
+            output.text = self.text(output, response)
+            self.judge(output, response)
         return whole
 
-    def write(self, output: Output, response: Response) -> None:
-        """Write the text of one answer that has ended, and judge it."""
-        output.text = self.text(output, response)
-        self.judge(output, response)
-
     def text(self, output: Output, response: Response) -> str:
-        """The text of one answer that has ended: without the stop word, or the stop token, that ended it."""
-        by, tokens = output.stopped_by, output.token_ids
-        text = self._decode(tokens[:-1] if isinstance(by, int) else tokens)
-        return text[: self._end(tokens, response)] if isinstance(by, str) else text
+        """The text of an answer that has ended, without the stop word or stop token that ended it."""
+        stop, tokens = output.stopped_by, output.token_ids
+        text = self._decode(tokens[:-1] if isinstance(stop, int) else tokens)
+        return text[: self._end(tokens, response)] if isinstance(stop, str) else text
 
     def judge(self, output: Output, response: Response) -> None:
-        """Where its guide was not to be enforced whole, look whether an answer, whose text is written, obeys it.
-        Another process says so, which may take a while."""
+        """Set `stats.guided_valid` of an answer with text, if its guide is not strict. Another process checks the
+        answer, which may take long."""
         guide = response.request.guide
         if output.stats.guided_valid and isinstance(guide, Guide):
-            asked = asked_of(guide, output.text, output.token_ids, self._vocabulary, self._decode)
-            if asked is not None:
-                output.stats.guided_valid = self._verdicts.obeys(*asked)
+            question = judged_part(guide, output.text, output.token_ids, self._vocabulary, self._decode)
+            if question is not None:
+                output.stats.guided_valid = self._verdicts.obeys(*question)
 
     def running(self, sequence: Sequence) -> RunningText:
-        """The text of a sequence as its tokens come, watched for its stop words."""
+        """An empty text for the tokens of a sequence. It finds the stop words of the sequence."""
         watcher = sequence.stop_words
         return RunningText(self._tokenizer, watcher.words if isinstance(watcher, RunningText) else ())
 
     def close(self) -> None:
-        """End what judges answers."""
+        """End the process that checks answers."""
         self._verdicts.close()
 
     def _end(self, tokens: abc.Sequence[int], response: Response) -> int | None:
-        """Where the text ends before the stop word in these tokens; None where it is all text."""
+        """The position of the stop word in the text of these tokens; None if there is none."""
         running = self.running(response.sequences[0])
         return next((running.found_at for token in tokens if running.feed(token) is not None), None)
 
@@ -69,41 +65,54 @@ class Detokenizer:
         return decode(self._tokenizer, tokens)
 
 
+class SequenceText:
+    """The settled text of a sequence as its tokens arrive. Text that may yet become a stop word is held back, and so
+    are the bytes of a cut character."""
+
+    def __init__(self, detokenizer: Detokenizer, response: Response, sequence: Sequence) -> None:
+        self._detokenizer, self._response = detokenizer, response
+        self._running = detokenizer.running(sequence)
+        self._num_shown = 0
+
+    def add(self, tokens: abc.Sequence[int]) -> str:
+        """The text that these tokens settle."""
+        running, shown = self._running, self._num_shown
+        for token in tokens:
+            running.feed(token)
+        self._num_shown = max(shown, running.num_shown)
+        return running.text[shown : self._num_shown]
+
+    def rest(self, output: Output) -> str:
+        """The rest of the text, at the end of the sequence. Sets `output.text`."""
+        output.text = self._detokenizer.text(output, self._response)
+        return output.text[self._num_shown :]
+
+
 class Pieces:
-    """Makes pieces of a request's deltas. The text of a sequence is held back while it may become a stop word, and
-    where a character is cut short; what is left comes with its end."""
+    """Makes pieces from the deltas of a request."""
 
     def __init__(self, detokenizer: Detokenizer, response: Response) -> None:
         self._detokenizer = detokenizer
         self._response = response
-        self._texts = [detokenizer.running(sequence) for sequence in response.sequences]
-        self._num_shown = [0] * len(response.sequences)
+        self._texts = [SequenceText(detokenizer, response, sequence) for sequence in response.sequences]
 
     def piece(self, delta: ResponseDelta) -> Piece:
-        """What a delta added; the last one has the whole answer."""
-        if delta.sequence is None:  # it never began
+        """The piece of a delta. The last one has the whole answer."""
+        if delta.sequence is None:  # the request failed before it began
             return Piece("", [], [], gathered(self._response))
         index, answer = delta.sequence.index, delta.sequence.output
         new, origins = answer.token_ids[delta.start : delta.end], answer.origins[delta.start : delta.end]
         if delta.is_finished:
-            self._detokenizer.write(answer, self._response)
-            text = answer.text[self._num_shown[index] :]
+            text = self._texts[index].rest(answer)
+            self._detokenizer.judge(answer, self._response)
         else:
-            text = self._show(index, new)
+            text = self._texts[index].add(new)
         return Piece(text, new, origins, gathered(self._response) if delta.is_final else None, index)
-
-    def _show(self, index: int, new: abc.Sequence[int]) -> str:
-        """The text that these tokens settle."""
-        running, shown = self._texts[index], self._num_shown[index]
-        for token in new:
-            running.feed(token)
-        self._num_shown[index] = max(shown, running.num_shown)
-        return running.text[shown : running.num_shown]
 
 
 def gathered(response: Response) -> Output:
-    """The answer of a request that has ended: its first sequence, which holds the others. Nothing writes its text."""
-    if not response.sequences:  # it never began
+    """The answer of a request that has ended: its first sequence, which holds the others. Its text is not set."""
+    if not response.sequences:  # the request failed before it began
         prompt = response.request.prompt
         return Output(
             [] if isinstance(prompt, str) else list(prompt), finish_reason="error", error=response.error
@@ -114,7 +123,7 @@ def gathered(response: Response) -> Output:
 
 
 def _outputs(response: Response) -> list[Output]:
-    """Those of its sequences; of a search by beams, of the answers that it found."""
+    """The outputs of the sequences; for a beam search, those of the answers that it found."""
     first = response.sequences[0]
     if not first.hypotheses:
         return [sequence.output for sequence in response.sequences]
@@ -122,7 +131,7 @@ def _outputs(response: Response) -> list[Output]:
 
 
 def _of_beam(beam: Hypothesis, best: Output) -> Output:
-    """One of the answers after the best, which tells what they share."""
+    """The output of a further answer of a beam search. `best` has the parts that all answers share."""
     is_whole = beam.finish_reason == "stop" and beam.stopped_by is None
     prompts = {name: tensor for name, tensor in best.additional.items() if name.startswith("context_")}
     stats = replace(best.stats, output_tokens=len(beam.token_ids))

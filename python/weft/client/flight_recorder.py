@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.client.client import EngineClient
 from weft.config import package_model_path
-from weft.engine.flight_recorder import FlightRecorder
+from weft.engine.features.flight_recorder import FlightRecorder
 from weft.errors import InputError
 
 

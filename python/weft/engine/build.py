@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from weft.config import ResolvedConfig, SchedulerConfig, Speculation
 from weft.engine.admission import Admission
-from weft.engine.beam.run import BeamRun, commit_search
 from weft.engine.device.state import DecodeParts, HostPages, SlotState
 from weft.engine.device.tensors import OutputBuffers
 from weft.engine.engine import Engine
+from weft.engine.features.beam.run import BeamRun, commit_search
 from weft.engine.kv.cache import Keeping
 from weft.engine.kv.events import KvEventLog
 from weft.engine.kv.sight import Sight
@@ -17,15 +17,14 @@ from weft.engine.kv.size import host_pages
 from weft.engine.output.commit import DraftedBy
 from weft.engine.output.finish import Finisher
 from weft.engine.output.processor import OutputProcessor
+from weft.engine.runner.graphs import StepGraphs
+from weft.engine.runner.runner import Decoder, DraftGuidance, ModelRunner
 from weft.engine.scheduling.capacity import Capacity, DrafterNeeds
 from weft.engine.scheduling.policy import FairTurns
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.starts import MatcherStarts, StartThreads
 from weft.engine.scheduling.waiting import Waiting
 from weft.engine.sequence import Sequence
-from weft.engine.step.draft_masking import DraftGuidance
-from weft.engine.step.graphs import StepGraphs
-from weft.engine.step.runner import Decoder, ModelRunner
 from weft.errors import InputError
 from weft.guided.grammar_stream import GrammarStream
 from weft.guided.state import GuidedShape

@@ -18,17 +18,16 @@ from weft.core import FinishReason
 from weft.core.forks import Home
 from weft.engine.admission import Admission
 from weft.engine.device.state import DecodeParts
+from weft.engine.features.recording import Recorder
 from weft.engine.kv.cache import KvManager
 from weft.engine.kv.events import KvEventLog
 from weft.engine.output.processor import OutputProcessor
-from weft.engine.recording import Recorder
+from weft.engine.runner.graphs import StepGraphs
+from weft.engine.runner.runner import Decoder, ModelRunner
 from weft.engine.scheduling.schedule import Schedule
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.sequence import Sequence
 from weft.engine.stats import StepRecord
-from weft.engine.step.graphs import StepGraphs
-from weft.engine.step.runner import Decoder, ModelRunner
-from weft.engine.step.warm_up import warm_up
 from weft.errors import CapacityError, ExecutorError, InputError
 from weft.guided.grammar_stream import GrammarStream
 from weft.runtime.interface import Runtime
@@ -195,8 +194,8 @@ class Engine:
             self.output.process(batch, record, keep=self._num_kept)
             if self.scheduler.released:
                 self.runner.release(self.scheduler.take_released())
-            if self.runner.holds_ended and not self.output.in_flight:
-                self.runner.vacate(is_idle=not self.scheduler.running)
+            if self.runner.snapshots.holds_ended and not self.output.in_flight:
+                self.runner.snapshots.vacate(is_idle=not self.scheduler.running)
         self._complete(record)
         return record
 
@@ -245,7 +244,7 @@ class Engine:
         began = time.perf_counter()
         with self._scope, _CollectionPostponed():
             self.output.drain(StepRecord(self.num_steps, began))
-            warm_up(self._decoder, self.runner, self._speculation)
+            self.runner.warm_up(self._speculation)
         _log.info("warm: %d graphs in %.1f s", len(self.graphs.plans), time.perf_counter() - began)
         self._grammar_s = self.grammar.state.seconds  # of no step
 

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
 
-from weft import registry
 from weft.core import FinishReason, Hypothesis, Output
 from weft.core.request import NOTHING, Request, StopWords
 from weft.engine.device.tensors import Gathered
+from weft.engine.features.processors import RequestProcessor
 from weft.engine.kv.cache import KvSequence
-from weft.engine.logits_processors import RequestProcessor
 from weft.errors import InputError, RequestError, brief
 from weft.grammar.base import CompiledGuide, Matcher, Opening
 from weft.grammar.starts import StartedGuide
@@ -102,8 +101,9 @@ class RequestGuide:
     def _new_matcher(self, compiled: CompiledGuide) -> Matcher:
         if not self._closes:
             return compiled.matcher(self._opening)
-        matcher: Matcher = registry.load("leaves", "closing_matcher")(compiled, self._opening)
-        return matcher
+        from weft.grammar.kinds.closing import closing_matcher  # few requests need it
+
+        return closing_matcher(compiled, self._opening)
 
     def take_matcher(self) -> Matcher:
         """The matcher, which belongs to the caller from then on."""

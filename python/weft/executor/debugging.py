@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from weft.client.client import EngineClient
-from weft.engine.debug_tap import INPUTS, OUTPUTS, DebugTap
+from weft.engine.features.debug_tap import INPUTS, OUTPUTS, DebugTap
 from weft.engine.sequence import Sequence
 from weft.engine.stats import StepRecord
 from weft.errors import InputError

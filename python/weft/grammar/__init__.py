@@ -1,4 +1,4 @@
-"""Guides, the vocabularies they are compiled for, and the matchers that come out."""
+"""Guides, the vocabularies that they are compiled for, and matchers."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The library that enforces more of a guide.
+"""The backend that takes, for each guide, the library that enforces more of it.
 
-Both are asked what of a JSON schema they would not enforce. One that enforces all of it compiles it; where neither
-does, a strict guide is an error with both reasons, and another goes to the one that leaves fewer keywords out. Where
-both do equally well, a schema goes to LLGuidance, which compiles it in a few milliseconds where XGrammar may take
-seconds; a guide that must know how answers end (`Guide.closes`) gets XGrammar.
+It asks both libraries which parts of a JSON schema they would not enforce. A library that enforces all of it compiles
+it. Where neither does, a strict guide is an error with both reasons; any other guide goes to the library that leaves
+out fewer keywords. Where both do equally well, a schema goes to LLGuidance, which compiles it in a few milliseconds
+where XGrammar may take seconds. A guide whose shortest endings are needed (`Guide.closes`) goes to XGrammar.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WORDS = {XGRAMMAR: "XGrammar", LLGUIDANCE: "LLGuidance"}
 
 
 def in_order(guide: Guide) -> tuple[str, ...]:
-    """The libraries that may compile a guide, in the order in which they are asked."""
+    """The libraries that may compile a guide, in the order in which they are tried."""
     if guide.kind == "lark":
         return (LLGUIDANCE,)
     if guide.closes or guide.kind not in ("json_schema", "regex", "choice"):
@@ -47,8 +47,8 @@ def in_order(guide: Guide) -> tuple[str, ...]:
 
 
 class Libraries(Mapping[str, Backend]):
-    """Grammar libraries by name, each imported and made for a vocabulary when it is first asked for. One that is not as
-    weft calls it is not there; `missing` says why."""
+    """Grammar libraries by name, each imported and made for a vocabulary on first use. A library with an unexpected
+    interface is absent; `missing` has the reason."""
 
     def __init__(self, names: tuple[str, ...], make: Callable[[str], Backend]) -> None:
         self.missing: dict[str, str] = {}
@@ -95,14 +95,14 @@ class AutoBackend:
 
     def warm_up(self) -> None:
         """Import and make the libraries ahead of the first guide."""
-        len(self.libraries)
+        len(self.libraries)  # counting them makes them
 
     def compile(self, guide: Guide) -> CompiledGuide:
         """Compile a guide. Raises `GuideError` where no library can, with the reason of each."""
         return self.choose(guide, lambda name, part: self.libraries[name].compile(part))
 
     def choose(self, guide: Guide, attempt: Attempt) -> CompiledGuide:
-        """`compile`, by way of `attempt`."""
+        """Compile a guide by calls of `attempt`."""
         order = in_order(guide)
         if order == (XGRAMMAR,):
             return attempt(XGRAMMAR, guide)
@@ -117,7 +117,7 @@ class AutoBackend:
         raise GuideError(f"no grammar library can express the guide. {'. '.join(reasons)}")
 
     def restore(self, guide: Guide, text: str, notes: tuple[str, ...]) -> CompiledGuide:
-        """What XGrammar wrote; LLGuidance writes nothing."""
+        """Rebuild a guide that XGrammar serialized; LLGuidance serializes none."""
         return cast("XGrammarBackend", self.libraries[XGRAMMAR]).restore(guide, text, notes)
 
     def _with(self, name: str, guide: Guide, attempt: Attempt) -> CompiledGuide:

@@ -1,8 +1,9 @@
-"""What the engine knows of a grammar: guides are compiled, a compiled guide makes matchers.
+"""The interface between the engine and grammars: a backend compiles guides, and a compiled guide makes matchers.
 
 A `Matcher` follows one sequence of tokens, natively (`csrc/include/weft/matcher.h`). It has `accept(token)`,
 `validate(tokens)`, `fill(row)`, `rollback(count)`, `fork()`, `reset()`, `is_terminated()` and `forced(capacity)`,
-tokens that spell what must follow whatever is sampled; where it fails it raises `GuideStateError`.
+which returns tokens that spell the text that must follow whatever is sampled. A failing matcher raises
+`GuideStateError`.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Opening:
-    """What a matcher may know of the request that it is for: the tokens of its prompt, and how many tokens its answer
-    may have at most (None: it is not known)."""
+    """The facts of a request that its matcher may use: the tokens of the prompt, and the most tokens of the answer
+    (None: unknown)."""
 
     prompt: Sequence[int] = ()
     room: int | None = None
@@ -50,16 +51,16 @@ class CompiledGuide(Protocol):
 
     @property
     def guide(self) -> Guide:
-        """What was compiled."""
+        """The guide that was compiled."""
 
     @property
     def backend(self) -> str | None:
-        """The name of the grammar library that compiled it, in the registry; None where none did."""
+        """The registry's name of the grammar library that compiled it; None where no library did."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of the guide is not enforced, one line each, which names the keyword and its place; the last may count
-        the rest. Empty where the guide is strict."""
+        """The parts of the guide that are not enforced, one line each, with the keyword and its place; the last line
+        may count the rest. Empty for a strict guide."""
 
     @property
     def vocab_size(self) -> int:
@@ -67,53 +68,56 @@ class CompiledGuide(Protocol):
 
     @property
     def memory_bytes(self) -> int:
-        """What it holds, about."""
+        """The approximate bytes that it holds."""
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
         """A new matcher at the start of the guide. Raises `GuideError` where this request can't have one."""
 
 
 class CompileParts(Protocol):
-    """What a kind of guide that no grammar library compiles is compiled with (the registry's "guides").
-
-    `time_left_s` is how long it is waited for: what can be stopped then is to be stopped.
-    """
+    """The context in which a guide is compiled that no grammar library compiles (the registry's "guides")."""
 
     vocabulary: Vocabulary
 
     @property
     def time_left_s(self) -> float:
-        """Seconds in which this process runs."""
+        """Seconds until the compile's time is over, counted while this process runs. A compile that can be stopped
+        should stop then."""
 
     def compile_part(self, guide: Guide) -> CompiledGuide:
-        """Compile a guide that stands within the guide, on the same thread. Raises `GuideError`."""
+        """Compile a guide that is a part of this guide, on the same thread. Raises `GuideError`."""
 
 
 class Backend(Protocol):
-    """A grammar library. Made with a `Vocabulary` and the keywords `limits` (`CompileLimits`), `untrusted` (whether
-    guides come from strangers) and `threads` (how many one compile may use; None: its own default, 1: it starts none,
-    so that the process can be forked). `compile` may be called by several threads at once.
+    """A grammar library. Its constructor takes a `Vocabulary` and these keywords:
 
-    One that takes only some kinds of guides names them as `kinds` (`Guide.kind`), and refuses others with `GuideError`.
+    - `limits`: the `CompileLimits`.
+    - `untrusted`: whether clients that are not trusted send the guides.
+    - `threads`: the threads of one compile. None is the library's default; with 1 it starts none, so that the process
+      can be forked.
 
-    It needs no care for what a guide does to its process: strangers' guides are compiled in a trial process first
-    (`weft.grammar.compile.trial`), and by threads with large stacks (`weft.grammar.compile.stacks`).
+    `compile` is called by several threads at once. A backend for some kinds of guides only names them as `kinds`
+    (`Guide.kind`), and refuses others with `GuideError`.
+
+    It need not protect its process from a guide: untrusted guides are compiled in a trial process first
+    (`weft.grammar.compile.trial`), and on threads with large stacks (`weft.grammar.compile.stacks`).
     """
 
     def compile(self, guide: Guide) -> CompiledGuide:
-        """Compile a guide. Raises `GuideError` for one that does not compile, or that nothing can satisfy."""
+        """Compile a guide. Raises `GuideError` for a guide that does not compile, or that no text satisfies."""
 
 
 Attempt = Callable[[str, Guide], CompiledGuide]
-"""Compiles a guide with the library of this name. Raises `GuideError` where that one can't, or may not."""
+"""Compiles a guide with the library of this name. Raises `GuideError` where that library can't, or is not allowed to.
+"""
 
 
 @runtime_checkable
 class Chooser(Protocol):
-    """A backend that has several libraries and chooses for each guide.
+    """A backend that chooses among several libraries for each guide.
 
-    All its compiles go through `attempt`, so that a trial can try each library by itself, and look at what comes out,
-    before the next one is asked. The one that it settles for compiles the guide again, alone.
+    All its compiles go through `attempt`. So a trial can try each library alone, and check the result, before the
+    next library is tried. The chosen library compiles the guide again, alone.
     """
 
     @property
@@ -126,7 +130,7 @@ class Chooser(Protocol):
 
 @runtime_checkable
 class Warming(Protocol):
-    """A backend that imports what it needs when it is first needed."""
+    """A backend that imports its library on first use."""
 
     def warm_up(self) -> None:
         """Import it now."""
@@ -134,7 +138,8 @@ class Warming(Protocol):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A guide as a library reads it: a text, of a kind that the library knows, and what of the guide it leaves out."""
+    """A guide in the form that a library reads: a text, of a kind that the library knows, and notes of the parts that
+    it does not enforce."""
 
     kind: str
     text: str
@@ -143,34 +148,33 @@ class Prepared:
 
 @runtime_checkable
 class Preparing(Protocol):
-    """A backend that can do all that its library does not do itself ahead, also in another process: `compile` is
-    `build` of what `prepare` gave."""
+    """A backend whose work outside its library can be done ahead, also in another process: `compile` equals `build`
+    of the result of `prepare`."""
 
     def prepare(self, guide: Guide) -> Prepared:
-        """Raises `GuideError`."""
+        """Translate a guide. Raises `GuideError`."""
 
     def build(self, guide: Guide, prepared: Prepared) -> CompiledGuide:
-        """Compile what was prepared. Raises `GuideError`."""
+        """Compile the result of `prepare`. Raises `GuideError`."""
 
 
 @runtime_checkable
 class Closes(Protocol):
-    """A compiled guide whose shortest ends are known."""
+    """A compiled guide whose shortest endings can be computed."""
 
     def closing(self, text: str | None = None) -> ClosingTables:
-        """What the first call works out, and keeps; `text` is what the guide's library read, where that is at hand.
-        Raises `GuideError` where a grammar is beyond that."""
+        """The tables of shortest endings, computed by the first call and kept. `text` is the text that the guide's
+        library read, where the caller has it. Raises `GuideError` for a grammar that is too complex."""
 
 
 def wrap_matcher(matcher: PythonMatcher, factory: Callable[[], PythonMatcher] | None = None) -> Matcher:
-    """The native handle of a matcher written in Python; `factory` makes another at its start, for replays. Raises
-    `GuideError` for an object that is none.
-    """
+    """The native handle of a matcher written in Python. `factory` makes another one at its start, for replays. Raises
+    `GuideError` for an object that is not a matcher."""
     try:
         return python_matcher(matcher, factory)
     except TypeError as error:
         raise GuideError(f"{type(matcher).__name__} can't be a matcher: {error}") from error
-    except Exception as error:  # of the matcher itself, asked whether it has ended
+    except Exception as error:  # raised by the matcher's own `is_terminated`
         raise GuideError(
             f"{type(matcher).__name__} can't say whether it has ended: {type(error).__name__}: {error}"
         ) from error

@@ -1,7 +1,7 @@
-"""What an answer must look like: a `Guide`, checked when it is made, compiled when a request needs it.
+"""`Guide`: the form that an answer must have. It is checked when it is made, and compiled when a request needs it.
 
-A guide is plain data: a kind, a source and options. What a kind needs to read, check and translate it lies in files of
-its own, which the registry names.
+A guide is plain data: a kind, a source text and options. The files of `kinds/`, `xgrammar/` and `aici/` read, check
+and translate particular kinds. They import this file, so it imports them inside functions.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from weft import registry
 from weft.errors import GuideError, brief
 from weft.grammar.interfaces import PythonMatcher, Recognizer
+from weft.grammar.schema import structure
 
 if TYPE_CHECKING:
     from weft.aici.limits import WasmLimits
@@ -43,12 +43,11 @@ MAX_WHITESPACE = 8
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Guide:
-    """What an answer must look like. Made by the class methods below; `print` shows its EBNF where it has
-    one.
+    """The form that an answer must have. The class methods below make one; `print` shows its EBNF where it has one.
 
-    Each raises `GuideError` for what is wrong at first sight. A JSON schema, also one within tools or tags, is enforced
-    whole, or compiling it raises a `GuideError` that names the keyword and its place. With `strict=False` as
-    much as possible is enforced, and `CompiledGuide.notes` tell of the rest.
+    Each raises `GuideError` for errors that show at first sight. A JSON schema, also one within tools or tags, is
+    enforced whole; otherwise compiling it raises a `GuideError` that names the keyword and its place. With
+    `strict=False` as much as possible is enforced, and `CompiledGuide.notes` list the rest.
     """
 
     kind: Kind
@@ -60,15 +59,15 @@ class Guide:
     separators: tuple[str, str] | None = None
     open_objects: bool = False
     closes: bool = False
-    """Whether it is compiled by a library that tells how its answers end, where several could: for `on_length`."""
+    """Whether a library must compile it that knows the shortest endings of answers, which `on_length` needs."""
     is_read: bool = True
-    """Whether `check` has passed. Where not, what is wrong with the text comes when it is compiled."""
+    """Whether `check` has passed. If not, errors in the source show when the guide is compiled."""
 
     @classmethod
     def json(
         cls, *, max_whitespace: int | None = MAX_WHITESPACE, separators: tuple[str, str] | None = None
     ) -> Guide:
-        """Any JSON object or array; blanks as in `json_schema`."""
+        """Any JSON object or array; whitespace as in `json_schema`."""
         return cls.json_schema(
             {"anyOf": [{"type": "object"}, {"type": "array"}]},
             max_whitespace=max_whitespace,
@@ -86,51 +85,56 @@ class Guide:
         separators: tuple[str, str] | None = None,
         open_objects: bool = False,
     ) -> Guide:
-        """JSON that a schema describes: a dict, its JSON text, or a pydantic model.
+        """JSON that satisfies a schema: a dict, its JSON text, or a pydantic model.
 
-        Objects that name properties have no others, unless `additionalProperties` says so, or `open_objects` leaves
-        them open, as the specification does. Properties come in the schema's order, or in any with `any_order`.
-        Compiling raises `GuideError` for keywords that are not enforced; without `strict` they become notes of the
-        compiled guide and of each answer.
+        Objects that name properties have no others, unless `additionalProperties` allows them. `open_objects` leaves
+        such objects open, as the specification does. Properties come in the schema's order, or with `any_order` in
+        any order. Compiling raises `GuideError` for keywords that are not enforced; without `strict` they become
+        notes of the compiled guide and of each answer.
 
-        At most `max_whitespace` blanks in a row stand between tokens (None: any number). With `separators`, as those of
-        `json.dumps` between items and after keys, (", ", ": ") say, there are no blanks but theirs, and nothing is
-        left to choose: keys and punctuation are forced, which drafts can use (`Speculation.forced`).
+        At most `max_whitespace` characters of whitespace in a row stand between JSON's tokens (None: any number).
+        `separators`, such as (", ", ": "), are those of `json.dumps` between items and after keys. With them there is
+        no other whitespace: keys and punctuation are forced, and can be drafted (`Speculation.forced`).
         """
-        return _make(
+        _check_separators(separators)
+        if max_whitespace is not None and (type(max_whitespace) is not int or max_whitespace < 1):
+            raise GuideError(
+                f"max_whitespace is {max_whitespace!r}; it must be a number from 1 on, or None for no bound"
+            )
+        data = _schema_data(schema)
+        structure.check(data)
+        return cls(
             "json_schema",
-            schema,
-            strict=strict,
-            max_whitespace=max_whitespace,
-            any_order=any_order,
+            json.dumps(data),
+            max_whitespace,
+            strict=bool(strict),
+            any_order=bool(any_order),
             separators=separators,
-            open_objects=open_objects,
+            open_objects=bool(open_objects),
         )
 
     @classmethod
     def regex(cls, pattern: str) -> Guide:
-        """Text that a regular expression matches from end to end; errors in it come when it is compiled.
+        """Text that a regular expression matches from end to end. Errors in it show when it is compiled.
 
-        Look-around, back-references and word boundaries are errors. Flags and Unicode classes are LLGuidance's.
+        Look-around, back-references and word boundaries are errors. Flags and Unicode classes need LLGuidance.
         """
         _need_text("regex", pattern)
         return cls("regex", pattern)
 
     @classmethod
     def ebnf(cls, grammar: str) -> Guide:
-        """Text that a grammar in GBNF describes, from its rule `root`; errors in it come when it is
-        compiled.
-        """
+        """Text that a grammar in GBNF describes, from its rule `root`. Errors in it show when it is compiled."""
         _need_text("ebnf", grammar)
         return cls("ebnf", grammar)
 
     @classmethod
     def lark(cls, grammar: str) -> Guide:
-        """Text that a grammar in LLGuidance's Lark describes, from its rule `start`; errors in it come when it is
+        """Text that a grammar in LLGuidance's Lark describes, from its rule `start`. Errors in it show when it is
         compiled.
 
-        A special token stands as `<|name|>`, where its name has that form, or by number, as `<[128010]>`. Options that
-        limit tokens, change the temperature or take text back (`max_tokens`, `temperature`, `stop`) are errors.
+        A special token is written `<|name|>`, where its name has that form, or by number, as in `<[128010]>`. Options
+        that limit tokens, change the temperature or take text back (`max_tokens`, `temperature`, `stop`) are errors.
         """
         _need_text("lark", grammar)
         return cls("lark", grammar)
@@ -146,10 +150,11 @@ class Guide:
 
     @classmethod
     def structural_tag(cls, tag: Any, *, strict: bool = True, open_objects: bool = False) -> Guide:
-        """XGrammar's structural tag: a dict, its JSON text, or an `xgrammar.StructuralTag`; also of the older form,
-        `{"structures": [{"begin": "<f>", "schema": {...}, "end": "</f>"}], "triggers": ["<f"]}`. Errors in what its
-        parts hold come when it is compiled; `strict` and `open_objects` are as in `json_schema`, for the schemas
-        inside.
+        """XGrammar's structural tag: a dict, its JSON text, or an `xgrammar.StructuralTag`. The older form is
+        accepted, too: `{"structures": [{"begin": "<f>", "schema": {...}, "end": "</f>"}], "triggers": ["<f"]}`.
+
+        Errors inside its parts show when it is compiled. `strict` and `open_objects` are as in `json_schema`, for the
+        schemas inside.
         """
         if hasattr(tag, "model_dump_json"):
             tag = tag.model_dump_json()
@@ -175,17 +180,18 @@ class Guide:
         open_objects: bool = False,
         max_whitespace: int | None = MAX_WHITESPACE,
     ) -> Guide:
-        """Calls of functions, in the format of a model family: `style` is one of `weft.grammar.tool_styles()`, such as
-        "llama" or "qwen_3", or "auto", which is what the chat template of the model that is asked shows.
+        """Calls of functions, in the format of a model family. `style` is one of `weft.grammar.tool_styles()`, such
+        as "llama" or "qwen_3", or "auto": the format that the model's chat template shows.
 
-        `tools` are OpenAI's: `{"type": "function", "function": {"name": ..., "parameters": schema}}`. `required`: text
-        and calls in any order (False), at least one call (True), or exactly one call of the function that it names.
-        `reasoning` is what the format has before the answer: it is open already ("enabled"), there is none
-        ("disabled"), or either ("auto"). Without `parallel` there is one call at most, and nothing after it. `strict`
-        and `max_whitespace` are as in `json_schema`; with `any_order` arguments may come in any order.
+        `tools` are OpenAI's: `{"type": "function", "function": {"name": ..., "parameters": schema}}`. `required` is
+        False for text and calls in any order, True for at least one call, or the name of a function for exactly one
+        call of it. `reasoning` is the part of the format before the answer: it is open already ("enabled"), absent
+        ("disabled"), or either ("auto"). Without `parallel` there is at most one call, and nothing after it. `strict`
+        and `max_whitespace` are as in `json_schema`; with `any_order`, arguments come in any order.
         """
-        return _make(
-            "tools",
+        from weft.grammar.kinds.tools import tools_guide
+
+        return tools_guide(
             tools,
             style,
             required,
@@ -206,23 +212,21 @@ class Guide:
 
     @classmethod
     def recognizer(cls, factory: Callable[[], Recognizer]) -> Guide:
-        """A recogniser of your own, which says byte by byte what a text may be: `factory()` makes one for each request.
-        See `weft.grammar.Recognizer`.
-        """
+        """A recognizer of your own, which decides byte by byte: `factory()` makes one for each request. See
+        `weft.grammar.Recognizer`."""
         if not callable(factory):
             raise GuideError("recognizer needs a function that makes recognisers, one for each request")
         return cls("recognizer", f"recognizer {getattr(factory, '__qualname__', factory)}", payload=factory)
 
     @classmethod
     def plugin(cls, path: str | PathLike[str], arg: bytes | str = b"") -> Guide:
-        """Matchers or recognisers in C: a shared library built with weft's headers (`weft.include_dir()`), and the
-        argument for it. It runs in this process and is never unloaded; load none that you would not run.
-        """
+        """Matchers or recognizers in C: a shared library built with weft's headers (`weft.include_dir()`), and the
+        argument for it. It runs in this process and is never unloaded: load only libraries that you would run."""
         path = Path(path).absolute()
         if not path.is_file():
             raise GuideError(f"plug-in {path}: no such file; give the path of a shared library")
         if not isinstance(arg, bytes | str):
-            raise GuideError(f"a plug-in's arg is bytes or a text, not {type(arg).__name__}")
+            raise GuideError(f"a plug-in's arg is bytes or text, not {type(arg).__name__}")
         data = arg.encode() if isinstance(arg, str) else arg
         return cls("plugin", f"plugin {path}", payload=(str(path), data))
 
@@ -230,11 +234,15 @@ class Guide:
     def after(cls, trigger: int | str, guide: Guide, *, max_free_tokens: int | None = None) -> Guide:
         """Free text until `trigger`, then `guide`: for models that reason before they answer.
 
-        `trigger` is a token's id or a text. A text that names a special token of the tokenizer means that token; any
-        other is found wherever the text has its bytes. Free text has no special tokens and does not end the answer.
-        After `max_free_tokens` tokens nothing but the trigger may come. `guide` may have a trigger, too.
+        `trigger` is a token id or a text. A text that names a special token of the tokenizer means that token; any
+        other text is found wherever its bytes appear. Free text has no special tokens and does not end the answer.
+        After `max_free_tokens` tokens only the trigger may follow. `guide` may have a trigger itself.
         """
-        return _make("after", trigger, cls.of(guide), max_free_tokens)
+        from weft.grammar.kinds.after import After
+
+        after = After(trigger, cls.of(guide), max_free_tokens)
+        after.check()
+        return after.made()
 
     @classmethod
     def wasm(
@@ -245,13 +253,15 @@ class Guide:
         limits: WasmLimits | None = None,
         trusted: bool = False,
     ) -> Guide:
-        """What a WASM program of AICI's interface (generation 2) allows; see `docs/wasm.md`.
+        """Text that a WASM program of AICI's interface (generation 2) allows; see `docs/wasm.md`.
 
-        `program` is a file or its content, binary (.wasm) or text (.wat). `arg` is what it reads as its argument: text,
-        or what JSON can hold. A program runs within `limits`; unless it is `trusted`, it is compiled in a
-        separate process.
+        `program` is a file or its content, binary (.wasm) or text (.wat). `arg` is the program's argument: text, or
+        any JSON value. A program runs within `limits`. Unless it is `trusted`, it is compiled in a separate process.
         """
-        return _make("wasm", program, arg, limits, trusted)
+        from weft.aici.source import WasmSource
+
+        source = WasmSource.read(program, arg, limits, trusted)
+        return cls("wasm", str(source), payload=source)
 
     @classmethod
     def unread(
@@ -262,10 +272,10 @@ class Guide:
         strict: bool = True,
         open_objects: bool = False,
     ) -> Guide:
-        """A guide of text that has not been read yet, as those of clients are: a thread that may take its time
-        finds out what is wrong with it."""
-        blanks = MAX_WHITESPACE if kind == "json_schema" else None
-        return cls(kind, text, blanks, strict=strict, open_objects=open_objects, is_read=False)
+        """A guide of a client's text that has not been parsed. A compile thread parses it later, since that may take
+        long, and reports its errors."""
+        max_whitespace = MAX_WHITESPACE if kind == "json_schema" else None
+        return cls(kind, text, max_whitespace, strict=strict, open_objects=open_objects, is_read=False)
 
     @classmethod
     def of(cls, guide: Any) -> Guide:
@@ -276,22 +286,23 @@ class Guide:
         kind = kinds.get(type(guide).__name__)
         if kind is None or not type(guide).__module__.startswith("xgrammar"):
             raise GuideError(
-                f"{type(guide).__name__} is no guide; use Guide.json_schema, Guide.regex and the like, "
+                f"{type(guide).__name__} is not a guide; use Guide.json_schema, Guide.regex and the like, "
                 "Guide.matcher for a class of your own, or an xgrammar Grammar or CompiledGrammar"
             )
         return cls(kind, "", payload=guide)
 
     def of_model(self, chat_template: str | Mapping[str, str] | None) -> Guide:
-        """The guide for a model with this chat template: tools of the style "auto" get their format, any other guide is
-        itself. Raises `GuideError` where the template shows no format that is known."""
-        if self.kind not in registry.GUIDES_OF_MODELS:
+        """The guide for a model with this chat template: tools of the style "auto" get their format; any other guide
+        is returned unchanged. Raises `GuideError` where the template shows no known format."""
+        if self.kind != "tools":
             return self
-        made: Guide = registry.load("guides of models", self.kind)(self, chat_template)
-        return made
+        from weft.grammar.kinds.tools import for_model
+
+        return for_model(self, chat_template)
 
     @property
     def key(self) -> Hashable:
-        """Equal for guides that compile to the same thing; None where that can't be told."""
+        """Equal for guides that compile to the same result; None where equality can't be decided."""
         if self.payload is not None:
             content = getattr(self.payload, "guide_key", None)
             return None if content is None else (self.kind, self.source, content)
@@ -312,19 +323,24 @@ class Guide:
         return id(self) if self.key is None else hash(self.key)
 
     def check(self) -> None:
-        """Raises `GuideError` for what is wrong at first sight with the text of a schema or a structural tag."""
-        if self.kind in registry.GUIDE_CHECKS:
-            registry.load("guide checks", self.kind)(self.source)
+        """Raise `GuideError` for errors that show at first sight in a JSON schema or a structural tag."""
+        if self.kind == "json_schema":
+            structure.check(_schema_data(self.source))
+        elif self.kind == "structural_tag":
+            from weft.grammar.xgrammar.translate import check_structural_tag
+
+            check_structural_tag(self.source)
 
     def grammar(self) -> Any:
-        """The guide as an `xgrammar.Grammar`. Raises `GuideError` for one that does not translate, or is no
-        grammar.
-        """
-        return registry.load("guide views", "grammar")(self)
+        """The guide as an `xgrammar.Grammar`. Raises `GuideError` for a guide that is not a grammar, or does not
+        translate."""
+        from weft.grammar.xgrammar.translate import grammar_of
+
+        return grammar_of(self)
 
     def __repr__(self) -> str:
-        own = [one for one in fields(self)[2:] if getattr(self, one.name) != one.default]
-        options = "".join(f", {one.name}={reprlib.repr(getattr(self, one.name))}" for one in own)
+        changed = [option for option in fields(self)[2:] if getattr(self, option.name) != option.default]
+        options = "".join(f", {option.name}={reprlib.repr(getattr(self, option.name))}" for option in changed)
         return f"Guide({self.kind!r}, {brief(repr(self.source))}{options})"
 
     def __str__(self) -> str:
@@ -335,18 +351,41 @@ class Guide:
 
 
 def words(guide: Guide) -> str:
-    """What messages call a guide of its kind."""
+    """The name of a guide's kind in messages."""
     return {"json_schema": "JSON schema", "ebnf": "EBNF", "lark": "Lark"}.get(
         guide.kind, guide.kind.replace("_", " ")
     )
 
 
-def _make(kind: str, *parts: Any, **options: Any) -> Guide:
-    """A guide, made by what the registry names for it. Raises `GuideError`."""
-    made: Guide = registry.load("guide makers", kind)(*parts, **options)
-    return made
-
-
-def _need_text(what: str, text: object) -> None:
+def _need_text(kind: str, text: object) -> None:
     if not isinstance(text, str):
-        raise GuideError(f"{what} needs a str, not {type(text).__name__}")
+        raise GuideError(f"{kind} needs a str, not {type(text).__name__}")
+
+
+def _schema_data(schema: Any) -> Any:
+    """The schema as plain JSON data."""
+    if hasattr(schema, "model_json_schema"):
+        schema = schema.model_json_schema()
+    elif hasattr(schema, "json_schema") and callable(schema.json_schema):
+        schema = schema.json_schema()
+    try:
+        return json.loads(schema if isinstance(schema, str) else json.dumps(schema))
+    except (TypeError, ValueError) as error:
+        hint = " (a str is read as JSON, not as a path)" if isinstance(schema, str) else ""
+        raise GuideError(f"the JSON schema is not valid JSON{hint}: {error}") from None
+    except RecursionError:
+        raise GuideError("the JSON schema is nested too deeply") from None
+
+
+def _check_separators(separators: Any) -> None:
+    """Raise `GuideError` unless separators are a comma and a colon, each with spaces around it or none."""
+    if separators is None:
+        return
+    fits = isinstance(separators, tuple) and len(separators) == 2
+    if not fits or any(
+        not isinstance(text, str) or text.strip(" ") != mark
+        for text, mark in zip(separators, ",:", strict=True)
+    ):
+        raise GuideError(
+            f"separators is {separators!r}; it must be a comma and a colon with spaces or none, as (', ', ': ')"
+        )

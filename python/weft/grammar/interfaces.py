@@ -1,4 +1,4 @@
-"""What users write themselves, in Python: matchers for `Guide.matcher`, recognisers for `Guide.recognizer`."""
+"""The classes that users write in Python: matchers for `Guide.matcher`, recognizers for `Guide.recognizer`."""
 
 from __future__ import annotations
 
@@ -9,46 +9,53 @@ from numpy.typing import NDArray
 
 
 class PythonMatcher(Protocol):
-    """A matcher written in Python. What it raises ends its own request.
+    """A matcher written in Python. An exception that it raises ends its own request.
 
-    It may also have `rollback(count) -> None`, which takes back the last tokens taken, `fork() -> PythonMatcher` and
-    `reset() -> None`. Where it has none, weft takes all tokens again with the same object (`reset`) or another of the
-    factory's: dearer with each token, and right only for a matcher that answers the same tokens alike.
+    It may also have `rollback(count) -> None`, which takes back the last accepted tokens, `fork() -> PythonMatcher`
+    and `reset() -> None`. Without them weft replays all tokens, in the same object (after `reset`) or in another one
+    from the factory. That costs more with each token, and is right only for a matcher that gives the same answers for
+    the same tokens.
 
-    And it may have `error() -> str` (the text for what it raised), and `forced(capacity) -> list[int]`: at most so many
-    tokens that spell what must follow whatever is sampled, with the state unchanged; they become drafts.
+    It may have `error() -> str`, the text for what it raised. And it may have `forced(capacity) -> list[int]`: at
+    most `capacity` tokens that spell the text that must follow whatever is sampled, without a change of state. They
+    become drafts.
     """
 
     def accept(self, token: int) -> bool:
-        """Take a token; False refuses it and leaves the state as it was."""
+        """Take a token. Returning False refuses it and leaves the state unchanged."""
 
     def fill(self, row: NDArray[np.int32]) -> object:
-        """Set bit t % 32 of word t // 32 for every token t that may follow; `row` comes zeroed. False: all
-        may.
-        """
+        """Set bit t % 32 of word t // 32 for every token t that may follow; `row` arrives zeroed. Returning False
+        means that all tokens may follow."""
 
     def is_terminated(self) -> bool:
-        """Whether an end token was taken; after it the row has end tokens alone, and `accept` refuses all. Asked after
-        each change of the state."""
+        """Return whether an end token was accepted. After that the row has end tokens only, and `accept` refuses all.
+        Called after each change of the state."""
 
 
 class Recognizer(Protocol):
-    """A stack of states; the interface of AICI's recognisers. What it raises ends its own request.
+    """A stack of states over bytes, with the interface of AICI's recognizers. An exception that it raises ends its
+    own request.
 
-    It may also have `try_push_byte(byte) -> bool`, which pushes a byte if it is allowed; `trie_finished() -> None`,
-    called after each mask; `fork() -> Recognizer`; and `collapse() -> None`, called when a token was taken: no more
-    than the state on top has to be kept. A recogniser with `collapse` is made anew, and gets all bytes again, where
-    tokens are taken back; one without pops them.
+    It may also have these methods:
+
+    - `try_push_byte(byte) -> bool` pushes a byte if it is allowed.
+    - `trie_finished() -> None` is called after each mask.
+    - `fork() -> Recognizer` returns an independent copy.
+    - `collapse() -> None` is called after each accepted token. From then on only the top state is needed.
+
+    Where tokens are taken back, a recognizer without `collapse` pops their bytes. One with `collapse` is made again
+    and gets all bytes.
     """
 
     def push_byte(self, byte: int) -> None:
         """Push a byte, 0 to 255, that is allowed."""
 
     def pop_bytes(self, count: int) -> None:
-        """Take back the last bytes."""
+        """Remove the last bytes."""
 
     def byte_allowed(self, byte: int) -> bool:
-        """Whether a byte may follow."""
+        """Return whether a byte may follow."""
 
     def special_allowed(self, token: int) -> bool:
-        """Whether an end token, by its id, may follow: the text may end here."""
+        """Return whether an end token, given by its id, may follow: whether the text may end here."""

@@ -1,4 +1,11 @@
-"""What a guide may cost before it fails: `CompileLimits`, and the checks that need nothing but its text."""
+"""The limits of a guide's cost, and the checks of a guide that need only its text.
+
+`check_costs` counts what XGrammar expands. `check_chain` bounds how deep a library recurses, which its native stack
+must bear. Each level of a guide counts: an object within an object of a JSON schema, the target of a reference, a
+rule that a rule names, a group within a group. Every part of a cycle counts once, as no library enters one twice. So
+the length of a chain is never too low. For honest guides it is small: under 100 for all but a few of thousands of
+schemas that people wrote. All checks take time linear in the text, and none recurses.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +13,19 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from weft import _core
 from weft.errors import GuideError
-from weft.grammar.chains import chain_length
 from weft.grammar.guide import Guide
+from weft.grammar.schema import structure
 from weft.grammar.tag_forms import depth_of_texts, tag_of
 
 
 @dataclass(frozen=True)
 class CompileLimits:
-    """What a guide may cost before it fails.
+    """The limits of a guide's cost.
 
     - `max_source_bytes` bytes of its text, and brackets that nest `max_depth` deep in it.
     - `max_chain` levels below one another, through references, rules and groups: libraries recurse with them.
@@ -26,13 +33,13 @@ class CompileLimits:
       alternatives in all of a regular expression or grammar; `max_properties` properties in all of a schema;
       `max_repeat` positions that a repeat expands to, repeats within it included (`maxLength`, `{n,m}`);
       `max_least_bytes` bytes of the shortest text of each rule, since XGrammar spells forced text to its end.
-    - LLGuidance has its own bounds on what a compile and a mask cost; `time_s` and `memory_bytes` tighten them.
-    - `time_s` seconds of compiling, and `memory_bytes` bytes of what comes out. Where guides are tried first
-      (`untrusted`), compiling itself may take no more than `memory_bytes` either, and a mask with the token after it
-      no more than `mask_time_s` seconds of a CPU, along walks of some hundred tokens and, by what these take,
-      `answer_tokens` further on.
-    - `max_abandoned` compiles may be past their time, half of them one client's; while so many are, new guides are
-      refused. At most `max_waiting` guides of a client wait for their compile.
+    - LLGuidance itself bounds the cost of a compile and of a mask; `time_s` and `memory_bytes` tighten its bounds.
+    - `time_s` seconds of compiling, and `memory_bytes` bytes of the result. Where guides are tried first
+      (`untrusted`), the compile itself may not take more than `memory_bytes` either, and a mask with the token after
+      it not more than `mask_time_s` CPU seconds. A trial measures that along walks of some hundred tokens, and
+      extrapolates it to `answer_tokens`.
+    - `max_abandoned` compiles may be past their time, half of them one client's; while there are so many, new guides
+      are refused. At most `max_waiting` guides of a client wait for their compile.
     """
 
     max_source_bytes: int = 1 << 20
@@ -51,7 +58,7 @@ class CompileLimits:
 
     @classmethod
     def untrusted(cls) -> CompileLimits:
-        """For schemas and grammars of strangers."""
+        """Limits for schemas and grammars of clients that are not trusted."""
         return cls(
             max_source_bytes=256 << 10,
             max_depth=64,
@@ -68,7 +75,7 @@ class CompileLimits:
 
 
 def check_size(text: str, limits: CompileLimits) -> None:
-    """Raises `GuideError` for a text that is too long, or that is none."""
+    """Raise `GuideError` for a text that is too long, or that UTF-8 can't encode."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
@@ -77,21 +84,21 @@ def check_size(text: str, limits: CompileLimits) -> None:
 
 
 def check_text(guide: Guide, limits: CompileLimits) -> None:
-    """Raises `GuideError` for a text that is too long or nests too deep, or that is none."""
+    """Raise `GuideError` for a text that is too long, nests too deep, or that UTF-8 can't encode."""
     check_size(guide.source, limits)
     depth = _core.json_depth(guide.source) if guide.kind in ("json_schema", "structural_tag") else 0
     _check("nests", depth, "deep", limits.max_depth, "max_depth")
 
 
 def check_costs(guide: Guide, limits: CompileLimits) -> None:
-    """Raises `GuideError`, naming the bound, for what XGrammar would compile for long."""
+    """Raise `GuideError`, with the bound, for a guide that XGrammar would compile for too long."""
     choices = properties = 0
-    for what, value in _costs(guide):
-        if what == "choices":
+    for cost, value in _costs(guide):
+        if cost == "choices":
             choices += value
-        elif what == "properties":
+        elif cost == "properties":
             properties += value
-        elif what == "depth":
+        elif cost == "depth":
             _check("nests", value, "levels deep", limits.max_depth, "max_depth")
         else:
             _check("has a repeat that expands to", value, "positions", limits.max_repeat, "max_repeat")
@@ -100,21 +107,21 @@ def check_costs(guide: Guide, limits: CompileLimits) -> None:
 
 
 def check_chain(guide: Guide, limits: CompileLimits) -> None:
-    """Raises `GuideError` for a guide that a library would descend in too deep."""
+    """Raise `GuideError` for a guide that a library would recurse into too deep."""
     if guide.kind == "structural_tag":
         _check("nests", depth_of_texts(guide.source), "deep", limits.max_depth, "max_depth")
     _check("has a chain of", chain_length(guide), "levels below one another", limits.max_chain, "max_chain")
 
 
 def check_memory(num_bytes: int, limits: CompileLimits) -> None:
-    """Raises `GuideError` for a compiled guide that holds too much."""
+    """Raise `GuideError` for a compiled guide that holds too much memory."""
     _check("takes", num_bytes, "bytes of memory", limits.memory_bytes, "memory_bytes")
 
 
-def _check(verb: str, value: int, what: str, limit: int, name: str) -> None:
+def _check(verb: str, value: int, unit: str, limit: int, name: str) -> None:
     if value > limit:
         raise GuideError(
-            f"the guide {verb} {value} {what}; at most {limit} are allowed (CompileLimits.{name})"
+            f"the guide {verb} {value} {unit}; at most {limit} are allowed (CompileLimits.{name})"
         )
 
 
@@ -133,7 +140,7 @@ DATA = {"const", "default", "examples", "enum"}
 
 
 def _schema_costs(root: Any) -> Iterator[tuple[str, int]]:
-    """The costs of every object in a schema, wherever a reference may lead."""
+    """Yield the costs of every object in a schema, wherever a reference may lead."""
     pending = [root]
     while pending:
         node = pending.pop()
@@ -162,8 +169,8 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
 
-# What a regular expression is made of, and a grammar: classes, escapes, and in grammars texts, names and comments. No
-# part can be tried in two ways, so that a text is read in a time that grows with its length.
+# The parts of a regular expression and of a grammar: classes, escapes, and in grammars texts, names and comments. No
+# part can match in two ways, so reading takes time linear in the text.
 REPEAT = r"(?P<repeat>\{\s*+(?P<low>\d*+)\s*+,?\s*+(?P<high>\d*+)\s*+\})"
 REGEX_PARTS = re.compile(
     REPEAT
@@ -178,37 +185,309 @@ EBNF_PARTS = re.compile(
 )
 
 
-MOST = 10**18
-"""Repeats of repeats are not counted beyond; numbers that grow with a text would make its reading quadratic."""
+MAX_COUNTED = 10**18
+"""Nested repeats are counted up to here. Numbers that grow with the text would make its reading quadratic."""
 
 
 def _pattern_costs(text: str, is_ebnf: bool) -> Iterator[tuple[str, int]]:
-    """Alternatives, how deep groups nest, and how many positions the largest repeat expands to."""
-    sizes, last = [0], 0
+    """Yield the number of alternatives, the depth of groups, and the positions that the largest repeat expands to."""
+    # The positions of each open group so far, and those of the last part, which a repeat multiplies.
+    sizes, last_size = [0], 0
     choices, depth, largest = 1, 0, 0
     for part in (EBNF_PARTS if is_ebnf else REGEX_PARTS).finditer(text):
         kind = part.lastgroup
         if part["repeat"] is not None:
             count = max(_number(part["high"]), _number(part["low"]))
-            sizes[-1] = min(sizes[-1] + last * max(count - 1, 0), MOST)
-            last = min(last * max(count, 1), MOST)
-            largest = max(largest, last)
+            sizes[-1] = min(sizes[-1] + last_size * max(count - 1, 0), MAX_COUNTED)
+            last_size = min(last_size * max(count, 1), MAX_COUNTED)
+            largest = max(largest, last_size)
         elif kind == "open":
             sizes.append(0)
             depth = max(depth, len(sizes) - 1)
         elif kind == "close" and len(sizes) > 1:
-            last = sizes.pop()
-            sizes[-1] = min(sizes[-1] + last, MOST)
+            last_size = sizes.pop()
+            sizes[-1] = min(sizes[-1] + last_size, MAX_COUNTED)
         elif kind == "or":
             choices += 1
         elif kind == "plain":
-            last = 1
+            last_size = 1
             sizes[-1] += len(part[0])
         elif kind == "atom":
-            last = max(len(part[0]) - 2, 1) if part[0][0] == '"' else 1
-            sizes[-1] += last
+            last_size = max(len(part[0]) - 2, 1) if part[0][0] == '"' else 1
+            sizes[-1] += last_size
     yield from (("choices", choices), ("depth", depth), ("repeat", largest))
 
 
 def _number(digits: str) -> int:
     return 0 if not digits else int(digits) if len(digits) < 10 else 10**9
+
+
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+
+
+@dataclass
+class _Node:
+    """A possible target of references: its own depth, and for each reference within it, the target and how deep it
+    stands."""
+
+    height: int = 1
+    edges: list[tuple[_Node, int]] = field(default_factory=list)
+    number: int = -1  # the order of discovery
+    lowest: int = -1  # the first discovered node of its cycle
+    length: int = -1  # the longest chain that starts here
+
+    def refer(self, target: _Node, depth: int) -> None:
+        self.edges.append((target, depth))
+
+
+def chain_length(guide: Guide) -> int:
+    """The largest number of levels that lie below one another. Parts that can't be read count nothing: no library
+    recurses into them."""
+    return max((_text_chain(kind, text) for kind, text in _texts(guide)), default=0)
+
+
+def _texts(guide: Guide) -> Iterator[tuple[str, Any]]:
+    """Yield the guide's schemas (as data), grammars and regular expressions, each with its kind."""
+    if guide.kind in ("ebnf", "lark", "regex"):
+        yield guide.kind, guide.source
+    elif guide.kind == "json_schema":
+        yield "schema", json.loads(guide.source)
+    elif guide.kind == "structural_tag":
+        # A schema within a tag refers to itself only, and `max_depth` bounds the tag around it.
+        for node in _objects(tag_of(guide.source)):
+            for key, kind in (("json_schema", "schema"), ("grammar", "ebnf"), ("pattern", "regex")):
+                if isinstance(node.get(key), str if kind != "schema" else dict):
+                    yield kind, node[key]
+
+
+def _text_chain(kind: str, text: Any) -> int:
+    if kind == "schema":
+        return _longest(_schema_nodes(text))
+    if kind == "regex":
+        return _group_depth(text)
+    return _longest(_rule_nodes(text, is_lark=kind == "lark"))
+
+
+def _objects(root: Any) -> Iterator[dict[str, Any]]:
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            yield node
+            pending += node.values()
+        elif isinstance(node, list):
+            pending += node
+
+
+# Chains of JSON schemas
+
+
+def _schema_nodes(root: Any) -> list[_Node]:
+    names = {
+        prefix + node[key]: node
+        for node in _objects(root)
+        for key, prefix in (("$id", ""), ("$anchor", "#"), ("$dynamicAnchor", "#"))
+        if isinstance(node.get(key), str)
+    }
+    targets: dict[int, _Node] = {id(root): _Node()}  # by the identity of their schema objects
+    resolved: dict[str, Any] = {}
+    for node in _objects(root):
+        for key in REFERENCES:
+            reference = node.get(key)
+            if isinstance(reference, str) and reference not in resolved:
+                resolved[reference] = names.get(reference, _pointed(root, reference))
+                if isinstance(resolved[reference], dict):
+                    targets.setdefault(id(resolved[reference]), _Node())
+    pending: list[tuple[Any, _Node, int]] = [(root, targets[id(root)], 0)]
+    while pending:
+        value, owner, depth = pending.pop()
+        if isinstance(value, list):
+            pending += [(item, owner, depth) for item in value]
+        if not isinstance(value, dict):
+            continue
+        inner, depth = targets.get(id(value)), depth + 1
+        if inner is not None and inner is not owner:
+            owner.refer(inner, depth)
+            owner, depth = inner, 1
+        owner.height = max(owner.height, depth)
+        for key in REFERENCES:
+            target = resolved.get(value[key]) if isinstance(value.get(key), str) else None
+            if isinstance(target, dict):
+                owner.refer(targets[id(target)], depth)
+        for pattern in (value.get("pattern"), *_keys(value.get("patternProperties"))):
+            if isinstance(pattern, str):
+                owner.height = max(owner.height, depth + _group_depth(pattern))
+        pending += [(item, owner, depth) for item in value.values()]
+    return list(targets.values())
+
+
+def _keys(value: Any) -> list[str]:
+    return list(value) if isinstance(value, dict) else []
+
+
+def _pointed(root: Any, reference: str) -> Any:
+    """The target of a reference within the schema, or None."""
+    if not reference.startswith("#"):
+        return None
+    try:
+        return structure.pointed(root, reference[1:].split("/")[1:])
+    except KeyError:
+        return None
+
+
+# Chains of grammars and regular expressions
+
+# No part can match in two ways, so reading takes time linear in the text.
+TEXT = r'"(?:\\.|[^"\\\n])*+"?'
+GROUPS = r"(?P<open>[(\[{])|(?P<close>[)\]}])"
+EBNF = re.compile(
+    rf"\#[^\n]*+|{TEXT}|\[(?:\\.|[^\]\\])*+\]?|(?P<is>::=)|{GROUPS}|(?P<name>[\w.-]++)|(?P<or>\|)|\s++|.",
+    re.DOTALL,
+)
+LARK = re.compile(
+    rf"(?:\#|//)[^\n]*+|{TEXT}|/(?:\\.|[^/\\])*+/?|(?P<json>%json\b)|(?P<parameter>::\s*+[\w-]*+)|(?P<is>:)"
+    rf"|{GROUPS}|(?P<name>[\w-]++)|(?P<or>\|)|\s++|.",
+    re.DOTALL,
+)
+REGEX_GROUPS = re.compile(r"\\.|\[(?:\\.|[^\]\\])*+\]?|(?P<open>\()|(?P<close>\))|[^\\\[()]++|.", re.DOTALL)
+JSON_PARTS = re.compile(r'"(?:\\.|[^"\\])*+"?|(?P<open>[\[{])|(?P<close>[\]}])|[^"\[\]{}]++', re.DOTALL)
+
+
+def _rule_nodes(text: str, is_lark: bool) -> list[_Node]:
+    """A node for each rule. Text before the first rule belongs to none."""
+    nodes: dict[str, _Node] = {}
+    owner, depth = _Node(), 1
+    pending_name = ""  # the last name read: the next rule's if "::=" follows, else a reference
+
+    def flush() -> None:
+        nonlocal pending_name
+        if pending_name:
+            owner.refer(nodes.setdefault(pending_name, _Node()), depth)
+        pending_name = ""
+
+    position = 0
+    pattern = LARK if is_lark else EBNF
+    while position < len(text):
+        part = pattern.match(text, position)
+        assert part is not None  # the patterns end with a dot, which matches any character
+        position, kind = part.end(), part.lastgroup
+        if kind == "is" and pending_name and depth == 1:
+            owner, pending_name = nodes.setdefault(pending_name, _Node()), ""
+        elif kind == "open":
+            depth += 1
+            owner.height = max(owner.height, depth)
+        elif kind == "close":
+            depth = max(1, depth - 1)
+        elif kind == "name" and depth == 1:
+            flush()
+            pending_name = part[0]
+        elif kind == "name":
+            owner.refer(nodes.setdefault(part[0], _Node()), depth)
+        elif kind == "or":
+            flush()
+        elif kind == "json":
+            flush()
+            position, levels = _json_chain(text, position)
+            owner.height = max(owner.height, depth + levels)
+    flush()
+    return list(nodes.values())
+
+
+def _json_chain(text: str, position: int) -> tuple[int, int]:
+    """The end of the JSON that begins at a position, and the chain of the schema that it holds."""
+    begin = depth = deepest = 0
+    while position < len(text):
+        part = JSON_PARTS.match(text, position)
+        if part is None:
+            break
+        if part.lastgroup == "open":
+            begin, depth = (position, 1) if depth == 0 else (begin, depth + 1)
+            deepest = max(deepest, depth)
+        elif part.lastgroup == "close":
+            depth -= 1
+        position = part.end()
+        if part.lastgroup == "close" and depth <= 0:
+            break
+    if deepest > MAX_JSON_DEPTH:
+        return position, deepest
+    try:
+        return position, _longest(_schema_nodes(json.loads(text[begin:position])))
+    except ValueError:
+        return position, deepest
+
+
+MAX_JSON_DEPTH = 400  # Python's parser recurses
+
+
+def _group_depth(pattern: str) -> int:
+    if pattern.count("(") < 2:
+        return 1
+    depth = deepest = 1
+    for part in REGEX_GROUPS.finditer(pattern):
+        if part.lastgroup == "open":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif part.lastgroup == "close":
+            depth -= 1
+    return deepest
+
+
+# The longest chain
+
+
+def _longest(nodes: list[_Node]) -> int:
+    """The longest chain among nodes. In a cycle the depths of all its nodes add up."""
+    # Components come after those that they lead to, so the lengths of their targets are known.
+    for cycle in _cycles(nodes):
+        inside = {id(node) for node in cycle}
+        # A library enters each node of a cycle at most once, so the deepest reference of each counts once.
+        within = sum(
+            max((depth for target, depth in node.edges if id(target) in inside), default=0) for node in cycle
+        )
+        beyond = max(
+            max([node.height, *(d + target.length for target, d in node.edges if id(target) not in inside)])
+            for node in cycle
+        )
+        for node in cycle:
+            node.length = within + beyond
+    return max((node.length for node in nodes), default=0)
+
+
+def _cycles(nodes: list[_Node]) -> Iterator[list[_Node]]:
+    """The strongly connected components (Tarjan's algorithm, without recursion), each after those that it leads to."""
+    count = 0
+    path: list[_Node] = []
+    on_path: set[int] = set()
+    for root in nodes:
+        if root.number >= 0:
+            continue
+        work: list[
+            tuple[_Node, Iterator[tuple[_Node, int]]]
+        ] = []  # the call stack of the recursive algorithm
+        entering: _Node | None = root  # the argument of its next call
+        while entering is not None or work:
+            if entering is not None:
+                entering.number = entering.lowest = count
+                count += 1
+                path.append(entering)
+                on_path.add(id(entering))
+                work.append((entering, iter(entering.edges)))
+                entering = None
+            node, edges = work[-1]
+            for target, _ in edges:
+                if target.number < 0:
+                    entering = target
+                    break
+                if id(target) in on_path:
+                    node.lowest = min(node.lowest, target.number)
+            if entering is not None:
+                continue
+            work.pop()
+            if work:
+                parent = work[-1][0]
+                parent.lowest = min(parent.lowest, node.lowest)
+            if node.lowest == node.number:
+                begin = next(i for i in range(len(path) - 1, -1, -1) if path[i] is node)
+                component, path[begin:] = path[begin:], []
+                on_path.difference_update(map(id, component))
+                yield component

@@ -1,7 +1,7 @@
-"""What of a guide is not enforced, as its client is told: a note for each, with its keyword and its place.
+"""Notes for clients: the parts of a guide that are not enforced, each with its keyword and its place.
 
-Schemas come from strangers, who choose what their keys are, how long and how many. So a place is a link to the one
-around it, which costs the same however deep it is; notes are escaped and shortened; and beyond the first few they are
+Clients choose the keys of their schemas, and how long and how many they are. So a place is a link to the place around
+it, which costs the same at any depth. Notes are escaped and shortened. Only the first few are listed; the others are
 counted.
 """
 
@@ -20,18 +20,18 @@ MAX_PARTS = 12
 
 
 class Place(NamedTuple):
-    """Where in a schema: a key or an index, and the place of what has it (None: the whole)."""
+    """A place in a schema: a key or an index, and the place of its container (None: the whole schema)."""
 
     parent: Place | None
     part: str | int
 
 
-Found = Iterable[tuple[Place | None, str]]
-"""What is not enforced, and where."""
+Findings = Iterable[tuple[Place | None, str]]
+"""Parts that are not enforced: the place of each, and a description."""
 
 
 def where(place: Place | None) -> str:
-    """A place as a JSON pointer; the whole is #. Long ones are shortened in their middle."""
+    """A place as a JSON pointer; # is the whole schema. Long pointers are shortened in the middle."""
     parts: list[str] = []
     while place is not None:
         parts.append(shortened(str(place.part), MAX_PART).replace("~", "~0").replace("/", "~1"))
@@ -42,32 +42,32 @@ def where(place: Place | None) -> str:
     return "/".join(["#", *parts])
 
 
-def shortened(text: str, most: int) -> str:
-    """The text, with its middle left out where it has more than `most` characters."""
-    head = most * 2 // 3
-    return text if len(text) <= most else f"{text[:head]}…{text[head + 1 - most :]}"
+def shortened(text: str, limit: int) -> str:
+    """The text, with its middle left out where it has more than `limit` characters."""
+    head = limit * 2 // 3
+    return text if len(text) <= limit else f"{text[:head]}…{text[head + 1 - limit :]}"
 
 
 @dataclass(frozen=True)
 class Notes:
-    """The first `lines` of `count` things that are not enforced."""
+    """The first `lines` of `count` notes."""
 
     lines: tuple[str, ...] = ()
     count: int = 0
 
     @classmethod
-    def of(cls, found: Found) -> Notes:
-        """A line for each of the first; the rest is counted."""
+    def of(cls, found: Findings) -> Notes:
+        """One line for each of the first notes; the rest is counted."""
         lines: list[str] = []
         count = 0
-        for place, what in found:
+        for place, description in found:
             count += 1
             if count <= MAX_NOTES:
-                lines.append(escaped(f"{where(place)}: {shortened(what, MAX_NOTE)}"))
+                lines.append(escaped(f"{where(place)}: {shortened(description, MAX_NOTE)}"))
         return cls(tuple(lines), count)
 
-    def told(self) -> tuple[str, ...]:
-        """The lines, and how many more there are."""
+    def texts(self) -> tuple[str, ...]:
+        """The lines, and the number of the others."""
         more = self.count - len(self.lines)
         return (*self.lines, f"and {more} more") if more else self.lines
 
@@ -78,13 +78,13 @@ class Notes:
         return self.count > 0
 
     def __str__(self) -> str:
-        return "; ".join(self.told())
+        return "; ".join(self.texts())
 
 
-def refuse(what: str, library: str, notes: Notes) -> None:
-    """Raises `GuideError` where there is a note."""
+def refuse(subject: str, library: str, notes: Notes) -> None:
+    """Raise `GuideError` if there is a note."""
     if notes:
         raise GuideError(
-            f"{what}: {library} does not enforce all of it: {notes}. Change that, or give strict=False (--no-strict), "
-            "which enforces the rest"
+            f"{subject}: {library} does not enforce all of it: {notes}. Change that, or give strict=False "
+            "(--no-strict), which enforces the rest"
         )

@@ -1,4 +1,4 @@
-"""Why things were refused, kept for a while: a guide, or a module, that is sent again is refused at once."""
+"""Why things were refused, for a while: a guide, or a module, that is sent again is refused at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Reasons(Generic[T]):
-    """The last `limit` reasons, each for `keep_s` seconds. Thread-safe."""
+    """The last `limit` reasons, each kept for `keep_s` seconds. Thread-safe."""
 
     def __init__(self, limit: int = 1024, keep_s: float = 300.0) -> None:
         self._limit = limit
@@ -24,7 +24,7 @@ class Reasons(Generic[T]):
         return len(self._reasons)
 
     def put(self, key: T, reason: str) -> None:
-        """Remember one."""
+        """Remember why `key` was refused."""
         with self._lock:
             self._reasons.pop(key, None)
             self._reasons[key] = (reason, time.monotonic() + self._keep_s)
@@ -32,7 +32,7 @@ class Reasons(Generic[T]):
                 self._reasons.popitem(last=False)
 
     def get(self, key: T) -> str | None:
-        """Why one was refused, or None."""
+        """Return why `key` was refused, or None."""
         with self._lock:
             reason, until = self._reasons.get(key, ("", 0.0))
         return reason if time.monotonic() < until else None

@@ -1,8 +1,8 @@
 """The two forms of a structural tag's text: XGrammar's `format`, and the older one of structures and triggers.
 
-The older one, which XGrammar had before and programs for TensorRT-LLM write, is free text in which a trigger begins one
-of the structures that start with it: its begin, JSON of its schema, its end; then free text again. In today's form that
-is `triggered_tags`.
+XGrammar had the older form before, and programs for TensorRT-LLM write it. It means free text, in which a trigger
+begins one of the structures that start with it: the structure's begin, JSON of its schema, its end; then free text
+again. Today's form calls that `triggered_tags`.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ STRUCTURE = ("begin", "schema", "end")
 
 
 def tag_of(source: str) -> Any:
-    """What a tag's text says, in today's form. Raises `GuideError` for text that is no JSON, and for what is wrong with
-    the older form; of the other nothing is looked at."""
+    """Parse a tag's text, and convert the older form to today's. Raises `GuideError` for text that is not JSON, and
+    for errors in the older form; today's form is not checked."""
     try:
         tag = json.loads(source)
     except (ValueError, RecursionError) as error:
-        raise GuideError(f"structural tag: it is no JSON that can be read: {error}") from None
+        raise GuideError(f"structural tag: it is not valid JSON: {error}") from None
     return of_older(tag) if _is_older(tag) else tag
 
 
 def depth_of_texts(source: str) -> int:
-    """How deep the schemas nest that a tag of the older form has as texts within its text; 0 without any."""
+    """How deep the schemas nest that a tag of the older form holds as JSON texts within its text; 0 without any."""
     tag = json.loads(source)
     structures = tag.get("structures") if _is_older(tag) else None
-    listed = structures if isinstance(structures, list) else []
-    texts = [one.get("schema") for one in listed if isinstance(one, dict)]
+    entries = structures if isinstance(structures, list) else []
+    texts = [entry.get("schema") for entry in entries if isinstance(entry, dict)]
     return max((_core.json_depth(text) for text in texts if isinstance(text, str)), default=0)
 
 
 def of_older(tag: Mapping[str, Any]) -> dict[str, Any]:
-    """Today's form of a tag of the older one. Raises `GuideError` for what that one does not have, and names it."""
+    """Convert a tag of the older form to today's. Raises `GuideError` for a member that the older form does not have,
+    and names it."""
     if tag.get("format") is not None:
         raise GuideError("structural tag: it has format and structures; a structural tag has one form")
     _check_members(tag, ("type", "format", *OLDER), "it")
@@ -47,12 +48,12 @@ def of_older(tag: Mapping[str, Any]) -> dict[str, Any]:
     for name in OLDER:
         if not isinstance(tag.get(name), list) or not tag[name]:
             raise GuideError(f"structural tag: {name} must be a list with at least one entry")
-    bad = next((one for one in tag["triggers"] if not isinstance(one, str) or not one), None)
+    bad = next((trigger for trigger in tag["triggers"] if not isinstance(trigger, str) or not trigger), None)
     if bad is not None:
         raise GuideError(f"structural tag: triggers has {brief(repr(bad))}; each must be a text, not empty")
-    tags = [_tag(one, f"structures/{i}") for i, one in enumerate(tag["structures"])]
+    tags = [_tag(structure, f"structures/{i}") for i, structure in enumerate(tag["structures"])]
     triggers = list(dict.fromkeys(tag["triggers"]))
-    _check_triggers([one["begin"] for one in tags], triggers)
+    _check_triggers([converted["begin"] for converted in tags], triggers)
     return {
         "type": "structural_tag",
         "format": {"type": "triggered_tags", "triggers": triggers, "tags": tags},
@@ -75,9 +76,7 @@ def _tag(structure: Any, place: str) -> dict[str, Any]:
         try:
             schema = json.loads(schema)
         except (ValueError, RecursionError) as error:
-            raise GuideError(
-                f"structural tag: at {place}: schema is no JSON that can be read: {error}"
-            ) from None
+            raise GuideError(f"structural tag: at {place}: schema is not valid JSON: {error}") from None
     if not isinstance(schema, dict | bool):
         raise GuideError(f"structural tag: at {place}: schema must be a JSON schema, or its text")
     content = {"type": "json_schema", "json_schema": schema}
@@ -85,31 +84,30 @@ def _tag(structure: Any, place: str) -> dict[str, Any]:
 
 
 def _check_triggers(begins: Sequence[str], triggers: Sequence[str]) -> None:
-    """Raise `GuideError` unless each begin has one trigger as its prefix, and each trigger such a begin."""
+    """Raise `GuideError` unless each begin has one trigger as its prefix, and each trigger is the prefix of a begin."""
     known, used = set(triggers), set()
     lengths = sorted({len(trigger) for trigger in triggers})
     for i, begin in enumerate(begins):
-        found = [begin[:n] for n in lengths if n <= len(begin) and begin[:n] in known]
-        if len(found) != 1:
-            which = _listed(found or triggers)
-            what = "two triggers" if found else "none of the triggers"
+        prefixes = [begin[:n] for n in lengths if n <= len(begin) and begin[:n] in known]
+        if len(prefixes) != 1:
+            number = "two triggers" if prefixes else "none of the triggers"
             raise GuideError(
-                f"structural tag: at structures/{i}: the begin {brief(repr(begin))} has {what} as its prefix: {which}; "
-                "it must have one"
+                f"structural tag: at structures/{i}: the begin {brief(repr(begin))} has {number} as its prefix: "
+                f"{_listed(prefixes or triggers)}; it must have one"
             )
-        used.add(found[0])
-    idle = next((trigger for trigger in triggers if trigger not in used), None)
-    if idle is not None:
+        used.add(prefixes[0])
+    unused = next((trigger for trigger in triggers if trigger not in used), None)
+    if unused is not None:
         raise GuideError(
-            f"structural tag: no structure begins with the trigger {brief(repr(idle))}; leave it out"
+            f"structural tag: no structure begins with the trigger {brief(repr(unused))}; leave it out"
         )
 
 
-def _check_members(given: Mapping[str, Any], known: Sequence[str], what: str) -> None:
-    unknown = next((name for name in given if name not in known), None)
+def _check_members(members: Mapping[str, Any], known: Sequence[str], owner: str) -> None:
+    unknown = next((name for name in members if name not in known), None)
     if unknown is not None:
         raise GuideError(
-            f"structural tag: {what} has {brief(repr(unknown))}, which is not known; it has {', '.join(known)}"
+            f"structural tag: {owner} has {brief(repr(unknown))}, which is not known; it has {', '.join(known)}"
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from weft import registry
 from weft.grammar.guide import Guide, Kind
 
 RECORDED_KINDS: tuple[Kind, ...] = (
@@ -23,7 +22,7 @@ RECORDED_KINDS: tuple[Kind, ...] = (
 
 @runtime_checkable
 class Storable(Protocol):
-    """A payload that can be stored. The registry names the function that reads it back."""
+    """A payload that can be stored: a `WasmSource`."""
 
     def to_recording(self) -> dict[str, Any]:
         """The payload as JSON."""
@@ -89,10 +88,12 @@ class RecordedGuide:
     def from_json(cls, data: dict[str, Any]) -> RecordedGuide:
         """The guide that `to_json` wrote. Raises `KeyError`, `TypeError`, `ValueError` or `zlib.error` for other
         data."""
+        from weft.aici.source import from_json  # few recordings need it
+
         read = dict(data)
         payload, separators = read.pop("program", None), read.pop("separators", None)
         return cls(
             **read,
-            payload=None if payload is None else registry.load("leaves", "stored_payload")(payload),
+            payload=None if payload is None else from_json(payload),
             separators=None if separators is None else tuple(separators),
         )

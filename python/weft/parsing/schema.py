@@ -6,10 +6,9 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from weft.grammar.schema.canonical import Document
+from weft.grammar.schema.document import Document
 from weft.grammar.schema.evaluate import holds
-from weft.grammar.schema.nodes import TYPES, Node, TooMuch
-from weft.grammar.schema.values import type_of
+from weft.grammar.schema.nodes import TYPES, Node, TooMuch, type_of
 
 MAX_PARTS = 1000
 """Upper limit of the subschemas that are checked for one value."""

@@ -1,8 +1,8 @@
 """A recording's operations, cut into the turns of the engine that made them.
 
 A turn begins with its snapshot. What follows it tells which calls of the grammar stream the engine made
-(`engine/step/step.py`, `engine/step/prefill.py`); a turn of another shape, such as those of split graphs or one that
-was cut off when the recording was taken, is done operation by operation."""
+(`engine/runner/step.py`, `engine/runner/prefill.py`); a turn of another shape, such as those of split graphs or one
+that was cut off when the recording was taken, is done operation by operation."""
 
 from __future__ import annotations
 

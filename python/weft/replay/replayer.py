@@ -1,4 +1,4 @@
-"""A recording's turns, issued again to a grammar stream on the CPU driver, in the order of `engine/step/step.py`.
+"""A recording's turns, issued again to a grammar stream on the CPU driver, in the order of `engine/runner/step.py`.
 
 Where the engine's model would write drafts and verified tokens, a launched function writes those of the recording;
 where it would read masks, one hashes them, after the grammar stream's own calls that let the model read them. Nothing

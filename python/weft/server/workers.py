@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
+
+from weft.core.fair_queue import FairQueue
 
 T = TypeVar("T")
 
@@ -47,7 +48,7 @@ class Turns:
 
     def __init__(self, pool: Executor, count: int) -> None:
         self._pool, self._free = pool, count
-        self._waiting: OrderedDict[int, deque[asyncio.Future[None]]] = OrderedDict()
+        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
 
     async def run(self, client: int, work: Callable[[], T]) -> T:
         """What `work` gives, on a thread, when it is the client's turn."""
@@ -56,7 +57,7 @@ class Turns:
             self._free -= 1
         else:
             turn = loop.create_future()
-            self._waiting.setdefault(client, deque()).append(turn)
+            self._waiting.add(client, turn)
             try:
                 await turn
             except asyncio.CancelledError:
@@ -78,10 +79,8 @@ class Turns:
     def _next(self) -> None:
         """Give a thread that is free to the client that has waited longest for a turn."""
         while self._waiting:
-            client, turns = self._waiting.popitem(last=False)
-            turn = turns.popleft()
-            if turns:
-                self._waiting[client] = turns
+            client, turn = self._waiting.take()
+            self._waiting.done(client)  # clients alternate here, however many threads each has
             if not turn.done():
                 turn.set_result(None)
                 return

@@ -50,7 +50,7 @@ class LookaheadDrafter(HostDrafter):
     a pool under its first token, together with the text's own n-grams. The drafts are the tokens that followed the
     text's last token in the newest n-gram.
 
-    The forward reads the window behind the drafts as one causal line (`engine/step/lookahead.py`): a column sees the
+    The forward reads the window behind the drafts as one causal line (`engine/runner/step.py`): a column sees the
     text, the drafts and the columns before it, but not its own chain. The paper (Fu et al., "Break the Sequential
     Dependency of LLM Inference Using Lookahead Decoding") uses a two-dimensional window, whose columns see their
     chains, and verifies several n-grams at once. The simpler form here finds fewer drafts; verification stays exact.

@@ -57,7 +57,7 @@ def track_names(slices: Sequence[Slice]) -> dict[int, str]:
 
 def write_chrome(slices: Sequence[Slice], path: Path, names: dict[int, str] | None = None) -> None:
     """Write slices to `path` for Perfetto or chrome://tracing, one track for each stream. `names` maps stream numbers
-    to names (default: `track_names`). """
+    to names (default: `track_names`)."""
     events: list[dict[str, Any]] = [
         {"ph": "M", "pid": PROCESS, "tid": number, "name": "thread_name", "args": {"name": name}}
         for number, name in (names or track_names(slices)).items()
@@ -86,7 +86,7 @@ def slices_of(profile: dict[str, Any], with_grids: bool = False) -> list[Slice]:
     """The device work in a torch profile (Chrome's format), ordered by begin; the first slice begins at 0.
 
     With `with_grids` a kernel's label ends in its grid, such as 448x1x1, which tells products of different shapes
-    apart. The profiler does not see host nodes of graphs: streams that wait for them look idle. """
+    apart. The profiler does not see host nodes of graphs: streams that wait for them look idle."""
     events = [e for e in profile["traceEvents"] if e.get("ph") == "X" and e.get("cat") in KINDS]
     start = min((e["ts"] for e in events), default=0.0)
     slices = []

@@ -18,9 +18,8 @@ from support.launch_check import check_launched
 from weft.config import Graphs
 from weft.core import SamplingParams
 from weft.core.beam_params import BeamParams
+from weft.engine.runner.prefill import each_guarded, guarded
 from weft.engine.sequence import Sequence
-from weft.engine.step.opening import guarded
-from weft.engine.step.prefill import each_guarded
 from weft.grammar.guide import Guide
 from weft.runtime import CpuRuntime, cpu
 from weft.tokenizer.text import RunningText

@@ -8,9 +8,9 @@ import pytest
 
 from weft import LLM, EngineConfig, Guide, InputError, SamplingParams, Speculation
 from weft.config import Graphs
-from weft.engine.step import graphs as graphs_module
-from weft.engine.step.graphs import StepGraphs
-from weft.engine.step.step import Plan, decode_step
+from weft.engine.runner import graphs as graphs_module
+from weft.engine.runner.graphs import StepGraphs
+from weft.engine.runner.step import Plan, decode_step
 from weft_bench.engine.simulated import simulate_acceptance
 
 PROMPT = 'Text: Ada Berg is 31 years old.\nSchema: {"name": string}\nJSON: '

@@ -26,11 +26,11 @@ from weft import (
     launch_hostfunc,
 )
 from weft.config import HostTasks
+from weft.engine.runner.graphs import StepGraphs
+from weft.engine.runner.in_flight import InFlightBatch
+from weft.engine.runner.runner import ModelRunner
 from weft.engine.scheduling.schedule import Schedule
 from weft.engine.sequence import Sequence
-from weft.engine.step.graphs import StepGraphs
-from weft.engine.step.in_flight import InFlightBatch
-from weft.engine.step.runner import ModelRunner
 from weft.runtime import cpu
 
 GOOD = Guide.regex(r"[a-z]{5,30}")

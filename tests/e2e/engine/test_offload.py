@@ -17,7 +17,7 @@ from support.engine.requests import make_request
 from support.grammar.guides import GUIDES
 from support.products import each_value
 from weft import LLM, EngineConfig, Output, SamplingParams, Speculation
-from weft.engine.step import moving
+from weft.engine.runner import runner
 
 NUMBERS = range(0, 60, 6)
 GREEDY = SamplingParams(max_tokens=40)
@@ -153,7 +153,7 @@ def test_where_moves_can_t_be_launched_nothing_is_taken_for_there(
             def broken(*_: object) -> None:
                 raise RuntimeError("no copies today")
 
-            patch.setattr(moving, "_copy", broken)
+            patch.setattr(runner, "_move_page", broken)
             failed = llm.generate([prompts[i] for i in NUMBERS[:2]], sampling=GREEDY)
         assert any("no copies today" in str(output.error) for output in failed)
         engine = llm.engine

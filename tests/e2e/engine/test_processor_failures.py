@@ -13,8 +13,8 @@ from support.engine.processors import GREEDY, Steer, answers, one, steer
 from support.engine.requests import make_request, run
 from weft import LLM
 from weft.core.logits_processors import LogitsProcessor, ProcessorRows
-from weft.engine.step.graphs import StepGraphs
-from weft.engine.step.step import Plan
+from weft.engine.runner.graphs import StepGraphs
+from weft.engine.runner.step import Plan
 from weft.errors import GraphError, RequestError
 
 

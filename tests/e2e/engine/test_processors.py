@@ -17,7 +17,7 @@ from support.engine.requests import Told, make_request, run, settle, told
 from weft import LLM, EngineConfig, Guide, SamplingParams
 from weft.core.logits_processors import ProcessorRows
 from weft.core.request import Gather
-from weft.engine.processors.captured import MAX_CAPTURED
+from weft.engine.features.processors import MAX_CAPTURED
 from weft.engine.sequence import Sequence
 from weft.errors import CapacityError
 from weft.runtime import cpu

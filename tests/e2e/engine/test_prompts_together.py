@@ -14,10 +14,9 @@ from support.engine.requests import make_request, run
 from support.products import rest_slow
 from weft import LLM, EngineConfig, Guide, RequestError, SamplingParams, Speculation
 from weft.core.request import NO_RULES, Gather, TokenRules
+from weft.engine.runner import prefill
+from weft.engine.runner.prefill import Prefill, PromptPart
 from weft.engine.sequence import Sequence
-from weft.engine.step import reading
-from weft.engine.step.prefill import Prefill
-from weft.engine.step.reading import PromptPart
 
 PROMPTS = [
     "Text: Ada is 31.\nJSON: ",
@@ -72,14 +71,14 @@ def answers(llm: LLM, together: bool = True) -> list[Any]:
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[int]]]:
     """How many tokens of each prompt every forward reads."""
     counts: list[list[int]] = []
-    read = Prefill.read
+    read = Prefill.forward
 
     def watching(self: Prefill, together: list[PromptPart], *args: Any) -> Any:
         counts.append([part.count for part in together])
         return read(self, together, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Prefill, "read", watching)
+        patch.setattr(Prefill, "forward", watching)
         yield counts
 
 
@@ -105,7 +104,7 @@ def test_short_prompts_take_one_forward(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_forward_has_so_many_rows_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     with LLM(device="cpu", engine=EngineConfig(max_batch=6, max_seq_len=160)) as llm:
         expected = answers(llm)
-    monkeypatch.setattr(reading, "MOST_ROWS", 4)
+    monkeypatch.setattr(prefill, "MAX_ROWS", 4)
     with (
         LLM(device="cpu", engine=EngineConfig(max_batch=6, max_seq_len=160)) as llm,
         watched(monkeypatch) as counts,

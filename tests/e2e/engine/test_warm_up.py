@@ -12,10 +12,9 @@ from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.client import BuiltEngine
 from weft.config import Graphs
 from weft.engine.device.state import StepBuffers
-from weft.engine.step.graphs import StepGraphs
-from weft.engine.step.prefill import Prefill
-from weft.engine.step.reading import PromptPart
-from weft.engine.step.step import Plan
+from weft.engine.runner.graphs import StepGraphs
+from weft.engine.runner.prefill import Prefill, PromptPart
+from weft.engine.runner.step import Plan
 from weft.errors import GraphError, WeftError
 from weft.executor import Executor, ExecutorConfig
 
@@ -71,7 +70,7 @@ def warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_engines_thread_warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[tuple[str, Plan]] = []
     read: list[tuple[str, list[tuple[int, int]]]] = []
-    prepare, read_parts = StepGraphs.prepare, Prefill.read
+    prepare, read_parts = StepGraphs.prepare, Prefill.forward
 
     def watched(self: StepGraphs, plan: Plan) -> None:
         prepared.append((threading.current_thread().name, plan))
@@ -83,7 +82,7 @@ def test_the_engines_thread_warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
         return read_parts(self, together, *args)
 
     monkeypatch.setattr(StepGraphs, "prepare", watched)
-    monkeypatch.setattr(Prefill, "read", watched_reading)
+    monkeypatch.setattr(Prefill, "forward", watched_reading)
     with LLM(device="cpu", engine=EngineConfig(max_batch=2, max_seq_len=96, prefill_chunk=32)) as llm:
         assert {name for name, _ in prepared} == {"weft-engine"} and len(prepared) == 4
         assert {name for name, _ in read} == {"weft-engine"}

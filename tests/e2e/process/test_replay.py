@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from support.engine.flight_recorder import record, vocabulary_of
 from weft import LLM, EngineConfig, Guide, InputError, Output, RequestError, SamplingParams, Speculation, cli
-from weft.engine.flight_recorder import FlightRecorder
+from weft.engine.features.flight_recorder import FlightRecorder
 from weft.guided.recording import Recording
 from weft.replay import replay
 

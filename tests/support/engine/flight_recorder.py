@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft import LLM
-from weft.engine.flight_recorder import FlightRecorder
+from weft.engine.features.flight_recorder import FlightRecorder
 from weft.engine.sequence import Sequence
 from weft.grammar.base import Matcher
 from weft.grammar.vocabulary.tokenizer import Vocabulary

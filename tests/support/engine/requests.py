@@ -14,8 +14,8 @@ from weft.core.beam_params import BeamParams
 from weft.core.logits_processors import LogitsProcessor
 from weft.core.request import NO_RULES, NOTHING, Gather, Request, StopWords, TokenRules
 from weft.core.retention import Retention
+from weft.engine.runner.runner import DraftGuidance
 from weft.engine.sequence import RequestGuide, Sequence
-from weft.engine.step.draft_masking import DraftGuidance
 from weft.grammar.base import CompiledGuide
 from weft.runtime import cpu
 
@@ -58,7 +58,7 @@ def settle(llm: LLM) -> None:
     while llm.client.call(lambda: llm.engine.has_work):
         pass
     cpu.synchronize()
-    if llm.engine.runner.guidance.ways == (True, False):
+    if llm.engine.runner.guidance.choices == (True, False):
         llm.engine.runner.guidance = DraftGuidance(True)
 
 

@@ -18,7 +18,7 @@ from support.grammar.grammars import (
     some_guides,
 )
 from weft.core import SamplingParams
-from weft.engine.flight_recorder import FlightRecorder
+from weft.engine.features.flight_recorder import FlightRecorder
 from weft.engine.sequence import Sequence, Stage
 from weft.errors import GuideStateError
 from weft.grammar import CompiledGuide

@@ -21,8 +21,8 @@ from weft.config import Graphs
 from weft.core.request import TokenRules
 from weft.engine.device.sampling import SlotSampling, write_tables
 from weft.engine.device.state import DecodeParts, SlotState, Verify, verify_coupled
-from weft.engine.step.graphs import StepGraphs
-from weft.engine.step.step import Guides, Plan
+from weft.engine.runner.graphs import StepGraphs
+from weft.engine.runner.step import Guides, Plan
 from weft.grammar.base import Matcher
 from weft.guided.grammar_stream import GrammarStream
 from weft.guided.proposals import Proposals, Sources

@@ -79,7 +79,7 @@ def late_compiles(limits: CompileLimits, pause_s: float) -> list[Job]:
         late.append(job)
         is_done.set()
 
-    workers = Workers(lock, limits, 1, begin=lambda job: None, work=work, late=note)
+    workers = Workers(lock, limits, 1, prepare=lambda job: None, work=work, time_out=note)
     future: Future[CompiledGuide] = Future()
     with lock:
         workers.add(Job(Guide.json(), future), None)

@@ -14,7 +14,7 @@ from support.grammar.grammars import small_vocabulary
 from support.grammar.guide_kinds import KINDS
 from weft.errors import GuideError
 from weft.grammar import CompileLimits, Guide, GuideCompiler
-from weft.grammar.chains import chain_length
+from weft.grammar.limits import chain_length
 
 
 def references(count: int, wrap: Callable[[Any], Any] = lambda ref: ref, last: Any = True) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from weft import Guide, GuideError, GuideStateError, errors
 from weft.errors import MAX_MESSAGE, WeftError, escaped
 from weft.grammar.base import Opening
 from weft.grammar.compile.compiler import GuideCompiler
-from weft.grammar.kinds.matcher import wrap_matcher
+from weft.grammar.kinds.custom import wrap_matcher
 from weft.guided.state import GuidedShape, GuidedState
 
 EVIL = "\x1b[2J\r\nFAKE LOG \u202e\u2028\x85\x00\x7f end"

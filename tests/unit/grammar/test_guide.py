@@ -116,7 +116,7 @@ def test_a_compiled_grammar_is_taken_as_it_is() -> None:
         XGrammarBackend(other).compile(Guide.of(theirs))
     guide = Guide.regex("a")
     assert Guide.of(guide) is guide
-    with pytest.raises(GuideError, match="int is no guide"):
+    with pytest.raises(GuideError, match="int is not a guide"):
         Guide.of(3)
 
 
@@ -136,7 +136,7 @@ def test_print_shows_the_grammar() -> None:
     assert str(Guide.choice(["a", "b"])).startswith("root ::=")
     assert "root" in str(Guide.json_schema({"type": "integer"}))
     assert "CountdownMatcher" in str(Guide.matcher(CountdownMatcher))  # type: ignore[arg-type]
-    with pytest.raises(GuideError, match="is no grammar"):
+    with pytest.raises(GuideError, match="is not a grammar"):
         Guide.matcher(CountdownMatcher).grammar()  # type: ignore[arg-type]
 
 

@@ -27,12 +27,11 @@ from weft.grammar.guide import Kind
 from weft.grammar.kinds.after import After
 from weft.grammar.limits import check_costs, check_text
 from weft.grammar.llguidance import backend as llguidance_backend
-from weft.grammar.llguidance import gbnf, lark
+from weft.grammar.llguidance import lark
 from weft.grammar.notes import Notes
-from weft.grammar.schema.rewritten import _rewritten
+from weft.grammar.schema.rewrite import _rewritten
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.grammar.xgrammar import schema as xgrammar_schema
-from weft.grammar.xgrammar import tags as xgrammar_tags
 from weft.grammar.xgrammar import translate as xgrammar_translate
 from weft.tokenizer.files import load_tokenizer
 from weft.tokenizer.stop_words import StopSequences, StopTexts
@@ -264,7 +263,7 @@ WORDS = WordRules(TEXT, max_words=1 << 20)
 def read_guide(guide: Guide) -> None:
     """What weft does with a guide in front of both grammar libraries."""
     _rewritten.cache_clear()
-    xgrammar_tags.read.cache_clear()
+    xgrammar_translate.read_tag.cache_clear()
     hash(guide)
     check_text(guide, LIMITS)
     for step in (
@@ -285,7 +284,7 @@ def read_json_schema(text: str) -> None:
 
 def read_ebnf(text: str) -> None:
     read_guide(Guide.ebnf(text))
-    gbnf.to_lark(text)
+    lark.to_lark(text)
 
 
 def read_lark(text: str) -> None:

@@ -48,9 +48,9 @@ def test_places_are_pointers_of_bounded_length(parts: tuple[str | int, ...], poi
 def test_the_first_notes_are_kept_and_the_rest_is_counted() -> None:
     notes = Notes.of((place(i), "x" * 10_000) for i in range(1000))
     assert notes.count == 1000
-    assert len(notes.told()) == MAX_NOTES + 1 and notes.told()[-1] == f"and {1000 - MAX_NOTES} more"
-    assert all(len(line) <= LONGEST for line in notes.told())
-    assert Notes.of([(None, "one")]).told() == ("#: one",)
+    assert len(notes.texts()) == MAX_NOTES + 1 and notes.texts()[-1] == f"and {1000 - MAX_NOTES} more"
+    assert all(len(line) <= LONGEST for line in notes.texts())
+    assert Notes.of([(None, "one")]).texts() == ("#: one",)
 
 
 def long_key(key: int, nodes: int) -> dict[str, Any]:

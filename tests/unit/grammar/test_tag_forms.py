@@ -122,8 +122,8 @@ def test_answers_under_it_are_parsed() -> None:
         (structure(begin=3), "at structures/0: begin must be a text"),
         (structure(schema="left out"), "at structures/0: schema must be a JSON schema"),
         (structure(schema=[]), "at structures/0: schema must be a JSON schema"),
-        (structure(schema="{"), "at structures/0: schema is no JSON"),
-        (structure(schema="[" * 5000), "at structures/0: schema is no JSON"),
+        (structure(schema="{"), "at structures/0: schema is not valid JSON"),
+        (structure(schema="[" * 5000), "at structures/0: schema is not valid JSON"),
         (structure(strict=True), "structures/0 has 'strict', which is not known"),
     ],
 )

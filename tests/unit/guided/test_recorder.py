@@ -22,10 +22,10 @@ from support.grammar.grammars import (
 )
 from support.grammar.recorded_loop import DRAFTS, SEEDS, SLOTS, Loop, changed
 from weft.core import SamplingParams
-from weft.engine.flight_recorder import FlightRecorder
+from weft.engine.features.flight_recorder import FlightRecorder
 from weft.errors import CapacityError, InputError
 from weft.grammar import Guide
-from weft.grammar.kinds.matcher import CompiledFactory
+from weft.grammar.kinds.custom import CompiledFactory
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.grammar.xgrammar.backend import XGrammarBackend
 from weft.guided.flight import operations

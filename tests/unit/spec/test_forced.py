@@ -17,8 +17,7 @@ from weft import _core
 from weft.config import package_model_path
 from weft.errors import GuideStateError
 from weft.grammar import Guide, Matcher, Vocabulary, wrap_matcher
-from weft.grammar.xgrammar.backend import CompiledXGrammar, XGrammarBackend
-from weft.grammar.xgrammar.native import native_matcher
+from weft.grammar.xgrammar.backend import CompiledXGrammar, XGrammarBackend, native_matcher
 from weft.tiny import records
 
 

@@ -23,7 +23,7 @@ from answers import DEVICE, ON_GPU, Answers, answers, left, say, shown
 
 from weft.config import Graphs, HostTasks
 from weft.engine.engine import Engine
-from weft.engine.step.step import Guides, Plan
+from weft.engine.runner.step import Guides, Plan
 from weft.grammar.guide import Guide
 from weft.ops.variants import NAMED, using
 from weft.trace.record import record_on

@@ -1,12 +1,12 @@
-"""An iteration's results: noted by slot on the device, and copied to the host.
+"""An iteration's results: written by slot on the device, and copied to the host.
 
-Tokens are noted by verification itself. Log-probabilities, and continuations for a search on the host, are noted by
-`note_logprobs` and `note_offers` after an iteration, outside of its graph, since few requests want them.
+Verification writes the tokens. `note_logprobs` and `note_offers` write log-probabilities and the continuations for a
+search on the host. They run after the iteration, outside of its graph, since few requests want them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 
@@ -24,10 +24,10 @@ from weft.runtime.interface import Runtime, Stream
 
 
 def note_temperatures(state: SlotState, buf: StepBuffers, temperatures: Tensor | None) -> None:
-    """Keep the temperature that each position is drawn with. A device function.
+    """Keep the temperature at which each position is sampled, since the guide's may have changed by the time
+    log-probabilities are noted. A device function.
 
-    The guide's temperature replaces the request's where it is not negative. It is kept since it may have changed by the
-    time log-probabilities are noted.
+    The guide's temperature replaces the request's where it is not negative.
     """
     rows, width = buf.temperatures_BT.shape
     of_request_B1 = state.params.temperature.index_select(0, buf.slots_B)[:, None]
@@ -40,9 +40,9 @@ def note_temperatures(state: SlotState, buf: StepBuffers, temperatures: Tensor |
 
 
 def note_logprobs(parts: DecodeParts, buf: StepBuffers, max_top_k: int) -> None:
-    """Note the log-probabilities of the verified tokens and of the likeliest, and which tokens could be drawn.
+    """Note the log-probabilities of the verified tokens and of the likeliest, and which tokens could be sampled.
 
-    Rows whose slots do not want them get meaningless values. `max_top_k` is the largest top_k of the rows' requests.
+    Slots that do not want them get meaningless values. `max_top_k` is the largest top_k of the rows' requests.
     """
     state = parts.state
     rows, width = buf.tokens_BT.shape
@@ -77,7 +77,7 @@ def _by_row(by_slot: Tensor, buf: StepBuffers) -> Tensor:
 @dataclass(frozen=True)
 class OfferBuffers:
     """The likeliest continuations of each slot, the likeliest first: `values` float32 [S+1, C], -inf for tokens that
-    can't be drawn, and `ids` int64 [S+1, C]."""
+    can't be sampled, and `ids` int64 [S+1, C]."""
 
     values: Tensor
     ids: Tensor
@@ -92,7 +92,7 @@ class OfferBuffers:
 
 def note_offers(state: SlotState, buf: StepBuffers, offers: OfferBuffers) -> None:
     """Note the likeliest continuations of each row, after penalties and masks. The temperature scales the distribution,
-    unless it is greedy."""
+    unless sampling is greedy."""
     temperature_B = state.params.temperature.index_select(0, buf.slots_B)
     temperature_B = torch.where(temperature_B >= LOWEST_TEMPERATURE, temperature_B, 1.0)
     logits_BV = buf.logits_BTV[:, 0].float() / temperature_B[:, None]
@@ -102,17 +102,17 @@ def note_offers(state: SlotState, buf: StepBuffers, offers: OfferBuffers) -> Non
 
 
 class ResultRings:
-    """Pinned memory that iterations copy their results to. At most two iterations are under way at a time."""
+    """Pinned memory to which iterations copy their results. At most two iterations are in flight at a time."""
 
     def __init__(
         self, runtime: Runtime, stream: Stream, state: SlotState, outputs: OutputBuffers | None = None
     ) -> None:
         by_slot = outputs.by_slot if outputs is not None else {}
         self._outputs = {name: PinnedRing(runtime, tensor) for name, tensor in by_slot.items()}
-        self._runtime, self._stream = runtime, stream
-        self._offers: dict[int, tuple[PinnedRing, PinnedRing]] = {}
+        self._runtime, self._stream, self._state = runtime, stream, state
+        self._offers: dict[int, OfferBuffers] = {}  # by number of offers
+        self._offer_rings: dict[int, tuple[PinnedRing, PinnedRing]] = {}
         self._results = PinnedRing(runtime, state.results)
-        self._num_slots = state.length.shape[0]
         self._logprobs = [PinnedRing(runtime, tensor) for tensor in state.logprobs.tensors]
 
     def start(
@@ -120,14 +120,14 @@ class ResultRings:
         logprobs: bool,
         gather: Mapping[int, Gather] | None = None,
         drafts: bool = False,
-        offers: Mapping[int, OfferBuffers] | None = None,
+        offers: Iterable[int] = (),
     ) -> StepResults:
         """Start copying the results of the work issued so far; does not wait.
 
         logprobs: copy log-probabilities too.
         gather: the outputs that slots want, by slot.
         drafts: whether the work verified drafts.
-        offers: the continuations that rows offer, by their number for each row.
+        offers: copy the continuations of the buffers for these numbers of offers.
         """
         logprob_copies = [ring.start_receive(self._stream) for ring in self._logprobs] if logprobs else None
         slots: dict[str, list[int]] = {}
@@ -137,22 +137,30 @@ class ResultRings:
         outputs = {
             name: self._outputs[name].start_receive(self._stream, rows) for name, rows in slots.items()
         }
-        offer_copies = {count: self._receive_offers(buffers) for count, buffers in (offers or {}).items()}
+        offer_copies = {count: self._receive_offers(count) for count in offers}
         # Last, so that a wait for it is a wait for all.
         received = self._results.start_receive(self._stream)
-        return StepResults(received, self._num_slots, logprob_copies, outputs, drafts, offer_copies)
+        num_slots = self._state.length.shape[0]
+        return StepResults(received, num_slots, logprob_copies, outputs, drafts, offer_copies)
 
-    def _receive_offers(self, buffers: OfferBuffers) -> tuple[Received, Received]:
-        rings = self._offers.get(buffers.ids.shape[1])
-        if rings is None:
+    def offer_buffers(self, num_offers: int) -> OfferBuffers:
+        """The device memory for `num_offers` continuations of each slot, for `note_offers`. The first call with a
+        number allocates it."""
+        if num_offers not in self._offers:
+            buffers = OfferBuffers.allocate(self._state, num_offers)
             rings = PinnedRing(self._runtime, buffers.values), PinnedRing(self._runtime, buffers.ids)
-            self._offers[buffers.ids.shape[1]] = rings
-        return rings[0].start_receive(self._stream), rings[1].start_receive(self._stream)
+            self._offers[num_offers], self._offer_rings[num_offers] = buffers, rings
+            self._runtime.publish()
+        return self._offers[num_offers]
+
+    def _receive_offers(self, num_offers: int) -> tuple[Received, Received]:
+        values, ids = self._offer_rings[num_offers]
+        return values.start_receive(self._stream), ids.start_receive(self._stream)
 
 
 class StepResults:
-    """Copies of the slots' verified tokens, log-probabilities and outputs. They may be read after `wait`, and before
-    two more iterations are started.
+    """Copies of the slots' verified tokens, log-probabilities and outputs. Read them after `wait`, and before two more
+    iterations are started.
 
     `verified[s]` of slot s is the number of accepted drafts, then the tokens of all positions. `num_proposed[s]` is how
     many drafts were verified; the list is empty where the work verified none.
@@ -174,7 +182,7 @@ class StepResults:
         self._offers = dict(offers or {})
         self.verified: list[list[int]] = []
         self.num_proposed: list[int] = []
-        self._num_tokens: dict[int, int] = {}  # of slots of which only the first tokens count
+        self._num_tokens: dict[int, int] = {}  # of slots with fewer tokens than were verified
         self._logprobs: LogprobRows | None = None
 
     def wait(self) -> StepResults:
@@ -204,8 +212,8 @@ class StepResults:
         return {name: self._gathered[name].buffer[slot, :count] for name in gather.generated}
 
     def offers(self, slot: int, count: int) -> list[tuple[int, float]]:
-        """The slot's likeliest continuations, of `count` that each row offers: tokens and log-probabilities, without
-        tokens that can't be drawn."""
+        """The slot's likeliest continuations, as tokens and log-probabilities, without tokens that can't be sampled.
+        `count` is the number that each row offers."""
         values, ids = (received.buffer[slot].tolist() for received in self._offers[count])
         return [(token, value) for token, value in zip(ids, values, strict=True) if value > float("-inf")]
 
@@ -214,7 +222,7 @@ class StepResults:
         return self.verified[slot][0]
 
     def proposed(self, slot: int) -> int:
-        """How many drafts of the slot were verified."""
+        """The number of drafts of the slot that were verified."""
         return self.num_proposed[slot] if self.num_proposed else 0
 
     def tokens(self, slot: int) -> list[int]:

@@ -27,9 +27,9 @@ class SlotSampling:
     record: int64 [RECORD_WORDS], the bytes of a `SlotRecord`; every slot has one.
     The tables, which few requests need, are in pinned memory; `write_tables` copies them to the device.
 
-    prompt, answer: the request's tokens so far. An answer is there when a request goes on after a pause.
+    prompt, answer: the tokens so far. A sequence that was preempted has an answer.
     max_drafts: the request's own limit of drafts; None for as many as the engine makes.
-    is_searched: the host chooses the tokens.
+    is_searched: whether the host chooses the tokens.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class SlotSampling:
 
     @property
     def has_tables(self) -> bool:
-        """Whether there is more than the record."""
+        """Whether the slots need tables, too."""
         return self.text is not None or self.ends is not None
 
 
@@ -119,8 +119,8 @@ def _kind_of_bias(bias: Tensor | None) -> BiasKind:
 
 
 class _Text:
-    """The tables of a text that penalties read: its tokens in order, the prompt as bits, and how often each token
-    stands in the answer and in the `counted` part of the prompt (None: never)."""
+    """The tables of a text that penalties read: its tokens in order, the set of the prompt's tokens as bits, and how
+    often each token occurs in the answer and in the `counted` part of the prompt (None: never)."""
 
     def __init__(
         self,

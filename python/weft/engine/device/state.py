@@ -1,7 +1,7 @@
-"""The engine's memory: state by slot, the fixed buffers of graphs of one batch size, and pages on the host.
+"""The engine's memory: state by slot, the fixed buffers of an iteration, and pages on the host.
 
-There are S request slots and one more, the last, for rows that only pad a batch. Every tensor here is allocated once:
-graphs hold its address.
+There are S slots for sequences and one more, the last, for rows that only pad a batch. Every tensor here is allocated
+once: graphs hold its address.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from weft.spec.base import DraftBuffers, Drafter, Verified
 
 @dataclass(frozen=True)
 class LogprobRows:
-    """Log-probabilities of positions, and which tokens could be drawn there; on the device or the host.
+    """Log-probabilities of positions, and which tokens could be sampled there; on the device or the host.
 
-    Two tensors, so that two copies bring all to the host, for the N likeliest tokens of each position:
+    There are two tensors, so that two copies bring all to the host. For the N likeliest tokens of each position:
+
     values: float32 [..., 1 + N + 1]: of the position's token, of the N likeliest, and once more of the position's token
         over the whole vocabulary (`TokenLogprob.unnormalized`).
-    tokens: int32 [..., 1 + N + N]: how many tokens could be drawn, the ids of the N likeliest, and whether each of
-        these could be drawn.
+    tokens: int32 [..., 1 + N + N]: how many tokens could be sampled, the ids of the N likeliest, and whether each of
+        these could be sampled.
     """
 
     values: Tensor
@@ -54,7 +55,7 @@ class LogprobRows:
 
     @property
     def num_top(self) -> int:
-        """Likeliest tokens of a position (N)."""
+        """The number of likeliest tokens of a position (N)."""
         return self.values.shape[-1] - 2
 
     @property
@@ -86,14 +87,15 @@ class LogprobRows:
 class SlotState:
     """The state of every slot on the device.
 
-    length: the number of tokens in the KV cache, which is the position of `last_token`. drafts: [K, S+1], the grammar
-    stream's (`guided/grammar_stream.py`). Draft j of a slot is `drafts[j-1, slot]`, -1 for none. verified: [S+1,
-    K+2], the grammar stream's too: the number of accepted drafts, then the target's tokens. verified_host,
-    drafts_host: the same in the host's memory, where the grammar reads them. num_proposed: [S+1], how many drafts the
-    last iteration with drafts had, without those of -1. results: [(S+1) * (K+3)], the memory of `verified` and
-    `num_proposed`. window: [S+1, W+1], of lookahead: the tokens that the next forward reads after each text, and
-    where the last one
-        began. None without lookahead.
+    length: the number of tokens in the KV cache, which is the position of `last_token`.
+    drafts: [K, S+1], memory of the grammar's stream (`guided/grammar_stream.py`). Draft j of a slot is
+        `drafts[j-1, slot]`, -1 for none.
+    verified: [S+1, K+2], memory of the grammar's stream: the number of accepted drafts, then the target's tokens.
+    verified_host, drafts_host: the same in the host's memory, where the grammar reads them.
+    num_proposed: [S+1], the number of drafts in the last iteration with drafts, without those of -1.
+    results: [(S+1) * (K+3)], the memory of `verified` and `num_proposed`.
+    window: [S+1, W+1], for lookahead: the tokens that the next forward reads after each text, and the position at which
+        the last window began. None without lookahead.
     request_ids, processors: the requests' ids, and the numbers of their captured processors, 0 for none.
     logprobs: of the tokens in `verified`, [S+1, K+1, ...].
     """
@@ -110,7 +112,7 @@ class SlotState:
         self.request_ids = torch.zeros(rows, dtype=torch.int64, device=device)
         self.processors = torch.zeros(rows, dtype=torch.int64, device=device)
         self.page_table = torch.zeros(rows, pages_per_slot, dtype=torch.int32, device=device)
-        # An iteration may write beyond the last token that a text may have.
+        # An iteration may write beyond the longest text.
         history_length = max_seq_len + 2 * self.verified.shape[1]
         vocab_size = grammar.state.vocab_size
         self.params = SlotParams.neutral(
@@ -121,7 +123,7 @@ class SlotState:
 
     @property
     def num_beside(self) -> int:
-        """Tokens of a window (W); 0 without lookahead."""
+        """The number of tokens of a window (W); 0 without lookahead."""
         return 0 if self.window is None else self.window.shape[1] - 1
 
     @property
@@ -139,10 +141,10 @@ class SlotState:
 
 @dataclass(frozen=True)
 class LineTables:
-    """Index tables that compose a row's line: some of its T tokens, then the W tokens of its window. Row n of each is
-    for n tokens before the window, 0 to T.
+    """Index tables for a row's line: up to T tokens, then the W tokens of its window. Row n of each table is for n
+    tokens before the window, 0 to T.
 
-    read: int64 [T+1, T+W], which of the T tokens and then W window tokens each place of the line reads.
+    read: int64 [T+1, T+W], the index of the token at each place of the line, among the T tokens and then the W tokens.
     places: int64 [T+1, W], the places of the window.
     """
 
@@ -163,9 +165,10 @@ class LineTables:
 class StepBuffers:
     """The tensors between the nodes of one iteration over B rows that verifies T - 1 drafts.
 
-    raw_logits_BTV: the target's logits before anything changed them, of the rows that want log-probabilities.
-    temperatures_BT: float32, the temperatures of the draw; written where log-probabilities are not the raw logits'.
-    logits_NV: the memory of `logits_BTV`, then the logits of windows, [B, W, V], where a forward reads `lines`.
+    raw_logits_BTV: the target's unchanged logits, of the rows that want log-probabilities.
+    temperatures_BT: float32, the temperatures of sampling; written unless log-probabilities are of the raw logits.
+    logits_NV: the memory of `logits_BTV`, then the logits of windows, [B, W, V].
+    lines: the tables for a forward with windows; None if it has none.
     """
 
     slots_B: Tensor
@@ -187,7 +190,7 @@ class StepBuffers:
         state: SlotState,
         drafter: Drafter | None,
     ) -> StepBuffers:
-        """Buffers of `width` positions. `slots_B` is shared by the graphs of one batch size."""
+        """Buffers of `width` positions. The graphs of one batch size share `slots_B`."""
         config, device, batch = model.config, state.length.device, slots_B.shape[0]
         aux = len(drafter.aux_layers) if drafter is not None else 0
         beside = state.num_beside if width > 1 else 0  # an iteration without drafts reads no windows
@@ -245,7 +248,7 @@ Verify = Callable[[SlotState, StepBuffers, Tensor], None]
 
 
 def verify_coupled(state: SlotState, buf: StepBuffers, sampled_BT: Tensor) -> None:
-    """Accept the drafts that are the target's own tokens.
+    """Accept the drafts that equal the target's tokens.
 
     That is enough, since sampling is coupled (`ops/slots.py`): the target's token at a position is a function of its
     logits, the request's seed and the position. So the committed tokens are those that decoding without speculation
@@ -267,7 +270,7 @@ def caches_of(kv: PagedKV, drafter: Drafter | None) -> list[PagedKV]:
 
 @dataclass(frozen=True)
 class HostPages:
-    """Pages in the host's memory, pinned on CUDA, for cached pages that must leave the device. `tensors[i]` are those
+    """Pages in the host's memory, pinned on CUDA, for cached pages that must leave the device. `tensors[i]` has those
     of cache i: [num_pages, num_layers, page_size, 2, num_kv_heads, head_dim]."""
 
     num_pages: int
@@ -287,7 +290,7 @@ class HostPages:
 class DecodeParts:
     """The model, caches, drafter and state that an engine decodes with.
 
-    drafter: drafts on the device. has_proposals: the host drafts too. Either makes at most `max_drafts`.
+    drafter: drafts on the device. has_proposals: whether the host drafts, too. Either makes at most `max_drafts`.
     outputs: the tensors besides tokens that can be gathered.
     logprobs: the distribution whose log-probabilities requests get.
     verify: takes an iteration's sampled tokens int64 [B, T] and moves the slots. A benchmark may replace it before
@@ -308,7 +311,7 @@ class DecodeParts:
 
     @property
     def caches(self) -> list[PagedKV]:
-        """See `caches_of`."""
+        """The caches whose pages share numbers (`caches_of`)."""
         return caches_of(self.kv, self.drafter)
 
     @property

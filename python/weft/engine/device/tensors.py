@@ -1,8 +1,8 @@
 """Outputs of a request besides tokens: raw logits, and tensors that the model marks (`models/outputs.py`).
 
 Iterations gather outputs on the device by slot, [S+1, K+1, ...]: position t of a slot's iteration is at [slot, t]. The
-outputs of a prompt go straight to the request's pinned memory, chunk by chunk. Logits are an output like the others,
-with the name `LOGITS`, which the iteration itself marks.
+outputs of a prompt are copied to the request's pinned memory, chunk by chunk. Logits are an output like the others; the
+iteration itself marks them, with the name `LOGITS`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from weft.runtime.interface import Runtime, Stream
 
 @dataclass(frozen=True)
 class MarkedOutput:
-    """An output of one position: its shape and dtype. `of_logits`: it depends on the logits, which only the last
-    position of a prompt has, unless a request wants all."""
+    """The shape and dtype of an output at one position. `of_logits`: it depends on the logits, which a prompt has at
+    its last position only, unless a request wants all."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -34,8 +34,10 @@ class MarkedOutput:
 
 @dataclass(frozen=True)
 class OutputBuffers:
-    """The outputs that an engine can gather, by name. by_slot: memory for iterations. context: the names of prompts'
-    outputs. marked: the description of each."""
+    """The outputs that an engine can gather, by name.
+
+    by_slot: memory for iterations. context: the names of prompts' outputs. marked: the description of each output.
+    """
 
     by_slot: Mapping[str, Tensor] = field(default_factory=dict)
     context: frozenset[str] = frozenset()
@@ -53,7 +55,7 @@ class OutputBuffers:
         generation_logits: bool,
         additional: Iterable[tuple[str, bool]],
     ) -> OutputBuffers:
-        """Buffers for `slots` slots and `width` positions. `additional`: names, each with whether prompts have it too.
+        """Buffers for `slots` slots and `width` positions. `additional`: names, each with whether prompts have it, too.
         Raises `InputError` for a name that the model does not mark."""
         config, wanted = model.config, dict(additional)
         marked = {LOGITS: MarkedOutput((config.vocab_size,), config.dtype, of_logits=True)}
@@ -80,11 +82,11 @@ class OutputBuffers:
         return {name: runtime.pinned((length, *m.shape), m.dtype) for name, m in marked}
 
     def of_logits(self, names: Iterable[str]) -> bool:
-        """Whether any of the outputs needs the logits of every position."""
+        """Whether an output needs the logits of every position."""
         return any(self.marked[name].of_logits for name in names)
 
     def decoding(self, slots_B: Tensor) -> Collector | None:
-        """A collector of an iteration's outputs by slot; None where the engine gathers none. For device functions."""
+        """A collector of an iteration's outputs by slot; None if the engine gathers none. For device functions."""
         return _Iteration(self.by_slot, slots_B) if self.by_slot else None
 
     def reading(
@@ -92,9 +94,9 @@ class OutputBuffers:
     ) -> Collector | None:
         """A collector of a prompt's outputs. For device functions.
 
-        It collects, by slot, the outputs of tokens `last_R`, from which the next tokens of slots `slots_R` are sampled.
-        With a `context`, memory with a row for each position of one text, it also collects the outputs of all tokens,
-        which are positions start..stop-1 of that text.
+        It collects by slot the outputs of tokens `last_R`, after which the first tokens of slots `slots_R` are sampled.
+        `context` is memory with a row for each position of one text. With it, the outputs of all tokens are collected:
+        positions start..stop-1 of that text.
         """
         by_slot = self.by_slot if slots_R.shape[0] else {}
         return _Reading(by_slot, slots_R, last_R, context, start, stop) if by_slot or context else None
@@ -130,7 +132,7 @@ class _Reading:
         if name in self.by_slot:
             buffer = self.by_slot[name]
             rows = tensor.reshape(-1, *buffer.shape[2:])
-            if rows.shape[0] != self.last_R.shape[0]:  # not of the last positions alone
+            if rows.shape[0] != self.last_R.shape[0]:  # of all positions
                 rows = rows.index_select(0, self.last_R)
             buffer.select(1, 0).index_copy_(0, self.slots_R, rows)
         if name in self.context:
@@ -140,7 +142,7 @@ class _Reading:
 
 
 class _Names:
-    """Collects the descriptions of all outputs, from a row of two positions."""
+    """Collects the descriptions of all outputs from a forward over two positions."""
 
     def __init__(self) -> None:
         self.marked: dict[str, MarkedOutput] = {}
@@ -199,8 +201,7 @@ class GrowingRows:
 
 
 class Gathered:
-    """The outputs that one request has gathered so far, of those that are `wanted`. `context`: memory that the prefill
-    fills."""
+    """The outputs that one sequence has gathered so far. `wanted` names them; the prefill fills `context`."""
 
     def __init__(self, wanted: Gather = NOTHING) -> None:
         self.wanted = wanted
@@ -208,8 +209,8 @@ class Gathered:
         self._generated: dict[str, GrowingRows] = {}
 
     def add(self, output: Output, generated: Mapping[str, Tensor]) -> None:
-        """Add an iteration's outputs to `output`: for each name the rows [n, ...] of the new tokens. The prompt is read
-        by then."""
+        """Add an iteration's outputs to `output`: for each name the rows [n, ...] of the new tokens. The prompt must
+        have been read."""
         self.add_context(output)
         for name, rows in generated.items():
             values = self._generated.setdefault(name, GrowingRows()).append(rows)
@@ -219,7 +220,7 @@ class Gathered:
                 output.additional[name] = values
 
     def add_context(self, output: Output) -> None:
-        """Add the prompt's outputs to `output`, once the prompt is read."""
+        """Add the prompt's outputs to `output`. The prompt must have been read."""
         for name, tensor in self.context.items():
             if name == LOGITS:
                 output.context_logits = tensor

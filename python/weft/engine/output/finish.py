@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import abc
 
-from weft import registry
 from weft.core import FinishReason, Output
-from weft.engine.recording import Recorder
+from weft.engine.features.recording import Recorder
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.sequence import Sequence, Stage
 from weft.errors import GuideError, InputError, RequestError
@@ -67,7 +66,8 @@ def _note_report(sequence: Sequence) -> None:
     """Add the matcher's report to the output, if it has one (a program's log and variables)."""
     if sequence.guide is None or sequence.guide.matcher is None:
         return
-    # Work in flight may be ahead of the answer, so the report is that of the answer's tokens.
-    report = registry.load("leaves", "matcher_report")(sequence.guide.matcher, len(sequence.output.token_ids))
+    from weft.aici.guide import program_report  # few requests need it
+
+    report = program_report(sequence.guide.matcher, len(sequence.output.token_ids))
     if report is not None:
         sequence.output.program_log, sequence.output.program_variables = report

@@ -9,15 +9,15 @@ from typing import Protocol
 
 from weft.core import FinishReason
 from weft.engine.device.results import StepResults
+from weft.engine.features.recording import Recorder
 from weft.engine.output.commit import DraftedBy, commit, commit_plainly
 from weft.engine.output.finish import Finisher
-from weft.engine.recording import Recorder
+from weft.engine.runner.in_flight import InFlightBatch, Snapshots
+from weft.engine.runner.runner import DraftGuidance
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.waiting import Waiting
 from weft.engine.sequence import Sequence, Stage
 from weft.engine.stats import StepRecord
-from weft.engine.step.draft_masking import DraftGuidance
-from weft.engine.step.in_flight import InFlightBatch
 from weft.guided.state import GuidedState
 from weft.runtime.interface import Runtime
 
@@ -26,9 +26,7 @@ class Launched(Protocol):
     """What the processor tells the runner."""
 
     guidance: DraftGuidance
-
-    def drop_snapshots(self) -> None:
-        """Take what launches that failed left."""
+    snapshots: Snapshots
 
 
 CommitSearch = Callable[[Sequence, StepResults], FinishReason | None]
@@ -83,7 +81,7 @@ class OutputProcessor:
             self.finisher.fail([sequence], error)
         for sequences, error in batch.failures:
             self._fail_launch(sequences, error, record)
-        if batch.moving is not None:
+        if batch.moves is not None:
             self._check_moves(batch)
         if batch.is_launched:
             self.in_flight.append(batch)
@@ -107,7 +105,7 @@ class OutputProcessor:
         except Exception as error:
             self._fail_batch(batch, error)
             return
-        if batch.moving is not None:
+        if batch.moves is not None:
             self._check_moves(batch)
         now = time.perf_counter()
         self._state.commit_owed(batch.epoch)
@@ -201,13 +199,13 @@ class OutputProcessor:
         except Exception as later:
             self.finisher.fail(self._sequences_in_flight(), later)
         self._check_moves(batch)
-        self._runner.drop_snapshots()
+        self._runner.snapshots.drop_pending()
         self._state.forget_owed(batch.epoch)
         self._retire(batch)
 
     def _check_moves(self, batch: InFlightBatch) -> None:
         """Where pages could not be moved, what is held and cached is not what it is taken for."""
-        error = batch.moving.error if batch.moving is not None else None
+        error = batch.moves.error if batch.moves is not None else None
         if error is not None:
             self.finisher.fail([*self._scheduler.running], error)
             self._scheduler.capacity.kv.forget()
@@ -219,7 +217,7 @@ class OutputProcessor:
         self.finisher.fail(self._sequences_in_flight(), error)
         self.finisher.fail(sequences, error)
         self.drain(record)
-        self._runner.drop_snapshots()
+        self._runner.snapshots.drop_pending()
 
 
 def _unnamed(sequence: Sequence, count: int) -> abc.Sequence[str]:

@@ -1,1 +1,2 @@
-"""Compiling guides in the background: trials in a child, turns among clients, a cache. Knows no grammar library."""
+"""Compiling guides in the background: a trial in a child process, a fair queue among clients, a cache. These files
+know no grammar library."""

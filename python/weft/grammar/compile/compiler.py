@@ -1,6 +1,6 @@
-"""Compiling guides beside everything else: threads (`workers.py`), trials of strangers' guides, and a bounded cache.
+"""Compiling guides in the background: worker threads, trials of untrusted guides, and a bounded cache.
 
-What fails is remembered for a while, so that it is refused at once.
+A guide that fails is remembered for a while, so that it is refused at once when it is sent again.
 """
 
 from __future__ import annotations
@@ -16,26 +16,25 @@ from weft.core.forks import Home
 from weft.errors import GuideError, UnavailableError
 from weft.grammar.base import Closes, CompiledGuide, Opening, Warming
 from weft.grammar.compile import dumps
-from weft.grammar.compile.cache import GuideCache
-from weft.grammar.compile.parts import Parts, make_backend, prepare_closing
-from weft.grammar.compile.prepared import Handed
+from weft.grammar.compile.cache import GuideCache, Refusals
+from weft.grammar.compile.parts import Parts, TriedParts, make_backend
 from weft.grammar.compile.trial import HELPER_WAIT_S, Trial
-from weft.grammar.compile.turns import Refusals
 from weft.grammar.compile.workers import Job, Workers
 from weft.grammar.guide import Guide
+from weft.grammar.kinds.closing import prepare_closing
 from weft.grammar.limits import CompileLimits, check_memory, check_size, check_text
 from weft.grammar.starts import for_request
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 SHORT_S = 10.0
-"""Limits on the time of a compile under which the imports of a cold start count."""
+"""With a limit of compile time below this, the grammar libraries are imported before the time of a guide starts."""
 
 _open: weakref.WeakSet[GuideCompiler] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
-    """Native objects in the caches go before their types do."""
+    """Drop the native objects in the caches before the interpreter drops their types."""
     for compiler in list(_open):
         compiler.close()
 
@@ -44,9 +43,9 @@ class GuideCompiler:
     """Compiles guides for one vocabulary, in `workers` threads of its own.
 
     `backend` is a name of the registry's grammars; `"auto"` takes the library that enforces more of a guide. Guides
-    with the same content are compiled once, while the cache of `cache_limit_bytes` holds them. `untrusted`: guides come
-    from strangers; each is compiled in another process first, whichever library takes it, and the default `limits` are
-    `CompileLimits.untrusted()`. `close` when done, or use it with `with`.
+    with equal content are compiled once, while the cache of `cache_limit_bytes` holds them. With `untrusted`, guides
+    come from clients that are not trusted: each is compiled in another process first, whichever library takes it, and
+    the default `limits` are `CompileLimits.untrusted()`. Call `close` when done, or use `with`.
     """
 
     def __init__(
@@ -63,16 +62,16 @@ class GuideCompiler:
         self.vocabulary = vocabulary
         self.limits = limits or (CompileLimits.untrusted() if untrusted else CompileLimits())
         self.cache = GuideCache(cache_limit_bytes)
-        # First, as it starts beside what follows.
+        # First, since the helper process starts while this process makes the backend.
         self._trial = Trial(vocabulary, backend, self.limits) if untrusted else None
         try:
             self._backend = make_backend(backend, vocabulary, self.limits, untrusted)
         except BaseException:
-            self._end_trial()
+            self._close_trial()
             raise
         self._lock = threading.Condition()
         self._workers = Workers(
-            self._lock, self.limits, workers, begin=self._begin, work=self._compile, late=self._late
+            self._lock, self.limits, workers, prepare=self._prepare, work=self._work, time_out=self._time_out
         )
         self._refusals = Refusals()
         self._in_flight: dict[Hashable, Job] = {}
@@ -81,11 +80,11 @@ class GuideCompiler:
 
     @property
     def num_abandoned(self) -> int:
-        """Compiles that are past their time limit and still at it."""
+        """Compiles that exceeded their time limit and are still running."""
         return self._workers.num_abandoned
 
     def warm_up(self) -> None:
-        """Import the grammar libraries ahead of the first guide, whose compiling would wait for that."""
+        """Import the grammar libraries now, so that the first guide need not wait for that."""
         if isinstance(self._backend, Warming):
             self._backend.warm_up()
 
@@ -94,13 +93,15 @@ class GuideCompiler:
         return self.submit(guide).result()
 
     def submit(self, guide: Guide, client: Hashable = None) -> Future[CompiledGuide]:
-        """Start compiling; the future's exception is a `GuideError` where that fails, and an `UnavailableError` where
-        the guide can't be compiled now, as where `client` has too many guides waiting (None: whoever has no name).
-        Clients' guides come in turn. Shared by equal guides, so that it can't be cancelled.
+        """Start compiling a guide for a client (None: clients without a name share one queue). Clients take turns.
+
+        The future's exception is a `GuideError` where the guide does not compile, and an `UnavailableError` where it
+        can't be compiled now, such as when `client` has too many guides waiting. Equal guides share the future, so it
+        can't be cancelled.
         """
         self._home.check()
         future: Future[CompiledGuide] = Future()
-        future.set_running_or_notify_cancel()  # nobody may cancel what others wait for, too
+        future.set_running_or_notify_cancel()  # refuses cancellation: others may wait for the same future
         try:
             check_text(guide, self.limits)
         except GuideError as error:
@@ -113,11 +114,12 @@ class GuideCompiler:
             if cached is not None:
                 future.set_result(cached)
                 return future
-            known = self._in_flight.get(guide.key) if guide.key is not None else None
-            if known is not None:
-                if known in self._workers.jobs:
-                    self._workers.jobs.add(client, known)  # it need not wait for the turns of who asked first
-                return known.future
+            known_job = self._in_flight.get(guide.key) if guide.key is not None else None
+            if known_job is not None:
+                if known_job in self._workers.jobs:
+                    # The job also takes this client's turns: it must not wait behind the first client's other guides.
+                    self._workers.jobs.add(client, known_job)
+                return known_job.future
             problem = self._refusal(guide, client)
             if problem is not None:
                 future.set_exception(problem)
@@ -129,13 +131,13 @@ class GuideCompiler:
         return future
 
     def dump(self, compiled: CompiledGuide) -> bytes:
-        """A compiled guide as bytes, for `load` of a compiler for the same vocabulary. Raises `GuideError` where its
-        library can't write it."""
+        """Return a compiled guide as bytes, for `load` of a compiler for the same vocabulary. Raises `GuideError` where
+        its library can't serialize it."""
         return dumps.dump(compiled, self.vocabulary)
 
     def load(self, data: bytes) -> CompiledGuide:
-        """What `dump` wrote, also into the cache, so that its guide is not compiled again. The bytes are trusted as
-        the program itself is. Raises `GuideError` for anything else, another vocabulary or version of the library.
+        """Rebuild a compiled guide from the bytes of `dump`, and cache it. The bytes are trusted as the program itself
+        is. Raises `GuideError` for other bytes, another vocabulary, or another version of the library.
         """
         compiled = dumps.load(data, self.vocabulary, self._backend)
         check_memory(compiled.memory_bytes, self.limits)
@@ -147,37 +149,37 @@ class GuideCompiler:
     def submit_closing(
         self, compiled: Future[CompiledGuide], client: Hashable = None
     ) -> Future[CompiledGuide]:
-        """Work out how answers end, for `on_length="close"`, after what `submit` gave. The future's exception is a
-        `GuideError` where that can't be known.
+        """After a future of `submit`, compute the shortest endings of answers, which `on_length="close"` needs. The
+        future's exception is a `GuideError` where they can't be known.
         """
         future: Future[CompiledGuide] = Future()
         future.set_running_or_notify_cancel()
 
-        def go_on(done: Future[CompiledGuide]) -> None:
+        def continue_with(done: Future[CompiledGuide]) -> None:
             error = done.exception()
-            if error is None and self._is_others(done.result()):
+            if error is None and self._needs_another_library(done.result()):
                 try:
-                    again = self.submit(replace(done.result().guide, closes=True), client)
+                    closing = self.submit(replace(done.result().guide, closes=True), client)
                 except GuideError as closed:
                     future.set_exception(closed)
                 else:
-                    again.add_done_callback(go_on)
+                    closing.add_done_callback(continue_with)
                 return
             with self._lock:
                 if error is None and self._closed:
                     error = GuideError("the compiler was closed")
                 if error is None:
-                    error = self._workers.too_much(client)
+                    error = self._workers.refusal(client)
                 if error is None:
                     self._workers.add(Job(done.result().guide, future, done.result()), client)
             if error is not None:
                 future.set_exception(error)
 
-        compiled.add_done_callback(go_on)
+        compiled.add_done_callback(continue_with)
         return future
 
-    def _is_others(self, compiled: CompiledGuide) -> bool:
-        """Whether another library of the backend's would tell how its answers end."""
+    def _needs_another_library(self, compiled: CompiledGuide) -> bool:
+        """Return whether its library knows no shortest endings, but another of the backend's libraries may."""
         guide, libraries = compiled.guide, getattr(self._backend, "libraries", {})
         return (
             compiled.backend in libraries
@@ -187,12 +189,12 @@ class GuideCompiler:
         )
 
     def check_size(self, text: str) -> None:
-        """Raises `GuideError` for a guide's text that is beyond the limits: before anything is made of it."""
+        """Raise `GuideError` for a guide's text that is too long, before anything parses it."""
         check_size(text, self.limits)
 
     def open(self, compiled: Future[CompiledGuide], opening: Opening) -> Future[CompiledGuide]:
-        """What was submitted, for the sequences of one request: where its matchers take long to begin, an engine begins
-        them when a slot is near."""
+        """Return the compiled guide for the sequences of one request. Where its matchers take long to start, the engine
+        starts them when a slot is near."""
         return for_request(compiled, opening)
 
     def compile_part(self, guide: Guide) -> CompiledGuide:
@@ -200,9 +202,7 @@ class GuideCompiler:
         return Parts(self.vocabulary, self._backend, self.limits).compile_part(guide)
 
     def close(self) -> None:
-        """Fail what waits, end the threads, let go of the cache. A compile at work is left to finish
-        alone.
-        """
+        """Fail the waiting guides, end the threads and empty the cache. A running compile is left to finish alone."""
         if not self._home.is_here:
             return
         with self._lock:
@@ -212,7 +212,7 @@ class GuideCompiler:
             self.cache.clear()
         for job in waiting:
             job.future.set_exception(GuideError("the compiler was closed"))
-        self._end_trial()
+        self._close_trial()
         self._workers.join()
 
     def __enter__(self) -> GuideCompiler:
@@ -222,15 +222,26 @@ class GuideCompiler:
         self.close()
 
     def wait(self) -> None:
-        """Return when strangers' guides can be tried. Raises `UnavailableError` where that takes too long."""
+        """Return when untrusted guides can be tried. Raises `UnavailableError` where that takes too long."""
         if self._trial is not None:
             self._trial.wait()
 
-    def _begin(self, job: Job) -> None:
-        """What counts for no guide's time: that the trial is there, and imports where that time is short."""
+    def _close_trial(self) -> None:
+        if self._trial is not None:
+            self._trial.close()
+
+    def _refusal(self, guide: Guide, client: Hashable) -> Exception | None:
+        """Return the error for a guide that is not compiled now, or None."""
+        reason = self._refusals.get(guide)
+        return GuideError(reason) if reason is not None else self._workers.refusal(client)
+
+    # Called by the worker threads
+
+    def _prepare(self, job: Job) -> None:
+        """Wait for everything that must not count as the guide's time: the helper process, and imports."""
         try:
             if self._trial is not None and job.guide.payload is None:
-                self._trial.wait(job.came_at + HELPER_WAIT_S)
+                self._trial.wait(job.submitted_at + HELPER_WAIT_S)
             if self._trial is not None or self.limits.time_s < SHORT_S:
                 self.warm_up()
         except Exception as error:
@@ -238,18 +249,9 @@ class GuideCompiler:
                 self._forget(job)
                 job.future.set_exception(error)
 
-    def _end_trial(self) -> None:
-        if self._trial is not None:
-            self._trial.close()
-
-    def _refusal(self, guide: Guide, client: Hashable) -> Exception | None:
-        """Why a guide is not compiled now."""
-        reason = self._refusals.get(guide)
-        return GuideError(reason) if reason is not None else self._workers.too_much(client)
-
-    def _compile(self, job: Job) -> None:
+    def _work(self, job: Job) -> None:
         try:
-            error, compiled = None, self._made(job)
+            error, compiled = None, self._compiled(job)
             check_memory(compiled.memory_bytes, self.limits)
         except Exception as raised:
             compiled, error = None, raised
@@ -259,18 +261,19 @@ class GuideCompiler:
             if compiled is not None and job.guide.key is not None and not self._closed:
                 self.cache.put(job.guide.key, compiled, job.measured_bytes)
             if isinstance(error, GuideError):
-                self._refuse(job, str(error))
-            abandoned = job.future.done()
-            if not abandoned and compiled is not None:
+                self._remember_refusal(job, str(error))
+            if job.future.done():  # it timed out meanwhile
+                return
+            if compiled is not None:
                 job.future.set_result(compiled)
-            elif not abandoned:
+            else:
                 job.future.set_exception(error)
 
-    def _made(self, job: Job) -> CompiledGuide:
-        """The job's guide, compiled, or its ends worked out. A stranger's is tried before, in another process; an
-        object of the program is no stranger's."""
+    def _compiled(self, job: Job) -> CompiledGuide:
+        """Compile the job's guide, or compute its shortest endings. An untrusted guide passes a trial first; a guide
+        that holds an object of this program is trusted."""
         if self._trial is None or job.guide.payload is not None:
-            job.begins()
+            job.library_starts()
             if job.compiled is not None:
                 return prepare_closing(job.compiled)
             parts = Parts(self.vocabulary, self._backend, self.limits, job.watch)
@@ -279,22 +282,23 @@ class GuideCompiler:
             job.guide,
             self.limits,
             closes=job.compiled is not None,
-            until=job.came_at + HELPER_WAIT_S,
+            until=job.submitted_at + HELPER_WAIT_S,
             waiting=lambda: self._workers.waiting(job),
         )
-        job.begins()
+        job.library_starts()
         job.measured_bytes = verdict.memory_bytes
-        handed = Handed(self.vocabulary, self._backend, self.limits, verdict.parts)
+        tried = TriedParts(self.vocabulary, self._backend, self.limits, verdict.parts)
         if job.compiled is not None:
-            return prepare_closing(job.compiled, handed.text(job.guide))
-        return handed.compile_part(job.guide)
+            return prepare_closing(job.compiled, tried.text(job.guide))
+        return tried.compile_part(job.guide)
 
-    def _late(self, job: Job) -> None:
-        """A job is past its time limit; its thread is left alone with it. A trial has bounds of its own, so that a job
-        is late by its own fault only where a library had its time in this process."""
+    def _time_out(self, job: Job) -> None:
+        """Fail a job that exceeded its time."""
         self._forget(job)
         limit_s = self.limits.time_s
-        if job.waited_s is None or job.waited_s > limit_s / 2:
+        # A trial bounds its own time. So the guide is at fault only where a library of this process had at least half
+        # of the time; otherwise the machine is too slow now.
+        if job.library_started_s is None or job.library_started_s > limit_s / 2:
             job.future.set_exception(
                 UnavailableError(
                     f"this machine is too busy: the guide did not compile in {limit_s:g} s; send it again later"
@@ -302,12 +306,13 @@ class GuideCompiler:
             )
             return
         late = GuideError(f"the guide did not compile in {limit_s:g} s; simplify it or raise the limit")
-        self._refuse(job, str(late))
+        self._remember_refusal(job, str(late))
         job.future.set_exception(late)
 
-    def _refuse(self, job: Job, reason: str) -> None:
-        """Remember it, unless only how answers end is not known."""
-        if job.compiled is None:
+    def _remember_refusal(self, job: Job, reason: str) -> None:
+        if (
+            job.compiled is None
+        ):  # a guide whose shortest endings are unknown is not refused without `on_length`
             self._refusals.put(job.guide, reason)
 
     def _forget(self, job: Job) -> None:

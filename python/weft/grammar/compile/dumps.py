@@ -1,7 +1,8 @@
-"""Compiled guides as bytes, where their grammar library can write them: a service may keep them for its next start.
+"""Compiled guides as bytes, where their grammar library can serialize them: a service may keep them for its next
+start.
 
-A dump holds what a library compiled, and is read back without being tried: it is as trusted as the program itself. Keep
-it where strangers can't write.
+A dump holds the library's own output and is read back without a trial. It is as trusted as the program itself: keep
+it where untrusted clients can't write.
 """
 
 from __future__ import annotations
@@ -21,31 +22,35 @@ FORMAT = "weft-compiled-guide-1"
 
 @runtime_checkable
 class Dumpable(Protocol):
-    """A compiled guide whose library can write it."""
+    """A compiled guide that its library can serialize."""
 
     library: str
-    """The distribution that reads what it wrote, in the same version."""
+    """The distribution that serialized it. Only the same version reads it back."""
 
     def dumped(self) -> str:
-        """What it compiled to, as the library writes it."""
+        """Return the compiled guide in the library's own serialization."""
 
 
 @runtime_checkable
 class Restoring(Protocol):
-    """A backend whose library can read what it wrote."""
+    """A backend whose library can read its own serialization."""
 
     def restore(self, guide: Guide, text: str, notes: tuple[str, ...]) -> CompiledGuide:
-        """What `Dumpable.dumped` wrote of a guide. Raises `GuideError`."""
+        """Rebuild a compiled guide from the text of `Dumpable.dumped`. Raises `GuideError`."""
 
 
 def dump(compiled: CompiledGuide, vocabulary: Vocabulary) -> bytes:
-    """A compiled guide as bytes, for the same vocabulary and version of its library. Raises `GuideError` where the
-    library can't write it (LLGuidance, and what weft compiles itself), or the guide holds an object of the program.
+    """Return a compiled guide as bytes, for the same vocabulary and version of its library.
+
+    Raises `GuideError` where the library can't serialize it (LLGuidance, and the kinds that weft compiles itself), or
+    where the guide holds an object of the program.
     """
     guide = compiled.guide
     if not isinstance(compiled, Dumpable) or guide.payload is not None:
-        who = f"the guide {guide.kind}" if compiled.backend is None else f"what {compiled.backend} compiled"
-        raise GuideError(f"{who} can't be dumped; keep the guide's text and compile it again")
+        subject = (
+            f"the guide {guide.kind}" if compiled.backend is None else f"what {compiled.backend} compiled"
+        )
+        raise GuideError(f"{subject} can't be dumped; keep the guide's text and compile it again")
     data = {
         "format": FORMAT,
         "library": compiled.library,
@@ -61,24 +66,29 @@ def dump(compiled: CompiledGuide, vocabulary: Vocabulary) -> bytes:
 
 
 def load(data: bytes, vocabulary: Vocabulary, backend: Backend) -> CompiledGuide:
-    """What `dump` wrote. Raises `GuideError` for anything else, another vocabulary or version of the library."""
+    """Rebuild a compiled guide from the bytes of `dump`. Raises `GuideError` for other bytes, another vocabulary, or
+    another version of the library."""
     try:
-        held: dict[str, Any] = json.loads(data)
-        if held["format"] != FORMAT:
+        stored: dict[str, Any] = json.loads(data)
+        if stored["format"] != FORMAT:
             raise KeyError("format")
-        separators = held["guide"].pop("separators", None)
-        guide = Guide(**held["guide"], separators=None if separators is None else tuple(separators))
-        made_with, notes, text = (held["library"], held["version"]), tuple(held["notes"]), held["compiled"]
-        fingerprint = held["vocabulary"]
+        separators = stored["guide"].pop("separators", None)
+        guide = Guide(**stored["guide"], separators=None if separators is None else tuple(separators))
+        producer, notes, text = (
+            (stored["library"], stored["version"]),
+            tuple(stored["notes"]),
+            stored["compiled"],
+        )
+        fingerprint = stored["vocabulary"]
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise GuideError(f"the bytes are no compiled guide that weft dumped ({error!r})") from None
+        raise GuideError(f"the bytes are not a compiled guide that weft dumped ({error!r})") from None
     if fingerprint != vocabulary.fingerprint:
         raise GuideError("the compiled guide is for another vocabulary; compile the guide again")
     if not isinstance(backend, Restoring):
-        raise GuideError(f"the compiled guide is {made_with[0]}'s, which this compiler does not use")
-    if version(made_with[0]) != made_with[1]:
+        raise GuideError(f"the compiled guide is {producer[0]}'s, which this compiler does not use")
+    if version(producer[0]) != producer[1]:
         raise GuideError(
-            f"the compiled guide was made with {made_with[0]} {made_with[1]}, and {version(made_with[0])} is "
+            f"the compiled guide was made with {producer[0]} {producer[1]}, and {version(producer[0])} is "
             "installed; compile the guide again"
         )
     return backend.restore(guide, text, notes)

@@ -1,7 +1,7 @@
 """Threads with stacks of a known size.
 
-Grammar libraries recurse with the depth of a guide, and what overflows a stack ends the process. How far a chain may
-go (`CompileLimits.max_chain`) is measured against these sizes, so no thread may bring the size of its surroundings.
+Grammar libraries recurse with the depth of a guide, and a stack overflow ends the process. The longest chain of a
+guide (`CompileLimits.max_chain`) is measured against these sizes, so every thread that compiles sets its own.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import TypeVar
 T = TypeVar("T")
 
 COMPILE_BYTES = 64 << 20
-"""The stack of threads that compile: eight times what a chain of the default `max_chain` needs. Memory is taken as it
-is used."""
+"""The stack of threads that compile: eight times the need of a chain of the default `max_chain`. Untouched pages of
+it take no memory."""
 
 TRIAL_BYTES = COMPILE_BYTES // 2
-"""The stack of a trial's compile: what passes has as much again where it is compiled in earnest."""
+"""The stack of a trial's compile. A guide that passes has twice as much in the real compile."""
 
 STEP_BYTES = 512 << 10
-"""The stack of a trial's walk: masks are made on threads of the engine and of the driver, whose stacks weft does not
-choose."""
+"""The stack of a trial's walk. Masks are filled on threads of the engine and of the driver, whose stacks weft does
+not choose."""
 
 _lock = threading.Lock()
 
 
 def start(thread: threading.Thread, stack_bytes: int) -> None:
     """Start a thread with a stack of this size."""
-    with _lock:  # the size is the whole process's
+    with _lock:  # threading.stack_size is a setting of the whole process
         before = threading.stack_size(stack_bytes)
         try:
             thread.start()
@@ -37,7 +37,7 @@ def start(thread: threading.Thread, stack_bytes: int) -> None:
 
 
 def call(function: Callable[[], T], stack_bytes: int) -> T:
-    """What `function` returns or raises, called on a stack of this size while this thread waits."""
+    """Call `function` on a thread with a stack of this size, and wait. Returns its result or raises its exception."""
     results: list[T] = []
     errors: list[BaseException] = []
 

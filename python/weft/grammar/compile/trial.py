@@ -1,62 +1,71 @@
-"""Trial compiles in another process: what a grammar library would do with a guide, where it can be killed.
+"""Trial compiles of untrusted guides in another process, which can be killed.
 
-A library's memory, its native stack and mostly its time have no limit that holds inside it; it can't be stopped,
-and what it compiled can't be handed over in reasonable time. So a stranger's guide is first compiled in a helper
-process (`helper.py`), whichever library it goes to; what passes is compiled here, by the library that the trial settled
-for, from the text that the trial prepared for it. The helper (`precheck.py`) has read the vocabulary once and makes a
-child for each trial, which ends by itself when its time is over or its memory is used up. It ends with this process,
-however that ends.
+Inside a grammar library no limit of memory, stack or time holds: a library can't be stopped, and its result can't be
+moved between processes in reasonable time. So a helper process compiles an untrusted guide first. A guide that passes
+is compiled again in this process, by the library that the trial chose, from the text that the trial prepared.
+
+The helper (`trial_worker.py`) reads the vocabulary once and forks a child for each trial. The child ends by itself
+when its time or its memory is used up. The helper ends with this process, however this process ends. A helper that
+ended, or does not answer, is replaced. Callers wait for a helper only until a time that they give, and never with a
+lock held: a process may be stopped, or take long to start on a busy machine.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import os
 import pickle
 import signal
 import socket
+import subprocess
+import sys
+import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from weft.core.awake import AwakeTimer
 from weft.errors import GuideError, UnavailableError
-from weft.grammar.compile.helper import Helper, Helpers
-from weft.grammar.compile.precheck import WAITING, Job
-from weft.grammar.compile.prepared import Part, unpacked
+from weft.grammar.compile.parts import Part, unpacked
+from weft.grammar.compile.trial_worker import MAX_WALL_FACTOR, Job
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 HELPER_WAIT_S = 30.0
-"""Longer no guide waits for the helper, where that starts or was lost."""
+"""The longest wait of a guide for a helper that starts or was lost."""
 BEGIN_S = 5.0
-"""Within so long a helper begins with a guide, on a machine that is busy; one that does not was stopped."""
+"""The longest wait for a child to begin, on a busy machine. After it the helper counts as stopped."""
 ENDING_S = 1.0
-"""The end of a child may come so late."""
+"""How much later than its limit the end of a child may arrive."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a guide that passed: what each guide within it is to be compiled to, by digest, and the bytes of
-    memory that it holds, as far as that is known (0)."""
+    """The result of a guide that passed: for each guide within it, by digest, the library and its text; and the bytes
+    of memory that it holds, where known (else 0)."""
 
     parts: Mapping[str, Part]
     memory_bytes: int = 0
 
 
 class _Died(Exception):
-    """A child ended without an answer, of `library` where that is known, which is one `of` so many."""
+    """A child ended without an answer while it tried `library`, one of `num_libraries`; None where it had begun with
+    none."""
 
-    def __init__(self, words: str, library: str | None, of: int) -> None:
-        super().__init__(words)
-        self.library, self.of = library, of
+    def __init__(self, reason: str, library: str | None, num_libraries: int) -> None:
+        super().__init__(reason)
+        self.library, self.num_libraries = library, num_libraries
 
 
 class _Late(AwakeTimer):
-    """Ends a connection that takes longer than it may."""
+    """Shuts a connection down after a time, so that a blocked `recv` returns."""
 
     def __init__(self, seconds: float, connection: socket.socket) -> None:
         super().__init__(seconds, self._end)
@@ -74,8 +83,7 @@ class _Lost(Exception):
 
 
 class Trial:
-    """A helper process that tries guides for one vocabulary with a backend of the registry, whose own bounds are
-    `limits`.
+    """A helper process that tries guides for one vocabulary with a backend of the registry, made with `limits`.
 
     It starts at once and is ready seconds later; `wait` waits for that. `close` ends it.
     """
@@ -87,8 +95,8 @@ class Trial:
         self.close = weakref.finalize(self, self._helpers.close)
 
     def wait(self, until: float | None = None) -> None:
-        """Returns when the helper takes guides. Raises `UnavailableError` where it does not until then, by the
-        monotonic clock (None: `HELPER_WAIT_S` from now)."""
+        """Return when the helper takes guides. Raises `UnavailableError` at the time `until` of the monotonic clock
+        (None: `HELPER_WAIT_S` from now)."""
         self._helpers.get(until if until is not None else time.monotonic() + HELPER_WAIT_S)
 
     def run(
@@ -100,19 +108,20 @@ class Trial:
         until: float | None = None,
         waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> Verdict:
-        """Compile a guide in another process, and with `closes` also work out how its answers end. Raises `GuideError`
-        for one that does not compile, or not within half of `limits.time_s`, or that takes more memory, and
-        `UnavailableError` where that can't be found out now. May be called by several threads at once.
+        """Compile a guide in another process; with `closes` also compute the shortest endings of its answers.
+        Thread-safe.
 
-        Where a library takes too long, or crashes, a backend that has another may choose that. Where the helper is
-        lost, another one tries: `waiting()` is entered until that is there, at the latest at `until` (as for `wait`).
+        Raises `GuideError` for a guide that does not compile, or not within half of `limits.time_s`, or not within
+        the memory, and `UnavailableError` where that can't be found out now. Where the helper is lost, the next
+        helper tries once more: `waiting()` is entered until that is ready, at the latest at `until`, as in `wait`.
         """
         until = until if until is not None else time.monotonic() + HELPER_WAIT_S
         job = Job(guide, limits, limits.time_s / 2, closes)
         try:
             return self._try(job, until, waiting)
         except _Died as died:
-            if died.library is None or died.of < 2:
+            # Another library may take the guide that this one takes too long for, or crashes on.
+            if died.library is None or died.num_libraries < 2:
                 raise GuideError(str(died)) from None
             job = Job(guide, limits, limits.time_s / 4, closes, {died.library: str(died)})
         try:
@@ -126,86 +135,90 @@ class Trial:
         return self._helpers.pid
 
     def _try(self, job: Job, until: float, waiting: Callable[[], AbstractContextManager[object]]) -> Verdict:
-        sent = pickle.dumps(job)
+        message = pickle.dumps(job)
         helper = self._helpers.get(until)
         try:
-            return self._ask(helper, sent, job)
+            return self._ask(helper, message, job)
         except _Lost:
             with waiting():
                 helper = self._helpers.get(until)
         try:
-            return self._ask(helper, sent, job)
+            return self._ask(helper, message, job)
         except _Lost as lost:
             raise UnavailableError(
-                f"the process that tries guides of strangers {lost}; send the guide again later"
+                f"the process that tries untrusted guides {lost}; send the guide again later"
             ) from None
 
-    def _ask(self, helper: Helper, sent: bytes, job: Job) -> Verdict:
-        """The verdict of a child of the helper. Raises `GuideError` for a guide that does not pass, `_Died` where the
-        child ended before, and `_Lost` where that is the helper's fault."""
-        told, texts = self._said(helper, sent, job)
-        if told.get("error") is not None:
-            raise GuideError(told["error"])
-        with suppress(KeyError, ValueError):  # it ended before, or while it sent the texts
-            return Verdict(unpacked(told["parts"], texts), told["memory_bytes"])
+    def _ask(self, helper: Helper, message: bytes, job: Job) -> Verdict:
+        """Return the verdict of a child of the helper. Raises `GuideError` for a guide that does not pass, `_Died`
+        where the child ended without an answer, and `_Lost` where that is the helper's fault."""
+        reports, texts = self._exchange(helper, message, job)
+        if reports.get("error") is not None:
+            raise GuideError(reports["error"])
+        with suppress(KeyError, ValueError):  # the child ended before its verdict, or while it sent the texts
+            return Verdict(unpacked(reports["parts"], texts), reports["memory_bytes"])
         if self._helpers.is_closed:
             raise GuideError("the compiler was closed")
-        if "parts" in told:  # it passed, and was ended while it sent them
+        if "parts" in reports:  # the guide passed, and the child was killed while it sent the texts
             raise _Lost("was ended")
-        if "signal" not in told:
+        if "signal" not in reports:  # the helper reports the end of every child, so it has ended itself
             self._helpers.lose(helper)
             raise _Lost("was ended")
-        _refuse_by_chance(told["signal"], told["cpu_s"], job)
-        raise _Died(_why(told["signal"], job), told.get("trying"), told.get("of", 1))
+        _raise_if_not_the_guide(reports["signal"], reports["cpu_s"], job)
+        raise _Died(_reason_of(reports["signal"], job), reports.get("trying"), reports.get("of", 1))
 
-    def _said(self, helper: Helper, sent: bytes, job: Job) -> tuple[dict[str, Any], bytes]:
-        """What a child said before it ended, and was said of its end; and the texts that follow a verdict. Raises
-        `_Lost` where nothing is said for too long: a child ends itself before, unless it was stopped, or the helper."""
+    def _exchange(self, helper: Helper, message: bytes, job: Job) -> tuple[dict[str, Any], bytes]:
+        """Send a job to a new child. Returns everything that the child, and the helper after its end, reported, and
+        the texts that follow a verdict. Raises `_Lost` where no report comes for too long."""
         connection = helper.connect()
         if connection is None:
             self._helpers.lose(helper)
             raise _Lost("was ended")
-        said = bytearray()
+        received = bytearray()
         with connection:
             late = _Late(BEGIN_S, connection)
             with late, suppress(OSError):
-                said += connection.recv(1)
-            if said and not late.has_rung:
-                late = _Late(WAITING * job.time_s + ENDING_S, connection)
-                with late, suppress(OSError):  # the child may end
-                    if said == b"\n":  # it begins; else the helper says how it ended
-                        said.clear()
-                        connection.sendall(sent)
+                received += connection.recv(1)
+            if received and not late.has_rung:
+                # A child ends itself within its limit, unless the child or the helper was stopped.
+                late = _Late(MAX_WALL_FACTOR * job.time_s + ENDING_S, connection)
+                with late, suppress(OSError):  # the child may end at any time
+                    # An empty line says that the child begins. Anything else is the helper's report of its end.
+                    if received == b"\n":
+                        received.clear()
+                        connection.sendall(message)
                         connection.shutdown(socket.SHUT_WR)
                     while part := connection.recv(1 << 20):
-                        said += part
+                        received += part
             if late.has_rung:
                 self._helpers.lose(helper)
                 raise _Lost("did not answer")
-        told: dict[str, Any] = {}
-        while "error" not in told and (end := said.find(b"\n")) >= 0:
-            told |= json.loads(said[:end])
-            del said[: end + 1]
-        return told, bytes(said)
+        reports: dict[str, Any] = {}
+        # Texts follow the line with the verdict, which is the one with "error".
+        while "error" not in reports and (end := received.find(b"\n")) >= 0:
+            reports |= json.loads(received[:end])
+            del received[: end + 1]
+        return reports, bytes(received)
 
 
-def _refuse_by_chance(number: int, cpu_s: float, job: Job) -> None:
-    """Raise `UnavailableError` for a child that ended by no fault of its guide: it did not get the CPU, or somebody
-    killed it."""
-    if number == signal.SIGALRM and cpu_s < job.time_s / 2:
+def _raise_if_not_the_guide(signal_number: int, cpu_s: float, job: Job) -> None:
+    """Raise `UnavailableError` for a child whose end is not its guide's fault: it did not get the CPU, or was killed
+    from outside."""
+    if signal_number == signal.SIGALRM and cpu_s < job.time_s / 2:
         raise UnavailableError(
-            f"this machine is too busy to try the guide: it got {cpu_s:.1f} s of a CPU in {WAITING * job.time_s:g} s; "
-            "send it again later"
+            f"this machine is too busy to try the guide: it got {cpu_s:.1f} s of a CPU in "
+            f"{MAX_WALL_FACTOR * job.time_s:g} s; send it again later"
         )
-    if number == signal.SIGKILL:
+    if signal_number == signal.SIGKILL:
         raise UnavailableError(
             "the guide's trial was killed from outside, as where this machine has no memory left; send the guide again "
             "later"
         )
 
 
-def _why(number: int, job: Job) -> str:
-    if number in (signal.SIGALRM, signal.SIGPROF):
+def _reason_of(signal_number: int, job: Job) -> str:
+    """Return the error for a guide whose child ended by this signal (0: by none)."""
+    if signal_number in (signal.SIGALRM, signal.SIGPROF):
         return (
             f"the guide did not compile in {job.time_s:g} s of trial, half of CompileLimits.time_s; simplify it"
             if not job.refused
@@ -216,3 +229,172 @@ def _why(number: int, job: Job) -> str:
         f"{job.limits.memory_bytes >> 20} MiB of CompileLimits.memory_bytes, or the grammar library crashed; "
         "simplify it"
     )
+
+
+_log = logging.getLogger(__name__)
+
+START = (
+    "import sys; sys.path[:] = {path!r}; from weft.grammar.limits import CompileLimits; "
+    "from weft.grammar.compile.trial_worker import serve; "
+    "serve({fd}, {file!r}, {backend!r}, CompileLimits(**{limits!r}))"
+)
+START_TIME_S = 60.0
+"""How long a start may take, imports on a busy machine included. A helper that takes longer is replaced."""
+MAX_PAUSE_S = 30.0
+"""The longest pause between starts that fail one after another."""
+
+
+class Helper:
+    """One helper process, starting or started. The constructor raises `UnavailableError` where it does not start."""
+
+    def __init__(self, vocabulary: Vocabulary, backend: str, limits: CompileLimits) -> None:
+        self._control, helper_end = socket.socketpair()
+        self._control.settimeout(START_TIME_S)
+        handle, name = tempfile.mkstemp(prefix="weft-vocabulary-", suffix=".json")
+        os.close(handle)
+        vocabulary.dump(name)
+        command = START.format(
+            path=sys.path, fd=helper_end.fileno(), file=name, backend=backend, limits=asdict(limits)
+        )
+        try:
+            with helper_end:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-c", command],
+                    pass_fds=[helper_end.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+        except OSError as error:
+            self._control.close()
+            Path(name).unlink()
+            raise UnavailableError(
+                f"the process that tries untrusted guides does not start: {error}"
+            ) from error
+        self.stop = weakref.finalize(self, _stop, os.getpid(), self.process, self._control, name)
+        self.stop.atexit = False  # `Helpers` would take the end at exit for a loss and start another
+
+    def starts(self) -> bool:
+        """Wait until the process takes guides. Returns False where it ends, or takes too long."""
+        try:
+            return self._control.recv(1) == b"R"
+        except OSError:
+            return False
+
+    def connect(self) -> socket.socket | None:
+        """Return a connection to a new child; None where the process has ended, or takes no more."""
+        connection, child_end = socket.socketpair()
+        with child_end:
+            try:
+                socket.send_fds(self._control, [b"T"], [child_end.fileno()])
+            except OSError:
+                connection.close()
+                return None
+        return connection
+
+
+def _stop(owner: int, process: subprocess.Popen[bytes], control: socket.socket, vocabulary_file: str) -> None:
+    if os.getpid() != owner:  # in a fork: the helper belongs to the parent
+        control.close()
+        return
+    with suppress(OSError):
+        control.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in `starts`
+    process.kill()
+    process.wait()
+    control.close()
+    Path(vocabulary_file).unlink(missing_ok=True)
+
+
+class Helpers:
+    """One helper process at a time. A thread starts the next one when it is lost. `close` ends both."""
+
+    def __init__(self, vocabulary: Vocabulary, backend: str, limits: CompileLimits) -> None:
+        self._arguments = (vocabulary, backend, limits)
+        self._owner = os.getpid()
+        self._changed = threading.Condition()
+        self._ready: Helper | None = None
+        self._latest = Helper(*self._arguments)
+        self.is_closed = False
+        threading.Thread(target=self._keep, name="weft-helper", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """The latest process."""
+        return self._latest.process.pid
+
+    def get(self, until: float) -> Helper:
+        """Return the helper that takes guides. Raises `UnavailableError` where there is none at the time `until` of
+        the monotonic clock, and `GuideError` after `close`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self.is_closed, max(0.0, until - time.monotonic()))
+            if self.is_closed:
+                raise GuideError("the compiler was closed")
+            if self._ready is None:
+                raise UnavailableError(
+                    "the process that tries untrusted guides is starting; send the guide again later"
+                )
+            return self._ready
+
+    def lose(self, helper: Helper) -> None:
+        """Kill a helper that does not answer, so that another takes its place."""
+        with self._changed:
+            if self._ready is helper:
+                self._ready = None
+        with suppress(OSError):
+            helper.process.kill()
+
+    def close(self) -> None:
+        """End the helper process, and with it every trial."""
+        if os.getpid() != self._owner:
+            self._latest.stop()
+            return
+        with self._changed:
+            self.is_closed = True
+            self._changed.notify_all()
+            latest = self._latest
+        latest.stop()
+
+    def _keep(self) -> None:
+        """Offer one helper after another, until `close`. Runs on a thread of its own."""
+        num_failed = 0  # consecutive starts that failed
+        while True:
+            num_failed = 0 if self._serve() else num_failed + 1
+            while not self._start_another(num_failed):
+                if self.is_closed:
+                    return
+                num_failed += 1
+
+    def _serve(self) -> bool:
+        """Offer the latest helper until it ends. Returns whether it ever took guides."""
+        helper = self._latest
+        has_started = helper.starts()
+        if has_started:
+            with self._changed:
+                self._ready = helper
+                self._changed.notify_all()
+            helper.process.wait()
+        with self._changed:
+            if self._ready is helper:
+                self._ready = None
+        helper.stop()
+        return has_started
+
+    def _start_another(self, num_failed: int) -> bool:
+        """Start the next helper, after a pause where earlier starts failed. Returns False where the start fails, or
+        after `close`."""
+        with self._changed:
+            pause_s = min(2.0**num_failed, MAX_PAUSE_S) if num_failed else 0.0
+            if self._changed.wait_for(lambda: self.is_closed, pause_s):
+                return False
+        _log.warning("the helper process %d, which tries guides, died; another starts", self.pid)
+        try:
+            helper = Helper(*self._arguments)
+        except (UnavailableError, OSError) as error:
+            _log.warning("%s", error)
+            return False
+        with self._changed:
+            if self.is_closed:
+                helper.stop()
+                return False
+            self._latest = helper
+        return True

@@ -1,8 +1,8 @@
-"""Whether a finished answer obeys the JSON schema that it was asked for, by the `jsonschema` package.
+"""Whether a finished answer satisfies its JSON schema, according to the `jsonschema` package.
 
-That is asked where a schema was not to be enforced whole (`strict=False`). A stranger's pattern may take Python's `re`
-for ever and hold the interpreter meanwhile; so it is asked in a separate process (`verdict_worker.py`), which is
-started when it is first needed and ends by itself where one answer takes too long.
+Only answers of schemas with `strict=False` are judged. A client's pattern may keep Python's `re` busy forever while
+it holds the interpreter, so a separate process judges (`verdict_worker.py`). It starts on first use and ends by
+itself where one answer takes too long.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORKER = Path(__file__).with_name("verdict_worker.py")
 
 
 class Verdicts:
-    """Says whether answers obey their schemas. Threads may share one; `close` when done."""
+    """Judges answers by their schemas. Thread-safe; `close` when done."""
 
     def __init__(self, cpu_s: float = CPU_S) -> None:
         self._args = [str(cpu_s), str(MEMORY_BYTES)]
@@ -42,7 +42,8 @@ class Verdicts:
         self._end: Callable[[], object] = lambda: None
 
     def obeys(self, guide: Guide, text: str) -> bool | None:
-        """Whether `text` is of the JSON schema of `guide`; None where `jsonschema` can't say, or not in its time."""
+        """Return whether `text` satisfies the JSON schema of `guide`; None where `jsonschema` can't decide, or not in
+        time."""
         job = json.dumps([json.loads(guide.source), text]).encode() + b"\n"
         with self._lock:
             worker = self._started()
@@ -51,9 +52,9 @@ class Verdicts:
             try:
                 worker.stdin.write(job)
                 worker.stdin.flush()
-                said: bool | None = json.loads(worker.stdout.readline())
-                return said
-            except (OSError, ValueError):  # it took too long, and has ended
+                verdict: bool | None = json.loads(worker.stdout.readline())
+                return verdict
+            except (OSError, ValueError):  # the worker exceeded its time and has ended
                 _log.warning("the helper process %d, which judges answers, died", worker.pid)
                 self._end()
                 self._worker = None
@@ -88,16 +89,15 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
                 pipe.close()
 
 
-def asked_of(
+def judged_part(
     guide: Guide,
     text: str,
     tokens: Sequence[int],
     vocabulary: Vocabulary,
     decode: Callable[[Sequence[int]], str],
 ) -> tuple[Guide, str] | None:
-    """The schema that an answer was to obey as far as could be, and the part of the answer that it is about. None where
-    its guide was enforced whole, or is no JSON schema.
-    """
+    """Return the schema that an answer had to satisfy as far as possible, and the part of the answer that it applies
+    to. None where the guide was enforced whole, or is not a JSON schema."""
     while guide.kind == AFTER:
         after = After.of(guide)
         guide, trigger = after.guide, after.trigger

@@ -1,8 +1,9 @@
-"""The process that asks the `jsonschema` package: schemas and answers in, a line of JSON each; verdicts out, alike.
+"""The process that runs the `jsonschema` package. It reads a schema and an answer as one line of JSON, and writes the
+verdict as one line.
 
-Run as a separate file (`python worker.py CPU_SECONDS MEMORY_BYTES`), so that it loads nothing of weft. A pattern may
-take Python's `re` for ever, and references may double with each step: the kernel ends it where one answer takes more
-than its time of a CPU. It reads no schema from anywhere else.
+It runs as a file of its own (`python verdict_worker.py CPU_SECONDS MEMORY_BYTES`) and imports nothing of weft. A
+pattern may keep Python's `re` busy forever, and references may double with each step, so the kernel ends the process
+where one answer takes more than its CPU time. It fetches no schema from elsewhere.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
 
 def verdict(schema: Any, text: str) -> bool | None:
-    """Whether `text` is JSON that `schema` describes, by the draft that it declares, formats included; None where
-    that can't be said."""
+    """Return whether `text` is JSON that satisfies `schema`, formats included, by the draft that the schema declares;
+    None where that can't be decided."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -35,19 +36,21 @@ def verdict(schema: Any, text: str) -> bool | None:
 
 
 def serve(cpu_seconds: float, memory_bytes: int) -> None:
-    """Answer until there is nothing more to read."""
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (taken + memory_bytes, taken + memory_bytes))
+    """Answer until the input ends."""
+    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + memory_bytes, in_use + memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     for line in sys.stdin.buffer:
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
         try:
-            found = verdict(*json.loads(line))
-        except Exception:  # a reference to nowhere, a pattern that is none, nesting beyond Python's stack
-            found = None
+            answer = verdict(*json.loads(line))
+        except (
+            Exception
+        ):  # such as a dangling reference, an invalid pattern, or nesting beyond Python's stack
+            answer = None
         signal.setitimer(signal.ITIMER_PROF, 0)
-        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
     os._exit(0)
 

@@ -1,8 +1,8 @@
 """Threads that compile: clients in turn, each guide within its time.
 
-A compile that outlives its time limit fails its own guide. A library can't be stopped, so its thread is left to finish
-alone and another takes its place; while `max_abandoned` of them are at it, or half as many of one client, new guides
-are refused.
+A grammar library can't be stopped. A compile that exceeds its time limit fails its own guide; its thread is abandoned
+to finish alone, and a new thread takes its place. While `max_abandoned` threads are abandoned, or half as many for one
+client, new guides are refused.
 """
 
 from __future__ import annotations
@@ -16,46 +16,51 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from weft.core.awake import AwakeTimer, AwakeWatch
+from weft.core.fair_queue import FairQueue
 from weft.errors import UnavailableError
 from weft.grammar.base import CompiledGuide
 from weft.grammar.compile import stacks
-from weft.grammar.compile.turns import Turns
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits
 
 
 @dataclass(eq=False)
 class Job:
-    """A guide to compile, or, where it is `compiled`, one whose ends are to be worked out."""
+    """A guide to compile or, where `compiled` is given, a compiled guide whose shortest endings are to be computed."""
 
     guide: Guide
     future: Future[CompiledGuide]
     compiled: CompiledGuide | None = None
+    client: Hashable = None
+    """The client in whose turn the job was taken."""
+    measured_bytes: int = 0
+    """The memory that its trial measured."""
+    submitted_at: float = field(default_factory=time.monotonic)
+    watch: AwakeWatch | None = None
+    """Runs since the job's time began."""
     timer: AwakeTimer | None = None
-    client: Hashable = None  # in whose turn it came
-    measured_bytes: int = 0  # that its trial found it to hold
-    came_at: float = field(default_factory=time.monotonic)
-    watch: AwakeWatch | None = None  # of its time
-    waited_s: float | None = None  # of its time, when a library began with it in this process
+    """Ends the job's time."""
+    library_started_s: float | None = None
+    """The reading of `watch` when a library of this process began with the job."""
 
-    def begins(self) -> None:
-        """A library begins with it in this process."""
+    def library_starts(self) -> None:
+        """A library of this process begins with the job."""
         assert self.watch is not None
-        self.waited_s = self.watch.seconds
+        self.library_started_s = self.watch.seconds
 
     def stop_timer(self) -> None:
-        """It is done, or does not begin; it can't be late."""
+        """The job can't time out from here on."""
         if self.timer is not None:
             self.timer.cancel()
 
 
 class Workers:
-    """At most `count` threads, which start when there is work. `lock` is their owner's; it is held where a method does
-    not say otherwise.
+    """At most `count` threads, started on demand. The owner's `lock` is held when a method is called, unless its
+    docstring says otherwise.
 
-    `begin` is called for each job first, then its time begins and `work` is called, both without the lock; neither
-    raises. A job that `begin` gave up has a result. `late` is called with the lock, for a job that is past its time and
-    whose future is not done.
+    Each job goes through `prepare(job)` and then, with its timer running, `work(job)`. Both are called without the
+    lock and must not raise. A `prepare` that gives the job up sets its future. `time_out(job)` is called with the
+    lock, for a job that exceeded its time and whose future is not done.
     """
 
     def __init__(
@@ -64,30 +69,30 @@ class Workers:
         limits: CompileLimits,
         count: int,
         *,
-        begin: Callable[[Job], None],
+        prepare: Callable[[Job], None],
         work: Callable[[Job], None],
-        late: Callable[[Job], None],
+        time_out: Callable[[Job], None],
     ) -> None:
-        self.jobs: Turns[Job] = Turns(lambda job: len(job.guide.source))
+        self.jobs: FairQueue[Job] = FairQueue(lambda job: len(job.guide.source))
         self.num_abandoned = 0
         self._lock, self._limits, self._count = lock, limits, count
-        self._begin, self._work, self._late = begin, work, late
-        self._abandoned: Counter[Hashable] = Counter()  # by client
-        self._threads: set[threading.Thread] = set()
-        self._idle = 0
+        self._prepare, self._work, self._time_out = prepare, work, time_out
+        self._abandoned: Counter[Hashable] = Counter()  # abandoned threads by client
+        self._threads: set[threading.Thread] = set()  # without the abandoned ones
+        self._num_idle = 0
         self._is_closed = False
 
     def add(self, job: Job, client: Hashable) -> None:
-        """Put a job in a client's line."""
+        """Queue a job for a client."""
         self.jobs.add(client, job)
-        if self._idle < len(self.jobs) and len(self._threads) < self._count:
-            self._start()
+        if self._num_idle < len(self.jobs) and len(self._threads) < self._count:
+            self._start_thread()
         self._lock.notify()
 
-    def too_much(self, client: Hashable) -> Exception | None:
-        """Why a client's guides must wait outside."""
-        own, limits = self._abandoned[client], self._limits
-        if self.num_abandoned >= limits.max_abandoned or own >= max(1, limits.max_abandoned // 2):
+    def refusal(self, client: Hashable) -> Exception | None:
+        """Return the error for a client whose guides can't be queued now, or None."""
+        abandoned, limits = self._abandoned[client], self._limits
+        if self.num_abandoned >= limits.max_abandoned or abandoned >= max(1, limits.max_abandoned // 2):
             return UnavailableError(
                 f"{self.num_abandoned} compiles are past their time limit; try again later"
             )
@@ -99,54 +104,57 @@ class Workers:
         return None
 
     def close(self) -> list[Job]:
-        """Begin no more jobs; those that were waiting."""
+        """Start no more jobs. Returns those that were waiting."""
         self._is_closed = True
         self._lock.notify_all()
         return self.jobs.clear()
 
     def join(self) -> None:
-        """Wait for the threads, a second each at most: a compile at work is left to finish alone. Without the lock."""
+        """Wait for the threads, at most a second each: a running compile is left to finish alone. Called without the
+        lock."""
         with self._lock:
             threads = list(self._threads)
         for thread in threads:
-            if thread is not threading.current_thread():  # a collection there may drop the owner
+            # A garbage collection on a worker's thread may close the owner: it must not join itself.
+            if thread is not threading.current_thread():
                 thread.join(timeout=1.0)
 
-    def _start(self) -> None:
-        # A daemon: a compile that can't be stopped must not hold up the end of the program.
+    def _start_thread(self) -> None:
+        # A daemon, since a compile that can't be stopped must not delay the end of the program.
         thread = threading.Thread(target=self._run, name="weft-compile", daemon=True)
         self._threads.add(thread)
         stacks.start(thread, stacks.COMPILE_BYTES)
 
     def _run(self) -> None:
-        me = threading.current_thread()
+        thread = threading.current_thread()
         while True:
             with self._lock:
-                job = self._next(me)
+                job = self._next_job(thread)
             if job is None:
                 return
-            self._begin(job)
+            self._prepare(job)
             if not job.future.done():
-                self._start_timer(job, me)
+                self._start_timer(job, thread)
                 self._work(job)
             with self._lock:
-                if me not in self._threads:
+                if thread not in self._threads:
+                    # Abandoned during this job: another thread has taken its place, so this one ends.
                     self.num_abandoned -= 1
                     self._abandoned[job.client] -= 1
                     return
                 self.jobs.done(job.client)
 
-    def _next(self, me: threading.Thread) -> Job | None:
-        """The next job; None where there will be none."""
-        self._idle += 1
+    def _next_job(self, thread: threading.Thread) -> Job | None:
+        """Wait for the next job; None after `close`."""
+        self._num_idle += 1
         while not self.jobs and not self._is_closed:
             self._lock.wait()
-        self._idle -= 1
+        self._num_idle -= 1
         if not self.jobs:
-            self._threads.discard(me)
+            self._threads.discard(thread)
             return None
-        client, job = self.jobs.take()
-        job.client = client
+        job_client, job = self.jobs.take()
+        job.client = job_client
         return job
 
     def _start_timer(self, job: Job, thread: threading.Thread) -> None:
@@ -156,15 +164,18 @@ class Workers:
 
     @contextmanager
     def waiting(self, job: Job) -> Iterator[None]:
-        """While the job waits for what is not its own, on its thread: its time begins anew afterwards. Raises
-        `UnavailableError` for one that was given up."""
+        """Stop the job's time while its thread waits for something that is not the job's fault; the time starts over
+        afterwards. Raises `UnavailableError` for a job that has timed out. Called without the lock, on the job's
+        thread."""
         job.stop_timer()
+        # The timer may have run out just before it was stopped.
         if job.future.done():
-            raise UnavailableError("nobody waits for the guide any more")
+            raise UnavailableError("the guide's time is over; its compile was given up")
         yield
         self._start_timer(job, threading.current_thread())
 
     def _abandon(self, job: Job, thread: threading.Thread) -> None:
+        """The job's time is over. Called by its timer, without the lock."""
         with self._lock:
             if job.future.done():
                 return
@@ -173,5 +184,5 @@ class Workers:
             self._abandoned[job.client] += 1
             self.jobs.done(job.client)
             if self.jobs and not self._is_closed:
-                self._start()
-            self._late(job)
+                self._start_thread()
+            self._time_out(job)

@@ -1,1 +1,1 @@
-"""Kinds of guides that no grammar library compiles, and those that wrap another guide: a file each."""
+"""Kinds of guides that no grammar library compiles, and those that wrap another guide."""

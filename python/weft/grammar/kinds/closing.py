@@ -1,8 +1,9 @@
-"""Answers that are whole at the limit: what `on_length="close"` needs to know of a guide, and matchers that keep to it.
+"""Answers that are complete at the token limit: the shortest endings that `on_length="close"` needs, and matchers
+that keep an ending in reach.
 
-A guide's grammar is read as rules over bytes (`csrc/grammar/closing/grammar.h`), which tell of each place how many
-tokens the shortest end has. `closing_matcher` wraps a matcher of the guide: it lets through what the guide allows as
-long as an end fits after it.
+A guide's grammar is read as rules over bytes (`csrc/grammar/closing/grammar.h`), which give the number of tokens of
+the shortest ending at each place. `closing_matcher` wraps a matcher of the guide: it allows what the guide allows as
+long as an ending still fits.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ MAX_SHOWN = 80
 
 
 def prepare_closing(compiled: CompiledGuide, text: str | None = None) -> CompiledGuide:
-    """The guide, its ends worked out (`text` as in `Closes`). Raises `GuideError` where they can't be known."""
+    """Compute the shortest endings (`text` as in `Closes`), and return the guide. Raises `GuideError` where they
+    can't be known."""
     _tables(compiled, text)
     return compiled
 
 
 def closing_matcher(compiled: CompiledGuide, opening: Opening) -> Matcher:
-    """A new matcher at the start of the guide, whose text ends within `opening.room` tokens, the end token among them.
+    """A new matcher at the start of the guide, whose text ends within `opening.room` tokens, the end token included.
 
-    Raises `GuideError` where the shortest answer is longer, or is not known.
+    Raises `GuideError` where the shortest answer is longer, or unknown.
     """
     tables = _tables(compiled)
     if opening.room is None:
@@ -41,14 +43,15 @@ def closing_matcher(compiled: CompiledGuide, opening: Opening) -> Matcher:
 
 
 def _shortest(tables: _core.ClosingTables) -> str:
-    """The shortest answer for a message, or as much of it as fits."""
+    """The shortest answer, shortened for a message."""
     known = tables.shortest(b"")
     text = known[2].decode(errors="replace") if known is not None else ""
     return f", {text[:MAX_SHOWN] + '...' * (len(text) > MAX_SHOWN)!r}," if text else ""
 
 
 _UNKNOWN = 'on_length is "close", but how an answer under this guide ends can\'t be known'
-_CLOSING_KINDS = ("json", "json_schema", "regex", "ebnf", "choice")  # where it is the library, not the guide
+# Kinds with known endings when XGrammar compiles them: for these the error names the library, not the kind.
+_CLOSING_KINDS = ("json", "json_schema", "regex", "ebnf", "choice")
 
 
 def _tables(compiled: CompiledGuide, text: str | None = None) -> _core.ClosingTables:
@@ -56,10 +59,10 @@ def _tables(compiled: CompiledGuide, text: str | None = None) -> _core.ClosingTa
         guide = compiled.guide
         backend = getattr(compiled, "backend", None)
         is_of_library = backend is not None and guide.kind in _CLOSING_KINDS
-        why = f"{backend} compiled it" if is_of_library else f"it is of the kind {guide.kind!r}"
+        reason = f"{backend} compiled it" if is_of_library else f"it is of the kind {guide.kind!r}"
         raise GuideError(
-            f'{_UNKNOWN}: {why}; use "cut", or a guide that XGrammar compiles from a JSON schema, a regex, a grammar '
-            "or a choice"
+            f'{_UNKNOWN}: {reason}; use "cut", or a guide that XGrammar compiles from a JSON schema, a regex, a '
+            "grammar or a choice"
         )
     try:
         return compiled.closing(text)

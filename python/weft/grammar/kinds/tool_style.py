@@ -1,12 +1,13 @@
-"""Which format of tool calls a model was trained on: its chat template shows calls of earlier turns in that format."""
+"""The format of tool calls that a model was trained on, found in its chat template, which writes calls of earlier
+turns in that format."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-# The first whose marks are all there; what is more particular comes first. A template writes a line break as one, or
-# as \n in a literal, and may escape quotes there.
+# The first style whose marks are all in the template; more specific styles come first. A template writes a line break
+# as one, or as \n in a literal, where it may also escape quotes.
 STYLES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("cohere", (r"<cofl:tool_call",)),
     ("minimax_m3", (r"\]<\]minimax\[>\[",)),
@@ -30,8 +31,8 @@ STYLES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def tool_style_of(chat_template: str | Mapping[str, str] | None) -> str | None:
-    """The format (`weft.grammar.tool_styles()`) in which a chat template writes calls; None where it shows none that
-    is known. Of several templates by name the one for tools is asked."""
+    """The format (one of `weft.grammar.tool_styles()`) in which a chat template writes calls; None where it shows no
+    known format. Among several named templates the one for tools is read."""
     if isinstance(chat_template, Mapping):
         chat_template = chat_template.get("tool_use") or chat_template.get("default")
     if not chat_template:

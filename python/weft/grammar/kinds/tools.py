@@ -1,24 +1,31 @@
-"""Tool calls as structural tags: the formats that models were trained on, from XGrammar's builders."""
+"""Tool calls as structural tags, in the formats that models were trained on. XGrammar's builders make the tags.
+
+Tools are OpenAI's. Every member of a function must be known: an unknown one is an error that names it.
+"""
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import xgrammar as xgr
 
+from weft import _core
 from weft.errors import GuideError
 from weft.grammar.guide import Guide
-from weft.grammar.kinds.tool_functions import function_of, of_objects
 from weft.grammar.kinds.tool_style import tool_style_of
+from weft.grammar.schema import structure
 from weft.grammar.xgrammar.schema import opened_schema
 
 Reasoning = Literal["enabled", "disabled", "auto"]
 
 STRICT = "x-weft-strict"
-"""Marks the parameters of a function that says `strict`, on their way through XGrammar's builder. The builder itself is
-told nothing of it: it would leave the arguments open where it is false."""
+"""Marks the parameters of a function with `strict` while they pass through XGrammar's builder. The builder does not
+get `strict` itself: where that is false, it would leave the arguments open."""
 
 
 def tool_styles() -> tuple[str, ...]:
@@ -29,31 +36,34 @@ def tool_styles() -> tuple[str, ...]:
 
 
 AUTO = "auto"
-"""The style that a model's chat template tells."""
+"""The style that the model's chat template shows."""
 ANY = "qwen_3"
-"""Any style that can be made with every option: to look at the tools with."""
+"""A style that takes every option: tools of the style "auto" are checked with it."""
 NO_STYLE = "no chat template shows a format of tool calls that is known"
 
 
-def make(tools: Sequence[Any], style: str, required: bool | str, *, strict: bool, **options: Any) -> Guide:
-    """The guide of `Guide.tools`: a structural tag; `options` as in `tools_tag`. With the style "auto" it becomes one
-    when a model is asked (`of_model`). Raises `GuideError`."""
+def tools_guide(
+    tools: Sequence[Any], style: str, required: bool | str, *, strict: bool, **options: Any
+) -> Guide:
+    """The guide of `Guide.tools`: a structural tag, with `options` as in `tools_tag`. A guide of the style "auto"
+    keeps the tools until `for_model`. Raises `GuideError`."""
     if style != AUTO:
         return Guide("structural_tag", tools_tag(tools, style, required, **options), strict=bool(strict))
-    tools_tag(tools, ANY, required, **options)  # what is wrong is said at once
+    tools_tag(tools, ANY, required, **options)  # reports errors in the tools now
     plain = [function_of(tool) for tool in tools]
     return Guide("tools", json.dumps([plain, required, options]), strict=bool(strict))
 
 
-def of_model(guide: Guide, chat_template: str | Mapping[str, str] | None) -> Guide:
-    """A guide of the style "auto" for a model with this chat template. Raises `GuideError` where that shows none."""
+def for_model(guide: Guide, chat_template: str | Mapping[str, str] | None) -> Guide:
+    """The guide of the style "auto" for a model with this chat template. Raises `GuideError` where that shows no
+    known format."""
     tools, required, options = json.loads(guide.source)
     style = tool_style_of(chat_template)
     if style is None:
         raise GuideError(
             f"{NO_STYLE}; give the style (--tool-style, style= of Guide.tools): {', '.join(tool_styles())}"
         )
-    return make(tools, style, required, strict=guide.strict, **options)
+    return tools_guide(tools, style, required, strict=guide.strict, **options)
 
 
 def tools_tag(
@@ -101,7 +111,7 @@ def tools_tag(
 
 
 def _require(form: dict[str, Any], style: str, reasoning: Reasoning) -> None:
-    """Tags that are told apart by what separates them may all be missing, as the builders make them."""
+    """Require a call in a format whose tags are separated, in place. The builders let all of its tags be absent."""
     if form["type"] == "tags_with_separator":
         if reasoning != "disabled":
             raise GuideError(
@@ -111,7 +121,7 @@ def _require(form: dict[str, Any], style: str, reasoning: Reasoning) -> None:
 
 
 def _built(function: dict[str, Any], open_objects: bool) -> dict[str, Any]:
-    """The function with parameters that say what they leave open, as other schemas do."""
+    """The function for the builder, with parameters that state what they leave open, as other schemas do."""
     parameters = opened_schema(function["parameters"], open_objects)
     if function.get("strict"):
         parameters[STRICT] = True
@@ -119,7 +129,7 @@ def _built(function: dict[str, Any], open_objects: bool) -> dict[str, Any]:
 
 
 def _finish(form: Any) -> None:
-    """Have all schemas of arguments be of objects, and those that are marked be enforced whole."""
+    """Make all schemas of arguments describe objects, and mark the strict ones, in place."""
     for node in _arguments(form):
         schema = node["json_schema"]
         if schema.pop(STRICT, False):
@@ -128,6 +138,7 @@ def _finish(form: Any) -> None:
 
 
 def _arguments(form: Any) -> Iterator[dict[str, Any]]:
+    """Yield the parts of a format that hold a schema of arguments."""
     if isinstance(form, list):
         for item in form:
             yield from _arguments(item)
@@ -136,3 +147,93 @@ def _arguments(form: Any) -> Iterator[dict[str, Any]]:
             yield form
         else:
             yield from _arguments(list(form.values()))
+
+
+NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+MEMBERS = ("name", "description", "parameters", "strict")
+RETURNS = ("return", "response", "output_schema")
+"""Members of Hugging Face's, Google's and OpenAI's tools that describe a function's results. Only chat templates read
+them."""
+MAX_DEPTH = 240
+"""The deepest nesting of parameters. pydantic writes no tag that nests 255 deep, and a format adds levels of its own.
+"""
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+"""A function without parameters takes an empty object, as with OpenAI."""
+CHOICES = {"$ref", "anyOf", "oneOf", "allOf", "enum", "const", "not", "if"}
+"""Keywords beside which a type is not always enforced."""
+FORM = '{"type": "function", "function": {"name": ..., "parameters": ...}}'
+
+
+def function_of(tool: Any) -> dict[str, Any]:
+    """The function of a tool, or of a function given alone: its `name`, its `parameters`, which are a schema of
+    objects, and the other `MEMBERS` that it has. Raises `GuideError`."""
+    function = _given(tool)
+    name = function.get("name")
+    if not isinstance(name, str):
+        raise GuideError(f"{reprlib.repr(tool)} is not a tool; it must be {FORM}")
+    if not NAME.fullmatch(name):
+        raise GuideError(f"a function is called {name!r}; a name has letters, digits, _, -, . and :")
+    _check_members(function, (*MEMBERS, *RETURNS), f"the function {name!r}")
+    if not isinstance(function.get("description", ""), str):
+        raise _wrong(name, "description", function["description"], "a text")
+    if not isinstance(function.get("strict", False), bool):
+        raise _wrong(name, "strict", function["strict"], "true or false")
+    parameters = _parameters(name, function.get("parameters"))
+    return {key: value for key, value in function.items() if key in MEMBERS} | {"parameters": parameters}
+
+
+def of_objects(schema: dict[str, Any], style: str) -> dict[str, Any]:
+    """A schema of arguments that states that they are an object, where its alternatives do not. A style in XML writes
+    nothing else, and there a type beside alternatives would not be enforced."""
+    return schema if "type" in schema or style != "json" else {"type": "object", **schema}
+
+
+def _given(tool: Any) -> dict[str, Any]:
+    """The members of a function that are not null."""
+    tool_members = tool.model_dump() if hasattr(tool, "model_dump") else tool
+    if not isinstance(tool_members, Mapping) or tool_members.get("type", "function") != "function":
+        raise GuideError(f"{reprlib.repr(tool_members)} is not a tool; it must be {FORM}")
+    function = tool_members
+    if "function" in tool_members:
+        function = tool_members["function"]
+        _check_members(tool_members, ("type", "function"), "a tool")
+        if not isinstance(function, Mapping):
+            raise GuideError(f"{reprlib.repr(tool_members)} is not a tool; it must be {FORM}")
+    return {key: value for key, value in function.items() if value is not None and key != "type"}
+
+
+def _check_members(members: Mapping[Any, Any], known: tuple[str, ...], owner: str) -> None:
+    for key, value in members.items():
+        if key in known or value is None:
+            continue
+        if owner == "a tool" and key in MEMBERS:
+            raise GuideError(f"a tool has {key} beside its function; move it into the function")
+        similar = difflib.get_close_matches(str(key)[:100], known, 1)
+        hint = f"did you mean {similar[0]!r}?" if similar else f"it may have {', '.join(known)}"
+        raise GuideError(f"{owner} has {reprlib.repr(key)}, which is not known; {hint}")
+
+
+def _parameters(name: str, schema: Any) -> dict[str, Any]:
+    if schema is None or schema == {}:
+        return NO_PARAMETERS
+    if not isinstance(schema, dict):
+        raise _wrong(name, "parameters", schema, "a JSON schema of objects")
+    try:
+        depth = _core.json_depth(json.dumps(schema))
+    except (TypeError, ValueError) as error:
+        raise GuideError(f"the function {name!r}: parameters are not plain JSON data: {error}") from None
+    except RecursionError:
+        depth = MAX_DEPTH + 1
+    if depth > MAX_DEPTH:
+        raise GuideError(f"the function {name!r}: parameters nest more than {MAX_DEPTH} deep")
+    structure.check(schema)
+    types = schema.get("type")
+    if types == "object" or (types is None and CHOICES & set(schema)):
+        return schema
+    if types is not None and (isinstance(types, str) or "object" not in types):
+        raise _wrong(name, "parameters.type", types, '"object", as arguments are')
+    return {**schema, "type": "object"}
+
+
+def _wrong(name: str, member: str, value: Any, wanted: str) -> GuideError:
+    return GuideError(f"the function {name!r}: {member} is {reprlib.repr(value)}; it must be {wanted}")

@@ -1,1 +1,1 @@
-"""LLGuidance, natively: guides in its words, and its matchers."""
+"""LLGuidance, natively: guides translated for it, and its matchers."""

@@ -1,8 +1,8 @@
 """Objects whose properties come in any order, as LLGuidance's Lark.
 
-LLGuidance takes the properties of a JSON schema in one order, and others would have to be written out, one by one. In
-its Lark a rule may have a number: here the set of the properties that an object has so far, a bit each. Whatever has no
-object with an order stays JSON schema within that grammar.
+LLGuidance takes the properties of a JSON schema in one order; other orders would have to be written out one by one.
+In its Lark a rule may have a number: here the set of the properties that an object has so far, one bit each. Parts
+without such objects stay JSON schemas within that grammar.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from typing import Any
 from weft.grammar.schema import patterns
 
 MAX_NAMES = 64
-"""As many bits as the number of a rule has."""
+"""The bits of a rule's number."""
 MAX_DEPTH = 100
-"""LLGuidance's compiler calls itself for a rule within a rule."""
+"""LLGuidance's compiler recurses into a rule within a rule."""
 MAX_GROWTH = 8
 MIN_GROWN = 8192
 CHARACTERS = r'/"([^"\\\x00-\x1F\x7F]|\\[nrbtf"\\])*"/'
-"""Names that none of the known ones can hide in: each character has one spelling."""
+"""Names in which no listed name can hide: each character has one spelling."""
 OBJECT = {"type", "properties", "patternProperties", "additionalProperties", "required", "minProperties"}
 ARRAY = {"type", "items", "prefixItems", "minItems", "maxItems"}
 REFERENCE = "#/$defs/"
 
 
-class _Unsayable(Exception):
-    """A schema that has no counterpart here."""
+class _NoCounterpart(Exception):
+    """The schema can't be expressed here."""
 
 
 def in_any_order(text: str) -> str | None:
-    """A grammar in Lark for the JSON schema that LLGuidance would be given, with properties in any order; None where
-    that can't be said of each object, or would grow too far."""
+    """A grammar in Lark for the JSON schema that LLGuidance would get, with properties in any order; None where some
+    object can't be expressed so, or the grammar would grow too far."""
     schema = json.loads(text)
     try:
         return _Grammar(schema, MAX_GROWTH * max(MIN_GROWN, len(text))).text()
-    except (_Unsayable, RecursionError):
+    except (_NoCounterpart, RecursionError):
         return None
 
 
 class _Grammar:
     def __init__(self, schema: dict[str, Any], room: int) -> None:
-        self._room = room  # characters that may still be written
+        self._room = room  # the characters that may still be written
         self._options = schema.pop("x-guidance")
         self._definitions = schema.pop("$defs", {})
         self._root = schema
         self._comma = _quoted(self._options.get("item_separator", ","))
         self._colon = _quoted(self._options.get("key_separator", ":"))
         self._lines: list[str] = []
-        self._rules: dict[str, str] = {}  # by the schema that they stand for
+        self._rules: dict[str, str] = {}  # the name of a rule for each reference, and each schema as text
         self._num_objects = 0
         self._with_order = self._find_with_order()
 
@@ -59,10 +59,10 @@ class _Grammar:
         head = [f'%llguidance {{"ignore_once": true}}\n%ignore /{blanks}/'] if blanks else []
         return "\n".join([*head, f"start: {self._reference('#', 0)}", *self._lines]) + "\n"
 
-    # Which parts have an order
+    # The parts that have an order
 
     def _find_with_order(self) -> set[str]:
-        """The references to schemas that hold an object with an order, themselves or by other references."""
+        """The references to schemas that hold an object with an order, directly or by other references."""
         nodes = {"#": self._root} | {REFERENCE + name: node for name, node in self._definitions.items()}
         users: dict[str, list[str]] = {}
         pending = []
@@ -73,13 +73,13 @@ class _Grammar:
             for part in parts:
                 if "$ref" in part:
                     users.setdefault(part["$ref"], []).append(name)
-        found: set[str] = set()
+        with_order: set[str] = set()
         while pending:
             name = pending.pop()
-            if name not in found:
-                found.add(name)
+            if name not in with_order:
+                with_order.add(name)
                 pending += users.get(name, ())
-        return found
+        return with_order
 
     def _is_ordered(self, node: Any) -> bool:
         return any(_has_order(part) or part.get("$ref") in self._with_order for part in _parts(node))
@@ -94,7 +94,7 @@ class _Grammar:
     def _line(self, line: str) -> None:
         self._room -= len(line)
         if self._room < 0:
-            raise _Unsayable
+            raise _NoCounterpart
         self._lines.append(line)
 
     def _reference(self, reference: str, depth: int) -> str:
@@ -102,16 +102,16 @@ class _Grammar:
             return self._rules[reference]
         node = self._root if reference == "#" else self._definitions.get(reference.removeprefix(REFERENCE))
         if node is None:
-            raise _Unsayable
+            raise _NoCounterpart
         name = f"d{len(self._rules)}"
         self._rules[reference] = name
         self._line(f"{name}: {self._of(node, depth + 1)}")
         return name
 
     def _of(self, node: Any, depth: int) -> str:
-        """What stands for a schema in the body of a rule."""
+        """The expression for a schema in the body of a rule."""
         if depth > MAX_DEPTH:
-            raise _Unsayable
+            raise _NoCounterpart
         if isinstance(node, dict) and set(node) == {"$ref"}:
             return self._reference(node["$ref"], depth)
         if not self._is_ordered(node):
@@ -122,22 +122,23 @@ class _Grammar:
             return self._object(node, depth)
         if node.get("type") == "array" and set(node) <= ARRAY:
             return self._array(node, depth)
-        raise _Unsayable
+        raise _NoCounterpart
 
     def _json(self, node: Any) -> str:
-        """A schema without orders, as it is, with what it refers to."""
+        """A schema without orders, unchanged, with the definitions that it refers to."""
         if node is False:
-            raise _Unsayable
+            raise _NoCounterpart
         schema = {**(node if isinstance(node, dict) else {}), "x-guidance": self._options}
         needed, pending = {}, [node]
         while pending:
             for part in _parts(pending.pop()):
-                if "oneOf" in part:  # which it may have to be asked about
-                    raise _Unsayable
+                # Only a compile of the schema alone shows whether LLGuidance can tell the branches apart.
+                if "oneOf" in part:
+                    raise _NoCounterpart
                 name = part.get("$ref", "").removeprefix(REFERENCE)
                 if name and name not in needed:
                     if name not in self._definitions:
-                        raise _Unsayable
+                        raise _NoCounterpart
                     needed[name] = self._definitions[name]
                     pending.append(needed[name])
         if needed:
@@ -148,45 +149,45 @@ class _Grammar:
         return self._rules[text]
 
     def _choice(self, choices: list[Any], depth: int) -> str:
-        found = [self._of(choice, depth + 1) for choice in choices if self._is_ordered(choice)]
+        alternatives = [self._of(choice, depth + 1) for choice in choices if self._is_ordered(choice)]
         plain = [choice for choice in choices if choice is not False and not self._is_ordered(choice)]
         if plain:
-            found.append(self._json({"anyOf": plain} if len(plain) > 1 else plain[0]))
-        if not found:
-            raise _Unsayable
-        return self._rule(" | ".join(found))
+            alternatives.append(self._json({"anyOf": plain} if len(plain) > 1 else plain[0]))
+        if not alternatives:
+            raise _NoCounterpart
+        return self._rule(" | ".join(alternatives))
 
     def _array(self, node: dict[str, Any], depth: int) -> str:
-        first = [self._of(item, depth + 1) for item in node.get("prefixItems", ())]
-        rest, least, most = node.get("items", True), node.get("minItems", 0), node.get("maxItems")
-        if most is not None:
-            first = first[:most]
+        prefix = [self._of(item, depth + 1) for item in node.get("prefixItems", ())]
+        rest, min_items, max_items = node.get("items", True), node.get("minItems", 0), node.get("maxItems")
+        if max_items is not None:
+            prefix = prefix[:max_items]
         body = ""
-        if rest is not False and (most is None or most > len(first)):
-            low, high = max(least - len(first), 0), "" if most is None else most - len(first)
+        if rest is not False and (max_items is None or max_items > len(prefix)):
+            low, high = max(min_items - len(prefix), 0), "" if max_items is None else max_items - len(prefix)
             item = self._of(rest, depth + 1)
-            if first:
+            if prefix:
                 body = f"({self._comma} {item}){{{low},{high}}}"
             else:
-                low, high = max(low - 1, 0), "" if most is None else most - 1
+                low, high = max(low - 1, 0), "" if max_items is None else max_items - 1
                 body = f"{item} ({self._comma} {item}){{{low},{high}}}"
-                body = body if least else f"({body})?"
-        elif least > len(first):
-            raise _Unsayable
-        for i in reversed(range(len(first))):
-            body = f"{self._comma if i else ''} {first[i]} {body}"
-            body = body if i < least else f"({body})?"
+                body = body if min_items else f"({body})?"
+        elif min_items > len(prefix):
+            raise _NoCounterpart
+        for i in reversed(range(len(prefix))):
+            body = f"{self._comma if i else ''} {prefix[i]} {body}"
+            body = body if i < min_items else f"({body})?"
         return self._rule(f'"[" {body} "]"')
 
     def _object(self, node: dict[str, Any], depth: int) -> str:
         properties, required = node.get("properties", {}), list(dict.fromkeys(node.get("required", ())))
         named = {name: value for name, value in properties.items() if value is not False}
         if len(named) > MAX_NAMES or not named.keys() >= set(required):
-            raise _Unsayable
-        # The bits of what is required come first, so that they can be asked for together.
+            raise _NoCounterpart
+        # The bits of required properties come first, so that one condition covers them all.
         names = [*required, *(name for name in named if name not in required)]
         if node.get("minProperties", 0) > 1:
-            raise _Unsayable
+            raise _NoCounterpart
         is_empty = not required and not node.get("minProperties")
         others = self._others(node, list(properties), depth)
         if not names:
@@ -194,36 +195,39 @@ class _Grammar:
             return self._rule(f'"{{" {inner} "}}"')
         number = self._num_objects
         self._num_objects += 1
-        some, named_one, after, then = f"s{number}", f"n{number}", f"a{number}", f"t{number}"
+        members_rule, named_rule = f"s{number}", f"n{number}"
+        after_named, after_others = f"a{number}", f"t{number}"
         members = [
             f"{_quoted(json.dumps(name, ensure_ascii=False))} {self._colon} {self._of(named[name], depth + 1)}"
-            f" {after}::set_bit({i}) %if bit_clear({i})"
+            f" {after_named}::set_bit({i}) %if bit_clear({i})"
             for i, name in enumerate(names)
         ]
         done = f" %if is_ones([0:{len(required)}])" if required else ""
         more = f" %if not(is_ones([0:{len(names)}]))"
-        self._line(f"{named_one}::_: " + " | ".join(members))
-        first = some if others else named_one
-        self._line(f'{after}::_: ""{done} | {self._comma} {first}::_{"" if others else more}')
+        self._line(f"{named_rule}::_: " + " | ".join(members))
+        first = members_rule if others else named_rule
+        self._line(f'{after_named}::_: ""{done} | {self._comma} {first}::_{"" if others else more}')
         if others:
-            # Those that are not named are one part, however many there are: the parser's work grows with the parts.
-            self._line(f"{some}::_: {named_one}::_ | {others} {then}::_")
-            self._line(f'{then}::_: ""{done} | {self._comma} {named_one}::_{more}')
+            # Consecutive properties without names are one part, since the parser's work grows with the parts.
+            self._line(f"{members_rule}::_: {named_rule}::_ | {others} {after_others}::_")
+            self._line(f'{after_others}::_: ""{done} | {self._comma} {named_rule}::_{more}')
         empty = '"{" "}" | ' if is_empty else ""
         return self._rule(f'{empty}"{{" {first}::0 "}}"')
 
     def _others(self, node: dict[str, Any], taken: list[str], depth: int) -> str:
-        """Properties that are not named, one or more; empty where there may be none."""
+        """Properties that are not named, one or more; "" where there may be none."""
         rest = node.get("additionalProperties", True)
-        found = list(node.get("patternProperties", {}).items())
+        by_pattern = list(node.get("patternProperties", {}).items())
         members = []
-        if len(found) > 1 or any(patterns.found(found[0][0], name) is None for name in taken if found):
-            raise _Unsayable  # what several say of a name holds at once
-        if not found:
+        if len(by_pattern) > 1 or any(
+            patterns.is_found(by_pattern[0][0], name) is None for name in taken if by_pattern
+        ):
+            raise _NoCounterpart  # schemas of several patterns for one name hold at once
+        if not by_pattern:
             members += [(self._other_name(taken), rest)] if rest is not False else []
         else:
-            pattern, value = found[0]
-            inside = [name for name in taken if patterns.found(pattern, name)]
+            pattern, value = by_pattern[0]
+            inside = [name for name in taken if patterns.is_found(pattern, name)]
             outside = patterns.inverse(pattern) if rest is not False else None
             if value is not False:
                 members.append((self._name_like(pattern, inside), value))
@@ -232,18 +236,18 @@ class _Grammar:
                     (self._name_like(outside, [name for name in taken if name not in inside]), rest)
                 )
             elif rest is not False:
-                raise _Unsayable
+                raise _NoCounterpart
         if not members:
             return ""
-        each = [f"{name} {self._colon} {self._of(value, depth + 1)}" for name, value in members]
-        one = self._rule(" | ".join(each))
-        return self._rule(f"{one} ({self._comma} {one})*")
+        pairs = [f"{name} {self._colon} {self._of(value, depth + 1)}" for name, value in members]
+        pair = self._rule(" | ".join(pairs))
+        return self._rule(f"{pair} ({self._comma} {pair})*")
 
     def _other_name(self, taken: list[str]) -> str:
         if not taken:
             return self._json({"type": "string"})
         name = f"N{len(self._lines)}"
-        spelled = " | ".join(_quoted(json.dumps(one, ensure_ascii=False)) for one in taken)
+        spelled = " | ".join(_quoted(json.dumps(other, ensure_ascii=False)) for other in taken)
         self._line(f"{name}: {CHARACTERS} & ~({spelled})")
         return name
 
@@ -255,12 +259,12 @@ class _Grammar:
 
 
 def _quoted(text: str) -> str:
-    """A text as Lark has it."""
+    """A text as Lark spells it."""
     return json.dumps(text)
 
 
 def _parts(node: Any) -> Iterator[dict[str, Any]]:
-    """Every schema within a schema, itself included."""
+    """Yield every schema within a schema, itself included."""
     pending = [node]
     while pending:
         part = pending.pop()

@@ -1,7 +1,8 @@
-"""JSON schemas as LLGuidance takes them, with the meaning that weft gives them.
+"""JSON schemas in the form that LLGuidance takes, with the meaning that weft gives them.
 
-LLGuidance keeps to the specification: an object may have properties that its schema does not name. weft closes such
-objects, as XGrammar does, where that does not change what schemas together mean: not among schemas that hold at once.
+LLGuidance follows the specification: an object may have properties that its schema does not name. weft closes such
+objects, as XGrammar does, where that does not change the meaning of schemas together, that is, not among schemas that
+hold at once.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from weft.grammar.notes import Found, Place
-from weft.grammar.schema import doubles
+from weft.grammar.notes import Findings, Place
 from weft.grammar.schema import structure as json_schema
 from weft.grammar.schema.formats import PATTERNS, spell_format
 from weft.grammar.xgrammar.patterns import without_nul
@@ -25,8 +25,9 @@ FORMATS = {"date", "time", "date-time", "duration", "email", "hostname", "ipv4",
 
 def not_enforced(
     schema: Any, open_objects: bool = False, places: Mapping[int, Place | None] | None = None
-) -> Found:
-    """What LLGuidance would ignore, or refuse without saying where; `prepared` leaves it out. It refuses some more."""
+) -> Findings:
+    """The keywords that LLGuidance would ignore, or refuse without a place; `prepared` leaves them out. LLGuidance
+    refuses some more."""
     for place, node in json_schema.subschemas(schema, places=places):
         for key in node:
             if key in UNKNOWN and not (key == "uniqueItems" and node[key] is False):
@@ -40,8 +41,11 @@ def not_enforced(
             )
         for key in _crossed(node):
             yield place, f"{key} is not enforced so near to the other bound"
-        for what in (*doubles.mistaken(node, doubles.EXACT_IN_DOUBLES), *doubles.loosened(node)):
-            yield place, what
+        for description in (
+            *json_schema.inexact_values(node, json_schema.EXACT_IN_DOUBLES),
+            *json_schema.loosened_bounds(node),
+        ):
+            yield place, description
         if node.get("format") in json_schema.FORMATS - (FORMATS if "pattern" in node else set(PATTERNS)):
             yield place, f"format {json_schema.shown(node['format'])} is not known"
         for key, regex in json_schema.regexes(node):
@@ -49,27 +53,30 @@ def not_enforced(
                 yield place, f"the look-around of {key} {json_schema.shown(regex)} is not enforced"
 
 
-def overlapping(schema: Any, places: Mapping[int, Place | None] | None = None) -> Found:
-    """What LLGuidance can't enforce if it says that it does not support a `oneOf`: it does not say which."""
+def overlapping(schema: Any, places: Mapping[int, Place | None] | None = None) -> Findings:
+    """The `oneOf` that LLGuidance may mean when it reports that it does not support one: it does not report which."""
     for place, node in json_schema.subschemas(schema, places=places):
         if "oneOf" in node and not json_schema.is_disjoint(node["oneOf"]):
             yield place, "oneOf is enforced as anyOf, since its branches may overlap"
 
 
 def _lost(node: dict[str, Any]) -> Iterator[str]:
-    """What would have to know which schemas beside it held."""
+    """Keywords that depend on which schemas beside them hold."""
     for key in ("unevaluatedProperties", "unevaluatedItems"):
         if node.get(key, True) not in (True, {}) and not set(node).isdisjoint(APPLICATORS):
             yield key
 
 
 def _crossed(node: dict[str, Any]) -> Iterator[str]:
-    """A whole number that is excluded, which LLGuidance lets through where the other bound is less than 1 away."""
+    """An excluded integer, which LLGuidance lets through where the other bound is less than 1 away."""
     low, high = node.get("exclusiveMinimum"), node.get("exclusiveMaximum")
-    least, most = node.get("minimum", low), node.get("maximum", high)
+    inclusive_low, inclusive_high = node.get("minimum", low), node.get("maximum", high)
     if node.get("type") == "integer":
         return
-    for key, bound, other in (("exclusiveMinimum", low, most), ("exclusiveMaximum", high, least)):
+    for key, bound, other in (
+        ("exclusiveMinimum", low, inclusive_high),
+        ("exclusiveMaximum", high, inclusive_low),
+    ):
         if not isinstance(bound, int | float) or not isinstance(other, int | float):
             continue
         if json_schema.is_whole(bound) and 0 < abs(other - bound) < 1:
@@ -77,18 +84,19 @@ def _crossed(node: dict[str, Any]) -> Iterator[str]:
 
 
 def _uncounted(node: dict[str, Any], open_objects: bool) -> Iterator[str]:
-    """Bounds of how many properties an object has, which LLGuidance keeps only where all named ones must come."""
+    """Bounds of the number of properties, which LLGuidance enforces only where all named properties are required."""
     named = {name for name, schema in node.get("properties", {}).items() if schema is not False}
     required, patterns = set(node.get("required", [])), bool(node.get("patternProperties"))
     is_open = node.get("additionalProperties", open_objects or not named) is not False or patterns
-    least, most = max(node.get("minProperties", 0) - len(required), 0), node.get("maxProperties")
+    num_more, max_properties = max(node.get("minProperties", 0) - len(required), 0), node.get("maxProperties")
     may_miss = not required.issuperset(named)
-    # At least one, or at most one, of the named ones alone can be said as alternatives, which it does itself.
-    if may_miss and not is_open and least <= 1 and most in (None, len(required) + 1):
+    # At least one, or at most one, of the named properties can be written as alternatives, which LLGuidance does
+    # itself.
+    if may_miss and not is_open and num_more <= 1 and max_properties in (None, len(required) + 1):
         return
-    if least and (may_miss or (is_open and least > 1)):
+    if num_more and (may_miss or (is_open and num_more > 1)):
         yield "minProperties"
-    if most is not None and may_miss:
+    if max_properties is not None and may_miss:
         yield "maxProperties"
 
 
@@ -100,8 +108,7 @@ def prepared(
     coerce_one_of: bool = False,
 ) -> str:
     """The schema for LLGuidance, as JSON text; `separators` and `open_objects` as in `Guide.json_schema`.
-    `coerce_one_of` makes every `oneOf` an `anyOf`.
-    """
+    `coerce_one_of` reads every `oneOf` as `anyOf`."""
     schema = json.loads(json.dumps(schema))
     for _, node in json_schema.subschemas(schema):
         spell_format(node)
@@ -109,27 +116,27 @@ def prepared(
         _spell(node)
     if not isinstance(schema, dict):
         schema = {} if schema else {"not": {}}
-    held = _held_together(schema)
+    combined = _held_together(schema)
     for _, node in json_schema.subschemas(schema):
         _split(node)
-        if not open_objects and id(node) not in held:
+        if not open_objects and id(node) not in combined:
             _close(node)
     if separators is None:
-        blanks = "+" if max_whitespace is None else f"{{1,{max_whitespace}}}"
-        schema["x-guidance"] = {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{blanks}"}
+        repeat = "+" if max_whitespace is None else f"{{1,{max_whitespace}}}"
+        schema["x-guidance"] = {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{repeat}"}
     else:
         item, key = separators
         schema["x-guidance"] = {"whitespace_flexible": False, "item_separator": item, "key_separator": key}
     if coerce_one_of:
         schema["x-guidance"]["coerce_one_of"] = True
     if any(_is_open(node) for _, node in json_schema.subschemas(schema)):
-        # A name could be spelled with escapes, and so be none of those that have schemas of their own.
+        # Without this, another spelling of a listed name, with escapes, would escape the schema of that name.
         schema["x-guidance"]["json_allowed_escapes"] = 'nrbtf"\\'
     return json.dumps(schema)
 
 
 def _leave_out(node: dict[str, Any], open_objects: bool) -> None:
-    """Takes away what is not enforced, and what is an annotation that LLGuidance would not know as one."""
+    """Remove keywords that are not enforced, and annotations that LLGuidance would not know as such, in place."""
     for key in UNKNOWN:
         node.pop(key, None)
     for key in (*_lost(node), *_uncounted(node, open_objects)):
@@ -142,62 +149,59 @@ def _leave_out(node: dict[str, Any], open_objects: bool) -> None:
         del node["pattern"]
     for regex in [name for name in node.get("patternProperties", {}) if json_schema.looks_around(name)]:
         del node["patternProperties"][regex]
-        node["additionalProperties"] = True  # names that it would match
+        node["additionalProperties"] = True  # or else the names that it matches would be forbidden
 
 
 def _spell(node: dict[str, Any]) -> None:
-    """Puts regular expressions as LLGuidance matches them rightly."""
+    """Replace regular expressions that LLGuidance would misread, in place."""
     if "pattern" in node:
         node["pattern"] = without_nul(node["pattern"])
     if "patternProperties" in node:
-        node["patternProperties"] = {without_nul(p): one for p, one in node["patternProperties"].items()}
+        node["patternProperties"] = {without_nul(p): value for p, value in node["patternProperties"].items()}
 
 
 def _held_together(schema: Any) -> set[int]:
-    """The objects (by identity) that hold together with another one for the same value."""
-    held: set[int] = set()
+    """The schema objects (by identity) that hold together with another one for the same value."""
+    combined: set[int] = set()
     pending = [node for _, node in json_schema.subschemas(schema) if _num_parts(node) > 1]
     while pending:
         node = pending.pop()
-        if id(node) in held:
+        if id(node) in combined:
             continue
-        held.add(id(node))
+        combined.add(id(node))
         pending += _applied(schema, node)
-    return held
+    return combined
 
 
 def _num_parts(node: dict[str, Any]) -> int:
-    """How many schemas hold at once for a value of `node`."""
-    own = any(
+    """The number of schemas that hold at once for a value of `node`."""
+    has_keywords = any(
         key in json_schema.CHECKS and key not in (*APPLICATORS, "$defs", "definitions", "type")
         for key in node
     )
-    return own + sum(len(node[key]) if key == "allOf" else 1 for key in APPLICATORS if key in node)
+    return has_keywords + sum(len(node[key]) if key == "allOf" else 1 for key in APPLICATORS if key in node)
 
 
 def _applied(schema: Any, node: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The schemas that a node applies to the same value."""
     for key in ("allOf", "anyOf", "oneOf"):
         yield from (branch for branch in node.get(key, []) if isinstance(branch, dict))
-    target: Any = schema
     reference = node.get("$ref")
-    if not isinstance(reference, str) or not reference.startswith("#"):
-        return
-    for part in reference[1:].split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        target = target[int(name)] if isinstance(target, list) else target[name]
-    if isinstance(target, dict):
-        yield target
+    if isinstance(reference, str) and reference.startswith("#"):
+        target = json_schema.pointed(schema, reference[1:].split("/")[1:])
+        if isinstance(target, dict):
+            yield target
 
 
 def _split(node: dict[str, Any]) -> None:
-    """A oneOf whose branches exclude each other is an anyOf, which LLGuidance finds out by itself of types only."""
+    """Turn a `oneOf` whose branches exclude each other into an `anyOf`, in place. LLGuidance recognizes that by types
+    only."""
     if "oneOf" in node and "anyOf" not in node and json_schema.is_disjoint(node["oneOf"]):
         node["anyOf"] = node.pop("oneOf")
 
 
 def _is_open(node: dict[str, Any]) -> bool:
-    """Whether an object has schemas for names of its own, and others."""
+    """Whether an object has schemas for certain names, and may have other names."""
     if "patternProperties" in node:
         return True
     return bool(node.get("properties")) and node.get("additionalProperties", True) is not False

@@ -1,5 +1,2 @@
-"""JSON schemas, rewritten into equivalent ones that grammar libraries can enforce. `rewrite` is the way in."""
-
-from weft.grammar.schema.rewrite import Rewritten, rewrite
-
-__all__ = ["Rewritten", "rewrite"]
+"""JSON schemas, rewritten into equivalent ones that grammar libraries can enforce. `rewrite.py` is the entry; its
+docstring names the steps."""

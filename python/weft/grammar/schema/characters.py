@@ -1,4 +1,4 @@
-"""Sets of characters, as ranges with both ends included: those that patterns name, and how a pattern spells them."""
+"""Sets of characters, as ranges with both ends included, and their spelling in patterns."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ SPACES += [(0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)]
 
 
 def outside(ranges: Iterable[Range]) -> Ranges:
-    """The characters that are in none of `ranges`."""
-    found, begin = [], 0
+    """The complement: the characters in none of `ranges`."""
+    gaps, begin = [], 0
     for low, high in sorted(ranges):
         if low > begin:
-            found.append((begin, low - 1))
+            gaps.append((begin, low - 1))
         begin = max(begin, high + 1)
     if begin <= MAX_CODE:
-        found.append((begin, MAX_CODE))
-    return found
+        gaps.append((begin, MAX_CODE))
+    return gaps
 
 
 def spelled(ranges: Iterable[Range]) -> str:
-    """A class of these characters."""
+    """A character class of these characters."""
     return _spelled(tuple(ranges))
 
 
 @functools.lru_cache(maxsize=4096)
 def _spelled(ranges: tuple[Range, ...]) -> str:
-    other = outside(ranges)
-    joined = outside(other)
-    if not other:
+    complement = outside(ranges)
+    joined = outside(complement)
+    if not complement:
         return r"[\s\S]"
     is_negated = joined[-1][1] == MAX_CODE
-    return f"[{'^' if is_negated else ''}{''.join(map(_range, other if is_negated else joined))}]"
+    return f"[{'^' if is_negated else ''}{''.join(map(_range, complement if is_negated else joined))}]"
 
 
 def _range(ends: tuple[int, int]) -> str:
@@ -54,5 +54,5 @@ def in_class(char: str) -> str:
 
 
 def shown(char: str) -> str:
-    """A character as it stands in a pattern, unless that is not to be seen."""
+    """A character in a pattern: itself where it is printable, else an escape where it is Latin-1."""
     return char if char.isprintable() else f"\\x{ord(char):02x}" if ord(char) < 256 else char

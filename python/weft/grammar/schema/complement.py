@@ -1,67 +1,85 @@
-"""A pattern for the texts in which another one is not found, by the automaton of these texts."""
+"""A pattern for the texts in which another pattern is not found.
+
+The other pattern becomes a nondeterministic automaton, that a deterministic one, and its complement a pattern again.
+A letter of the automaton is a set of characters that the pattern does not distinguish. Only patterns with few states,
+and with anchors at their ends only, have a complement here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import pairwise
+from re import _constants  # type: ignore[attr-defined]  # what `re` compiles from; its names have no types
 from typing import Any
 
-from weft.grammar.schema.automaton import Automaton, Beyond, State
-from weft.grammar.schema.characters import spelled
+from weft.grammar.schema.characters import (
+    ASCII_SPACES,
+    DIGITS,
+    MAX_CODE,
+    SPACES,
+    WORDS,
+    Ranges,
+    outside,
+    spelled,
+)
 
 MAX_WRITTEN = 3_000
 
 
 def complement(parsed: Any) -> str | None:
-    """A pattern for all other texts than those in which what `re` parsed is found; None where it would be too large."""
+    """A pattern for the texts in which a pattern, as parsed by `re`, is not found; None where it would be too large."""
     try:
         return _Written(*Automaton(parsed).others()).pattern()
-    except Beyond:
+    except Unsupported:
         return None
 
 
 class _Written:
-    """A pattern for an automaton: its states are taken away one after another, the ways through them written down."""
+    """The pattern of an automaton, by state elimination: states are removed one after another, and the paths through
+    each become patterns on the edges between its neighbours."""
 
     def __init__(self, states: list[State], ends: set[int]) -> None:
         last, first = len(states), len(states) + 1
-        self._ways: dict[tuple[int, int], str] = {(first, 0): ""}
-        self._ways |= {(number, last): "" for number in ends}
-        for number, leads in enumerate(states):
-            self._ways |= {(number, to): spelled(letters) for to, letters in leads.items()}
+        self._edges: dict[tuple[int, int], str] = {(first, 0): ""}
+        self._edges |= {(number, last): "" for number in ends}
+        for number, edges in enumerate(states):
+            self._edges |= {(number, to): spelled(letters) for to, letters in edges.items()}
         self._last, self._first = last, first
         self._left = set(range(len(states)))
 
     def pattern(self) -> str:
-        """Raises `Beyond` where it would be too long, or where there is no such text."""
+        """The whole pattern. Raises `Unsupported` where it would be too long, or where there is no such text."""
         while self._left:
-            self._take(min(self._left, key=self._cost))
-        way = self._ways.get((self._first, self._last))
-        if way is None or len(way) > MAX_WRITTEN:
-            raise Beyond
-        return f"^(?:{way})$"
+            self._eliminate(min(self._left, key=self._cost))
+        path = self._edges.get((self._first, self._last))
+        if path is None or len(path) > MAX_WRITTEN:
+            raise Unsupported
+        return f"^(?:{path})$"
 
     def _around(self, state: int) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-        into = [(a, way) for (a, b), way in self._ways.items() if b == state and a != state]
-        out = [(b, way) for (a, b), way in self._ways.items() if a == state and b != state]
+        into = [(a, way) for (a, b), way in self._edges.items() if b == state and a != state]
+        out = [(b, way) for (a, b), way in self._edges.items() if a == state and b != state]
         return into, out
 
     def _cost(self, state: int) -> int:
+        """The characters that eliminating a state would write."""
         into, out = self._around(state)
         before, after = sum(len(way) for _, way in into), sum(len(way) for _, way in out)
-        loop = len(self._ways.get((state, state), ""))
+        loop = len(self._edges.get((state, state), ""))
         return before * len(out) + after * len(into) + loop * len(into) * len(out)
 
-    def _take(self, state: int) -> None:
+    def _eliminate(self, state: int) -> None:
         into, out = self._around(state)
-        loop = self._ways.get((state, state))
-        again = f"{_group(loop)}*" if loop else ""
+        loop = self._edges.get((state, state))
+        repeat = f"{_group(loop)}*" if loop else ""
         for before, first in into:
             for after, second in out:
-                way = f"{_side(first)}{again}{_side(second)}"
-                known = self._ways.get((before, after))
-                self._ways[before, after] = way if known is None else f"{known}|{way}"
-                if len(self._ways[before, after]) > MAX_WRITTEN:
-                    raise Beyond
-        self._ways = {key: way for key, way in self._ways.items() if state not in key}
+                path = f"{_side(first)}{repeat}{_side(second)}"
+                existing = self._edges.get((before, after))
+                self._edges[before, after] = path if existing is None else f"{existing}|{path}"
+                if len(self._edges[before, after]) > MAX_WRITTEN:
+                    raise Unsupported
+        self._edges = {key: path for key, path in self._edges.items() if state not in key}
         self._left.remove(state)
 
 
@@ -87,3 +105,214 @@ def _has_choice(way: str) -> bool:
             return True
         i += 1
     return False
+
+
+MAX_PLACES = 400
+MAX_STATES = 40
+
+State = dict[int, Ranges]
+"""The edges of a state: the characters that lead to each other state, by its number."""
+
+
+class Unsupported(Exception):
+    """A pattern with parts that have no automaton here, or with too many."""
+
+
+CATEGORIES = {
+    _constants.CATEGORY_DIGIT: DIGITS,
+    _constants.CATEGORY_SPACE: SPACES,
+    _constants.CATEGORY_WORD: WORDS,
+    _constants.CATEGORY_NOT_DIGIT: outside(DIGITS),
+    # A character that only some implementations count as a space is in both classes.
+    _constants.CATEGORY_NOT_SPACE: outside(ASCII_SPACES),
+    _constants.CATEGORY_NOT_WORD: outside(WORDS),
+}
+NEWLINE = outside([(10, 10)])
+
+
+def _characters(kind: Any, content: Any) -> Ranges | None:
+    """The characters that a part of a pattern matches; None for a part that matches more than one character."""
+    if kind is _constants.LITERAL:
+        return [(content, content)]
+    if kind is _constants.NOT_LITERAL:
+        return outside([(content, content)])
+    if kind is _constants.ANY:
+        return NEWLINE
+    if kind is not _constants.IN:
+        return None
+    ranges: Ranges = []
+    for inner, value in content:
+        if inner is _constants.LITERAL:
+            ranges.append((value, value))
+        elif inner is _constants.RANGE:
+            ranges.append(value)
+        elif inner is _constants.CATEGORY:
+            ranges += CATEGORIES[value]
+        elif inner is not _constants.NEGATE:
+            raise Unsupported
+    return outside(ranges) if content[0][0] is _constants.NEGATE else ranges
+
+
+class Automaton:
+    """A nondeterministic automaton of the texts in which a pattern is found: places, with edges by characters (`_by`)
+    and without any (`_free`)."""
+
+    def __init__(self, parsed: Any) -> None:
+        self._by: list[list[tuple[Ranges, int]]] = []
+        self._free: list[list[int]] = []
+        start, self._end = self._place(), self._place()
+        self._start = start
+        for branch in _branches(list(parsed)):
+            begin, end = self._place(), self._place()
+            self._free[start].append(begin)
+            self._free[end].append(self._end)
+            parts = list(branch)
+            at_begin = bool(parts) and parts[0] == (_constants.AT, _constants.AT_BEGINNING)
+            at_end = bool(parts) and parts[-1] == (_constants.AT, _constants.AT_END)
+            parts = parts[at_begin : len(parts) - at_end]
+            self._add(parts, begin, end)
+            for place, is_fixed in ((begin, at_begin), (end, at_end)):
+                if not is_fixed:
+                    self._by[place].append(([(0, MAX_CODE)], place))
+
+    def _place(self) -> int:
+        if len(self._by) >= MAX_PLACES:
+            raise Unsupported
+        self._by.append([])
+        self._free.append([])
+        return len(self._by) - 1
+
+    def _add(self, parts: Iterable[tuple[Any, Any]], begin: int, end: int) -> None:
+        place = begin
+        for kind, content in parts:
+            following = self._place()
+            self._part(kind, content, place, following)
+            place = following
+        self._free[place].append(end)
+
+    def _part(self, kind: Any, content: Any, begin: int, end: int) -> None:
+        allowed = _characters(kind, content)
+        if allowed is not None:
+            self._by[begin].append((allowed, end))
+        elif kind is _constants.BRANCH:
+            for branch in content[1]:
+                self._add(branch, begin, end)
+        elif kind is _constants.SUBPATTERN:
+            self._add(content[-1], begin, end)
+        elif kind in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
+            low, high, repeated = content
+            self._repeated(low, high, repeated, begin, end)
+        else:
+            raise Unsupported
+
+    def _repeated(self, low: int, high: Any, parts: Any, begin: int, end: int) -> None:
+        place = begin
+        for _ in range(low):
+            following = self._place()
+            self._add(parts, place, following)
+            place = following
+        if high is _constants.MAXREPEAT:
+            loop, end_of_loop = self._place(), self._place()
+            self._free[place].append(loop)
+            self._add(parts, loop, end_of_loop)
+            self._free[end_of_loop].append(loop)
+            self._free[loop].append(end)
+            return
+        for _ in range(high - low):
+            self._free[place].append(end)
+            following = self._place()
+            self._add(parts, place, following)
+            place = following
+        self._free[place].append(end)
+
+    def _closed(self, places: Iterable[int]) -> frozenset[int]:
+        """The places that are reached from these without a character."""
+        reached = set(places)
+        pending = list(reached)
+        while pending:
+            for place in self._free[pending.pop()]:
+                if place not in reached:
+                    reached.add(place)
+                    pending.append(place)
+        return frozenset(reached)
+
+    def others(self) -> tuple[list[State], set[int]]:
+        """The deterministic automaton of the other texts: its states, the first one first, and the numbers of those
+        in which such a text may end."""
+        # The letters: ranges of characters between all ends of ranges in the pattern.
+        edges = {0, MAX_CODE + 1}
+        for leading in self._by:
+            for ranges, _ in leading:
+                edges |= {edge for low, high in ranges for edge in (low, high + 1)}
+        bounds = sorted(edges)
+        letters = [(low, high - 1) for low, high in pairwise(bounds)]
+        numbers = {self._closed([self._start]): 0}
+        states: list[State] = []
+        ends: set[int] = set()
+        queue = list(numbers)
+        for places in queue:
+            number = numbers[places]
+            # A place at the pattern's end means that the pattern is found: such a state is not an end.
+            if self._end not in places:
+                ends.add(number)
+            edges_out: State = {}
+            for letter in letters:
+                reached = self._closed(
+                    to
+                    for place in places
+                    for ranges, to in self._by[place]
+                    if any(low <= letter[0] <= high for low, high in ranges)
+                )
+                if reached not in numbers:
+                    if len(numbers) >= MAX_STATES * 4:
+                        raise Unsupported
+                    numbers[reached] = len(numbers)
+                    queue.append(reached)
+                edges_out.setdefault(numbers[reached], []).append(letter)
+            states.append(edges_out)
+        return _minimized(states, ends)
+
+
+def _branches(parts: list[tuple[Any, Any]]) -> list[Any]:
+    """The alternatives of a pattern, which may have anchors of their own."""
+    if len(parts) == 1 and parts[0][0] is _constants.BRANCH:
+        return list(parts[0][1][1])
+    return [parts]
+
+
+def _minimized(states: list[State], ends: set[int]) -> tuple[list[State], set[int]]:
+    """The same automaton with the fewest states, without those that reach no end."""
+    # Moore's algorithm: states of one class are split until their edges lead to the same classes.
+    classes = [int(number in ends) for number in range(len(states))]
+    while True:
+        keys = [
+            (
+                classes[number],
+                frozenset((letter, classes[to]) for to, letters in edges.items() for letter in letters),
+            )
+            for number, edges in enumerate(states)
+        ]
+        names = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+        refined = [names[key] for key in keys]
+        if len(names) == len(set(classes)):
+            break
+        classes = refined
+    merged: list[State] = [{} for _ in names]
+    for number, edges in enumerate(states):
+        merged_edges: State = {}
+        for to, letters in edges.items():
+            merged_edges.setdefault(refined[to], []).extend(letters)
+        merged[refined[number]] = merged_edges
+    last = {refined[number] for number in ends}
+    alive, grows = set(last), True
+    while grows:
+        more = {number for number, leads in enumerate(merged) if alive & set(leads)} - alive
+        alive |= more
+        grows = bool(more)
+    if len(alive) > MAX_STATES:
+        raise Unsupported
+    kept = [
+        {to: letters for to, letters in leads.items() if to in alive} if number in alive else {}
+        for number, leads in enumerate(merged)
+    ]
+    return kept, last

@@ -1,4 +1,4 @@
-"""Whether a value satisfies a node: true, false, or None where a pattern or a format leaves that open."""
+"""Whether a value satisfies a node: True, False, or None where a pattern or a format leaves that open."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from weft.grammar.schema import patterns
-from weft.grammar.schema.nodes import DENIED, FRACTION, Node
-from weft.grammar.schema.values import Values, is_integer, key_of, type_of
+from weft.grammar.schema.nodes import DENIED, FRACTION, Node, Values, key_of, type_of
+from weft.grammar.schema.structure import is_whole
 
 Check = Callable[[Any, Node | str], bool | None]
 MAX_DEPTH = 40
@@ -22,7 +22,7 @@ class _Steps:
 
 
 def holds(value: Any, node: Node | str, depth: int = 0, steps: _Steps | None = None) -> bool | None:
-    """Whether `value` satisfies `node`."""
+    """Whether `value` satisfies `node`; None also where the evaluation goes too deep or takes too many steps."""
     if isinstance(node, bool):
         return node
     steps = steps or _Steps()
@@ -37,13 +37,13 @@ def holds(value: Any, node: Node | str, depth: int = 0, steps: _Steps | None = N
 
 
 class _Results:
-    """What several verdicts come to together."""
+    """The conjunction of several verdicts."""
 
     def __init__(self) -> None:
         self.total: bool | None = True
 
     def add(self, verdict: bool | None) -> bool:
-        """Whether all is false now."""
+        """Add a verdict. Returns whether the conjunction is False now."""
         if verdict is None:
             self.total = None
         return verdict is False
@@ -65,12 +65,12 @@ def _not(verdict: bool | None) -> bool | None:
     return None if verdict is None else not verdict
 
 
-def _count(verdicts: Iterable[bool | None], least: int, most: int | None) -> bool | None:
-    found = list(verdicts)
-    sure, maybe = found.count(True), found.count(None)
-    if sure >= least and (most is None or sure + maybe <= most):
+def _count(verdicts: Iterable[bool | None], low: int, high: int | None) -> bool | None:
+    all_verdicts = list(verdicts)
+    num_true, num_unknown = all_verdicts.count(True), all_verdicts.count(None)
+    if num_true >= low and (high is None or num_true + num_unknown <= high):
         return True
-    return False if sure + maybe < least or (most is not None and sure > most) else None
+    return False if num_true + num_unknown < low or (high is not None and num_true > high) else None
 
 
 def _keyword(
@@ -110,7 +110,7 @@ def _keyword(
 
 def _is_of(value: Any, name: str) -> bool:
     kind = type_of(value)
-    return kind == name or (name == "integer" and kind == "number" and is_integer(value))
+    return kind == name or (name == "integer" and kind == "number" and is_whole(value))
 
 
 def _number(value: Any, key: str, wanted: Any) -> bool | None:
@@ -124,11 +124,11 @@ def _number(value: Any, key: str, wanted: Any) -> bool | None:
         return bool(value < wanted)
     if key == "multipleOf":
         return divides(wanted, value)
-    return not is_integer(value) if key == FRACTION else True
+    return not is_whole(value) if key == FRACTION else True
 
 
 def divides(step: Any, value: Any) -> bool:
-    """Whether a number is a multiple of another, as they are written in decimals."""
+    """Whether a number is a multiple of another, by their decimal spelling."""
     return (Fraction(str(value)) / Fraction(str(step))).denominator == 1
 
 
@@ -138,7 +138,7 @@ def _string(value: str, key: str, wanted: Any) -> bool | None:
     if key == "maxLength":
         return len(value) <= int(wanted)
     if key == "pattern":
-        return patterns.found(wanted, value)
+        return patterns.is_found(wanted, value)
     return None if key == "format" else True
 
 
@@ -154,8 +154,8 @@ def _array(value: list[Any], key: str, wanted: Any, node: dict[str, Any], check:
     if key == "items":
         return _every(check(item, wanted) for item in value[len(node.get("prefixItems", [])) :])
     if key == "contains":
-        schema, least, most = wanted
-        return _count((check(item, schema) for item in value), least, most)
+        schema, low, high = wanted
+        return _count((check(item, schema) for item in value), low, high)
     return True
 
 
@@ -177,7 +177,7 @@ def _object(value: dict[str, Any], key: str, wanted: Any, node: dict[str, Any], 
     if key == "patternProperties":
         pairs = ((pattern, name) for pattern in wanted for name in value)
         return _every(
-            _implied(patterns.found(pattern, name), partial(check, value[name], wanted[pattern]))
+            _implied(patterns.is_found(pattern, name), partial(check, value[name], wanted[pattern]))
             for pattern, name in pairs
         )
     if key == "additionalProperties":
@@ -197,5 +197,5 @@ def _additional(
 ) -> bool | None:
     if name in node.get("properties", {}):
         return True
-    named = _any(patterns.found(pattern, name) for pattern in node.get("patternProperties", {}))
+    named = _any(patterns.is_found(pattern, name) for pattern in node.get("patternProperties", {}))
     return _implied(_not(named), partial(check, value[name], wanted))

@@ -1,4 +1,8 @@
-"""What is known of a value within one alternative of a schema: its types, and for each type its bounds and parts."""
+"""Facts about a value within one alternative of a schema: its types, and for each type its bounds and parts.
+
+A `Branch` holds the facts of all nodes of one alternative. `merged` combines everything that several schemas state
+about an object's properties.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,16 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import Any
 
-from weft.grammar.schema.nodes import DENIED, TYPES, Node
+from weft.grammar.schema import patterns
+from weft.grammar.schema.evaluate import holds
+from weft.grammar.schema.nodes import DENIED, TYPES, Node, TooMuch
 
 CHOICES = {"$ref", "allOf", "anyOf", "oneOf", "not", "if", "dependentRequired", "dependentSchemas", DENIED}
 
 
 @dataclass
 class Numbers:
-    """Bounds of a number; `integer`: whether it must be one (True), must not (False), or may."""
+    """Bounds of a number. `integer`: it must be an integer (True), must not be one (False), or either (None)."""
 
     low: Any = None
     high: Any = None
@@ -49,64 +55,64 @@ class Numbers:
         return bool(self.low > self.high or (self.low == self.high and (self.low_open or self.high_open)))
 
     def integers(self) -> tuple[int, int]:
-        """The least and the greatest integer; both bounds must be there."""
+        """The least and the greatest integer within the bounds, both of which must exist."""
         low, high = Fraction(str(self.low)), Fraction(str(self.high))
-        least, most = -(-low.numerator // low.denominator), high.numerator // high.denominator
-        return least + (self.low_open and least == low), most - (self.high_open and most == high)
+        first, last = -(-low.numerator // low.denominator), high.numerator // high.denominator
+        return first + (self.low_open and first == low), last - (self.high_open and last == high)
 
 
 @dataclass
 class Strings:
-    """Bounds of a text's length, patterns and formats that it satisfies."""
+    """Bounds of a text's length, and the patterns and formats that it satisfies."""
 
-    least: int = 0
-    most: int | None = None
+    low: int = 0
+    high: int | None = None
     patterns: list[str] = field(default_factory=list)
     formats: list[str] = field(default_factory=list)
 
 
 @dataclass
 class Layer:
-    """What one schema says of an array's items, or of an object's properties."""
+    """The statements of one schema about an array's items, or an object's properties."""
 
     first: Any  # a list of nodes, or a dict of them
     patterns: dict[str, Node]
-    rest: Node | None  # None: nothing is said
+    rest: Node | None  # None: the schema states nothing
     is_derived: bool = False
 
 
 @dataclass
 class Arrays:
-    """Bounds of an array's length, its items by schema."""
+    """Bounds of an array's length, and its items, by schema."""
 
-    least: int = 0
-    most: int | None = None
+    low: int = 0
+    high: int | None = None
     unique: bool = False
     layers: list[Layer] = field(default_factory=list)
     contains: list[tuple[Node, int, int | None]] = field(default_factory=list)
 
     def item(self, position: int) -> list[Node]:
-        """What an item satisfies."""
-        found = []
+        """The nodes that the item at a position satisfies."""
+        nodes = []
         for layer in self.layers:
             if position < len(layer.first):
-                found.append(layer.first[position])
+                nodes.append(layer.first[position])
             elif layer.rest is not None:
-                found.append(layer.rest)
-        return found
+                nodes.append(layer.rest)
+        return nodes
 
     @property
     def num_first(self) -> int:
-        """How many items have their own schemas."""
+        """The number of items with schemas of their own."""
         return max((len(layer.first) for layer in self.layers), default=0)
 
 
 @dataclass
 class Objects:
-    """Bounds of an object's size, its properties by schema."""
+    """Bounds of an object's size, and its properties, by schema."""
 
-    least: int = 0
-    most: int | None = None
+    low: int = 0
+    high: int | None = None
     required: dict[str, None] = field(default_factory=dict)
     layers: list[Layer] = field(default_factory=list)
     names: list[Node] = field(default_factory=list)
@@ -114,40 +120,45 @@ class Objects:
 
 @dataclass(frozen=True)
 class Fork:
-    """A choice: of `choices`, each nodes that hold together, one is enough; with `is_one`, exactly one holds. Where
-    they say that a node does not hold, that is `denied`. One that `narrows` leaves some values out.
-    """
+    """A choice among `choices`, each a list of nodes that hold together: at least one holds, or with `exactly_one`,
+    one and no more. Where the choices together mean that a node does not hold, that node is `denied`. A fork that
+    `narrows` leaves some values out."""
 
     choices: list[list[Node]]
-    is_one: bool = False
+    exactly_one: bool = False
     denied: Node | None = None
     narrows: bool = False
 
 
 @dataclass
 class Branch:
-    """One alternative: nodes still to be read, what those that were read say, and choices still to be made."""
+    """One alternative: nodes still to be read, the facts of those that were read, and choices still to be made."""
 
     pending: list[Node] = field(default_factory=list)
     read: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Nodes that hold and were read, by identity."""
     refused: dict[int, Node] = field(default_factory=dict)
+    """Nodes that must not hold, by identity."""
     types: tuple[str, ...] = TYPES
     values: list[Any] | None = None
-    is_settled: bool = False  # `values` are all that is left to say
+    is_settled: bool = False
+    """Whether `values` say everything."""
     numbers: Numbers = field(default_factory=Numbers)
     strings: Strings = field(default_factory=Strings)
     arrays: Arrays = field(default_factory=Arrays)
     objects: Objects = field(default_factory=Objects)
     forks: list[Fork] = field(default_factory=list)
-    kept: list[list[list[Node]]] = field(
-        default_factory=list
-    )  # choices that are not made: alternatives stay together
-    is_blank: bool = True  # nothing but choices is known
-    residue: list[Node] = field(default_factory=list)  # must not hold, and is not said otherwise
+    unmade: list[list[list[Node]]] = field(default_factory=list)
+    """Choices that are not made, since there are too many: their alternatives stay together."""
+    is_blank: bool = True
+    """Whether there are no facts, only choices."""
+    residue: list[Node] = field(default_factory=list)
+    """Nodes that must not hold, where that has no other form."""
     unresolved: list[str] = field(default_factory=list)
+    """References that lead nowhere."""
 
     def copy(self) -> Branch:
-        """Another one, for another alternative."""
+        """An independent copy, for another alternative."""
         n, s, a, o = self.numbers, self.strings, self.arrays, self.objects
         return Branch(
             list(self.pending),
@@ -157,20 +168,19 @@ class Branch:
             self.values,
             self.is_settled,
             Numbers(n.low, n.high, n.low_open, n.high_open, n.integer, n.step),
-            Strings(s.least, s.most, list(s.patterns), list(s.formats)),
-            Arrays(a.least, a.most, a.unique, list(a.layers), list(a.contains)),
-            Objects(o.least, o.most, dict(o.required), list(o.layers), list(o.names)),
+            Strings(s.low, s.high, list(s.patterns), list(s.formats)),
+            Arrays(a.low, a.high, a.unique, list(a.layers), list(a.contains)),
+            Objects(o.low, o.high, dict(o.required), list(o.layers), list(o.names)),
             list(self.forks),
-            list(self.kept),
+            list(self.unmade),
             self.is_blank,
             list(self.residue),
             list(self.unresolved),
         )
 
     def facts(self, pending: list[Node]) -> Branch:
-        """Another one without the choices that are still to be made, with more to read. What is shown by it may be left
-        out of what is written: so it must not rest on what is not written yet.
-        """
+        """A copy with more nodes to read, and without the choices still to be made. The caller may leave out of the
+        result what the copy shows, so the copy must not rest on choices that are not in the result yet."""
         other = self.copy()
         other.pending, other.forks = pending, []
         other.read = {key: node for key, node in self.read.items() if not CHOICES & set(node)}
@@ -182,16 +192,158 @@ class Branch:
         return self.is_blank and len(self.forks) == 1
 
     def with_each(self, choices: list[list[Node]]) -> list[Branch]:
-        """One for each choice, the first one last."""
-        found = []
+        """One copy for each choice, in reverse order."""
+        branches = []
         for choice in reversed(choices):
-            other = self.copy()
-            other.pending = list(choice)
-            found.append(other)
-        return found
+            branch = self.copy()
+            branch.pending = list(choice)
+            branches.append(branch)
+        return branches
 
 
 def needed_items(arrays: Arrays) -> Iterator[list[Node]]:
-    """What each item that must be there satisfies; those that are alike once."""
-    for position in range(min(arrays.least, arrays.num_first + 1)):
+    """Yield the nodes of each item that must exist; items with equal nodes once."""
+    for position in range(min(arrays.low, arrays.num_first + 1)):
         yield arrays.item(position)
+
+
+MAX_PLACES = 20_000
+MAX_MATCHES = 4_000
+
+
+@dataclass
+class Merged:
+    """The nodes of each property by name, of each by pattern, and of all others. `separate` are layers that could not
+    be merged; `names` are nodes that names must satisfy."""
+
+    named: dict[str, list[Node]] = field(default_factory=dict)
+    patterns: dict[str, list[Node]] = field(default_factory=dict)
+    rest: list[Node] = field(default_factory=list)
+    separate: list[Layer] = field(default_factory=list)
+    names: list[Node] = field(default_factory=list)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has no properties but those that it names."""
+        return False in self.rest and not self.patterns
+
+
+def merged(objects: Objects, is_open: bool) -> Merged:
+    """All layers in one, as far as that is exact. Without `is_open`, objects that name properties have no others,
+    unless a schema allows them."""
+    layers = list(objects.layers)
+    num_names = sum(len(layer.first) for layer in layers) + len(objects.required)
+    num_patterns = sum(len(layer.patterns) for layer in layers)
+    if num_names * len(layers) > MAX_PLACES or (num_names + num_patterns) * num_patterns > MAX_MATCHES:
+        raise TooMuch("too many properties in schemas that hold at once")
+    result = Merged()
+    together: list[Layer] = []
+    for layer in layers:
+        # A layer joins the others where it is known which schemas of each apply to every name.
+        if together and not _fits(together, layer):
+            result.separate.append(layer)
+        else:
+            together.append(layer)
+    _merge(result, together)
+    _require(result, objects)
+    has_rest = any(layer.rest is not None for layer in layers)
+    if not is_open and not has_rest and any(_names_some(layer) for layer in layers):
+        result.rest.append(False)
+    _name(result, objects.names)
+    # A forbidden pattern says nothing in a closed object. Beside an allowed pattern it does: both may match one name.
+    if False in result.rest and all(False in nodes for nodes in result.patterns.values()):
+        result.patterns = {}
+    return result
+
+
+def _names_some(layer: Layer) -> bool:
+    return not layer.is_derived and bool(layer.first or layer.patterns)
+
+
+def _says_nothing(node: Node | None) -> bool:
+    return node is None or node is True or node == {}
+
+
+def _fits(together: list[Layer], layer: Layer) -> bool:
+    return all(_fit(member, layer) and _fit(layer, member) for member in together)
+
+
+def _fit(layer: Layer, other: Layer) -> bool:
+    """Whether it is known which schemas of `layer` apply to the names and patterns of `other`."""
+    unnamed = [name for name in other.first if name not in layer.first]
+    if any(patterns.is_found(pattern, name) is None for pattern in layer.patterns for name in unnamed):
+        return False
+    if _says_nothing(layer.rest):
+        return True
+    new = [pattern for pattern in other.patterns if pattern not in layer.patterns]
+    if not new:
+        return True
+    if layer.rest is False and not layer.patterns:
+        # `layer` forbids all names of the new patterns, except those that it lists, which are merged by name.
+        return True
+    return not layer.patterns and not any(
+        patterns.is_found(pattern, name) is not False for pattern in new for name in layer.first
+    )
+
+
+def _merge(result: Merged, layers: list[Layer]) -> None:
+    names = dict.fromkeys(name for layer in layers for name in layer.first)
+    all_patterns = dict.fromkeys(pattern for layer in layers for pattern in layer.patterns)
+    for name in names:
+        result.named[name] = [node for layer in layers for node in _of_name(layer, name, len(layers) == 1)]
+    for pattern in all_patterns:
+        nodes: list[Node] = []
+        for layer in layers:
+            if pattern in layer.patterns:
+                nodes.append(layer.patterns[pattern])
+            elif layer.rest is not None:
+                nodes.append(layer.rest)
+        result.patterns[pattern] = nodes
+    result.rest = [layer.rest for layer in layers if layer.rest is not None]
+
+
+def _of_name(layer: Layer, name: str, is_alone: bool) -> list[Node]:
+    """The nodes of a layer for a property."""
+    listed = [layer.first[name]] if name in layer.first else []
+    matched = [node for pattern, node in layer.patterns.items() if patterns.is_found(pattern, name)]
+    unsure = any(patterns.is_found(pattern, name) is None for pattern in layer.patterns)
+    if listed or matched:
+        return listed + matched  # patterns that may match stay in the schema beside the name
+    return [] if layer.rest is None or (unsure and is_alone) else [layer.rest]
+
+
+def _require(result: Merged, objects: Objects) -> None:
+    """Name the required properties, so that a grammar can demand them."""
+    for name in objects.required:
+        if name in result.named:
+            continue
+        verdicts = {pattern: patterns.is_found(pattern, name) for pattern in result.patterns}
+        if None in verdicts.values():
+            continue
+        matched = [node for pattern, nodes in result.patterns.items() if verdicts[pattern] for node in nodes]
+        result.named[name] = matched if any(verdicts.values()) else list(result.rest)
+
+
+def _name(result: Merged, names: list[Node]) -> None:
+    """Apply the schemas of names to the names that are known."""
+    for node in names:
+        if _says_nothing(node):
+            continue
+        verdicts = {name: holds(name, node) for name in result.named}
+        for name, verdict in verdicts.items():
+            if verdict is False:
+                result.named[name] = [False]
+        if None in verdicts.values() or not result.is_closed:
+            result.names.append(node)
+
+
+def needed_properties(objects: Objects) -> Iterator[list[Node]]:
+    """Yield the nodes of each required property, as far as these are plain."""
+    for name in objects.required:
+        nodes: list[Node] = []
+        for layer in objects.layers:
+            if name in layer.first:
+                nodes.append(layer.first[name])
+            elif layer.rest is not None and not layer.patterns:
+                nodes.append(layer.rest)
+        yield nodes

@@ -1,6 +1,5 @@
-"""Formats as patterns of values. What grammar libraries know by these names also takes what is none: 29 February of any
-year, octets with leading zeros, times with a 60th second, labels of any length, and texts that are no JSON.
-"""
+"""Formats as patterns. The definitions of grammar libraries are too loose: they accept 29 February of any year,
+octets with leading zeros, times with a 60th second, labels of any length, and texts that are not JSON."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ _FLAT = rf"(?:[\^$]|{_ONE}{_TIMES}|\|)*"
 _GROUP = r"\((?:\?:)?"
 _DEEP = rf"(?:[\^$]|{_ONE}{_TIMES}|{_GROUP}{_FLAT}\){_TIMES}|\|)*"
 REGEX = rf"^(?:[\^$]|{_ONE}{_TIMES}|{_GROUP}{_DEEP}\){_TIMES}|\|)*$"
-"""Groups within groups, but no more."""
+"""The pattern of the format "regex". It allows groups within groups, but no deeper."""
 PATTERNS = {
     "date": f"^{DATE}$",
     "date-time": f"^{DATE}[Tt]{_TIME}$",
@@ -74,7 +73,7 @@ PATTERNS = {
 
 
 def spell_format(node: dict[str, Any]) -> None:
-    """Puts a pattern in place of a format that is known, where a node has no pattern beside it."""
+    """Replace a known format by its pattern, in place, where a node has no pattern of its own."""
     pattern = PATTERNS.get(node.get("format", ""))
     if pattern is not None and "pattern" not in node:
         del node["format"]
@@ -86,21 +85,21 @@ NO_HOSTS = {"date-time", "time", "email", "ipv6"}
 
 
 def are_apart(formats: Iterable[str]) -> bool:
-    """Whether no text is of all these formats."""
-    given = set(formats)
-    return len(APART & given) > 1 or ("hostname" in given and bool(NO_HOSTS & given))
+    """Whether no text has all these formats."""
+    names = set(formats)
+    return len(APART & names) > 1 or ("hostname" in names and bool(NO_HOSTS & names))
 
 
 def implies(formats: Iterable[str], name: str) -> bool:
-    """Whether every text that is of all these formats is of another one, too."""
-    given = set(formats)
-    return name in given or (name == "hostname" and bool({"date", "ipv4", "uuid"} & given))
+    """Whether every text with all these formats has another one, too."""
+    names = set(formats)
+    return name in names or (name == "hostname" and bool({"date", "ipv4", "uuid"} & names))
 
 
 INVERTED = {"date", "date-time", "time", "ipv4"}
-"""Those whose pattern has a complement that is not too long."""
+"""The formats whose pattern has a complement that is not too long."""
 
 
 def inverse(name: str) -> str | None:
-    """A pattern for all texts that are not of a format; None where none is known."""
+    """A pattern for all texts without a format; None where none is known."""
     return patterns.inverse(PATTERNS[name]) if name in INVERTED else None

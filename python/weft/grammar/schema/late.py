@@ -1,4 +1,9 @@
-"""Choices that show only when all is read: how many properties an object has, where an item stands."""
+"""Choices that show only when all nodes of a branch are read: the number of an object's properties, the place of an
+item in an array, and negations that the facts decide.
+
+"Not all items are S" holds for an array whose items can't be S, if it has any. "Not all other properties are S" holds
+for an object with a property that can't be S.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,10 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from weft.grammar.schema.facts import Branch, Fork
+from weft.grammar.schema import formats, patterns
+from weft.grammar.schema.facts import Branch, Fork, merged
 from weft.grammar.schema.negate import absent, having
-from weft.grammar.schema.nodes import DERIVED, Node, others
-from weft.grammar.schema.objects import merged
-from weft.grammar.schema.values import Values
+from weft.grammar.schema.nodes import DERIVED, Node, Values, others
 
 MAX_POSITIONS = 8
 MAX_VALUES = 1000
@@ -19,7 +23,7 @@ MAX_SUBSETS = 64
 
 
 def late_fork(branch: Branch, is_open: bool, negative: Callable[[Node], Node]) -> Fork | None:
-    """The next choice, if there is one; `negative` gives what holds where a node does not."""
+    """The next choice, or None. `negative` gives the node that holds where another does not."""
     if branch.is_settled:
         return None
     _not_all(branch, negative)
@@ -27,14 +31,14 @@ def late_fork(branch: Branch, is_open: bool, negative: Callable[[Node], Node]) -
 
 
 def _beside(branch: Branch, name: str, choices: list[list[Node]], narrows: bool = False) -> Fork:
-    """Choices for values of one type, and all values of others."""
+    """Choices for values of one type, beside all values of other types."""
     if branch.types != (name,):
         choices = [[{"type": others(name)}], *choices]
     return Fork(choices, narrows=narrows)
 
 
 def _listed(branch: Branch) -> Fork | None:
-    """Few numbers, of which some are excluded, are listed."""
+    """A few numbers, some of which are excluded, are listed."""
     numbers = branch.numbers
     step = numbers.step or Fraction(1)
     if numbers.integer:
@@ -54,7 +58,7 @@ def _listed(branch: Branch) -> Fork | None:
 
 
 def _not_all(branch: Branch, negative: Callable[[Node], Node]) -> None:
-    """An array of which not all items are of a schema contains another one."""
+    """An array in which not all items satisfy a schema contains an item that does not."""
     for node in list(branch.residue) if branch.types == ("array",) else ():
         if isinstance(node, dict) and set(node) == {"items"}:
             branch.residue.remove(node)
@@ -62,12 +66,12 @@ def _not_all(branch: Branch, negative: Callable[[Node], Node]) -> None:
 
 
 def _contained(branch: Branch) -> Fork | None:
-    """An item that an array contains stands somewhere: in a long array, among the first."""
+    """An item that an array contains has a position: in a long array, one of the first."""
     arrays = branch.arrays
     if "array" not in branch.types:
         return None
-    for i, (schema, least, most) in enumerate(arrays.contains):
-        if most is not None or least != 1:
+    for i, (schema, low, high) in enumerate(arrays.contains):
+        if high is not None or low != 1:
             continue
         if schema is True or schema == {}:
             del arrays.contains[i]
@@ -75,35 +79,36 @@ def _contained(branch: Branch) -> Fork | None:
         del arrays.contains[i]
         places: list[list[Node]] = [
             [{"type": ("array",), "minItems": k + 1, "prefixItems": [*[True] * k, schema]}]
-            for k in range(MAX_POSITIONS if arrays.most is None else min(arrays.most, MAX_POSITIONS))
+            for k in range(MAX_POSITIONS if arrays.high is None else min(arrays.high, MAX_POSITIONS))
         ]
-        return _beside(branch, "array", places, narrows=arrays.most is None or arrays.most > MAX_POSITIONS)
+        return _beside(branch, "array", places, narrows=arrays.high is None or arrays.high > MAX_POSITIONS)
     return None
 
 
 def _sized(branch: Branch, is_open: bool) -> Fork | None:
-    """How many of an object's optional properties there are, where a grammar can't count them."""
+    """The choices of an object's optional properties, where a grammar can't count them."""
     objects = branch.objects
-    if "object" not in branch.types or (objects.least <= len(objects.required) and objects.most is None):
+    if "object" not in branch.types or (objects.low <= len(objects.required) and objects.high is None):
         return None
     parts = merged(objects, is_open)
     optional = [n for n, nodes in parts.named.items() if n not in objects.required and False not in nodes]
-    if not optional or parts.apart:
+    if not optional or parts.separate:
         return None
-    need = max(objects.least - len(objects.required), 0)
-    room = None if objects.most is None else objects.most - len(objects.required)
+    need = max(objects.low - len(objects.required), 0)  # optional properties that must exist
+    room = None if objects.high is None else objects.high - len(objects.required)  # those that may
     if room is not None and room >= len(optional) and parts.is_closed:
-        objects.most = room = None
+        objects.high = room = None  # the bound can't be exceeded
     if need == 0 and room is None:
         return None
     if need > len(optional) and parts.is_closed:
         return Fork([[{"type": others("object")}]])
     if parts.is_closed and not parts.names and need <= 1 and room in (None, 1):
-        return None  # libraries can do that
+        return None  # the libraries can do that themselves
     if room == 0:
         return _beside(branch, "object", [[absent(name) for name in optional]])
     if room is None and need == 1:
         return _first_of(branch, optional)
+    # Each property is there or not. The choices of all of them are as many as the subsets of the allowed sizes.
     if _subsets(len(optional), len(optional) if room is None else room) > MAX_SUBSETS:
         return None
     name = optional[0]
@@ -111,7 +116,7 @@ def _sized(branch: Branch, is_open: bool) -> Fork | None:
 
 
 def _first_of(branch: Branch, optional: list[str]) -> Fork | None:
-    """At least one property: the first of those that are named, or none of them and another one."""
+    """At least one property: the first of the named ones, or none of them and another one."""
     if len(optional) > MAX_OPTIONAL:
         return None
     choices: list[list[Node]] = []
@@ -125,9 +130,70 @@ def _without(names: list[str]) -> Node:
     return {"type": ("object",), "properties": properties, DERIVED: True}
 
 
-def _subsets(count: int, most: int) -> int:
+def _subsets(count: int, max_size: int) -> int:
+    """The number of subsets of `count` elements with at most `max_size`."""
     total = term = 1
-    for size in range(1, min(count, most) + 1):
+    for size in range(1, min(count, max_size) + 1):
         term = term * (count - size + 1) // size
         total += term
     return total
+
+
+IsVoid = Callable[[list[Node]], bool]
+
+
+def decide(branch: Branch, is_void: IsVoid) -> Fork | None:
+    """Drop residue that the facts show to hold. Returns a choice where that takes one. `is_void` tells whether nodes
+    certainly exclude each other."""
+    for node in list(branch.residue):
+        if not isinstance(node, dict):
+            continue
+        if set(node) == {"items"} and is_void([*branch.arrays.item(0), node["items"]]):
+            branch.residue.remove(node)
+            if branch.arrays.low == 0:
+                not_empty: Node = {"type": ("array",), "minItems": 1}
+                other_types: list[list[Node]] = (
+                    [] if branch.types == ("array",) else [[{"type": others("array")}]]
+                )
+                return Fork([*other_types, [not_empty]])
+        elif set(node) == {"format"} and formats.are_apart([*branch.strings.formats, node["format"]]):
+            branch.residue.remove(node)
+        elif set(node) == {"format"} and formats.implies(branch.strings.formats, node["format"]):
+            branch.residue.remove(node)
+            return Fork([[{"type": others("string")}]])
+        elif branch.types == ("object",) and _is_shown(branch, node, is_void):
+            branch.residue.remove(node)
+    return None
+
+
+def _is_shown(branch: Branch, node: dict[str, Any], is_void: IsVoid) -> bool:
+    """Whether a required property is certainly one that the node forbids."""
+    for name in branch.objects.required:
+        wanted = _stated(node, name)
+        if wanted is not None and is_void([*_nodes_of(branch, name), wanted]):
+            return True
+    return False
+
+
+def _stated(node: dict[str, Any], name: str) -> Node | None:
+    """The node's statement about a property without a schema of its own; None where it may state nothing."""
+    verdicts = {pattern: patterns.is_found(pattern, name) for pattern in node.get("patternProperties", {})}
+    if set(node) == {"patternProperties"}:
+        return next(
+            (node["patternProperties"][pattern] for pattern, verdict in verdicts.items() if verdict), None
+        )
+    is_other = name not in node.get("properties", {}) and all(
+        verdict is False for verdict in verdicts.values()
+    )
+    rest: Node | None = node.get("additionalProperties") if is_other else None
+    return rest
+
+
+def _nodes_of(branch: Branch, name: str) -> list[Node]:
+    nodes: list[Node] = []
+    for layer in branch.objects.layers:
+        if name in layer.first:
+            nodes.append(layer.first[name])
+        elif layer.rest is not None and not layer.patterns:
+            nodes.append(layer.rest)
+    return nodes

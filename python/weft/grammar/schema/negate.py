@@ -1,6 +1,6 @@
-"""What does not satisfy a node, as alternatives: `denied` gives nodes, one of which holds where the node does not.
+"""The negation of a node: `denied` gives alternatives, one of which holds where the node does not.
 
-What can't be said otherwise stays as `{DENIED: node}`.
+A part whose negation has no other form stays as `{DENIED: part}`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from itertools import combinations, pairwise
 from typing import Any
 
 from weft.grammar.schema import formats, patterns
-from weft.grammar.schema.nodes import DENIED, DERIVED, FRACTION, OF_TYPE, TYPES, Node, others
-from weft.grammar.schema.values import key_of, type_of
+from weft.grammar.schema.nodes import DENIED, DERIVED, FRACTION, OF_TYPE, TYPES, Node, key_of, others, type_of
 
 MAX_PAIRS = 8
 BOUNDS = {
@@ -20,23 +19,23 @@ BOUNDS = {
     "exclusiveMinimum": "maximum",
     "exclusiveMaximum": "minimum",
 }
-LEAST = {"minLength": ("string", "maxLength"), "minItems": ("array", "maxItems")}
-LEAST |= {"minProperties": ("object", "maxProperties")}
-MOST = {high: (name, low) for low, (name, high) in LEAST.items()}
+LOWER = {"minLength": ("string", "maxLength"), "minItems": ("array", "maxItems")}
+LOWER |= {"minProperties": ("object", "maxProperties")}
+UPPER = {high: (name, low) for low, (name, high) in LOWER.items()}
 
 
 def denied(node: Node) -> list[Node]:
-    """Alternatives to a node: together they hold for exactly the values for which it does not."""
+    """The alternatives to a node. Together they hold for exactly the values for which the node does not."""
     if isinstance(node, bool):
         return [] if node else [True]
-    found: list[Node] = []
+    alternatives: list[Node] = []
     for key, value in node.items():
-        found += _keyword(node, key, value)
-    return found
+        alternatives += _keyword(node, key, value)
+    return alternatives
 
 
 def negative(node: Node) -> Node:
-    """What holds where `node` does not."""
+    """A node that holds where `node` does not."""
     if isinstance(node, bool):
         return not node
     return {"not": node}
@@ -74,16 +73,16 @@ def _keyword(node: dict[str, Any], key: str, value: Any) -> list[Node]:
         inverse = patterns.inverse(value) if key == "pattern" else formats.inverse(value)
         if inverse is not None:
             return [{"type": ("string",), "pattern": inverse}]
-    if key in LEAST or key in MOST:
+    if key in LOWER or key in UPPER:
         return list(_count(key, value))
     if key == "contains" and value[1:] == (1, None):
         return [{"type": ("array",), "items": negative(value[0])}]
-    found = _array(key, value) if key == "prefixItems" else _object(key, value)
-    return [_residue(node, key)] if found is None else found
+    alternatives = _array(key, value) if key == "prefixItems" else _object(key, value)
+    return [_residue(node, key)] if alternatives is None else alternatives
 
 
 def _residue(node: dict[str, Any], key: str) -> Node:
-    """A keyword, with those that it depends on, as what must not hold."""
+    """A keyword that must not hold, with the keywords that it depends on."""
     needed = {"items": ("prefixItems",), "additionalProperties": ("properties", "patternProperties")}
     kept = {name: node[name] for name in (key, *needed.get(key, ())) if name in node}
     if key == "items" and "prefixItems" in kept:
@@ -105,11 +104,11 @@ def _types(names: tuple[str, ...]) -> list[Node]:
 
 
 def _count(key: str, value: int) -> Iterator[Node]:
-    if key in MOST:
-        name, other = MOST[key]
+    if key in UPPER:
+        name, other = UPPER[key]
         yield {"type": (name,), other: value + 1}
     elif value > 0:
-        name, other = LEAST[key]
+        name, other = LOWER[key]
         yield {"type": (name,), other: value - 1}
 
 
@@ -137,27 +136,27 @@ def _object(key: str, value: Any) -> list[Node] | None:
         matched = {pattern: patterns.texts(pattern) for pattern in value}
         if None in matched.values():
             return None
-        return [having(name, negative(value[p])) for p, found in matched.items() for name in found or ()]
+        return [having(name, negative(value[p])) for p, listed in matched.items() for name in listed or ()]
     return None
 
 
 def _denied_names(node: Node) -> list[str] | None:
-    """The names that are not of a node, where they are few."""
+    """The names that do not satisfy a node, where they are few."""
     if not isinstance(node, dict) or set(node) != {"not"} or not isinstance(node["not"], dict):
         return None
-    inner = node["not"]
-    if set(inner) == {"enum"}:
-        return [value for value in inner["enum"] if isinstance(value, str)]
-    return patterns.texts(inner["pattern"]) if set(inner) == {"pattern"} else None
+    denied_node = node["not"]
+    if set(denied_node) == {"enum"}:
+        return [value for value in denied_node["enum"] if isinstance(value, str)]
+    return patterns.texts(denied_node["pattern"]) if set(denied_node) == {"pattern"} else None
 
 
 def absent(name: str) -> Node:
-    """An object without a property."""
+    """An object without this property."""
     return {"type": ("object",), "properties": {name: False}, DERIVED: True}
 
 
 def having(name: str, schema: Node = True) -> Node:
-    """An object with a property, which satisfies `schema`."""
+    """An object with this property, which satisfies `schema`."""
     return {"type": ("object",), "required": [name], "properties": {name: schema}, DERIVED: True}
 
 
@@ -188,7 +187,7 @@ def _between(numbers: list[Any]) -> Iterator[Node]:
 
 
 def _unlike(value: Any) -> Iterator[Node]:
-    """Arrays that differ from one, or objects."""
+    """Arrays, or objects, that differ from a value."""
     if isinstance(value, list):
         yield {"type": ("array",), "minItems": len(value) + 1}
         if value:

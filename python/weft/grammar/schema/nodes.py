@@ -1,20 +1,28 @@
-"""What the rewriting works on: schemas as nodes, which mean the same in every draft.
+"""Nodes, the form of schemas that the rewriting works on, and the JSON values that they describe.
 
-A node is true, false, or a dict of keywords as draft 2020-12 has them, with these differences: `$ref` holds the node
-that it leads to (a text where it leads nowhere), `type` is a tuple, `const` is an `enum` of one, `contains` holds its
-schema, least and most; what only describes is left out. `DERIVED` marks objects that the rewriting made up, which name
-no properties in the sense of `open_objects`. A node is told from others by its identity.
+A node is true, false, or a dict of keywords that mean the same for every draft. The keywords are those of draft
+2020-12, with these differences:
+
+- `$ref` holds the node that it leads to, or a text where it leads nowhere.
+- `type` is a tuple; `const` is an `enum` of one value.
+- `contains` holds its schema, with the least and the most matches.
+- Annotations are left out.
+- `DERIVED` marks objects that the rewriting made, which name no properties in the sense of `open_objects`.
+
+Nodes are compared by identity.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 from typing import Any
 
 Node = dict[str, Any] | bool
 
 DERIVED = "derived"
-DENIED = "denied"  # a node that must not hold, and that can't be said in other words
-FRACTION = "fraction"  # a number that is no integer
+DENIED = "denied"  # holds a node that must not hold, where its negation has no other form
+FRACTION = "fraction"  # marks a number that is not an integer
 
 TYPES = ("null", "boolean", "number", "string", "array", "object")
 OF_TYPE = {
@@ -37,9 +45,44 @@ FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4",
 
 
 class TooMuch(Exception):
-    """A schema that is not to be rewritten: it would grow too far, or is not understood."""
+    """A schema that is not rewritten: it would grow too far, or it is not understood."""
 
 
 def others(*types: str) -> tuple[str, ...]:
-    """All types but some."""
+    """All types except these."""
     return tuple(name for name in TYPES if name not in types)
+
+
+def type_of(value: Any) -> str:
+    """The type of a value, "number" for every number."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "number"
+    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
+
+
+def key_of(value: Any) -> str:
+    """A text that is equal for equal values: 1 and 1.0 are equal, 1 and true are not."""
+    return json.dumps(_plain(value), sort_keys=True)
+
+
+class Values(list[Any]):
+    """Listed values; `keys` are computed once."""
+
+    @functools.cached_property
+    def keys(self) -> frozenset[str]:
+        """The `key_of` of each value."""
+        return frozenset(map(key_of, self))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value

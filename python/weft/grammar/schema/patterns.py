@@ -1,4 +1,4 @@
-"""Regular expressions of schemas: whether one is found in a text, and some that the rewriting makes up."""
+"""Regular expressions of schemas: whether one is found in a text, and some that the rewriting builds."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ MAX_REPEAT, MIN_REPEAT, SUBPATTERN = parser.MAX_REPEAT, parser.MIN_REPEAT, parse
 MAX_TEXT = 200
 MAX_PATTERN = 500
 MAX_WAYS = 100_000
-"""In so many ways Python may have to try a pattern on a text: it goes back and tries another for each."""
-# What means something else to Python than to the specification or to a library.
+"""The most ways in which Python may try a pattern on a text: it backtracks into each."""
+# Syntax that means something else to Python than to the specification or to a library.
 DIALECT = re.compile(r"\\[bBAZzpPkuc1-9]|\(\?(?!:)|\[\[|&&|\[:|\$.|[*+?}]\+|\[\^?\]", re.DOTALL)
 ANY = "[\\s\\S]"
 
 
 @functools.lru_cache(maxsize=4096)
-def found(pattern: str, text: str) -> bool | None:
-    """Whether the pattern is found in the text; None where that is not to be known."""
+def is_found(pattern: str, text: str) -> bool | None:
+    """Whether the pattern is found in the text; None where that can't be decided here."""
     if len(text) > MAX_TEXT or not text.isascii() or "\n" in text:
         return None
     compiled = _compiled(pattern)
@@ -49,8 +49,8 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
 
 @functools.lru_cache(maxsize=1024)
 def _ways_to_search(pattern: str, length: int) -> int:
-    """In how many ways, at most, a pattern may be tried on a text of a length: where it begins, how often each part is
-    repeated, and which alternatives are taken. Above `MAX_WAYS` any number of them."""
+    """An upper bound of the ways in which a pattern may be tried on a text of a length: where it begins, how often
+    each part repeats, and which alternatives are taken. Above `MAX_WAYS` it is not exact."""
     parts = parser.parse(pattern, re.ASCII)
     begins = 1 if len(parts) and parts[0] == (AT, AT_BEGINNING) else length + 1
     return begins * _ways(parts, length)
@@ -64,32 +64,32 @@ def _ways(parts: Iterable[tuple[Any, Any]], length: int) -> int:
         elif kind is SUBPATTERN:
             ways *= _ways(content[-1], length)
         elif kind in (MAX_REPEAT, MIN_REPEAT):
-            least, most, repeated = content
-            most = min(most, max(least, length))
-            ways *= (most - least + 1) * _ways(repeated, length) ** min(most, MAX_WAYS.bit_length())
+            low, high, repeated = content
+            high = min(high, max(low, length))
+            ways *= (high - low + 1) * _ways(repeated, length) ** min(high, MAX_WAYS.bit_length())
         if ways > MAX_WAYS:
             break
     return ways
 
 
 def literal(text: str) -> str:
-    """A pattern for a text as it stands."""
+    """A pattern that matches exactly this text."""
     return "".join(f"\\{char}" if char in r"\^$.|?*+()[]{}/" else shown(char) for char in text)
 
 
 def none_of(texts: Iterable[str]) -> str:
-    """A pattern for every text but these: where it leaves the tree that they make, or stops within it."""
+    """A pattern for every text but these: a text that leaves the prefix tree of these, or ends within it."""
     words = sorted(set(texts))
-    starts: dict[str, set[str]] = {}
+    tree: dict[str, set[str]] = {}
     for word in words:
         for i in range(len(word) + 1):
-            starts.setdefault(word[:i], set())
+            tree.setdefault(word[:i], set())
             if i < len(word):
-                starts[word[:i]].add(word[i])
+                tree[word[:i]].add(word[i])
     parts = []
-    for start, nexts in starts.items():
-        left = f"[^{''.join(in_class(char) for char in sorted(nexts))}]" if nexts else ANY
-        parts.append(f"{literal(start)}{left}{ANY}*")
+    for start, nexts in tree.items():
+        leaving = f"[^{''.join(in_class(char) for char in sorted(nexts))}]" if nexts else ANY
+        parts.append(f"{literal(start)}{leaving}{ANY}*")
         if start not in words:
             parts.append(literal(start))
     return "^(?:" + "|".join(parts) + ")$"
@@ -111,23 +111,23 @@ CLASS = re.compile(r"\[(?P<no>\^)?(?P<inside>(?:\\[dwsrnt.,*+?()\[\]{}|/\\^$-]|[
 
 @functools.lru_cache(maxsize=256)
 def inverse(pattern: str) -> str | None:
-    """A pattern found in all texts in which one is not; None where that is not to be known, or too long."""
+    """A pattern found in exactly the texts in which another one is not; None where that is unknown or too long."""
     anchored = pattern.startswith("^") and pattern.endswith(("]+$", "]*$"))
-    found = CLASS.fullmatch(pattern[1:-2] if anchored else pattern)
-    if found is None:
+    single_class = CLASS.fullmatch(pattern[1:-2] if anchored else pattern)
+    if single_class is None:
         return None if _compiled(pattern) is None else complement(parser.parse(pattern, re.ASCII))
-    other = f"[{'' if found['no'] else '^'}{found['inside']}]"
+    opposite = f"[{'' if single_class['no'] else '^'}{single_class['inside']}]"
     if not anchored:
-        return f"^{other}*$"
-    return f"^$|{other}" if pattern.endswith("+$") else other
+        return f"^{opposite}*$"
+    return f"^$|{opposite}" if pattern.endswith("+$") else opposite
 
 
 @functools.lru_cache(maxsize=1024)
 def lengths(pattern: str) -> tuple[int, int | None]:
-    """How long a text is at least, and at most, in which a pattern is found; (0, None) where that is not known."""
+    """The least and the greatest length of a text in which a pattern is found; (0, None) where these are unknown."""
     if _compiled(pattern) is None:
         return 0, None
     parts = parser.parse(pattern, re.ASCII)
-    least, most = parts.getwidth()
+    low, high = parts.getwidth()
     is_whole = len(parts) > 1 and parts[0] == (AT, AT_BEGINNING) and parts[-1] == (AT, parser.AT_END)
-    return least, most if is_whole and most < MAX_WAYS else None
+    return low, high if is_whole and high < MAX_WAYS else None

@@ -1,7 +1,4 @@
-"""Reads nodes into what is known of a value (`facts.py`): conjunctions are merged, choices are kept for later.
-
-`settle` is false where nothing can satisfy what was read.
-"""
+"""Reads nodes into the facts of a branch (`facts.py`): conjunctions are merged, choices are kept for later."""
 
 from __future__ import annotations
 
@@ -11,15 +8,14 @@ from weft.grammar.schema import formats, patterns
 from weft.grammar.schema.evaluate import holds
 from weft.grammar.schema.facts import Arrays, Branch, Fork, Layer, Objects, Strings
 from weft.grammar.schema.negate import absent, denied, having
-from weft.grammar.schema.nodes import DENIED, DERIVED, FRACTION, Node, TooMuch, others
-from weft.grammar.schema.values import key_of, type_of
+from weft.grammar.schema.nodes import DENIED, DERIVED, FRACTION, Node, TooMuch, key_of, others, type_of
 
 LAYER = ("properties", "patternProperties", "additionalProperties")
 MAX_STEPS = 10_000
 
 
 class Reader:
-    """Reads nodes; what it makes up is made once for each node. Raises `TooMuch` after `MAX_STEPS` nodes."""
+    """Reads nodes, and makes each derived node once. Raises `TooMuch` after `MAX_STEPS` nodes."""
 
     def __init__(self) -> None:
         self._denied: dict[int, list[Node]] = {}
@@ -28,7 +24,7 @@ class Reader:
         self._steps = 0
 
     def settle(self, branch: Branch) -> bool:
-        """Reads all that is pending."""
+        """Read everything that is pending. Returns False where no value can satisfy it."""
         while branch.pending:
             node = branch.pending.pop(0)
             if node is False or (isinstance(node, dict) and id(node) in branch.refused):
@@ -44,7 +40,7 @@ class Reader:
         return self._filter(branch) and self._prune(branch)
 
     def make(self, kind: str, node: dict[str, Any], name: str = "", made: Any = None) -> Node:
-        """The node that was made of one, the same each time."""
+        """The derived node of a kind for a node, the same object each time: nodes are compared by identity."""
         key = (kind, id(node), name)
         if key not in self._made:
             self._kept.append(node)
@@ -53,13 +49,14 @@ class Reader:
 
     def _read(self, branch: Branch, node: dict[str, Any]) -> bool:
         keys = list(node)
-        first = next((i for i, key in enumerate(keys) if key in LAYER), None)
-        if first is not None and any(key in ("$ref", "allOf") for key in keys[:first]):
-            # What is applied before comes before: properties keep the order that they are written in.
-            own = {key: node[key] for key in (*LAYER, DERIVED) if key in node}
-            branch.pending[:0] = [self.make("layer", node, made=lambda: own)]
+        first_of_layer = next((i for i, key in enumerate(keys) if key in LAYER), None)
+        if first_of_layer is not None and any(key in ("$ref", "allOf") for key in keys[:first_of_layer]):
+            # Properties keep the order of the schema. A reference written before them is read before them, so they
+            # become a node of their own, which is read later.
+            layer = {key: node[key] for key in (*LAYER, DERIVED) if key in node}
+            branch.pending[:0] = [self.make("layer", node, made=lambda: layer)]
             keys = [key for key in keys if key not in LAYER]
-        elif first is not None:
+        elif first_of_layer is not None:
             self._layer(branch, node)
         applied: list[Node] = []
         for key in keys:
@@ -86,7 +83,7 @@ class Reader:
         elif key == "anyOf":
             branch.forks.append(Fork([[item] for item in value]))
         elif key == "oneOf":
-            branch.forks.append(Fork([[item] for item in value], is_one=True))
+            branch.forks.append(Fork([[item] for item in value], exactly_one=True))
         elif key == "if":
             no = self.make("not", node, "if", made=lambda: {"not": value})
             branch.forks.append(Fork([[value, node["then"]], [no, node["else"]]]))
@@ -154,10 +151,10 @@ class Reader:
             strings.formats += [value] if value not in strings.formats else []
         elif key in ("minLength", "minItems", "minProperties"):
             part = _sized(branch, key)
-            part.least = max(part.least, value)
+            part.low = max(part.low, value)
         elif key in ("maxLength", "maxItems", "maxProperties"):
             part = _sized(branch, key)
-            part.most = value if part.most is None else min(part.most, value)
+            part.high = value if part.high is None else min(part.high, value)
         elif key == "required":
             objects.required |= dict.fromkeys(value)
         elif key == "propertyNames":
@@ -175,7 +172,7 @@ class Reader:
         branch.numbers.integer = wanted
 
     def _filter(self, branch: Branch) -> bool:
-        """Leaves the values that satisfy all that was read, where values are listed."""
+        """Drop the listed values that do not satisfy the nodes read so far. Returns False where none is left."""
         if branch.values is None or branch.is_settled:
             return branch.values is None or bool(branch.values)
         verdicts = [self._verdict(branch, value) for value in branch.values]
@@ -184,7 +181,7 @@ class Reader:
         ]
         branch.is_settled = None not in verdicts
         if branch.is_settled:
-            branch.forks, branch.kept, branch.residue = [], [], []
+            branch.forks, branch.unmade, branch.residue = [], [], []
         kinds = {type_of(value) for value in branch.values}
         branch.types = tuple(name for name in branch.types if name in kinds)
         return bool(branch.values)
@@ -199,13 +196,13 @@ class Reader:
         return total
 
     def _prune(self, branch: Branch) -> bool:
-        """Drops types that nothing can be of."""
+        """Drop types that no value can have. Returns False where none is left."""
         if branch.is_settled:
             return True
         empty = {
             "number": branch.numbers.is_empty(),
             "string": _no_string(branch.strings),
-            "array": _is_above(branch.arrays.least, branch.arrays.most),
+            "array": _is_above(branch.arrays.low, branch.arrays.high),
             "object": self._no_object(branch),
         }
         branch.types = tuple(name for name in branch.types if not empty.get(name))
@@ -213,7 +210,7 @@ class Reader:
 
     def _no_object(self, branch: Branch) -> bool:
         objects = branch.objects
-        if _is_above(max(objects.least, len(objects.required)), objects.most):
+        if _is_above(max(objects.low, len(objects.required)), objects.high):
             return True
         return any(
             layer.first.get(name) is False
@@ -224,18 +221,18 @@ class Reader:
 
 
 def _no_string(strings: Strings) -> bool:
-    if _is_above(strings.least, strings.most) or formats.are_apart(strings.formats):
+    if _is_above(strings.low, strings.high) or formats.are_apart(strings.formats):
         return True
     return any(
-        _is_above(least, strings.most) or _is_above(strings.least, most)
-        for least, most in map(patterns.lengths, strings.patterns)
+        _is_above(low, strings.high) or _is_above(strings.low, high)
+        for low, high in map(patterns.lengths, strings.patterns)
     )
 
 
 def _sized(branch: Branch, key: str) -> Strings | Arrays | Objects:
-    """What a keyword bounds the size of."""
+    """The facts whose size a keyword bounds."""
     return branch.strings if "Length" in key else branch.arrays if "Items" in key else branch.objects
 
 
-def _is_above(least: int, most: int | None) -> bool:
-    return most is not None and least > most
+def _is_above(low: int, high: int | None) -> bool:
+    return high is not None and low > high

@@ -1,23 +1,28 @@
 """Rewrites JSON schemas into equivalent ones that grammar libraries can enforce.
 
-A goal is a list of nodes that hold together for one value. Each becomes alternatives of merged facts (`read.py`), whose
-parts are goals again; those met before are referred to, so that recursion ends. What is pending waits in lists; only a
-look ahead (`alternatives.py`) calls itself, to a small depth.
+The steps: `document.py` turns a schema of any draft into nodes. A goal is a list of nodes that hold together for one
+value. `alternatives.py` makes all choices of a goal, and `read.py` collects the facts of each alternative
+(`facts.py`); `negate.py`, `late.py` and `evaluate.py` help. `write.py` writes the facts as pieces of JSON schema,
+whose parts are goals again. A goal that was met before is referred to, so recursion ends.
+
+Pending goals wait in lists. Only the look-ahead (`alternatives.py`) recurses, to a small depth.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from weft.errors import GuideError
+from weft.grammar.guide import Guide
 from weft.grammar.notes import Place
 from weft.grammar.schema import structure
 from weft.grammar.schema.alternatives import Alternatives
-from weft.grammar.schema.canonical import Document
+from weft.grammar.schema.document import Document
 from weft.grammar.schema.nodes import DERIVED, Node, TooMuch
-from weft.grammar.schema.order import in_each_order, lack_orders
-from weft.grammar.schema.write import Goal, Piece, pieces, without_void
+from weft.grammar.schema.write import Goal, Piece, in_each_order, lack_orders, pieces, without_void
 
 MAX_GOALS = 20_000
 MAX_GROWTH = 16
@@ -27,38 +32,41 @@ MAX_NESTED = 12
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A schema that means the same. `places` tells where its parts come from, by their identity. A `reason` says why it
-    was left as it was. `lacks_orders` where its open objects are each in one order only, since they have too many.
-    """
+    """An equivalent schema. `places` has the origin of its parts, by their identity. A `reason` says why the schema
+    was left unchanged. With `lacks_orders`, its open objects have one order of properties each, since there are
+    too many."""
 
     schema: Any
     places: dict[int, Place | None] = field(default_factory=dict)
     reason: str = ""
     lacks_orders: bool = False
 
+    def is_open(self, open_objects: bool) -> bool:
+        """Whether a library must leave objects open that it would close by itself: a rewritten schema states where it
+        is closed."""
+        return open_objects or not self.reason
+
 
 def rewrite(schema: Any, open_objects: bool = False, all_orders: bool = False) -> Rewritten:
-    """A schema that accepts what `schema` accepts, in words that grammar libraries know; plain JSON data, as is
-    `schema`. Without `open_objects`, objects that name properties have no others, unless the schema says so. Properties
-    come in some orders (`order.py`); with `all_orders` in each, or, where these are too many, in the schema's alone.
+    """A schema that accepts exactly the values of `schema`, in keywords that grammar libraries know; both are plain
+    JSON data. Without `open_objects`, objects that name properties have no others, unless the schema allows them.
+    Properties come in some orders (`write.py`); with `all_orders` in every order or, where these are too many, in
+    the schema's only.
 
-    What can't be rewritten is left as it was, a part of it or the whole. Never raises for what a schema holds.
+    A schema, or a part of it, that can't be rewritten is left unchanged. Raises nothing, whatever the schema holds.
     """
     try:
         return _Rewriting(schema, open_objects, all_orders).result()
     except TooMuch as reason:
         return Rewritten(schema, reason=str(reason))
-    except (
-        RecursionError,
-        ArithmeticError,
-        ValueError,
-    ) as error:  # numbers and depths that Python can't take
+    # Numbers and depths beyond Python's limits raise these.
+    except (RecursionError, ArithmeticError, ValueError) as error:
         return Rewritten(schema, reason=str(error) or type(error).__name__)
 
 
 @dataclass
 class _Written:
-    """A goal, what became of it, and where that goes."""
+    """A goal, the pieces that it became, and how often it is used."""
 
     goal: Goal
     place: Place | None
@@ -72,7 +80,7 @@ class _Written:
 
 
 class _Hole:
-    """Where a goal's schema goes."""
+    """Stands for a goal's schema until it is written."""
 
     def __init__(self, key: frozenset[int]) -> None:
         self.key = key
@@ -92,11 +100,12 @@ class _Rewriting:
 
     def result(self) -> Rewritten:
         root = self._hole([self._document.root()], 0, None)
-        for written in self._pending:  # it grows meanwhile
+        for written in self._pending:  # writing appends to it
             self._write(written)
         if self._is_open:
             self._order()
         self._find_existing()
+        # Choices that narrow left values out, so "no value satisfies the schema" is not proven.
         if self._alternatives.narrows and isinstance(root, _Hole) and not self._written[root.key].exists:
             raise TooMuch("of the values looked at, none satisfies it")
         return self._assembled(root)
@@ -104,8 +113,8 @@ class _Rewriting:
     # Goals
 
     def _flat(self, goal: Goal) -> Goal:
-        """A goal's nodes without those that say nothing; references that stand alone are followed."""
-        found: dict[int, Node] = {}
+        """A goal's nodes, without those that state nothing. References that stand alone are followed."""
+        nodes: dict[int, Node] = {}
         for node in goal:
             seen: set[int] = set()
             while isinstance(node, dict) and len(node) == 1 and id(node) not in seen:
@@ -127,11 +136,11 @@ class _Rewriting:
             if node is False:
                 return [False]
             if isinstance(node, dict) and set(node) - {DERIVED}:
-                found[id(node)] = node
-        return list(found.values())
+                nodes[id(node)] = node
+        return list(nodes.values())
 
     def _hole(self, goal: Goal, depth: int, place: Place | None) -> Any:
-        """What stands for a goal until all are written."""
+        """The placeholder of a goal; True or False where the goal is trivial."""
         flat = self._flat(goal)
         if not flat:
             return True
@@ -141,7 +150,7 @@ class _Rewriting:
         if key not in self._written:
             if len(self._written) >= MAX_GOALS:
                 raise TooMuch("too many parts")
-            self._kept.append(flat)
+            self._kept.append(flat)  # keeps the nodes alive, whose identities are the key
             places = [self._document.places[id(node)] for node in flat if id(node) in self._document.places]
             written = _Written(flat, places[0] if places else place, depth)
             self._written[key] = written
@@ -153,15 +162,16 @@ class _Rewriting:
         def hole(goal: Goal) -> Any:
             return self._hole(goal, written.depth + 1, written.place)
 
-        found: list[Piece] = []
+        all_pieces: list[Piece] = []
         for branch in self._alternatives.expand(written.goal):
             if branch.is_choice:
-                # Nothing but a choice: each alternative by itself, so that what is named stays in one place.
+                # Nothing but a choice: each alternative becomes a goal of its own, so that other users can refer to
+                # it.
                 for choice in self._alternatives.choices(branch, branch.forks[0]):
-                    found.append(Piece({"anyOf": [hole(choice)]}, [choice]))
+                    all_pieces.append(Piece({"anyOf": [hole(choice)]}, [choice]))
             else:
-                found += pieces(branch, self._is_open, hole)
-        written.pieces = found
+                all_pieces += pieces(branch, self._is_open, hole)
+        written.pieces = all_pieces
 
     def _order(self) -> None:
         if self._all_orders and any(lack_orders(written.pieces) for written in self._pending):
@@ -169,19 +179,21 @@ class _Rewriting:
             return
         for written in self._pending:
             ordered = list(in_each_order(written.pieces))
+            # Further orders repeat the properties' schemas. Counted as uses, these become definitions instead.
             for piece in ordered if len(ordered) > len(written.pieces) else ():
                 for value in piece.schema.get("properties", {}).values():
                     if isinstance(value, _Hole):
                         self._written[value.key].uses += 1
             written.pieces = ordered
 
-    # What is written
+    # Writing
 
     def _find_existing(self) -> None:
-        """Which goals some value satisfies, as far as what they need shows."""
-        waiting: dict[frozenset[int], list[tuple[_Written, Piece]]] = {}
-        missing: dict[int, int] = {}
-        ready: list[_Written] = []
+        """Find the goals that some value satisfies: a goal does if one of its pieces needs only such goals. Drops all
+        other pieces."""
+        waiting: dict[frozenset[int], list[tuple[_Written, Piece]]] = {}  # the pieces that need a goal
+        missing: dict[int, int] = {}  # the needs of a piece that are not known to exist; -1 where one can't
+        ready: list[_Written] = []  # goals found to exist, whose pieces must be told
 
         def reach(written: _Written) -> None:
             if not written.exists:
@@ -194,7 +206,7 @@ class _Rewriting:
                 if None in keys:
                     missing[id(piece)] = -1
                     continue
-                needed = {key for key in keys if key}
+                needed = {key for key in keys if key}  # an empty key is a goal that every value satisfies
                 missing[id(piece)] = len(needed)
                 for key in needed:
                     assert key is not None
@@ -202,8 +214,8 @@ class _Rewriting:
                 if not needed:
                     reach(written)
         while ready:
-            done = ready.pop()
-            for written, piece in waiting.get(frozenset(map(id, done.goal)), ()):
+            reached = ready.pop()
+            for written, piece in waiting.get(frozenset(map(id, reached.goal)), ()):
                 missing[id(piece)] -= 1
                 if missing[id(piece)] == 0:
                     reach(written)
@@ -211,7 +223,7 @@ class _Rewriting:
             written.pieces = [piece for piece in written.pieces if missing[id(piece)] == 0]
 
     def _key(self, goal: Goal) -> frozenset[int] | None:
-        """What tells a goal from others; None where nothing satisfies it, empty where everything does."""
+        """The key of a goal; None where no value satisfies it, empty where every value does."""
         flat = self._flat(goal)
         return None if flat == [False] else frozenset(map(id, flat))
 
@@ -225,6 +237,7 @@ class _Rewriting:
             written.value = _joined(written.pieces) if written.exists else False
             if written is top:
                 written.name = "#"
+            # Definitions hold what is used twice, and cut the nesting of deep schemas.
             elif isinstance(written.value, dict) and (written.uses > 1 or written.depth % MAX_NESTED == 0):
                 if _is_small(written.value):
                     continue
@@ -244,7 +257,7 @@ class _Rewriting:
         return Rewritten(schema, {**places, id(schema): top.place}, lacks_orders=self._lacks_orders)
 
     def _fill(self, value: Any) -> None:
-        """Puts schemas into the holes of one goal's; those of others are filled on their own."""
+        """Fill the holes in one goal's schema. Other goals are filled on their own."""
         pending = [value]
         while pending:
             part = pending.pop()
@@ -259,23 +272,49 @@ class _Rewriting:
                     pending.append(item)
 
 
-def _joined(found: list[Piece]) -> Any:
-    """One schema for all pieces; types that stand alone are named together."""
-    plain = [p.schema["type"] for p in found if p.is_plain]
-    names = list(dict.fromkeys(n for types in plain for n in (types if isinstance(types, list) else [types])))
-    rest = [piece.schema for piece in found if not piece.is_plain]
+def _joined(all_pieces: list[Piece]) -> Any:
+    """One schema for all pieces. Types without bounds are named together."""
+    plain_types = [p.schema["type"] for p in all_pieces if p.is_plain]
+    names = list(
+        dict.fromkeys(n for types in plain_types for n in (types if isinstance(types, list) else [types]))
+    )
+    schemas = [piece.schema for piece in all_pieces if not piece.is_plain]
     if "number" in names and "integer" in names:
         names.remove("integer")
     if len(names) == 6:
         return True
     if names:
-        rest.insert(0, {"type": names if len(names) > 1 else names[0]})
+        schemas.insert(0, {"type": names if len(names) > 1 else names[0]})
     choices = [
-        item for schema in rest for item in (schema["anyOf"] if set(schema) == {"anyOf"} else [schema])
+        item for schema in schemas for item in (schema["anyOf"] if set(schema) == {"anyOf"} else [schema])
     ]
-    return rest[0] if len(rest) == 1 and set(rest[0]) != {"anyOf"} else {"anyOf": choices}
+    return schemas[0] if len(schemas) == 1 and set(schemas[0]) != {"anyOf"} else {"anyOf": choices}
 
 
 def _is_small(schema: dict[str, Any]) -> bool:
-    """Whether to repeat it is no longer than to refer to it."""
+    """Whether repeating a schema is no longer than referring to it."""
     return len(schema) <= 3 and all(isinstance(value, str | int | float | bool) for value in schema.values())
+
+
+def rewritten(guide: Guide) -> Rewritten:
+    """The rewritten schema of a guide of the kind json_schema, made once for both libraries. It must not be changed.
+    Raises `GuideError` where no value satisfies the schema."""
+    result = _rewritten(guide.source, guide.open_objects)
+    if result.schema is False:
+        raise GuideError("JSON schema: nothing can satisfy it")
+    return result
+
+
+def in_some_orders(guide: Guide) -> Rewritten:
+    """The same for a library that has no other way to allow all orders: where it lacks orders, some of them are
+    written out."""
+    result = rewritten(guide)
+    if not result.lacks_orders:
+        return result
+    ordered = rewrite(json.loads(guide.source), guide.open_objects)
+    return result if ordered.reason else ordered
+
+
+@functools.lru_cache(maxsize=8)
+def _rewritten(source: str, open_objects: bool) -> Rewritten:
+    return rewrite(json.loads(source), open_objects, all_orders=True)

@@ -1,13 +1,13 @@
-"""What is wrong with a JSON schema before a grammar library sees it.
+"""The structure of JSON schemas: `check` finds errors before a grammar library sees a schema, and the other functions
+read parts of one.
 
-`check` raises `GuideError` for a schema that is none: a keyword with a value of the wrong type, a reference to
-nowhere, bounds that exclude each other.
+Errors are a keyword with a value of the wrong type, a dangling reference, and bounds that exclude each other.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from weft.errors import GuideError
@@ -28,7 +28,7 @@ FORMATS = {
 }
 FORMATS |= {"uuid", "uri", "uri-reference", "uri-template", "iri", "iri-reference", "regex"}
 FORMATS |= {"json-pointer", "relative-json-pointer"}
-"""What the specification defines. Any other format is an annotation, which no validator looks at."""
+"""The formats of the specification. Any other format is an annotation, which validators ignore."""
 MAX_VALUE = 80
 CLASS_OR_ESCAPE = re.compile(r"\\.|\[(?:\\.|[^\]\\])*+\]?", re.DOTALL)
 LOOKAROUND = re.compile(r"\(\?(=|!|<=|<!)")
@@ -94,7 +94,7 @@ BOUNDS = [
 
 
 def check(schema: Any) -> None:
-    """Raises `GuideError` where `schema` is no schema."""
+    """Raise `GuideError` for an invalid schema."""
     if not _is_schema(schema):
         raise GuideError(f"a JSON schema is an object (or true), not {type(schema).__name__}")
     for place, node in subschemas(schema):
@@ -104,9 +104,8 @@ def check(schema: Any) -> None:
 def subschemas(
     schema: Any, within: Place | None = None, places: Mapping[int, Place | None] | None = None
 ) -> Iterator[tuple[Place | None, dict[str, Any]]]:
-    """Every schema object inside `schema`, itself included, with where it is; `within` is the place of `schema`, and
-    `places` are those of objects, by identity, that come from elsewhere.
-    """
+    """Yield every schema object inside `schema`, itself included, with its place. `within` is the place of `schema`;
+    `places` has those of objects, by identity, that come from elsewhere."""
     places = places or {}
     pending: list[tuple[Place | None, Any]] = [(within, schema)]
     while pending:
@@ -128,9 +127,9 @@ def subschemas(
 
 def _check_node(root: Any, place: Place | None, node: dict[str, Any]) -> None:
     for key, value in node.items():
-        test, words = CHECKS.get(key, (None, ""))
+        test, expected = CHECKS.get(key, (None, ""))
         if test is not None and not test(value):
-            raise GuideError(f"JSON schema at {where(place)}: {key} is {shown(value)}; it must be {words}")
+            raise GuideError(f"JSON schema at {where(place)}: {key} is {shown(value)}; it must be {expected}")
     for low, high in BOUNDS:
         if low in node and high in node and node[low] > node[high]:
             raise GuideError(
@@ -148,16 +147,21 @@ def _check_node(root: Any, place: Place | None, node: dict[str, Any]) -> None:
 
 
 def target_of(root: Any, reference: str) -> Any:
-    """Where a `$ref` of the form `#/...` leads. Raises `KeyError` where that is nowhere."""
+    """The target of a `$ref` of the form `#/...`. Raises `KeyError` for a dangling one."""
+    return pointed(root, reference[2:].split("/"))
+
+
+def pointed(root: Any, parts: Iterable[str]) -> Any:
+    """The target of the parts of a JSON pointer, which may have its escapes. Raises `KeyError` for a dangling one."""
     target = root
-    for part in reference[2:].split("/"):
+    for part in parts:
         name = part.replace("~1", "/").replace("~0", "~")
         if isinstance(target, dict) and name in target:
             target = target[name]
         elif isinstance(target, list) and INDEX.fullmatch(name) and int(name) < len(target):
             target = target[int(name)]
         else:
-            raise KeyError(reference)
+            raise KeyError(part)
     return target
 
 
@@ -183,12 +187,12 @@ def has_inner_anchor(pattern: str) -> bool:
 
 
 def looks_around(pattern: object) -> bool:
-    """Whether a pattern has what no automaton does: look-ahead or look-behind."""
+    """Whether a pattern has look-ahead or look-behind, which no automaton can do."""
     return isinstance(pattern, str) and LOOKAROUND.search(pattern) is not None
 
 
 def regexes(node: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The regular expressions of a schema object, each with the keyword that it belongs to."""
+    """Yield the regular expressions of a schema object, each with its keyword."""
     if isinstance(node.get("pattern"), str):
         yield "pattern", node["pattern"]
     yield from (("patternProperties", pattern) for pattern in node.get("patternProperties", {}))
@@ -200,7 +204,7 @@ def shown(value: object) -> str:
 
 
 def is_disjoint(branches: list[Any]) -> bool:
-    """Whether no value can be of two branches, as far as their types and constants show."""
+    """Whether no value can satisfy two branches, as far as their types and constants show."""
     seen: set[object] = set()
     for branch in branches:
         if not isinstance(branch, dict):
@@ -219,3 +223,56 @@ def is_disjoint(branches: list[Any]) -> bool:
             return False
         seen |= set(keys)
     return True
+
+
+MAX_INT64 = (1 << 63) - 1
+EXACT_IN_DOUBLES = 1 << 53
+
+
+def inexact_values(node: dict[str, Any], exact: int) -> Iterator[str]:
+    """Yield a note for each listed integer that is another number as a double, where a library holds integers up to
+    `exact` exactly."""
+    for value in (*node.get("enum", ()), node.get("const")):
+        for number in _integers(value):
+            if abs(number) > exact and _as_double(number) != number:
+                yield f"value {shown(number)} has more digits than a double holds"
+
+
+def loosened_bounds(node: dict[str, Any], holds_integers: bool = False) -> Iterator[str]:
+    """Yield a note for each bound that is looser as a double. Bounds of integers are cut to 64 bits; with
+    `holds_integers` they are exact."""
+    is_integer = node.get("type") == "integer"
+    for key in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf"):
+        bound = node.get(key)
+        if type(bound) is not int or (is_integer and holds_integers and key != "multipleOf"):
+            continue
+        as_double = _as_double(bound)
+        if is_integer and key != "multipleOf":
+            as_double = max(-MAX_INT64 - 1, min(as_double, MAX_INT64))
+        if (
+            as_double < bound
+            if "inimum" in key
+            else as_double > bound
+            if "aximum" in key
+            else as_double != bound
+        ):
+            yield f"{key} {shown(bound)} has more digits than a double holds"
+
+
+def _as_double(number: int) -> float:
+    try:
+        return int(float(number))
+    except OverflowError:
+        return float("inf") if number > 0 else float("-inf")
+
+
+def _integers(value: Any) -> Iterator[int]:
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, dict):
+            pending += part.values()
+        elif isinstance(part, list):
+            pending += part
+        elif type(part) is int:
+            yield part

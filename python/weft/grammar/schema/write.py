@@ -1,6 +1,11 @@
-"""Writes what is known of an alternative as JSON schema: a piece for each type that has bounds of its own.
+"""Writes the facts of an alternative as JSON schema: a piece for each type with bounds of its own, and objects again
+in other orders of their properties.
 
-Where a piece holds schemas, it has a hole, to be filled by what becomes of them (`rewrite.py`).
+A piece has holes where it holds schemas; `rewrite.py` fills them.
+
+Libraries take properties in the order in which a schema names them, but the specification knows no order. Where
+objects are open, as in the specification, those that name few properties are written in each order. Others are also
+written with the required properties first, in the order in which they are required.
 """
 
 from __future__ import annotations
@@ -8,34 +13,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import permutations
+from math import factorial
 from typing import Any
 
-from weft.grammar.schema.facts import Arrays, Branch, Layer, Numbers, Strings
+from weft.grammar.schema.facts import Arrays, Branch, Layer, Numbers, Strings, merged
 from weft.grammar.schema.nodes import Node
-from weft.grammar.schema.objects import merged
 
 Goal = list[Node]
 Hole = Callable[[Goal], Any]
 
 TEXT: Node = {"type": ("string",)}
-"""What every name of a property is; a library may not know that by itself."""
+"""The schema of every property name. A library may not know by itself that names are strings."""
 
 
 @dataclass
 class Piece:
-    """A schema for some of the values; `needs` are goals without which nothing is of it."""
+    """A schema for some of the values; `needs` are goals without which no value satisfies it."""
 
     schema: dict[str, Any]
     needs: list[Goal] = field(default_factory=list)
 
     @property
     def is_plain(self) -> bool:
-        """Whether it says no more than types."""
+        """Whether it states only types."""
         return set(self.schema) == {"type"}
 
 
 def pieces(branch: Branch, is_open: bool, hole: Hole) -> Iterator[Piece]:
-    """The schemas, one of which is to hold."""
+    """Yield the schemas, at least one of which holds."""
     beside = list(_beside(branch, hole))
     if branch.values is not None:
         schema: dict[str, Any] = {"enum": branch.values}
@@ -55,10 +61,10 @@ def pieces(branch: Branch, is_open: bool, hole: Hole) -> Iterator[Piece]:
 
 
 def _beside(branch: Branch, hole: Hole) -> Iterator[dict[str, Any]]:
-    """Schemas that hold, too."""
+    """Yield schemas that must hold as well."""
     for node in branch.residue:
         yield {"not": hole([node])}
-    for choices in branch.kept:
+    for choices in branch.unmade:
         yield {"anyOf": [hole(choice) for choice in choices]}
     for reference in branch.unresolved:
         yield {"$ref": reference}
@@ -73,7 +79,7 @@ def _with(piece: Piece, beside: list[dict[str, Any]]) -> Piece:
 
 
 def _bounds(branch: Branch, is_open: bool, hole: Hole) -> dict[str, Any]:
-    """What stands beside listed values that could not be tried."""
+    """Bounds beside listed values that could not be evaluated."""
     schema: dict[str, Any] = {}
     for name in branch.types:
         schema |= _piece(branch, name, is_open, hole).schema
@@ -100,7 +106,7 @@ def _numbers(numbers: Numbers, hole: Hole) -> dict[str, Any]:
         schema["exclusiveMaximum" if numbers.high_open else "maximum"] = numbers.high
     step = numbers.step
     if step is not None and numbers.integer:
-        step = Fraction(step.numerator)  # the least whole number that is a multiple
+        step = Fraction(step.numerator)  # the least integer that is a multiple of it
     if step is not None and not (numbers.integer and step == 1):
         schema["multipleOf"] = step.numerator if step.denominator == 1 else float(step)
     if numbers.integer is False:
@@ -110,58 +116,58 @@ def _numbers(numbers: Numbers, hole: Hole) -> dict[str, Any]:
 
 def _strings(strings: Strings) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string"}
-    if strings.least:
-        schema["minLength"] = strings.least
-    if strings.most is not None:
-        schema["maxLength"] = strings.most
+    if strings.low:
+        schema["minLength"] = strings.low
+    if strings.high is not None:
+        schema["maxLength"] = strings.high
     more = []
-    for key, found in (("pattern", strings.patterns), ("format", strings.formats)):
-        if found:
-            schema[key] = found[0]
-        more += [{"type": "string", key: value} for value in found[1:]]
+    for key, values in (("pattern", strings.patterns), ("format", strings.formats)):
+        if values:
+            schema[key] = values[0]
+        more += [{"type": "string", key: value} for value in values[1:]]
     return {"allOf": [schema, *more]} if more else schema
 
 
 def _arrays(arrays: Arrays, hole: Hole) -> Piece:
     first = [arrays.item(i) for i in range(arrays.num_first)]
     rest = arrays.item(arrays.num_first)
-    most = arrays.most
+    high = arrays.high
     ends = [i for i, nodes in enumerate(first) if False in nodes] + ([len(first)] if False in rest else [])
     if ends:
-        most = min(ends[0], len(first) if most is None else most)
-    if most is not None and len(first) >= most:
-        first, rest = first[:most], []
+        high = min(ends[0], len(first) if high is None else high)
+    if high is not None and len(first) >= high:
+        first, rest = first[:high], []
     schema: dict[str, Any] = {"type": "array"}
     if first:
         schema["prefixItems"] = [hole(nodes) for nodes in first]
-    if rest and most != 0:
+    if rest and high != 0:
         schema["items"] = hole(rest)
-    if arrays.least:
-        schema["minItems"] = arrays.least
-    if most is not None:
-        schema["maxItems"] = most
-    if arrays.unique and (most is None or most > 1):
+    if arrays.low:
+        schema["minItems"] = arrays.low
+    if high is not None:
+        schema["maxItems"] = high
+    if arrays.unique and (high is None or high > 1):
         schema["uniqueItems"] = True
     if arrays.contains:
         _contains(schema, arrays, hole)
-    if most is not None and arrays.least > most:
+    if high is not None and arrays.low > high:
         return Piece({"enum": []}, [[False]])
-    needs = first[: arrays.least] + ([rest] if arrays.least > len(first) else [])
+    needs = first[: arrays.low] + ([rest] if arrays.low > len(first) else [])
     return Piece(schema, needs)
 
 
 def _contains(schema: dict[str, Any], arrays: Arrays, hole: Hole) -> None:
-    stated = []
-    for node, least, most in arrays.contains:
-        one: dict[str, Any] = {"contains": hole([node])}
-        if least != 1:
-            one["minContains"] = least
-        if most is not None:
-            one["maxContains"] = most
-        stated.append(one)
-    schema |= stated[0]
-    if stated[1:]:
-        schema["allOf"] = stated[1:]
+    schemas = []
+    for node, low, high in arrays.contains:
+        contained: dict[str, Any] = {"contains": hole([node])}
+        if low != 1:
+            contained["minContains"] = low
+        if high is not None:
+            contained["maxContains"] = high
+        schemas.append(contained)
+    schema |= schemas[0]
+    if schemas[1:]:
+        schema["allOf"] = schemas[1:]
 
 
 def _objects(branch: Branch, is_open: bool, hole: Hole) -> Piece:
@@ -176,27 +182,27 @@ def _objects(branch: Branch, is_open: bool, hole: Hole) -> Piece:
         schema["additionalProperties"] = hole(parts.rest)
     if objects.required:
         schema["required"] = list(objects.required)
-    if objects.least > len(objects.required):
-        schema["minProperties"] = objects.least
-    if objects.most is not None:
-        schema["maxProperties"] = objects.most
+    if objects.low > len(objects.required):
+        schema["minProperties"] = objects.low
+    if objects.high is not None:
+        schema["maxProperties"] = objects.high
     if parts.names:
         schema["propertyNames"] = hole([*parts.names, TEXT])
-    if parts.apart:
-        schema["allOf"] = [_layer(layer, hole) for layer in parts.apart]
+    if parts.separate:
+        schema["allOf"] = [_layer(layer, hole) for layer in parts.separate]
     return Piece(schema, [parts.named[name] for name in objects.required if name in parts.named])
 
 
 def without_void(node: dict[str, Any]) -> None:
-    """Has an object be closed, in place, whose names or whose other properties nothing satisfies: what is said of
-    names beside that would be lost on a library that takes it for leave to have some."""
+    """Close an object, in place, whose names or whose other properties no value satisfies. A library may take any
+    statement about names for permission to have some, so these are removed."""
     if node.get("propertyNames") is False:
         node["additionalProperties"] = False
         node.pop("patternProperties", None)
     if node.get("additionalProperties") is not False:
         return
-    # Beside another pattern, which may match the same names, a forbidden one still says something.
-    if any(one is not False for one in node.get("patternProperties", {}).values()):
+    # Beside an allowed pattern, which may match the same names, a forbidden one still has a meaning.
+    if any(value is not False for value in node.get("patternProperties", {}).values()):
         return
     node.pop("patternProperties", None)
     if not node.get("properties") or node.get("propertyNames") is False:
@@ -212,3 +218,55 @@ def _layer(layer: Layer, hole: Hole) -> dict[str, Any]:
     if layer.rest is not None:
         schema["additionalProperties"] = hole([layer.rest])
     return schema
+
+
+MAX_PROPERTIES = 4
+MAX_PIECES = 48
+
+Names = tuple[str, ...]
+
+
+def in_each_order(pieces: list[Piece]) -> Iterator[Piece]:
+    """Yield the pieces, and those of objects again in other orders."""
+    are_few = _are_few(pieces)
+    for piece in pieces:
+        yield piece
+        for names in _orders(piece, are_few):
+            properties = piece.schema["properties"]
+            ordered = {
+                name: properties[name] for name in (*names, *(n for n in properties if n not in names))
+            }
+            yield Piece({**piece.schema, "properties": ordered}, piece.needs)
+
+
+def lack_orders(pieces: list[Piece]) -> bool:
+    """Whether these have orders that `in_each_order` does not give."""
+    max_names = MAX_PROPERTIES if _are_few(pieces) else 1
+    return any(len(_names(piece)) > max_names for piece in pieces)
+
+
+def _are_few(pieces: list[Piece]) -> bool:
+    counts = [
+        factorial(len(names)) if len(names := _names(piece)) <= MAX_PROPERTIES else 2 for piece in pieces
+    ]
+    return sum(counts) <= MAX_PIECES
+
+
+def _orders(piece: Piece, are_few: bool) -> Iterator[Names]:
+    """Yield other orders of a piece's properties."""
+    names = _names(piece)
+    if are_few and len(names) <= MAX_PROPERTIES:
+        orders = permutations(names)
+        next(orders)  # skips the order that the piece has
+        yield from orders
+        return
+    required = tuple(name for name in piece.schema.get("required", ()) if name in names)
+    required_first = (*required, *(name for name in names if name not in required))
+    if required_first != names:
+        yield required_first
+
+
+def _names(piece: Piece) -> Names:
+    """The properties that a piece may have."""
+    properties = piece.schema.get("properties", {})
+    return tuple(name for name, value in properties.items() if value is not False)

@@ -1,1 +1,1 @@
-"""A tokenizer's vocabulary as grammar libraries need it. Imports nothing else of the grammar."""
+"""A tokenizer's vocabulary in the form that grammar libraries need. Imports nothing else of the grammar."""

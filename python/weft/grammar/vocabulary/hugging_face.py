@@ -1,21 +1,23 @@
-"""Reading the bytes of each token out of a Hugging Face fast tokenizer.
+"""The bytes of each token of a Hugging Face fast tokenizer, and of other vocabularies that spell bytes in the same
+ways.
 
-Its vocabulary spells tokens in one of the ways of `encodings.py`, and the vocabulary itself says which.
+A byte-level vocabulary writes each byte as one of 256 characters. A byte-fallback vocabulary has pieces <0x00> to
+<0xFF>, and U+2581 for a space; a vocabulary that only marks spaces with U+2581 is read in the same way. A raw
+vocabulary has the texts themselves. The vocabulary's own texts show which one it is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tokenizers import AddedToken, Tokenizer
 
 from weft.core.files import read_json
 from weft.errors import TokenizerError
-from weft.grammar.vocabulary.encodings import decoder_of, marks_spaces, shown_by_texts
 
 # Names that only control tokens have; some tokenizers do not mark theirs as special.
 CONTROL = re.compile(
@@ -25,7 +27,8 @@ CONTROL = re.compile(
 
 @dataclass(frozen=True)
 class HuggingFaceVocabulary:
-    """What a tokenizer and the files beside it say; `vocab_size` is the model's, if they say it."""
+    """The vocabulary that a tokenizer and the files beside it describe; `vocab_size` is the model's, where a file has
+    it."""
 
     tokens: list[bytes]
     special_ids: frozenset[int]
@@ -35,7 +38,7 @@ class HuggingFaceVocabulary:
 
 
 def read_huggingface(tokenizer: Any, model_path: Path | None) -> HuggingFaceVocabulary:
-    """Tokens, special ids and end ids of a tokenizer object, or of a directory with a tokenizer.json."""
+    """Read a tokenizer object, or a directory with a tokenizer.json."""
     end_ids: list[int] = []
     if isinstance(tokenizer, str | Path):
         model_path = model_path or Path(tokenizer)
@@ -62,8 +65,8 @@ def read_huggingface(tokenizer: Any, model_path: Path | None) -> HuggingFaceVoca
         tokens[i] = added[i].content.encode() if i in added else decode(text)
     config_ends, vocab_size = _read_configs(model_path, vocabulary)
     ends = tuple(dict.fromkeys(config_ends + end_ids))
-    named = specials | set(ends)
-    names = {text: i for text, i in vocabulary.items() if i in named}
+    control_ids = specials | set(ends)
+    names = {text: i for text, i in vocabulary.items() if i in control_ids}
     return HuggingFaceVocabulary(tokens, frozenset(specials), names, ends, vocab_size)
 
 
@@ -73,12 +76,12 @@ def _load(directory: Path) -> Tokenizer:
         raise TokenizerError(f"{path}: no such file; weft reads fast tokenizers (tokenizer.json)")
     try:
         return Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises nothing more precise
+    except Exception as error:  # tokenizers raises no more precise type
         raise TokenizerError(f"{path}: can't be read as a tokenizer: {error}") from error
 
 
 def _read_configs(directory: Path | None, vocabulary: dict[str, int]) -> tuple[list[int], int | None]:
-    """End ids and vocabulary size that the files of a model directory give."""
+    """The end ids and the vocabulary size in the files of a model directory."""
     ends: list[int] = []
     vocab_size = None
     if directory is None:
@@ -99,7 +102,8 @@ def _read_configs(directory: Path | None, vocabulary: dict[str, int]) -> tuple[l
 
 
 def special_ids(texts: Iterable[tuple[str, int]], added: Mapping[int, AddedToken]) -> set[int]:
-    """The ids of tokens that are marked as special among the added ones, or have names that only such have."""
+    """The ids of the added tokens that are marked as special, and of all tokens with names that only special ones
+    have."""
     specials = {i for i, token in added.items() if token.special or CONTROL.fullmatch(token.content)}
     return specials | {i for text, i in texts if text[:1] in ("<", "[") and CONTROL.fullmatch(text)}
 
@@ -112,3 +116,65 @@ def _decoder(texts: list[str]) -> Callable[[str], bytes]:
             "give the bytes of its tokens with Vocabulary.from_tokens"
         )
     return decoder_of(encoding)
+
+
+Encoding = Literal["raw", "byte_fallback", "byte_level"]
+
+SPACE = "\u2581"
+BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+OF_DECODERS: dict[str, Encoding] = {"ByteLevel": "byte_level", "ByteFallback": "byte_fallback"}
+
+
+def shown_by_texts(texts: Collection[str]) -> Encoding | None:
+    """The encoding that the texts of tokens show beyond doubt, or None."""
+    if sum(text.startswith("<0x") and bool(BYTE_PIECE.fullmatch(text)) for text in texts) >= 128:
+        return "byte_fallback"
+    alphabet = frozenset(_byte_level_table())
+    num_spelled = sum(alphabet.issuperset(text) for text in texts)
+    num_single = sum(len(text) == 1 and text in alphabet for text in texts)
+    return "byte_level" if num_single >= 128 and num_spelled >= 0.99 * len(texts) else None
+
+
+def named_by_decoder(tokenizer: Mapping[str, Any]) -> Encoding | None:
+    """The encoding that the decoder of a tokenizer.json undoes; in a sequence, that of the first decoder that has
+    one."""
+    decoder = tokenizer.get("decoder")
+    if not isinstance(decoder, dict):
+        return None
+    decoders = decoder.get("decoders") if decoder.get("type") == "Sequence" else [decoder]
+    kinds = [entry.get("type") for entry in decoders or () if isinstance(entry, dict)]
+    return next((OF_DECODERS[kind] for kind in kinds if kind in OF_DECODERS), None)
+
+
+def marks_spaces(texts: Collection[str]) -> bool:
+    """Whether some token begins with the mark of a space."""
+    return any(text.startswith(SPACE) for text in texts)
+
+
+def decoder_of(encoding: Encoding) -> Callable[[str], bytes]:
+    """The function from a token's text to its bytes."""
+    if encoding == "raw":
+        return str.encode
+    if encoding == "byte_fallback":
+        return _decode_sentencepiece
+    table = _byte_level_table()
+    alphabet, to_bytes = frozenset(table), str.maketrans(table)
+    # A token with characters outside the alphabet was added by hand and stands for its own text.
+    return lambda text: (
+        text.translate(to_bytes).encode("latin-1") if alphabet.issuperset(text) else text.encode()
+    )
+
+
+def _byte_level_table() -> dict[str, str]:
+    """The byte (as a Latin-1 character) for each character of a byte-level vocabulary: printable characters stand for
+    themselves, the others are shifted."""
+    kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    shifted = [byte for byte in range(256) if byte not in set(kept)]
+    return {chr(byte): chr(byte) for byte in kept} | {
+        chr(256 + i): chr(byte) for i, byte in enumerate(shifted)
+    }
+
+
+def _decode_sentencepiece(text: str) -> bytes:
+    byte = BYTE_PIECE.fullmatch(text)
+    return bytes([int(byte[1], 16)]) if byte else text.replace(SPACE, " ").encode()

@@ -1,8 +1,9 @@
-"""A vocabulary as other programs hand it on: the texts of its tokens by id, and the tokenizer's own JSON.
+"""A vocabulary in the form in which other programs hand it on: the texts of its tokens by id, and the tokenizer's own
+JSON.
 
-These are the materials that XGrammar's `TokenizerInfo` and LLGuidance's tokenizers are made of, and what programs for
-TensorRT-LLM keep in a file. How the texts spell bytes is told as XGrammar tells it: by the texts themselves where they
-leave no doubt, else by the tokenizer's decoder; without a tokenizer they are raw.
+XGrammar's `TokenizerInfo` and LLGuidance's tokenizers are made of these, and programs for TensorRT-LLM keep them in a
+file. The spelling of bytes is found as XGrammar finds it: by the texts where they show it beyond doubt, else by the
+tokenizer's decoder. Without a tokenizer the texts are raw.
 """
 
 from __future__ import annotations
@@ -16,26 +17,27 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from weft.errors import InputError, TokenizerError
-from weft.grammar.vocabulary.encodings import (
+from weft.grammar.vocabulary.hugging_face import (
     Encoding,
     decoder_of,
     marks_spaces,
     named_by_decoder,
+    read_huggingface,
     shown_by_texts,
+    special_ids,
 )
-from weft.grammar.vocabulary.hugging_face import read_huggingface, special_ids
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.tokenizer.files import load_tokenizer
 
 
 @dataclass(frozen=True)
 class VocabularyMaterials:
-    """What a `Vocabulary` is made of where there is no tokenizer object.
+    """The materials of a `Vocabulary` where there is no tokenizer object.
 
-    `encoded_vocab[i]` is the text of token i as the tokenizer spells it, "" for an id that no token has; bytes are
-    taken as they are. `tokenizer_str` is the tokenizer's own JSON (the contents of tokenizer.json). One of the two may
-    be None: the texts are then those of the JSON, or raw ones. `stop_token_ids` end a text (None: whatever ends the
-    model's). Raises `InputError` for values that are none of these.
+    `encoded_vocab[i]` is the text of token i as the tokenizer spells it, "" for an unused id; bytes are taken as they
+    are. `tokenizer_str` is the tokenizer's own JSON (the contents of tokenizer.json). One of the two may be None: the
+    texts are then those of the JSON, or raw. `stop_token_ids` end a text (None: the ids that end the model's texts).
+    Raises `InputError` for other values.
     """
 
     encoded_vocab: Sequence[str | bytes] | None = None
@@ -63,12 +65,12 @@ class VocabularyMaterials:
     def of(
         cls, tokenizer: Any, *, model_path: str | Path | None = None, end_ids: Iterable[int] | None = None
     ) -> VocabularyMaterials:
-        """Those of a Hugging Face fast tokenizer: transformers', weft's, a `tokenizers.Tokenizer`, or a model
-        directory. They make the vocabulary that `Vocabulary.from_huggingface` makes of it.
+        """The materials of a Hugging Face fast tokenizer: transformers', weft's, a `tokenizers.Tokenizer`, or a model
+        directory. They make the same vocabulary as `Vocabulary.from_huggingface`.
 
-        The end ids are `end_ids`, or else what the files of `model_path` (or of the directory) and the tokenizer say;
-        None where nobody says it. Tokens that the tokenizer names as special, but does not mark so, are marked in the
-        JSON. Raises `TokenizerError` for a tokenizer that is none of these.
+        The end ids are `end_ids`, or else those in the files of `model_path` (or of the directory) and of the
+        tokenizer; None where there are none. Tokens that are special by name only are marked as special in the JSON.
+        Raises `TokenizerError` for any other tokenizer.
         """
         if isinstance(tokenizer, str | Path):
             model_path = model_path or tokenizer
@@ -82,8 +84,8 @@ class VocabularyMaterials:
         return cls(texts, _marked(backend, read.special_ids), ends or None)
 
     def to_dict(self) -> dict[str, Any]:
-        """The three by name, for JSON: `VocabularyMaterials(**json.loads(json.dumps(...)))` are the same. Raises
-        `InputError` where texts are bytes, which JSON has not."""
+        """The three fields by name, for JSON: `VocabularyMaterials(**json.loads(json.dumps(...)))` restores them.
+        Raises `InputError` where texts are bytes, which JSON can't hold."""
         vocab = self.encoded_vocab
         if vocab is not None and not _are(vocab, str):
             raise InputError("encoded_vocab holds bytes, which JSON can't; use Vocabulary.dump")
@@ -96,12 +98,12 @@ class VocabularyMaterials:
     def vocabulary(
         self, vocab_size: int | None = None, *, end_ids: Iterable[int] | None = None
     ) -> Vocabulary:
-        """The vocabulary of a model with `vocab_size` tokens (None: as many as there are texts), which may be more than
-        there are texts. `end_ids` stand in where there are no `stop_token_ids`.
+        """The vocabulary of a model with `vocab_size` tokens (None: the number of texts), which may exceed the number
+        of texts. `end_ids` are used where there are no `stop_token_ids`.
 
-        Special tokens, which no guide allows, are those that the JSON marks as special, and those with names that only
-        such have. Raises `TokenizerError` for JSON that is no tokenizer, for texts that are not by id or not of this
-        model, and where nobody says what ends a text.
+        Special tokens, which no guide allows, are those marked in the JSON, and those with names that only special
+        tokens have. Raises `TokenizerError` for JSON that is not a tokenizer, for texts that are not listed by id or
+        not of this model, and where no end id is known.
         """
         backend = None if self.tokenizer_str is None else _tokenizer(self.tokenizer_str)
         added = {} if backend is None else backend.get_added_tokens_decoder()
@@ -137,13 +139,13 @@ class VocabularyMaterials:
         of_decoder = named_by_decoder(json.loads(self.tokenizer_str))
         return of_decoder or ("byte_fallback" if marks_spaces(texts) else "raw")
 
-    def _ends(self, otherwise: Iterable[int] | None, size: int) -> tuple[int, ...]:
+    def _ends(self, default: Iterable[int] | None, size: int) -> tuple[int, ...]:
         if self.stop_token_ids is None:
-            if otherwise is None:
+            if default is None:
                 raise TokenizerError(
                     "stop_token_ids is None, and nothing else says what ends a text; give it"
                 )
-            return tuple(otherwise)
+            return tuple(default)
         bad = next((i for i in self.stop_token_ids if not 0 <= i < size), None)
         if bad is not None:
             raise TokenizerError(f"stop_token_ids holds {bad}; the model's ids are 0 to {size - 1}")
@@ -158,7 +160,7 @@ def _are(values: Any, kind: Any) -> bool:
 def _tokenizer(text: str) -> Tokenizer:
     try:
         return Tokenizer.from_str(text)
-    except Exception as error:  # tokenizers raises nothing more precise
+    except Exception as error:  # tokenizers raises no more precise type
         raise TokenizerError(
             f"tokenizer_str is not a tokenizer's JSON, as tokenizer.json holds it: {error}"
         ) from None
@@ -172,8 +174,8 @@ def _texts(numbers: Mapping[str, int]) -> list[str | bytes]:
 
 
 def _check_numbers(texts: Sequence[str | bytes], numbers: Mapping[str, int]) -> None:
-    """Raise `TokenizerError` where a text stands at another id than the tokenizer gives it: a list without the ids that
-    no token has is such a one, and masks made of it allow other tokens."""
+    """Raise `TokenizerError` where a text has another id than in the tokenizer. A list without the unused ids is
+    shifted in this way, and masks made from it would allow other tokens."""
     for i, text in enumerate(texts):
         number = numbers.get(text, i) if isinstance(text, str) else i
         if number != i:
@@ -184,13 +186,13 @@ def _check_numbers(texts: Sequence[str | bytes], numbers: Mapping[str, int]) -> 
 
 
 def _marked(backend: Tokenizer, specials: Iterable[int]) -> str:
-    """The tokenizer's JSON, in which these tokens are special."""
+    """The tokenizer's JSON, with these tokens marked as special."""
     added: dict[int, AddedToken] = backend.get_added_tokens_decoder()
-    bare = {i for i in specials if i in added and not added[i].special}
+    unmarked = {i for i in specials if i in added and not added[i].special}
     text: str = backend.to_str()
-    if not bare:
+    if not unmarked:
         return text
     data = json.loads(text)
     for token in data["added_tokens"]:
-        token["special"] = token["special"] or token["id"] in bare
+        token["special"] = token["special"] or token["id"] in unmarked
     return json.dumps(data, ensure_ascii=False)

@@ -1,8 +1,7 @@
-"""What a grammar needs to know of a tokenizer: each token's bytes, and which tokens end a text.
+"""`Vocabulary`: the bytes of each token, and the tokens that end a text.
 
-Special tokens have no bytes here: they are b"", so no grammar ever allows them inside a text, whatever the
-tokenizer says of them. Ids beyond the tokenizer's, where the model's vocabulary is padded, are blocked in the
-same way.
+Special tokens have no bytes here: they are b"", so no grammar ever allows one inside a text, whatever the tokenizer
+says about them. Ids beyond the tokenizer's, where the model's vocabulary is padded, are blocked in the same way.
 """
 
 from __future__ import annotations
@@ -25,10 +24,8 @@ from weft.grammar.vocabulary.hugging_face import read_huggingface
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Vocabulary:
-    """Tokens as bytes. `tokens[i]` is b"" for a special or unused id; `len(tokens)` is the model's vocabulary
-    size. `special_names` are the ids of special and end tokens by what the tokenizer calls them, as far as that is
-    known.
-    """
+    """Tokens as bytes. `tokens[i]` is b"" for a special or unused id; `len(tokens)` is the model's vocabulary size.
+    `special_names` has the ids of special and end tokens by the tokenizer's names, as far as they are known."""
 
     tokens: tuple[bytes, ...]
     special_ids: frozenset[int]
@@ -45,11 +42,11 @@ class Vocabulary:
         special_names: Mapping[str, int] | None = None,
         vocab_size: int | None = None,
     ) -> Vocabulary:
-        """From the bytes of each id. `vocab_size` is the model's, if it is not `len(tokens)`. Of `special_names` those
-        of special and end tokens are kept.
+        """From the bytes of each id. `vocab_size` is the model's, if it is not `len(tokens)`. Names of tokens that
+        are neither special nor end tokens are dropped from `special_names`.
 
-        Raises `TokenizerError` where there is no end id, an id is out of range, or the model's vocabulary is
-        too small for a token that is not special.
+        Raises `TokenizerError` where there is no end id, an id is out of range, or the model's vocabulary is too
+        small for a token that is not special.
         """
         ends, specials = tuple(dict.fromkeys(end_ids)), frozenset(special_ids)
         size = len(tokens) if vocab_size is None else vocab_size
@@ -84,9 +81,8 @@ class Vocabulary:
         """From a Hugging Face fast tokenizer: transformers', a `tokenizers.Tokenizer`, or a directory with
         tokenizer.json.
 
-        The end ids are `end_ids`, or else what generation_config.json and config.json of `model_path` (or of
-        the directory) and the tokenizer say. `vocab_size` is the model's (default: config.json's, or the
-        tokenizer's).
+        The end ids are `end_ids`, or else those in generation_config.json and config.json of `model_path` (or of the
+        directory) and of the tokenizer. `vocab_size` is the model's (default: config.json's, or the tokenizer's).
         """
         read = read_huggingface(tokenizer, None if model_path is None else Path(model_path))
         return cls.from_tokens(
@@ -108,7 +104,7 @@ class Vocabulary:
             try:
                 tokens[i] = encoding.decode_single_token_bytes(i)
             except KeyError:
-                continue  # tiktoken numbers its special tokens with gaps
+                continue  # tiktoken leaves gaps between the ids of special tokens
         if end_ids is None:
             end_ids = [encoding.eot_token] if "<|endoftext|>" in encoding.special_tokens_set else []
         return cls.from_tokens(
@@ -175,7 +171,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: str | Path) -> Vocabulary:
-        """Read what `dump` wrote. Raises `TokenizerError` for anything else."""
+        """Read a file of `dump`. Raises `TokenizerError` for any other file."""
         try:
             data = json.loads(Path(path).read_text())
             if data["format"] != "weft-vocabulary-1":
@@ -194,14 +190,10 @@ class Vocabulary:
             ) from error
 
 
-def token_texts(vocabulary: Vocabulary) -> _core.TokenTexts:
-    """What spells forced text in a vocabulary; built once for each of the last few."""
-    return _token_texts(vocabulary.fingerprint, vocabulary)
-
-
 @functools.lru_cache(maxsize=4)
-def _token_texts(fingerprint: str, vocabulary: Vocabulary) -> _core.TokenTexts:
+def token_texts(vocabulary: Vocabulary) -> _core.TokenTexts:
+    """The native tables that spell forced text in a vocabulary, cached for the last few vocabularies."""
     return _core.TokenTexts(vocabulary.tokens)
 
 
-atexit.register(_token_texts.cache_clear)  # native objects go before their types do
+atexit.register(token_texts.cache_clear)  # drops native objects before the interpreter drops their types

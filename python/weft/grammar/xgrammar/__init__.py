@@ -1,3 +1,2 @@
-"""XGrammar, natively: guides in its words, its matchers, its grammars as rules. Of backends no other imports it but
-llguidance.
-"""
+"""XGrammar, natively: guides translated for it, its matchers, and its grammars as rules. Among the backends only
+llguidance imports this folder."""

@@ -1,11 +1,22 @@
-"""XGrammar: guides to compiled grammars, and matchers that run without Python."""
+"""The XGrammar backend: guides become compiled grammars, and matchers run without Python.
+
+Matchers are called natively, through the C interface that XGrammar's own bindings use
+(`csrc/grammar/xgrammar/matcher.h`). At first use a tiny grammar is walked both ways. Where the two differ, or the
+interface is missing, matchers are called through Python instead: slower, with the GIL, and with a warning.
+"""
 
 from __future__ import annotations
 
+import functools
 import threading
+import warnings
+from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
+import tvm_ffi
 import xgrammar as xgr
+from numpy.typing import NDArray
 
 from weft import _core
 from weft.errors import GuideError, InterfaceError, TokenizerError
@@ -14,12 +25,10 @@ from weft.grammar.guide import Guide, words
 from weft.grammar.limits import CompileLimits, check_costs
 from weft.grammar.notes import Notes, refuse
 from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
-from weft.grammar.xgrammar.least import check_least
-from weft.grammar.xgrammar.native import NEEDED, XGrammarMatcher, native_is_usable, native_matcher
-from weft.grammar.xgrammar.rules import byte_rules
+from weft.grammar.xgrammar.rules import byte_rules, check_least
 from weft.grammar.xgrammar.translate import (
-    insisted,
     not_enforced,
+    not_enforced_in_strict_parts,
     parse_ebnf,
     serialised,
     tokenizer_info,
@@ -27,11 +36,11 @@ from weft.grammar.xgrammar.translate import (
 )
 
 THREADS = 2
-GRAMMAR = "grammar"  # the only kind of text that is prepared
+GRAMMAR = "grammar"  # the only kind of prepared text: a grammar that XGrammar serialized
 
 
 class CompiledXGrammar:
-    """A guide's grammar compiled for a vocabulary."""
+    """A guide's grammar, compiled for a vocabulary."""
 
     backend = "xgrammar"
     library = "xgrammar"
@@ -59,14 +68,13 @@ class CompiledXGrammar:
 
     @property
     def memory_bytes(self) -> int:
-        """What XGrammar says that it holds, and the tables that answers are closed with, once they are made."""
+        """The size that XGrammar reports, and the tables of shortest endings, once they are made."""
         closing = 0 if self._closing is None else self._closing.num_bytes
         return int(self.compiled.memory_size_bytes) + closing
 
     def closing(self, text: str | None = None) -> _core.ClosingTables:
-        """What ends an answer soonest (`weft.grammar.kinds.closing`). Raises `GuideError` or `ValueError` for a grammar
-        that is too much for that.
-        """
+        """The tables of shortest endings (`weft.grammar.kinds.closing`). Raises `GuideError` or `ValueError` for a
+        grammar that is too complex."""
         with self._closing_lock:
             if self._closing is None:
                 vocabulary = self.vocabulary
@@ -77,7 +85,8 @@ class CompiledXGrammar:
             return self._closing
 
     def _serialised(self) -> str:
-        # A compiled grammar would be written with its automata, which grow with the square of its size.
+        # A compiled grammar is serialized with its automata, which grow with the square of its size. So the guide is
+        # translated again.
         if self.guide.kind == "compiled":
             return str(parse_ebnf(str(self)).serialize_json())
         return serialised(self.guide)
@@ -90,7 +99,7 @@ class CompiledXGrammar:
         return wrap_matcher(XGrammarMatcher(matcher, self.vocabulary.end_ids))
 
     def dumped(self) -> str:
-        """What it compiled to, as XGrammar writes it."""
+        """The compiled grammar, as XGrammar serializes it."""
         return str(self.compiled.serialize_json())
 
     def __str__(self) -> str:
@@ -100,10 +109,9 @@ class CompiledXGrammar:
 class XGrammarBackend:
     """Compiles guides with XGrammar for one vocabulary.
 
-    `threads` is what one compile uses. Grammars share nothing: XGrammar 0.2.8 would take the masks of one guide's rules
-    for those of another's that only look alike, and let through what the second forbids.
-    `native` says how matchers are called: without Python where that is possible (None), only so (True, else
-    `InterfaceError`), or through Python (False). Guides that would take long are refused by `limits`.
+    One compile uses `threads` threads. `native` chooses how matchers are called: without Python where that is
+    possible (None), only without Python (True, else `InterfaceError`), or through Python (False). Guides that would
+    take long are refused by `limits`.
     """
 
     def __init__(
@@ -124,23 +132,25 @@ class XGrammarBackend:
             raise InterfaceError(f"XGrammar can't be called natively here; weft needs {NEEDED} for that")
 
     def compile(self, guide: Guide) -> CompiledGuide:
-        """Compile a guide. Raises `GuideError` where that fails, or where no token may ever be the first."""
+        """Compile a guide. Raises `GuideError` where that fails, or where no token may be the first."""
         if guide.kind == "compiled":
             self._check_vocabulary(guide.payload)
             return self._compiled(guide, guide.payload, ())
         return self.build(guide, self.prepare(guide))
 
     def prepare(self, guide: Guide) -> Prepared:
-        """The guide's grammar, as XGrammar writes it. Raises `GuideError`."""
-        check_costs(guide, self._limits)  # before anything else reads it
+        """The guide's grammar, as XGrammar serializes it. Raises `GuideError`."""
+        check_costs(guide, self._limits)  # first, since it takes linear time and the rest may not
         notes = Notes.of(not_enforced(guide))
-        refuse(words(guide), "XGrammar", notes if guide.strict else Notes.of(insisted(guide)))
+        refuse(
+            words(guide), "XGrammar", notes if guide.strict else Notes.of(not_enforced_in_strict_parts(guide))
+        )
         text = serialised(guide)
         check_least(text, self._limits)
-        return Prepared(GRAMMAR, text, notes.told())
+        return Prepared(GRAMMAR, text, notes.texts())
 
     def build(self, guide: Guide, prepared: Prepared) -> CompiledGuide:
-        """Compile what was prepared. Raises `GuideError`."""
+        """Compile a prepared grammar. Raises `GuideError`."""
         grammar = translated("guide", lambda: xgr.Grammar.deserialize_json(prepared.text))
         compiled = translated("guide", lambda: self._compile(grammar))
         return self._compiled(guide, compiled, prepared.notes)
@@ -156,7 +166,7 @@ class XGrammarBackend:
         return result
 
     def restore(self, guide: Guide, text: str, notes: tuple[str, ...]) -> CompiledGuide:
-        """What `CompiledXGrammar.dumped` wrote. Raises `GuideError`."""
+        """Rebuild a guide from the text of `CompiledXGrammar.dumped`. Raises `GuideError`."""
         try:
             compiled = xgr.CompiledGrammar.deserialize_json(text, self._info)
         except (RuntimeError, ValueError, TypeError) as error:
@@ -164,10 +174,13 @@ class XGrammarBackend:
         return CompiledXGrammar(guide, compiled, self.vocabulary, self._native, notes)
 
     def _compile(self, grammar: xgr.Grammar) -> xgr.CompiledGrammar:
+        # Each grammar has a compiler, and so a cache, of its own: XGrammar 0.2.8 confuses the masks of rules of
+        # different grammars that look alike, and would let through what one of them forbids. Within one grammar the
+        # cache is sound.
         try:
-            return self._compiler(cache_enabled=True).compile_grammar(grammar)  # alike rules of one grammar
+            return self._compiler(cache_enabled=True).compile_grammar(grammar)
         except RuntimeError as error:
-            # It can't hold some repetitions of more than about 128; a compiler without a cache can.
+            # The cache can't hold some repetitions of more than about 128; a compiler without a cache can.
             if "per_rule_fsm_hashes" not in str(error):
                 raise
             return self._compiler(cache_enabled=False).compile_grammar(grammar)
@@ -181,3 +194,102 @@ class XGrammarBackend:
             raise TokenizerError(
                 f"the CompiledGrammar is for {size} tokens, the model has {self.vocabulary.vocab_size}"
             )
+
+
+NEEDED = "xgrammar 0.2.x on apache-tvm-ffi 0.1.x"
+
+
+class XGrammarMatcher:
+    """The matcher interface for Python over XGrammar's own matcher: the reference for native matchers."""
+
+    def __init__(self, matcher: xgr.GrammarMatcher, end_ids: tuple[int, ...]) -> None:
+        self._matcher = matcher
+        self._end_ids = end_ids
+
+    def accept(self, token: int) -> bool:
+        """Take a token. Returning False refuses it and leaves the state unchanged. After an end token all tokens are
+        refused."""
+        return not self._matcher.is_terminated() and bool(self._matcher.accept_token(token))
+
+    def fill(self, row: NDArray[np.int32]) -> bool:
+        """Set the bits of the tokens that may follow in a zeroed row, int32 [words]; after an end token those of end
+        tokens. Returning False means that all tokens may follow."""
+        if not self._matcher.is_terminated():
+            return bool(self._matcher.fill_next_token_bitmask(row))
+        words = row.view(np.uint32)
+        for token in self._end_ids:
+            words[token // 32] |= np.uint32(1 << (token % 32))
+        return True
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` tokens."""
+        self._matcher.rollback(count)
+
+    def is_terminated(self) -> bool:
+        """Whether an end token was accepted."""
+        return bool(self._matcher.is_terminated())
+
+    def fork(self) -> XGrammarMatcher:
+        """An independent matcher in the same state."""
+        return XGrammarMatcher(self._matcher.fork(), self._end_ids)
+
+    def reset(self) -> None:
+        """Return to the start."""
+        self._matcher.reset()
+
+
+def native_matcher(matcher: xgr.GrammarMatcher, vocabulary: Vocabulary) -> Matcher:
+    """A native handle of a matcher. Needs `native_is_usable`."""
+    return _core.xgrammar_matcher(
+        matcher._handle.__chandle__(),
+        vocabulary.vocab_size,
+        list(vocabulary.end_ids),
+        token_texts(vocabulary),
+    )
+
+
+@functools.cache
+def native_is_usable() -> bool:
+    """Whether the installed wheels can be called natively. Tried once; warns if not."""
+    problem = _bind() or _self_test()
+    if problem:
+        warnings.warn(
+            f"XGrammar is called through Python, slower and with the GIL: {problem}. Natively weft calls "
+            f"{NEEDED}; installed are {version('xgrammar')} and {version('apache-tvm-ffi')}.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return not problem
+
+
+def _bind() -> str:
+    ffi = Path(tvm_ffi.libinfo.find_libtvm_ffi())
+    bindings = Path(xgr.__file__).parent / "libxgrammar_bindings.so"
+    problem: str = _core.xgrammar_bind(str(ffi), str(bindings))
+    return problem
+
+
+def _self_test() -> str:
+    """Walk a tiny grammar natively and through Python. Returns a description of the first difference, or ""."""
+    vocabulary = Vocabulary.from_tokens([b"", b"a", b"b", b"ab", b"c"], end_ids=[0], vocab_size=40)
+    info = tokenizer_info(vocabulary)
+    compiled = xgr.GrammarCompiler(info, max_threads=1, cache_enabled=False).compile_regex("ca(b|c)*")
+    reference = XGrammarMatcher(xgr.GrammarMatcher(compiled), vocabulary.end_ids)
+    native = native_matcher(xgr.GrammarMatcher(compiled), vocabulary)
+    rows = np.zeros((2, 2), dtype=np.int32)
+    try:
+        # The text begins with "ca". Only "c" is forced as a token, since "a" may be a part of "ab".
+        if native.forced(4) != [4]:
+            return "its native find_jump_forward_string does not do what Python's does"
+        for action, number in [("accept", 4), ("accept", 4), ("accept", 1), ("accept", 0), ("rollback", 2)]:
+            rows[:] = 0
+            reference.fill(rows[0])
+            native.fill(rows[1])
+            outcomes = [getattr(matcher, action)(number) for matcher in (reference, native)]
+            if outcomes[0] != outcomes[1] or not np.array_equal(rows[0], rows[1]):
+                return f"its native {action} does not do what Python's does"
+            if reference.is_terminated() != native.is_terminated():
+                return "its native is_terminated does not say what Python's does"
+    except Exception as error:
+        return f"a native call failed ({error})"
+    return ""

@@ -1,9 +1,10 @@
-"""Patterns of schemas over JSON's text: what stands between the quotes of a string whose value they match.
+r"""Patterns of schemas over JSON's text: regular expressions for the text between the quotes of a string whose value a
+pattern matches.
 
-XGrammar would match them against the text as it stands, and keep quotes, backslashes and control characters out of only
-some of them. So it is given a name for each pattern (`named`), which becomes a rule; what that matches is put there
-afterwards (`in_json`). Every character is written in one way: as itself where JSON allows that, else by its short
-escape, else as `\\u00XX`. `\\d` and `\\w` are ASCII, a dot is no line end.
+XGrammar would match a pattern against JSON's text as it stands, and keeps quotes, backslashes and control characters
+out of some patterns only. So XGrammar gets a name for each pattern (`named`), which becomes a rule, and the rule gets
+its body afterwards (`in_json`). Every character has one spelling: itself where JSON allows that, else its short
+escape, else `\u00XX`. `\d` and `\w` are ASCII, and a dot matches no line end.
 """
 
 from __future__ import annotations
@@ -13,17 +14,14 @@ from collections.abc import Iterable
 
 from weft.errors import GuideError
 from weft.grammar.schema import structure as json_schema
-from weft.grammar.schema.characters import MAX_CODE, outside
+from weft.grammar.schema.characters import DIGITS, MAX_CODE, WORDS, Ranges, outside
 
-Ranges = list[tuple[int, int]]
-
-HALVES = (0xD800, 0xDFFF)
+SURROGATES = (0xD800, 0xDFFF)
 PREFIX = "weft pattern "
 SHORT = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
 UNESCAPED: Ranges = [(0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, 0x10FFFF)]
-DIGITS: Ranges = [(0x30, 0x39)]
-WORDS: Ranges = [(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)]
-# Blanks by the specification; what only some readers of patterns take for one is neither `\s` nor `\S`.
+# Whitespace by the specification. Characters that only some implementations count as whitespace are neither `\s` nor
+# `\S`.
 BLANKS: Ranges = [
     (0x09, 0x0D),
     (0x20, 0x20),
@@ -52,81 +50,81 @@ MEMBER = re.compile(
 
 
 def named(pattern: str) -> str:
-    """What XGrammar is given in place of a pattern."""
+    """The name that XGrammar gets in place of a pattern."""
     return PREFIX + pattern.encode("utf-8", "surrogatepass").hex()
 
 
 def pattern_of(name: str) -> str | None:
-    """The pattern that a name stands for; None for what is no such name."""
+    """The pattern that a name stands for; None for any other text."""
     if not name.startswith(PREFIX):
         return None
     return bytes.fromhex(name.removeprefix(PREFIX)).decode("utf-8", "surrogatepass")
 
 
 def in_json(pattern: str) -> str:
-    """A regular expression, in ASCII, of the texts within quotes whose values a pattern matches from beginning to end.
-    Look-around and anchors are left out. Raises `GuideError` for what XGrammar does not know."""
+    """A regular expression, in ASCII, of the texts between quotes whose values a pattern matches from beginning to
+    end. Look-around and anchors are left out. Raises `GuideError` for syntax that XGrammar does not have."""
     parts: list[str] = []
-    opened: list[int] = []
-    at, last, is_group, pattern = 0, 0, False, _paired(pattern)
-    while at < len(pattern):
-        found = TOKEN.match(pattern, at)
-        if found is None:
-            raise _refused(pattern, pattern[at : at + 2])
-        kind, text, at = str(found.lastgroup), found[found.lastgroup or 0], found.end()
+    open_groups: list[int] = []
+    position, last_part, is_group, pattern = 0, 0, False, _paired(pattern)
+    while position < len(pattern):
+        token = TOKEN.match(pattern, position)
+        if token is None:
+            raise _refused(pattern, pattern[position : position + 2])
+        kind, text, position = str(token.lastgroup), token[token.lastgroup or 0], token.end()
         if kind == "look":
-            at = _after_group(pattern, at)
+            position = _after_group(pattern, position)
         elif kind == "open":
-            opened.append(len(parts))
+            open_groups.append(len(parts))
             parts.append("(?:")
         elif kind == "close":
-            if not opened:
+            if not open_groups:
                 raise _refused(pattern, ") without (")
-            last, is_group = opened.pop(), True
+            last_part, is_group = open_groups.pop(), True
             parts.append(")")
         elif kind == "times":
-            if pattern[at : at + 1] in ("*", "+", "?"):
-                raise _refused(pattern, found[0] + pattern[at])
-            parts[last:] = [_repeated("".join(parts[last:]), text, is_group)]
+            if pattern[position : position + 1] in ("*", "+", "?"):
+                raise _refused(pattern, token[0] + pattern[position])
+            parts[last_part:] = [_repeated("".join(parts[last_part:]), text, is_group)]
         elif kind == "or":
             parts.append("|")
         elif kind != "anchor":
-            last, is_group = len(parts), False
+            last_part, is_group = len(parts), False
             parts.append(_spelled(_ranges(pattern, kind, text), pattern))
-    if opened:
+    if open_groups:
         raise _refused(pattern, "( without )")
     return "".join(parts) or "(?:)"
 
 
 def _repeated(part: str, times: str, is_group: bool) -> str:
-    """A part so many times. Groups that may be missing become alternatives: XGrammar would let a repetition within them
-    go on where they were skipped."""
+    """A repeated part. A group that may be absent becomes an alternative: where XGrammar skips such a group, it would
+    still continue a repetition within it."""
     if not is_group:
         return part + times
-    least = int(times[1:].partition(",")[0].rstrip("}")) if times[0] == "{" else 0
-    if times == "+" or least:
+    low = int(times[1:].partition(",")[0].rstrip("}")) if times[0] == "{" else 0
+    if times == "+" or low:
         return part + times
-    most = "+" if times == "*" else "" if times == "?" else f"{{1,{times.partition(',')[2]}"
-    return "(?:)" if times in ("{0}", "{0,0}") else f"(?:{part}{most}|)"
+    bounds = "+" if times == "*" else "" if times == "?" else f"{{1,{times.partition(',')[2]}"
+    return "(?:)" if times in ("{0}", "{0,0}") else f"(?:{part}{bounds}|)"
 
 
-def _refused(pattern: str, what: str) -> GuideError:
+def _refused(pattern: str, syntax: str) -> GuideError:
     return GuideError(
-        f"JSON schema: pattern {json_schema.shown(pattern)}: XGrammar has no {json_schema.shown(what)}"
+        f"JSON schema: pattern {json_schema.shown(pattern)}: XGrammar has no {json_schema.shown(syntax)}"
     )
 
 
-def _after_group(pattern: str, at: int) -> int:
-    """Where a group ends that is open at a place."""
+def _after_group(pattern: str, position: int) -> int:
+    """The end of a group that is open at a position."""
     depth = 1
     while depth:
-        found = TOKEN.match(pattern, at)
-        if found is None:
-            raise _refused(pattern, pattern[at : at + 2] or "end of a group")
-        depth += found.lastgroup in ("look", "open")
-        depth -= found[0] == ")"
-        at = found.end()
-    return at
+        token = TOKEN.match(pattern, position)
+        if token is None:
+            raise _refused(pattern, pattern[position : position + 2] or "end of a group")
+        depth += token.lastgroup in ("look", "open")
+        depth -= token[0] == ")"
+        position = token.end()
+    return position
 
 
 def _ranges(pattern: str, kind: str, text: str) -> Ranges:
@@ -169,16 +167,16 @@ def _of_class(pattern: str, text: str) -> Ranges:
     ranges: Ranges = [(0, MAX_CODE)] if {"\\s", "\\S"} <= set(members) else []
     i = 0
     while i < len(members):
-        first = _of_member(pattern, members[i], is_denied)
+        start = _of_member(pattern, members[i], is_denied)
         is_range = members[i + 1 : i + 2] == ["-"] and i + 2 < len(members)
-        last = _of_member(pattern, members[i + 2], is_denied) if is_range else None
-        if last is not None and _is_one(first) and _is_one(last):
-            if last[0][0] < first[0][0]:
+        end = _of_member(pattern, members[i + 2], is_denied) if is_range else None
+        if end is not None and _is_one(start) and _is_one(end):
+            if end[0][0] < start[0][0]:
                 raise _refused(pattern, "".join(members[i : i + 3]))
-            ranges.append((first[0][0], last[0][0]))
+            ranges.append((start[0][0], end[0][0]))
             i += 3
             continue
-        ranges += first
+        ranges += start
         i += 1
     return outside(ranges) if is_denied else ranges
 
@@ -195,23 +193,23 @@ PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([Dd][89ABab][0-9A-Fa-f]{2})\\u([Dd][C-
 
 
 def _paired(text: str) -> str:
-    """Characters that are written as two halves, as one."""
+    """The pattern, with escaped surrogate pairs as single characters."""
 
-    def whole(found: re.Match[str]) -> str:
-        high, low = int(found[2], 16) - 0xD800, int(found[3], 16) - 0xDC00
-        return f"{found[1]}\\u{{{0x10000 + (high << 10) + low:x}}}"
+    def whole(pair: re.Match[str]) -> str:
+        high, low = int(pair[2], 16) - 0xD800, int(pair[3], 16) - 0xDC00
+        return f"{pair[1]}\\u{{{0x10000 + (high << 10) + low:x}}}"
 
     return PAIR.sub(whole, text)
 
 
 def _within(ranges: Ranges, others: Iterable[tuple[int, int]]) -> Ranges:
-    """What is in both."""
-    found = [(max(a, c), min(b, d)) for a, b in ranges for c, d in others]
-    return sorted((low, high) for low, high in found if low <= high)
+    """The intersection of two sets of characters."""
+    overlaps = [(max(a, c), min(b, d)) for a, b in ranges for c, d in others]
+    return sorted((low, high) for low, high in overlaps if low <= high)
 
 
 def _spelled(ranges: Ranges, pattern: str) -> str:
-    """One of the characters, as JSON writes it."""
+    """A pattern for one of the characters, as JSON spells it."""
     ways = []
     plain = outside(outside(_within(ranges, UNESCAPED)))
     if plain:
@@ -221,9 +219,9 @@ def _spelled(ranges: Ranges, pattern: str) -> str:
     if short:
         ways.append(rf"\\{_class([(ord(name), ord(name)) for name in short])}")
     for digit in (0, 1):
-        rest = [code for code in range(16 * digit, 16 * digit + 16) if code in low and code not in SHORT]
-        if rest:
-            digits = sorted({f(f"{code % 16:x}") for code in rest for f in (str.lower, str.upper)})
+        codes = [code for code in range(16 * digit, 16 * digit + 16) if code in low and code not in SHORT]
+        if codes:
+            digits = sorted({f(f"{code % 16:x}") for code in codes for f in (str.lower, str.upper)})
             ways.append(rf"\\u00{digit}{_class([(ord(d), ord(d)) for d in digits])}")
     if not ways:
         raise GuideError(
@@ -233,8 +231,8 @@ def _spelled(ranges: Ranges, pattern: str) -> str:
 
 
 def _class(ranges: Ranges) -> str:
-    """A class of characters; one alone is written as such. Those of each length in bytes stand apart: where a class
-    holds several, XGrammar takes what is no UTF-8."""
+    """A class of characters; a single character is written as such. Characters of each length in UTF-8 stand apart:
+    where a class mixes lengths, XGrammar accepts bytes that are not UTF-8."""
     if _is_one(ranges):
         return _char(ranges[0][0])
     classes = []
@@ -254,15 +252,15 @@ def _char(code: int) -> str:
 
 
 def without_nul(pattern: str) -> str:
-    """The pattern for LLGuidance, whose classes of all control characters match quotes and backslashes, too: such a
-    class without one of these loses U+0000. What can't be read here is left as it is."""
-    parts, at = [], 0
-    while at < len(pattern):
-        found = TOKEN.match(pattern, at)
-        if found is None:
+    """The pattern for LLGuidance, whose classes of all control characters also match quotes and backslashes. Such a
+    class, unless it has these two, loses U+0000. Patterns that can't be parsed here are returned unchanged."""
+    parts, position = [], 0
+    while position < len(pattern):
+        token = TOKEN.match(pattern, position)
+        if token is None:
             return pattern
-        at = found.end()
-        parts.append(_without_nul(pattern, found[0]) if found.lastgroup == "class" else found[0])
+        position = token.end()
+        parts.append(_without_nul(pattern, token[0]) if token.lastgroup == "class" else token[0])
     return "".join(parts)
 
 
@@ -271,21 +269,21 @@ def _without_nul(pattern: str, text: str) -> str:
         ranges = _of_class(pattern, text)
     except GuideError:
         return text
-    held = {code for low, high in ranges for code in range(low, min(high, 0x5C) + 1)}
-    if not held >= ALL_CONTROLS or {0x22, 0x5C} <= held:
+    codes = {code for low, high in ranges for code in range(low, min(high, 0x5C) + 1)}
+    if not codes >= ALL_CONTROLS or {0x22, 0x5C} <= codes:
         return text
-    kept = outside([*outside(ranges), (0, 0), HALVES])
+    kept = outside([*outside(ranges), (0, 0), SURROGATES])
     return f"[{''.join(f'{_char(low)}-{_char(high)}' for low, high in kept)}]"
 
 
 def check_regex(pattern: str) -> None:
-    """Raises `GuideError` for look-around, and for anchors in the midst."""
+    """Raise `GuideError` for look-around, and for anchors that do not stand at an end."""
     if json_schema.looks_around(pattern):
         raise GuideError(f"regex {json_schema.shown(pattern)}: XGrammar has no look-around")
     check_anchors(pattern)
 
 
 def check_anchors(pattern: str) -> None:
-    """Raises `GuideError` for anchors in the midst."""
+    """Raise `GuideError` for anchors that do not stand at an end."""
     if json_schema.has_inner_anchor(pattern):
         raise GuideError("regex: XGrammar would ignore a ^ or $ that does not stand at its ends")

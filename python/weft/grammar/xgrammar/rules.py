@@ -1,22 +1,25 @@
-"""XGrammar's grammars as rules over bytes, for what reads them without XGrammar (`csrc/grammar/closing/grammar.h`).
+"""XGrammar's serialized grammars, read without XGrammar: as rules over bytes (`csrc/grammar/closing/grammar.h`), and
+for the shortest text of each rule (`check_least`).
 
-They are taken from its serialised form, which has the expressions as numbers; its printed form loses some characters.
+The serialized form has the expressions as numbers. The printed form loses some characters.
 """
 
 from __future__ import annotations
 
+import heapq
 import json
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import xgrammar as xgr
 
 from weft.errors import GuideError
-from weft.grammar.schema.characters import outside
-from weft.grammar.xgrammar.byte_ranges import byte_set, utf8_sequences
+from weft.grammar.limits import CompileLimits
+from weft.grammar.schema.characters import MAX_CODE, outside
 
 VERSION = "v16"
-"""The version of the serialised form."""
+"""The version of the serialized form."""
 
 (
     BYTES,
@@ -31,10 +34,11 @@ VERSION = "v16"
 ) = range(9)
 REGEX = 12
 PLAIN = [-1, -1, "", False, None]
-"""What follows a rule's body and its look-ahead (which only helps XGrammar to fill masks): no limits."""
+"""The rest of a rule's entry where the rule has no limits. Before it stand the rule's body and its look-ahead, which
+only speeds up masks."""
 
 LITERAL, SET = -1, -2
-"""In place of a rule's number: the bytes themselves, or one byte of a set."""
+"""In place of a rule's number: the element is bytes, or one byte of a set."""
 
 Element = tuple[int, bytes, int, int]
 Alternative = list[Element]
@@ -42,7 +46,7 @@ Rule = list[Alternative]
 
 
 def read_serialised(serialised: str) -> dict[str, Any]:
-    """A grammar in XGrammar's serialised form. Raises `GuideError` for one that weft does not know."""
+    """Parse a grammar in XGrammar's serialized form. Raises `GuideError` for another version of it."""
     data: dict[str, Any] = json.loads(serialised)
     if data.get("__VERSION__") != VERSION:
         raise GuideError(
@@ -52,7 +56,7 @@ def read_serialised(serialised: str) -> dict[str, Any]:
 
 
 def regexes(serialised: str) -> Iterator[str]:
-    """The regular expressions of a grammar that XGrammar makes automata of by itself."""
+    """Yield the regular expressions in a grammar that XGrammar compiles to automata by itself."""
     data = read_serialised(serialised)
     numbers = data["grammar_expr_data"]
     for start in data["grammar_expr_indptr"]:
@@ -63,7 +67,7 @@ def regexes(serialised: str) -> Iterator[str]:
 
 
 def byte_rules(serialised: str) -> list[Rule]:
-    """The rules of a grammar, the root first. Raises `GuideError` for one with parts that are no text."""
+    """The rules of a grammar, the root first. Raises `GuideError` for a grammar with parts that are not text."""
     data = read_serialised(serialised)
     if data["suffix_stop_infos"] or any(rule[4:] != PLAIN for rule in data["rules"]):
         raise GuideError("it has rules with limits or stop texts of their own")
@@ -71,9 +75,9 @@ def byte_rules(serialised: str) -> list[Rule]:
 
 
 def _reachable(rules: list[Rule]) -> list[Rule]:
-    """The rules that the first leads to: others would count as places where a token may be taken."""
+    """The rules that the first rule leads to. Other rules would count as places where a token may be accepted."""
     numbers, queue = {0: 0}, [0]
-    for number in queue:  # it grows meanwhile
+    for number in queue:  # the loop appends to it
         for alternative in rules[number]:
             for rule, *_ in alternative:
                 if rule >= 0 and rule not in numbers:
@@ -145,34 +149,34 @@ class _Reader:
         return (self._classes[key], b"", 0 if is_star else 1, -1 if is_star else 1)
 
     def _regex(self, pattern: str, in_json: bool) -> int:
-        """The rule of a regular expression: a rule for each state of its automaton."""
+        """The rule of a regular expression: one rule for each state of its automaton."""
         automaton, start, ends = _automaton(pattern, in_json)
         starts, edges, base = automaton["indptr_"], automaton["data_"], len(self.rules)
         for state in range(len(starts) - 1):
             rule: Rule = [[]] if state in ends else []
             for low, high, target in edges[starts[state] : starts[state + 1]]:
                 if low < -1:
-                    raise GuideError("it has a regular expression with parts that are no text")
+                    raise GuideError("it has a regular expression with parts that are not text")
                 byte: Alternative = [(SET, byte_set([(low, high)]), 1, 1)] if low >= 0 else []
                 rule.append([*byte, (base + target, b"", 1, 1)])
             self.rules.append(rule)
         return base + start
 
     def _unroll(self, number: int) -> None:
-        """A rule that stands at its own beginning, as a beginning without it and a repetition."""
+        """Rewrite a left-recursive rule as its other alternatives, followed by a repetition."""
         alternatives = self.rules[number]
-        again = [a[1:] for a in alternatives if a and a[0] == (number, b"", 1, 1)]
-        if not any(again):
+        repeated = [a[1:] for a in alternatives if a and a[0] == (number, b"", 1, 1)]
+        if not any(repeated):
             return
-        begin, more = len(self.rules), len(self.rules) + 1
+        start_rule, repeat_rule = len(self.rules), len(self.rules) + 1
         self.rules.append([a for a in alternatives if not a or a[0] != (number, b"", 1, 1)])
-        self.rules.append([a for a in again if a])
-        self.rules[number] = [[(begin, b"", 1, 1), (more, b"", 0, -1)]]
+        self.rules.append([a for a in repeated if a])
+        self.rules[number] = [[(start_rule, b"", 1, 1), (repeat_rule, b"", 0, -1)]]
 
 
 def _automaton(pattern: str, in_json: bool) -> tuple[dict[str, Any], int, list[int]]:
-    """XGrammar's automaton of a regular expression: its edges (first and last byte, state; -1 for no byte), the state
-    that it starts in, and those that it may end in."""
+    """XGrammar's automaton of a regular expression: its edges (first byte, last byte, state; -1 for no byte), its
+    start state, and its final states."""
     macro = f"root ::= Regex({json.dumps(pattern)}, json_string={'true' if in_json else 'false'})"
     info = xgr.TokenizerInfo([b"", b"a"], vocab_type=xgr.VocabType.RAW, vocab_size=2, stop_token_ids=[0])
     compiler = xgr.GrammarCompiler(info, max_threads=1, cache_enabled=False)
@@ -192,3 +196,145 @@ def _character_rule(ranges: list[tuple[int, int]]) -> Rule:
         for sequence in utf8_sequences(max(low, 0x80), high) if high >= 0x80 else ():
             rule.append([(SET, byte_set([byte]), 1, 1) for byte in sequence])
     return rule
+
+
+Node = tuple[str, int]
+"""A rule or an expression, by its number."""
+
+
+def check_least(serialised: str, limits: CompileLimits) -> None:
+    """Raise `GuideError` for a serialized grammar with a part whose texts are all longer than
+    `limits.max_least_bytes`, or with a rule that has no finite text.
+
+    Text is never forced for longer than the shortest text to its end. XGrammar spells forced text to its end without
+    a bound of memory and time, so rules that double forty times, or one that never ends, would take all of both.
+    """
+    data = read_serialised(serialised)
+    graph = _Graph(
+        data["grammar_expr_data"], data["grammar_expr_indptr"], [rule[1] for rule in data["rules"]]
+    )
+    shortest = graph.least(("rule", data["root_rule_id"]))
+    endless = [number for kind, number in graph.seen if kind == "rule" and (kind, number) not in shortest]
+    if endless:
+        raise GuideError(f"the guide can't be met: its rule {data['rules'][min(endless)][0]} never ends")
+    size = max(shortest.values())
+    if size > limits.max_least_bytes:
+        raise GuideError(
+            f"the shortest text of a part of it has {size} bytes; at most {limits.max_least_bytes} are allowed "
+            "(CompileLimits.max_least_bytes)"
+        )
+
+
+class _Graph:
+    """Expressions over one another: a sequence adds its parts up, a choice takes one of them."""
+
+    def __init__(self, data: list[int], starts: list[int], bodies: list[int]) -> None:
+        self._data = data
+        self._starts = starts
+        self._bodies = bodies
+        self.seen: set[Node] = set()
+
+    def least(self, root: Node) -> dict[Node, int]:
+        """The bytes of the shortest text of each node below `root` that has one. This is Knuth's generalization of
+        Dijkstra's algorithm: nodes are settled in the order of their values."""
+        parents: dict[Node, list[tuple[Node, int]]] = defaultdict(list)  # with the repetitions of the child
+        missing: dict[
+            Node, int
+        ] = {}  # children to settle before the node: all of a sequence, one of a choice
+        sums: dict[Node, int] = {}
+        ready: list[tuple[int, Node]] = []  # a heap of nodes whose value is known
+        self.seen, pending = {root}, [root]
+        while pending:
+            node = pending.pop()
+            num_bytes, children, is_choice = self._parts(node)
+            sums[node], missing[node] = num_bytes, 1 if is_choice else len(children)
+            for child, times in children:
+                parents[child].append((node, times))
+                if child not in self.seen:
+                    self.seen.add(child)
+                    pending.append(child)
+            if not children and not is_choice:
+                heapq.heappush(ready, (num_bytes, node))
+        settled: dict[Node, int] = {}
+        while ready:
+            size, node = heapq.heappop(ready)
+            if node in settled:
+                continue
+            settled[node] = size
+            for parent, times in parents[node]:
+                missing[parent] -= 1
+                sums[parent] += size * times
+                if missing[parent] == 0:
+                    heapq.heappush(ready, (sums[parent], parent))
+        return settled
+
+    def _parts(self, node: Node) -> tuple[int, list[tuple[Node, int]], bool]:
+        """The node's own bytes, the nodes below it with their repetitions, and whether one of these is chosen."""
+        kind, number = node
+        if kind == "rule":
+            return 0, [(("expression", self._bodies[number]), 1)], False
+        start = self._starts[number]
+        code, length = self._data[start : start + 2]
+        parts = self._data[start + 2 : start + 2 + length]
+        if code == RULE:
+            return 0, [(("rule", parts[0]), 1)], False
+        if code == REPEAT:
+            return 0, [(("rule", parts[0]), parts[1])], False
+        if code in (SEQUENCE, CHOICES):
+            return 0, [(("expression", part), 1) for part in parts], code == CHOICES
+        return (len(parts) if code == BYTES else 1 if code == CHARACTERS else 0), [], False
+
+
+_LENGTHS = ((0x7F, 1), (0x7FF, 2), (0xFFFF, 3), (MAX_CODE, 4))
+"""The last character of each length in UTF-8."""
+
+ByteRange = tuple[int, int]
+
+
+def utf8_sequences(low: int, high: int) -> Iterator[list[ByteRange]]:
+    """The characters `low` to `high` as sequences of byte ranges; a sequence stands for all combinations of its
+    bytes."""
+    begin = low
+    for last, length in _LENGTHS:
+        if begin <= min(high, last):
+            yield from _split(_encode(begin, length), _encode(min(high, last), length))
+        begin = max(begin, last + 1)
+
+
+def byte_set(ranges: Iterable[ByteRange]) -> bytes:
+    """A set of bytes as 256 bits, the lowest first."""
+    bits = 0
+    for low, high in ranges:
+        bits |= ((1 << (high - low + 1)) - 1) << low
+    return bits.to_bytes(32, "little")
+
+
+def _encode(code_point: int, length: int) -> bytes:
+    # Not `str.encode`: it refuses surrogates, and grammar libraries accept their bytes.
+    if length == 1:
+        return bytes([code_point])
+    tail = []
+    for _ in range(length - 1):
+        tail.append(0x80 | code_point & 0x3F)
+        code_point >>= 6
+    return bytes([(0xF00 >> length & 0xFF) | code_point, *reversed(tail)])
+
+
+def _split(low: bytes, high: bytes) -> Iterator[list[ByteRange]]:
+    """Sequences of byte ranges for all encodings of one length, from `low` to `high`."""
+    if len(low) == 1:
+        yield [(low[0], high[0])]
+        return
+    first, last = low[0], high[0]
+    if first == last:
+        yield from ([(first, first), *rest] for rest in _split(low[1:], high[1:]))
+        return
+    lowest, highest = b"\x80" * (len(low) - 1), b"\xbf" * (len(low) - 1)
+    if low[1:] != lowest:
+        yield from ([(first, first), *rest] for rest in _split(low[1:], highest))
+        first += 1
+    end = [] if high[1:] == highest else [[(last, last), *rest] for rest in _split(lowest, high[1:])]
+    last -= bool(end)
+    if first <= last:
+        yield [(first, last), *[(0x80, 0xBF)] * (len(low) - 1)]
+    yield from end

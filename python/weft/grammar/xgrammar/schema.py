@@ -1,4 +1,4 @@
-"""JSON schemas as XGrammar takes them, and what it would ignore of them in silence."""
+"""JSON schemas in the form that XGrammar takes, and the keywords that it would silently ignore."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from weft.grammar.notes import Found, Place
-from weft.grammar.schema import doubles
+from weft.grammar.notes import Findings, Place
 from weft.grammar.schema import structure as json_schema
 from weft.grammar.schema.formats import PATTERNS, spell_format
 from weft.grammar.schema.patterns import none_of
@@ -44,7 +43,7 @@ SILENT: tuple[str, ...] = (
 )
 SILENT += ("$comment", "deprecated", "readOnly", "writeOnly", "discriminator")
 
-# Negated classes leave out what JSON escapes by themselves.
+# XGrammar itself removes characters that JSON escapes from negated classes.
 NEGATED = re.compile(r"\[\^(?:\\.|[^\]\\])*+\]?", re.DOTALL)
 ESCAPED = re.compile(r'["\x00-\x1f]|\\[\\nrtfv0cux"]')
 
@@ -55,33 +54,32 @@ def not_enforced(
     open_objects: bool = False,
     places: Mapping[int, Place | None] | None = None,
     in_json: bool = True,
-) -> Found:
-    """What XGrammar does not enforce, and where; `places` are those of parts that come from elsewhere. Not `in_json`:
-    where strings are written as they are."""
+) -> Findings:
+    """The keywords that XGrammar does not enforce, with their places; `places` has those of parts that come from
+    elsewhere. Without `in_json`, strings are written as they are."""
     for place, node in json_schema.subschemas(schema, places=places):
-        for what in _ignored(node, open_objects, in_json):
-            yield place, what
+        for description in _ignored(node, open_objects, in_json):
+            yield place, description
         if not _are_texts(schema, node.get("propertyNames", False)):
             yield place, "propertyNames is not enforced where it does not say that names are strings"
         if any_order and (node.get("properties") or node.get("required")):
-            # Properties are only counted where they may come in any order.
+            # In any order XGrammar only counts properties.
             yield place, "any_order: required is not enforced, and a property may come twice"
 
 
 MAX_DEPTH = 20
-PLAIN = re.compile(r"[ !#-.0-\[\]-~]*")  # written in one way
+PLAIN = re.compile(r"[ !#-.0-\[\]-~]*")  # texts with one spelling in JSON
 
-# What says of what type a value is, if it does so for all values.
+# Keywords that may state a value's type by themselves.
 STATED = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
 CLOSED = {"properties", "patternProperties", "propertyNames"}
 SAID = {"additionalProperties", "unevaluatedProperties"}
 
 
 def opened_schema(schema: Any, open_objects: bool = False) -> Any:
-    """The schema with what XGrammar would close by itself left open: an object that names no properties may
-    have any, an array that says nothing of its items may hold any. With `open_objects` that goes for all objects and
-    arrays.
-    """
+    """The schema with everything left open that XGrammar would close by itself: an object that names no properties
+    may have any, an array that does not describe its items may hold any. With `open_objects` that applies to all
+    objects and arrays."""
     schema = json.loads(json.dumps(schema))
     for _, node in json_schema.subschemas(schema):
         _state_names(node)
@@ -89,15 +87,17 @@ def opened_schema(schema: Any, open_objects: bool = False) -> Any:
             node.get("type") == "object" or (open_objects and "properties" in node)
         ):
             node["additionalProperties"] = True
-        first = set() if open_objects else {"prefixItems"}
-        if node.get("type") == "array" and not set(node) & {"items", "unevaluatedItems", *first}:
+        closing = (
+            {"items", "unevaluatedItems"} if open_objects else {"items", "unevaluatedItems", "prefixItems"}
+        )
+        if node.get("type") == "array" and not set(node) & closing:
             node["items"] = True
     return schema
 
 
 def spelled_schema(schema: Any, in_json: bool = True) -> Any:
-    """The schema with its formats as patterns, and these as XGrammar is to match them: where strings are JSON's, as
-    names of rules (`weft.grammar.xgrammar.patterns`), else as they are, in ASCII and without halves of characters."""
+    """The schema with its formats as patterns, and with patterns as XGrammar must get them: `in_json` as names of
+    rules (`weft.grammar.xgrammar.patterns`), else as they are, in ASCII and without surrogates."""
     schema = json.loads(json.dumps(schema))
     for _, node in json_schema.subschemas(schema):
         if in_json:
@@ -111,34 +111,34 @@ def spelled_schema(schema: Any, in_json: bool = True) -> Any:
             _spell_length(node)
         regexes = node.get("patternProperties", {})
         if len(set(map(change, regexes))) == len(regexes) > 0:
-            node["patternProperties"] = {change(regex): one for regex, one in regexes.items()}
+            node["patternProperties"] = {change(regex): value for regex, value in regexes.items()}
     return schema
 
 
 def _keep_names_apart(node: dict[str, Any]) -> None:
-    """Says what names other properties may have, in place, where some are listed: XGrammar knows only those of plain
-    letters as listed."""
-    names, others = node.get("properties", {}), node.get("additionalProperties", False)
-    if others is False or all(PLAIN.fullmatch(name) for name in names):
+    """State the names that other properties may have, in place, where some properties are listed: XGrammar tells only
+    names with one spelling from the listed ones."""
+    listed, others = node.get("properties", {}), node.get("additionalProperties", False)
+    if others is False or all(PLAIN.fullmatch(name) for name in listed):
         return
     if not node.get("patternProperties") and node.get("propertyNames", True) in (True, {}):
-        node["patternProperties"] = {none_of(names): others}
+        node["patternProperties"] = {none_of(listed): others}
         node["additionalProperties"] = False
 
 
 def _spell_length(node: dict[str, Any]) -> None:
-    """Puts the name of rules in place of bounds of a string's length."""
+    """Replace bounds of a string's length by the name of rules, in place."""
     types = node.get("type", [])
-    least, most = int(node.get("minLength", 0)), node.get("maxLength")
-    if "string" not in ([types] if isinstance(types, str) else types) or (least == 0 and most is None):
+    low, high = int(node.get("minLength", 0)), node.get("maxLength")
+    if "string" not in ([types] if isinstance(types, str) else types) or (low == 0 and high is None):
         return
     node.pop("minLength", None)
     node.pop("maxLength", None)
-    node["pattern"] = named_length(least, None if most is None else int(most))
+    node["pattern"] = named_length(low, None if high is None else int(high))
 
 
 def _state_names(node: dict[str, Any]) -> None:
-    """Says, in place, that names are texts: XGrammar lets any value be one otherwise."""
+    """State that names are strings, in place: XGrammar lets any value be a name otherwise."""
     names = node.get("propertyNames")
     if isinstance(names, dict) and not set(names) & {"type", *STATED}:
         node["propertyNames"] = {"type": "string", **names}
@@ -146,7 +146,7 @@ def _state_names(node: dict[str, Any]) -> None:
 
 
 def _are_texts(root: Any, names: Any, depth: int = 0) -> bool:
-    """Whether XGrammar takes nothing but strings for names, as far as can be seen."""
+    """Whether XGrammar accepts only strings as names, as far as the schema shows."""
     if not isinstance(names, dict) or depth > MAX_DEPTH:
         return names is False
     if "$ref" in names:
@@ -160,13 +160,13 @@ def _are_texts(root: Any, names: Any, depth: int = 0) -> bool:
         return all(_are_texts(root, branch, depth + 1) for branch in branches)
     if "allOf" in names:
         return any(_are_texts(root, branch, depth + 1) for branch in names["allOf"])
-    # Where it says nothing, `_state_names` does, but not within branches.
+    # `_state_names` adds the missing type, but not within branches.
     return names.get("type", None if depth else "string") in ("string", ["string"])
 
 
 def without_barred(schema: Any, open_objects: bool = False) -> Any:
-    """The schema without properties that no value may have: XGrammar refuses the whole for one. Objects that are closed
-    have none of that name then, either."""
+    """The schema without properties that no value may have: XGrammar refuses the whole schema for one. Closed objects
+    still don't allow these names."""
     if not any(_barred(node) for _, node in json_schema.subschemas(schema)):
         return schema
     schema = json.loads(json.dumps(schema))
@@ -179,9 +179,10 @@ def without_barred(schema: Any, open_objects: bool = False) -> Any:
 
 
 def _barred(node: dict[str, Any]) -> list[str]:
-    """The properties that an object may not have, and need not have."""
+    """The properties that an object may not have, and is not required to have."""
     required = node.get("required", ())
-    return [name for name, one in node.get("properties", {}).items() if one is False and name not in required]
+    properties = node.get("properties", {})
+    return [name for name, value in properties.items() if value is False and name not in required]
 
 
 def _ignored(node: dict[str, Any], open_objects: bool, in_json: bool) -> Iterator[str]:
@@ -221,8 +222,8 @@ def _ignored_of_strings(node: dict[str, Any], in_json: bool) -> Iterator[str]:
 
 
 def _ignored_of_numbers(node: dict[str, Any], types: list[str]) -> Iterator[str]:
-    yield from doubles.mistaken(node, doubles.MAX_INT64)
-    yield from doubles.loosened(node, holds_integers=True)
+    yield from json_schema.inexact_values(node, json_schema.MAX_INT64)
+    yield from json_schema.loosened_bounds(node, holds_integers=True)
     step = node.get("multipleOf")
     if step is None:
         return
@@ -241,7 +242,7 @@ def _is_open(node: dict[str, Any], open_objects: bool) -> bool:
 
 
 def names_and_others(schema: Any, open_objects: bool = False) -> bool:
-    """Whether some object has schemas for names, and may have others."""
+    """Whether some object has schemas for certain names, and may have other names."""
     return any(
         (node.get("properties") or "patternProperties" in node) and _is_open(node, open_objects)
         for _, node in json_schema.subschemas(schema)
@@ -282,7 +283,7 @@ def _ignored_combinations(node: dict[str, Any], types: list[str]) -> Iterator[st
 
 
 def _is_implied(types: list[str], winner: str, value: Any) -> bool:
-    """Whether what is enforced instead of a `type` has that type anyway, as far as can be seen."""
+    """Whether the enforced keyword implies the ignored `type`, as far as the schema shows."""
     if winner in ("const", "enum"):
         return all(json_schema.is_of(item, types) for item in (value if winner == "enum" else [value]))
     if winner == "$ref":

@@ -1,11 +1,12 @@
-"""Guides and vocabularies in XGrammar's terms, and what of a guide XGrammar would not enforce."""
+"""Guides and vocabularies translated for XGrammar, and the parts of a guide that XGrammar would not enforce."""
 
 from __future__ import annotations
 
 import functools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import xgrammar as xgr
@@ -14,36 +15,37 @@ from pydantic import ValidationError
 from weft import _core, registry
 from weft.errors import GuideError
 from weft.grammar.guide import Guide
-from weft.grammar.notes import Found
-from weft.grammar.schema.rewritten import in_some_orders, rewritten
+from weft.grammar.notes import Findings, Place, shortened, where
+from weft.grammar.schema import structure as json_schema
+from weft.grammar.schema.rewrite import Rewritten, in_some_orders, rewrite, rewritten
 from weft.grammar.tag_forms import tag_of
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.grammar.xgrammar import schema as xgrammar_schema
-from weft.grammar.xgrammar import tags as xgrammar_tags
 from weft.grammar.xgrammar.lengths import with_lengths
 from weft.grammar.xgrammar.patterns import check_anchors, check_regex
 from weft.grammar.xgrammar.rules import regexes
 from weft.grammar.xgrammar.utf8 import kept_to_utf8
 
-_core.hush_xgrammar()  # its warnings repeat what a client sent; notes and errors tell the client
+_core.hush_xgrammar()  # XGrammar's warnings would print clients' texts; clients get notes and errors instead
 
 MAX_ERROR = 500
 T = TypeVar("T")
 
 
 def parse_regex(pattern: str) -> xgr.Grammar:
-    """Raises `GuideError` for a regular expression that XGrammar does not take, or takes for another."""
+    """The grammar of a regular expression. Raises `GuideError` for one that XGrammar does not accept, or would
+    misread."""
     check_anchors(pattern)
     return translated("regex", lambda: xgr.Grammar.from_regex(pattern))
 
 
 def parse_ebnf(grammar: str) -> xgr.Grammar:
-    """Raises `GuideError` for a grammar with a syntax error or without a root."""
+    """The grammar of EBNF. Raises `GuideError` for a syntax error, or a grammar without a root."""
     return translated("EBNF", lambda: xgr.Grammar.from_ebnf(grammar))
 
 
 def check_structural_tag(tag: str) -> None:
-    """Raises `GuideError` for what is no structural tag, without translating its parts, which may take long."""
+    """Raise `GuideError` for a text that is not a structural tag. Its parts are not translated, which may take long."""
     try:
         data = tag_of(tag)
         if not isinstance(data, dict) or "format" not in data:
@@ -56,11 +58,11 @@ def check_structural_tag(tag: str) -> None:
     except (ValueError, RecursionError) as error:
         if isinstance(error, GuideError):
             raise
-        raise GuideError(f"structural tag: it is no JSON that can be read: {error}") from None
+        raise GuideError(f"structural tag: it is not valid JSON: {error}") from None
 
 
 def parse_choice(choices: list[str]) -> xgr.Grammar:
-    """Raises `GuideError` for a text that XGrammar's grammars can't spell."""
+    """The grammar of a list of texts. Raises `GuideError` for a text that XGrammar's grammars can't spell."""
     if any("\0" in choice for choice in choices):
         raise GuideError("choice: XGrammar's grammars can't spell a NUL character")
     return parse_ebnf("root ::= " + " | ".join(_ebnf_literal(choice) for choice in choices))
@@ -69,45 +71,40 @@ def parse_choice(choices: list[str]) -> xgr.Grammar:
 def _ebnf_literal(text: str) -> str:
     escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
     escaped = "".join(escapes.get(char, char) for char in text)
-    # Each ends a literal: XGrammar takes hexadecimal digits that follow for the escape's.
+    # Each escape ends the literal: XGrammar would read hexadecimal digits after it as a part of the escape.
     return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f'\\x{ord(match[0]):02x}" "', escaped) + '"'
 
 
-def parse_structural_tag(tag: str) -> xgr.Grammar:
-    """Raises `GuideError` for what is no structural tag."""
-    return translated("structural tag", lambda: xgr.Grammar.from_structural_tag(tag))
-
-
 def parse_json_schema(guide: Guide) -> xgr.Grammar:
-    """Raises `GuideError` for a schema that XGrammar can't express."""
-    found = in_some_orders(guide)
-    is_open = guide.open_objects or not found.reason
-    opened = xgrammar_schema.without_barred(xgrammar_schema.opened_schema(found.schema, is_open), is_open)
+    """The grammar of a guide's schema. Raises `GuideError` for a schema that XGrammar can't express."""
+    rewritten_schema = in_some_orders(guide)
+    is_open = rewritten_schema.is_open(guide.open_objects)
+    opened = xgrammar_schema.without_barred(
+        xgrammar_schema.opened_schema(rewritten_schema.schema, is_open), is_open
+    )
     opened = xgrammar_schema.spelled_schema(opened)
     if guide.separators is None:
-        blanks: dict[str, Any] = {"max_whitespace_cnt": guide.max_whitespace}
+        whitespace: dict[str, Any] = {"max_whitespace_cnt": guide.max_whitespace}
     else:
-        blanks = {"any_whitespace": False, "separators": guide.separators}
+        whitespace = {"any_whitespace": False, "separators": guide.separators}
     return translated(
         "JSON schema",
-        lambda: xgr.Grammar.from_json_schema(json.dumps(opened), any_order=guide.any_order, **blanks),
+        lambda: xgr.Grammar.from_json_schema(json.dumps(opened), any_order=guide.any_order, **whitespace),
     )
 
 
 def grammar_of(guide: Guide) -> xgr.Grammar:
-    """The guide, translated, with a root that no rule names. Raises `GuideError`.
-
-    XGrammar fills the masks of the root as if nothing could follow it. Where the root stands within itself,
-    tokens that close two of its levels at once ("]]") would be forbidden.
-    """
+    """The guide, translated, with a root that no rule names. Raises `GuideError`."""
     return translated("guide", lambda: xgr.Grammar.deserialize_json(serialised(guide)))
 
 
 def serialised(guide: Guide) -> str:
-    """`grammar_of`, as XGrammar writes it."""
+    """`grammar_of`, as XGrammar serializes it."""
     grammar = _translate(guide)
     if guide.kind in ("json_schema", "structural_tag"):
         grammar = _kept_to_json(grammar, guide)
+    # XGrammar fills the masks of the root as if nothing could follow it. In a root that stands within itself, tokens
+    # that close two of its levels at once ("]]") would be forbidden. The union gives it another root.
     root_names = re.findall(r"\broot\b(?! ::=)", str(grammar))
     text = kept_to_utf8((xgr.Grammar.union(grammar) if root_names else grammar).serialize_json())
     if guide.kind not in ("json_schema", "structural_tag"):
@@ -116,16 +113,15 @@ def serialised(guide: Guide) -> str:
     return text
 
 
-# Of a string with bounds, and of every string's escapes: as XGrammar writes them, and as they are to be.
+# A character of a string with bounds, and the escape of every string: as XGrammar writes them, and as weft needs them.
 BOUNDED, STRICT = r"([^\"\\\r\n])", r"([^\0-\x1f\"\\])"
 ESCAPE, OF_CONTROL = '("u" [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9])', '("u00" [01] [A-Fa-f0-9])'
 
 
 def _kept_to_json(grammar: xgr.Grammar, guide: Guide) -> xgr.Grammar:
-    """XGrammar lets control characters into strings with bounds, which is no JSON; and names that a schema does not
-    list may spell a listed one with escapes. Left as it is where the grammar can't be written and read again, as that
-    of some tags.
-    """
+    """Correct two faults of XGrammar's grammars: control characters in strings with bounds, which is not JSON, and
+    listed names that other names may spell with escapes. A grammar that can't be printed and parsed again, such as
+    that of some tags, stays as it is."""
     text = str(grammar)
     kept = with_lengths(text.replace(BOUNDED, STRICT))
     if _names_and_others(guide):
@@ -137,14 +133,15 @@ def _kept_to_json(grammar: xgr.Grammar, guide: Guide) -> xgr.Grammar:
 
 def _names_and_others(guide: Guide) -> bool:
     if guide.kind == "json_schema":
-        found = rewritten(guide)
-        return xgrammar_schema.names_and_others(found.schema, guide.open_objects or not found.reason)
-    return xgrammar_tags.read(guide.source, guide.open_objects).names_and_others
+        rewritten_schema = rewritten(guide)
+        is_open = rewritten_schema.is_open(guide.open_objects)
+        return xgrammar_schema.names_and_others(rewritten_schema.schema, is_open)
+    return read_tag(guide.source, guide.open_objects).names_and_others
 
 
 def _translate(guide: Guide) -> xgr.Grammar:
     if guide.kind in registry.GUIDES:
-        raise GuideError(f"a guide of the kind {guide.kind} is no grammar")
+        raise GuideError(f"a guide of the kind {guide.kind} is not a grammar")
     if guide.kind == "json_schema":
         return parse_json_schema(guide)
     if guide.kind == "regex":
@@ -156,41 +153,46 @@ def _translate(guide: Guide) -> xgr.Grammar:
     if guide.kind == "lark":
         raise GuideError("Lark: XGrammar has no Lark; use LLGuidance for it, or Guide.ebnf")
     if guide.kind == "structural_tag":
-        return parse_structural_tag(xgrammar_tags.read(guide.source, guide.open_objects).text)
+        tag = read_tag(guide.source, guide.open_objects)
+        return translated("structural tag", lambda: xgr.Grammar.from_structural_tag(tag.text))
     return guide.payload if guide.kind == "grammar" else guide.payload.grammar
 
 
-def not_enforced(guide: Guide) -> Found:
-    """What XGrammar does not enforce of a guide, and where."""
+def not_enforced(guide: Guide) -> Findings:
+    """The keywords that XGrammar does not enforce in a guide, with their places."""
     if guide.kind == "json_schema":
-        found = rewritten(guide)
-        is_open = guide.open_objects or not found.reason
-        return xgrammar_schema.not_enforced(found.schema, guide.any_order, is_open, places=found.places)
+        rewritten_schema = rewritten(guide)
+        is_open = rewritten_schema.is_open(guide.open_objects)
+        return xgrammar_schema.not_enforced(
+            rewritten_schema.schema, guide.any_order, is_open, places=rewritten_schema.places
+        )
     if guide.kind == "structural_tag":
-        return xgrammar_tags.read(guide.source, guide.open_objects).not_enforced()
+        return read_tag(guide.source, guide.open_objects).not_enforced()
     return ()
 
 
-def insisted(guide: Guide) -> Found:
-    """What XGrammar does not enforce of the parts of a guide that are to be enforced whole in any case, and where."""
+def not_enforced_in_strict_parts(guide: Guide) -> Findings:
+    """The keywords that XGrammar does not enforce in the strict parts of a guide that is not strict itself, with
+    their places."""
     if guide.kind == "structural_tag":
-        return xgrammar_tags.read(guide.source, guide.open_objects).not_enforced(of_strict=True)
+        return read_tag(guide.source, guide.open_objects).not_enforced(of_strict=True)
     return ()
 
 
-def translated(what: str, call: Callable[[], T]) -> T:
-    """Runs `call`; XGrammar's errors become `GuideError`, without the place in its sources."""
+def translated(subject: str, call: Callable[[], T]) -> T:
+    """Call `call`. XGrammar's errors become `GuideError`, without the place in its sources."""
     try:
         return call()
     except (RuntimeError, ValueError, TypeError) as error:
         text = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(error)).strip()
         if len(text) > MAX_ERROR:
-            text = f"{text[:MAX_ERROR]}..."  # XGrammar's texts may hold all that it was given
-        raise GuideError(f"{what}: {text}") from None  # the text says all
+            text = f"{text[:MAX_ERROR]}..."  # XGrammar's errors may repeat the whole input
+        raise GuideError(f"{subject}: {text}") from None  # the text has everything
 
 
 @functools.lru_cache(maxsize=4)
-def _tokenizer_info(fingerprint: str, vocabulary: Vocabulary) -> xgr.TokenizerInfo:
+def tokenizer_info(vocabulary: Vocabulary) -> xgr.TokenizerInfo:
+    """XGrammar's view of a vocabulary, cached for the last few vocabularies."""
     return translated(
         "vocabulary",
         lambda: xgr.TokenizerInfo(
@@ -202,6 +204,126 @@ def _tokenizer_info(fingerprint: str, vocabulary: Vocabulary) -> xgr.TokenizerIn
     )
 
 
-def tokenizer_info(vocabulary: Vocabulary) -> xgr.TokenizerInfo:
-    """XGrammar's view of a vocabulary; built once for each of the last few."""
-    return _tokenizer_info(vocabulary.fingerprint, vocabulary)
+MAX_BEGIN = 60
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A schema inside a tag: its place, the begin of the tag around it, the rewritten schema, and whether it must be
+    enforced whole in a guide that is not strict."""
+
+    place: Place
+    begin: str
+    any_order: bool
+    found: Rewritten
+    is_open: bool
+    is_strict: bool
+    in_json: bool
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A structural tag in the form that XGrammar takes."""
+
+    text: str
+    forms: tuple[_Form, ...]
+
+    @property
+    def names_and_others(self) -> bool:
+        """Whether some object has schemas for certain names, and may have other names."""
+        return any(xgrammar_schema.names_and_others(form.found.schema, form.is_open) for form in self.forms)
+
+    def not_enforced(self, *, of_strict: bool = False) -> Findings:
+        """The keywords of the schemas inside, or of the strict ones only, that XGrammar does not enforce, with their
+        places."""
+        for form in self.forms:
+            if of_strict and not form.is_strict:
+                continue
+            suffix = (
+                f" (in the tag that begins with {shortened(repr(form.begin), MAX_BEGIN)})"
+                if form.begin
+                else ""
+            )
+            for place, description in xgrammar_schema.not_enforced(
+                form.found.schema, form.any_order, form.is_open, form.found.places, form.in_json
+            ):
+                yield _below(form.place, place), description + suffix
+
+
+@functools.lru_cache(maxsize=2)
+def read_tag(source: str, open_objects: bool) -> Tag:
+    """Read a tag's text, and rewrite its schemas as those of other guides (`weft.grammar.schema.rewrite`). A schema
+    that is written as XML, or without some texts, depends on its exact form, and stays as it is. Raises
+    `GuideError` for an invalid schema, or one that no value satisfies."""
+    tag = tag_of(source)
+    forms = []
+    for pattern in _patterns(tag):
+        check_regex(pattern)
+    for place, node, begin in _schemas(tag):
+        schema = node["json_schema"]
+        json_schema.check(schema)
+        rewritten_schema, is_open = Rewritten(schema), open_objects
+        is_plain = node.get("style", "json") == "json" and not node.get("excludes")
+        if is_plain:
+            rewritten_schema = rewrite(schema, open_objects)
+            is_open = rewritten_schema.is_open(open_objects)
+            if rewritten_schema.schema is False:
+                raise GuideError(f"structural tag at {where(place)}: nothing can satisfy the schema")
+        if is_plain or open_objects:
+            node["json_schema"] = xgrammar_schema.opened_schema(rewritten_schema.schema, is_open)
+        node["json_schema"] = xgrammar_schema.without_barred(node["json_schema"], is_open)
+        in_json = node.get("style", "json") == "json"
+        node["json_schema"] = xgrammar_schema.spelled_schema(node["json_schema"], in_json)
+        forms.append(
+            _Form(
+                Place(place, "json_schema"),
+                begin,
+                bool(node.get("any_order")),
+                rewritten_schema,
+                is_open,
+                node.pop("strict", None) is True,
+                in_json,
+            )
+        )
+    return Tag(json.dumps(tag), tuple(forms))
+
+
+def _patterns(tag: Any) -> Iterator[str]:
+    """Yield the regular expressions of a tag that stand for themselves, not in a schema."""
+    pending = [tag]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, list):
+            pending += node
+        elif isinstance(node, dict) and node.get("type") != "json_schema":
+            if node.get("type") == "regex" and isinstance(node.get("pattern"), str):
+                yield node["pattern"]
+            pending += node.values()
+
+
+def _schemas(tag: Any) -> Iterator[tuple[Place | None, dict[str, Any], str]]:
+    """Yield every format with a JSON schema inside a structural tag, with its place and the begin of the tag around
+    it."""
+    pending: list[tuple[Place | None, Any, str]] = [(None, tag, "")]
+    while pending:
+        place, node, begin = pending.pop()
+        if isinstance(node, list):
+            pending += [(Place(place, i), item, begin) for i, item in enumerate(node)]
+        elif isinstance(node, dict):
+            if isinstance(node.get("begin"), str):
+                begin = node["begin"]
+            if node.get("type") == "json_schema" and "json_schema" in node:
+                yield place, node, begin
+            else:
+                pending += [(Place(place, key), value, begin) for key, value in node.items()]
+
+
+def _below(within: Place, place: Place | None) -> Place:
+    """A place in a schema, as a place in the container of the schema."""
+    parts = []
+    while place is not None:
+        parts.append(place.part)
+        place = place.parent
+    for part in reversed(parts):
+        within = Place(within, part)
+    return within

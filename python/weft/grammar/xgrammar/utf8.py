@@ -1,6 +1,7 @@
-"""Texts of XGrammar's grammars kept to UTF-8: its classes hold the halves of surrogate pairs, which no text has.
+"""XGrammar's grammars restricted to valid UTF-8: its character classes contain surrogates, which no text has.
 
-A model of bytes could sample one; the answer would not decode, and what replaces it is longer than a bound allows.
+A model of bytes could sample one. The answer would then not decode, and the replacement characters would exceed a
+bound of length.
 """
 
 from __future__ import annotations
@@ -9,23 +10,22 @@ import json
 import re
 
 from weft.grammar.xgrammar.lengths import length_in_json
-from weft.grammar.xgrammar.patterns import in_json, pattern_of
+from weft.grammar.xgrammar.patterns import SURROGATES, in_json, pattern_of
 from weft.grammar.xgrammar.rules import CHARACTERS, CHARACTERS_STAR, REGEX, read_serialised
 
-HALVES = (0xD800, 0xDFFF)
 IN_A_PATTERN = r"\uD800-\uDFFF"
 
-# A pattern's escapes, its classes, and the dot; and the members of a class. No part can be read in two ways.
+# A pattern's escapes, its classes, and the dot; and the members of a class. No part can match in two ways.
 PARTS = re.compile(r"\\.|\[(?P<negated>\^?)(?P<members>(?:\\.|[^\]\\])*+)(?P<closed>\]?)|\.", re.DOTALL)
-OUTSIDE = re.compile(r"\\[\x00-\x7f]|\\?([^\x00-\x7f])", re.DOTALL)  # of ASCII
+NOT_ASCII = re.compile(r"\\[\x00-\x7f]|\\?([^\x00-\x7f])", re.DOTALL)
 MEMBERS = re.compile(r"\\.|.", re.DOTALL)
 NEGATED = (r"\S", r"\W", r"\D")
 OF_MANY = (*NEGATED, r"\s", r"\w", r"\d")
 
 
 def kept_to_utf8(serialised: str) -> str:
-    """A grammar in XGrammar's serialised form, whose classes have no halves, and whose patterns are no names.
-    Raises `GuideError` for an unknown one."""
+    """A grammar in XGrammar's serialized form, without surrogates in its classes, and with patterns in place of their
+    names. Raises `GuideError` for a pattern that XGrammar does not have."""
     data = read_serialised(serialised)
     numbers, starts = data["grammar_expr_data"], data["grammar_expr_indptr"]
     kept: list[int] = []
@@ -34,7 +34,7 @@ def kept_to_utf8(serialised: str) -> str:
         expression = numbers[start:end]
         kept_starts.append(len(kept))
         if expression[0] in (CHARACTERS, CHARACTERS_STAR):
-            expression = _without_halves(expression)
+            expression = _without_surrogates(expression)
         elif expression[0] == REGEX:
             expression = _of_pattern(expression)
         kept += expression
@@ -45,7 +45,7 @@ def kept_to_utf8(serialised: str) -> str:
 
 
 def _of_pattern(expression: list[int]) -> list[int]:
-    """A regular expression; in place of a pattern's name, what is to be matched."""
+    """A regular expression; the name of a pattern is replaced by its expression."""
     name = bytes(byte & 0xFF for byte in expression[3:]).decode(errors="replace")
     regex = length_in_json(name)
     if regex is None:
@@ -56,30 +56,31 @@ def _of_pattern(expression: list[int]) -> list[int]:
     return [REGEX, 1 + len(regex), 0, *regex.encode()]
 
 
-def _without_halves(expression: list[int]) -> list[int]:
-    """A class: its kind, how many numbers follow, whether it is negated, and the ends of each of its ranges."""
+def _without_surrogates(expression: list[int]) -> list[int]:
+    """A class without surrogates. It holds its kind, the number of numbers that follow, whether it is negated, and
+    the ends of each range."""
     kind, _, is_negated, *ends = expression
     if is_negated:
-        parts = [*ends, *HALVES]
+        parts = [*ends, *SURROGATES]
     else:
         parts = []
         for low, high in zip(ends[::2], ends[1::2], strict=True):
-            if low > HALVES[1] or high < HALVES[0]:
+            if low > SURROGATES[1] or high < SURROGATES[0]:
                 parts += [low, high]
                 continue
-            if low < HALVES[0]:
-                parts += [low, HALVES[0] - 1]
-            if high > HALVES[1]:
-                parts += [HALVES[1] + 1, high]
-    if not parts:  # nothing but halves: left as it is, for an empty class means something else
+            if low < SURROGATES[0]:
+                parts += [low, SURROGATES[0] - 1]
+            if high > SURROGATES[1]:
+                parts += [SURROGATES[1] + 1, high]
+    if not parts:  # an empty class would mean something else, so a class of surrogates alone stays
         return expression
     return [kind, 1 + len(parts), is_negated, *parts]
 
 
 def pattern_kept(pattern: str) -> str:
-    """A regular expression in ASCII that matches the same texts, and none with halves. Where it stands within JSON,
-    XGrammar keeps what JSON escapes out of one in ASCII alone."""
-    return OUTSIDE.sub(_in_ascii, PARTS.sub(_part_kept, pattern))
+    """A regular expression in ASCII that matches the same texts, except those with surrogates. Only from patterns in
+    ASCII does XGrammar keep out what JSON escapes."""
+    return NOT_ASCII.sub(_in_ascii, PARTS.sub(_part_kept, pattern))
 
 
 def _in_ascii(part: re.Match[str]) -> str:
@@ -96,13 +97,13 @@ def _part_kept(part: re.Match[str]) -> str:
     if not part["closed"] or members.startswith(IN_A_PATTERN):
         return text
     if part["negated"]:
-        # A hyphen would be the range's.
+        # Unescaped, a leading hyphen would make a range with the surrogates before it.
         return f"[^{IN_A_PATTERN}{chr(92) if members.startswith('-') else ''}{members}]"
     return _class_kept(text, MEMBERS.findall(members))
 
 
 def _class_kept(text: str, members: list[str]) -> str:
-    """A class that may hold the complement of another one: alternatives, since a class can't leave out a part."""
+    """A class with the complement of another class in it, as alternatives: a class can't leave out a part."""
     negated = [member for member in dict.fromkeys(members) if member in NEGATED]
     if not negated:
         return text

@@ -15,7 +15,7 @@ from weft.client.chat import chat_text
 from weft.client.model_text import ModelText
 from weft.errors import GuideError, InputError
 from weft.grammar.guide import Guide
-from weft.grammar.kinds.tool_functions import MEMBERS, function_of
+from weft.grammar.kinds.tools import MEMBERS, function_of
 from weft.parsing import AnswerParser, starts_inside
 from weft.server.errors import ApiError, client_message, kind_of, quoted
 from weft.server.ids import new_id

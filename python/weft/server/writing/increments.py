@@ -7,6 +7,7 @@ from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from weft.client.detokenizer import SequenceText
 from weft.client.following import Came
 from weft.client.responses import Response, ResponseDelta
 from weft.client.unread import merged
@@ -47,7 +48,7 @@ class Answers:
     ) -> None:
         self.served, self.responses = served, responses
         self._num_each = num_each
-        self._texts: dict[Sequence, _SequenceText] = {}
+        self._texts: dict[Sequence, SequenceText] = {}
         self._first_choice = {response.id: place * num_each for place, response in enumerate(self.responses)}
         self._following = served.client.following(self.responses, pause_s)
 
@@ -88,7 +89,7 @@ class Answers:
         tokens = answer.token_ids[start:end]
         text = self._texts.get(sequence)
         if text is None:
-            text = self._texts[sequence] = _SequenceText(self.served, response, sequence)
+            text = self._texts[sequence] = SequenceText(self.served.detokenizer, response, sequence)
         return Increment(
             self._first_choice[response.id] + sequence.index,
             text.rest(answer) if delta.is_finished else text.add(tokens),
@@ -125,25 +126,3 @@ class Answers:
         if output is not None and isinstance(guide, Guide) and not guide.strict:
             # Another process checks, which may take long; a thread waits for it in place of the event loop.
             await asyncio.to_thread(self.served.detokenizer.judge, output, response)
-
-
-class _SequenceText:
-    """The settled text of a sequence: without text that may yet become a stop word, and without cut characters."""
-
-    def __init__(self, served: ServedModel, response: Response, sequence: Sequence) -> None:
-        self._detokenizer, self._response = served.detokenizer, response
-        self._running = served.detokenizer.running(sequence)
-        self._num_shown = 0
-
-    def add(self, tokens: abc.Sequence[int]) -> str:
-        """The text that these tokens settle."""
-        running, shown = self._running, self._num_shown
-        for token in tokens:
-            running.feed(token)
-        self._num_shown = max(shown, running.num_shown)
-        return running.text[shown : self._num_shown]
-
-    def rest(self, answer: Output) -> str:
-        """The rest of the text, at the end of the answer. Sets `answer.text`."""
-        answer.text = self._detokenizer.text(answer, self._response)
-        return answer.text[self._num_shown :]

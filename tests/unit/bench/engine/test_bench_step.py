@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from weft.engine.step.step import Guides, Plan
+from weft.engine.runner.step import Guides, Plan
 from weft.errors import InputError
 from weft.models.base import PagedKV
 from weft.models.eagle3_head import Eagle3Head

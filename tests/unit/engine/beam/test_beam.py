@@ -21,9 +21,9 @@ from weft.config import EngineConfig, Speculation
 from weft.core import Hypothesis, SamplingParams
 from weft.core.beam_params import BeamParams
 from weft.engine.admission import check_search
-from weft.engine.beam.search import BeamEnds, BeamSearch
-from weft.engine.beam.trace import Trace
 from weft.engine.build import check_beam_width
+from weft.engine.features.beam.search import BeamEnds, BeamSearch
+from weft.engine.features.beam.trace import Trace
 from weft.errors import InputError
 
 END = 0

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.core.beam_params import beam_pages_needed
-from weft.engine.beam.pages import BeamPages
+from weft.engine.features.beam.run import BeamPages
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Whose guide is compiled next, and what is remembered of those that were refused."""
+"""Clients compile in turn, and refused guides are remembered."""
 
 from __future__ import annotations
 
@@ -11,69 +11,7 @@ import pytest
 from support.grammar.grammars import small_vocabulary
 from weft.errors import CapacityError, GuideError, UnavailableError
 from weft.grammar import CompileLimits, Guide, GuideCompiler
-from weft.grammar.compile.turns import Refusals, Turns
-
-
-def order(turns: Turns[str], ends: bool = True) -> list[str]:
-    taken = []
-    while len(turns):
-        client, job = turns.take()
-        taken.append(job)
-        if ends:
-            turns.done(client)
-    return taken
-
-
-def test_clients_come_in_turn() -> None:
-    turns: Turns[str] = Turns(lambda job: 1)
-    for i in range(4):
-        turns.add("a", f"a{i}")
-    turns.add("b", "b0")
-    turns.add("c", "c0")
-    turns.add("c", "c1")
-    assert [turns.num_waiting(client) for client in "abcd"] == [4, 1, 2, 0]
-    assert order(turns) == ["a0", "b0", "c0", "a1", "c1", "a2", "a3"]
-
-
-def test_who_has_fewer_at_work_comes_first() -> None:
-    turns: Turns[str] = Turns(lambda job: 1)
-    turns.add("a", "a0")
-    assert turns.take() == ("a", "a0")
-    for job in ("a1", "a2"):
-        turns.add("a", job)
-    turns.add("b", "b0")
-    assert order(turns, ends=False) == ["b0", "a1", "a2"]
-
-
-def test_a_job_of_two_clients_comes_in_the_first_turn_and_once() -> None:
-    turns: Turns[str] = Turns(lambda job: 1)
-    for job in ("a0", "a1", "shared"):
-        turns.add("a", job)
-    turns.add("b", "shared")
-    assert "shared" in turns
-    assert order(turns) == ["a0", "shared", "a1"]
-    assert "shared" not in turns
-
-
-def test_the_oldest_and_the_smallest_of_a_client_alternate() -> None:
-    turns: Turns[str] = Turns(len)
-    for job in ("first....", "second...", "third...", "4", "fifth", "six"):
-        turns.add(None, job)
-    assert order(turns) == ["first....", "4", "second...", "six", "third...", "fifth"]
-
-
-def test_nothing_is_kept_of_jobs_that_are_gone() -> None:
-    turns: Turns[str] = Turns(len)
-    for number in range(1000):
-        turns.add(None, f"{number:0{number + 10}}")
-        if number > 3:
-            turns.done(turns.take()[0])
-    assert turns.num_waiting(None) == 4
-    line = turns._waiting[None]
-    assert len(line._by_size) <= 2 * 4 + 16
-    assert len(line._by_number) == len(line.jobs) == 4
-    order(turns)
-    assert not (turns._waiting or turns._clients or turns._at_work)
+from weft.grammar.compile.cache import Refusals
 
 
 def test_refusals_are_few_and_end() -> None:

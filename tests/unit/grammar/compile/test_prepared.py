@@ -15,8 +15,7 @@ from weft.errors import GuideError, UnavailableError
 from weft.grammar import CompileLimits, Guide, GuideCompiler
 from weft.grammar.auto import AutoBackend
 from weft.grammar.base import Opening, Prepared
-from weft.grammar.compile.parts import Parts
-from weft.grammar.compile.prepared import Handed, Part, packed, unpacked
+from weft.grammar.compile.parts import Part, Parts, TriedParts, packed, unpacked
 from weft.grammar.kinds.closing import closing_matcher
 from weft.grammar.xgrammar.backend import CompiledXGrammar
 
@@ -58,7 +57,7 @@ GUIDES = [
 def serving() -> Iterator[GuideCompiler]:
     """A compiler for strangers that reads no text and prepares nothing itself."""
     with pytest.MonkeyPatch.context() as patched, GuideCompiler(small_vocabulary(), untrusted=True) as made:
-        patched.setattr(Handed, "check_leaf", None)
+        patched.setattr(TriedParts, "check_leaf", None)
         for library in made._backend.libraries.values():  # type: ignore[attr-defined]
             patched.setattr(library, "prepare", None)
         yield made

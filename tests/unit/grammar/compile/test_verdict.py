@@ -10,7 +10,7 @@ import pytest
 
 from support.grammar.grammars import small_vocabulary
 from weft.grammar import Guide
-from weft.grammar.compile.verdict import Verdicts, asked_of
+from weft.grammar.compile.verdict import Verdicts, judged_part
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_which_part_of_an_answer_it_is_asked_of() -> None:
         return vocabulary.decode(list(tokens)).decode()
 
     def asked(guide: Guide, text: str) -> tuple[Guide, str] | None:
-        return asked_of(guide, text, [3 + byte for byte in text.encode()], vocabulary, decode)
+        return judged_part(guide, text, [3 + byte for byte in text.encode()], vocabulary, decode)
 
     schema = loose({"type": "integer"})
     assert asked(schema, "1") == (schema, "1")

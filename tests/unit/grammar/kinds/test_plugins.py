@@ -18,7 +18,7 @@ from support.grammar.guide_kinds import Brackets, Collapsing, built
 from weft import _core
 from weft.errors import GuideError, GuideStateError
 from weft.grammar import Guide, GuideCompiler, Matcher
-from weft.grammar.kinds.recognizer import token_trie
+from weft.grammar.kinds.custom import token_trie
 
 PIECE = {piece: 259 + i for i, piece in enumerate(PIECES)}
 
@@ -260,7 +260,7 @@ def test_what_a_plug_in_says_of_its_arg(compiler: GuideCompiler) -> None:
         compiler.compile(Guide.plugin(built("matcher_plugin"), "0"))
     with pytest.raises(GuideError, match="no such file"):
         Guide.plugin("nowhere.so")
-    with pytest.raises(GuideError, match="bytes or a text, not int"):
+    with pytest.raises(GuideError, match="bytes or text, not int"):
         Guide.plugin(built("matcher_plugin"), 3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="not those of the vocabulary"):
         _core.PluginGuide(str(built("matcher_plugin")), _core.TokenTexts([b"a"]), [0], 300, b"4")

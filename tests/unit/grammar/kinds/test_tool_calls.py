@@ -236,8 +236,8 @@ def test_a_strict_function_is_enforced_whole_among_others() -> None:
     [
         ([], {}, "at least one"),
         ("tool", {}, "at least one"),
-        ([3], {}, "3 is no tool"),
-        ([{"type": "function", "function": {}}], {}, "is no tool"),
+        ([3], {}, "3 is not a tool"),
+        ([{"type": "function", "function": {}}], {}, "is not a tool"),
         ([{"name": 'a"b'}], {}, "a name has letters"),
         ([{"name": "a"}, {"name": "a"}], {}, "two functions of one name"),
         ([{"name": "a"}], {"required": "b"}, "no tool is called 'b'; the tools are a"),
@@ -256,7 +256,7 @@ def test_a_strict_function_is_enforced_whole_among_others() -> None:
             {},
             "has 'paramters', which is not known; did you mean 'parameters'",
         ),
-        ([{"type": "function", "function": {"name": "a"}, "strict": True}], {}, "belongs into it"),
+        ([{"type": "function", "function": {"name": "a"}, "strict": True}], {}, "move it into the function"),
         ([{"name": "a", "parameters": True}], {}, "parameters is True; it must be a JSON schema of objects"),
         (
             [{"name": "a", "parameters": {"type": "string"}}],

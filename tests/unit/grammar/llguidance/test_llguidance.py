@@ -202,14 +202,14 @@ def test_special_tokens_are_named_as_the_tokenizer_does() -> None:
     for same in (grammar, grammar.replace("<|call|>", "<[1]>", 1)):
         assert backend.compile(Guide.lark(same)).matcher().validate(text + answer) == len(text + answer)
     with pytest.raises(
-        GuideError, match=r"<unknown> is no special token .* it has </s>, <pad>, <\|call\|>; "
+        GuideError, match=r"<unknown> is not a special token .* it has </s>, <pad>, <\|call\|>; "
     ):
         backend.compile(Guide.lark('start: <unknown> "x"'))
 
 
 def test_a_name_without_names(backend: LLGuidanceBackend) -> None:
     with pytest.raises(
-        GuideError, match=r"<\|unknown\|> is no special token of this tokenizer; give a token's number"
+        GuideError, match=r"<\|unknown\|> is not a special token of this tokenizer; give a token's number"
     ):
         backend.compile(Guide.lark('start: <|unknown|> "x"'))
 

@@ -9,7 +9,7 @@ from weft import _core
 from weft.errors import GuideError
 from weft.grammar import Guide
 from weft.grammar.llguidance.backend import LLGuidanceBackend
-from weft.grammar.llguidance.gbnf import to_lark
+from weft.grammar.llguidance.lark import to_lark
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from weft.grammar.schema import formats, patterns, rewrite
+from weft.grammar.schema import formats, patterns
+from weft.grammar.schema.rewrite import rewrite
 from weft_bench.grammar.exact_verdict import VALID, verdict
 
 INVERTED = [

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft4Validator, Draft7Validator, Draft202012Validator
 
-from weft.grammar.schema import rewrite
+from weft.grammar.schema.rewrite import rewrite
 
 VALIDATORS = {4: Draft4Validator, 7: Draft7Validator, 2020: Draft202012Validator}
 NAMES = ("a", "b", "ab")

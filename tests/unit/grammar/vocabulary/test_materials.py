@@ -21,7 +21,7 @@ from weft.config import package_model_path
 from weft.errors import InputError, TokenizerError
 from weft.grammar import Guide, Vocabulary, VocabularyMaterials
 from weft.grammar.llguidance.backend import LLGuidanceBackend
-from weft.grammar.vocabulary.encodings import named_by_decoder
+from weft.grammar.vocabulary.hugging_face import named_by_decoder
 from weft.grammar.xgrammar.backend import XGrammarBackend
 
 TINY = package_model_path()

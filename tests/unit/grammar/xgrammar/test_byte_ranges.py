@@ -8,7 +8,7 @@ import random
 import pytest
 
 from weft.grammar.schema.characters import MAX_CODE, outside
-from weft.grammar.xgrammar.byte_ranges import byte_set, utf8_sequences
+from weft.grammar.xgrammar.rules import byte_set, utf8_sequences
 
 BOUNDS = [
     0,

@@ -11,7 +11,7 @@ import xgrammar as xgr
 from support.grammar.guides import GUIDES
 from weft.errors import GuideError
 from weft.grammar import CompileLimits, Guide
-from weft.grammar.xgrammar.least import _Graph, check_least
+from weft.grammar.xgrammar.rules import _Graph, check_least
 from weft.grammar.xgrammar.translate import grammar_of
 
 LIMITS = CompileLimits.untrusted()

@@ -8,7 +8,7 @@ import xgrammar as xgr
 
 from support.grammar.grammars import END, ids, new_row, small_vocabulary, takes
 from weft.grammar import Guide
-from weft.grammar.xgrammar import native
+from weft.grammar.xgrammar import backend as adapter
 from weft.grammar.xgrammar.backend import XGrammarBackend
 
 
@@ -46,8 +46,8 @@ def test_masks_do_not_depend_on_what_was_compiled_before() -> None:
 
 def test_the_fallback_through_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interface that is not the expected one is warned about, and matchers work all the same."""
-    native.native_is_usable.cache_clear()
-    monkeypatch.setattr(native._core, "xgrammar_bind", lambda *_: "a function is missing")
+    adapter.native_is_usable.cache_clear()
+    monkeypatch.setattr(adapter._core, "xgrammar_bind", lambda *_: "a function is missing")
     try:
         with pytest.warns(
             RuntimeWarning, match=r"a function is missing.*xgrammar 0\.2\.x on apache-tvm-ffi 0\.1\.x"
@@ -57,10 +57,10 @@ def test_the_fallback_through_python(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(RuntimeError, match="can't be called natively"):
             XGrammarBackend(small_vocabulary(), native=True)
     finally:
-        native.native_is_usable.cache_clear()
+        adapter.native_is_usable.cache_clear()
 
 
 def test_the_self_test_sees_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert native._self_test() == ""
-    monkeypatch.setattr(native.XGrammarMatcher, "accept", lambda self, token: token == 3)
-    assert native._self_test() == "its native accept does not do what Python's does"
+    assert adapter._self_test() == ""
+    monkeypatch.setattr(adapter.XGrammarMatcher, "accept", lambda self, token: token == 3)
+    assert adapter._self_test() == "its native accept does not do what Python's does"

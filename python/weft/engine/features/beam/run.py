@@ -1,0 +1,231 @@
+"""A beam search under way: an iteration's continuations go in, the rows of the next iteration come out.
+
+`BeamSearch` (`search.py`) chooses the beams; here their slots, pages and matchers follow. A sequence gets all the pages
+that its beams may ever need when it is admitted, and gives them back when it ends. `BeamPages` counts which of them the
+beams share, copy and free meanwhile: beams have their full pages in common, and each its own last page.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, abc
+
+from weft.core import SAMPLED, FinishReason, Hypothesis
+from weft.core.request import BeamWords
+from weft.engine.device.results import StepResults
+from weft.engine.features.beam.search import BeamEnds, BeamSearch, Continuation
+from weft.engine.features.beam.trace import Trace
+from weft.engine.sequence import Branching, BranchRow, Sequence
+from weft.errors import DeadEndError, GuideStateError, RequestError
+from weft.grammar.base import Matcher
+from weft.guided.clock import GuideClock
+from weft.guided.state import GuidedState
+
+
+class BeamRun:
+    """The search of one sequence, which is its `Sequence.search`. Beam b decodes in slot b of the sequence, in pages
+    `BeamPages.tables[b]`, and under matcher b if there is a guide."""
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        state: GuidedState,
+        page_size: int,
+        end_tokens: frozenset[int],
+        time_limit_s: float,
+    ) -> None:
+        assert sequence.request.beam is not None
+        ends = sequence.request.end_ids if sequence.request.end_ids is not None else end_tokens
+        stops = frozenset(sequence.request.sampling.stop_token_ids) - ends
+        words = sequence.stop_words
+        assert words is None or isinstance(words, BeamWords)
+        num_top = sequence.request.sampling.logprobs or None
+        self._trace = Trace(num_top) if num_top or sequence.request.gather.generated else None
+        beam_ends = BeamEnds(sequence.max_new_tokens, ends, stops, sequence.request.sampling.min_tokens)
+        self.search = BeamSearch(sequence.request.beam, beam_ends, words, self._trace)
+        # A power of two, since each number of offers has memory of its own.
+        num_wanted = max(self.search.num_needed, num_top or 0)
+        self.num_offers = min(1 << (num_wanted - 1).bit_length(), state.vocab_size)
+        self._sequence, self._state = sequence, state
+        self._pages = BeamPages(sequence.kv.pages, len(sequence.prompt), page_size)
+        self._matchers: list[Matcher] = []
+        self._clock = GuideClock(time_limit_s)  # measures the matchers' time for one token
+        self._complete: list[Hypothesis] = []
+        self._branching: Branching | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """The number of living beams."""
+        return len(self.search.beams)
+
+    def answer(self, row: int) -> abc.Sequence[int]:
+        """The tokens of a beam."""
+        return self.search.beams[row].token_ids
+
+    def take_branching(self) -> Branching | None:
+        """The branching before the next iteration; None after the first call."""
+        branching, self._branching = self._branching, None
+        return branching
+
+    def commit(self, results: StepResults) -> FinishReason | None:
+        """Continue the beams with the best continuations of an iteration. Returns why the sequence ends, or None.
+
+        Raises `RequestError` if no beam can continue and there is no answer, and the errors of matchers.
+        """
+        sequence, search = self._sequence, self.search
+        if sequence.processor is not None:
+            sequence.processor.check()
+        if sequence.guide is not None and not self._matchers:
+            self._matchers = [sequence.guide.take_matcher()]
+        sequence.gathered.add_context(sequence.output)
+        slots = self._sequence.slots[: self.num_rows]
+        offers = [self._offers(results, slot) for slot in slots]
+        if self._trace is not None:
+            self._trace.add([results.outputs(slot, sequence.request.gather, 1) for slot in slots], offers)
+        needed = search.num_needed
+        answers = search.advance([offer[:needed] for offer in offers])
+        if self._matchers:
+            self._clock.restart(len(self._matchers))
+            with self._clock.measured("tokens"):
+                self._follow(answers)
+        if search.is_done and not search.answers:
+            raise self._nothing_left()
+        if not search.is_done:
+            self._branch()
+        sequence.output.hypotheses = search.best()
+        self._show(sequence.output.hypotheses[0])
+        return sequence.output.hypotheses[0].finish_reason if search.is_done else None
+
+    def _offers(self, results: StepResults, slot: int) -> abc.Sequence[Continuation]:
+        """The likeliest continuations of a slot's text; none if the grammar allows no token."""
+        if self._matchers:
+            code, message = self._state.status(slot)
+            if code == "dead_end":
+                return ()
+            if code:
+                raise GuideStateError(message)
+        return results.offers(slot, self.num_offers)
+
+    def _follow(self, answers: abc.Sequence[tuple[int, Hypothesis]]) -> None:
+        """Fork the matchers with their beams; each accepts its beam's new token."""
+        beams, old = self.search.beams, self._matchers
+        for parent, answer in answers:
+            matcher = old[parent].fork()
+            self._accept(matcher, answer.token_ids[-1])
+            if answer.stopped_by is None and matcher.is_terminated():
+                self._complete.append(answer)
+        children = Counter(beam.parent for beam in beams)
+        self._matchers = []
+        for beam in beams:
+            children[beam.parent] -= 1  # the last child takes the matcher itself
+            self._matchers.append(old[beam.parent].fork() if children[beam.parent] else old[beam.parent])
+        for beam, matcher in zip(beams, self._matchers, strict=True):
+            self._accept(matcher, beam.token_ids[-1])
+
+    def _accept(self, matcher: Matcher, token: int) -> None:
+        if not matcher.accept(token):
+            raise GuideStateError(f"the grammar refused token {token}, which its mask allowed")
+        if matcher.has_edit:
+            raise GuideStateError(
+                f"the guide edits the text after token {token}, which a beam search can't do; use another guide, or no "
+                "beams"
+            )
+
+    def _branch(self) -> None:
+        beams, sequence = self.search.beams, self._sequence
+        copies = self._pages.advance([beam.parent for beam in beams])
+        rows = [
+            BranchRow(
+                sequence.slots[b],
+                sequence.slots[beam.parent],
+                beam.token_ids[-1],
+                len(sequence.prompt) + len(beam.token_ids) - 1,
+                self._pages.tables[b],
+                self._matchers[b] if self._matchers else None,
+            )
+            for b, beam in enumerate(beams)
+        ]
+        self._branching = Branching(rows, copies)
+
+    def _show(self, best: Hypothesis) -> None:
+        """Make the best answer so far the output."""
+        output = self._sequence.output
+        output.token_ids, output.origins = list(best.token_ids), [SAMPLED] * len(best.token_ids)
+        output.stopped_by = best.stopped_by
+        if output.logprobs is not None:
+            output.logprobs = best.token_logprobs
+        if self._sequence.is_guided:
+            output.stats.guided_valid = any(best is answer for answer in self._complete)
+
+    def _nothing_left(self) -> RequestError:
+        place = f"token {len(self._sequence.output.token_ids) + 1}"
+        if self._sequence.is_guided:
+            return GuideStateError(f"no beam can go on: no token is left for {place} under the guide")
+        forbidding = self._sequence.request.forbidding
+        if forbidding:
+            return DeadEndError(
+                f"no beam can go on: no token is left for {place} under {' and '.join(forbidding)}"
+            )
+        return RequestError(f"no beam can go on: the model's logits for {place} are all NaN or -inf")
+
+
+def commit_search(sequence: Sequence, results: StepResults) -> FinishReason | None:
+    """Commit an iteration of a sequence that is searched by beams."""
+    assert isinstance(sequence.search, BeamRun)
+    return sequence.search.commit(results)
+
+
+class BeamPages:
+    """The pages of the beams of one sequence. `tables[b]` are those of beam b, in the order of positions.
+
+    In the beginning one beam holds the first of `pages`, as many as the prompt's `num_tokens` tokens need. Other
+    sequences may share its full pages: nothing is written to them.
+    """
+
+    def __init__(self, pages: abc.Sequence[int], num_tokens: int, page_size: int) -> None:
+        held = -(-num_tokens // page_size)
+        assert len(set(pages)) == len(pages) >= held
+        self._page_size = page_size
+        self._num_tokens = num_tokens
+        self._free = list(reversed(pages[held:]))
+        self._holders = Counter(pages[:held])
+        self.tables = [list(pages[:held])]
+
+    @property
+    def num_free(self) -> int:
+        """The number of pages that no beam holds."""
+        return len(self._free)
+
+    def advance(self, parents: abc.Sequence[int]) -> list[tuple[int, int]]:
+        """Make beam b the child of the former beam `parents[b]`, with room for one more token.
+
+        Returns the pages to copy, (source, target), before that token is read. No page is both.
+        """
+        old, partial = self.tables, self._num_tokens % self._page_size != 0
+        self.tables = [list(old[parent]) for parent in parents]
+        for table in self.tables:
+            self._holders.update(table)
+        for table in old:
+            self._drop(table)
+        copies = []
+        for table in self.tables:
+            if not partial:
+                table.append(self._take())
+            elif self._holders[table[-1]] > 1:
+                # Each of its holders writes to it next: the last holder keeps it, the others get copies.
+                copies.append((table[-1], self._take()))
+                self._drop(table[-1:])
+                table[-1] = copies[-1][1]
+        self._num_tokens += 1
+        return copies
+
+    def _take(self) -> int:
+        page = self._free.pop()
+        self._holders[page] += 1
+        return page
+
+    def _drop(self, pages: abc.Sequence[int]) -> None:
+        for page in pages:
+            self._holders[page] -= 1
+            if not self._holders[page]:
+                del self._holders[page]
+                self._free.append(page)

@@ -1,0 +1,169 @@
+"""Beam search on the host: which continuations become beams, which become answers, and when the search is done.
+
+A search begins with one beam, the bare prompt. In every step each beam offers its likeliest continuations. The search
+takes them best first, until `width` of them continue: those are the beams of the next step. A continuation that ends is
+an answer if it is among the best `width`. At the length limit, continuations become answers instead of beams.
+A beam's log-probability is a sum; an answer's score is that sum, divided by its length to the power of the length
+penalty. The search knows no tensors, pages or grammars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from weft.core import BeamTrace, FinishReason, Hypothesis
+from weft.core.beam_params import BeamParams
+from weft.core.request import BeamWords
+
+Continuation = tuple[int, float]
+"""A token and the logarithm of its probability after a beam."""
+
+
+@dataclass(frozen=True)
+class BeamEnds:
+    """The ends of an answer: its `room` tokens are full, or one of `end_tokens` comes; after the first `min_tokens`
+    also a stop word or one of `stop_tokens`."""
+
+    room: int
+    end_tokens: frozenset[int]
+    stop_tokens: frozenset[int] = frozenset()
+    min_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Beam:
+    """A text that the search continues. `path[i]` is the number of the beam that its token i continued."""
+
+    token_ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    cum_log_prob: float = 0.0
+    path: list[int] = field(default_factory=list)
+    words: BeamWords | None = None
+
+    @property
+    def parent(self) -> int:
+        """The number of the beam of the step before that it continues."""
+        return self.path[-1]
+
+
+class BeamSearch:
+    """One sequence's search. `beams` and `answers` are sorted, best first. Answers carry the `trace`."""
+
+    def __init__(
+        self,
+        params: BeamParams,
+        ends: BeamEnds,
+        words: BeamWords | None = None,
+        trace: BeamTrace | None = None,
+    ) -> None:
+        self.params = params
+        self.ends = ends
+        self.trace = trace
+        self.beams = [Beam(words=words)]
+        self.answers: list[Hypothesis] = []
+        self.is_done = False
+
+    @property
+    def num_needed(self) -> int:
+        """The number of continuations that each beam must offer, so that `width` of them do not end. Stop words may end
+        any of them: then `width` more are offered. If that is not enough, fewer beams live on."""
+        ending = len(self.ends.end_tokens | self.ends.stop_tokens)
+        return self.params.width * (1 if self.beams[0].words is None else 2) + ending
+
+    def advance(self, offers: Sequence[Sequence[Continuation]]) -> list[tuple[int, Hypothesis]]:
+        """One step. `offers[b]` are beam b's possible continuations, the likeliest first.
+
+        Returns the new answers, each with the number of the beam that it continues. Afterwards the search is done, or
+        there are beams.
+        """
+        params = self.params
+        width = params.width_after(len(self.beams[0].token_ids))
+        beams: list[Beam] = []
+        ended: list[tuple[int, Hypothesis]] = []
+        num_continued = 0
+        for place, (parent, token, log_prob) in enumerate(self._ranked(offers)):
+            if num_continued == width:
+                break
+            extended = self._extend(parent, token, log_prob)
+            if isinstance(extended, Beam):
+                beams.append(extended)
+                num_continued += 1
+            elif extended.finish_reason == "length":
+                ended.append((parent, extended))
+                num_continued += 1
+            elif place < params.width:
+                ended.append((parent, extended))
+        self.beams = beams
+        self.answers = sorted([*self.answers, *(a for _, a in ended)], key=lambda a: -a.score)[: params.width]
+        self.is_done = not self._may_improve()
+        return [
+            (parent, answer) for parent, answer in ended if any(answer is other for other in self.answers)
+        ]
+
+    def best(self) -> list[Hypothesis]:
+        """The best answers, as many as the request wants. Before the search is done, beams count as answers."""
+        living = [] if self.is_done else [self._hypothesis(beam) for beam in self.beams if beam.token_ids]
+        ranked = sorted([*self.answers, *living], key=lambda hypothesis: -hypothesis.score)
+        return ranked[: self.params.num_answers]
+
+    def _ranked(self, offers: Sequence[Sequence[Continuation]]) -> list[tuple[int, int, float]]:
+        """Every continuation as (beam, token, log-probability), the best first."""
+        rate = self.params.diversity_rate
+        ranked = [
+            (beam.cum_log_prob + log_prob + rate * parent, parent, token, log_prob)
+            for parent, (beam, offer) in enumerate(zip(self.beams, offers, strict=True))
+            for token, log_prob in offer
+        ]
+        ranked.sort(key=lambda entry: -entry[0])  # stable: equals stay in the order of beams, then of offers
+        return [(parent, token, log_prob) for _, parent, token, log_prob in ranked]
+
+    def _extend(self, parent: int, token: int, log_prob: float) -> Beam | Hypothesis:
+        """The beam with one more token, or the answer if that token ends it."""
+        old, ends = self.beams[parent], self.ends
+        words = old.words.fork() if old.words is not None else None
+        beam = Beam(
+            [*old.token_ids, token],
+            [*old.log_probs, log_prob],
+            old.cum_log_prob + log_prob,
+            [*old.path, parent],
+            words,
+        )
+        length = len(beam.token_ids)
+        word = words.feed(token) if words is not None else None
+        if token in ends.end_tokens:
+            return self._hypothesis(beam, "stop")
+        if length > ends.min_tokens:
+            by = token if token in ends.stop_tokens else word
+            if by is not None:
+                return self._hypothesis(beam, "stop", by)
+        return self._hypothesis(beam, "length") if length == ends.room else beam
+
+    def _hypothesis(
+        self, beam: Beam, reason: FinishReason | None = None, stopped_by: str | int | None = None
+    ) -> Hypothesis:
+        score = self.params.score(beam.cum_log_prob, len(beam.token_ids))
+        return Hypothesis(
+            beam.token_ids,
+            beam.log_probs,
+            beam.cum_log_prob,
+            score,
+            reason,
+            stopped_by,
+            beam.path,
+            self.trace,
+        )
+
+    def _may_improve(self) -> bool:
+        """Whether another step may change the answers, by the rule of `early_stopping`."""
+        params = self.params
+        if not self.beams:
+            return False
+        if len(self.answers) < params.width:
+            return True
+        if params.early_stopping == 1:
+            return False
+        # The sum of log-probabilities only falls; a longer answer divides it by more.
+        length = len(self.beams[0].token_ids) if params.early_stopping == 0 else self.ends.room
+        best = max(beam.cum_log_prob for beam in self.beams)
+        return params.score(best, length) > self.answers[-1].score

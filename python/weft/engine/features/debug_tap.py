@@ -1,0 +1,90 @@
+"""A tap on an engine's iterations: copies of their inputs and of their logits.
+
+It needs an engine without overlap, in which a step's launches are done when the step is. Engines without a tap pay
+nothing for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from weft.engine.device.state import StepBuffers
+from weft.engine.runner.prefill import PromptPart
+from weft.runtime.interface import Runtime, Stream
+
+INPUTS = ("input_ids", "position_ids", "sequence_length")
+OUTPUTS = ("logits",)
+
+
+@dataclass
+class _Step:
+    parts: list[PromptPart] = field(default_factory=list)
+    first_logits: list[Tensor] = field(default_factory=list)
+    decoded: list[dict[str, Tensor]] = field(default_factory=list)
+
+
+class DebugTap:
+    """A `StepTap` that keeps the tensors `names` of a step. In each, the parts of prompts come first, then the
+    sequences that decode. N tokens go in, of R sequences; S of these get tokens.
+
+    - `input_ids` int64 [N]; `position_ids` int64 [N], from 0.
+    - `sequence_length` int64 [R]: the tokens of the text that are read after the step, without its drafts.
+    - `logits` [S * positions, vocab_size], in the model's dtype: the logits that tokens were sampled from, after
+      processors, penalties, bias and masks.
+    """
+
+    def __init__(self, runtime: Runtime, stream: Stream, names: Iterable[str]) -> None:
+        self.names = frozenset(names)
+        self._runtime, self._stream = runtime, stream
+        self._steps: deque[_Step] = deque()
+
+    def begin(self) -> None:
+        """A step launches."""
+        self._steps.append(_Step())
+
+    def read(self, parts: Sequence[PromptPart], step: StepBuffers) -> None:
+        """One forward reads `parts`; `step` has a row for each prompt that ends in it."""
+        self._steps[-1].parts += parts
+        num_ended = sum(part.ends for part in parts)
+        if num_ended and "logits" in self.names:
+            self._steps[-1].first_logits.append(self._copy(step.logits_BTV.narrow(0, 0, num_ended)))
+
+    def decode(self, buffers: StepBuffers, rows: int) -> None:
+        """An iteration decodes; the first `rows` rows of `buffers` are of sequences, the others pad."""
+        sources = {"tokens": buffers.tokens_BT, "base": buffers.verified.base_B}
+        if "logits" in self.names:
+            sources["logits"] = buffers.logits_BTV
+        copies = {name: self._copy(source.narrow(0, 0, rows)) for name, source in sources.items()}
+        self._steps[-1].decoded.append(copies)
+
+    def take(self) -> dict[str, Tensor]:
+        """Remove the oldest step, which must be done; returns its tensors by name, none where it launched nothing."""
+        step = self._steps.popleft()
+        parts, first, decoded = step.parts, step.first_logits, step.decoded
+        if not parts and not decoded:
+            return {}
+        # A missing draft has the id -1.
+        rows = [(copies["tokens"], copies["base"]) for copies in decoded]
+        ids = [torch.tensor(part.row.tokens[part.start : part.stop]) for part in parts]
+        ids += [tokens.flatten() for tokens, _ in rows]
+        positions = [torch.arange(part.start, part.stop) for part in parts]
+        positions += [(base[:, None] + torch.arange(tokens.shape[1])).flatten() for tokens, base in rows]
+        lengths = [torch.tensor([part.stop]) for part in parts] + [base + 1 for _, base in rows]
+        of_decoded = [copies["logits"] for copies in decoded if "logits" in copies]
+        logits = [tensor.flatten(0, 1) for tensor in (*first, *of_decoded)]
+        tensors = {"input_ids": ids, "position_ids": positions, "sequence_length": lengths, "logits": logits}
+        return {name: torch.cat(tensors[name]) for name in sorted(self.names) if tensors[name]}
+
+    def _copy(self, source: Tensor) -> Tensor:
+        kept = self._runtime.pinned(tuple(source.shape), source.dtype)
+        self._stream.launch(_copy, kept, source)
+        return kept
+
+
+def _copy(kept: Tensor, source: Tensor) -> None:
+    kept.copy_(source, non_blocking=True)

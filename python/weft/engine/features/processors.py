@@ -1,0 +1,329 @@
+"""Logits processors of users, on the target's raw logits, before everything else acts on them.
+
+A processor is a device function that graphs capture (`CapturedProcessors`, `run_captured`), or a function that the host
+calls between the model's forward and sampling, while the iteration waits (`HostProcessors`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import abc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.core.logits_processors import LogitsProcessor, ProcessorRows
+from weft.engine.device.state import SlotState, StepBuffers
+from weft.errors import CapacityError, RequestError
+from weft.runtime.buffers import PinnedRing
+from weft.runtime.interface import Runtime, Stream
+
+MAX_CAPTURED = 8
+"""The most processors that are captured and in use at a time: graphs are kept for each set of them."""
+
+HostWork = Callable[[Stream, StepBuffers], None]
+"""The host's work on an iteration's logits, between its launches."""
+
+
+def failure(name: str, error: BaseException) -> RequestError:
+    """The error of a request whose processor raised `error`."""
+    request_error = RequestError(f"logits processor {name!r} raised {type(error).__name__}: {error}")
+    request_error.__cause__ = error
+    return request_error
+
+
+@dataclass(eq=False)
+class CapturedProcessor:
+    """A device function in use. `number` marks its slots on the device, `users` counts its sequences, `failure` is what
+    it raised."""
+
+    name: str
+    function: Callable[..., Any]
+    number: int
+    users: int = 0
+    failure: BaseException | None = field(default=None, repr=False)
+
+
+@dataclass(eq=False)
+class RequestProcessor:
+    """A sequence's processor while it is served. `captured` is set while graphs hold it; `failure` is what it raised on
+    the host."""
+
+    processor: LogitsProcessor
+    captured: CapturedProcessor | None = None
+    failure: RequestError | None = None
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether the host calls it."""
+        return not self.processor.allows_capture
+
+    def number_for(self, request_id: int) -> int:
+        """The request id that its function gets for sequence `request_id`."""
+        fixed = self.processor.request_id
+        return request_id if fixed is None else fixed
+
+    def check(self) -> None:
+        """Raise what it raised."""
+        if self.failure is not None:
+            raise self.failure
+        if self.captured is not None and self.captured.failure is not None:
+            raise failure(self.captured.name, self.captured.failure)
+
+
+# -- captured
+
+
+class CapturedProcessors:
+    """The device functions that an engine's graphs hold, `MAX_CAPTURED` at a time. `forget` closes the graphs of a
+    processor that leaves."""
+
+    def __init__(self, forget: Callable[[CapturedProcessor], None]) -> None:
+        self._forget = forget
+        self._numbers = itertools.count(1)
+        self._entries: list[CapturedProcessor] = []  # the last one used is last
+
+    def take(self, processor: LogitsProcessor) -> CapturedProcessor:
+        """The entry of a processor's function. Raises `CapacityError` where all entries are in use."""
+        entry = next(
+            (e for e in self._entries if e.function is processor.function and e.failure is None), None
+        )
+        if entry is None:
+            if len(self._entries) >= MAX_CAPTURED:
+                self._drop_unused()
+            entry = CapturedProcessor(processor.name, processor.function, next(self._numbers))
+        else:
+            self._entries.remove(entry)
+        self._entries.append(entry)
+        entry.users += 1
+        return entry
+
+    def give_back(self, entry: CapturedProcessor) -> None:
+        """Note that a sequence uses the entry no more."""
+        entry.users -= 1
+        if not entry.users and entry.failure is not None:
+            self._drop(entry)
+
+    def _drop_unused(self) -> None:
+        unused = next((entry for entry in self._entries if not entry.users), None)
+        if unused is None:
+            raise CapacityError(
+                f"{MAX_CAPTURED} captured logits processors are in use; give requests the same function, or one "
+                "without allows_capture"
+            )
+        self._drop(unused)
+
+    def _drop(self, entry: CapturedProcessor) -> None:
+        self._entries.remove(entry)
+        self._forget(entry)
+
+
+def run_captured(processor: CapturedProcessor, state: SlotState, buf: StepBuffers, stream: Stream) -> None:
+    """Apply a processor to the rows of its slots. A device function. A processor that raises is skipped from then on;
+    its error stays in `failure`."""
+    if processor.failure is not None:
+        return
+    slots_B = buf.slots_B
+    active_B = state.processors.index_select(0, slots_B) == processor.number
+    rows = ProcessorRows(
+        active=active_B,
+        slots=slots_B.clone(),
+        request_ids=state.request_ids.index_select(0, slots_B),
+        tokens=buf.tokens_BT.clone(),
+        lengths=buf.verified.base_B + 1,
+    )
+    logits_BTV = buf.logits_BTV.clone()
+    try:
+        result = processor.function(rows, logits_BTV, stream)
+        if result is not None:
+            if not isinstance(result, Tensor) or result.shape != logits_BTV.shape:
+                raise TypeError(
+                    f"it returned {_kind_of(result)}; it may return None or a tensor {list(logits_BTV.shape)}"
+                )
+            logits_BTV = result.to(logits_BTV.dtype)
+    except BaseException as error:  # also one that would end a thread, since the thread is the engine's
+        processor.failure = error
+        return
+    buf.logits_BTV.copy_(torch.where(active_B[:, None, None], logits_BTV, buf.logits_BTV))
+
+
+# -- on the host
+
+
+class StreamHandle(int):
+    """A stream's raw handle for other libraries. On CUDA `torch.cuda.ExternalStream` takes it as a number; others call
+    `__cuda_stream__`, which gives (0, handle). `stream` is the runtime's stream."""
+
+    stream: Stream
+
+    @classmethod
+    def of(cls, stream: Stream) -> StreamHandle:
+        """The handle of a runtime's stream."""
+        handle = cls(stream.handle)
+        handle.stream = stream
+        return handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, int(self)
+
+
+@dataclass(frozen=True)
+class HostRows:
+    """A sequence's rows in an iteration, one for each of its `answers` so far.
+
+    processor: the sequence's processor, if it has one.
+    is_searched: whether the rows are beams, which the processor sees in one call.
+    copies: how often the processor sees the row. Before beams part, the prompt's one row stands for all of them.
+    """
+
+    processor: RequestProcessor | None
+    sequence_id: int
+    prompt: abc.Sequence[int]
+    answers: abc.Sequence[abc.Sequence[int]]
+    is_searched: bool = False
+    copies: int = 1
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of a host processor: logits [1, N, V] after N texts, which are beams, or one text.
+
+    target: [V], gets the processed logits of the first text, where `logits_1NV` is a copy.
+    """
+
+    processor: RequestProcessor
+    request_id: int
+    logits_1NV: Tensor
+    tokens: list[list[int]]
+    target: Tensor | None = None
+
+    def take(self, result: object) -> None:
+        """Take the function's result for the logits; None where it changed them in place."""
+        if result is not None and result is not self.logits_1NV:
+            if not isinstance(result, Tensor) or result.numel() != self.logits_1NV.numel():
+                raise TypeError(
+                    f"it returned {_kind_of(result)}; it may return None or a tensor of "
+                    f"{self.logits_1NV.numel()} values"
+                )
+            self.logits_1NV.copy_(result.reshape(self.logits_1NV.shape))
+        if self.target is not None:
+            self.target.copy_(self.logits_1NV[0, 0])
+
+
+class HostProcessors:
+    """Calls host processors between the launches of an iteration."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._rings: dict[int, PinnedRing] = {}
+
+    def apply(
+        self,
+        stream: Stream,
+        buf: StepBuffers,
+        rows: abc.Sequence[HostRows],
+        failed: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Wait for the forward, then call the processors of `rows` in their order, unless `failed()` gives the
+        forward's error. A processor's exception becomes its `failure`."""
+        # Also without rows: every replay of a split iteration must have the same segments.
+        drafts = self._ring(buf).receive(stream)[:, 1:].tolist()
+        if failed() is not None:
+            return
+        inner = inner_stream(stream)
+        handle = StreamHandle.of(inner)
+        batches: dict[int, list[_Call]] = {}
+        first = 0
+        with self._runtime.use(inner):
+            for of_sequence in rows:
+                processor, count = of_sequence.processor, len(of_sequence.answers)
+                logits_NTV = buf.logits_BTV[first : first + count]
+                number, first = first, first + count
+                if processor is None or not processor.is_on_host:
+                    continue
+                if of_sequence.is_searched:
+                    calls = [_call_of_beams(of_sequence, processor, logits_NTV[:, 0])]
+                else:
+                    calls = _calls_of_positions(of_sequence, processor, logits_NTV[0], drafts[number])
+                if processor.processor.is_batched:
+                    batches.setdefault(id(processor.processor.function), []).extend(calls)
+                else:
+                    _call_each(calls, handle)
+            for calls in batches.values():
+                _call_batched(calls, handle)
+
+    def _ring(self, buf: StepBuffers) -> PinnedRing:
+        address = buf.tokens_BT.data_ptr()
+        if address not in self._rings:
+            self._rings[address] = PinnedRing(self._runtime, buf.tokens_BT)
+        return self._rings[address]
+
+
+def _calls_of_positions(
+    rows: HostRows, processor: RequestProcessor, logits_TV: Tensor, drafts: list[int]
+) -> list[_Call]:
+    """A call for each position, up to the first missing draft."""
+    text = [*rows.prompt, *rows.answers[0]]
+    request_id = processor.number_for(rows.sequence_id)
+    count = next((t for t, draft in enumerate(drafts) if draft < 0), len(drafts))
+    return [
+        _Call(processor, request_id, logits_TV[None, t : t + 1], [text + drafts[:t]])
+        for t in range(count + 1)
+    ]
+
+
+def _call_of_beams(rows: HostRows, processor: RequestProcessor, logits_NV: Tensor) -> _Call:
+    """One call for all beams. Before they part, it shows the prompt once for each beam."""
+    request_id = processor.number_for(rows.sequence_id)
+    if rows.copies == 1:
+        texts = [[*rows.prompt, *answer] for answer in rows.answers]
+        return _Call(processor, request_id, logits_NV[None], texts)
+    texts = [[*rows.prompt] for _ in range(rows.copies)]
+    return _Call(processor, request_id, logits_NV.repeat(rows.copies, 1)[None], texts, logits_NV[0])
+
+
+def _call_each(calls: list[_Call], stream: StreamHandle) -> None:
+    for call in calls:
+        try:
+            processor = call.processor.processor
+            client = processor.client_id
+            call.take(processor.function(call.request_id, call.logits_1NV, call.tokens, stream, client))
+        except BaseException as error:
+            call.processor.failure = failure(call.processor.processor.name, error)
+            return
+
+
+def _call_batched(calls: list[_Call], stream: StreamHandle) -> None:
+    try:
+        results = calls[0].processor.processor.function(
+            [call.request_id for call in calls],
+            [call.logits_1NV for call in calls],
+            [call.tokens for call in calls],
+            stream,
+            [call.processor.processor.client_id for call in calls],
+        )
+        if results is None:
+            results = [None] * len(calls)
+        if not isinstance(results, abc.Sequence) or len(results) != len(calls):
+            raise TypeError(
+                f"it returned {_kind_of(results)}; it may return None or a list of {len(calls)} entries"
+            )
+        for call, result in zip(calls, results, strict=True):
+            call.take(result)
+    except BaseException as error:
+        for call in calls:
+            call.processor.failure = failure(call.processor.processor.name, error)
+
+
+def inner_stream(stream: Stream) -> Stream:
+    """The runtime's stream beneath a segmented one; it takes work at once."""
+    inner: Stream = getattr(stream, "inner", stream)
+    return inner
+
+
+def _kind_of(value: object) -> str:
+    """A processor's result, for a message."""
+    return f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else f"{type(value).__name__}"

@@ -1,0 +1,198 @@
+"""Graphs of `decode_step`, one for each kind of iteration in use (`Plan`).
+
+Capture is a wrapper: it calls the function of `step.py` while its streams capture. The setting `graphs` chooses:
+
+- "one": an iteration is one graph. Only an iteration with logits processors on the host is split around them.
+- "split": `decode_step` is called for each iteration; the launches between two of the grammar's tasks are a graph.
+- "none": `decode_step` is called for each iteration, without graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from weft.config import Graphs
+from weft.engine.device.state import DecodeParts, StepBuffers
+from weft.engine.features.processors import (
+    CapturedProcessor,
+    HostProcessors,
+    HostRows,
+    HostWork,
+    failure,
+)
+from weft.engine.runner.step import Iteration, Plan, decode_step
+from weft.guided.grammar_stream import GrammarStream
+from weft.runtime.buffers import PinnedRing
+from weft.runtime.dump import GraphDump, dump_graph
+from weft.runtime.interface import Graph, Runtime, Stream
+from weft.runtime.segments import SegmentedStream
+
+
+class StepGraphs:
+    """Captures on first use, then replays. `ready` has the plans that were prepared; `num_captures` counts captures."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        stream: Stream,
+        grammar: GrammarStream,
+        parts: DecodeParts,
+        graphs: Graphs,
+    ) -> None:
+        self._runtime, self._stream, self._grammar, self._parts = runtime, stream, grammar, parts
+        self._mode = graphs
+        self.ready: set[Plan] = set()
+        self._host = HostProcessors(runtime)
+        self._num_replays = self.num_captures = 0
+        self._slots: dict[int, PinnedRing] = {}  # by batch size: a ring around its `slots_B`
+        self._sent: dict[int, list[int]] = {}  # by batch size: the slots that were sent last
+        self._buffers: dict[tuple[int, int], StepBuffers] = {}
+        self._graphs: dict[Plan, Graph] = {}
+        self._segments: dict[Plan, SegmentedStream] = {}
+
+    @property
+    def num_replays(self) -> int:
+        """The number of graphs launched so far."""
+        return self._num_replays + sum(segments.num_replays for segments in self._segments.values())
+
+    def buffers(self, plan: Plan) -> StepBuffers:
+        """The fixed buffers of an iteration. Those of one batch size share `slots_B`."""
+        key = (plan.batch, plan.num_drafts)
+        if key not in self._buffers:
+            parts = self._parts
+            if plan.batch not in self._slots:
+                slots_B = torch.full_like(parts.state.length[:1], parts.state.dummy).repeat(plan.batch)
+                self._slots[plan.batch] = PinnedRing(self._runtime, slots_B)
+            self._buffers[key] = StepBuffers.allocate(
+                self._slots[plan.batch].device_tensor,
+                plan.num_drafts + 1,
+                parts.model,
+                parts.state,
+                parts.drafter,
+            )
+            self._runtime.publish()
+        return self._buffers[key]
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plans that are captured."""
+        return [*self._graphs, *self._segments]
+
+    def is_ready(self, plan: Plan) -> bool:
+        """Whether an iteration runs without a capture first."""
+        return self._mode == "none" or plan in self.ready
+
+    def send_slots(self, plan: Plan, slots: list[int]) -> None:
+        """Send the slots of the next iteration's rows; rows beyond them pad."""
+        padded = slots + [self._parts.state.dummy] * (plan.batch - len(slots))
+        self.buffers(plan)
+        if self._sent.get(plan.batch) != padded:
+            self._slots[plan.batch].send(self._stream, torch.tensor(padded))
+            self._sent[plan.batch] = padded
+
+    def prepare(self, plan: Plan) -> None:
+        """Warm up and capture. Needs an idle engine: the warm-up runs rows that only pad, under an empty snapshot.
+
+        A failure with captured processors is blamed on those that raised, or else on all of them.
+        """
+        if plan in self.ready:
+            return
+        self.send_slots(plan, [])
+        try:
+            if self._mode != "none":
+                self._capture(plan)
+            self.ready.add(plan)
+        except Exception as error:
+            captured = plan.processors.captured
+            if not captured:
+                raise
+            # A processor's exception may have ended the capture: `error` is then that of a later call.
+            broken = [processor for processor in captured if processor.failure is not None]
+            first = broken[0].failure if broken else error
+            assert first is not None
+            for processor in broken or captured:
+                processor.failure = processor.failure or first
+            names = ", ".join(processor.name for processor in broken or captured)
+            raise failure(names, first) from first
+
+    def _capture(self, plan: Plan) -> None:
+        self.num_captures += 1
+        takes_snapshot = plan.guides or self._parts.has_proposals
+        if self._is_split(plan):
+            segments = SegmentedStream(self._runtime, self._stream)
+            try:
+                for _ in range(2):
+                    if takes_snapshot:
+                        self._grammar.push([], {})
+                    self._run_segments(plan, segments)
+                self._stream.synchronize()
+            except BaseException:
+                segments.close()  # or its graphs and the exception would keep each other alive
+                raise
+            segments.num_replays = 0
+            self._segments[plan] = segments
+            return
+        if takes_snapshot:
+            self._grammar.push([], {})
+        iteration = self._iteration(plan, self._stream)
+        decode_step(iteration)
+        self._stream.synchronize()
+        with self._runtime.capture(self._stream) as graph:
+            decode_step(iteration)
+        self._graphs[plan] = graph
+
+    def run(self, plan: Plan, rows: Sequence[HostRows] = ()) -> None:
+        """Issue one iteration over the slots that were sent. The host's processors of `rows` are called on the way;
+        their exceptions are left in `RequestProcessor.failure`."""
+        if self._mode == "none":
+            decode_step(self._iteration(plan, self._stream, rows))
+        elif self._is_split(plan):
+            self._run_segments(plan, self._segments[plan], rows)
+        else:
+            self._graphs[plan].replay()
+            self._num_replays += 1
+
+    def forget(self, processor: CapturedProcessor) -> None:
+        """Close the graphs that hold a processor."""
+        for plan in [plan for plan in self.ready if processor in plan.processors.captured]:
+            self.ready.remove(plan)
+            if plan in self._segments:
+                self._num_replays += self._segments[plan].num_replays
+                self._segments.pop(plan).close()
+            elif plan in self._graphs:
+                self._graphs.pop(plan).close()
+
+    def host_work(self, rows: Sequence[HostRows], failed: Callable[[], object] = lambda: None) -> HostWork:
+        """The host's work on the logits of these rows; it is skipped where `failed()` gives the forward's error."""
+        return partial(self._host.apply, rows=rows, failed=failed)
+
+    def close(self) -> None:
+        """Close every graph."""
+        for graph in self._graphs.values():
+            graph.close()
+        for segments in self._segments.values():
+            segments.close()
+        self._graphs.clear()
+        self._segments.clear()
+        self.ready.clear()
+
+    def dump(self, plan: Plan) -> GraphDump:
+        """The nodes and edges of an iteration, from a new capture."""
+        self.prepare(plan)
+        iteration = self._iteration(plan, self._stream)
+        return dump_graph(self._runtime, self._stream, lambda: decode_step(iteration))
+
+    def _is_split(self, plan: Plan) -> bool:
+        return self._mode == "split" or (self._mode == "one" and plan.processors.on_host)
+
+    def _run_segments(self, plan: Plan, segments: SegmentedStream, rows: Sequence[HostRows] = ()) -> None:
+        segments.begin()
+        decode_step(self._iteration(plan, segments, rows))
+        segments.flush()
+
+    def _iteration(self, plan: Plan, stream: Stream, rows: Sequence[HostRows] = ()) -> Iteration:
+        host = self.host_work(rows)
+        return Iteration(plan, stream, self._grammar, self._parts, self.buffers(plan), host)

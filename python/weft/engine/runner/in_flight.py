@@ -1,0 +1,202 @@
+"""Work in flight: a launched batch until the host has read it, the prompts in it, and the grammar's snapshots."""
+
+from __future__ import annotations
+
+import time
+from collections import abc
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from weft.engine.device.results import StepResults
+from weft.engine.device.sampling import SlotSampling
+from weft.engine.kv.moves import Move
+from weft.engine.runner.step import Plan
+from weft.engine.sequence import Sequence
+from weft.grammar.base import Matcher
+from weft.guided.grammar_stream import GrammarStream
+from weft.runtime.interface import Runtime, Stream
+
+
+@dataclass(eq=False)
+class PromptRow:
+    """One admission of a sequence, as the device work that reads its prompt sees it.
+
+    The row is a copy: the work may run after the sequence was preempted and admitted again, with other slots and a
+    longer text.
+
+    slots: the sequence's slots; the prompt is read into the first.
+    tokens: int64, the text so far. Its first `first` tokens are cached already; those before `position` are read or
+        under way.
+    pages: the pages of keys and values.
+    window: the window that lookahead begins with.
+    context: memory for the outputs of the prompt's positions, by name.
+    request_id, processor: as in `SlotState`.
+    error: what a device function raised for this row. Later work then leaves the slots alone.
+    """
+
+    slots: abc.Sequence[int]
+    tokens: NDArray[np.int64]
+    pages: abc.Sequence[int]
+    sampling: SlotSampling
+    first: int = 0
+    window: abc.Sequence[int] = ()
+    context: Mapping[str, Tensor] = field(default_factory=dict)
+    request_id: int = 0
+    processor: int = 0
+    position: int = field(init=False)
+    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self.position = self.first
+
+    @property
+    def slot(self) -> int:
+        """The slot into which the prompt is read."""
+        return self.slots[0]
+
+    @property
+    def length(self) -> int:
+        """The number of tokens of the text."""
+        return len(self.tokens)
+
+
+@dataclass(eq=False)
+class PageMoves:
+    """Page copies that are launched together. With an `error`, the host's bookkeeping of pages is wrong."""
+
+    moves: abc.Sequence[Move]
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class InFlightBatch:
+    """The sequences of one step.
+
+    decoding: sequences that decode under `plan`.
+    first: sequences whose prompt ends, so that they get their first token.
+    reading: sequences of which a part of the prompt is read.
+    prompts: the rows of `first` and `reading`.
+    unopened: sequences that could not get their slots, by a fault of their own.
+    failures: sequences that could not be launched, with the error. Work that was in flight may have caused it.
+    is_launched: whether any work was launched.
+    masks_drafts: whether drafts are made under the grammar.
+    began: the time of the launch, of `time.perf_counter`.
+    epoch: the epoch of the last snapshot before the end of the launch: the batch's own, if it has one.
+    moves: the page moves that were launched first.
+    """
+
+    plan: Plan | None = None
+    decoding: list[Sequence] = field(default_factory=list)
+    first: list[Sequence] = field(default_factory=list)
+    reading: list[Sequence] = field(default_factory=list)
+    prompts: dict[Sequence, PromptRow] = field(default_factory=dict)
+    unopened: list[tuple[Sequence, BaseException]] = field(default_factory=list)
+    failures: list[tuple[list[Sequence], BaseException]] = field(default_factory=list)
+    results: StepResults | None = None
+    began: float = field(default_factory=time.perf_counter)
+    is_launched: bool = False
+    epoch: int = 0
+    masks_drafts: bool = False
+    moves: PageMoves | None = None
+
+    def __iter__(self) -> Iterator[Sequence]:
+        yield from self.decoding
+        yield from self.first
+        yield from self.reading
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        """All sequences of the batch, each once."""
+        return [*self]
+
+    def decode(self, plan: Plan, rows: list[Sequence], masks_drafts: bool) -> None:
+        """Note that `rows` decode: each gets at least one token."""
+        self.plan, self.decoding, self.masks_drafts = plan, rows, masks_drafts
+        self.is_launched = True
+        for sequence in rows:
+            sequence.in_flight += 1
+            sequence.num_promised += 1
+
+    def read(self, sequence: Sequence, row: PromptRow, is_last: bool) -> None:
+        """Note that a part of a prompt is read; the last part gives the first token."""
+        (self.first if is_last else self.reading).append(sequence)
+        self.prompts[sequence] = row
+        self.is_launched = True
+        sequence.in_flight += 1
+        sequence.num_promised += is_last
+
+    def end(self) -> list[Sequence]:
+        """Note that the host has read the batch. Returns the sequences that left meanwhile and that no other batch in
+        flight names."""
+        for sequence in (*self.decoding, *self.first):
+            sequence.num_promised -= 1
+        left: list[Sequence] = []
+        for sequence in self:
+            sequence.in_flight -= 1
+            if sequence.has_left and not sequence.in_flight:
+                left.append(sequence)
+        return left
+
+
+class Snapshots:
+    """The snapshots that the host leaves for the grammar's stream, one for each iteration with guides or proposals.
+
+    A snapshot names the slots of its iteration and changes of their matchers. The matchers of sequences that have ended
+    stay in their slots until the next snapshot, or until `vacate`.
+
+    epoch: the epoch of the last snapshot.
+    holds_ended: whether matchers of ended sequences are still in their slots.
+    """
+
+    def __init__(self, runtime: Runtime, stream: Stream, grammar: GrammarStream) -> None:
+        self.epoch = 0
+        self.holds_ended = False
+        self._runtime, self._stream, self._grammar, self._state = runtime, stream, grammar, grammar.state
+        self._changes: dict[int, Matcher | None] = {}
+        self._holds_large = False
+
+    def change(self, matchers: Mapping[int, Matcher | None]) -> None:
+        """Change the matchers of slots with the next snapshot; None detaches."""
+        self._changes |= matchers
+
+    def release(self, sequence: Sequence, slots: abc.Sequence[int]) -> None:
+        """Detach the matchers of the slots that a sequence gave back. It may have other slots by now."""
+        if sequence.is_guided:
+            self._changes |= dict.fromkeys(slots)
+            self.holds_ended = True
+            self._holds_large |= sequence.starts_ahead
+
+    def push(self, slots: abc.Sequence[int]) -> None:
+        """Leave the snapshot of the next iteration, which decodes `slots`."""
+        changes, self._changes = self._changes, {}
+        self.epoch = self._grammar.push(slots, changes)
+
+    def vacate(self, is_idle: bool) -> None:
+        """Free the matchers of ended sequences where that is worth a wait for the device: for programs, which are
+        large, or when nothing else runs (`is_idle`). Call it with nothing in flight."""
+        if not (self._holds_large or (self.holds_ended and is_idle)):
+            return
+        try:
+            self._stream.synchronize()
+            self._grammar.synchronize()
+        except Exception:  # nothing is in flight that the error could concern
+            return
+        if self._state.num_pending:
+            return
+        self._state.vacate([slot for slot, matcher in self._changes.items() if matcher is None])
+        self.holds_ended = self._holds_large = False
+
+    def drop_pending(self) -> None:
+        """Remove the snapshots of launches that failed: the next iteration must not take them. Waits for the iterations
+        in flight, which take their own."""
+        if not self._state.num_pending:
+            return
+        try:
+            self._runtime.synchronize()
+        finally:
+            while self._state.num_pending:
+                self._state.fetch()

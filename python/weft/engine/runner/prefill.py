@@ -1,0 +1,637 @@
+"""Prompts: admitted sequences take their slots, their prompts are read in parts, and first tokens are sampled.
+
+`Prefill.open` fills the slots of admitted sequences. `Prefill.read` packs parts of prompts into eager forwards. Where a
+prompt ends, the first token is sampled by the functions of a decode iteration (`step.py`), without drafts: only the
+forward differs, which reads many positions of a row.
+
+Each forward's inputs are sent from pinned memory of their own, so the host may prepare the next forward at once. Parts
+of different prompts may alternate: all that a prompt keeps between two parts is in its slot.
+
+A device function that fails for one prompt fails that prompt alone. `guarded` leaves the error in `PromptRow.error`;
+later work leaves the slots of that row alone, and the host ends the sequence when it reads the batch.
+
+Suffixes: B rows, R of them whose prompts end, N tokens of all rows, F width of the auxiliary hidden states.
+"""
+
+from __future__ import annotations
+
+from collections import abc
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.core.request import LOGITS
+from weft.engine.device.results import ResultRings, note_logprobs, note_offers
+from weft.engine.device.sampling import SlotSampling, write_tables
+from weft.engine.device.state import DecodeParts, SlotState, StepBuffers
+from weft.engine.features.processors import CapturedProcessor, CapturedProcessors, HostRows, HostWork
+from weft.engine.features.recording import Recorder
+from weft.engine.runner.graphs import StepGraphs
+from weft.engine.runner.in_flight import InFlightBatch, PromptRow, Snapshots
+from weft.engine.runner.step import (
+    Guides,
+    Plan,
+    Processors,
+    owes_commit,
+    process_logits,
+    sample_and_verify,
+    take_proposals,
+    write_windows,
+)
+from weft.engine.sequence import Sequence, Stage
+from weft.guided.grammar_stream import GrammarStream
+from weft.models.outputs import collecting, mark_output
+from weft.ops.attention import Rows
+from weft.ops.rows import copy_rows_
+from weft.ops.slots import RECORD_WORDS, keep_logits_
+from weft.runtime.buffers import pinned_copy
+from weft.runtime.interface import Runtime, Stream
+from weft.spec.base import PromptParts, Span
+
+MAX_ROWS = 64
+"""The most rows of one forward, which has logits for each of them."""
+
+
+class StepTap(Protocol):
+    """Sees what iterations compute, as it is launched."""
+
+    def begin(self) -> None:
+        """A step launches."""
+
+    def read(self, parts: abc.Sequence[PromptPart], step: StepBuffers) -> None:
+        """One forward reads `parts`; `step` has a row for each prompt that ends in it."""
+
+    def decode(self, buffers: StepBuffers, rows: int) -> None:
+        """An iteration decodes; the first `rows` rows of `buffers` are of sequences, the others pad."""
+
+
+@dataclass(frozen=True)
+class PromptPart:
+    """Positions start..stop-1 of a prompt."""
+
+    row: PromptRow
+    start: int
+    stop: int
+
+    @property
+    def count(self) -> int:
+        """The number of positions."""
+        return self.stop - self.start
+
+    @property
+    def ends(self) -> bool:
+        """Whether the prompt ends with this part, so that the first token is sampled."""
+        return self.stop == self.row.length
+
+
+def pack_parts(
+    shares: Iterable[tuple[PromptRow, int]], num_tokens: int, num_rows: int
+) -> Iterator[list[PromptPart]]:
+    """The parts of each forward, of at most `num_tokens` tokens and `num_rows` rows. `shares` gives for each row how
+    many tokens to read, from its `position` on."""
+    parts: list[PromptPart] = []
+    room = num_tokens
+    for row, count in shares:
+        start, end = row.position, row.position + count
+        while start < end:
+            part = PromptPart(row, start, min(end, start + room))
+            parts.append(part)
+            start, room = part.stop, room - part.count
+            if not room or len(parts) == num_rows:
+                yield parts
+                parts, room = [], num_tokens
+    if parts:
+        yield parts
+
+
+class Prefill:
+    """Opens slots and reads prompts, on the engine's `stream` and the grammar's.
+
+    One forward reads at most `max_tokens` tokens of `max_rows` rows. `recorder` sees which sequence gets which slot,
+    `tap` sees each forward.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        stream: Stream,
+        grammar: GrammarStream,
+        parts: DecodeParts,
+        graphs: StepGraphs,
+        snapshots: Snapshots,
+        rings: ResultRings,
+        *,
+        max_tokens: int,
+        max_rows: int,
+    ) -> None:
+        self.recorder: Recorder | None = None
+        self.tap: StepTap | None = None
+        self.buffers = PromptBuffers(parts, max_tokens, max_rows)
+        self._runtime, self._stream, self._grammar, self._parts = runtime, stream, grammar, parts
+        self._graphs, self._snapshots, self._rings = graphs, snapshots, rings
+        self._captured = CapturedProcessors(forget=graphs.forget)
+        self._rows: dict[Sequence, PromptRow] = {}
+        self._in_use: dict[Sequence, CapturedProcessor] = {}
+
+    # -- opening slots
+
+    def open(self, batch: InFlightBatch, admitted: abc.Sequence[Sequence]) -> None:
+        """Fill the slots of admitted sequences, on the device and for the grammar."""
+        rows: dict[Sequence, PromptRow] = {}
+        for sequence in admitted:
+            try:
+                rows[sequence] = self._row(sequence)
+            except Exception as error:
+                batch.unopened.append((sequence, error))
+        if not rows:
+            return
+        try:
+            self.open_rows([*rows.values()])
+        except Exception as error:
+            batch.failures.append(([*rows], error))
+        else:
+            self._rows |= rows
+
+    def _row(self, sequence: Sequence) -> PromptRow:
+        """A sequence's row. An exception here is the sequence's own fault."""
+        request, parts, proposals = sequence.request, self._parts, self._grammar.proposals
+        matcher = sequence.guide.begin() if sequence.guide is not None else None
+        if self.recorder is not None:
+            self.recorder.watch(sequence, sequence.slot, matcher)
+        sampling = self._sampling(sequence)
+        tokens = sequence.text
+        if proposals is not None:
+            room = request.sampling.max_tokens - sequence.resumed_at
+            proposals.open(sequence.slot, tokens, room, request.given_ids, sequence.resumed_at, request.ahead)
+        if request.gather.context and not sequence.resumed_at:
+            sequence.gathered.context = parts.outputs.context_tensors(
+                self._runtime, request.gather, len(sequence.prompt)
+            )
+        processor = sequence.processor
+        return PromptRow(
+            sequence.slots,
+            np.array(tokens, dtype=np.int64),
+            sequence.kv.pages[: parts.state.page_table.shape[1]],
+            sampling,
+            first=sequence.kv.num_reused,
+            window=proposals.first_window(tokens) if proposals is not None else (),
+            context=sequence.gathered.context,
+            request_id=sequence.id if processor is None else processor.number_for(sequence.id),
+            processor=self._capture(sequence),  # last: nothing that follows may raise
+        )
+
+    def _sampling(self, sequence: Sequence) -> SlotSampling:
+        limit, is_searched = sequence.request.max_drafts, sequence.search is not None
+        if limit is not None and limit >= self._parts.max_drafts:
+            limit = None
+        return SlotSampling(
+            self._runtime,
+            sequence.request.sampling,
+            sequence.prompt,
+            self._parts.model.config.vocab_size,
+            answer=() if is_searched else sequence.output.token_ids,
+            seed=sequence.seed,
+            rules=sequence.request.rules,
+            max_drafts=limit,
+            is_searched=is_searched,
+        )
+
+    def _capture(self, sequence: Sequence) -> int:
+        """The number that marks the slots of the sequence's captured processor; 0 without one."""
+        processor = sequence.processor
+        if processor is None or processor.is_on_host:
+            return 0
+        processor.captured = self._in_use[sequence] = self._captured.take(processor.processor)
+        return processor.captured.number
+
+    def open_rows(self, rows: abc.Sequence[PromptRow]) -> None:
+        """Write the rows to their slots on the device."""
+        runtime, stream, grammar, state = self._runtime, self._stream, self._grammar, self._parts.state
+        records = _slot_records(runtime, rows, state.page_table.shape[1])
+        stream.launch(guarded, rows, open_slots, records, state, grammar.token_mask, grammar.temperatures)
+        if state.window is not None:
+            slots = pinned_copy(runtime, [slot for row in rows for slot in row.slots], torch.int64)
+            windows = runtime.pinned((slots.shape[0], state.num_beside), torch.int64)
+            for place, window in enumerate(row.window for row in rows for _ in row.slots):
+                windows[place] = torch.tensor(window or [0] * state.num_beside)
+            stream.launch(guarded, rows, write_windows, state, slots, windows)
+        for row in rows:
+            if row.sampling.has_tables:
+                for slot in row.slots:
+                    stream.launch(guarded, [row], write_tables, state.params, row.sampling, slot)
+
+    def release(self, sequence: Sequence) -> None:
+        """Forget the row of a sequence that gave its slots back, and its captured processor."""
+        self._rows.pop(sequence, None)
+        captured = self._in_use.pop(sequence, None)
+        if captured is not None:
+            self._captured.give_back(captured)
+            if sequence.processor is not None:  # it is None once the sequence has ended
+                sequence.processor.captured = None
+
+    # -- reading prompts
+
+    def read(self, batch: InFlightBatch, reading: abc.Sequence[tuple[Sequence, int]]) -> None:
+        """Read the given number of tokens of each sequence's prompt. Sequences that need nothing but a token share
+        forwards; the others are read alone, after them."""
+        shares = {sequence: count for sequence, count in reading if sequence in self._rows}
+        shared = {sequence: count for sequence, count in shares.items() if self._shares_forward(sequence)}
+        self._read_shares(batch, shared)
+        for sequence, count in shares.items():
+            if sequence not in shared:
+                if sequence.calls_host:
+                    self._wait_for_launched(batch)
+                self._read_shares(batch, {sequence: count})
+
+    def _shares_forward(self, sequence: Sequence) -> bool:
+        return sequence.processor is None and sequence.search is None and not self._rows[sequence].context
+
+    def _wait_for_launched(self, batch: InFlightBatch) -> None:
+        """Wait for the work launched so far. The host is about to wait for a prompt, and would take an earlier failure
+        for that prompt's."""
+        try:
+            self._stream.synchronize()
+            self._runtime.check()
+        except Exception as error:
+            batch.failures.append((batch.sequences, error))
+            self._snapshots.drop_pending()
+
+    def _read_shares(self, batch: InFlightBatch, shares: dict[Sequence, int]) -> None:
+        """Read the shares in as few forwards as they take, and note in the batch those that were launched."""
+        sequences = {self._rows[sequence]: sequence for sequence in shares}
+        ends = {row: row.position + shares[sequence] for row, sequence in sequences.items()}
+        counts = [(row, shares[sequence]) for row, sequence in sequences.items()]
+        failed: set[PromptRow] = set()
+        for parts in pack_parts(counts, self.buffers.max_tokens, self.buffers.max_rows):
+            live = {sequences[part.row]: part for part in parts if part.row not in failed}
+            if not live:
+                continue
+            try:
+                self._read_parts(live)
+            except Exception as error:
+                # Where a part failed on the device, the host may have stumbled over what that left undone: the row's
+                # error is the cause.
+                failed |= {part.row for part in live.values()}
+                batch.failures += [([s], part.row.error or error) for s, part in live.items()]
+                continue
+            for sequence, part in live.items():
+                if part.stop == ends[part.row]:
+                    batch.read(sequence, part.row, part.ends)
+                    if part.ends:
+                        sequence.move(Stage.GENERATION)
+
+    def _read_parts(self, parts: dict[Sequence, PromptPart]) -> None:
+        """Launch one forward, and what is kept of the tokens that are sampled after it."""
+        ended = [sequence for sequence, part in parts.items() if part.ends]
+        guides = Guides.TARGET if any(sequence.is_guided for sequence in ended) else Guides.NONE
+        for sequence in ended:
+            guide = sequence.guide
+            if guide is not None and guide.matcher is not None:
+                self._snapshots.change({sequence.slot: guide.matcher})
+        step = self.forward(
+            [*parts.values()],
+            Plan(len(ended), 0, guides, Processors.of(sequence.processor for sequence in ended)),
+            lambda: self._snapshots.push([sequence.slot for sequence in ended]),
+            self._host_work(parts),
+        )
+        if self.tap is not None:
+            self.tap.read([*parts.values()], step)
+        launch = partial(self._stream.launch, guarded, [parts[sequence].row for sequence in ended])
+        if any(sequence.request.sampling.logprobs is not None for sequence in ended):
+            max_top_k = max(sequence.request.sampling.top_k for sequence in ended)
+            launch(note_logprobs, self._parts, step, max_top_k)
+        for sequence in ended:
+            if sequence.search is not None:
+                offers = self._rings.offer_buffers(sequence.search.num_offers)
+                launch(note_offers, self._parts.state, step, offers)
+
+    def _host_work(self, parts: dict[Sequence, PromptPart]) -> HostWork | None:
+        """The host's work on the logits of a prompt that is read alone; None for prompts that share a forward."""
+        if len(parts) > 1:
+            return None
+        ((sequence, part),) = parts.items()
+        row, beam = part.row, sequence.request.beam
+        copies = 1 if beam is None else beam.width_after(0)
+        rows = host_rows(sequence, [sequence.output.token_ids], copies)
+        return self._graphs.host_work([rows], lambda: row.error)
+
+    def forward(
+        self,
+        prompt_parts: abc.Sequence[PromptPart],
+        plan: Plan,
+        push_snapshot: Callable[[], object],
+        host: HostWork | None = None,
+    ) -> StepBuffers:
+        """Launch one forward over `prompt_parts`, and sample the first tokens of the prompts that end. Returns the
+        buffers, which have a row for each of these.
+
+        plan: of these rows, without drafts. Logits processors and outputs of the prompt's positions need a prompt that
+            is read alone.
+        push_snapshot: leaves the snapshot, which attaches matchers.
+        host: calls the host's logits processor.
+        """
+        reading = self.buffers.send(self._runtime, self._stream, prompt_parts)
+        stream, grammar, parts, step = self._stream, self._grammar, self._parts, reading.step
+        launch = partial(stream.launch, guarded, [part.row for part in reading.ended])
+        stream.launch(each_guarded, reading, parts.state.dummy, read_parts, parts)
+        for part in prompt_parts:
+            part.row.position = part.stop
+        if reading.ended:
+            process_logits(stream, plan, parts, step, host, launch)
+            if plan.guides or parts.has_proposals:
+                # Right before the task that takes the snapshot: nothing between them may raise, or the next iteration
+                # would take this one's.
+                push_snapshot()
+            owes = owes_commit(plan, parts)
+            if plan.guides:
+                grammar.first_mask(stream, step.slots_B, owes_commit=owes)
+                grammar.apply_verify(stream, step.logits_BTV, step.slots_B)
+            elif parts.has_proposals:
+                grammar.follow(stream)
+            launch(sample_and_verify, parts, step, grammar.temperatures if plan.guides else None)
+            if plan.guides and not owes:
+                grammar.commit_masks(stream, step.slots_B)
+            if parts.has_proposals:
+                grammar.propose(stream, parts.max_drafts, is_committed=bool(plan.guides))
+        if parts.drafter is not None:  # after sampling: the drafter reads the sampled token, too
+            stream.launch(each_guarded, reading, parts.state.dummy, draft_parts, parts)
+        if reading.ended and parts.has_proposals:
+            grammar.wait_proposals(stream)
+            launch(take_proposals, parts.state, grammar.proposed, step.slots_B, parts.max_drafts)
+        return step
+
+
+def host_rows(sequence: Sequence, answers: abc.Sequence[abc.Sequence[int]], copies: int = 1) -> HostRows:
+    """A sequence's rows as the host's logits processors see them."""
+    is_searched = sequence.request.beam is not None
+    return HostRows(sequence.processor, sequence.id, sequence.prompt, answers, is_searched, copies)
+
+
+# -- slots on the device
+
+_HEAD = 4
+"""The first numbers of a slot's record: slot, length, request id and processor. Then come `SlotSampling.record` and the
+pages, int32."""
+
+
+def _slot_records(runtime: Runtime, rows: abc.Sequence[PromptRow], pages_per_slot: int) -> Tensor:
+    """Pinned records int64 [n, ...] of the n slots of the rows, for `open_slots`."""
+    slots = [(slot, row) for row in rows for slot in row.slots]
+    records_end = _HEAD + RECORD_WORDS
+    records = runtime.pinned((len(slots), records_end + -(-pages_per_slot // 2)), torch.int64)
+    numbers = records.numpy()
+    pages = records.view(torch.int32).numpy()[:, 2 * records_end :]
+    for i, (slot, row) in enumerate(slots):
+        numbers[i, :_HEAD] = slot, row.length, row.request_id, row.processor
+        numbers[i, _HEAD:records_end] = row.sampling.record
+        pages[i, : len(row.pages)] = row.pages
+    return records
+
+
+def open_slots(records: Tensor, state: SlotState, token_mask: Tensor, temperatures: Tensor) -> None:
+    """Write records to their slots: pages and parameters, no drafts, no mask yet. A device function."""
+    records = records.to(state.length.device, non_blocking=True)
+    slots, length, request_ids, processors = records[:, :_HEAD].t().contiguous()
+    pages = records[:, _HEAD + RECORD_WORDS :].view(torch.int32)[:, : state.page_table.shape[1]]
+    state.page_table.index_copy_(0, slots, pages)
+    # The length is written before the prompt is read. If reading fails, an iteration that is already launched decodes
+    # the slot all the same: it must not write at the last sequence's length, in pages that others may share.
+    state.length.index_copy_(0, slots, length)
+    state.request_ids.index_copy_(0, slots, request_ids)
+    state.processors.index_copy_(0, slots, processors)
+    state.params.records.index_copy_(0, slots, records[:, _HEAD : _HEAD + RECORD_WORDS])
+    state.num_proposed.index_fill_(0, slots, 0)
+    state.drafts.index_fill_(1, slots, -1)
+    token_mask.view(state.length.shape[0], -1).index_fill_(0, slots, 0)
+    temperatures.view(state.length.shape[0], -1).index_fill_(0, slots, -1)
+
+
+# -- one forward on the device
+
+
+def guarded(rows: abc.Sequence[PromptRow], fn: Callable[..., None], *args: Any) -> None:
+    """Call `fn(*args)` unless all rows have failed; its exception becomes the error of the rows that have none."""
+    if all(row.error is not None for row in rows):
+        return
+    try:
+        fn(*args)
+    except Exception as error:
+        for row in rows:
+            row.error = row.error or error
+
+
+def each_guarded(reading: Reading, dummy: int, fn: Callable[..., None], parts: DecodeParts) -> None:
+    """Call `fn(reading, parts)` for the rows that have not failed. If it raises, call it for each row alone, so that
+    only the row at fault fails. The slots of failed rows become `dummy`: what samples next leaves theirs alone."""
+    rows = [part.row for part in reading.parts]
+    if all(row.error is None for row in rows):
+        try:
+            fn(reading, parts)
+            return
+        except Exception as error:
+            if len(rows) == 1:
+                rows[0].error = error
+    for number, row in enumerate(rows):
+        if row.error is None:
+            guarded([row], fn, reading.alone(number), parts)
+        if row.error is not None:
+            reading.leave_out(number, dummy)
+
+
+def read_parts(reading: Reading, parts: DecodeParts) -> None:
+    """The target's forward over the parts, and the raw logits of the last positions of prompts that end."""
+    state, step, outputs = parts.state, reading.step, parts.outputs
+    context, num_ended = reading.context, len(reading.ended)
+    first = reading.parts[0]
+    with collecting(outputs.reading(step.slots_B, reading.last_R, context, first.start, first.stop)):
+        rows = reading.rows(state.page_table)
+        hidden_NH = parts.model.forward(
+            reading.tokens_N, parts.kv, rows, parts.aux_layers, reading.aux_NF
+        ).last
+        needs_all = outputs.of_logits(context)
+        if not (num_ended or needs_all):
+            return
+        logits = parts.model.logits(hidden_NH if needs_all else hidden_NH.index_select(0, reading.last_R))
+        mark_output(LOGITS, logits)
+    if not num_ended:
+        return
+    if needs_all:
+        logits = logits.index_select(0, reading.last_R)
+    step.tokens_BT.copy_(reading.tokens_N.index_select(0, reading.last_R)[:, None])
+    copy_rows_(step.logits_BTV.flatten(0, 1), logits)
+    keep_logits_(step.logits_BTV.flatten(0, 1), step.raw_logits_BTV.flatten(0, 1), step.slots_B, state.params)
+
+
+def draft_parts(reading: Reading, parts: DecodeParts) -> None:
+    """The drafter's forward over the parts: their tokens, the tokens after them, and their hidden states."""
+    assert parts.drafter is not None
+    if reading.ended:
+        sampled_R = parts.state.last_token.index_select(0, reading.step.slots_B)
+        reading.after_N.index_copy_(0, reading.last_R, sampled_R)
+    parts.drafter.prefill(
+        PromptParts(
+            reading.slots_B,
+            reading.tokens_N,
+            reading.after_N,
+            reading.aux_NF,
+            reading.rows(parts.state.page_table),
+            reading.starts,
+            reading.first_B,
+            tuple(Span(part.start, part.stop, part.row.first) for part in reading.parts),
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The input of one forward; all tensors are on the device.
+
+    parts: the part of each row.
+    slots_B: the slot of each row.
+    base_B: the position of each row's first token.
+    first_B: the position at which the reading of each row's prompt began.
+    starts: [B+1]; row b has tokens `starts[b]`..`starts[b+1]-1` of `tokens_N`.
+    after_N: the token after each token; after a prompt's end, the one that is sampled.
+    last_R: the places in `tokens_N` of the tokens that end prompts.
+    step: buffers with a row for each prompt that ends.
+    """
+
+    parts: tuple[PromptPart, ...]
+    slots_B: Tensor
+    base_B: Tensor
+    first_B: Tensor
+    starts: Tensor
+    tokens_N: Tensor
+    after_N: Tensor
+    aux_NF: Tensor
+    last_R: Tensor
+    step: StepBuffers
+
+    @property
+    def ended(self) -> list[PromptPart]:
+        """The parts that end their prompts."""
+        return [part for part in self.parts if part.ends]
+
+    @property
+    def context(self) -> Mapping[str, Tensor]:
+        """Memory for outputs of the positions of a prompt that is read alone."""
+        return self.parts[0].row.context if len(self.parts) == 1 else {}
+
+    def rows(self, page_table: Tensor) -> Rows:
+        """The rows for attention, with the pages of their slots."""
+        width = max(part.count for part in self.parts)
+        starts = self.starts if len(self.parts) > 1 else None
+        return Rows(page_table.index_select(0, self.slots_B), self.base_B, width, starts=starts)
+
+    def alone(self, number: int) -> Reading:
+        """The input of row `number` alone. For device functions."""
+        begin = sum(part.count for part in self.parts[:number])
+        part, place = self.parts[number], self._place(number)
+        num_ended = int(part.ends)
+
+        def of_row(tensor: Tensor) -> Tensor:
+            return tensor.narrow(0, number, 1)
+
+        return replace(
+            self,
+            parts=(part,),
+            slots_B=of_row(self.slots_B),
+            base_B=of_row(self.base_B),
+            first_B=of_row(self.first_B),
+            starts=self.starts.narrow(0, number, 2) - begin,
+            tokens_N=self.tokens_N.narrow(0, begin, part.count),
+            after_N=self.after_N.narrow(0, begin, part.count),
+            aux_NF=self.aux_NF.narrow(0, begin, part.count),
+            last_R=self.last_R.narrow(0, place, num_ended) - begin,
+            step=self.step.narrow(place, num_ended),
+        )
+
+    def leave_out(self, number: int, dummy: int) -> None:
+        """Let nothing be sampled for row `number`. For device functions."""
+        if self.parts[number].ends:
+            self.step.slots_B.narrow(0, self._place(number), 1).fill_(dummy)
+
+    def _place(self, number: int) -> int:
+        """The number of prompts that end in rows before row `number`."""
+        return sum(part.ends for part in self.parts[:number])
+
+
+_NUMBERS = 7
+_SLOTS, _BASE, _FIRST, _STARTS, _END_SLOTS, _END_BASE, _LAST = range(_NUMBERS)
+"""Rows of the numbers that are sent with each forward; `_END_SLOTS` and those after it are of prompts that end."""
+
+
+class PromptBuffers:
+    """Device memory for the forwards, of at most `max_tokens` tokens of `max_rows` rows each."""
+
+    def __init__(self, parts: DecodeParts, max_tokens: int, max_rows: int) -> None:
+        config, device = parts.model.config, parts.state.length.device
+        self.max_tokens, self.max_rows = max_tokens, min(max_rows, MAX_ROWS)
+        # Even, so that each of the rows is aligned for wide loads.
+        length = self.max_rows + 2 - self.max_rows % 2
+        self._numbers = torch.zeros(_NUMBERS, length, dtype=torch.int64, device=device)
+        self._tokens = torch.zeros(2, max_tokens + max_tokens % 2, dtype=torch.int64, device=device)
+        width = len(parts.aux_layers) * config.hidden_size
+        self._aux = torch.zeros(max_tokens, width, dtype=config.dtype, device=device)
+        slots = self._numbers[_END_SLOTS].narrow(0, 0, self.max_rows)
+        step = StepBuffers.allocate(slots, 1, parts.model, parts.state, None)
+        base = self._numbers[_END_BASE].narrow(0, 0, self.max_rows)
+        self._step = replace(step, verified=replace(step.verified, base_B=base))
+        self._steps: dict[int, StepBuffers] = {}  # by number of rows
+
+    def send(self, runtime: Runtime, stream: Stream, parts: abc.Sequence[PromptPart]) -> Reading:
+        """Launch the copy of a forward's input to the device, and return where it is."""
+        num_rows, num_tokens = len(parts), sum(part.count for part in parts)
+        num_ended = sum(part.ends for part in parts)
+        numbers = runtime.pinned(tuple(self._numbers.shape), torch.int64)
+        tokens = runtime.pinned((2, num_tokens), torch.int64)
+        _write_parts(parts, numbers, tokens)
+        stream.launch(_send, self._numbers, numbers, self._tokens.narrow(1, 0, num_tokens), tokens)
+
+        def row(number: int, count: int) -> Tensor:
+            return self._numbers[number].narrow(0, 0, count)
+
+        return Reading(
+            tuple(parts),
+            slots_B=row(_SLOTS, num_rows),
+            base_B=row(_BASE, num_rows),
+            first_B=row(_FIRST, num_rows),
+            starts=row(_STARTS, num_rows + 1),
+            tokens_N=self._tokens[0].narrow(0, 0, num_tokens),
+            after_N=self._tokens[1].narrow(0, 0, num_tokens),
+            aux_NF=self._aux.narrow(0, 0, num_tokens),
+            last_R=row(_LAST, num_ended),
+            step=self._step_of(num_ended),
+        )
+
+    def _step_of(self, num_rows: int) -> StepBuffers:
+        if num_rows not in self._steps:
+            self._steps[num_rows] = self._step.narrow(0, num_rows)
+        return self._steps[num_rows]
+
+
+def _write_parts(parts: abc.Sequence[PromptPart], numbers: Tensor, tokens: Tensor) -> None:
+    """Write parts to pinned memory, `numbers` [7, ...] and `tokens` [2, N]: the tokens, and those after them."""
+    values, (text, after) = numbers.numpy(), tokens.numpy()
+    begin = num_ended = 0
+    for b, part in enumerate(parts):
+        row, end = part.row, begin + part.count
+        values[:_STARTS, b] = row.slot, part.start, row.first
+        values[_STARTS, b + 1] = end
+        text[begin:end] = row.tokens[part.start : part.stop]
+        following = row.tokens[part.start + 1 : part.stop + 1]  # one less where the prompt ends
+        after[begin : begin + len(following)] = following
+        if part.ends:
+            values[_END_SLOTS:, num_ended] = row.slot, row.length - 1, end - 1
+            num_ended += 1
+        begin = end
+
+
+def _send(to_numbers: Tensor, numbers: Tensor, to_tokens: Tensor, tokens: Tensor) -> None:
+    to_numbers.copy_(numbers, non_blocking=True)
+    to_tokens.copy_(tokens, non_blocking=True)

@@ -1,0 +1,490 @@
+"""The model runner: launches what a schedule says.
+
+A launch waits for the device in two cases only: to capture a graph, and after a failure. A launch can also raise what
+failed earlier on its stream, so failures are collected in the batch and sorted out when it is processed.
+
+Also here, since only the runner uses it: warm-up, the branching of beams, page moves, and the choice whether the
+grammar masks drafts.
+"""
+
+from __future__ import annotations
+
+from collections import abc
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.config import GuideDrafts, ResolvedConfig, Speculation
+from weft.core import SamplingParams
+from weft.engine.device.results import ResultRings, note_logprobs, note_offers
+from weft.engine.device.sampling import SlotSampling
+from weft.engine.device.state import DecodeParts, SlotState
+from weft.engine.features.processors import HostRows
+from weft.engine.features.recording import Recorder
+from weft.engine.kv.moves import Move, MoveKind
+from weft.engine.runner.graphs import StepGraphs
+from weft.engine.runner.in_flight import InFlightBatch, PageMoves, PromptRow, Snapshots
+from weft.engine.runner.prefill import Prefill, StepTap, host_rows, pack_parts
+from weft.engine.runner.step import NO_PROCESSORS, Guides, Plan, Processors
+from weft.engine.scheduling.schedule import Released, Schedule
+from weft.engine.sequence import Branching, Sequence
+from weft.grammar.base import Matcher
+from weft.guided.grammar_stream import GrammarStream
+from weft.runtime.buffers import pinned_copy
+from weft.runtime.interface import Runtime, Stream
+
+SHORT_PROMPT = 8
+"""Tokens of the shorter prompts of a warm-up: rows of few tokens have another attention kernel."""
+
+
+def bucket(rows: int, max_batch: int) -> int:
+    """The smallest batch size of a graph that holds `rows`: a power of two, or `max_batch`."""
+    return min(1 << (rows - 1).bit_length(), max_batch)
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """What an engine decodes with: its device, streams, state and graphs."""
+
+    runtime: Runtime
+    stream: Stream
+    grammar: GrammarStream
+    parts: DecodeParts
+    graphs: StepGraphs
+    config: ResolvedConfig
+
+
+class ModelRunner:
+    """Issues the work of steps. `guidance` decides whether drafts are masked; `snapshots` are those that its launches
+    leave for the grammar."""
+
+    def __init__(self, decoder: Decoder, guidance: DraftGuidance) -> None:
+        self.guidance = guidance
+        self.num_iterations = 0
+        self._runtime, self.stream = decoder.runtime, decoder.stream
+        self._grammar, self._parts, self.graphs = decoder.grammar, decoder.parts, decoder.graphs
+        self._config = decoder.config
+        self._rings = ResultRings(self._runtime, self.stream, self._parts.state, self._parts.outputs)
+        self.snapshots = Snapshots(self._runtime, self.stream, self._grammar)
+        self._tap: StepTap | None = None
+        self._prefill = Prefill(
+            self._runtime,
+            self.stream,
+            self._grammar,
+            self._parts,
+            self.graphs,
+            self.snapshots,
+            self._rings,
+            max_tokens=self._config.prefill_chunk,
+            max_rows=self._config.max_batch,
+        )
+
+    def set_recorder(self, recorder: Recorder) -> None:
+        """Let `recorder` see which sequence gets which slot."""
+        self._prefill.recorder = recorder
+
+    def set_tap(self, tap: StepTap) -> None:
+        """Let `tap` see what iterations compute."""
+        self._tap = self._prefill.tap = tap
+
+    # -- a step
+
+    def waits_for_results(self, schedule: Schedule) -> bool:
+        """Whether the host must read the batches in flight before it launches the iteration: a capture needs an idle
+        device, and logits processors on the host need the committed texts."""
+        if not schedule.decoding:
+            return False
+        plan, _ = self._plan(schedule)
+        return plan.processors.on_host or not self.graphs.is_ready(plan)
+
+    def calls_host(self, schedule: Schedule) -> bool:
+        """Whether a prompt has a logits processor on the host, so that its launch waits for the forward."""
+        return any(sequence.calls_host for sequence, _ in schedule.reading)
+
+    def launch(self, schedule: Schedule) -> InFlightBatch:
+        """Launch page moves, then one iteration, then parts of prompts. Sequences that can't be launched are in the
+        batch's `unopened` and `failures`."""
+        batch = InFlightBatch()
+        if self._tap is not None:
+            self._tap.begin()
+        self.release(schedule.released)
+        # First: the iteration and the prompts may use pages that were moved.
+        if schedule.moves and not self._move_pages(batch, schedule):
+            return batch
+        # Before the prompts, so that decoding does not wait for them.
+        if schedule.decoding:
+            self._launch_decoding(batch, schedule)
+        if schedule.admitted:
+            self._prefill.open(batch, schedule.admitted)
+        if schedule.reading:
+            self._prefill.read(batch, schedule.reading)
+        if batch.is_launched:
+            batch.epoch = self.snapshots.epoch
+            self._start_results(batch)
+        return batch
+
+    def release(self, released: abc.Sequence[Released]) -> None:
+        """Take back slots; their matchers leave with the next snapshot."""
+        for sequence, slots in released:
+            self.snapshots.release(sequence, slots)
+            self._prefill.release(sequence)
+
+    def _move_pages(self, batch: InFlightBatch, schedule: Schedule) -> bool:
+        """Launch the page moves. If that fails, the host's bookkeeping is wrong and nothing else may be launched."""
+        batch.moves = moves = PageMoves(schedule.moves)
+        try:
+            self.stream.launch(move_pages, self._parts, moves)
+        except Exception as error:
+            moves.error = error
+        if moves.error is not None:
+            batch.failures.append((schedule.everyone, moves.error))
+        return moves.error is None
+
+    def _launch_decoding(self, batch: InFlightBatch, schedule: Schedule) -> None:
+        rows = schedule.decoding
+        try:
+            plan, masks_drafts = self._plan(schedule)
+            for sequence in schedule.grown:
+                pages = pinned_copy(self._runtime, sequence.kv.pages, torch.int32)
+                self.stream.launch(write_pages, self._parts.state, sequence.slot, pages)
+            self._branch(rows)
+            self._decode(rows, plan, masks_drafts)
+        except Exception as error:
+            broken = [sequence for sequence in rows if _captured_failure(sequence) is not None]
+            batch.failures.append((broken or rows, error))
+            with suppress(Exception):  # the batches in flight fail with this launch, whatever this raises
+                self.snapshots.drop_pending()
+            return
+        batch.decode(plan, rows, masks_drafts)
+        self.num_iterations += 1
+
+    def _plan(self, schedule: Schedule) -> tuple[Plan, bool]:
+        """The plan of the iteration, and whether the grammar masks its drafts, the host's among them."""
+        rows, num_drafts = schedule.decoding, schedule.num_drafts
+        batch = bucket(schedule.num_rows, self._config.max_batch)
+        masks_drafts = num_drafts > 0 and self.guidance.choose((batch, num_drafts))
+        is_guided = any(sequence.is_guided for sequence in rows)
+        guides = self._guides(num_drafts, masks_drafts) if is_guided else Guides.NONE
+        given = [sequence.processor for sequence in rows if sequence.processor is not None]
+        processors = Processors.of(given) if given else NO_PROCESSORS
+        return Plan(batch, num_drafts, guides, processors), masks_drafts
+
+    def _guides(self, num_drafts: int, masks_drafts: bool) -> Guides:
+        """The logits that the grammar masks in an iteration with guides."""
+        masks = masks_drafts and num_drafts > 0 and self._parts.drafter is not None
+        return Guides.DRAFTS if masks else Guides.TARGET
+
+    def _branch(self, rows: abc.Sequence[Sequence]) -> None:
+        """Let the beams of searches branch, each under its own matcher."""
+        branchings: list[Branching] = []
+        matchers: dict[int, Matcher | None] = {}
+        for sequence in rows:
+            branching = sequence.search.take_branching() if sequence.search is not None else None
+            if branching is not None:
+                branchings.append(branching)
+                if sequence.is_guided:
+                    matchers |= dict.fromkeys(sequence.slots)  # of beams that have ended
+                    matchers |= {row.slot: row.matcher for row in branching.rows}
+        if not branchings:
+            return
+        inputs = BranchInputs.of(self._runtime, branchings, self._parts.state.page_table.shape[1])
+        self.stream.launch(branch, self._parts, inputs)
+        if matchers:
+            self.snapshots.change(matchers)
+
+    def _decode(self, rows: list[Sequence], plan: Plan, masks_drafts: bool) -> None:
+        slots = [slot for sequence in rows for slot in _row_slots(sequence)]
+        if self._grammar.proposals is not None and plan.num_drafts:
+            self._grammar.proposals.set_guided(masks_drafts)
+        self.prepare(plan)
+        self.graphs.send_slots(plan, slots)
+        if plan.guides or self._parts.has_proposals:
+            # After all that may fail before the graph runs, which takes the snapshot.
+            self.snapshots.push(slots)
+        on_host = plan.processors.on_host
+        self.graphs.run(plan, [_host_rows(sequence) for sequence in rows] if on_host else ())
+        buffers = self.graphs.buffers(plan)
+        if self._tap is not None:
+            self._tap.decode(buffers, len(slots))
+        if any(sequence.request.sampling.logprobs is not None for sequence in rows):
+            max_top_k = max(sequence.request.sampling.top_k for sequence in rows)
+            self.stream.launch(note_logprobs, self._parts, buffers, max_top_k)
+        for sequence in rows:
+            if sequence.search is not None:
+                offers = self._rings.offer_buffers(sequence.search.num_offers)
+                self.stream.launch(note_offers, self._parts.state, buffers, offers)
+
+    def prepare(self, plan: Plan) -> None:
+        """Capture the graph of a plan, unless that was done."""
+        if plan in self.graphs.ready:
+            return
+        if not self.graphs.is_ready(plan):
+            self.snapshots.drop_pending()  # the warm-up of the capture takes the next snapshot, its own
+        self.graphs.prepare(plan)
+
+    def _start_results(self, batch: InFlightBatch) -> None:
+        sampled = [*batch.decoding, *batch.first]
+        gathers = ((sequence, sequence.request.gather) for sequence in sampled)
+        batch.results = self._rings.start(
+            any(sequence.request.sampling.logprobs is not None for sequence in sampled),
+            {
+                slot: gather
+                for sequence, gather in gathers
+                if gather.generated
+                for slot in _row_slots(sequence)
+            },
+            drafts=batch.plan is not None and batch.plan.num_drafts > 0,
+            offers={sequence.search.num_offers for sequence in sampled if sequence.search is not None},
+        )
+
+    # -- warm-up
+
+    def warm_up(self, speculation: Speculation) -> None:
+        """Read short and long prompts, alone and together, and capture the graph of every plan in `ordinary_plans`, so
+        that kernels are loaded and compiled for this thread. Needs an idle engine.
+
+        The prompts are in the slot that only pads, whose pages belong to no sequence: they leave nothing behind.
+        """
+        chunk = self._config.prefill_chunk
+        self.snapshots.drop_pending()
+        self._read_padding([SHORT_PROMPT], Guides.TARGET)
+        self._read_padding([chunk], Guides.NONE)
+        if self._config.max_batch > 1:
+            self._read_padding([SHORT_PROMPT] * 2, Guides.TARGET)
+            self._read_padding([SHORT_PROMPT, chunk - SHORT_PROMPT], Guides.NONE)
+        for plan in self.ordinary_plans(speculation):
+            self.prepare(plan)
+
+    def ordinary_plans(self, speculation: Speculation) -> list[Plan]:
+        """Every plan that requests without logits processors can need, each once."""
+        max_batch = self._config.max_batch
+        kinds = {
+            (bucket(rows, max_batch), speculation.draft_tokens(rows)) for rows in range(1, max_batch + 1)
+        }
+        kinds |= {(batch, 0) for batch, _ in kinds}  # of requests that want no drafts
+        plans = []
+        for batch, num_drafts in sorted(kinds):
+            guides = {self._guides(num_drafts, masks_drafts) for masks_drafts in self.guidance.choices}
+            plans += [Plan(batch, num_drafts, each) for each in (Guides.NONE, *sorted(guides))]
+        return plans
+
+    def _read_padding(self, lengths: abc.Sequence[int], guides: Guides) -> None:
+        """Read prompts of these lengths together in the padding slot, and sample after them. Waits for the result."""
+        parts, prefill = self._parts, self._prefill
+        vocab_size, max_length = parts.model.config.vocab_size, self._config.max_seq_len - 1
+        rows = []
+        for length in lengths:
+            tokens = [0] * max(min(length, max_length), 1)
+            sampling = SlotSampling(self._runtime, SamplingParams(), tokens, vocab_size)
+            rows.append(PromptRow((parts.state.dummy,), np.array(tokens, dtype=np.int64), (), sampling))
+        prefill.open_rows(rows)
+        shares, buffers = [(row, row.length) for row in rows], prefill.buffers
+        for prompt_parts in pack_parts(shares, buffers.max_tokens, buffers.max_rows):
+            plan = Plan(sum(part.ends for part in prompt_parts), 0, guides)
+            prefill.forward(prompt_parts, plan, lambda: self._grammar.push([], {}))
+        self.stream.synchronize()
+        for row in rows:
+            if row.error is not None:
+                raise row.error
+
+
+def _host_rows(sequence: Sequence) -> HostRows:
+    """The rows of a sequence that decodes."""
+    search = sequence.search
+    if search is None:
+        return host_rows(sequence, [sequence.output.token_ids])
+    return host_rows(sequence, [search.answer(row) for row in range(search.num_rows)])
+
+
+def _row_slots(sequence: Sequence) -> tuple[int, ...]:
+    """The slots of a sequence's rows in the iteration that is launched next, or in flight."""
+    return sequence.slots[: 1 if sequence.search is None else sequence.search.num_rows]
+
+
+def _captured_failure(sequence: Sequence) -> BaseException | None:
+    processor = sequence.processor
+    return processor.captured.failure if processor is not None and processor.captured is not None else None
+
+
+# -- pages
+
+
+def write_pages(state: SlotState, slot: int, pages: Tensor) -> None:
+    """Write the pages that a slot has by now: int32 [n], pinned. A device function."""
+    state.page_table[slot, : pages.shape[0]] = pages.to(state.page_table.device, non_blocking=True)
+
+
+def move_pages(parts: DecodeParts, moves: PageMoves) -> None:
+    """Copy pages one after another, of every cache. A device function; its exception becomes the moves' error."""
+    try:
+        for move in moves.moves:
+            _move_page(parts, move)
+    except Exception as error:
+        moves.error = error
+
+
+def _move_page(parts: DecodeParts, move: Move) -> None:
+    for number, cache in enumerate(parts.caches):
+        if move.kind is MoveKind.COPY:
+            cache.page(move.target).copy_(cache.page(move.source))
+            continue
+        assert parts.host is not None
+        host_pages = parts.host.tensors[number]
+        if move.kind is MoveKind.OFFLOAD:
+            host_pages[move.target].copy_(cache.page(move.source), non_blocking=True)
+        else:
+            cache.page(move.target).copy_(host_pages[move.source], non_blocking=True)
+
+
+# -- branching: before an iteration of a beam search, a slot continues another slot's text with a token
+
+
+@dataclass(frozen=True)
+class BranchInputs:
+    """The branches before one iteration, in pinned memory.
+
+    slots, parents, tokens, positions: int64 [n].
+    pages: int32 [n, P], the pages of each slot.
+    copies: the sources and targets of the pages to copy first, int64; None without any.
+    """
+
+    slots: Tensor
+    parents: Tensor
+    tokens: Tensor
+    positions: Tensor
+    pages: Tensor
+    copies: tuple[Tensor, Tensor] | None
+
+    @classmethod
+    def of(cls, runtime: Runtime, branchings: abc.Sequence[Branching], pages_per_slot: int) -> BranchInputs:
+        """The branchings of all searches in the iteration."""
+        rows = [row for branching in branchings for row in branching.rows]
+        columns = zip(*((row.slot, row.parent, row.token, row.position) for row in rows), strict=True)
+        slots, parents, tokens, positions = (pinned_copy(runtime, column, torch.int64) for column in columns)
+        pages = runtime.pinned((len(rows), pages_per_slot), torch.int32)
+        pages.zero_()
+        for number, row in enumerate(rows):
+            pages[number, : len(row.pages)] = torch.tensor(row.pages, dtype=torch.int32)
+        pairs = [pair for branching in branchings for pair in branching.copies]
+        copies = None
+        if pairs:
+            sources, targets = zip(*pairs, strict=True)
+            copies = pinned_copy(runtime, sources, torch.int64), pinned_copy(runtime, targets, torch.int64)
+        return cls(slots, parents, tokens, positions, pages, copies)
+
+
+def branch(parts: DecodeParts, inputs: BranchInputs) -> None:
+    """Make each slot's text its parent's text and one more token. A slot may be a row's slot and another row's parent.
+    A device function."""
+    state, device = parts.state, parts.state.length.device
+    if inputs.copies is not None:
+        sources, targets = (pages.to(device, non_blocking=True) for pages in inputs.copies)
+        for cache in parts.caches:
+            cache.copy_pages(sources, targets)
+    columns = (inputs.slots, inputs.parents, inputs.tokens, inputs.positions, inputs.pages)
+    slots, parents, tokens, positions, pages = (tensor.to(device, non_blocking=True) for tensor in columns)
+    state.page_table.index_copy_(0, slots, pages)
+    state.length.index_copy_(0, slots, positions)
+    state.last_token.index_copy_(0, slots, tokens)
+    params = state.params
+    for table in (params.counts, params.history):
+        # All parents are read before any slot is written.
+        table.index_copy_(0, slots, table.index_select(0, parents))
+    ones = torch.ones_like(slots, dtype=torch.int32)
+    params.counts.index_put_((slots, tokens), ones, accumulate=True)
+    params.history.index_put_((slots, positions), tokens.to(torch.int32))
+
+
+# -- whether masking drafts pays
+#
+# The grammar's masks make drafts likelier to be accepted, but each draft then waits for its mask. Both choices give the
+# same tokens, so the engine measures both while it runs, and may change between them at any iteration.
+
+Kind = tuple[int, int]
+"""Batch size and number of drafts: iterations are compared within one kind."""
+
+WARM_UP = 2
+"""Iterations of each kind and choice that are not counted: captures and cold caches."""
+
+BLOCK = 16
+"""Successive iterations of a kind with one choice, while both are measured."""
+
+MEASURED = 64
+"""Counted iterations of each choice before a decision."""
+
+HOLD = 4096
+"""Iterations for which a decision holds before both choices are measured again."""
+
+
+@dataclass
+class _Arm:
+    """The cost and yield of the iterations with one choice."""
+
+    skipped: int = 0
+    iterations: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+
+    def observe(self, seconds: float, tokens: int) -> None:
+        if self.skipped < WARM_UP:
+            self.skipped += 1
+            return
+        self.iterations += 1
+        self.seconds += seconds
+        self.tokens += tokens
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+@dataclass
+class _Race:
+    """The measurement of both choices for one kind of iteration."""
+
+    arms: dict[bool, _Arm] = field(default_factory=lambda: {True: _Arm(), False: _Arm()})
+    iterations: int = 0
+    decided: bool | None = None
+
+
+class DraftGuidance:
+    """Decides for each iteration whether its drafts are masked."""
+
+    def __init__(self, setting: GuideDrafts) -> None:
+        self._setting = setting
+        self._races: dict[Kind, _Race] = {}
+
+    @property
+    def choices(self) -> tuple[bool, ...]:
+        """The values that `choose` may return."""
+        return (True, False) if self._setting == "auto" else (bool(self._setting),)
+
+    def choose(self, kind: Kind) -> bool:
+        """Whether to mask the drafts of the next iteration of a kind, of which some rows are guided."""
+        if self._setting != "auto":
+            return bool(self._setting)
+        race = self._races.setdefault(kind, _Race())
+        if race.decided is not None:
+            return race.decided
+        return race.iterations // BLOCK % 2 == 0
+
+    def observe(self, kind: Kind, masked: bool, seconds: float, tokens: int) -> None:
+        """Count an iteration that took `seconds` and committed `tokens` in guided rows."""
+        if self._setting != "auto":
+            return
+        race = self._races.setdefault(kind, _Race())
+        race.iterations += 1
+        if race.decided is None:
+            race.arms[masked].observe(seconds, tokens)
+            if all(arm.iterations >= MEASURED for arm in race.arms.values()):
+                race.decided = race.arms[True].tokens_per_second >= race.arms[False].tokens_per_second
+                race.iterations = 0
+        elif race.iterations >= HOLD:
+            self._races[kind] = _Race()
+
+    def decision(self, kind: Kind) -> bool | None:
+        """The decision for a kind of iteration; None while it is measured."""
+        return bool(self._setting) if self._setting != "auto" else self._races.get(kind, _Race()).decided

@@ -1,0 +1,249 @@
+"""One decode iteration, top to bottom. This is the file to read.
+
+`decode_step` issues one iteration to two streams. The model's forwards, sampling and drafting go to `stream`; the
+grammar's work goes to the grammar's own stream; events order the two. Nothing in it waits. `graphs.py` captures this
+same function: in a graph, the host does nothing between its lines.
+
+Suffixes: B rows, K drafts, T = 1 + K positions, V vocabulary, N = B * T rows of logits, H hidden size, W tokens of a
+window, X = T + W.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from weft.core.request import LOGITS
+from weft.engine.device.results import note_temperatures
+from weft.engine.device.state import DecodeParts, SlotState, StepBuffers
+from weft.engine.features.processors import (
+    CapturedProcessor,
+    HostWork,
+    RequestProcessor,
+    inner_stream,
+    run_captured,
+)
+from weft.guided.grammar_stream import GrammarStream
+from weft.models.outputs import collecting, mark_output
+from weft.ops.attention import Rows
+from weft.ops.slots import keep_logits_, pick_drafts_, read_slots_, sample_slots_, take_proposals_
+from weft.runtime.interface import Stream
+
+
+class Guides(IntEnum):
+    """Which logits the grammar masks."""
+
+    NONE = 0
+    TARGET = 1
+    DRAFTS = 2  # and the target's
+
+
+@dataclass(frozen=True)
+class Processors:
+    """The logits processors of an iteration: the captured ones, and whether the host calls others (`on_host`). The host
+    must then have read every earlier iteration before it issues this one."""
+
+    captured: tuple[CapturedProcessor, ...] = ()
+    on_host: bool = False
+
+    @classmethod
+    def of(cls, processors: Iterable[RequestProcessor | None]) -> Processors:
+        """The processors of an iteration's sequences; captured ones once each, in one order."""
+        given = [processor for processor in processors if processor is not None]
+        captured = {processor.captured for processor in given if processor.captured is not None}
+        in_order = sorted(captured, key=lambda entry: entry.number)
+        return cls(tuple(in_order), any(processor.is_on_host for processor in given))
+
+
+NO_PROCESSORS = Processors()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The kind of an iteration: there is one graph for each. All else that requests ask for is data, by slot.
+
+    batch: number of rows, a bucket; rows without a sequence pad.
+    num_drafts: the number of drafts that are verified, which is also the number that are made. If the iteration before
+        made more, the rest is not verified; if it made fewer, the missing ones count as no draft.
+    """
+
+    batch: int
+    num_drafts: int
+    guides: Guides = Guides.NONE
+    processors: Processors = NO_PROCESSORS
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """The arguments of `decode_step`. `host` calls the host's logits processors."""
+
+    plan: Plan
+    stream: Stream
+    grammar: GrammarStream
+    parts: DecodeParts
+    buffers: StepBuffers
+    host: HostWork | None = None
+
+
+def decode_step(it: Iteration) -> None:
+    """Verify K drafts and sample one more token in each row, then make K drafts for the next iteration."""
+    plan, stream, grammar, parts, buf = it.plan, it.stream, it.grammar, it.parts, it.buffers
+    num_drafts, slots_B, has_proposals = plan.num_drafts, buf.slots_B, parts.has_proposals
+    temperatures = grammar.temperatures if plan.guides else None
+    owes = owes_commit(plan, parts)
+
+    # The target verifies. The grammar's masks are issued first: they fill while the forward runs.
+    if plan.guides:
+        grammar.verify_masks(stream, slots_B, num_drafts, owes_commit=owes)
+    elif has_proposals:
+        grammar.follow(stream)
+    stream.launch(target_forward, plan, parts, buf)
+    process_logits(stream, plan, parts, buf, it.host, stream.launch)  # on raw logits, so before the masks
+    if plan.guides:
+        grammar.apply_verify(stream, buf.logits_BTV, slots_B)  # waits for the masks
+    stream.launch(sample_and_verify, parts, buf, temperatures)
+
+    # The grammar accepts the verified tokens, and the host proposes drafts after them, while the drafter runs.
+    if plan.guides and not owes:
+        grammar.commit_masks(stream, slots_B)
+    if has_proposals:
+        grammar.propose(stream, num_drafts, is_committed=bool(plan.guides))
+
+    # Drafts for the next iteration: the host's alone, or the drafter's, after those that the host proposed.
+    if parts.drafter is None:
+        if has_proposals and num_drafts:
+            grammar.wait_proposals(stream)
+            stream.launch(take_proposals, parts.state, grammar.proposed, slots_B, num_drafts)
+    elif num_drafts == 0:
+        stream.launch(draft_forward, parts, buf, 1)  # for its keys and values: later drafts read them
+    else:
+        assert buf.draft is not None
+        for j in range(1, num_drafts + 1):
+            stream.launch(draft_forward, parts, buf, j)
+            if plan.guides is Guides.DRAFTS:
+                grammar.apply_draft(stream, buf.draft.logits_BD, slots_B, j, parts.drafter.d2t)
+            if has_proposals and j == 1:  # as late as possible: the first pick is the first to read them
+                grammar.wait_proposals(stream)
+            stream.launch(pick_draft, parts, buf, j, temperatures, grammar.proposed)
+            if plan.guides is Guides.DRAFTS and j < num_drafts:  # no draft follows the last one
+                grammar.extend_masks(stream, j, slots_B)
+
+    if plan.guides or has_proposals:
+        grammar.join(stream)  # a capture must end with its streams joined
+
+
+def owes_commit(plan: Plan, parts: DecodeParts) -> bool:
+    """Whether the iteration leaves the grammar's commit to the next one. It may where no draft and no proposal of its
+    own needs the matchers after the sampled token."""
+    return plan.num_drafts == 0 and not parts.has_proposals
+
+
+def target_forward(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
+    """The target's forward over each row's last token and drafts. Raw logits are kept for log-probabilities."""
+    state, verified, slots_B = parts.state, buf.verified, buf.slots_B
+    read_slots_(slots_B, state.inputs, verified.base_B, buf.tokens_BT, verified.page_table_BP)
+    rows = Rows(verified.page_table_BP, verified.base_B, plan.num_drafts + 1, settled=True)
+    with collecting(parts.outputs.decoding(slots_B)):
+        if state.window is not None and plan.num_drafts:
+            forward_with_windows(parts, buf)
+        else:
+            hidden = parts.model.forward(buf.tokens_BT, parts.kv, rows, parts.aux_layers, verified.aux_BTF)
+            parts.model.logits(hidden.last, buf.logits_BTV)
+        mark_output(LOGITS, buf.logits_BTV)
+    keep_logits_(buf.logits_BTV.flatten(0, 1), buf.raw_logits_BTV.flatten(0, 1), slots_B, state.params)
+
+
+def process_logits(
+    stream: Stream,
+    plan: Plan,
+    parts: DecodeParts,
+    buf: StepBuffers,
+    host: HostWork | None,
+    launch: Callable[..., None],
+) -> None:
+    """Apply logits processors of users to the target's raw logits: captured ones, then the host's. `launch` gives
+    device work to `stream`."""
+    for processor in plan.processors.captured:
+        launch(run_captured, processor, parts.state, buf, inner_stream(stream))
+    if plan.processors.on_host:
+        assert host is not None
+        host(stream, buf)
+
+
+def sample_and_verify(parts: DecodeParts, buf: StepBuffers, temperatures: Tensor | None) -> None:
+    """Sample every position, count the drafts that agree, and advance the slots by the committed tokens.
+    `temperatures` are the guides'."""
+    state, verified = parts.state, buf.verified
+    logits_NV = buf.logits_BTV.flatten(0, 1)
+    if parts.logprobs != "raw":
+        note_temperatures(state, buf, temperatures)
+    token_N = sample_slots_(
+        logits_NV, buf.slots_B, verified.base_B, buf.tokens_BT, state.params, temperatures
+    )
+    parts.verify(state, buf, token_N.view(buf.tokens_BT.shape))
+
+
+def take_proposals(state: SlotState, proposed: Tensor, slots_B: Tensor, num_drafts: int) -> None:
+    """Make the host's proposals the drafts, up to each request's own limit."""
+    take_proposals_(slots_B, proposed, state.drafts, num_drafts, state.params)
+
+
+def draft_forward(parts: DecodeParts, buf: StepBuffers, j: int) -> None:
+    """The drafter's forward for draft j, up to its logits."""
+    assert parts.drafter is not None and buf.draft is not None
+    if j == 1:
+        parts.drafter.draft_first(buf.verified, buf.draft)
+    else:
+        parts.drafter.draft_next(buf.verified, buf.draft, j)
+
+
+def pick_draft(
+    parts: DecodeParts, buf: StepBuffers, j: int, temperatures: Tensor | None, proposed: Tensor | None
+) -> None:
+    """Pick draft j: the host's proposal, or else a sample with the noise that the target will have at its position."""
+    assert parts.drafter is not None and buf.draft is not None
+    state, verified = parts.state, buf.verified
+    pick_drafts_(
+        buf.draft.logits_BD, buf.slots_B, verified.base_B, verified.count_B, state.drafts, j, state.params,
+        temperatures, proposed, parts.drafter.d2t, out=buf.draft.token_B, drafts_host=state.drafts_host,
+    )  # fmt: skip
+
+
+# -- lookahead decoding (`spec/proposers.py`): a window of tokens after each text
+
+
+def forward_with_windows(parts: DecodeParts, buf: StepBuffers) -> None:
+    """The logits of each row's last token and drafts, and the next window of each slot.
+
+    A row is one causal line: last token, drafts, window. Nothing before the window sees it. The window's keys go where
+    the next iterations write theirs. The target's likeliest tokens after the window's tokens are the next window.
+    """
+    state, verified = parts.state, buf.verified
+    assert state.window is not None and buf.lines is not None
+    (batch, width), num_beside = buf.tokens_BT.shape, state.num_beside
+    # The window begins right behind the drafts that a row has; places at the end of shorter lines are read in vain.
+    num_B = (buf.tokens_BT >= 0).sum(1)
+    window_BW = state.window.index_select(0, buf.slots_B)[:, :num_beside]
+    line_BX = torch.cat((buf.tokens_BT, window_BW), 1).gather(1, buf.lines.read.index_select(0, num_B))
+    place_BW = buf.lines.places.index_select(0, num_B)
+    rows = Rows(verified.page_table_BP, verified.base_B, width + num_beside)
+    hidden_BXH = parts.model.forward(line_BX, parts.kv, rows).last
+    size = hidden_BXH.shape[2]
+    windows_BWH = hidden_BXH.gather(1, place_BW[:, :, None].expand(batch, num_beside, size))
+    # One product with the head: reading its weights costs more than the windows' rows.
+    hidden_NH = torch.cat((hidden_BXH[:, :width].reshape(-1, size), windows_BWH.reshape(-1, size)))
+    parts.model.logits(hidden_NH, buf.logits_NV)
+    next_BW = buf.logits_NV[batch * width :].argmax(1).view(batch, num_beside)
+    state.window.index_copy_(0, buf.slots_B, torch.cat((next_BW, verified.base_B[:, None]), 1))
+
+
+def write_windows(state: SlotState, slots: Tensor, windows: Tensor) -> None:
+    """Set the windows that slots begin with: int64 [n] and [n, W], pinned. A device function."""
+    assert state.window is not None
+    device = state.window.device
+    slots, windows = slots.to(device, non_blocking=True), windows.to(device, non_blocking=True)
+    state.window[:, : windows.shape[1]].index_copy_(0, slots, windows)

@@ -1,0 +1,112 @@
+"""Guides whose matchers are not weft's: matchers and recognizers in Python, and plug-ins in C (`weft/plugin.h`).
+
+weft makes a matcher from a recognizer by walking the vocabulary's tokens with it, byte by byte.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+from pathlib import Path
+
+from weft import _core
+from weft.errors import GuideError
+from weft.grammar.base import NO_REQUEST, CompiledGuide, CompileParts, Matcher, Opening, wrap_matcher
+from weft.grammar.guide import Guide
+from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
+
+
+class CompiledFactory:
+    """Makes matchers by the guide's own function."""
+
+    memory_bytes = 0
+    backend = None
+    notes = ()
+
+    def __init__(self, guide: Guide, vocab_size: int) -> None:
+        self.guide = guide
+        self.vocab_size = vocab_size
+
+    def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
+        """A new matcher of the factory, wrapped."""
+        return wrap_matcher(self.guide.payload(), self.guide.payload)
+
+
+def compile_factory(guide: Guide, parts: CompileParts) -> CompiledGuide:
+    """Compile a guide of `Guide.matcher`."""
+    return CompiledFactory(guide, parts.vocabulary.vocab_size)
+
+
+class CompiledRecognizer:
+    """Makes matchers over recognizers of the guide's own function."""
+
+    memory_bytes = 0
+    backend = None
+    notes = ()
+
+    def __init__(self, guide: Guide, vocabulary: Vocabulary) -> None:
+        self.guide = guide
+        self.vocab_size = vocabulary.vocab_size
+        self._native = _core.RecognizerGuide(
+            token_texts(vocabulary),
+            token_trie(vocabulary),
+            vocabulary.vocab_size,
+            list(vocabulary.end_ids),
+            guide.payload,
+        )
+
+    def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
+        """A new matcher over a new recognizer."""
+        return self._native.matcher()
+
+
+def compile_recognizer(guide: Guide, parts: CompileParts) -> CompiledGuide:
+    """Compile a guide of `Guide.recognizer`."""
+    return CompiledRecognizer(guide, parts.vocabulary)
+
+
+@functools.lru_cache(maxsize=4)
+def token_trie(vocabulary: Vocabulary) -> _core.TokenTrie:
+    """The tokens of a vocabulary as a tree, cached for the last few vocabularies."""
+    return _core.TokenTrie(token_texts(vocabulary), vocabulary.vocab_size)
+
+
+atexit.register(token_trie.cache_clear)  # drops native objects before the interpreter drops their types
+
+
+def include_dir() -> Path:
+    """The directory of `weft/plugin.h`, `weft/matcher.h` and `weft/recognizer.h`, for `cc -I`."""
+    return Path(_core.__file__).parent / "include"
+
+
+class CompiledPlugin:
+    """The state that a plug-in prepared for a guide."""
+
+    memory_bytes = 0
+    backend = None
+    notes = ()
+
+    def __init__(self, guide: Guide, vocabulary: Vocabulary) -> None:
+        self.guide = guide
+        self.vocab_size = vocabulary.vocab_size
+        path, arg = guide.payload
+        self._path = path
+        self._texts, self._end_ids = token_texts(vocabulary), list(vocabulary.end_ids)
+        try:
+            self._native = _core.PluginGuide(path, self._texts, self._end_ids, self.vocab_size, arg)
+        except GuideError as error:
+            raise GuideError(f"plug-in {path}: {error}") from None
+        self._trie = token_trie(vocabulary) if self._native.recognizes else None
+        self.matcher()  # reports now, rather than in a request, that the plug-in makes no matcher
+
+    def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
+        """A new matcher of the plug-in."""
+        try:
+            return self._native.matcher(self._texts, self._trie, self.vocab_size, self._end_ids)
+        except GuideError as error:
+            raise GuideError(f"plug-in {self._path}: {error}") from None
+
+
+def compile_plugin(guide: Guide, parts: CompileParts) -> CompiledGuide:
+    """Compile a guide of `Guide.plugin`."""
+    return CompiledPlugin(guide, parts.vocabulary)
