@@ -985,7 +985,7 @@ class AfterRules:
 
 def after_matcher(rules: AfterRules, guide: Matcher, max_free_tokens: int) -> Matcher:
     """
-    A matcher of free text, then of what `guide` takes, which nothing else may use. A negative number: any.
+    A matcher of free text and then of `guide`, which nothing else may use. A negative number of free tokens: no limit.
     """
 
 class TokenTrie:
