@@ -220,7 +220,7 @@ def test_a_module_that_needs_much_memory_to_compile() -> None:
     compile.bind()
     module = audit(WasmSource.read(bomb(600, 2000), "", None, False).module, WasmLimits())
     with pytest.raises(GuideError, match=r"raise WasmLimits\.compile_memory_bytes"):
-        compile._compiled_apart(module, limits, 60.0)
+        compile._compile_in_process(module, limits, 60.0)
 
 
 @pytest.mark.slow
