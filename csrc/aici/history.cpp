@@ -5,24 +5,24 @@
 #include <string>
 #include <utility>
 
-#include "aici/base/error.h"
+#include "aici/base/limits.h"
 
-namespace weft {
+namespace weft::aici {
 
-WasmHistory::WasmHistory(std::shared_ptr<WasmVariables> variables, const WasmLimits &limits)
+History::History(std::shared_ptr<Variables> variables, const Limits &limits)
     : variables_(std::move(variables)), limits_(limits) {
   variables_->enter();
 }
 
-WasmHistory::~WasmHistory() {
-  for (const auto &taken : taken_) {
-    variables_->keep(taken->writes);
-    has_kept_writes_ |= !taken->writes.empty();
+History::~History() {
+  for (const auto &record : taken_) {
+    variables_->keep(record->writes);
+    has_kept_writes_ |= !record->writes.empty();
   }
   variables_->leave(has_kept_writes_);
 }
 
-void WasmHistory::start(const WasmInstance &instance, WasmPosition position, const WasmVariables::Writes &writes) {
+void History::start(const Instance &instance, Position position, const Variables::Writes &writes) {
   variables_->keep(writes);
   has_kept_writes_ = !writes.empty();
   first_values_ = variables_->values();
@@ -30,41 +30,41 @@ void WasmHistory::start(const WasmInstance &instance, WasmPosition position, con
   position_ = std::move(position);
 }
 
-void WasmHistory::open() {
-  taken_.push_back(std::make_shared<Taken>());
+void History::open() {
+  taken_.push_back(std::make_shared<Record>());
   taken_.back()->before = position_;
 }
 
-void WasmHistory::follow(WasmInstance &instance) {
-  Taken &taken = *taken_.back();
-  taken.change = shadow_.follow(instance);
-  taken.has_run = true;
-  taken.writes = std::move(instance.host.writes);
+void History::follow(Instance &instance) {
+  Record &record = *taken_.back();
+  record.change = shadow_.follow(instance);
+  record.has_run = true;
+  record.writes = std::move(instance.host.writes);
   instance.host.writes.clear();
-  taken.num_bytes = taken.change.num_bytes() + WasmVariables::num_bytes(taken.writes);
+  record.num_bytes = record.change.num_bytes() + Variables::num_bytes(record.writes);
 }
 
-void WasmHistory::close(WasmPosition next) noexcept {
+void History::close(Position next) noexcept {
   position_ = std::move(next);
   num_bytes_ += taken_.back()->num_bytes;
   if (bytes_before_trial_) return;
   if (!merged_tokens_.empty()) {
-    Extent &most = merged_tokens_.back().most;
+    Extent &max = merged_tokens_.back().max;
     const Extent now = extent();
-    most = {std::max(most.num_tokens, now.num_tokens), std::max(most.num_bytes, now.num_bytes)};
+    max = {std::max(max.num_tokens, now.num_tokens), std::max(max.num_bytes, now.num_bytes)};
   }
   try {
     while (!taken_.empty() && (taken_.size() > static_cast<std::size_t>(limits_.undo_tokens) ||
                                num_bytes_ > static_cast<std::size_t>(limits_.undo_bytes)))
       merge_oldest();
   } catch (const std::bad_alloc &) {
-    // The token is taken all the same; the next one merges it.
+    // The token is taken all the same. The next one merges what is over the limits.
   }
 }
 
-// On failure `merged_` has a part of the change, which leads back to where it was before all the same.
-void WasmHistory::merge_oldest() {
-  const Taken &oldest = *taken_.front();
+// If it throws, `merged_` has a part of the change. That is harmless: it still leads back to the start.
+void History::merge_oldest() {
+  const Record &oldest = *taken_.front();
   if (merged_tokens_.empty()) first_ = oldest.before;
   const std::size_t num_bytes = oldest.num_bytes;
   if (oldest.has_run) merged_.append(oldest.change);
@@ -78,28 +78,29 @@ void WasmHistory::merge_oldest() {
   taken_.pop_front();
 }
 
-bool WasmHistory::undo(const Taken &taken) {
-  position_ = taken.before;
-  if (!taken.has_run) return false;
-  shadow_.undo(taken.change);
-  variables_->undo(taken.writes);
+// Returns whether the program took a step.
+bool History::undo_record(const Record &record) {
+  position_ = record.before;
+  if (!record.has_run) return false;
+  shadow_.undo(record.change);
+  variables_->undo(record.writes);
   return true;
 }
 
-WasmHistory::Extent WasmHistory::extent() const {
+History::Extent History::extent() const {
   return {merged_extent_.num_tokens + taken_.size(), merged_extent_.num_bytes + num_bytes_};
 }
 
-// The limits under which that many tokens would not have been merged, at any time since they were taken.
-std::string WasmHistory::what_to_raise(std::size_t num_tokens) const {
+// The limits under which the last `num_tokens` merged tokens would not have been merged.
+std::string History::what_to_raise(std::size_t num_tokens) const {
   const auto oldest = merged_tokens_.end() - static_cast<std::ptrdiff_t>(num_tokens);
-  Extent most;
-  for (auto one = oldest; one != merged_tokens_.end(); ++one) {
-    most.num_tokens = std::max(most.num_tokens, one->most.num_tokens);
-    most.num_bytes = std::max(most.num_bytes, one->most.num_bytes);
+  Extent max;
+  for (auto merged = oldest; merged != merged_tokens_.end(); ++merged) {
+    max.num_tokens = std::max(max.num_tokens, merged->max.num_tokens);
+    max.num_bytes = std::max(max.num_bytes, merged->max.num_bytes);
   }
-  const std::size_t tokens = most.num_tokens - oldest->before.num_tokens;
-  const std::size_t bytes = most.num_bytes - oldest->before.num_bytes;
+  const std::size_t tokens = max.num_tokens - oldest->before.num_tokens;
+  const std::size_t bytes = max.num_bytes - oldest->before.num_bytes;
   std::string raise;
   if (tokens > static_cast<std::size_t>(limits_.undo_tokens))
     raise = "undo_tokens to at least " + std::to_string(tokens);
@@ -108,31 +109,31 @@ std::string WasmHistory::what_to_raise(std::size_t num_tokens) const {
   return raise;
 }
 
-bool WasmHistory::take_back(int count) {
-  if (count < 0) throw WasmError("can't roll back a negative number of tokens");
-  const auto wanted = static_cast<std::size_t>(count), there = taken_.size();
-  const std::string problem = "rollback of " + std::to_string(count) + " tokens, where " + std::to_string(there);
-  if (wanted > there + merged_tokens_.size()) throw WasmError(problem + " were taken");
-  if (wanted > there)
-    throw WasmError(problem + " can be taken back; raise " + what_to_raise(wanted - there) + " to allow it");
+bool History::undo(int count) {
+  if (count < 0) throw ProgramError("can't roll back a negative number of tokens");
+  const auto num_tokens = static_cast<std::size_t>(count), available = taken_.size();
+  const std::string problem = "rollback of " + std::to_string(count) + " tokens, where " + std::to_string(available);
+  if (num_tokens > available + merged_tokens_.size()) throw ProgramError(problem + " were taken");
+  if (num_tokens > available)
+    throw ProgramError(problem + " can be taken back; raise " + what_to_raise(num_tokens - available) + " to allow it");
   bool has_run = false;
   for (int i = 0; i < count; ++i) {
-    has_run |= undo(*taken_.back());
+    has_run |= undo_record(*taken_.back());
     num_bytes_ -= taken_.back()->num_bytes;
     taken_.pop_back();
   }
   return has_run;
 }
 
-bool WasmHistory::take_back_all() {
-  if (merged_tokens_.empty()) return take_back(static_cast<int>(taken_.size()));
-  // First what may be refused.
+bool History::undo_all() {
+  if (merged_tokens_.empty()) return undo(static_cast<int>(taken_.size()));
+  // The refusal comes before the first change.
   if (has_merged_writes_) variables_->check_alone();
-  bool has_run = take_back(static_cast<int>(taken_.size()));
+  bool has_run = undo(static_cast<int>(taken_.size()));
   if (has_merged_writes_) variables_->restore(first_values_);
   has_merged_writes_ = false;
   if (!merged_.is_empty()) {
-    shadow_.undo(merged_.whole());
+    shadow_.undo(merged_.joined());
     has_run = true;
   }
   merged_ = GuestChanges();
@@ -142,7 +143,7 @@ bool WasmHistory::take_back_all() {
   return has_run;
 }
 
-void WasmHistory::copy_to(WasmHistory &other, WasmInstance &instance) const {
+void History::copy_to(History &other, Instance &instance) const {
   shadow_.copy_to(instance);
   other.shadow_.follow(instance);
   other.position_ = position_;
@@ -154,15 +155,15 @@ void WasmHistory::copy_to(WasmHistory &other, WasmInstance &instance) const {
   other.merged_extent_ = merged_extent_;
   other.num_bytes_ = num_bytes_;
   auto taken = taken_;
-  for (const auto &one : taken) variables_->share(one->writes);
+  for (const auto &record : taken) variables_->share(record->writes);
   other.taken_.swap(taken);
 }
 
-void WasmHistory::Trial::check(int num_tokens) const {
+void History::Trial::check(int num_tokens) const {
   const std::size_t bytes = history_.num_bytes_ - *history_.bytes_before_trial_;
   if (bytes > static_cast<std::size_t>(history_.limits_.undo_bytes))
-    throw WasmError("the steps of " + std::to_string(num_tokens) + " tokens that were tried changed " +
-                    std::to_string(bytes) + " bytes; raise undo_bytes to at least that to allow it");
+    throw ProgramError("the steps of " + std::to_string(num_tokens) + " tokens that were tried changed " +
+                       std::to_string(bytes) + " bytes; raise undo_bytes to at least that to allow it");
 }
 
-}  // namespace weft
+}  // namespace weft::aici

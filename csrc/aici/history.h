@@ -1,7 +1,7 @@
-// The tokens that a program's sequence has taken, with what takes them back. Python-free.
+// The tokens that a program's sequence has taken, and the changes that undo them. Python-free.
 //
-// The log keeps to undo_tokens and undo_bytes: what is older is merged into one change that leads back to the start.
-// So the program goes on whatever its steps change, and only taking back more than the log has fails.
+// The log is bounded by undo_tokens and undo_bytes. Older tokens are merged into one change, which leads back to the
+// start. So a program may change any amount of memory, and only a rollback beyond the log fails.
 #pragma once
 
 #include <cstdint>
@@ -13,95 +13,94 @@
 
 #include "aici/host/instance.h"
 #include "aici/host/variables.h"
-#include "aici/turn.h"
+#include "aici/position.h"
 #include "aici/undo.h"
 
-namespace weft {
+namespace weft::aici {
 
-class WasmHistory {
+class History {
  public:
-  // What taking one token changed.
-  struct Taken {
-    WasmPosition before;
-    bool has_run = false;  // the program was asked
-    GuestChange change;
-    WasmVariables::Writes writes;
-    std::size_t num_bytes = 0;  // what is kept to take it back, as the step ended
-  };
+  History(std::shared_ptr<Variables> variables, const Limits &limits);
+  ~History();  // the sequence's writes to variables stay
+  History(const History &) = delete;
+  History &operator=(const History &) = delete;
 
-  WasmHistory(std::shared_ptr<WasmVariables> variables, const WasmLimits &limits);
-  ~WasmHistory();  // what the sequence wrote to the variables stays
-  WasmHistory(const WasmHistory &) = delete;
-  WasmHistory &operator=(const WasmHistory &) = delete;
+  const Position &position() const { return position_; }
+  std::size_t num_bytes() const { return num_bytes_; }  // kept to undo tokens
 
-  const WasmPosition &position() const { return position_; }
-  // What is kept to take tokens back.
-  std::size_t num_bytes() const { return num_bytes_; }
+  // The instance is at its start. Its writes so far are permanent.
+  void start(const Instance &instance, Position position, const Variables::Writes &writes);
 
-  // The instance is at its start. What it wrote on the way there stays.
-  void start(const WasmInstance &instance, WasmPosition position, const WasmVariables::Writes &writes);
-
-  // One more token: `open` makes its place, which `close` fills and `drop` gives up. After `open`, `follow` notes what
-  // a step of the instance changed.
+  // To take a token: `open` adds a record; if the program took a step, `follow` records its changes; `close` ends the
+  // record, or `drop` removes it.
   void open();
-  void follow(WasmInstance &instance);
-  void close(WasmPosition next) noexcept;
+  void follow(Instance &instance);
+  void close(Position next) noexcept;
   void drop() { taken_.pop_back(); }
 
-  // Takes back the last `count` tokens, or all: all but the instance, whose part is `restore`. Whether there is any.
-  // Throws WasmError where that is further than the log reaches, or than was taken; nothing is changed then.
-  bool take_back(int count);
-  bool take_back_all();
+  // Undoes the last `count` tokens, or all of them, everywhere but in the instance, which `restore` brings to the same
+  // state. Returns whether the instance has to change. Throws ProgramError, and changes nothing, if the log does not
+  // reach that far.
+  bool undo(int count);
+  bool undo_all();
 
-  // Makes the instance what it was after the last token. `has_run`: it may have changed since, beside what was taken
-  // back. `needs_guest`: it may run the program's start function, and so belongs on a guest thread.
-  bool needs_guest(const WasmInstance &instance) const { return shadow_.needs_instance(instance); }
-  void restore(WasmInstance &instance, bool has_run) { shadow_.restore(instance, has_run); }
+  // Brings the instance to the state after the last token. `has_run`: it may have changed in more than what was undone.
+  // If `needs_guest`, `restore` may run the program's start function, so call it on a guest thread.
+  bool needs_guest(const Instance &instance) const { return shadow_.needs_instance(instance); }
+  void restore(Instance &instance, bool has_run) { shadow_.restore(instance, has_run); }
 
-  // Makes `other`, with a new instance, a copy. On a guest thread.
-  void copy_to(WasmHistory &other, WasmInstance &instance) const;
+  // Makes `other`, with a new instance, a copy. Call it on a guest thread.
+  void copy_to(History &other, Instance &instance) const;
 
-  // While it lives, tokens are taken to be taken back: nothing is merged.
+  // While one lives, tokens are taken on trial: they will be undone, so none is merged.
   class Trial {
    public:
-    explicit Trial(WasmHistory &history) : history_(history) { history_.bytes_before_trial_ = history_.num_bytes_; }
+    explicit Trial(History &history) : history_(history) { history_.bytes_before_trial_ = history_.num_bytes_; }
     ~Trial() { history_.bytes_before_trial_.reset(); }
-    // Throws WasmError where the tokens since its beginning take more than undo_bytes.
+    // Throws ProgramError if the trial's tokens take more than undo_bytes.
     void check(int num_tokens) const;
 
    private:
-    WasmHistory &history_;
+    History &history_;
   };
 
  private:
+  // One token, and the changes that it caused.
+  struct Record {
+    Position before;
+    bool has_run = false;  // the program took a step
+    GuestChange change;
+    Variables::Writes writes;
+    std::size_t num_bytes = 0;  // as the step ended
+  };
   struct Extent {
     std::size_t num_tokens = 0, num_bytes = 0;
   };
 
-  bool undo(const Taken &taken);
-  Extent extent() const;  // of all that is taken
+  bool undo_record(const Record &record);
+  Extent extent() const;  // of all tokens, merged ones included
   std::string what_to_raise(std::size_t num_tokens) const;
   void merge_oldest();
 
-  const std::shared_ptr<WasmVariables> variables_;
-  const WasmLimits &limits_;
+  const std::shared_ptr<Variables> variables_;
+  const Limits &limits_;
   GuestShadow shadow_;
-  WasmPosition position_;
-  std::deque<std::shared_ptr<Taken>> taken_;  // shared with copies; only the one that is open changes
-  std::size_t num_bytes_ = 0;                 // of those that are closed
+  Position position_;
+  std::deque<std::shared_ptr<Record>> taken_;  // shared with copies; only the open record changes
+  std::size_t num_bytes_ = 0;                  // of the closed records
   std::optional<std::size_t> bytes_before_trial_;
 
-  // What was taken before `taken_`.
-  WasmPosition first_;
-  WasmVariables::Values first_values_;
+  // The start, and the merged tokens between it and `taken_`.
+  Position first_;
+  Variables::Values first_values_;
   GuestChanges merged_;
   bool has_merged_writes_ = false;
-  bool has_kept_writes_ = false;  // of the sequence itself, not of what it is a copy of: what it wrote stays for good
+  bool has_kept_writes_ = false;  // this sequence, not the one it was copied from, made permanent writes
   struct Merged {
-    Extent before, most;
+    Extent before, max;  // of all tokens: before this one, and at most since then
   };
   std::vector<Merged> merged_tokens_;
-  Extent merged_extent_;  // of them all
+  Extent merged_extent_;  // of all merged tokens
 };
 
-}  // namespace weft
+}  // namespace weft::aici

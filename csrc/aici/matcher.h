@@ -1,5 +1,4 @@
-// A program as a matcher. Its code runs on threads of its own (aici/host/guest_pool.h); the matcher's
-// caller waits.
+// A program as a matcher. Its code runs on guest threads (aici/host/guest_pool.h) while the caller waits.
 #pragma once
 
 #include <weft/matcher.h>
@@ -14,26 +13,27 @@
 #include "aici/host/program.h"
 #include "aici/host/variables.h"
 
-namespace weft {
+namespace weft::aici {
 
-// Starts an instance: creates it, shows it the prompt and takes its first step. `variables` are shared by the matchers
-// that were started with them, and by forks; a write that is taken back is gone for all of them. Throws WasmError.
-weft_matcher wasm_matcher(std::shared_ptr<const WasmProgram> program, std::string argument,
-                          const std::vector<std::int32_t> &prompt, std::shared_ptr<WasmVariables> variables);
+// Starts a program: creates an instance, passes it the prompt, and takes its first step. The matchers that were started
+// with the same `variables` share them with each other and with forks; a write that is rolled back is gone for all.
+// Throws ProgramError.
+weft_matcher start_matcher(std::shared_ptr<const Program> program, std::string argument,
+                           const std::vector<std::int32_t> &prompt, std::shared_ptr<Variables> variables);
 
-// What is kept to take the program's tokens back; 0 for a matcher that is no program's.
-std::size_t wasm_undo_bytes(const weft_matcher &matcher);
+// The bytes kept to roll the program's tokens back. 0 for any other matcher.
+std::size_t undo_bytes_of(const weft_matcher &matcher);
 
-// What the program wrote to its log, as far as it is kept. At any time, on any thread. False: not a program's matcher.
-bool wasm_log(const weft_matcher &matcher, std::string &log);
+// The end of the program's log, drafts included. None for any other matcher. At any time, on any thread.
+std::optional<std::string> log_of(const weft_matcher &matcher);
 
-// What a program leaves of a text of `num_tokens` tokens after the prompt: the end of its log, log_bytes at most, and
-// the request's variables, without what its steps beyond these tokens wrote. At any time, on any thread. None: it is
-// not a program's matcher.
-struct WasmReport {
+// The end of a program's log, at most log_bytes, and its request's variables.
+struct Report {
   std::string log;
-  WasmVariables::Values variables;
+  Variables::Values variables;
 };
-std::optional<WasmReport> wasm_report(const weft_matcher &matcher, std::int64_t num_tokens);
+// The report after the first `num_tokens` tokens after the prompt, without the writes of later steps. The program may
+// stand behind free text (`Guide.after`). None for any other matcher. At any time, on any thread.
+std::optional<Report> report_of(const weft_matcher &matcher, std::int64_t num_tokens);
 
-}  // namespace weft
+}  // namespace weft::aici

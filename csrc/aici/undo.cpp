@@ -6,17 +6,17 @@
 #include <new>
 #include <utility>
 
-#include "aici/base/error.h"
+#include "aici/base/limits.h"
 
-namespace weft {
+namespace weft::aici {
 namespace {
 
-// Smaller memories are compared in less time than the kernel takes; and so are those of which a step writes more than
-// one page of this many.
-constexpr std::size_t kLeastWatched = 1 << 20, kWatchedShare = 16;
+// Comparing a smaller memory takes less time than asking the kernel.
+constexpr std::size_t kMinWatchedBytes = 1 << 20;
+// Writing a watched page costs as much as comparing this many. A step that writes a larger share ends the watch.
+constexpr std::size_t kPagesPerWatchedWrite = 16;
 
-// Half a millisecond's work, about.
-constexpr std::size_t kPagesBetweenChecks = 64;
+constexpr std::size_t kPagesBetweenChecks = 64;  // about half a millisecond
 
 }  // namespace
 
@@ -26,12 +26,12 @@ void GuestChanges::append(const GuestChange &later) {
     size_before_ = later.size_before;
     is_empty_ = false;
   }
-  // A page that an earlier change has saved is older there; one beyond the first size goes with the memory.
+  // An earlier change's page is older, so it stays. Pages beyond the first size go away with the memory.
   for (const auto &[index, page] : later.pages)
     if (index < size_before_ / kGuestPage) pages_.emplace(index, page);
 }
 
-GuestChange GuestChanges::whole() const {
+GuestChange GuestChanges::joined() const {
   GuestChange change;
   change.size_before = size_before_;
   change.globals_before = globals_before_;
@@ -58,14 +58,14 @@ void GuestShadow::resize(std::size_t size) {
   size_ = size;
 }
 
-GuestChange GuestShadow::follow(const WasmInstance &instance) {
+GuestChange GuestShadow::follow(const Instance &instance) {
   GuestChange change;
   change.size_before = size_;
   try {
     save_changes(instance, change);
     change.globals_before = std::exchange(globals_, instance.globals());
   } catch (...) {
-    // Where there is no memory for all, the shadow stays what it was.
+    // Memory or time ran out: undo what was copied so far.
     resize(change.size_before);
     for (const auto &[index, page] : change.pages) std::memcpy(data_ + index * kGuestPage, page->data(), kGuestPage);
     throw;
@@ -73,10 +73,10 @@ GuestChange GuestShadow::follow(const WasmInstance &instance) {
   return change;
 }
 
-void GuestShadow::save_changes(const WasmInstance &instance, GuestChange &change) {
+void GuestShadow::save_changes(const Instance &instance, GuestChange &change) {
   const std::uint8_t *memory = instance.memory();
   const std::size_t old_size = size_;
-  const std::vector<WrittenPages::Range> written = written_in(instance);
+  const std::vector<WrittenPages::Range> written = written_ranges(instance);
   resize(instance.memory_size());
   std::size_t since_check = 0;
   for (const WrittenPages::Range &range : written)
@@ -92,21 +92,20 @@ void GuestShadow::save_changes(const WasmInstance &instance, GuestChange &change
     }
 }
 
-// Where the memory may differ from the shadow.
-std::vector<WrittenPages::Range> GuestShadow::written_in(const WasmInstance &instance) {
+// The parts of the memory that may differ from the shadow.
+std::vector<WrittenPages::Range> GuestShadow::written_ranges(const Instance &instance) {
   const std::size_t size = instance.memory_size();
   std::vector<WrittenPages::Range> written;
   if (size == size_ && watched_ == instance.num_memories() && written_.take(written)) {
     std::size_t num_bytes = 0;
     for (const WrittenPages::Range &range : written) num_bytes += range.end - range.begin;
-    // A page that is watched costs as much to write as many to compare.
-    if (num_bytes > size / kWatchedShare) written_.stop();
+    if (num_bytes > size / kPagesPerWatchedWrite) written_.stop();
     return written;
   }
-  // It is not known, or no longer. A memory that grows is watched when it stays as it is.
+  // Compare the whole memory. A memory that has just grown may grow again, so it is watched from the next step on.
   const bool is_new = size != size_ || watched_ != instance.num_memories();
   watched_ = size == size_ ? instance.num_memories() : 0;
-  if (is_new && size == size_ && size >= kLeastWatched) written_.watch(instance.memory(), size);
+  if (is_new && size == size_ && size >= kMinWatchedBytes) written_.watch(instance.memory(), size);
   return {{0, size}};
 }
 
@@ -119,7 +118,7 @@ void GuestShadow::undo(const GuestChange &change) {
   globals_ = change.globals_before;
 }
 
-void GuestShadow::restore(WasmInstance &instance, bool has_run) {
+void GuestShadow::restore(Instance &instance, bool has_run) {
   if (needs_instance(instance)) {
     copy_to(instance);
   } else {
@@ -138,15 +137,15 @@ void GuestShadow::restore(WasmInstance &instance, bool has_run) {
   undone_.clear();
 }
 
-void GuestShadow::copy_to(WasmInstance &other) const {
+void GuestShadow::copy_to(Instance &other) const {
   other.host.is_muted = true;
   other.host.time.begin(other.host.program->limits.start_ms, "start_ms", "to start");
   other.instantiate();
   other.host.is_muted = false;
-  if (other.memory_size() > size_) throw WasmError("the program's memory is larger in a copy; it can't be restored");
+  if (other.memory_size() > size_) throw ProgramError("the program's memory is larger in a copy; it can't be restored");
   if (other.memory_size() < size_) other.grow_memory(size_);
   std::memcpy(other.memory(), data_, size_);
   other.set_globals(globals_);
 }
 
-}  // namespace weft
+}  // namespace weft::aici

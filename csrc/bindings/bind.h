@@ -15,7 +15,7 @@ void bind_guided(nanobind::module_ &m);
 void bind_proposals(nanobind::module_ &m);
 void bind_after(nanobind::module_ &m);
 void bind_plugin(nanobind::module_ &m);
-void bind_wasm(nanobind::module_ &m);
+void bind_aici(nanobind::module_ &m);
 void bind_llguidance(nanobind::module_ &m);
 void bind_recording(nanobind::module_ &m);
 void bind_closing(nanobind::module_ &m);

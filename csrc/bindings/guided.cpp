@@ -179,8 +179,8 @@ void bind_guided(nb::module_ &m) {
           "\n"
           "Codes: \"refused\" (a committed token is not in the grammar), \"dead_end\" (no token may follow),\n"
           "\"matcher\" (it failed), \"time_limit\" (it took too long), \"epoch\" (snapshots and iterations out of\n"
-          "step), \"verified\" (the verified tokens contradict the drafts), \"spliced\" (the matcher rewrites the\n"
-          "end of the text: `splice`).")
+          "step), \"verified\" (the verified tokens contradict the drafts), \"edited\" (the matcher asks for an\n"
+          "edit of the text: `edit`).")
       .def(
           "committed", &GuidedState::committed, "slot"_a,
           "Tokens that the slot's matcher took for good since it was attached; tokens after an end token do not count.")
@@ -189,15 +189,16 @@ void bind_guided(nb::module_ &m) {
       .def("is_terminated", &GuidedState::is_terminated, "slot"_a, "Whether an end token was committed.")
       .def("is_guided", &GuidedState::is_guided, "slot"_a, "Whether the slot has a matcher.")
       .def(
-          "splice",
+          "edit",
           [](const GuidedState &self,
              int slot) -> std::optional<std::tuple<std::int64_t, int, std::vector<std::int32_t>>> {
-            auto splice = self.splice(slot);
-            if (!splice) return std::nullopt;
-            return std::tuple(splice->committed, splice->backtrack, std::move(splice->tokens));
+            auto edit = self.edit(slot);
+            if (!edit) return std::nullopt;
+            return std::tuple(edit->committed, edit->drop, std::move(edit->append));
           },
           "slot"_a,
-          "Where the status is \"spliced\": of how many committed tokens how many go, and which come in their place.")
+          "The edit of a slot whose status is \"edited\": after `committed` tokens, drop the last `drop`, then append "
+          "these.")
       .def_prop_ro(
           "num_slots", [](const GuidedState &self) { return self.shape().num_slots; }, "S")
       .def_prop_ro(

@@ -67,7 +67,7 @@ void bind_matcher_class(nb::module_ &m) {
           [](Matcher &self, std::int32_t token) {
             const int outcome = checked(self, called(self, [&] { return self.ref->accept(token); }));
             self.ref->position += outcome > 0;
-            self.ref->has_replaced = outcome == 2;
+            self.ref->has_edit = outcome == 2;
             return outcome > 0;
           },
           "token"_a, "Take a token; False if it is refused, with the state unchanged.")
@@ -139,20 +139,19 @@ void bind_matcher_class(nb::module_ &m) {
           },
           "The temperature for the next token; None: the request's own.")
       .def(
-          "splice",
+          "edit",
           [](Matcher &self, int capacity) {
-            int backtrack = 0;
-            std::vector<std::int32_t> tokens(static_cast<std::size_t>(capacity > 0 ? capacity : 0));
-            tokens.resize(
-                static_cast<std::size_t>(checked(self, self.ref->splice(&backtrack, tokens.data(), capacity))));
-            self.ref->position += static_cast<std::int64_t>(tokens.size()) - backtrack;
-            return std::make_pair(backtrack, std::move(tokens));
+            int drop = 0;
+            std::vector<std::int32_t> append(static_cast<std::size_t>(capacity > 0 ? capacity : 0));
+            append.resize(static_cast<std::size_t>(checked(self, self.ref->edit(&drop, append.data(), capacity))));
+            self.ref->position += static_cast<std::int64_t>(append.size()) - drop;
+            return std::make_pair(drop, std::move(append));
           },
           "capacity"_a,
-          "After a token that was replaced: how many of the last tokens go, and which come in their place.")
+          "The edit after the last token, where `has_edit`: drop this many of the last tokens, then append these.")
       .def_prop_ro(
-          "has_replaced", [](Matcher &self) { return self.ref->has_replaced; },
-          "Whether `accept` took its last token and puts others in its place (see `splice`).")
+          "has_edit", [](Matcher &self) { return self.ref->has_edit; },
+          "Whether the last `accept` asks for an edit of the text.")
       .def("is_terminated", [](Matcher &self) { return self.ref->is_terminated(); })
       .def_prop_ro(
           "slot", [](Matcher &self) { return self.ref->slot; }, "The slot it is attached to, or -1.")

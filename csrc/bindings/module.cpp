@@ -20,7 +20,7 @@ NB_MODULE(_core, m) {
   weft::bind_proposals(m);
   weft::bind_after(m);
   weft::bind_plugin(m);
-  weft::bind_wasm(m);
+  weft::bind_aici(m);
   weft::bind_llguidance(m);
   weft::bind_recording(m);
   weft::bind_closing(m);

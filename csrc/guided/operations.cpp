@@ -78,8 +78,8 @@ void GuidedState::detach(int number) {
     // that to the slot it has then.
     if (const int extended = slot.extended.load(std::memory_order_relaxed)) slot.matcher->rollback(extended);
     slot.matcher->position = slot.start + slot.committed.load(std::memory_order_relaxed);
-    if (slot.status.load(std::memory_order_relaxed) == SlotStatus::kSpliced)
-      slot.matcher->position += static_cast<std::int64_t>(slot.splice.tokens.size()) - slot.splice.backtrack;
+    if (slot.status.load(std::memory_order_relaxed) == SlotStatus::kEdited)
+      slot.matcher->position += static_cast<std::int64_t>(slot.edit.append.size()) - slot.edit.drop;
     std::lock_guard<std::mutex> lock(queue_mutex_);
     detached_.push_back(std::move(slot.matcher));
   }
@@ -163,9 +163,9 @@ void GuidedState::extend_slot(int number, int draft) {
   if (outcome < 0) return fail_matcher(number, "accepting a draft");
   if (outcome == 0) return stop(number, draft, Stop::kRefused, token);
   if (outcome == 2) {
-    // Rewriting the text cannot be taken back, so it waits until the token is committed.
+    // An edit of the text cannot be taken back, so it waits until the token is committed.
     if (slot.matcher->rollback(1) != 0) return fail_matcher(number, "rolling back a draft");
-    return stop(number, draft, Stop::kSplices, token);
+    return stop(number, draft, Stop::kEdits, token);
   }
   slot.taken[draft - 1] = token;
   slot.extended.store(draft, std::memory_order_release);
@@ -240,7 +240,7 @@ void GuidedState::commit_slot(int number) {
   if (outcome < 0) return fail_matcher(number, "accepting a token");
   if (outcome == 0)
     return fail(number, SlotStatus::kRefused, "the grammar does not take token " + std::to_string(token));
-  if (outcome == 2) return take_splice(number);
+  if (outcome == 2) return take_edit(number);
   slot.committed.fetch_add(1, std::memory_order_acq_rel);
 
   // Every mask was for the old text.
@@ -254,9 +254,9 @@ void GuidedState::commit_slot(int number) {
 // Draft `draft`, which the slot stopped at, was accepted all the same: the text now holds `token`.
 void GuidedState::commit_untaken(int number, Stop reason, int draft, std::int64_t token) {
   Slot &slot = slots_[number];
-  if (reason == Stop::kSplices) {
+  if (reason == Stop::kEdits) {
     const int outcome = slot.matcher->accept(static_cast<std::int32_t>(token));
-    return outcome == 2 ? take_splice(number) : fail_matcher(number, "accepting a token again");
+    return outcome == 2 ? take_edit(number) : fail_matcher(number, "accepting a token again");
   }
   if (reason == Stop::kDeadEnd) {
     slot.committed.fetch_add(1, std::memory_order_acq_rel);  // the grammar takes this token; only none may follow
@@ -291,30 +291,31 @@ void GuidedState::fail(int number, SlotStatus status, std::string message) {
   end_rows(number, 0);
 }
 
-// The matcher has taken a token at which it rewrites the end of the text. The slot rests until the host has done so.
-void GuidedState::take_splice(int number) {
+// The matcher has taken a token that asks for an edit of the text. The slot rests until the host has applied it and
+// attaches the matcher again.
+void GuidedState::take_edit(int number) {
   constexpr int kMaxTokens = 1 << 16;
   Slot &slot = slots_[number];
-  Splice splice;
-  splice.committed = slot.committed.fetch_add(1, std::memory_order_acq_rel) + 1;
-  splice.tokens.resize(kMaxTokens);
-  const int count = slot.matcher->splice(&splice.backtrack, splice.tokens.data(), kMaxTokens);
-  if (count < 0) return fail_matcher(number, "writing the end of the text anew");
+  Edit edit;
+  edit.committed = slot.committed.fetch_add(1, std::memory_order_acq_rel) + 1;
+  edit.append.resize(kMaxTokens);
+  const int count = slot.matcher->edit(&edit.drop, edit.append.data(), kMaxTokens);
+  if (count < 0) return fail_matcher(number, "editing the text");
   const auto is_token = [this](std::int32_t token) { return token >= 0 && token < shape_.vocab_size; };
-  if (count > kMaxTokens || splice.backtrack < 0 || splice.backtrack > 1 ||
-      !std::all_of(splice.tokens.begin(), splice.tokens.begin() + count, is_token))
+  if (count > kMaxTokens || edit.drop < 0 || edit.drop > 1 ||
+      !std::all_of(edit.append.begin(), edit.append.begin() + count, is_token))
     return fail(number, SlotStatus::kMatcher,
-                "the matcher takes back " + std::to_string(splice.backtrack) + " tokens and puts " +
-                    std::to_string(count) + "; it may take back 1, and put tokens of the vocabulary");
-  splice.tokens.resize(static_cast<std::size_t>(count));
+                "the matcher takes back " + std::to_string(edit.drop) + " tokens and puts " + std::to_string(count) +
+                    "; it may take back 1, and put tokens of the vocabulary");
+  edit.append.resize(static_cast<std::size_t>(count));
   if (slot.matcher->is_terminated()) slot.ended.store(true, std::memory_order_release);
   slot.clock.lap(GuideClock::kTaking);
   if (slot.clock.is_over()) return;  // which ends the slot, too
   {
     std::lock_guard<std::mutex> lock(status_mutex_);
-    slot.splice = std::move(splice);
+    slot.edit = std::move(edit);
   }
-  fail(number, SlotStatus::kSpliced, "the end of the text is being written anew");
+  fail(number, SlotStatus::kEdited, "the text is being edited");
 }
 
 void GuidedState::fail_matcher(int slot, const char *during) {

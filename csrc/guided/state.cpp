@@ -38,8 +38,8 @@ const char *status_name(SlotStatus status) {
       return "epoch";
     case SlotStatus::kVerified:
       return "verified";
-    case SlotStatus::kSpliced:
-      return "spliced";
+    case SlotStatus::kEdited:
+      return "edited";
   }
   return "unknown";
 }
@@ -158,11 +158,11 @@ std::pair<SlotStatus, std::string> GuidedState::status(int number) const {
   return {status, status == SlotStatus::kOk ? std::string() : slot.message};
 }
 
-std::optional<Splice> GuidedState::splice(int number) const {
+std::optional<Edit> GuidedState::edit(int number) const {
   const Slot &slot = slots_.at(static_cast<std::size_t>(number));
   std::lock_guard<std::mutex> lock(status_mutex_);
-  if (slot.status.load(std::memory_order_acquire) != SlotStatus::kSpliced) return std::nullopt;
-  return slot.splice;
+  if (slot.status.load(std::memory_order_acquire) != SlotStatus::kEdited) return std::nullopt;
+  return slot.edit;
 }
 
 int GuidedState::num_pending() const {

@@ -103,7 +103,7 @@ enum class SlotStatus : int {
   kTimeLimit,  // the guide took longer than its limit within one token
   kEpoch,      // iterations and snapshots are out of step
   kVerified,   // the verified tokens contradict the drafts that were taken
-  kSpliced,    // the matcher rewrites the end of the text: the host is to do so, and to attach it again
+  kEdited,     // the matcher edits the text: the host applies the edit, and attaches the matcher again
 };
 const char *status_name(SlotStatus status);
 
@@ -111,12 +111,12 @@ struct OperationCounters {
   std::uint64_t calls = 0, fills = 0, nanoseconds = 0, max_nanoseconds = 0;
 };
 
-// What a matcher puts in place of the end of a text: of the first `committed` tokens since it was attached, the
-// last `backtrack` go, and `tokens` come.
-struct Splice {
+// An edit of a slot's text after `committed` tokens since its matcher was attached: drop the last `drop` tokens, then
+// append these.
+struct Edit {
   std::int64_t committed = 0;
-  int backtrack = 0;
-  std::vector<std::int32_t> tokens;
+  int drop = 0;
+  std::vector<std::int32_t> append;
 };
 
 class GuidedState {
@@ -193,8 +193,8 @@ class GuidedState {
 
   // Readable at any time.
   std::pair<SlotStatus, std::string> status(int slot) const;
-  // For a slot whose status is kSpliced.
-  std::optional<Splice> splice(int slot) const;
+  // For a slot whose status is kEdited.
+  std::optional<Edit> edit(int slot) const;
   // Slots whose status is not kOk.
   int num_failed() const { return num_failed_.load(std::memory_order_acquire); }
   std::int64_t committed(int slot) const { return slots_.at(slot).committed.load(std::memory_order_acquire); }
@@ -221,7 +221,7 @@ class GuidedState {
     kNone,
     kRefused,  // the grammar does not take it
     kDeadEnd,  // the grammar takes it, but no token could follow
-    kSplices,  // the matcher would rewrite the text there, which only a commit may start
+    kEdits,    // the matcher would edit the text there, which only a commit may do
   };
 
   struct Slot {
@@ -238,7 +238,7 @@ class GuidedState {
     std::int64_t start = 0;             // the matcher's position when it was attached
     GuideClock clock;                   // the time that its matcher took since the last commit
     std::string message;                // under status_mutex_
-    Splice splice;                      // under status_mutex_, while the status is kSpliced
+    Edit edit;                          // under status_mutex_, while the status is kEdited
   };
 
   struct Snapshot {
@@ -299,7 +299,7 @@ class GuidedState {
   void end_slot(int slot);
   void stop(int slot, int draft, Stop reason, std::int64_t token);
   void fail(int slot, SlotStatus status, std::string message);
-  void take_splice(int slot);
+  void take_edit(int slot);
   void fail_matcher(int slot, const char *during);
 
   // Record the effect of an operation, if there is a log. `through` is the last row that an extend is to fill.

@@ -46,8 +46,8 @@ class MatcherHandle {
   const char *error() { return matcher_.ops->error(matcher_.self); }
   // Optional functions. Without them: a negative temperature, and no tokens.
   float temperature() { return matcher_.ops->temperature ? matcher_.ops->temperature(matcher_.self) : -1.0f; }
-  int splice(int *backtrack, std::int32_t *tokens, int capacity) {
-    return matcher_.ops->splice ? matcher_.ops->splice(matcher_.self, backtrack, tokens, capacity) : *backtrack = 0;
+  int edit(int *drop, std::int32_t *append, int capacity) {
+    return matcher_.ops->edit ? matcher_.ops->edit(matcher_.self, drop, append, capacity) : *drop = 0;
   }
   const weft_matcher_ops *ops() const { return matcher_.ops; }
   const weft_matcher &native() const { return matcher_; }
@@ -57,7 +57,7 @@ class MatcherHandle {
   // The number of tokens that it took for good since its start. While it has a slot this is the number at the time it
   // got the slot; the state updates it when the matcher leaves.
   std::int64_t position = 0;
-  bool has_replaced = false;  // the outcome of Python's last `accept`
+  bool has_edit = false;  // the outcome of Python's last `accept`
 
  private:
   static std::int64_t next_serial() {

@@ -647,16 +647,14 @@ class Matcher:
     def temperature(self) -> float | None:
         """The temperature for the next token; None: the request's own."""
 
-    def splice(self, capacity: int) -> tuple[int, list[int]]:
+    def edit(self, capacity: int) -> tuple[int, list[int]]:
         """
-        After a token that was replaced: how many of the last tokens go, and which come in their place.
+        The edit after the last token, where `has_edit`: drop this many of the last tokens, then append these.
         """
 
     @property
-    def has_replaced(self) -> bool:
-        """
-        Whether `accept` took its last token and puts others in its place (see `splice`).
-        """
+    def has_edit(self) -> bool:
+        """Whether the last `accept` asks for an edit of the text."""
 
     def is_terminated(self) -> bool: ...
     @property
@@ -839,8 +837,8 @@ class GuidedState:
 
         Codes: "refused" (a committed token is not in the grammar), "dead_end" (no token may follow),
         "matcher" (it failed), "time_limit" (it took too long), "epoch" (snapshots and iterations out of
-        step), "verified" (the verified tokens contradict the drafts), "spliced" (the matcher rewrites the
-        end of the text: `splice`).
+        step), "verified" (the verified tokens contradict the drafts), "edited" (the matcher asks for an
+        edit of the text: `edit`).
         """
 
     def committed(self, slot: int) -> int:
@@ -857,9 +855,9 @@ class GuidedState:
     def is_guided(self, slot: int) -> bool:
         """Whether the slot has a matcher."""
 
-    def splice(self, slot: int) -> tuple[int, int, list[int]] | None:
+    def edit(self, slot: int) -> tuple[int, int, list[int]] | None:
         """
-        Where the status is "spliced": of how many committed tokens how many go, and which come in their place.
+        The edit of a slot whose status is "edited": after `committed` tokens, drop the last `drop`, then append these.
         """
 
     @property
@@ -987,7 +985,7 @@ class AfterRules:
 
 def after_matcher(rules: AfterRules, guide: Matcher, max_free_tokens: int) -> Matcher:
     """
-    A matcher of free text, then of what `guide` takes, which nothing else may use. A negative number: any.
+    A matcher of free text and then of `guide`, which nothing else may use. A negative number of free tokens: no limit.
     """
 
 class TokenTrie:
@@ -1018,43 +1016,45 @@ class PluginGuide:
     ) -> Matcher:
         """A matcher at its start; a guide that recognises needs `trie`."""
 
-def wasm_bind(library_path: str) -> str:
+def aici_bind_wasmtime(library_path: str) -> str:
     """
-    Resolve wasmtime's C interface and try it; what is missing or behaves otherwise, or an empty text.
-    """
-
-def wasm_compile(module: bytes) -> bytes:
-    """
-    Compile a module in this process: what WasmProgram loads. Never load what another user could have written.
+    Resolve wasmtime's C functions and test them. Returns an empty text, or the problem.
     """
 
-def wasm_table_change(body: bytes) -> str:
+def aici_compile(module: bytes) -> bytes:
     """
-    The first instruction of a function's body that changes a table, or an empty text.
-    """
-
-def wasm_logs(matcher: Matcher) -> str:
-    """What a program wrote to its log, the newest of it. At any time."""
-
-def wasm_report(matcher: Matcher, num_tokens: int) -> object:
-    """
-    A program's log and variables (name, value) after so many tokens of its text; None: it is no program's.
+    Compile a module in this process for AiciProgram. Never load an artefact that another user could have made.
     """
 
-def wasm_undo_bytes(matcher: Matcher) -> int:
+def aici_table_change(body: bytes) -> str:
     """
-    What is kept to take a program's tokens back; 0 for a matcher that is no program's.
+    The first instruction of a function body that changes a table, or an empty text.
     """
 
-class WasmVariables:
+def aici_log(matcher: Matcher) -> str:
+    """
+    The end of a program's log, drafts included. At any time, on any thread.
+    """
+
+def aici_report(matcher: Matcher, num_tokens: int) -> object:
+    """
+    A program's log and variables (name, value) after `num_tokens` tokens of its answer. None for any other matcher.
+    """
+
+def aici_undo_bytes(matcher: Matcher) -> int:
+    """
+    The bytes kept to roll a program's tokens back. 0 for any other matcher.
+    """
+
+class AiciVariables:
     """The variables that the sequences of one request share."""
 
     def __init__(self) -> None: ...
     def get(self, name: str) -> tuple[int, bytes] | None:
-        """A variable's version and value, if there is one."""
+        """A variable's version and value, or None."""
 
-class WasmProgram:
-    """A compiled program for one vocabulary; starts matchers."""
+class AiciProgram:
+    """A compiled program for one vocabulary. It starts matchers."""
 
     def __init__(
         self,
@@ -1066,12 +1066,12 @@ class WasmProgram:
         limits: dict,
     ) -> None:
         """
-        From what wasm_compile gave. Raises GuideError for a module that imports what programs don't have.
+        From an artefact of aici_compile. Raises GuideError for a module with unknown imports.
         """
 
-    def start(self, arg: bytes, prompt: Sequence[int], variables: WasmVariables | None = None) -> Matcher:
+    def start(self, arg: bytes, prompt: Sequence[int], variables: AiciVariables | None = None) -> Matcher:
         """
-        A matcher at the start, after the program has seen the prompt. Raises GuideError where it fails.
+        A matcher at its start, after the program has seen the prompt. Raises GuideError if the program fails.
         """
 
 def llguidance_bind(library_path: str) -> str:

@@ -36,7 +36,7 @@ HEARD = (
 """What reads and checks requests."""
 UNHEARD = {
     # How an engine, a vocabulary or a guide is made in Python, and what only Python or an executor can ask.
-    "client/builder.py", "client/model_text.py", "client/options.py", "grammar/wasm_limits.py",
+    "client/builder.py", "client/model_text.py", "client/options.py", "aici/limits.py",
     "grammar/vocabulary/hugging_face.py", "grammar/vocabulary/tokenizer.py", "aici/source.py",
 }  # fmt: skip
 UNHEARD_WORDS = (

@@ -12,7 +12,7 @@ PYTHON_FLOORS = [
     "core",
     "config tokenizer",
     "runtime",
-    "ops grammar/vocabulary grammar/notes",
+    "ops grammar/vocabulary grammar/notes aici/limits",
     "grammar/schema/structure",
     "grammar",
     "grammar/schema models",
@@ -69,7 +69,7 @@ FRONTS = {"grammar/guide": ("grammar/kinds", "grammar/xgrammar", "aici")}
 
 # Rooms that few need, and who may import them all the same. Others find them in the registry, or are given them.
 PYTHON_LEAVES = {
-    "aici": "guided/recorded_guide engine/output",
+    "aici": "grammar/guide guided/recorded_guide engine/output",
     "grammar/kinds/closing": "grammar/compile engine/sequence replay",
     "grammar/kinds/custom": "__init__",
     "grammar/xgrammar": "grammar/llguidance grammar/kinds/tools grammar/auto cli",

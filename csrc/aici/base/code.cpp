@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include "aici/base/error.h"
+#include "aici/base/limits.h"
 
-namespace weft {
+namespace weft::aici {
 namespace {
 
 class Reader {
@@ -13,14 +13,14 @@ class Reader {
 
   bool is_done() const { return at_ == code_.size(); }
   std::uint8_t byte() {
-    if (is_done()) throw WasmError("the module ends within an instruction");
+    if (is_done()) throw ProgramError("the module ends within an instruction");
     return static_cast<std::uint8_t>(code_[at_++]);
   }
   void skip(std::uint64_t count) {
-    if (count > code_.size() - at_) throw WasmError("the module ends within an instruction");
+    if (count > code_.size() - at_) throw ProgramError("the module ends within an instruction");
     at_ += count;
   }
-  // LEB128, of at most 64 bits; what is signed is only passed over.
+  // An unsigned LEB128 number of at most 64 bits. Signed numbers have the same length; their values are not used.
   std::uint64_t number() {
     std::uint64_t value = 0;
     for (int shift = 0; shift < 70; shift += 7) {
@@ -28,7 +28,7 @@ class Reader {
       if (shift < 64) value |= static_cast<std::uint64_t>(next & 0x7F) << shift;
       if (next < 0x80) return value;
     }
-    throw WasmError("the module has a number of more than 64 bits");
+    throw ProgramError("the module has a number of more than 64 bits");
   }
   void numbers(int count) {
     for (int i = 0; i < count; ++i) number();
@@ -39,6 +39,7 @@ class Reader {
   std::size_t at_ = 0;
 };
 
+// An instruction with the prefix 0xFC: its name if it changes a table, else null.
 const char *prefixed(Reader &reader) {
   switch (reader.number()) {
     case 8:   // memory.init
@@ -65,35 +66,36 @@ const char *prefixed(Reader &reader) {
   }
 }
 
-// Instructions of 128-bit vectors.
-void vector(Reader &reader) {
+// Skips an instruction on 128-bit vectors.
+void skip_vector(Reader &reader) {
   const std::uint64_t opcode = reader.number();
   if (opcode <= 11 || (opcode >= 84 && opcode <= 93)) reader.numbers(2);                // loads and stores
   if (opcode == 12 || opcode == 13) reader.skip(16);                                    // a constant, a shuffle
   if ((opcode >= 21 && opcode <= 34) || (opcode >= 84 && opcode <= 91)) reader.byte();  // a lane
 }
 
+// Reads one instruction: its name if it changes a table, else null.
 const char *instruction(Reader &reader) {
   const std::uint8_t opcode = reader.byte();
   switch (opcode) {
     case 0x0E:  // br_table
       for (std::uint64_t left = reader.number() + 1; left > 0; --left) reader.number();
       return nullptr;
-    case 0x1C:  // select of types
+    case 0x1C:  // select with types
       reader.skip(reader.number());
       return nullptr;
     case 0x26:
       return "table.set";
-    case 0x43:
+    case 0x43:  // f32.const
       reader.skip(4);
       return nullptr;
-    case 0x44:
+    case 0x44:  // f64.const
       reader.skip(8);
       return nullptr;
     case 0xFC:
       return prefixed(reader);
     case 0xFD:
-      vector(reader);
+      skip_vector(reader);
       return nullptr;
     default:
       break;
@@ -106,8 +108,8 @@ const char *instruction(Reader &reader) {
     reader.number();
   } else if (!(is_in(0x00, 0x01) || opcode == 0x05 || opcode == 0x0B || opcode == 0x0F || is_in(0x1A, 0x1B) ||
                is_in(0x45, 0xC4) || opcode == 0xD1)) {
-    throw WasmError("the module has the instruction " + std::to_string(opcode) +
-                    ", which programs may not use; compile it for plain wasm32");
+    throw ProgramError("the module has the instruction " + std::to_string(opcode) +
+                       ", which programs may not use; compile it for plain wasm32");
   }
   return nullptr;
 }
@@ -116,7 +118,7 @@ const char *instruction(Reader &reader) {
 
 std::string table_change(std::string_view body) {
   Reader reader(body);
-  for (std::uint64_t groups = reader.number(); groups > 0; --groups) {  // of locals
+  for (std::uint64_t groups = reader.number(); groups > 0; --groups) {  // the locals, by type
     reader.number();
     reader.byte();
   }
@@ -125,4 +127,4 @@ std::string table_change(std::string_view body) {
   return "";
 }
 
-}  // namespace weft
+}  // namespace weft::aici

@@ -1,14 +1,14 @@
-// Finds instructions that change tables, which a copy of memory and globals would miss. Python-free.
+// Finds instructions that change tables. A copy of memory and globals would miss such a change. Python-free.
 #pragma once
 
 #include <string>
 #include <string_view>
 
-namespace weft {
+namespace weft::aici {
 
-// The first instruction of a function's body (its locals and code) that changes a table, by its name, or "". What it
-// says holds for a body that compiles without extensions beyond those of aici/host/engine.cpp. Throws WasmError
-// for a body that ends within an instruction, and for an instruction of no known extension.
+// The name of the first instruction in a function body (locals and code) that changes a table, or "". The answer is
+// right only for a body that compiles under the extensions that aici/host/engine.cpp enables. Throws ProgramError for a
+// body that ends within an instruction, and for an unknown instruction.
 std::string table_change(std::string_view body);
 
-}  // namespace weft
+}  // namespace weft::aici

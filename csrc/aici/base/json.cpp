@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "aici/base/error.h"
+#include "aici/base/limits.h"
 
-namespace weft {
+namespace weft::aici {
 namespace {
 
 using Library = nlohmann::json;
@@ -14,7 +14,7 @@ using Library = nlohmann::json;
 constexpr std::size_t kMaxDepth = 16;
 constexpr int kMaxValues = 16384;
 
-// What the library calls for each part of a text.
+// The library calls these for each part of the text. Each appends to the value that is open.
 class Builder final : public nlohmann::json_sax<Library> {
  public:
   Builder(std::string_view text, const char *what) : text_(text), what_(what) {}
@@ -48,15 +48,15 @@ class Builder final : public nlohmann::json_sax<Library> {
   }
 
   [[noreturn]] void fail(const char *problem) const {
-    throw WasmError(std::string(what_) + " is not JSON that can be read: it " + problem);
+    throw ProgramError(std::string(what_) + " is not JSON that can be read: it " + problem);
   }
-  // `position` counts the bytes that were read, the last of which is the problem.
+  // `position` counts the bytes read; the last of them is the problem.
   [[noreturn]] void fail(const std::string &problem, std::size_t position) const {
     fail((problem + " at byte " + std::to_string(position > 0 ? position - 1 : 0)).c_str());
   }
 
  private:
-  // A new value where one is due.
+  // Appends a new value to the open object or array, or makes it the root.
   JsonValue &add(JsonValue::Kind kind) {
     if (++num_values_ > kMaxValues) fail("has too many values");
     JsonValue *added = &root_;
@@ -99,7 +99,7 @@ class Builder final : public nlohmann::json_sax<Library> {
   std::string_view text_;
   const char *what_;
   JsonValue root_;
-  std::vector<JsonValue *> open_;  // the objects and arrays around what is read; a parent adds nothing meanwhile
+  std::vector<JsonValue *> open_;  // enclosing objects and arrays; a parent's `items` don't grow while a child is open
   int num_values_ = 0;
   bool is_whole_ = false;
 };
@@ -114,10 +114,10 @@ const JsonValue *JsonValue::find(std::string_view key) const {
 
 JsonValue parse_json(std::string_view text, const char *what) {
   Builder builder(text, what);
-  // The library takes a NUL for the end of a text.
+  // The library would take a NUL for the end of the text.
   if (const std::size_t nul = text.find('\0'); nul != text.npos) builder.fail("has an unexpected character", nul + 1);
   Library::sax_parse(text, &builder);
   return builder.take();
 }
 
-}  // namespace weft
+}  // namespace weft::aici

@@ -1,28 +1,30 @@
-// Reads small JSON texts that strangers wrote, with nlohmann-json: bounded in depth and in size. The values are weft's
-// own, because the library's allocate where they are destroyed, which ends the process when there is no memory.
+// Parses small untrusted JSON texts with nlohmann-json, bounded in depth and size. Python-free.
+//
+// The library's own values allocate in their destructors, which ends the process when memory is short. So the parser
+// builds plain values instead.
 #pragma once
 
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace weft {
+namespace weft::aici {
 
 struct JsonValue {
   enum Kind { kNull, kBool, kNumber, kString, kNumbers, kArray, kObject };
   Kind kind = kNull;
-  double number = 0;  // 0 or 1 of a bool
+  double number = 0;  // a bool is 0 or 1
   std::string text;
-  std::vector<double> numbers;  // of an array that has nothing else, or is empty
+  std::vector<double> numbers;  // kNumbers: an array of numbers only, or an empty array
   std::vector<std::string> keys;
-  std::vector<JsonValue> items;  // of an array, or of an object beside `keys`
+  std::vector<JsonValue> items;  // an array's items, or the values of an object's `keys`
 
-  // The member `key` of an object, or null; a member that is null counts as none.
+  // The object's member `key`. Null if there is none, or if the member is JSON's null.
   const JsonValue *find(std::string_view key) const;
 };
 
-// Throws WasmError, which begins with `what`, for a text that is not JSON, nests deeper than 16, or has more than 16384
-// values beside the numbers of arrays. An array has numbers alone, or none.
+// Throws ProgramError, with a text that begins with `what`, if the text is not JSON, nests deeper than 16, or has more
+// than 16384 values, not counting numbers in arrays. An array that mixes numbers with other values is refused, too.
 JsonValue parse_json(std::string_view text, const char *what);
 
-}  // namespace weft
+}  // namespace weft::aici

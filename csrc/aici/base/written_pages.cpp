@@ -8,12 +8,12 @@
 
 #include <array>
 
-namespace weft {
+namespace weft::aici {
 namespace {
 
 constexpr std::uintptr_t kPage = 4096;
 
-// From linux/userfaultfd.h and linux/fs.h, which are older where weft is built.
+// From linux/userfaultfd.h and linux/fs.h: the headers of the machine that builds weft may be older than these.
 struct Api {
   std::uint64_t api, features, ioctls;
 };
@@ -39,14 +39,14 @@ constexpr int kUserModeOnly = 1;
 
 struct Kernel {
   int faults = -1, pagemap = -1;
-  const pid_t process = getpid();  // a fork of it has the files, of the memory of this one
+  const pid_t process = getpid();  // in a forked child the files still refer to the parent's memory
 
   Kernel() {
     faults = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | kUserModeOnly));
     if (faults < 0) return;
     Api api{kVersion, kWriteProtect | kUnpopulated | kAsync, 0};
     if (ioctl(faults, kApi, &api) == 0) pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-    if (pagemap < 0 || !tells()) {
+    if (pagemap < 0 || !works()) {
       close(faults);
       if (pagemap >= 0) close(pagemap);
       faults = pagemap = -1;
@@ -61,7 +61,7 @@ struct Kernel {
     Span span{begin, end - begin};
     ioctl(faults, kUnregister, &span);
   }
-  // The pages that were written, which are protected again.
+  // Adds the written ranges, and protects them again.
   bool scan(std::uintptr_t begin, std::uintptr_t end, std::vector<WrittenPages::Range> &ranges) const {
     if (getpid() != process) return false;
     std::array<Region, 64> regions;
@@ -86,8 +86,8 @@ struct Kernel {
   }
 
  private:
-  // Tries it, on a few pages of which one is written.
-  bool tells() const {
+  // Tries both calls on a few pages.
+  bool works() const {
     constexpr std::size_t kSize = 8 * kPage;
     void *mapped = mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) return false;
@@ -95,17 +95,17 @@ struct Kernel {
     const auto begin = reinterpret_cast<std::uintptr_t>(mapped);
     std::vector<WrittenPages::Range> first, second, third;
     bytes[0] = bytes[3 * kPage] = 1;
-    bool works = watch(begin, begin + kSize) && scan(begin, begin + kSize, first);
+    bool answers = watch(begin, begin + kSize) && scan(begin, begin + kSize, first);
     bytes[3 * kPage] = 2;
     bytes[6 * kPage] = 2;
-    works = works && scan(begin, begin + kSize, second) && scan(begin, begin + kSize, third);
+    answers = answers && scan(begin, begin + kSize, second) && scan(begin, begin + kSize, third);
     munmap(mapped, kSize);
-    return works && third.empty() && second.size() == 2 && second[0].begin == 3 * kPage && second[0].end == 4 * kPage &&
-           second[1].begin == 6 * kPage && second[1].end == 7 * kPage;
+    return answers && third.empty() && second.size() == 2 && second[0].begin == 3 * kPage &&
+           second[0].end == 4 * kPage && second[1].begin == 6 * kPage && second[1].end == 7 * kPage;
   }
 };
 
-// Never destroyed: the process's end closes it.
+// Never destroyed: the end of the process closes the files.
 const Kernel &kernel() {
   static const Kernel &kernel = *new Kernel;
   return kernel;
@@ -119,8 +119,8 @@ void WrittenPages::watch(const std::uint8_t *memory, std::size_t size) {
   if (size == 0 || begin % kPage != 0 || size % kPage != 0 || !kernel().watch(begin, begin + size)) return;
   begin_ = begin;
   end_ = begin + size;
-  std::vector<Range> until_now;
-  if (!take(until_now)) stop();
+  std::vector<Range> before_now;
+  if (!take(before_now)) stop();
 }
 
 void WrittenPages::stop() {
@@ -130,4 +130,4 @@ void WrittenPages::stop() {
 
 bool WrittenPages::take(std::vector<Range> &ranges) { return end_ != 0 && kernel().scan(begin_, end_, ranges); }
 
-}  // namespace weft
+}  // namespace weft::aici

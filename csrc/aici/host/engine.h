@@ -1,59 +1,67 @@
-// wasmtime, as weft runs it: the library's functions, one engine for each size of the programs' stacks, and the clock
-// that stops programs. Python-free.
+// wasmtime as weft runs it: its functions, an engine for each stack size, and the clock that stops programs.
+// Python-free.
 #pragma once
 
 #include <cstddef>
 #include <string>
 #include <string_view>
 
-#include "aici/base/abi.h"
 #include "aici/base/limits.h"
+#include "aici/base/wasmtime.h"
 
-namespace weft {
+namespace weft::wasmtime {
 
-// Resolves the interface from the installed library (an absolute path) and tries it. Returns "" if it behaves as weft
-// relies on, else what does not. Safe to call again; the first success stays.
-std::string wasm_bind(const char *library_path);
+// The functions. Throws aici::ProgramError until `bind_wasmtime` has succeeded.
+const Api &api();
 
-// The functions. Throws WasmError before a successful wasm_bind.
-const wasm::Api &wasm_api();
+}  // namespace weft::wasmtime
 
-class WasmEngine {
+namespace weft::aici {
+
+// Resolves wasmtime's functions from the library at an absolute path, and tests them. Returns "", or the problem. After
+// a success, further calls change nothing. Thread-safe.
+std::string bind_wasmtime(const char *library_path);
+
+// Runs a small program through every function and layout that weft uses. Returns "", or the difference.
+std::string self_test();
+
+class Engine {
  public:
-  // The engine for programs with so much stack; made once, never destroyed. Throws WasmError.
-  static WasmEngine &of(std::int64_t stack_bytes);
+  // The engine of programs with this stack size. It is created once and never destroyed. Throws ProgramError.
+  static Engine &of(std::int64_t stack_bytes);
 
-  wasm::Engine *native() const { return engine_; }
+  wasmtime::Engine *native() const { return engine_; }
 
-  // Compiles a module, in this process; the artefact can be loaded by any engine of this library's build. Throws
-  // WasmError with the compiler's words.
+  // Compiles a module in this process. Any engine of the same library build can load the artefact. Throws ProgramError
+  // with the compiler's message.
   std::string compile(std::string_view module);
-  // Loads an artefact that `compile` made. It is machine code: never one that came from elsewhere. Throws WasmError.
-  wasm::Module *load(std::string_view artefact);
-  // A module with weft's functions behind its imports. Throws WasmError, for one that imports anything else, too.
-  wasm::InstancePre *link(const wasm::Module *module);
+  // Loads an artefact that `compile` made. An artefact is machine code: never load one from another source. Throws
+  // ProgramError.
+  wasmtime::Module *load(std::string_view artefact);
+  // Resolves a module's imports to weft's functions. Throws ProgramError, also for any other import.
+  wasmtime::InstancePre *link(const wasmtime::Module *module);
 
  private:
   friend class EngineTable;
-  explicit WasmEngine(std::int64_t stack_bytes);
+  explicit Engine(std::int64_t stack_bytes);
 
-  wasm::Engine *engine_;
-  wasm::Linker *linker_;
+  wasmtime::Engine *engine_;
+  wasmtime::Linker *linker_;
 };
 
-// While one lives, the epochs of all engines go on, one a millisecond.
-class WasmTicking {
+// While one of these lives, the epochs of all engines advance by one each millisecond.
+class EpochTicks {
  public:
-  WasmTicking();
-  ~WasmTicking();
-  WasmTicking(const WasmTicking &) = delete;
-  WasmTicking &operator=(const WasmTicking &) = delete;
+  EpochTicks();
+  ~EpochTicks();
+  EpochTicks(const EpochTicks &) = delete;
+  EpochTicks &operator=(const EpochTicks &) = delete;
 };
 
-// The text of an error or a trap, which is deleted.
-std::string wasm_text(wasm::Error *error);
-std::string wasm_text(wasm::Trap *trap);
-// Throws WasmError, beginning with `what`, unless `error` is null; deletes it.
-void wasm_check(wasm::Error *error, const char *what);
+// The message of an error or a trap, which is deleted.
+std::string take_message(wasmtime::Error *error);
+std::string take_message(wasmtime::Trap *trap);
+// Throws ProgramError, with a text that begins with `what`, unless `error` is null. Deletes `error`.
+void check_error(wasmtime::Error *error, const char *what);
 
-}  // namespace weft
+}  // namespace weft::aici

@@ -9,13 +9,13 @@
 #include <mutex>
 #include <string>
 
-#include "aici/base/error.h"
+#include "aici/base/limits.h"
 #include "support/thread_time.h"
 
-namespace weft {
+namespace weft::aici {
 namespace {
 
-// On the stack of the thread that waits for it.
+// Lies on the stack of the thread that waits for it.
 struct Job {
   const std::function<void()> *work;
   std::exception_ptr raised;
@@ -35,7 +35,7 @@ class Pool {
         try {
           start_thread();
         } catch (...) {
-          if (num_threads_ == 0) {
+          if (num_threads_ == 0) {  // else a busy thread takes the job later
             jobs_.pop_back();
             throw;
           }
@@ -63,7 +63,7 @@ class Pool {
         },
         this);
     pthread_attr_destroy(&attributes);
-    if (problem != 0) throw WasmError(std::string("no thread for programs: ") + std::strerror(problem));
+    if (problem != 0) throw ProgramError(std::string("no thread for programs: ") + std::strerror(problem));
     ++num_threads_;
   }
 
@@ -84,7 +84,7 @@ class Pool {
       }
       job->work_ns = thread_cpu_ns() - began_ns;
       {
-        // Under the lock, so that the job is still there when its waiter is notified.
+        // Notified under the lock: the waiter destroys the job as soon as it sees `done`.
         std::lock_guard<std::mutex> done_lock(job->mutex);
         job->done = true;
         job->done_changed.notify_one();
@@ -99,7 +99,7 @@ class Pool {
   std::size_t idle_ = 0, num_threads_ = 0;
 };
 
-// Never destroyed: its threads wait in it when the process ends.
+// Never destroyed: its threads wait in it until the process ends.
 Pool &pool() {
   static Pool &pool = *new Pool;
   return pool;
@@ -114,4 +114,4 @@ void run_as_guest(const std::function<void()> &work) {
   if (job.raised) std::rethrow_exception(job.raised);
 }
 
-}  // namespace weft
+}  // namespace weft::aici

@@ -1,18 +1,18 @@
-// Threads that run programs' code. Python-free.
+// Threads that run programs' code: guest threads. Python-free.
 //
-// A program's code needs a stack of known size: wasmtime ends the process where a thread's stack is smaller than the
-// engine's limit on the program's. So it never runs on its caller's thread, which may be a driver's callback thread.
+// A program needs a thread stack of known size: wasmtime ends the process when the thread's stack is smaller than the
+// engine's stack limit. So its code never runs on the caller's thread, which may be a driver's callback thread.
 #pragma once
 
 #include <cstddef>
 #include <functional>
 
-namespace weft {
+namespace weft::aici {
 
 inline constexpr std::size_t kGuestThreadStack = 8 << 20;
 
-// Runs `work` on a thread of the pool and waits for it; what it throws is thrown here. There are as many threads as
-// there were calls at one time. Throws WasmError where no thread can be had.
+// Runs `work` on a guest thread and waits for it. Rethrows its exception. The pool grows to the largest number of
+// concurrent calls. Throws ProgramError if it can't start its first thread.
 void run_as_guest(const std::function<void()> &work);
 
-}  // namespace weft
+}  // namespace weft::aici

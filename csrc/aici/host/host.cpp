@@ -4,60 +4,62 @@
 #include <cstring>
 #include <exception>
 
-#include "aici/base/error.h"
+#include "aici/base/limits.h"
 
-namespace weft {
+namespace weft::aici {
 namespace {
 
-using wasm::Caller;
-using wasm::Raw;
-using wasm::Trap;
+using wasmtime::Caller;
+using wasmtime::Raw;
+using wasmtime::Trap;
 
-// What one function sees: its caller, and the caller's memory.
+// A call of a host function: the host's data, and checked access to the program's memory.
 class Call {
  public:
   explicit Call(Caller *caller)
-      : context_(wasm_api().wasmtime_caller_context(caller)),
-        host(*static_cast<WasmHost *>(wasm_api().wasmtime_context_get_data(context_))) {
-    wasm::Extern found{};
-    if (wasm_api().wasmtime_caller_export_get(caller, "memory", 6, &found) && found.kind == wasm::kExternMemory) {
-      data_ = wasm_api().wasmtime_memory_data(context_, &found.of.memory);
-      size_ = wasm_api().wasmtime_memory_data_size(context_, &found.of.memory);
+      : context_(wasmtime::api().wasmtime_caller_context(caller)),
+        host(*static_cast<Host *>(wasmtime::api().wasmtime_context_get_data(context_))) {
+    wasmtime::Extern memory{};
+    if (wasmtime::api().wasmtime_caller_export_get(caller, "memory", 6, &memory) &&
+        memory.kind == wasmtime::kExternMemory) {
+      data_ = wasmtime::api().wasmtime_memory_data(context_, &memory.of.memory);
+      size_ = wasmtime::api().wasmtime_memory_data_size(context_, &memory.of.memory);
     }
   }
 
-  // `count` bytes at `pointer`.
+  // A pointer to `count` bytes of the program's memory. Throws ProgramError if they leave it.
   std::uint8_t *at(std::int32_t pointer, std::uint64_t count) const {
     const std::uint64_t begin = static_cast<std::uint32_t>(pointer);
-    if (begin + count > size_) throw WasmError("the program gave a pointer that leaves its memory");
+    if (begin + count > size_) throw ProgramError("the program gave a pointer that leaves its memory");
     return data_ + begin;
   }
+  // A text of at most `result_bytes` in the program's memory.
   std::string_view text(std::int32_t pointer, std::int32_t size, const char *what) const {
     const std::uint64_t count = static_cast<std::uint32_t>(size);
     const std::uint8_t *begin = at(pointer, count);
     if (count > static_cast<std::uint64_t>(host.program->limits.result_bytes))
-      throw WasmError(std::string(what) + " has " + std::to_string(count) + " bytes, more than " +
-                      std::to_string(host.program->limits.result_bytes) + "; raise result_bytes to allow it");
+      throw ProgramError(std::string(what) + " has " + std::to_string(count) + " bytes, more than " +
+                         std::to_string(host.program->limits.result_bytes) + "; raise result_bytes to allow it");
     return {reinterpret_cast<const char *>(begin), count};
   }
   void store32(std::int32_t pointer, std::uint32_t value) const { std::memcpy(at(pointer, 4), &value, 4); }
   std::uint32_t load32(std::uint64_t pointer) const {
-    if (pointer + 4 > size_) throw WasmError("the program gave a pointer that leaves its memory");
+    if (pointer + 4 > size_) throw ProgramError("the program gave a pointer that leaves its memory");
     std::uint32_t value;
     std::memcpy(&value, data_ + pointer, 4);
     return value;
   }
 
  private:
-  wasm::Context *context_;
+  wasmtime::Context *context_;
   std::uint8_t *data_ = nullptr;
   std::uint64_t size_ = 0;
 
  public:
-  WasmHost &host;
+  Host &host;
 };
 
-// A host function around `Body`, which gives what the program is returned.
+// Makes a host function of `Body`. Its result is returned to the program; its exception becomes a trap.
 template <std::int32_t (*Body)(const Call &, const Raw *)>
 Trap *host_function(void *, Caller *caller, Raw *args, std::size_t count) {
   const Call call(caller);
@@ -68,12 +70,12 @@ Trap *host_function(void *, Caller *caller, Raw *args, std::size_t count) {
   } catch (const std::exception &error) {
     call.host.problem = error.what();
   }
-  return wasm_api().wasmtime_trap_new(call.host.problem.data(), call.host.problem.size());
+  return wasmtime::api().wasmtime_trap_new(call.host.problem.data(), call.host.problem.size());
 }
 
 enum Blob : std::int32_t { kModuleArg = 1, kTokenize = 2, kTokens = 3, kProcessArg = 4, kStorage = 5, kTrie = 100 };
 
-std::string_view blob_of(const WasmHost &host, std::int32_t blob) {
+std::string_view blob_of(const Host &host, std::int32_t blob) {
   switch (blob) {
     case kModuleArg:
       return host.argument;
@@ -88,7 +90,7 @@ std::string_view blob_of(const WasmHost &host, std::int32_t blob) {
     case kTrie:
       return host.program->trie;
     default:
-      throw WasmError("the program asked for blob " + std::to_string(blob) + ", which there is none");
+      throw ProgramError("the program asked for blob " + std::to_string(blob) + ", which there is none");
   }
 }
 
@@ -112,10 +114,10 @@ std::int32_t tokenize(const Call &call, const Raw *args) {
 }
 
 std::int32_t return_logit_bias(const Call &call, const Raw *args) {
-  WasmHost &host = call.host;
+  Host &host = call.host;
   const auto words = static_cast<std::size_t>(host.program->words());
   const std::uint8_t *from = call.at(args[0].i32, 4 * words);
-  if (host.has_mask) throw WasmError("the program returned two masks in one step");
+  if (host.has_mask) throw ProgramError("the program returned two masks in one step");
   host.mask.resize(words);
   std::memcpy(host.mask.data(), from, 4 * words);
   host.has_mask = true;
@@ -130,7 +132,7 @@ std::int32_t return_process_result(const Call &call, const Raw *args) {
 
 std::int32_t storage_cmd(const Call &call, const Raw *args) {
   const std::string_view text = call.text(args[0].i32, args[1].i32, "a storage command");
-  WasmHost &host = call.host;
+  Host &host = call.host;
   if (host.is_muted)
     host.storage_reply = R"({"VariableMissing":{}})";
   else
@@ -142,20 +144,20 @@ std::int32_t storage_cmd(const Call &call, const Raw *args) {
 std::int32_t self_seq_id(const Call &call, const Raw *) { return static_cast<std::int32_t>(call.host.sequence); }
 std::int32_t eos_token(const Call &call, const Raw *) { return call.host.program->end_tokens.front(); }
 
-// Forks by the program and taking back tokens are not offered; forced tokens are.
+// Of AICI's optional features weft has forced tokens, but neither forks nor backtracking.
 std::int32_t get_config(const Call &call, const Raw *args) {
   return call.text(args[0].i32, args[1].i32, "a configuration's name") == "ff_tokens";
 }
 
-std::int32_t stop(const Call &, const Raw *) { throw WasmError("the program stopped itself"); }
+std::int32_t stop(const Call &, const Raw *) { throw ProgramError("the program stopped itself"); }
 
-// WASI's numbers for "bad file descriptor" and "not permitted".
+// WASI's error numbers for "bad file descriptor" and "not permitted".
 constexpr std::int32_t kBadFile = 8, kNotPermitted = 63;
 
 constexpr std::uint64_t kVectorsBetweenChecks = 4096;
 
 std::int32_t clock_time_get(const Call &call, const Raw *args) {
-  constexpr std::int32_t kMonotonic = 1;
+  constexpr std::int32_t kMonotonic = 1;  // it stands still
   if (args[0].i32 != kMonotonic) return kNotPermitted;
   std::memset(call.at(args[2].i32, 8), 0, 8);
   return 0;
@@ -171,29 +173,29 @@ std::int32_t fd_fdstat_get(const Call &call, const Raw *args) {
 }
 
 std::int32_t fd_write(const Call &call, const Raw *args) {
-  WasmHost &host = call.host;
+  Host &host = call.host;
   if (args[0].i32 != 1 && args[0].i32 != 2) return kBadFile;
   const std::uint64_t vectors = static_cast<std::uint32_t>(args[1].i32),
                       count = static_cast<std::uint32_t>(args[2].i32);
   call.at(args[1].i32, 8 * count);
   const auto limit = static_cast<std::uint64_t>(host.program->limits.log_bytes);
-  std::uint32_t written = 0;
+  std::uint32_t num_written = 0;
   for (std::uint64_t i = 0; i < count; ++i) {
     if (i % kVectorsBetweenChecks == kVectorsBetweenChecks - 1) host.time.check();
     const std::uint32_t size = call.load32(vectors + 8 * i + 4);
     const std::uint8_t *from = call.at(static_cast<std::int32_t>(call.load32(vectors + 8 * i)), size);
     if (host.log_bytes + size > limit)
-      throw WasmError("the program wrote more than " + std::to_string(limit) +
-                      " bytes to its log in one step; raise log_bytes to allow it");
+      throw ProgramError("the program wrote more than " + std::to_string(limit) +
+                         " bytes to its log in one step; raise log_bytes to allow it");
     host.log_bytes += size;
-    written += size;
+    num_written += size;
     if (!host.is_muted) host.log.append(reinterpret_cast<const char *>(from), size);
   }
-  if (host.log.size() > 2 * limit) {
+  if (host.log.size() > 2 * limit) {  // not at every write, which would move the log each time
     host.log_dropped += host.log.size() - limit;
     host.log.erase(0, host.log.size() - limit);
   }
-  call.store32(args[3].i32, written);
+  call.store32(args[3].i32, num_written);
   return 0;
 }
 
@@ -207,6 +209,7 @@ std::int32_t two_zero_sizes(const Call &call, const Raw *args) {
 
 const std::vector<HostFunction> &host_functions() {
   static constexpr const char *kEnv = "env", *kWasi = "wasi_snapshot_preview1";
+  // Never destroyed: engines keep pointers to the names.
   static const auto *functions = [] {
     constexpr auto kRefuse = host_function<constant<kBadFile>>;
     auto *made = new std::vector<HostFunction>{
@@ -227,7 +230,7 @@ const std::vector<HostFunction> &host_functions() {
         {kWasi, "proc_exit", "i", false, host_function<stop>},
         {kWasi, "sched_yield", "", true, host_function<constant<0>>},
         {kWasi, "fd_sync", "i", true, host_function<constant<0>>},
-        {kWasi, "random_get", "ii", true, host_function<constant<0>>},  // and the buffer stays as it was
+        {kWasi, "random_get", "ii", true, host_function<constant<0>>},  // leaves the buffer unchanged
         {kWasi, "args_get", "ii", true, host_function<constant<0>>},
         {kWasi, "environ_get", "ii", true, host_function<constant<0>>},
         {kWasi, "args_sizes_get", "ii", true, host_function<two_zero_sizes>},
@@ -237,6 +240,7 @@ const std::vector<HostFunction> &host_functions() {
         {kWasi, "fd_fdstat_get", "ii", true, host_function<fd_fdstat_get>},
         {kWasi, "fd_write", "iiii", true, host_function<fd_write>},
     };
+    // Standard libraries import these without calling them.
     static constexpr std::pair<const char *, const char *> kRefused[] = {{"fd_advise", "iIIi"},
                                                                          {"fd_allocate", "iII"},
                                                                          {"fd_close", "i"},
@@ -272,7 +276,7 @@ const std::vector<HostFunction> &host_functions() {
   return *functions;
 }
 
-void WasmHost::begin_call(std::string argument_text) {
+void Host::begin_call(std::string argument_text) {
   call_argument = std::move(argument_text);
   tokenized.clear();
   storage_reply.clear();
@@ -282,7 +286,7 @@ void WasmHost::begin_call(std::string argument_text) {
   problem.clear();
 }
 
-void WasmHost::cut_log(std::uint64_t total) {
+void Host::cut_log(std::uint64_t total) {
   if (total <= log_dropped) {
     log.clear();
     log_dropped = total;
@@ -291,4 +295,4 @@ void WasmHost::cut_log(std::uint64_t total) {
   }
 }
 
-}  // namespace weft
+}  // namespace weft::aici

@@ -1,7 +1,8 @@
-// The functions behind a program's imports: AICI's interface, and the part of WASI that lets ordinary C and Rust start.
+// The functions that programs import: AICI's interface, and the part of WASI that programs in C and Rust need to start.
+// Python-free.
 //
-// A program sees no files, network, threads, timers or entropy; each pointer that it gives is checked against its
-// memory in 64 bits. Nothing here throws through the program's frames: what is wrong becomes a trap.
+// A program sees no files, network, threads, timers or entropy. Every pointer from a program is checked against its
+// memory in 64 bits. No exception passes through the program's frames: an error becomes a trap.
 #pragma once
 
 #include <cstdint>
@@ -10,50 +11,49 @@
 #include <string_view>
 #include <vector>
 
-#include "aici/base/abi.h"
-#include "aici/base/time.h"
+#include "aici/base/limits.h"
+#include "aici/base/wasmtime.h"
 #include "aici/host/program.h"
 #include "aici/host/variables.h"
 
-namespace weft {
+namespace weft::aici {
 
 struct HostFunction {
   const char *module, *name;
-  const char *params;  // one letter each: i for i32, I for i64
-  bool returns;        // an i32
-  wasm::HostFunc call;
+  const char *params;  // a letter for each parameter: i for i32, I for i64
+  bool returns;        // whether it returns an i32
+  wasmtime::HostFunc call;
 };
 const std::vector<HostFunction> &host_functions();
 
-// What the functions act on: the data of a store.
-struct WasmHost {
-  std::shared_ptr<const WasmProgram> program;
-  std::shared_ptr<WasmVariables> variables;
-  std::string argument;        // the program's, from its uploader
-  std::uint32_t sequence = 1;  // the number of the sequence
-  bool is_muted = false;       // a copy is being made: what it does leaves no trace
-  WasmTime time;               // of the step at work, or the start
+// The data of a wasmtime store, which the host functions read and change.
+struct Host {
+  std::shared_ptr<const Program> program;
+  std::shared_ptr<Variables> variables;
+  std::string argument;        // of `Guide.wasm`
+  std::uint32_t sequence = 1;  // the sequence's number within its request
+  bool is_muted = false;       // while a copy starts: writes to the log and to variables have no effect
+  TimeBudget time;             // of the current step or start
 
-  // The state of the call at work.
+  // The state of the current call.
   std::string call_argument, tokenized, storage_reply, result;
   bool has_result = false, has_mask = false;
-  std::uint32_t ticket = 0;        // of the call's mask
+  std::uint32_t ticket = 0;        // names this call's mask in the program's decision
   std::vector<std::int32_t> mask;  // [ceil(num_tokens / 32)]
   std::size_t log_bytes = 0;       // written by this call
-  std::int64_t num_tokens = 0;     // of the sequence's text that it is told of, all in all
-  std::string problem;             // why a function trapped
+  std::int64_t num_tokens = 0;     // tokens after the prompt that the program knows in this step
+  std::string problem;             // why a host function trapped
 
-  // Since the caller, which takes tokens back, last emptied it.
-  WasmVariables::Writes writes;
+  // Writes to variables since the owner last emptied the list.
+  Variables::Writes writes;
 
-  // All that was written and is kept.
-  std::string log;
-  std::uint64_t log_dropped = 0;  // bytes before it
+  std::string log;                // the end of all that the program has written
+  std::uint64_t log_dropped = 0;  // bytes dropped before it
 
   void begin_call(std::string argument_text);
-  // Forget what was written to the log after its first `total` bytes.
+  // Cuts the log after the first `total` bytes that the program has written.
   void cut_log(std::uint64_t total);
   std::uint64_t log_total() const { return log_dropped + log.size(); }
 };
 
-}  // namespace weft
+}  // namespace weft::aici

@@ -1,4 +1,4 @@
-// A compiled program with all that its instances share. Python-free.
+// A compiled program, which its instances share. Python-free.
 #pragma once
 
 #include <cstdint>
@@ -12,33 +12,33 @@
 #include "aici/host/engine.h"
 #include "matcher/forced_text.h"
 
-namespace weft {
+namespace weft::aici {
 
-struct WasmProgram {
-  // `artefact` is what WasmEngine::compile made; `trie` the vocabulary as programs read it; `end_tokens[0]` is the one
-  // that programs know as the end. Throws WasmError for a module that imports what programs don't have.
-  WasmProgram(std::string_view artefact, std::string trie, int num_tokens, std::vector<std::int32_t> end_tokens,
-              std::shared_ptr<const TokenTexts> texts, const WasmLimits &limits);
-  ~WasmProgram();
-  WasmProgram(const WasmProgram &) = delete;
-  WasmProgram &operator=(const WasmProgram &) = delete;
+struct Program {
+  // `artefact` is from Engine::compile. `trie` is the vocabulary in AICI's format. Programs see `end_tokens[0]` as the
+  // end token. Throws ProgramError for a module with unknown imports.
+  Program(std::string_view artefact, std::string trie, int num_tokens, std::vector<std::int32_t> end_tokens,
+          std::shared_ptr<const TokenTexts> texts, const Limits &limits);
+  ~Program();
+  Program(const Program &) = delete;
+  Program &operator=(const Program &) = delete;
 
   int words() const { return (num_tokens + 31) / 32; }
   bool is_end(std::int32_t token) const;
-  // The tokens that spell `text`; `check` is called once in a while, and what it throws ends it. Throws WasmError where
-  // there are none.
+  // The tokens that spell `text`. Calls `check` now and then, which may throw to stop it. Throws ProgramError if the
+  // vocabulary can't spell the text.
   std::vector<std::int32_t> tokenize(std::string_view text, const std::function<void()> &check) const;
 
   const std::string trie;
   const int num_tokens;
   const std::vector<std::int32_t> end_tokens;
   const std::shared_ptr<const TokenTexts> texts;
-  const WasmLimits limits;
-  WasmEngine &engine;
-  wasm::InstancePre *linked = nullptr;
+  const Limits limits;
+  Engine &engine;
+  wasmtime::InstancePre *linked = nullptr;
 
  private:
-  wasm::Module *module_ = nullptr;
+  wasmtime::Module *module_ = nullptr;
 };
 
-}  // namespace weft
+}  // namespace weft::aici

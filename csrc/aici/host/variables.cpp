@@ -4,10 +4,10 @@
 #include <new>
 #include <utility>
 
-#include "aici/base/error.h"
 #include "aici/base/json.h"
+#include "aici/base/limits.h"
 
-namespace weft {
+namespace weft::aici {
 namespace {
 
 std::string to_hex(std::string_view bytes) {
@@ -25,11 +25,11 @@ int digit_of(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
   if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  throw WasmError("a storage command has a value that is not hexadecimal");
+  throw ProgramError("a storage command has a value that is not hexadecimal");
 }
 
 std::string from_hex(std::string_view text) {
-  if (text.size() % 2) throw WasmError("a storage command has a value that is not hexadecimal");
+  if (text.size() % 2) throw ProgramError("a storage command has a value that is not hexadecimal");
   std::string out;
   for (std::size_t i = 0; i < text.size(); i += 2)
     out += static_cast<char>(digit_of(text[i]) * 16 + digit_of(text[i + 1]));
@@ -39,21 +39,21 @@ std::string from_hex(std::string_view text) {
 const std::string &text_of(const JsonValue &command, const char *key) {
   const JsonValue *member = command.find(key);
   if (!member || member->kind != JsonValue::kString)
-    throw WasmError(std::string("a storage command has no text ") + key);
+    throw ProgramError(std::string("a storage command has no text ") + key);
   return member->text;
 }
 
-std::string answer(const WasmVariables::Value *value) {
+std::string answer(const Variables::Value *value) {
   if (!value) return R"({"VariableMissing":{}})";
   return R"({"ReadVar":{"version":)" + std::to_string(value->version) + R"(,"value":")" + to_hex(*value->bytes) +
          R"("}})";
 }
 
-constexpr std::size_t kWriteBytes = 64;  // what a write takes beside its name and its bytes
-std::size_t size_of(const WasmVariables::Write &write) { return kWriteBytes + write.name.size() + write.bytes.size(); }
+constexpr std::size_t kWriteBytes = 64;  // of a write, not counting its name and bytes
+std::size_t size_of(const Variables::Write &write) { return kWriteBytes + write.name.size() + write.bytes.size(); }
 
-// `later` after `first`, as one.
-void join(WasmVariables::Write &first, const WasmVariables::Write &later) {
+// Joins `later` into `first`, the write before it.
+void join(Variables::Write &first, const Variables::Write &later) {
   if (later.appends) {
     first.bytes += later.bytes;
   } else {
@@ -63,84 +63,85 @@ void join(WasmVariables::Write &first, const WasmVariables::Write &later) {
   first.count += later.count;
 }
 
-WasmVariables::Value with(const WasmVariables::Value &before, const WasmVariables::Write &write) {
+// The value after one more write.
+Variables::Value with(const Variables::Value &before, const Variables::Write &write) {
   auto bytes = std::make_shared<std::string>();
   if (write.appends && before.bytes) *bytes = *before.bytes;
   *bytes += write.bytes;
   return {before.version + write.count, std::move(bytes)};
 }
 
-// All who held it took it back.
-bool is_gone(const WasmVariables::Write &write) { return write.num_holders == 0 && !write.is_kept; }
+// Whether every holder has undone it.
+bool is_gone(const Variables::Write &write) { return write.num_holders == 0 && !write.is_kept; }
 
 }  // namespace
 
-std::string WasmVariables::command(std::string_view text, const WasmLimits &limits, Writes &writes, Origin origin) {
+std::string Variables::command(std::string_view text, const Limits &limits, Writes &writes, Origin origin) {
   const JsonValue parsed = parse_json(text, "a storage command");
   const JsonValue *read = parsed.find("ReadVar"), *write_var = parsed.find("WriteVar");
-  if (!read && !write_var) throw WasmError("a storage command is neither ReadVar nor WriteVar");
+  if (!read && !write_var) throw ProgramError("a storage command is neither ReadVar nor WriteVar");
   const JsonValue &command = read ? *read : *write_var;
   const std::string &name = text_of(command, "name");
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = variables_.find(name);
-  const Value *current = found == variables_.end() ? nullptr : &found->second.current;
+  const auto variable = variables_.find(name);
+  const Value *current = variable == variables_.end() ? nullptr : &variable->second.current;
   if (read) return answer(current);
   if (const JsonValue *wanted = command.find("when_version_is"))
     if (!current || wanted->kind != JsonValue::kNumber || wanted->number != static_cast<double>(current->version))
       return answer(current);
   const std::string &op = text_of(command, "op");
-  if (op != "Set" && op != "Append") throw WasmError("a storage command's op is neither Set nor Append");
+  if (op != "Set" && op != "Append") throw ProgramError("a storage command's op is neither Set nor Append");
   return write({name, op == "Append", from_hex(text_of(command, "value")), origin}, limits, writes);
 }
 
-std::string WasmVariables::write(Write made, const WasmLimits &limits, Writes &writes) {
+std::string Variables::write(Write made, const Limits &limits, Writes &writes) {
   const std::string &name = made.name;
-  auto found = variables_.find(name);
-  const bool is_new = found == variables_.end();
-  const std::size_t before = is_new ? 0 : found->second.current.bytes->size();
+  auto variable = variables_.find(name);
+  const bool is_new = variable == variables_.end();
+  const std::size_t before = is_new ? 0 : variable->second.current.bytes->size();
   const std::size_t after = made.bytes.size() + (made.appends ? before : 0) + (is_new ? name.size() : 0);
   if (is_new && variables_.size() >= static_cast<std::size_t>(limits.max_variables))
-    throw WasmError("the program has more than " + std::to_string(limits.max_variables) +
-                    " variables; raise max_variables to allow it");
+    throw ProgramError("the program has more than " + std::to_string(limits.max_variables) +
+                       " variables; raise max_variables to allow it");
   if (num_bytes_ - before + after > static_cast<std::size_t>(limits.variable_bytes))
-    throw WasmError("the request's variables have more than " + std::to_string(limits.variable_bytes) +
-                    " bytes; raise variable_bytes to allow it");
-  // A sequence alone keeps to this by itself: its log has no more than undo_bytes, twice while it validates.
-  const auto most = static_cast<std::size_t>(2 * limits.undo_bytes + limits.variable_bytes) +
-                    kWriteBytes * static_cast<std::size_t>(limits.max_variables);
-  if (num_written_bytes_ + size_of(made) > most)
-    throw WasmError("the writes to the request's variables that its sequences may take back have more than " +
-                    std::to_string(most) + " bytes; raise undo_bytes to allow it");
+    throw ProgramError("the request's variables have more than " + std::to_string(limits.variable_bytes) +
+                       " bytes; raise variable_bytes to allow it");
+  // One sequence alone never reaches this: its log is bounded by undo_bytes, and by twice that while it validates.
+  const auto limit = static_cast<std::size_t>(2 * limits.undo_bytes + limits.variable_bytes) +
+                     kWriteBytes * static_cast<std::size_t>(limits.max_variables);
+  if (num_written_bytes_ + size_of(made) > limit)
+    throw ProgramError("the writes to the request's variables that its sequences may take back have more than " +
+                       std::to_string(limit) + " bytes; raise undo_bytes to allow it");
 
-  // First what may fail.
-  Value current = with(is_new ? Value{} : found->second.current, made);
-  // What a step writes at once goes at once.
-  const auto last = is_new || found->second.writes.empty()
+  // Everything that may throw comes before the first change.
+  Value current = with(is_new ? Value{} : variable->second.current, made);
+  // Consecutive writes of one step to a variable are undone together, so they are joined.
+  const auto last = is_new || variable->second.writes.empty()
                         ? writes.end()
-                        : std::find(writes.begin(), writes.end(), found->second.writes.back());
+                        : std::find(writes.begin(), writes.end(), variable->second.writes.back());
   if (last != writes.end()) {
     const std::size_t size = size_of(**last);
     join(**last, made);
     num_written_bytes_ += size_of(**last) - size;
   } else {
     if (writes.size() == writes.capacity()) writes.reserve(2 * writes.size() + 1);
-    auto one = std::make_shared<Write>(made);
+    auto added = std::make_shared<Write>(made);
     if (is_new) {
-      found = variables_.emplace(name, Variable{{}, {one}, current}).first;
+      variable = variables_.emplace(name, Variable{{}, {added}, current}).first;
     } else {
-      found->second.writes.push_back(one);
+      variable->second.writes.push_back(added);
     }
-    writes.push_back(std::move(one));
+    writes.push_back(std::move(added));
     num_written_bytes_ += size_of(made);
   }
   num_bytes_ = num_bytes_ - before + after;
-  found->second.current = std::move(current);
-  return R"({"WriteVar":{"version":)" + std::to_string(found->second.current.version) + "}}";
+  variable->second.current = std::move(current);
+  return R"({"WriteVar":{"version":)" + std::to_string(variable->second.current.version) + "}}";
 }
 
-// What a variable is without the writes that are gone.
+// The variable's value without the writes for which `is_gone` holds.
 template <class IsGone>
-WasmVariables::Value WasmVariables::value_of(const Variable &variable, IsGone is_gone) {
+Variables::Value Variables::value_of(const Variable &variable, IsGone is_gone) {
   auto bytes = std::make_shared<std::string>(variable.settled.bytes ? *variable.settled.bytes : "");
   Value value{variable.settled.version, bytes};
   for (const auto &write : variable.writes) {
@@ -152,8 +153,8 @@ WasmVariables::Value WasmVariables::value_of(const Variable &variable, IsGone is
   return value;
 }
 
-// Removes the writes that no sequence holds and none kept; `left` is what the variable is without them.
-void WasmVariables::retract(Variables::iterator variable, Value left) noexcept {
+// Removes the undone writes. `left` is the variable's value without them; version 0 removes the variable.
+void Variables::retract(ByName::iterator variable, Value left) noexcept {
   auto &[name, old] = *variable;
   const auto gone = std::remove_if(old.writes.begin(), old.writes.end(), [&](const auto &write) {
     if (!is_gone(*write)) return false;
@@ -171,13 +172,14 @@ void WasmVariables::retract(Variables::iterator variable, Value left) noexcept {
   old.current = std::move(left);
 }
 
-// Keeps the writes apart that may yet be taken back, and no others. On failure it has done a part of that.
-void WasmVariables::settle(Variable &variable) {
+// Joins writes that no sequence can undo any more, so that only undoable writes stay apart. If it throws, it has done a
+// part of that, and the variable is consistent.
+void Variables::settle(Variable &variable) {
   auto &all = variable.writes;
   const auto is_settled = [](const auto &write) { return write->num_holders == 0; };
   const auto set =
       std::find_if(all.rbegin(), all.rend(), [&](const auto &write) { return is_settled(write) && !write->appends; });
-  // What was there before a value that stays is of no account, whether it is taken back or not.
+  // A permanent Set hides all earlier writes, whether they are undone or not.
   auto first_open = set.base();
   while (first_open != all.end() && is_settled(*first_open)) ++first_open;
   if (first_open != all.begin()) {
@@ -199,20 +201,20 @@ void WasmVariables::settle(Variable &variable) {
   }
 }
 
-void WasmVariables::settle(const std::string &name) noexcept {
+void Variables::settle(const std::string &name) noexcept {
   const auto variable = variables_.find(name);
   if (variable == variables_.end()) return;
   try {
     settle(variable->second);
   } catch (const std::bad_alloc &) {
-    // What stands does so all the same, and settles with the next one.
+    // The values are right all the same. The writes are joined at the next call.
   }
 }
 
-void WasmVariables::undo(const Writes &writes) {
+void Variables::undo(const Writes &writes) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto &write : writes) --write->num_holders;
-  // First what may fail.
+  // Everything that may throw comes before the first change.
   std::map<std::string_view, Value> left;
   try {
     for (const auto &write : writes) {
@@ -229,7 +231,7 @@ void WasmVariables::undo(const Writes &writes) {
     if (write->num_holders == 0) settle(write->name);
 }
 
-void WasmVariables::keep(const Writes &writes) noexcept {
+void Variables::keep(const Writes &writes) noexcept {
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto &write : writes) {
     write->is_kept = true;
@@ -237,31 +239,31 @@ void WasmVariables::keep(const Writes &writes) noexcept {
   }
 }
 
-void WasmVariables::share(const Writes &writes) noexcept {
+void Variables::share(const Writes &writes) noexcept {
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto &write : writes) ++write->num_holders;
 }
 
-std::size_t WasmVariables::num_bytes(const Writes &writes) {
+std::size_t Variables::num_bytes(const Writes &writes) {
   std::size_t bytes = 0;
   for (const auto &write : writes) bytes += size_of(*write);
   return bytes;
 }
 
-std::optional<WasmVariables::Value> WasmVariables::get(const std::string &name) {
+std::optional<Variables::Value> Variables::get(const std::string &name) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = variables_.find(name);
-  return found == variables_.end() ? std::nullopt : std::optional<Value>(found->second.current);
+  const auto variable = variables_.find(name);
+  return variable == variables_.end() ? std::nullopt : std::optional<Value>(variable->second.current);
 }
 
-WasmVariables::Values WasmVariables::values() {
+Variables::Values Variables::values() {
   std::lock_guard<std::mutex> lock(mutex_);
   Values values;
   for (const auto &[name, variable] : variables_) values.emplace(name, variable.current);
   return values;
 }
 
-WasmVariables::Values WasmVariables::values_without(Origin beyond) {
+Variables::Values Variables::values_without(Origin beyond) {
   const auto is_beyond = [beyond](const Write &write) {
     return write.origin.sequence == beyond.sequence && write.origin.num_tokens > beyond.num_tokens;
   };
@@ -277,16 +279,16 @@ WasmVariables::Values WasmVariables::values_without(Origin beyond) {
   return values;
 }
 
-void WasmVariables::check_alone() {
+void Variables::check_alone() {
   std::lock_guard<std::mutex> lock(mutex_);
   if (num_writers_ > 1)
-    throw WasmError(
+    throw ProgramError(
         "variables that other sequences share were written longer ago than can be taken back; raise undo_tokens or "
         "undo_bytes to allow it");
 }
 
-void WasmVariables::restore(const Values &values) {
-  Variables restored;
+void Variables::restore(const Values &values) {
+  ByName restored;
   std::size_t num_bytes = 0;
   for (const auto &[name, value] : values) {
     restored[name] = {value, {}, value};
@@ -298,19 +300,19 @@ void WasmVariables::restore(const Values &values) {
   num_written_bytes_ = 0;
 }
 
-std::uint32_t WasmVariables::next_sequence() {
+std::uint32_t Variables::next_sequence() {
   std::lock_guard<std::mutex> lock(mutex_);
   return ++num_sequences_;
 }
 
-void WasmVariables::enter() noexcept {
+void Variables::enter() noexcept {
   std::lock_guard<std::mutex> lock(mutex_);
   ++num_writers_;
 }
 
-void WasmVariables::leave(bool has_written) noexcept {
+void Variables::leave(bool has_written) noexcept {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!has_written) --num_writers_;
 }
 
-}  // namespace weft
+}  // namespace weft::aici

@@ -150,8 +150,8 @@ void after_destroy(AfterMatcher &matcher) { delete &matcher; }
 
 float after_temperature(AfterMatcher &matcher) { return matcher.is_within ? matcher.guide->temperature() : -1.0f; }
 
-int after_splice(AfterMatcher &matcher, int *backtrack, std::int32_t *tokens, int capacity) {
-  const int count = matcher.guide->splice(backtrack, tokens, capacity);
+int after_edit(AfterMatcher &matcher, int *drop, std::int32_t *append, int capacity) {
+  const int count = matcher.guide->edit(drop, append, capacity);
   return count < 0 ? matcher.fail() : count;
 }
 
@@ -159,7 +159,7 @@ const weft_matcher_ops kOps = {WEFT_MATCHER_ABI,     guarded<after_accept>,   gu
                                guarded<after_fill>,  guarded<after_rollback>, guarded<after_fork>,
                                guarded<after_reset>, guarded<after_forced>,   guarded<after_is_terminated>,
                                guarded<after_error>, guarded<after_destroy>,  guarded<after_temperature>,
-                               guarded<after_splice>};
+                               guarded<after_edit>};
 
 }  // namespace
 

@@ -65,8 +65,8 @@ void plug_destroy(PluginMatcher &matcher) {
 float plug_temperature(PluginMatcher &matcher) {
   return matcher.ops().temperature ? matcher.ops().temperature(matcher.self()) : -1.0f;
 }
-int plug_splice(PluginMatcher &matcher, int *backtrack, std::int32_t *tokens, int capacity) {
-  return matcher.ops().splice ? matcher.ops().splice(matcher.self(), backtrack, tokens, capacity) : *backtrack = 0;
+int plug_edit(PluginMatcher &matcher, int *drop, std::int32_t *append, int capacity) {
+  return matcher.ops().edit ? matcher.ops().edit(matcher.self(), drop, append, capacity) : *drop = 0;
 }
 
 void *plug_fork(PluginMatcher &matcher) {
@@ -78,7 +78,7 @@ const weft_matcher_ops kOps = {WEFT_MATCHER_ABI,    guarded<plug_accept>,   guar
                                guarded<plug_fill>,  guarded<plug_rollback>, guarded<plug_fork>,
                                guarded<plug_reset>, guarded<plug_forced>,   guarded<plug_is_terminated>,
                                guarded<plug_error>, guarded<plug_destroy>,  guarded<plug_temperature>,
-                               guarded<plug_splice>};
+                               guarded<plug_edit>};
 
 std::unique_ptr<Recognizing> make_recognizer(const std::shared_ptr<const PluginGuide> &guide, std::string &error) {
   weft_recognizer made{};

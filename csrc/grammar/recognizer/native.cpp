@@ -61,7 +61,8 @@ std::string check_ops(const weft_recognizer_ops *ops) {
 
 std::string check_ops(const weft_matcher_ops *ops) {
   if (!ops) return "its matcher has no functions";
-  if (ops->abi != WEFT_MATCHER_ABI) return version("matchers", ops->abi, WEFT_MATCHER_ABI);
+  constexpr std::uint32_t kOldestAbi = 2;  // with the same layout
+  if (ops->abi < kOldestAbi || ops->abi > WEFT_MATCHER_ABI) return version("matchers", ops->abi, WEFT_MATCHER_ABI);
   if (!ops->accept || !ops->validate || !ops->fill || !ops->rollback || !ops->fork || !ops->reset || !ops->forced ||
       !ops->is_terminated || !ops->error || !ops->destroy)
     return "its matcher lacks a function that may not be null";

@@ -11,12 +11,13 @@
 extern "C" {
 #endif
 
-#define WEFT_MATCHER_ABI 2
+/* Version 3 renames `splice` to `edit`; weft also takes tables of version 2, which have the same layout. */
+#define WEFT_MATCHER_ABI 3
 
 typedef struct weft_matcher_ops {
   uint32_t abi; /* WEFT_MATCHER_ABI */
-  /* Takes `token`: 1 taken, 2 taken and the end of the text is to be rewritten (see `splice`), 0 refused with the
-   * state unchanged, -1 error. */
+  /* Takes `token`: 1 taken, 2 taken and the text is to be edited (see `edit`), 0 refused with the state unchanged, -1
+   * error. */
   int (*accept)(void *self, int32_t token);
   /* The number of `tokens[0..count)` that would be taken one after another; the state does not change. -1 error. */
   int (*validate)(void *self, const int32_t *tokens, int count);
@@ -42,10 +43,10 @@ typedef struct weft_matcher_ops {
 
   /* The temperature for the next token, or a negative number for the request's own. */
   float (*temperature)(void *self);
-  /* After an `accept` that gave 2: how many of the last tokens go (at most 1, the one just taken) to `backtrack`, and
-   * which come in their place, at most `capacity`, to `tokens`: their number, or -1 error. The matcher stands after
-   * them already; `rollback(1)` undoes the whole. */
-  int (*splice)(void *self, int *backtrack, int32_t *tokens, int capacity);
+  /* After an `accept` that gave 2: the edit of the text. Writes to `drop` how many of its last tokens to drop (0 or 1:
+   * the token just taken), and to `append` the tokens to append then, at most `capacity`. Gives their number, or -1
+   * error. The matcher already stands after the edit; `rollback(1)` undoes the token and its edit together. */
+  int (*edit)(void *self, int *drop, int32_t *append, int capacity);
 } weft_matcher_ops;
 
 typedef struct weft_matcher {

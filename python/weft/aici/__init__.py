@@ -1,8 +1,9 @@
-"""Programs in WebAssembly as constraints, through AICI's interface of generation 2."""
+"""WebAssembly programs as guides (`Guide.wasm`), through AICI's interface of generation 2."""
 
-from weft._core import wasm_logs, wasm_undo_bytes
-from weft.aici.report import ProgramReport, program_report
-from weft.grammar.wasm_limits import WasmLimits
+from weft._core import aici_log as wasm_logs
+from weft._core import aici_undo_bytes as wasm_undo_bytes
+from weft.aici.guide import ProgramReport, program_report
+from weft.aici.limits import WasmLimits
 
 __all__ = ["ProgramReport", "WasmLimits", "program_report", "wasm_logs", "wasm_undo_bytes"]
 

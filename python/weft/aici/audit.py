@@ -1,20 +1,19 @@
-"""What a WASM module must be before it is compiled.
+"""The audit of a WASM module before it is compiled.
 
-It may import functions of the interface and nothing else, and nothing of its state may lie where a copy of its memory
-and its globals would miss it: so no passive segments, and no instruction that changes a table. Mutable globals are
-exported under names of weft's own, for the host to copy.
+A module may import AICI's functions only. No part of its state may lie where a copy of memory and globals would miss
+it, so passive segments and instructions that change a table are refused. The audit exports mutable globals under
+names of weft's own, so that the host can copy them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weft import _core
 from weft.aici import sections as wasm_sections
-from weft.aici.code import refuse_table_changes
-from weft.aici.interface import EARLIER, EXPORTS, IMPORTS
+from weft.aici.limits import WasmLimits
 from weft.aici.sections import Reader, Section, encoded
 from weft.errors import GuideError
-from weft.grammar.wasm_limits import WasmLimits
 
 GLOBAL_PREFIX = "weft_global_"
 PAGE = 65536
@@ -22,6 +21,88 @@ PAGE = 65536
 FUNCTION_KIND, MEMORY_KIND, GLOBAL_KIND = 0, 2, 3
 KINDS = ("function", "table", "memory", "global", "tag")
 LETTERS = {0x7F: "i", 0x7E: "I", 0x7D: "f", 0x7C: "F", 0x7B: "v"}
+
+
+# The functions that programs may import, and must export, with their signatures: parameters and results, "i" for i32
+# and "I" for i64. "ii:i" takes two numbers and returns one.
+HOST = {
+    "aici_host_read_blob": "iii:i",
+    "aici_host_token_trie": ":i",
+    "aici_host_module_arg": ":i",
+    "aici_host_process_arg": ":i",
+    "aici_host_tokens": ":i",
+    "aici_host_tokenize": "ii:i",
+    "aici_host_return_logit_bias": "i:i",
+    "aici_host_return_process_result": "ii:",
+    "aici_host_self_seq_id": ":i",
+    "aici_host_eos_token": ":i",
+    "aici_host_get_config": "ii:i",
+    "aici_host_storage_cmd": "ii:i",
+    "aici_host_stop": ":",
+}
+
+# Standard libraries import these, even if they never call them. Nearly all of them return "bad file descriptor".
+WASI = {
+    "args_get": "ii:i",
+    "args_sizes_get": "ii:i",
+    "clock_res_get": "ii:i",
+    "clock_time_get": "iIi:i",
+    "environ_get": "ii:i",
+    "environ_sizes_get": "ii:i",
+    "fd_advise": "iIIi:i",
+    "fd_allocate": "iII:i",
+    "fd_close": "i:i",
+    "fd_datasync": "i:i",
+    "fd_fdstat_get": "ii:i",
+    "fd_fdstat_set_flags": "ii:i",
+    "fd_fdstat_set_rights": "iII:i",
+    "fd_filestat_get": "ii:i",
+    "fd_filestat_set_size": "iI:i",
+    "fd_filestat_set_times": "iIIi:i",
+    "fd_pread": "iiiIi:i",
+    "fd_prestat_dir_name": "iii:i",
+    "fd_prestat_get": "ii:i",
+    "fd_pwrite": "iiiIi:i",
+    "fd_read": "iiii:i",
+    "fd_readdir": "iiiIi:i",
+    "fd_renumber": "ii:i",
+    "fd_seek": "iIii:i",
+    "fd_sync": "i:i",
+    "fd_tell": "ii:i",
+    "fd_write": "iiii:i",
+    "path_create_directory": "iii:i",
+    "path_filestat_get": "iiiii:i",
+    "path_filestat_set_times": "iiiiIIi:i",
+    "path_link": "iiiiiii:i",
+    "path_open": "iiiiiIIii:i",
+    "path_readlink": "iiiiii:i",
+    "path_remove_directory": "iii:i",
+    "path_rename": "iiiiii:i",
+    "path_symlink": "iiiii:i",
+    "path_unlink_file": "iii:i",
+    "poll_oneoff": "iiii:i",
+    "proc_exit": "i:",
+    "random_get": "ii:i",
+    "sched_yield": ":i",
+}
+
+IMPORTS = {"env": HOST, "wasi_snapshot_preview1": WASI}
+
+EXPORTS = {
+    "aici_init": ":",
+    "aici_create": ":i",
+    "aici_init_prompt": "i:",
+    "aici_mid_process": "i:",
+}
+
+# Exports that only programs of earlier generations have.
+EARLIER = {
+    "aici_post_process": "generation 1 (of January to March 2024)",
+    "aici_pre_process": "generation 1 (of January to March 2024)",
+    "aici_process": "its second draft (of November 2023)",
+    "aici_process_prompt": "its first draft (of October 2023)",
+    "aici_append_token": "its first draft (of October 2023)",
+}
 
 
 @dataclass(frozen=True)
@@ -32,15 +113,16 @@ class _Export:
 
 
 def audit(wasm: bytes, limits: WasmLimits) -> bytes:
-    """The module as it is to be compiled. Raises `GuideError` for one that is not allowed, and says why."""
+    """The module with its mutable globals exported, ready to compile. Raises `GuideError` with the reason for a module
+    that is not allowed."""
     if len(wasm) > limits.module_bytes:
         raise GuideError(
             f"the WASM module has {len(wasm)} bytes; at most {limits.module_bytes} are allowed: strip it, or raise "
             "WasmLimits.module_bytes"
         )
-    found = wasm_sections.sections(wasm)
-    by_kind = {section.kind: section for section in found}
-    unknown = [s.kind for s in found if s.kind > wasm_sections.DATA_COUNT]
+    sections = wasm_sections.sections(wasm)
+    by_kind = {section.kind: section for section in sections}
+    unknown = [s.kind for s in sections if s.kind > wasm_sections.DATA_COUNT]
     if unknown:
         raise GuideError(
             f"the WASM module has a section of kind {unknown[0]}, of a proposal (exceptions, say) that weft does "
@@ -49,7 +131,7 @@ def audit(wasm: bytes, limits: WasmLimits) -> bytes:
 
     def reader(kind: int) -> Reader:
         section = by_kind.get(kind, Section(kind, 0, 0))
-        # A section that is not there is one with nothing in it.
+        # A missing section reads like an empty one.
         return Reader(wasm, section.start, section.end) if kind in by_kind else Reader(b"\0")
 
     exports = reader(wasm_sections.EXPORT).vector(_export)
@@ -64,12 +146,13 @@ def audit(wasm: bytes, limits: WasmLimits) -> bytes:
     reader(wasm_sections.ELEMENT).vector(_element)
     reader(wasm_sections.DATA).vector(_data)
     for body in reader(wasm_sections.CODE).vector(lambda r: r.take(r.number())):
-        refuse_table_changes(body)
-    return _rewritten(wasm, found, mutable)
+        if instruction := _core.aici_table_change(body):
+            raise GuideError(f"the WASM program changes a table ({instruction}), which weft can't take back")
+    return _rewritten(wasm, sections, mutable)
 
 
 def _items(reader: Reader) -> list[Reader]:
-    """The reader once for each item of a vector; the caller must read each."""
+    """The same reader once for each item of a vector. The caller must read each item in turn."""
     return [reader] * reader.count()
 
 
@@ -105,13 +188,13 @@ def _type(types: list[str], index: int) -> str:
 
 
 def _imported(reader: Reader, types: list[str]) -> str:
-    """The signature of the next function that is imported."""
+    """The signature of the next import. Raises `GuideError` for anything but a known function."""
     module, name, kind = reader.name(), reader.name(), reader.byte()
     label = f"{module}.{name}"[:80]
     if kind != FUNCTION_KIND:
-        what = KINDS[kind] if kind < len(KINDS) else "thing of an unknown kind"
+        kind_name = KINDS[kind] if kind < len(KINDS) else "thing of an unknown kind"
         raise GuideError(
-            f"the program imports the {what} {label}; programs may import functions only: define it in the module "
+            f"the program imports the {kind_name} {label}; programs may import functions only: define it in the module "
             "(a linker's --import-memory must be left out)"
         )
     expected = IMPORTS.get(module, {}).get(name)
@@ -132,29 +215,29 @@ def _check_memory(reader: Reader, limits: WasmLimits) -> None:
         raise GuideError(
             f"the program has {len(memories)} memories; it must have one and export it as memory"
         )
-    flags, smallest = memories[0]
+    flags, min_pages = memories[0]
     if flags & 2:
         raise GuideError("the program's memory is shared between threads; compile it without threads")
     if flags & 4:
         raise GuideError("the program's memory has 64-bit addresses; compile it for wasm32")
     if flags & ~1:
         raise GuideError("the program's memory has pages of its own size; compile it for plain wasm32")
-    if smallest * PAGE > limits.memory_bytes:
+    if min_pages * PAGE > limits.memory_bytes:
         raise GuideError(
-            f"the program's memory begins with {smallest * PAGE} bytes; at most {limits.memory_bytes} are allowed: "
+            f"the program's memory begins with {min_pages * PAGE} bytes; at most {limits.memory_bytes} are allowed: "
             "raise WasmLimits.memory_bytes"
         )
 
 
 def _limits(reader: Reader) -> tuple[int, int]:
-    """Flags and the smallest size of a memory or table."""
+    """The flags and the minimum size of a memory or table."""
     flags = reader.byte()
-    smallest = reader.number(10)
-    if flags & 1:
+    minimum = reader.number(10)
+    if flags & 1:  # a maximum
         reader.number(10)
-    if flags & 8:
+    if flags & 8:  # a page size
         reader.number()
-    return flags, smallest
+    return flags, minimum
 
 
 def _check_tables(reader: Reader, limits: WasmLimits) -> None:
@@ -171,17 +254,17 @@ def _check_tables(reader: Reader, limits: WasmLimits) -> None:
 
 
 def _table(reader: Reader) -> int:
-    """The smallest size of a table."""
+    """The minimum size of a table."""
     if reader.byte() != 0x70:
         raise GuideError("the program has a table that does not hold functions; compile it for plain wasm32")
-    flags, smallest = _limits(reader)
+    flags, minimum = _limits(reader)
     if flags & ~1:
         raise GuideError("the program's table is shared or has 64-bit indices; compile it for plain wasm32")
-    return smallest
+    return minimum
 
 
 def _global(reader: Reader) -> bool:
-    """Whether a global may change."""
+    """Whether a global is mutable."""
     if reader.byte() not in LETTERS:
         raise GuideError("the program has a global that is a reference; compile it for plain wasm32")
     is_mutable = reader.byte() == 1
@@ -205,7 +288,7 @@ def _constant(reader: Reader) -> None:
 
 
 def _element(reader: Reader) -> None:
-    """Skip a segment of a table that is copied when the program starts. Any other is refused."""
+    """Skip an active table segment, which is copied when the program starts. Refuse any other."""
     flags = reader.number()
     if flags & 1 or flags > 7:
         raise GuideError(
@@ -220,6 +303,7 @@ def _element(reader: Reader) -> None:
 
 
 def _data(reader: Reader) -> None:
+    """Skip an active data segment. Refuse a passive one."""
     flags = reader.number()
     if flags not in (0, 2):
         raise GuideError(
@@ -237,10 +321,10 @@ def _export(reader: Reader) -> _Export:
 
 def _check_exports(exports: list[_Export], functions: list[str]) -> None:
     by_name = {export.name: export for export in exports}
-    taken = next((name for name in by_name if name.startswith(GLOBAL_PREFIX)), None)
-    if taken is not None:
+    reserved = next((name for name in by_name if name.startswith(GLOBAL_PREFIX)), None)
+    if reserved is not None:
         raise GuideError(
-            f"the program exports {taken[:80]}; names that begin with {GLOBAL_PREFIX} are weft's own"
+            f"the program exports {reserved[:80]}; names that begin with {GLOBAL_PREFIX} are weft's own"
         )
     if "memory" not in by_name or by_name["memory"].kind != MEMORY_KIND:
         raise GuideError('the program must export its memory as "memory"')
@@ -257,10 +341,10 @@ def _check_exports(exports: list[_Export], functions: list[str]) -> None:
             )
 
 
-def _rewritten(wasm: bytes, found: list[Section], mutable: list[int]) -> bytes:
-    """The module with the globals `mutable` exported, and without what only debuggers read."""
+def _rewritten(wasm: bytes, sections: list[Section], mutable: list[int]) -> bytes:
+    """The module with the globals `mutable` exported, and without custom sections, which only debuggers read."""
     out = bytearray(wasm_sections.HEADER)
-    for section in found:
+    for section in sections:
         content = wasm[section.start : section.end]
         if section.kind == wasm_sections.CUSTOM:
             continue

@@ -1,29 +1,35 @@
-"""`Guide.wasm`, compiled: a program that is started for each request."""
+"""Compiles `Guide.wasm`, starts its program for each request, and reports what the program leaves."""
 
 from __future__ import annotations
+
+from typing import NamedTuple, cast
 
 from weft import _core
 from weft.aici.audit import audit
 from weft.aici.compile import bind, compiled
+from weft.aici.limits import WasmLimits
 from weft.aici.source import WasmSource
 from weft.aici.trie import trie_of
 from weft.errors import GuideError
 from weft.grammar.base import NO_REQUEST, CompiledGuide, CompileParts, Matcher, Opening
 from weft.grammar.guide import Guide
 from weft.grammar.vocabulary.tokenizer import token_texts
-from weft.grammar.wasm_limits import WasmLimits
 
 
 class CompiledWasm:
-    """Starts its program for each request, which may take it up to `WasmLimits.start_ms`: `open` does that ahead, so
-    that it is not the engine's thread that waits. `sequence_bytes` is what a sequence may hold: the program's memory, a
-    copy of it to find out what a step changed, and what is kept to take tokens back."""
+    """A compiled program. Starting it for a request may take up to `WasmLimits.start_ms`, so it `opens_ahead`: other
+    threads than the engine's call `open`.
+
+    `sequence_bytes` is the most that a sequence may hold: the program's memory, a copy of it to find a step's changes,
+    and what is kept to roll tokens back.
+    """
 
     opens_ahead = True
+    memory_settings = "WasmLimits.memory_bytes or undo_bytes"
     backend = None
     notes = ()
 
-    def __init__(self, guide: Guide, program: _core.WasmProgram, vocab_size: int, memory_bytes: int) -> None:
+    def __init__(self, guide: Guide, program: _core.AiciProgram, vocab_size: int, memory_bytes: int) -> None:
         self.guide = guide
         self.vocab_size = vocab_size
         self.memory_bytes = memory_bytes
@@ -33,13 +39,13 @@ class CompiledWasm:
         self._argument = guide.payload.argument.encode()
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
-        """A program that was started with the request's prompt. Raises `GuideError` where it fails."""
+        """A program that has read the request's prompt. Raises `GuideError` if it fails."""
         return self.open(opening)
 
     def open(self, opening: Opening) -> Matcher:
-        """The same, for the first of a request's sequences; the others are copies, which share its variables."""
+        """The matcher of a request's first sequence. Forks of it share its variables. Raises `GuideError`."""
         try:
-            return self._program.start(self._argument, list(opening.prompt), _core.WasmVariables())
+            return self._program.start(self._argument, list(opening.prompt), _core.AiciVariables())
         except GuideError:
             raise
         except Exception as error:
@@ -47,7 +53,7 @@ class CompiledWasm:
 
 
 def compile_wasm(guide: Guide, parts: CompileParts) -> CompiledGuide:
-    """For `Guide.wasm`."""
+    """Compile a guide of `Guide.wasm`. Raises `GuideError`."""
     source: WasmSource = guide.payload
     vocabulary = parts.vocabulary
     bind()
@@ -55,7 +61,7 @@ def compile_wasm(guide: Guide, parts: CompileParts) -> CompiledGuide:
     artefact = compiled(wasm, source.limits, source.is_trusted, parts.time_left_s)
     trie = trie_of(vocabulary)
     try:
-        program = _core.WasmProgram(
+        program = _core.AiciProgram(
             artefact,
             trie,
             vocabulary.vocab_size,
@@ -66,3 +72,21 @@ def compile_wasm(guide: Guide, parts: CompileParts) -> CompiledGuide:
     except ValueError as error:
         raise GuideError(str(error)) from error
     return CompiledWasm(guide, program, vocabulary.vocab_size, len(artefact) + len(source.module))
+
+
+class ProgramReport(NamedTuple):
+    """The end of a program's log, at most `WasmLimits.log_bytes`, and its request's variables by name."""
+
+    log: str
+    variables: dict[str, bytes]
+
+
+def program_report(matcher: Matcher, num_tokens: int) -> ProgramReport | None:
+    """The report of a program after the first `num_tokens` tokens of its answer, without the effects of later steps,
+    such as those of drafts. None for any other matcher. Invalid UTF-8 in the log is replaced. Thread-safe, at any
+    time."""
+    report = _core.aici_report(matcher, num_tokens)
+    if report is None:
+        return None
+    log, variables = cast(tuple[bytes, list[tuple[bytes, bytes]]], report)
+    return ProgramReport(log.decode(errors="replace"), {name.decode(): value for name, value in variables})

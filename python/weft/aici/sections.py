@@ -1,4 +1,4 @@
-"""Reading a WebAssembly module's sections. Nothing is trusted: every number is bounded by the bytes that are there."""
+"""Reads the sections of an untrusted WebAssembly module. Every count is bounded by the bytes that are left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CUSTOM, DATA_COUNT = 0, 12
 
 
 class Reader:
-    """Reads numbers and bytes of a binary from `at` on. Raises `GuideError` where it ends early."""
+    """Reads numbers and bytes of `data[at:end]`. Raises `GuideError` if it ends early."""
 
     def __init__(self, data: bytes, at: int = 0, end: int | None = None) -> None:
         self.data, self.at, self.end = data, at, len(data) if end is None else end
@@ -40,7 +40,7 @@ class Reader:
         return self.data[self.at - count : self.at]
 
     def number(self, max_bytes: int = 5) -> int:
-        """An unsigned number in LEB128."""
+        """An unsigned LEB128 number of at most `max_bytes` bytes."""
         value = 0
         for shift in range(0, 7 * max_bytes, 7):
             byte = self.byte()
@@ -50,27 +50,27 @@ class Reader:
         raise GuideError("the WASM module holds a number that is too long")
 
     def name(self) -> str:
-        """A text with its length before it."""
+        """A text, after its length."""
         try:
             return self.take(self.number()).decode()
         except UnicodeDecodeError:
             raise GuideError("the WASM module holds a name that is not UTF-8") from None
 
     def count(self) -> int:
-        """How many of something follow; each takes a byte at least, so that the bytes that are left bound it."""
+        """The number of items that follow. Each takes a byte at least, so the bytes that are left bound it."""
         count = self.number()
         if count > self.end - self.at:
             raise GuideError("the WASM module is cut short, or no WASM module")
         return count
 
     def vector(self, read: Callable[[Reader], T]) -> list[T]:
-        """As many of something as a number before them says."""
+        """The items of a vector, after their number."""
         return [read(self) for _ in range(self.count())]
 
 
 @dataclass(frozen=True)
 class Section:
-    """Where a section's content lies in the module's bytes."""
+    """The place of a section's content in the module's bytes."""
 
     kind: int
     start: int
@@ -78,16 +78,16 @@ class Section:
 
 
 def sections(wasm: bytes) -> list[Section]:
-    """The sections of a module. Raises `GuideError` for what is none, and for a section that is there twice."""
+    """The sections of a module. Raises `GuideError` if it is no module, or has a section twice."""
     if wasm[: len(HEADER)] != HEADER:
         raise GuideError(
             "the program is no WASM module of version 1 (a component is none); give a .wasm file, or .wat text"
         )
-    found = list(_each(Reader(wasm, len(HEADER))))
-    kinds = [section.kind for section in found if section.kind != CUSTOM]
+    parsed = list(_each(Reader(wasm, len(HEADER))))
+    kinds = [section.kind for section in parsed if section.kind != CUSTOM]
     if len(kinds) != len(set(kinds)):
         raise GuideError("the WASM module has a section twice")
-    return found
+    return parsed
 
 
 def _each(reader: Reader) -> Iterator[Section]:
@@ -99,7 +99,7 @@ def _each(reader: Reader) -> Iterator[Section]:
 
 
 def encoded(number: int) -> bytes:
-    """An unsigned number in LEB128."""
+    """A number as unsigned LEB128."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)

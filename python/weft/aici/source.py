@@ -1,4 +1,4 @@
-"""A program as a guide carries it: its bytes, its argument, and what it may cost."""
+"""The payload of a `Guide.wasm`: the program's bytes, its argument and its limits."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from weft.aici.limits import WasmLimits
 from weft.aici.sections import HEADER
 from weft.errors import GuideError
-from weft.grammar.wasm_limits import WasmLimits
 
 
 @dataclass(frozen=True, eq=False)
 class WasmSource:
-    """What `Guide.wasm` was given. `module` is WebAssembly in binary form."""
+    """The arguments of `Guide.wasm`, checked. `module` is WebAssembly in binary form."""
 
     module: bytes = field(repr=False)
     argument: str
@@ -30,7 +30,7 @@ class WasmSource:
     def read(
         cls, program: str | Path | bytes, argument: Any, limits: WasmLimits | None, is_trusted: bool
     ) -> WasmSource:
-        """From a file or the bytes of one, binary or text. Raises `GuideError`."""
+        """Read a program from a file, or from its bytes, binary or text. Raises `GuideError`."""
         limits = limits if limits is not None else WasmLimits()
         if not isinstance(limits, WasmLimits):
             raise GuideError(f"limits is a {type(limits).__name__}; give a WasmLimits")
@@ -49,38 +49,40 @@ class WasmSource:
 
     @property
     def guide_key(self) -> Hashable:
-        """Equal for programs that compile to the same guide."""
+        """A key that is equal for programs that compile to the same guide."""
         return (self.digest, self.argument, self.limits, self.is_trusted)
 
-    def to_json(self) -> dict[str, Any]:
-        """All of it but whether it is trusted, as JSON can hold it."""
+    def to_recording(self) -> dict[str, Any]:
+        """The source as JSON, without its trust."""
         module = base64.b64encode(zlib.compress(self.module, 6)).decode()
         return {"module": module, "argument": self.argument, "limits": asdict(self.limits)}
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> WasmSource:
-        """What `to_json` gave, not trusted. Raises `KeyError`, `TypeError`, `ValueError` or `zlib.error` for anything
-        else."""
-        limits = WasmLimits(**data["limits"])
-        packed = base64.b64decode(data["module"], validate=True)
-        module = zlib.decompressobj().decompress(packed, limits.module_bytes + 1)
-        return cls.read(module, data["argument"], limits, False)
-
     def __str__(self) -> str:
         return f"wasm {self.digest[:16]} {self.argument}".rstrip()
+
+
+def from_json(data: dict[str, Any]) -> WasmSource:
+    """The source that `WasmSource.to_recording` wrote, untrusted. Raises `KeyError`, `TypeError`, `ValueError` or
+    `zlib.error` for other data."""
+    limits = WasmLimits(**data["limits"])
+    packed = base64.b64decode(data["module"], validate=True)
+    # One byte more than allowed shows that the module is too large, without unpacking all of it.
+    module = zlib.decompressobj().decompress(packed, limits.module_bytes + 1)
+    return WasmSource.read(module, data["argument"], limits, False)
 
 
 def _read(path: Path, limits: WasmLimits) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(limits.module_bytes + 1)
-    except (OSError, ValueError) as error:  # a path may not hold a zero, says ValueError
+    except (OSError, ValueError) as error:  # ValueError: the path holds a null character
         reason = getattr(error, "strerror", None) or error
         raise GuideError(f"{path}: the WASM program can't be read: {reason}") from None
 
 
 def _binary(module: bytes, limits: WasmLimits) -> bytes:
-    """The module in binary form. Text is as long as the binary at least."""
+    """The module in binary form."""
+    # Text is never shorter than the binary, so this bounds the text, too.
     if len(module) > limits.module_bytes:
         raise GuideError(
             f"the WASM program has more than the {limits.module_bytes} bytes that are allowed; strip it, or raise "
@@ -103,7 +105,7 @@ def _binary(module: bytes, limits: WasmLimits) -> bytes:
 
 
 def _text(argument: Any) -> str:
-    """The argument as programs read it: text, or JSON of anything else."""
+    """The argument as text: text as it is, anything else as JSON."""
     if isinstance(argument, str):
         return argument
     try:

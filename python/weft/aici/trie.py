@@ -1,11 +1,11 @@
-"""A vocabulary as the trie of bytes that AICI's programs read.
+"""A vocabulary in AICI's format: a trie of the tokens' bytes.
 
-It is 28 bytes of header, the nodes in depth-first order, where each token's bytes lie, and the bytes.
+The format is a header of 28 bytes, the nodes in depth-first order, each token's offset and length, and the tokens'
+bytes.
 
-A node is two numbers of 32 bits: the token that ends here (or `NO_TOKEN`) << 8 | its byte, and the number of nodes of
-its subtree, itself included, << 8 | how many bytes a walker that leaves the subtree takes from its stack.
-Special tokens have no bytes here, so they are in no node; a program reaches them by their ids.
-"""
+A node is two 32-bit numbers: `token << 8 | byte`, where `token` ends at this node (or is `NO_TOKEN`), and `size << 8
+| pops`, where `size` counts the nodes of the subtree and `pops` the bytes that a walker removes from its stack when
+it leaves the subtree. Special tokens have no bytes here, so no node has them; programs use their ids."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 MAGIC = 0x558B6FD3
 NO_TOKEN = 0xFFFFFF
-# How many bytes a walker takes from its stack is written in 8 bits: longer tokens are in no node.
+# `pops` has 8 bits, so longer tokens have no node.
 MAX_DEPTH = 250
 MAX_LENGTH = 1023
 MAX_DATA = 1 << 22
-# A node with more children than this gets all 256, so that a walker may index them.
+# A node with more children than this gets all 256, so that a walker can index them.
 DENSE = 250
-MAX_KEPT = 4
+MAX_CACHED = 4
 
 _lock = threading.Lock()
-_kept: OrderedDict[str, bytes] = OrderedDict()
+_cache: OrderedDict[str, bytes] = OrderedDict()
 
 
 def trie_of(vocabulary: Vocabulary) -> bytes:
-    """The trie of a vocabulary; those used last are kept. Raises `GuideError` for one that the format can't hold."""
+    """The trie of a vocabulary, from a small cache. Raises `GuideError` for a vocabulary that the format can't hold."""
     key = vocabulary.fingerprint
     with _lock:
-        if key in _kept:
-            _kept.move_to_end(key)
-            return _kept[key]
+        if key in _cache:
+            _cache.move_to_end(key)
+            return _cache[key]
     blob = build(list(vocabulary.tokens), vocabulary.end_ids[0])
     with _lock:
-        _kept[key] = blob
-        while len(_kept) > MAX_KEPT:
-            _kept.popitem(last=False)
+        _cache[key] = blob
+        while len(_cache) > MAX_CACHED:
+            _cache.popitem(last=False)
     return blob
 
 
 def build(tokens: list[bytes], end_id: int) -> bytes:
-    """The trie of tokens, each by its bytes (b"" for those without). Among tokens with the same bytes the last one has
-    the node."""
+    """The trie of tokens, given by their bytes (b"" for a token without). Of tokens with the same bytes the last has
+    the node. Raises `GuideError`."""
     spelled = [token if len(token) <= MAX_LENGTH else b"" for token in tokens]
     lengths = np.fromiter(map(len, spelled), np.uint32, len(spelled))
     data = b"".join(spelled)
@@ -68,20 +68,20 @@ def build(tokens: list[bytes], end_id: int) -> bytes:
 
 
 def _nodes(ids: dict[bytes, int]) -> NDArray[np.uint32]:
-    """The nodes of tokens and their ids: [nodes, 2]."""
+    """The nodes of a trie of tokens with their ids, [nodes, 2]."""
     nodes = _Nodes(ids)
     missing = nodes.missing()
     if missing:
         nodes = _Nodes(ids | dict.fromkeys(missing, NO_TOKEN))
     ends = nodes.ends()
-    behind = np.append(nodes.depth, 1)[ends]  # the depth of the node after each subtree
+    next_depth = np.append(nodes.depth, 1)[ends]  # of the node after each subtree
     sizes = ends - np.arange(len(ends))
-    first, second = nodes.token << 8 | nodes.byte, sizes << 8 | (nodes.depth - behind + 1)
+    first, second = nodes.token << 8 | nodes.byte, sizes << 8 | (nodes.depth - next_depth + 1)
     return np.stack([first, second], axis=1).astype("<u4")
 
 
 class _Nodes:
-    """Depth, byte and token of each node, depth first, children by their bytes; the first is the root."""
+    """The depth, byte and token of each node in depth-first order, children by their bytes. The first is the root."""
 
     def __init__(self, ids: dict[bytes, int]) -> None:
         self.texts = texts = sorted(ids)
@@ -89,7 +89,7 @@ class _Nodes:
         width = int(lengths.max(initial=0)) + 1
         letters = np.frombuffer(b"".join(text.ljust(width, b"\0") for text in texts), np.uint8)
         letters = letters.reshape(-1, width)
-        # How many bytes each text shares with the one before: those nodes are there already.
+        # A text shares its first bytes with the text before it, and adds nodes for the others.
         shared = np.zeros(len(texts), np.int64)
         if len(texts) > 1:
             differs = letters[1:] != letters[:-1]
@@ -98,18 +98,18 @@ class _Nodes:
         added = lengths - shared
         last = np.cumsum(added)
         text = np.repeat(np.arange(len(texts)), added)
-        place = np.arange(len(text)) - (last - added)[text] + shared[text]
+        index = np.arange(len(text)) - (last - added)[text] + shared[text]  # of the byte in its text
         self.text = np.concatenate([[0], text])
-        self.depth = np.concatenate([[0], place + 1])
-        self.byte = np.concatenate([[0xFF], letters[text, place].astype(np.int64)])
+        self.depth = np.concatenate([[0], index + 1])
+        self.byte = np.concatenate([[0xFF], letters[text, index].astype(np.int64)])
         self.token = np.full(len(text) + 1, NO_TOKEN, np.int64)
         self.token[last] = np.fromiter((ids[text] for text in texts), np.int64, len(texts))
 
     def ends(self) -> NDArray[np.int64]:
-        """The index after each node's subtree: of the next node that is as deep or less."""
+        """The index after each node's subtree: that of the next node that is not deeper."""
         size = len(self.depth)
         ends = np.full(size, size, np.int64)
-        left = np.arange(size)  # those that are not deeper than the level
+        left = np.arange(size)  # the nodes that are not deeper than the level
         for level in range(int(self.depth.max()), -1, -1):
             depths = self.depth[left]
             (here,) = (depths == level).nonzero()
@@ -118,16 +118,16 @@ class _Nodes:
         return ends
 
     def missing(self) -> list[bytes]:
-        """The texts of the children that nodes with many lack."""
+        """The texts of the missing children of dense nodes."""
         order = np.argsort(self.depth, kind="stable")
         levels = np.split(order, np.cumsum(np.bincount(self.depth))[:-1])
-        found = []
+        missing = []
         for parents, children in pairwise(levels):
             parent = np.searchsorted(parents, children) - 1
             counts = np.bincount(parent, minlength=len(parents))
-            for which in ((counts > DENSE) & (counts < 256)).nonzero()[0]:
-                node = parents[which]
+            for index in ((counts > DENSE) & (counts < 256)).nonzero()[0]:
+                node = parents[index]
                 path = self.texts[self.text[node]][: self.depth[node]]
-                there = set(self.byte[children[parent == which]].tolist())
-                found += [path + bytes([byte]) for byte in range(256) if byte not in there]
-        return found
+                present = set(self.byte[children[parent == index]].tolist())
+                missing += [path + bytes([byte]) for byte in range(256) if byte not in present]
+        return missing

@@ -1,8 +1,8 @@
-"""The process that compiles an untrusted module: module in on standard input, machine code out.
+"""The process that compiles an untrusted module. It reads the module from standard input and writes machine code.
 
-Run as a separate file (`python -I -S worker.py EXTENSION LIBRARY CPU_SECONDS MEMORY_BYTES`), so that it loads nothing
-of weft but the extension. It limits itself before it reads the first byte. A refusal is its exit status 2 and a text
-on standard error.
+It runs as a file of its own (`python -I -S worker.py EXTENSION LIBRARY CPU_SECONDS MEMORY_BYTES`), so that it loads
+nothing of weft but the extension. It sets its limits before it reads the module. It refuses a module with exit status 2
+and a text on standard error.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ PR_SET_PDEATHSIG = 1
 
 
 def limit(cpu_seconds: float, memory_bytes: int) -> None:
-    """Bound the process's time, and the memory that it takes from here on; take from it what a compiler does not
-    need."""
+    """Limit this process's CPU time and further memory, and forbid core dumps and files."""
     seconds = math.ceil(cpu_seconds)
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (taken + memory_bytes, taken + memory_bytes))
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + memory_bytes, mapped + memory_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
 def extension(path: str) -> Any:
-    """The extension at `path`, with no more of the package around it than it asks for (its errors)."""
+    """The extension at `path`. The package around it is empty, and loads only the modules that the extension
+    imports."""
     package = ModuleType("weft")
     package.__path__ = [str(Path(__file__).parents[2])]
     sys.modules["weft"] = package
@@ -47,16 +47,17 @@ def extension(path: str) -> Any:
 
 
 def main(path: str, library: str, cpu_seconds: str, memory_bytes: str) -> int:
-    """Compile what comes in. Who asked may be killed: this ends with him."""
+    """Compile the module on standard input. Returns the exit status."""
+    # The process ends with its parent, which may be killed.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     core = extension(path)
-    problem = core.wasm_bind(library)
+    problem = core.aici_bind_wasmtime(library)
     if problem:
         print(problem, file=sys.stderr)
         return REFUSED
     limit(float(cpu_seconds), int(memory_bytes))
     try:
-        artefact = core.wasm_compile(sys.stdin.buffer.read())
+        artefact = core.aici_compile(sys.stdin.buffer.read())
     except MemoryError:
         print("it takes more memory than it may", file=sys.stderr)
         return REFUSED

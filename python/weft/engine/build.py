@@ -18,12 +18,11 @@ from weft.engine.output import DraftedBy, OutputProcessor
 from weft.engine.runner.graphs import StepGraphs
 from weft.engine.runner.runner import DraftGuidance, ModelRunner
 from weft.engine.scheduler.policy import FairTurns
-from weft.engine.scheduler.programs import Programs
 from weft.engine.scheduler.scheduler import Capacity, Scheduler
+from weft.engine.scheduler.starts import MatcherStarts, StartThreads
 from weft.engine.scheduler.waiting import Waiting
 from weft.engine.sequence import Sequence
 from weft.errors import InputError
-from weft.grammar.starts import Starts
 from weft.guided.grammar_stream import GrammarStream
 from weft.guided.state import GuidedShape
 from weft.models.base import Model, PagedKV
@@ -63,8 +62,10 @@ def build_engine(
         return BeamRun(sequence, grammar.state, config.page_size, ends, config.mask_time_limit_s)
 
     turns = FairTurns()
-    programs = Programs(Starts(), config.programs_ahead, config.max_program_bytes, turns, config.shares_slots)
-    waiting = Waiting(config.max_idle_s, turns, programs)
+    starts = MatcherStarts(
+        StartThreads(), config.programs_ahead, config.max_program_bytes, turns, config.shares_slots
+    )
+    waiting = Waiting(config.max_idle_s, turns, starts)
     scheduler = Scheduler(config, speculation, waiting, capacity, begin_search)
     output = OutputProcessor(
         runtime, scheduler, runner, grammar.state, ends, commit_search, drafted_by(speculation, grammar)

@@ -101,7 +101,7 @@ class Engine:
 
     @property
     def can_step(self) -> bool:
-        """Whether a step would make progress. It would not if all sequences wait for compilations or for programs to
+        """Whether a step would make progress. It would not if all sequences wait for compilations or for matchers to
         start, and no deadline has passed."""
         waiting = self.scheduler.waiting
         if self._is_busy or len(waiting.queue):
@@ -118,8 +118,8 @@ class Engine:
         return bool(self.scheduler.running or self.output.in_flight or self._owes_step)
 
     def on_wake(self, wake: Callable[[], object]) -> None:
-        """Set a function that other threads call once a program has started, so that a step can make progress."""
-        self.scheduler.waiting.programs.on_started = wake
+        """Set a function that other threads call once a matcher has started, so that a step can make progress."""
+        self.scheduler.waiting.starts.on_started = wake
 
     def set_recorder(self, recorder: FlightRecorder) -> None:
         """Let `recorder` record all later iterations. The engine must be idle."""
@@ -220,7 +220,7 @@ class Engine:
         """Cancel all sequences, and release graphs, streams and matchers."""
         for sequence in [*self.waiting, *self.running]:
             self.cancel(sequence)
-        self.scheduler.waiting.programs.close()
+        self.scheduler.waiting.starts.close()
         try:
             with self._scope:
                 self.runner.stream.synchronize()

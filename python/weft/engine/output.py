@@ -3,7 +3,7 @@
 Batches are read in the order of their launches. A token is committed only after the sequence's matcher has accepted it.
 A failure of one sequence ends that sequence alone: the others' tokens are already committed on the device.
 
-A matcher may also edit the end of the text (`splice` of `csrc/include/weft/matcher.h`). The device knows nothing of
+A matcher may also edit the end of the text (`edit` of `csrc/include/weft/matcher.h`). The device knows nothing of
 that: tokens in flight for the sequence are dropped, and it reads its text again, like a preempted one.
 """
 
@@ -24,7 +24,7 @@ from weft.engine.scheduler.waiting import Waiting
 from weft.engine.sequence import Sequence, Stage
 from weft.engine.stats import StepRecord
 from weft.errors import DeadEndError, GuideError, GuideStateError, InputError, RequestError
-from weft.guided.state import GuidedState, Splice
+from weft.guided.state import Edit, GuidedState
 from weft.runtime.interface import Runtime
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class OutputProcessor:
         if waiting.deadlines.entries or waiting.preempted:
             for sequence in waiting.late():
                 self.finish(sequence, "timeout")
-        if waiting.unready or waiting.compiled or waiting.programs.orphans:
+        if waiting.unready or waiting.compiled or waiting.starts.orphans:
             for sequence, error in waiting.collect():
                 self.finish(sequence, "error", error)
         try:
@@ -123,7 +123,7 @@ class OutputProcessor:
                     sequence.output.stats.reused_tokens = batch.prompts[sequence].first
                 self._commit(sequence, results, record)
         for sequence in batch.decoding:
-            if sequence.stage is not Stage.FINISHED and not sequence.is_spliced:
+            if sequence.stage is not Stage.FINISHED and not sequence.must_reread:
                 self._commit_iteration(sequence, results, record)
         self._retire(batch)
 
@@ -161,11 +161,14 @@ class OutputProcessor:
         record.generated_tokens += num_tokens - num_before if sequence.search is None else 1
         if has_more:
             output.stats.note_tokens(self._last_read, record.number)
-        if num_tokens >= sequence.next_cache_at and not sequence.is_spliced:
+        if num_tokens >= sequence.next_cache_at and not sequence.must_reread:
             self._scheduler.capacity.cache(sequence)
         if reason is not None:
             self.finish(sequence, reason)
-        elif sequence.is_streaming:
+            return
+        if sequence.must_reread:
+            self._scheduler.reread(sequence)
+        if sequence.is_streaming:
             sequence.report()
 
     def _append(self, sequence: Sequence, results: StepResults) -> FinishReason | None:
@@ -177,21 +180,7 @@ class OutputProcessor:
             sequence, results, self._end_tokens, grammar, self._drafted_by
         ):
             return None
-        if grammar is not None and grammar.num_failed:
-            splice = self._splice_of(sequence, results)
-            if splice is not None:
-                reason = commit_splice(sequence, results, splice, self._end_tokens, self._drafted_by)
-                if reason is None:
-                    self._scheduler.splice(sequence)
-                sequence.is_spliced = True  # also at its end: the device does not hold what the program put
-                return reason
         return commit(sequence, results, self._end_tokens, grammar, self._drafted_by)
-
-    def _splice_of(self, sequence: Sequence, results: StepResults) -> Splice | None:
-        """Where the iteration is the one in which the request's matcher wrote the end of its text anew."""
-        splice = self._state.splice(sequence.slot)
-        before = len(sequence.output.token_ids) - sequence.resumed_at
-        return splice if splice and splice.committed <= before + results.count(sequence.slot) + 1 else None
 
     def _retire(self, batch: InFlightBatch) -> None:
         left = batch.end()
@@ -209,8 +198,8 @@ class OutputProcessor:
             sequence.output.stats.guided_valid = is_whole and self._state.is_terminated(sequence.slot)
         _note_best(sequence.output)
         self._scheduler.remove(sequence)
-        if not had_slot or sequence.has_program:
-            _note_program(sequence)
+        if not had_slot or sequence.starts_ahead:
+            _note_report(sequence)
         self.num_finished += 1
         sequence.finish(reason, error)
         if not sequence.in_flight:
@@ -274,12 +263,11 @@ def _note_best(output: Output) -> None:
         output.additional |= best.additional
 
 
-def _note_program(sequence: Sequence) -> None:
-    """What a program leaves, if the request's guide is one that has begun. Work in flight may be ahead of the
-    answer."""
+def _note_report(sequence: Sequence) -> None:
+    """Add the matcher's report to the output, if it has one (a program's log and variables)."""
     if sequence.guide is None or sequence.guide.matcher is None:
         return
-    from weft.aici.report import program_report  # few requests need it
+    from weft.aici.guide import program_report  # few requests need it
 
     report = program_report(sequence.guide.matcher, len(sequence.output.token_ids))
     if report is not None:
@@ -328,6 +316,11 @@ def commit(
     `grammar` is the grammar's state if the sequence is guided. Raises `RequestError` for a failure that ends the
     sequence; no token of the iteration is given out then.
     """
+    # An edit parks its slot as a failure does.
+    if grammar is not None and grammar.num_failed and (edit := _edit_of(sequence, results, grammar)):
+        reason = _commit_edit(sequence, results, edit, end_tokens, drafted_by)
+        sequence.must_reread = True  # also at the answer's end: its pages don't hold the appended tokens
+        return reason
     slot = sequence.slot
     output = sequence.output
     if sequence.processor is not None:
@@ -455,45 +448,44 @@ def nothing_left(sequence: Sequence, grammar: GuidedState | None) -> RequestErro
 
 # -- edits of the text by a matcher
 
-MAX_BARREN = 256
-"""So often in a row a program may take back a token and put none; then it is not taken to come to an end."""
+MAX_EMPTY_EDITS = 256
+"""A matcher that drops this many tokens in a row, and appends none, ends its request: it may never come to an end."""
 
 
-def commit_splice(
-    sequence: Sequence,
-    results: StepResults,
-    splice: Splice,
-    end_tokens: frozenset[int],
-    drafted_by: DraftedBy,
+def _edit_of(sequence: Sequence, results: StepResults, grammar: GuidedState) -> Edit | None:
+    """The edit of the text that the matcher asked for in this iteration, if it did. With another iteration in flight,
+    the edit may be that one's."""
+    edit = grammar.edit(sequence.slot)
+    before = len(sequence.output.token_ids) - sequence.resumed_at
+    return edit if edit and edit.committed <= before + results.count(sequence.slot) + 1 else None
+
+
+def _commit_edit(
+    sequence: Sequence, results: StepResults, edit: Edit, end_tokens: frozenset[int], drafted_by: DraftedBy
 ) -> FinishReason | None:
-    """Append the iteration's tokens up to the splice, and what the program put; why the answer ends, if it does. Where
-    it does not, the request is to be read again. Raises `GuideStateError` for what ends it."""
+    """Append the iteration's tokens up to those that the edit drops, then the tokens that it appends.
+
+    Returns why the answer ends, if it does. Later tokens in flight are void, because the device knows nothing of the
+    edit, and the sequence must read its text again. Raises `GuideStateError` for an edit that ends the request."""
     output, guide = sequence.output, sequence.guide
     assert guide is not None
-    num_sampled = splice.committed - (len(output.token_ids) - sequence.resumed_at) - splice.backtrack
+    num_sampled = edit.committed - (len(output.token_ids) - sequence.resumed_at) - edit.drop
     if num_sampled:
         reason = commit(sequence, results.beginning(sequence.slot, num_sampled), end_tokens, None, drafted_by)
         if reason is not None:
             return reason
-    guide.num_barren = 0 if num_sampled or splice.tokens else guide.num_barren + 1
-    if guide.num_barren > MAX_BARREN:
+    guide.num_empty_edits = 0 if num_sampled or edit.append else guide.num_empty_edits + 1
+    if guide.num_empty_edits > MAX_EMPTY_EDITS:
         raise GuideStateError(
-            f"the program took back {MAX_BARREN} tokens in a row and put none in their place; it should forbid what "
-            "it takes back"
+            f"the guide dropped {MAX_EMPTY_EDITS} tokens in a row and appended none; it should forbid these tokens"
         )
-    taken = results.tokens(sequence.slot)[num_sampled : num_sampled + splice.backtrack]
-    guide.splices.append((len(output.token_ids), tuple(taken), len(splice.tokens)))
-    return put(sequence, splice.tokens, end_tokens)
-
-
-def put(sequence: Sequence, tokens: list[int], end_tokens: frozenset[int]) -> FinishReason | None:
-    """Append tokens that nobody sampled. Their log-probability is 0, and nothing else is likely in their place."""
-    output = sequence.output
-    if sequence.request.gather is not NOTHING and tokens:
+    dropped = results.tokens(sequence.slot)[num_sampled : num_sampled + edit.drop]
+    guide.edits.append((len(output.token_ids), tuple(dropped), len(edit.append)))
+    if sequence.request.gather is not NOTHING and edit.append:
         raise GuideStateError(
-            "the program puts tokens of its own, of which the model has no logits or other tensors; ask for none"
+            "the guide appends tokens of its own, of which the model has no logits or other tensors; ask for none"
         )
-    kept, reason = cut(sequence, tokens, end_tokens)
+    kept, reason = cut(sequence, edit.append, end_tokens)
     output.token_ids += kept
     output.origins += [SPLICED] * len(kept)
     if output.logprobs is not None:

@@ -48,24 +48,24 @@ _ids = itertools.count(1)
 
 _log = logging.getLogger(__name__)
 
-Splice = tuple[int, tuple[int, ...], int]
-"""One replacement of the end of the text by a program: after how many tokens of the answer, the tokens that it took
-back, and how many it put in their place."""
+TextEdit = tuple[int, tuple[int, ...], int]
+"""An edit of the text by the matcher: after how many tokens of the answer, the tokens that it dropped, and how many it
+appended."""
 
 
 class RequestGuide:
     """A sequence's guide: a compilation, then a matcher, which stays with a sequence that is preempted.
 
-    `compiling` ends in `compiled`. `splices` are the times its program replaced the end of the text; it took tokens
-    back and put none `num_barren` times in a row.
+    `compiling` ends in `compiled`. `edits` are the matcher's edits of the text; the last `num_empty_edits` of them
+    dropped tokens and appended none.
     """
 
     def __init__(self, compiling: Future[CompiledGuide]) -> None:
         self.compiling = compiling
         self.compiled: CompiledGuide | None = None
         self.matcher: Matcher | None = None
-        self.splices: list[Splice] = []
-        self.num_barren = 0
+        self.edits: list[TextEdit] = []
+        self.num_empty_edits = 0
         self._opening = Opening()
         self._closes = False
 
@@ -202,13 +202,11 @@ class Sequence:
     max_new_tokens: int = field(default=0, init=False)
     is_plain: bool = field(default=False, init=False)  # only end tokens, the grammar and its length end it
     is_guided: bool = field(default=False, init=False)
-    has_program: bool = field(default=False, init=False)
+    starts_ahead: bool = field(default=False, init=False)
     in_flight: int = field(default=0, init=False)  # batches in flight that name it
     num_promised: int = field(default=0, init=False)  # tokens that these add at least
     next_cache_at: int = field(default=0, init=False)  # tokens of the answer at which another page is full
-    is_spliced: bool = field(
-        default=False, init=False
-    )  # its matcher changed the text, which is to be read again
+    must_reread: bool = field(default=False, init=False)  # its text was edited: it must read it again
     has_left: bool = field(default=False, init=False)  # its slots are to be given back
     search: Search | None = field(default=None, init=False)
 
@@ -290,9 +288,9 @@ class Sequence:
             and request.processor is None
         )
         self.is_guided = self.guide is not None
-        self.has_program = self.guide is not None and isinstance(self.guide.compiled, StartedGuide)
+        self.starts_ahead = self.guide is not None and isinstance(self.guide.compiled, StartedGuide)
         self.num_promised = self.next_cache_at = 0
-        self.is_spliced = self.has_left = False
+        self.must_reread = self.has_left = False
         self.search = None
 
     def finish(self, reason: FinishReason, error: RequestError | InputError | None = None) -> None:

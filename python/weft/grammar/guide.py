@@ -12,12 +12,14 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from weft.errors import GuideError, brief
 from weft.grammar.interfaces import PythonMatcher, Recognizer
 from weft.grammar.schema import structure
-from weft.grammar.wasm_limits import WasmLimits
+
+if TYPE_CHECKING:
+    from weft.aici.limits import WasmLimits
 
 Kind = Literal[
     "json_schema",

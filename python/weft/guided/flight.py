@@ -17,7 +17,7 @@ from weft import _core
 from weft.errors import InputError
 
 OPERATIONS = ("fetch", "extend", "commit", "extend_through", "release")
-STATUSES = ("", "refused", "dead_end", "matcher", "time_limit", "epoch", "verified", "spliced")
+STATUSES = ("", "refused", "dead_end", "matcher", "time_limit", "epoch", "verified", "edited")
 UNKNOWN, END_ONLY = "", "end"
 """In place of a hash, for rows without a matcher's mask: stale (or filled before the recording began), and end tokens
 only."""
@@ -169,6 +169,8 @@ def _entry_to_json(entry: SlotEntry) -> dict[str, Any]:
 
 def _entry_from_json(data: dict[str, Any]) -> SlotEntry:
     status = data.get("status", "")
+    if status == "spliced":  # as older versions called it
+        status = "edited"
     if status not in STATUSES:
         raise InputError(f"{status!r} is no status of a slot")
     return SlotEntry(

@@ -1,14 +1,13 @@
-"""Guides in a recording: their text or their program."""
+"""Guides in a recording: their text, and the payload of kinds whose payload can be stored."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from weft.aici.source import WasmSource
 from weft.grammar.guide import Guide, Kind
 
-KEPT_KINDS: tuple[Kind, ...] = (
+RECORDED_KINDS: tuple[Kind, ...] = (
     "json_schema",
     "regex",
     "ebnf",
@@ -18,13 +17,21 @@ KEPT_KINDS: tuple[Kind, ...] = (
     "after",
     "wasm",
 )
-"""Kinds of guides that consist of text, or of a `WasmSource`, and so can be recorded."""
+"""Kinds that are recorded whole, unless their payload is an object that can't be stored."""
+
+
+@runtime_checkable
+class Storable(Protocol):
+    """A payload that can be stored: a `WasmSource`."""
+
+    def to_recording(self) -> dict[str, Any]:
+        """The payload as JSON."""
 
 
 @dataclass(frozen=True)
 class RecordedGuide:
-    """A recorded guide, and the name of the grammar library that compiled it (None: XGrammar). `program` is its WASM
-    program, if any. `source` is None for a guide that is an object of the user's program, which can't be recorded.
+    """A guide in a recording, and the grammar library that compiled it (None: XGrammar). `source` is None for a guide
+    that can't be stored.
     """
 
     kind: str
@@ -32,16 +39,16 @@ class RecordedGuide:
     max_whitespace: int | None = None
     any_order: bool = False
     backend: str | None = None
-    program: WasmSource | None = None
+    payload: Storable | None = None
     separators: tuple[str, str] | None = None
     strict: bool = False
     open_objects: bool = False
 
     @classmethod
     def of(cls, guide: Guide, backend: str | None = None) -> RecordedGuide:
-        """Record a guide that `backend` compiled, as far as possible."""
-        program = guide.payload if isinstance(guide.payload, WasmSource) else None
-        if guide.kind not in KEPT_KINDS or guide.payload is not program:
+        """Record a guide that `backend` compiled, as far as it can be stored."""
+        payload = guide.payload if isinstance(guide.payload, Storable) else None
+        if guide.kind not in RECORDED_KINDS or guide.payload is not payload:
             return cls(guide.kind, None)
         return cls(
             guide.kind,
@@ -49,22 +56,22 @@ class RecordedGuide:
             guide.max_whitespace,
             guide.any_order,
             backend,
-            program,
+            payload,
             guide.separators,
             guide.strict,
             guide.open_objects,
         )
 
     def guide(self) -> Guide | None:
-        """The guide, or None if it could not be recorded."""
-        kind = next((kind for kind in KEPT_KINDS if kind == self.kind), None)
+        """The guide, or None if it was not stored."""
+        kind = next((kind for kind in RECORDED_KINDS if kind == self.kind), None)
         if kind is None or self.source is None:
             return None
         return Guide(
             kind,
             self.source,
             self.max_whitespace,
-            self.program,
+            self.payload,
             strict=self.strict,
             any_order=self.any_order,
             separators=self.separators,
@@ -72,16 +79,21 @@ class RecordedGuide:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data for JSON."""
-        program = None if self.program is None else self.program.to_json()
-        return {**vars(self), "program": program}
+        """The guide as JSON. The payload's key is "program", as in older recordings."""
+        data = {**vars(self), "program": None if self.payload is None else self.payload.to_recording()}
+        del data["payload"]
+        return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RecordedGuide:
-        """The inverse of `to_json`. Raises as `WasmSource.from_json` does for other data."""
-        program, separators = data.get("program"), data.get("separators")
-        made = {
-            "program": None if program is None else WasmSource.from_json(program),
-            "separators": None if separators is None else tuple(separators),
-        }
-        return cls(**{**data, **made})
+        """The guide that `to_json` wrote. Raises `KeyError`, `TypeError`, `ValueError` or `zlib.error` for other
+        data."""
+        from weft.aici.source import from_json  # few recordings need it
+
+        read = dict(data)
+        payload, separators = read.pop("program", None), read.pop("separators", None)
+        return cls(
+            **read,
+            payload=None if payload is None else from_json(payload),
+            separators=None if separators is None else tuple(separators),
+        )

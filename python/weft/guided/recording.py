@@ -22,16 +22,14 @@ FORMAT = "weft-flight-1"
 
 
 @dataclass(frozen=True)
-class RecordedSplice:
-    """Where a request's matcher rewrote the end of its text: after the first `at` tokens of the answer it had taken
-    `taken` and took them back, and put the next `num_put` tokens. The request had that text in the slots that it got
-    after epoch `since`.
-    """
+class RecordedEdit:
+    """An edit of a request's text: after the first `at` tokens of the answer, the tokens `dropped` went, and the next
+    `num_appended` tokens were appended. The request had that text in the slots that it got after epoch `since`."""
 
     since: int
     at: int
-    taken: tuple[int, ...]
-    num_put: int
+    dropped: tuple[int, ...]
+    num_appended: int
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class RecordedRequest:
     `slot` is its last slot, from the first iteration after epoch `since`; `matchers` are the serial numbers of its
     matchers, `guide` is an index into the recording's guides. `tokens` is its answer so far, `error` the failure that
     ended it. With `room` its answer had to be complete within that many tokens. `prompt` is the text that its program
-    was started with (empty: no program), `splices` are the program's changes of the text, in order."""
+    was started with (empty: no program), `edits` are those of its text, in order."""
 
     id: int
     slot: int
@@ -53,7 +51,7 @@ class RecordedRequest:
     error: str | None = None
     room: int | None = None
     prompt: tuple[int, ...] = ()
-    splices: tuple[RecordedSplice, ...] = ()
+    edits: tuple[RecordedEdit, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -144,8 +142,8 @@ class Recording:
         for request in self.requests:
             if request.guide is not None and not 0 <= request.guide < len(self.guides):
                 raise InputError(f"request {request.id} has guide {request.guide}, which is not in the file")
-            taken = [token for splice in request.splices for token in splice.taken]
-            tokens = [*request.prompt, *request.tokens, *taken]
+            dropped = [token for edit in request.edits for token in edit.dropped]
+            tokens = [*request.prompt, *request.tokens, *dropped]
             if any(not 0 <= token < self.vocab_size for token in tokens):
                 raise InputError(f"request {request.id} has a token that is not in the vocabulary")
         if self.operations and self.operations[0].name != "fetch":
@@ -198,9 +196,11 @@ def _request_of(data: dict[str, Any]) -> RecordedRequest:
         data["error"],
         None if data.get("room") is None else int(data["room"]),
         integers(data.get("prompt", ())),
-        tuple(_splice_of(splice) for splice in data.get("splices", ())),
+        tuple(_edit_of(edit) for edit in data.get("edits", data.get("splices", ()))),
     )
 
 
-def _splice_of(data: dict[str, Any]) -> RecordedSplice:
-    return RecordedSplice(int(data["since"]), int(data["at"]), integers(data["taken"]), int(data["num_put"]))
+def _edit_of(data: dict[str, Any]) -> RecordedEdit:
+    # Older versions wrote "splices", with other names for the last two fields.
+    names = ("dropped", "num_appended") if "dropped" in data else ("taken", "num_put")
+    return RecordedEdit(int(data["since"]), int(data["at"]), integers(data[names[0]]), int(data[names[1]]))

@@ -28,12 +28,13 @@ def host_memory(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(shape, dtype=dtype)
 
 
-class Splice(NamedTuple):
-    """Of the first `committed` tokens since a matcher was attached the last `backtrack` (0 or 1) go; `tokens` come."""
+class Edit(NamedTuple):
+    """An edit of a slot's text after `committed` tokens since its matcher was attached: drop the last `drop` tokens,
+    then append the tokens `append`."""
 
     committed: int
-    backtrack: int
-    tokens: list[int]
+    drop: int
+    append: list[int]
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class GuidedState(_core.GuidedState):
         """
         return NativeTask(*self.task_address(operation, argument), self)
 
-    def splice(self, slot: int) -> Splice | None:
-        """How the slot's matcher rewrites the end of the text; None where it does not."""
-        found = super().splice(slot)
-        return None if found is None else Splice(*found)
+    def edit(self, slot: int) -> Edit | None:
+        """The edit of a slot whose status is "edited", else None."""
+        values = super().edit(slot)
+        return None if values is None else Edit(*values)

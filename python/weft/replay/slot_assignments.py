@@ -21,8 +21,8 @@ from weft.guided.recording import RecordedRequest, Recording
 Place = tuple[int, int]
 """An operation and a slot."""
 
-MAX_PUT = 1 << 16
-"""So many tokens at most a matcher puts at once, as in an engine."""
+MAX_APPENDED = 1 << 16
+"""The most tokens that one edit appends, as in an engine."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,20 @@ class Tenant:
             for i, token in enumerate(self._taken()):
                 if not matcher.accept(token):
                     raise RefusedAnswer(request, f"does not take token {i + 1} of its answer, {token}")
-                if matcher.has_replaced:
-                    matcher.splice(MAX_PUT)
+                if matcher.has_edit:
+                    matcher.edit(MAX_APPENDED)
         except WeftError as error:
             raise RefusedAnswer(request, f"fails while it reads its answer: {error}") from error
         return matcher
 
     def _taken(self) -> list[int]:
-        """What its matcher took until then: with tokens that it took back, without those that it put."""
+        """The tokens that its matcher accepted until then: with those that edits dropped, without those they
+        appended."""
         tokens, taken, begin = self.request.tokens, [], 0
-        for splice in self.request.splices:
-            if splice.since < self.epoch:
-                taken += [*tokens[begin : splice.at], *splice.taken]
-                begin = splice.at + splice.num_put
+        for edit in self.request.edits:
+            if edit.since < self.epoch:
+                taken += [*tokens[begin : edit.at], *edit.dropped]
+                begin = edit.at + edit.num_appended
         return [*taken, *tokens[begin : self.position]]
 
 

@@ -9,12 +9,15 @@
 
 namespace weft::test {
 
-struct Shared {
-  WasmVariables variables;
-  WasmLimits limits;
+using aici::Limits;
+using aici::Variables;
 
-  std::string write(const char *name, const char *op, const std::string &value, WasmVariables::Writes &writes,
-                    WasmVariables::Origin origin = {0, 0}) {
+struct Shared {
+  Variables variables;
+  Limits limits;
+
+  std::string write(const char *name, const char *op, const std::string &value, Variables::Writes &writes,
+                    Variables::Origin origin = {0, 0}) {
     std::string hex;
     for (const char c : value) hex += {"0123456789abcdef"[c >> 4 & 15], "0123456789abcdef"[c & 15]};
     return variables.command(

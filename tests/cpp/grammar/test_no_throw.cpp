@@ -71,9 +71,9 @@ void destroy(void *self) {
   if (throws_last) throw 7;
 }
 float temperature(void *self) { return planted(self), 0.5f; }
-int splice(void *self, int *backtrack, std::int32_t *, int) { return planted(self), *backtrack = 0; }
-constexpr weft_matcher_ops kPlanted = {WEFT_MATCHER_ABI, accept,        validate, fill,    rollback,    fork,  reset,
-                                       forced,           is_terminated, error,    destroy, temperature, splice};
+int edit(void *self, int *drop, std::int32_t *, int) { return planted(self), *drop = 0; }
+constexpr weft_matcher_ops kPlanted = {WEFT_MATCHER_ABI, accept,        validate, fill,    rollback,    fork, reset,
+                                       forced,           is_terminated, error,    destroy, temperature, edit};
 
 int push_byte(void *self, std::uint8_t byte) { return planted(self).taken.push_back(byte), 0; }
 int byte_allowed(void *self, std::uint8_t byte) { return planted(self), byte == 'a' || byte == 'b'; }
@@ -236,8 +236,8 @@ TEST_CASE("what stands within may throw") {
   throws = true;
   CHECK(plug.ops->is_terminated(plug.self) == -1);
   CHECK(plug.ops->temperature(plug.self) < 0);
-  int backtrack = 0;
-  CHECK(plug.ops->splice(plug.self, &backtrack, nullptr, 0) == -1);
+  int drop = 0;
+  CHECK(plug.ops->edit(plug.self, &drop, nullptr, 0) == -1);
   CHECK(plug.ops->error(plug.self) != nullptr);
   throws_last = true;
   plug.ops->destroy(plug.self);

@@ -286,14 +286,14 @@ TEST_CASE("an iteration without a snapshot fails its slots") {
 
 // Takes every token that is allowed, to write the end of the text anew.
 int splicing_accept(void *self, std::int32_t token) { return 2 * fake_accept(self, token); }
-int takes_back_two(void *, int *backtrack, std::int32_t *, int) { return *backtrack = 2, 0; }
-int puts_no_token(void *, int *backtrack, std::int32_t *tokens, int) { return *backtrack = 1, tokens[0] = kVocab, 1; }
+int drops_two(void *, int *drop, std::int32_t *, int) { return *drop = 2, 0; }
+int appends_no_token(void *, int *drop, std::int32_t *append, int) { return *drop = 1, append[0] = kVocab, 1; }
 
-TEST_CASE("a splice that can not be fails its slot") {
-  for (auto *splice : {takes_back_two, puts_no_token}) {
+TEST_CASE("an edit that can not be fails its slot") {
+  for (auto *edit : {drops_two, appends_no_token}) {
     weft_matcher_ops ops = weft::test::kOps;
     ops.accept = splicing_accept;
-    ops.splice = splice;
+    ops.edit = edit;
     Decoding decoding;
     ++live;
     const auto matcher = std::make_shared<weft::MatcherHandle>(weft_matcher{&ops, new Fake(fake_of(0))});

@@ -150,7 +150,7 @@ def test_beams_refuse_a_program_that_takes_back() -> None:
             tokens_of(PROMPT), 12, sampling_config=SamplingConfig(2), guided_decoding_params=params
         )
         (response,) = until_final(executor, executor.enqueue_request(request))
-        assert "a search by beams can't do" in response.error_msg
+        assert "a beam search can't do" in response.error_msg
 
 
 def test_a_start_does_not_hold_up_others() -> None:
@@ -196,7 +196,7 @@ def test_programs_start_when_a_slot_is_near() -> None:
     settings = ExecutorConfig(guided_decoding_config=guided, max_batch_size=2, max_seq_len=512)
     with Executor(None, settings, device="cpu") as executor:
         executor.register_guide("digits", digits(9)).result()
-        programs = executor.client.engine.scheduler.waiting.programs
+        programs = executor.client.engine.scheduler.waiting.starts
         prompt = tokens_of(PROMPT)
         busy = executor.enqueue_requests([Request(prompt, 400, end_id=-1) for _ in range(2)])
         params = GuidedDecodingParams.handle("digits")

@@ -39,7 +39,7 @@ def test_programs_agree(tmp_path: Path) -> None:
             windows.append(recorder.recording())
         recorder.close()
     assert [output.error for output in outputs] == [None] * len(guides)
-    put = {splice.num_put for request in recording.requests for splice in request.splices}
+    put = {edit.num_appended for request in recording.requests for edit in request.edits}
     assert put == {1, 2}
     result = replay(recording, vocabulary, range(3))
     assert result.difference is None, str(result.difference)
@@ -66,5 +66,5 @@ def test_a_program_that_failed_fails_again(tmp_path: Path) -> None:
     recording = Recording.load(recorder.files[0])
     for request in recording.requests:
         assert request.guide is not None
-        program = recording.guides[request.guide].program
+        program = recording.guides[request.guide].payload
         assert bool(request.prompt) == (program is not None) == (request.error is not None)

@@ -124,13 +124,13 @@ def scripted(answers: Sequence[tuple[list[int] | None, dict[str, Any]] | str]) -
 def bound() -> None:
     """Bind wasmtime's library once."""
     library = Path(wasmtime.__file__).parent / "linux-x86_64" / "_libwasmtime.so"
-    assert _core.wasm_bind(str(library)) == ""
+    assert _core.aici_bind_wasmtime(str(library)) == ""
 
 
 @functools.cache
 def artefact(text: str) -> bytes:
     bound()
-    return _core.wasm_compile(bytes(wasmtime.wat2wasm(text)))
+    return _core.aici_compile(bytes(wasmtime.wat2wasm(text)))
 
 
 def data(at: int, text: str) -> str:
@@ -146,16 +146,16 @@ def log_text(at: int, size: int) -> str:
     )
 
 
-def load(text: str, **limits: int) -> _core.WasmProgram:
+def load(text: str, **limits: int) -> _core.AiciProgram:
     """A program for the small vocabulary."""
     return loaded(artefact(text), **limits)
 
 
-def loaded(compiled: bytes, **limits: int) -> _core.WasmProgram:
+def loaded(compiled: bytes, **limits: int) -> _core.AiciProgram:
     vocabulary = small_vocabulary()
     texts = _core.TokenTexts(list(vocabulary.tokens))
     trie = b"a trie that these programs do not read"
-    return _core.WasmProgram(compiled, trie, vocabulary.vocab_size, [END], texts, limits)
+    return _core.AiciProgram(compiled, trie, vocabulary.vocab_size, [END], texts, limits)
 
 
 def start(text: str, arg: bytes = b"", prompt: Sequence[int] = (), **limits: int) -> Matcher:
@@ -209,7 +209,7 @@ def mask(matcher: Matcher) -> list[int]:
 
 def told(matcher: Matcher) -> list[str]:
     """What a scripted program was told after the start, without what is always the same."""
-    lines = _core.wasm_logs(matcher).splitlines()
+    lines = _core.aici_log(matcher).splitlines()
     assert all(line.startswith('{"backtrack":0,') and line.endswith(',"fork_group":[1]}') for line in lines)
     return [line[len('{"backtrack":0,') : -len(',"fork_group":[1]}')] for line in lines][1:]
 

@@ -21,7 +21,7 @@ from weft.grammar.base import Matcher
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.guided.flight import Operation, operations
 from weft.guided.recorded_guide import RecordedGuide
-from weft.guided.recording import RecordedRequest, RecordedSplice, Recording
+from weft.guided.recording import RecordedEdit, RecordedRequest, Recording
 from weft.guided.state import GuidedState
 
 MAX_BYTES = 64 << 20
@@ -44,7 +44,7 @@ class _Watched:
     matchers: list[int]
     room: int | None
     prompt: abc.Sequence[int]
-    splices: list[RecordedSplice] = field(default_factory=list)
+    edits: list[RecordedEdit] = field(default_factory=list)
     finished_at: int | None = None
 
 
@@ -114,13 +114,12 @@ class FlightRecorder:
                 compiled = sequence.guide.compiled if sequence.guide is not None else None
                 guide = None if compiled is None else RecordedGuide.of(compiled.guide, compiled.backend)
                 room = sequence.guide.room if sequence.guide is not None else None
-                prompt = sequence.prompt if guide is not None and guide.program is not None else ()
+                prompt = sequence.prompt if guide is not None and guide.payload is not None else ()
                 watched = _Watched(sequence.id, sequence.output, guide, slot, since, [], room, prompt)
                 self._watched[sequence.id] = watched
             watched.slot, watched.since = slot, since
-            splices = sequence.guide.splices if sequence.guide is not None else []
-            new = splices[len(watched.splices) :]
-            watched.splices += [RecordedSplice(since, *splice) for splice in new]
+            edits = sequence.guide.edits if sequence.guide is not None else []
+            watched.edits += [RecordedEdit(since, *edit) for edit in edits[len(watched.edits) :]]
             if matcher is not None and matcher.serial not in watched.matchers:
                 watched.matchers.append(matcher.serial)
             if len(self._watched) > self._prune_at:
@@ -246,7 +245,7 @@ def _record(watched: _Watched, guides: dict[RecordedGuide, int]) -> RecordedRequ
         _error_text(output) if output.error is not None else None,
         watched.room,
         tuple(watched.prompt),
-        tuple(watched.splices),
+        tuple(watched.edits),
     )
 
 

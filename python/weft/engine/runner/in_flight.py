@@ -157,7 +157,7 @@ class Snapshots:
         self.holds_ended = False
         self._runtime, self._stream, self._grammar, self._state = runtime, stream, grammar, grammar.state
         self._changes: dict[int, Matcher | None] = {}
-        self._holds_program = False
+        self._holds_large = False
 
     def change(self, matchers: Mapping[int, Matcher | None]) -> None:
         """Change the matchers of slots with the next snapshot; None detaches."""
@@ -168,7 +168,7 @@ class Snapshots:
         if sequence.is_guided:
             self._changes |= dict.fromkeys(slots)
             self.holds_ended = True
-            self._holds_program |= sequence.has_program
+            self._holds_large |= sequence.starts_ahead
 
     def push(self, slots: abc.Sequence[int]) -> None:
         """Leave the snapshot of the next iteration, which decodes `slots`."""
@@ -178,7 +178,7 @@ class Snapshots:
     def vacate(self, is_idle: bool) -> None:
         """Free the matchers of ended sequences where that is worth a wait for the device: for programs, which are
         large, or when nothing else runs (`is_idle`). Call it with nothing in flight."""
-        if not (self._holds_program or (self.holds_ended and is_idle)):
+        if not (self._holds_large or (self.holds_ended and is_idle)):
             return
         try:
             self._stream.synchronize()
@@ -188,7 +188,7 @@ class Snapshots:
         if self._state.num_pending:
             return
         self._state.vacate([slot for slot, matcher in self._changes.items() if matcher is None])
-        self.holds_ended = self._holds_program = False
+        self.holds_ended = self._holds_large = False
 
     def drop_pending(self) -> None:
         """Remove the snapshots of launches that failed: the next iteration must not take them. Waits for the iterations

@@ -214,7 +214,7 @@ def choose_yielding(
 def _may_yield(sequence: Sequence, newcomer: Sequence) -> bool:
     return (
         sequence.search is None
-        and not sequence.is_spliced
+        and not sequence.must_reread
         and sequence.request.priority <= newcomer.request.priority
         # Each admission adds a token at least, so that every sequence comes to its end.
         and len(sequence.output.token_ids) > sequence.resumed_at

@@ -199,7 +199,7 @@ class Capacity:
         """Take back slots and pages. The text is cached up to its end, if its pages are sure to hold it."""
         self.free_slots.extend(reversed(sequence.slots))
         has_read = len(sequence.output.token_ids) > sequence.resumed_at and sequence.search is None
-        if self._reuses and has_read and not sequence.is_spliced and sequence.output.error is None:
+        if self._reuses and has_read and not sequence.must_reread and sequence.output.error is None:
             self.kv.end(sequence.kv, sequence.text, max(sequence.num_tokens - 1 - self._margin, 0))
         else:
             self.kv.end(sequence.kv)
@@ -229,7 +229,7 @@ class Scheduler:
         self._shares = config.shares_slots and config.policy != "static_batch"
         self._num_drafts_of = [0, *map(speculation.draft_tokens, range(1, config.max_batch + 1))]
         self._begin_search = begin_search
-        self._spliced: list[Sequence] = []
+        self._rereading: list[Sequence] = []
         self._grown: list[Sequence] = []
         self._lacks_pages = False  # a sequence was preempted for pages in this step
         self._holds_decoding = False  # in this step only the prompts of newcomers are read
@@ -255,10 +255,9 @@ class Scheduler:
         for sequence in left:
             self._release(sequence)
 
-    def splice(self, sequence: Sequence) -> None:
-        """The request's matcher wrote the end of its text anew: it is to be read again."""
-        sequence.is_spliced = True
-        self._spliced.append(sequence)
+    def reread(self, sequence: Sequence) -> None:
+        """Let a sequence read its text again. It is preempted as soon as no batch in flight names it."""
+        self._rereading.append(sequence)
 
     def prompt_tokens_read(self) -> dict[int, int]:
         """The tokens read so far of each prompt that is being read, by sequence id."""
@@ -274,7 +273,7 @@ class Scheduler:
     def schedule_decoding(self, record: StepRecord, in_flight: bool) -> Schedule | None:
         """Choose the sequences that decode next. Returns None if batches in flight must be read first, so that their
         sequences can be preempted or give pages back."""
-        self._read_spliced_again()
+        self._preempt_rereading()
         self._lacks_pages, yielding = False, self._yielding()
         if yielding and in_flight:
             return None
@@ -285,7 +284,7 @@ class Scheduler:
             if in_flight:
                 return None
             self._lacks_pages = True
-            if not self._read_spliced_again():  # those give pages back, which no longer hold their text
+            if not self._preempt_rereading():  # their pages are free then
                 self._preempt(max(self.running, key=self.waiting.turns.place), record)
             decoding = self._decoding()
         return Schedule(decoding, _num_rows(decoding), self._num_drafts(decoding))
@@ -429,12 +428,13 @@ class Scheduler:
         self.capacity.cache(sequence)
         self._queue_again(sequence, yields)
 
-    def _read_spliced_again(self) -> bool:
-        """Queue those whose text was written anew and that nothing in flight names; whether there were some."""
-        if not self._spliced:
+    def _preempt_rereading(self) -> bool:
+        """Queue the sequences that read their text again and that no batch in flight names; whether there were any.
+        Their pages are not cached, because they don't hold the text."""
+        if not self._rereading:
             return False
-        live = [sequence for sequence in self._spliced if not sequence.has_left]
-        self._spliced = [sequence for sequence in live if sequence.in_flight]
+        live = [sequence for sequence in self._rereading if not sequence.has_left]
+        self._rereading = [sequence for sequence in live if sequence.in_flight]
         again = [sequence for sequence in live if not sequence.in_flight]
         for sequence in again:
             self._queue_again(sequence)
@@ -464,6 +464,6 @@ def _num_rows(decoding: abc.Sequence[Sequence]) -> int:
 
 def _wants_tokens(sequence: Sequence) -> bool:
     """Whether the sequence can decode now: its answer may grow beyond the tokens that batches in flight add."""
-    if sequence.is_spliced or (sequence.search is not None and sequence.in_flight):
+    if sequence.must_reread or (sequence.search is not None and sequence.in_flight):
         return False
     return len(sequence.output.token_ids) + sequence.num_promised < sequence.max_new_tokens

@@ -1,4 +1,4 @@
-"""Sequences without a slot: they wait for their guide, for their program's start, or for a slot and pages."""
+"""Sequences without a slot: they wait for their guide, for their matcher's start, or for a slot and pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 
 from weft.core.awake import AwakeWatch
 from weft.engine.scheduler.policy import FairTurns, WaitingQueue
-from weft.engine.scheduler.programs import Failures, Programs
+from weft.engine.scheduler.starts import Failures, MatcherStarts
 from weft.engine.sequence import Sequence, Stage
 from weft.grammar.base import CompiledGuide
 from weft.grammar.starts import StartedGuide
@@ -68,9 +68,9 @@ class Waiting:
     It also keeps the clocks of all sequences: their `deadlines`, and how long the `preempted` ones have waited. One
     that was preempted for lack of pages may wait `max_idle_s` seconds."""
 
-    def __init__(self, max_idle_s: float, turns: FairTurns, programs: Programs) -> None:
+    def __init__(self, max_idle_s: float, turns: FairTurns, starts: MatcherStarts) -> None:
         self._max_idle_s = max_idle_s
-        self.programs = programs
+        self.starts = starts
         self.turns = turns
         self.queue = WaitingQueue(turns)
         self.unready: dict[Sequence, None] = {}
@@ -89,7 +89,7 @@ class Waiting:
     @property
     def can_collect(self) -> bool:
         """Whether `collect` would make progress."""
-        return bool(self.compiled) or self.programs.has_news
+        return bool(self.compiled) or self.starts.has_news
 
     @property
     def has_late(self) -> bool:
@@ -122,8 +122,8 @@ class Waiting:
         """Remove a sequence that got a slot and pages. Returns whether it is admitted for the first time."""
         self.queue.remove(sequence)
         self.turns.admit(sequence)
-        if _has_program(sequence):
-            self.programs.admit(sequence)
+        if _starts_ahead(sequence):
+            self.starts.admit(sequence)
         is_new = sequence not in self.preempted
         self.preempted.pop(sequence, None)
         return is_new
@@ -135,15 +135,15 @@ class Waiting:
         elif sequence.stage is Stage.QUEUED and sequence in self.queue:
             self.queue.remove(sequence)
         self.unready.pop(sequence, None)
-        if _has_program(sequence):
-            self.programs.forget(sequence)
+        if _starts_ahead(sequence):
+            self.starts.forget(sequence)
         self.turns.forget(sequence)
         if sequence.deadline is not None:
             self.deadlines.forget(sequence)
         self.preempted.pop(sequence, None)
 
     def collect(self) -> Failures:
-        """Queue the sequences whose guide is compiled, and whose program has started. Returns those that failed, with
+        """Queue the sequences whose guide is compiled, and whose matcher has started. Returns those that failed, with
         their errors."""
         failed: Failures = []
         while self.compiled:
@@ -159,11 +159,11 @@ class Waiting:
                 sequence.guide.compiled = compiled = compiling.result()
                 sequence.output.guide_notes = compiled.notes
                 if isinstance(compiled, StartedGuide):
-                    self.programs.add(sequence)
+                    self.starts.add(sequence)
                 else:
                     self._queue(sequence)
-        if self.unready or self.programs.orphans:
-            started, more = self.programs.collect()
+        if self.unready or self.starts.orphans:
+            started, more = self.starts.collect()
             for sequence in started:
                 self._queue(sequence)
             failed += more
@@ -194,5 +194,5 @@ class Waiting:
         return late + [sequence for sequence in idle if sequence not in late]
 
 
-def _has_program(sequence: Sequence) -> bool:
+def _starts_ahead(sequence: Sequence) -> bool:
     return sequence.guide is not None and isinstance(sequence.guide.compiled, StartedGuide)

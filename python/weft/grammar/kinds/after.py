@@ -1,6 +1,6 @@
-"""Free text until a trigger, then a guide: for models that reason before they answer.
+"""Free text until a trigger, then a guide: what a model that reasons before it answers needs.
 
-The trigger is a token, or a text that is found in the bytes of the tokens, also inside a token
+The trigger is a token, or a text that is found in the bytes of the tokens, also inside of one
 (`csrc/grammar/after/rules.h`).
 """
 
@@ -18,13 +18,13 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
 
 KIND: Kind = "after"
 MAX_NESTED = 16
-LEFT_OUT = ("payload", "is_read")  # the fields of an inner guide that the source does not hold
+LEFT_OUT = ("payload", "is_read")  # of a guide, in the source of one around it
 MAX_TRIGGER_BYTES = 256
 
 
 @dataclass(frozen=True)
 class After:
-    """The parts of an "after" guide."""
+    """What an "after" guide is made of."""
 
     trigger: int | str
     guide: Guide
@@ -32,7 +32,7 @@ class After:
 
     @classmethod
     def of(cls, guide: Guide) -> After:
-        """Read the parts from a guide. Raises `GuideError` for a source that `made` did not write."""
+        """Read it back from its guide. Raises `GuideError` for a source that `made` did not write."""
         try:
             data = json.loads(guide.source)
             inner = data["guide"]
@@ -43,16 +43,16 @@ class After:
             raise GuideError(f"not the source of a guide after a trigger ({error!r})") from None
 
     def made(self) -> Guide:
-        """The guide of these parts. Its source holds everything except objects of the program."""
+        """The guide. Its source holds all of it, except objects of the program."""
         inner = self.guide
         parts = {part.name: getattr(inner, part.name) for part in fields(inner) if part.name not in LEFT_OUT}
-        if inner.kind == KIND:  # as data: a text within a text would double its escapes with each level
+        if inner.kind == KIND:  # not as a text within a text, whose escapes would double with each level
             parts["source"] = json.loads(inner.source)
         source = {"trigger": self.trigger, "max_free_tokens": self.max_free_tokens, "guide": parts}
         return Guide(KIND, json.dumps(source), payload=inner.payload)
 
     def check(self) -> None:
-        """Raise `GuideError` for errors that no vocabulary can make right."""
+        """Raise `GuideError` for what no vocabulary can make right."""
         if isinstance(self.trigger, bool) or not isinstance(self.trigger, int | str):
             raise GuideError(f"a trigger is a text or a token id, not {type(self.trigger).__name__}")
         if isinstance(self.trigger, str):
@@ -81,7 +81,7 @@ def _check_text(trigger: str) -> None:
 
 
 class CompiledAfter:
-    """Free text, and the compiled guide after it."""
+    """Free text and the compiled guide after it."""
 
     def __init__(self, guide: Guide, after: After, inner: CompiledGuide, vocabulary: Vocabulary) -> None:
         self.guide = guide
@@ -94,7 +94,7 @@ class CompiledAfter:
 
     @property
     def memory_bytes(self) -> int:
-        """The bytes of its guide and its triggers."""
+        """What its guide and its triggers hold."""
         return int(self.inner.memory_bytes + self._rules.memory_bytes)
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
@@ -103,16 +103,21 @@ class CompiledAfter:
 
     @property
     def opens_ahead(self) -> bool:
-        """Whether matchers of the guide after the trigger take long to start."""
+        """Whether matchers of the guide after the trigger take long to begin."""
         return opens_ahead(self.inner)
 
     @property
     def sequence_bytes(self) -> int:
-        """The most bytes that the matcher of one sequence may hold."""
+        """The most that the matcher of one sequence may hold."""
         return self.inner.sequence_bytes if opens_ahead(self.inner) else 0
 
+    @property
+    def memory_settings(self) -> str:
+        """The settings that bound `sequence_bytes`."""
+        return self.inner.memory_settings if opens_ahead(self.inner) else ""
+
     def open(self, opening: Opening) -> Matcher:
-        """Start the matcher of a request's first sequence."""
+        """The matcher of a request's first sequence, begun ahead."""
         assert opens_ahead(self.inner)
         return self._behind(self.inner.open(opening))
 
@@ -120,8 +125,15 @@ class CompiledAfter:
         return _core.after_matcher(self._rules, matcher, self._max_free_tokens)
 
 
+def make(trigger: int | str, guide: Guide, max_free_tokens: int | None) -> Guide:
+    """The guide of `Guide.after`. Raises `GuideError`."""
+    after = After(trigger, guide, max_free_tokens)
+    after.check()
+    return after.made()
+
+
 def compile_after(guide: Guide, parts: CompileParts) -> CompiledGuide:
-    """Compile a guide of `Guide.after`."""
+    """For `Guide.after`."""
     after = After.of(guide)
     after.check()
     return CompiledAfter(guide, after, parts.compile_part(after.guide), parts.vocabulary)
@@ -139,22 +151,22 @@ def _rules(after: After, inner: CompiledGuide, vocabulary: Vocabulary) -> _core.
     if after.max_free_tokens is not None and not rules.can_be_forced():
         raise GuideError(
             f"the tokens of this vocabulary can't spell the trigger {trigger!r} from everywhere, as max_free_tokens "
-            "requires; give a token's id, or no limit"
+            "needs it; give a token's id, or no limit"
         )
     return rules
 
 
 def _resolve(trigger: int | str, vocabulary: Vocabulary) -> int | str:
-    """The trigger in the vocabulary's terms: the name of a special token becomes its id."""
+    """The trigger as the vocabulary has it: the name of a special token is that token."""
     if isinstance(trigger, str):
         token = vocabulary.special_names.get(trigger)
         if token is None:
-            special = next(
+            held = next(
                 (name for name in vocabulary.special_names if len(name) > 2 and name in trigger), None
             )
-            if special is not None:
+            if held is not None:
                 raise GuideError(
-                    f"the trigger {trigger!r} holds the special token {special!r}, which is not text; use Guide.after "
+                    f"the trigger {trigger!r} holds the special token {held!r}, which is no text; use Guide.after "
                     "within Guide.after, one for each part"
                 )
             return trigger

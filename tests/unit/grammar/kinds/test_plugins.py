@@ -225,8 +225,9 @@ static void *open_(const weft_vocabulary *v, const void *a, size_t n, char *e, s
 static int make(void *g, weft_matcher *made, char *e, size_t s) { *made = (weft_matcher){&ops, g}; return %d; }
 const weft_plugin_ops weft_plugin = {WEFT_PLUGIN_ABI, open_, make, 0, free};
 """
-WRONG["matchers of another version"] = (MAKES % ("1", 0), "matchers are of version 1, where weft needs 2")
+WRONG["matchers of another version"] = (MAKES % ("1", 0), "matchers are of version 1, where weft needs 3")
 WRONG["a matcher that lacks something"] = (MAKES % ("WEFT_MATCHER_ABI", 0), "lacks a function")
+WRONG["a matcher of the version before"] = (MAKES % ("2", 0), "lacks a function")
 WRONG["a matcher that can't be made"] = (MAKES % ("WEFT_MATCHER_ABI", -1), "does not say why")
 
 

@@ -124,10 +124,10 @@ class BeamRun:
     def _accept(self, matcher: Matcher, token: int) -> None:
         if not matcher.accept(token):
             raise GuideStateError(f"the grammar refused token {token}, which its mask allowed")
-        if matcher.has_replaced:
+        if matcher.has_edit:
             raise GuideStateError(
-                f"the program puts other tokens in the place of token {token}, which a search by beams can't do; use "
-                "another program, or no beams"
+                f"the guide edits the text after token {token}, which a beam search can't do; use another guide, or no "
+                "beams"
             )
 
     def _branch(self) -> None:

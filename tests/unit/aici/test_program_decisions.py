@@ -96,23 +96,23 @@ class TestDecisions:
         matcher = start(scripted([([5], {"splices": splices}), ([10], {})]))
         assert matcher.validate([5, 10]) == 1  # what follows a token that is replaced can't be told
         assert matcher.accept(5)
-        assert matcher.splice(8) == (1, [9, 8])
+        assert matcher.edit(8) == (1, [9, 8])
         assert mask(matcher) == [10]
         # The program never had the token, so that it has nothing to take back.
         assert told(matcher) == ['"tokens":[9,8],"sampled":5']
-        with pytest.raises(GuideStateError, match="a splice of 2 tokens, where there is room for 1"):
-            matcher.splice(1)
+        with pytest.raises(GuideStateError, match="an edit of 2 tokens, where there is room for 1"):
+            matcher.edit(1)
         matcher.rollback(1)
         assert mask(matcher) == [5]
         with pytest.raises(GuideStateError, match="not replaced"):
-            matcher.splice(8)
+            matcher.edit(8)
 
     def test_a_splice_that_drops_the_end(self) -> None:
         splices = [{"when_sampled": [END], "backtrack": 1, "ff_tokens": []}]
         matcher = start(scripted([([5, END], {"splices": splices}), ([10], {})]))
         assert matcher.accept(END)
         assert not matcher.is_terminated()
-        assert matcher.splice(8) == (1, [])
+        assert matcher.edit(8) == (1, [])
         assert told(matcher) == ['"tokens":[],"sampled":0']
         assert mask(matcher) == [10]
 
@@ -120,7 +120,7 @@ class TestDecisions:
         splices = [{"when_sampled": [5], "backtrack": 1, "ff_tokens": [9, END, 7]}]
         matcher = start(scripted([([5], {"splices": splices}), ([10], {})]))
         assert matcher.accept(5)
-        assert matcher.splice(8) == (1, [9, END])
+        assert matcher.edit(8) == (1, [9, END])
         assert matcher.is_terminated()
         matcher.rollback(1)
         assert not matcher.is_terminated()
@@ -141,9 +141,9 @@ def test_a_token_that_is_replaced_stops_its_slot_alone() -> None:
         state.verified_host[slot, 0] = 0
         state.verified_host[slot, 1] = token
     state.commit()
-    assert state.status(0)[0] == "spliced"
-    splice = state.splice(0)
-    assert splice is not None and (splice.backtrack, list(splice.tokens)) == (1, [9])
+    assert state.status(0)[0] == "edited"
+    edit = state.edit(0)
+    assert edit is not None and (edit.drop, list(edit.append)) == (1, [9])
     assert state.status(1) == ("", "") and state.committed(1) == 1
     assert allowed(state.masks_host[3].numpy()) == [7]
 

@@ -137,7 +137,7 @@ class TestLimits:
             + "(call $result (i32.const 3000) (i32.const 15))",
             data(3000, STOP),
         )
-        assert _core.wasm_logs(start(text, memory_bytes=4 * 65536)) == "03"
+        assert _core.aici_log(start(text, memory_bytes=4 * 65536)) == "03"
 
     def test_modules_that_are_not_programs(self) -> None:
         with pytest.raises(GuideError, match=r"imports what programs don't have.*sock_accept"):
@@ -156,7 +156,7 @@ class TestLimits:
         with pytest.raises(GuideError, match=r"in aici_init: .*argument"):
             start(program("", start=START.replace('"aici_init")', '"aici_init") (param v128)')))
         with pytest.raises(GuideError, match="does not compile"):
-            _core.wasm_compile(b"\0asm\1\0\0\0garbage!")
+            _core.aici_compile(b"\0asm\1\0\0\0garbage!")
         with pytest.raises(GuideError, match="can't be loaded"):
             loaded(b"garbage")
 
@@ -170,7 +170,7 @@ class TestLimits:
         long[call - 2] += 4  # the body's size
         long[short.rindex(bytes([0x0A]), 0, call) + 1] += 4  # the section's
         for module in (short, bytes(long)):
-            assert _core.wasm_compile(module)
+            assert _core.aici_compile(module)
 
     def test_limits_are_checked(self) -> None:
         with pytest.raises(InputError, match="a program has no limit of_mine"):
@@ -188,7 +188,8 @@ def test_a_library_that_is_none() -> None:
     import sys
 
     code = (
-        "from weft import _core; print(_core.wasm_bind('/nowhere.so')); print(_core.wasm_bind('libm.so.6'))"
+        "from weft._core import aici_bind_wasmtime as bind; "
+        "print(bind('/nowhere.so')); print(bind('libm.so.6'))"
     )
     lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.splitlines()
     assert "nowhere.so" in lines[0]

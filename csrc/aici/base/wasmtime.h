@@ -1,13 +1,13 @@
-// The few types and functions of wasmtime's C interface that weft calls, as weft's own declarations.
+// Declarations of the part of wasmtime's C interface that weft calls: version 50.
 //
-// They are resolved with dlsym from the installed library, so nothing of wasmtime is needed to build. Version 50 of the
-// interface; `aici/host/engine.cpp` runs a small program through all of it before it trusts a layout.
+// The functions are resolved with dlsym from the installed library, so building weft needs no wasmtime. Before weft
+// trusts these layouts, `aici/host/self_test.cpp` runs a small program through all of them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-namespace weft::wasm {
+namespace weft::wasmtime {
 
 struct Config;
 struct Engine;
@@ -28,7 +28,7 @@ struct Func {
   void *code;
 };
 
-// The C struct nests the first two members, so that the third begins after their padding.
+// The C struct nests the first two members, so `second` lies after their padding.
 struct Memory {
   struct {
     std::uint64_t store;
@@ -60,7 +60,7 @@ struct Extern {
 
 enum ValKind : std::uint8_t { kI32 = 0, kI64 = 1, kF32 = 2, kF64 = 3, kV128 = 4 };
 
-// Only the numeric kinds are used: they own nothing.
+// weft uses the numeric kinds only, which own nothing.
 struct Val {
   ValKind kind;
   union {
@@ -108,7 +108,7 @@ using Finalizer = void (*)(void *);
 using EpochCallback = Error *(*)(Context *context, void *data, std::uint64_t *delta, std::uint8_t *kind);
 
 // X(result, name, arguments)
-#define WEFT_WASM_CALLS(X)                                                                                            \
+#define WEFT_WASMTIME_CALLS(X)                                                                                        \
   X(Config *, wasm_config_new, ())                                                                                    \
   X(void, wasmtime_config_epoch_interruption_set, (Config *, bool))                                                   \
   X(void, wasmtime_config_max_wasm_stack_set, (Config *, std::size_t))                                                \
@@ -172,10 +172,11 @@ using EpochCallback = Error *(*)(Context *context, void *data, std::uint64_t *de
   X(void, wasmtime_error_delete, (Error *))                                                                           \
   X(void, wasm_byte_vec_delete, (Bytes *))
 
+// The resolved functions, each a member of its C name.
 struct Api {
-#define WEFT_WASM_MEMBER(result, name, arguments) result(*name) arguments;
-  WEFT_WASM_CALLS(WEFT_WASM_MEMBER)
-#undef WEFT_WASM_MEMBER
+#define WEFT_WASMTIME_MEMBER(result, name, arguments) result(*name) arguments;
+  WEFT_WASMTIME_CALLS(WEFT_WASMTIME_MEMBER)
+#undef WEFT_WASMTIME_MEMBER
 };
 
-}  // namespace weft::wasm
+}  // namespace weft::wasmtime

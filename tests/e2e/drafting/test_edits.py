@@ -82,7 +82,7 @@ def test_pages_run_out_where_the_text_is_written_anew(
 
         def grow_unless_some_wait(running: Sequence) -> bool | None:
             nonlocal num_short
-            assert engine.output.in_flight or not any(r.is_spliced for r in engine.scheduler.running)
+            assert engine.output.in_flight or not any(r.must_reread for r in engine.scheduler.running)
             num_short += bool(engine.output.in_flight)
             return None if engine.output.in_flight else grow(running)
 
@@ -102,7 +102,7 @@ def test_a_program_that_only_takes_back_comes_to_an_end() -> None:
         sampling = SamplingParams(max_tokens=20, logit_bias=bias)
         outputs = llm.generate([PROMPT] * 2, guide=guides, sampling=sampling)
     assert isinstance(outputs[0].error, RequestError)
-    assert "took back" in str(outputs[0].error)
+    assert "dropped" in str(outputs[0].error)
     assert outputs[0].token_ids == []
     assert outputs[1].finish_reason == "stop"
 

@@ -1,17 +1,17 @@
-// What programs of strangers wrote is read with care: the JSON of their answers, and their code. Sanitizers watch.
+// Parsing of untrusted input: the JSON of programs' answers, and their code. Worth running under sanitizers.
 #include <random>
 #include <string>
 #include <vector>
 
 #include "aici/base/code.h"
-#include "aici/base/error.h"
 #include "aici/base/json.h"
+#include "aici/base/limits.h"
 #include "check.h"
 
 namespace {
 
-using weft::JsonValue;
-using weft::WasmError;
+using weft::aici::JsonValue;
+using weft::aici::ProgramError;
 
 const char *kResult =
     R"({"branches":[{"sample_mask":7,"temperature":null,"splices":[{"when_sampled":[1,2.5e1,-0],"ff_tokens":[]},)"
@@ -19,15 +19,15 @@ const char *kResult =
 
 bool reads(const std::string &text) {
   try {
-    weft::parse_json(text, "it");
+    weft::aici::parse_json(text, "it");
     return true;
-  } catch (const WasmError &) {
+  } catch (const ProgramError &) {
     return false;
   }
 }
 
 TEST_CASE("json is read") {
-  const JsonValue result = weft::parse_json(kResult, "it");
+  const JsonValue result = weft::aici::parse_json(kResult, "it");
   const JsonValue &branch = result.find("branches")->items[0];
   CHECK(branch.find("sample_mask")->number == 7);
   CHECK(branch.find("temperature") == nullptr);
@@ -37,16 +37,16 @@ TEST_CASE("json is read") {
   CHECK(splices.items[0].find("ff_tokens")->kind == JsonValue::kNumbers);
   CHECK(splices.items[1].find("x")->text == "ä😀\n");
   CHECK(splices.items[1].find("y")->items.size() == 3);
-  CHECK(weft::parse_json(R"("a\"\\\u0001z")", "it").text == "a\"\\\x01z");
-  CHECK(weft::parse_json(R"({"a":null,"a":1,"a":2})", "it").find("a") == nullptr);
-  CHECK(weft::parse_json("18446744073709551615", "it").number == 18446744073709551615.0);
+  CHECK(weft::aici::parse_json(R"("a\"\\\u0001z")", "it").text == "a\"\\\x01z");
+  CHECK(weft::aici::parse_json(R"({"a":null,"a":1,"a":2})", "it").find("a") == nullptr);
+  CHECK(weft::aici::parse_json("18446744073709551615", "it").number == 18446744073709551615.0);
 }
 
 std::string problem_of(const std::string &text) {
   try {
-    weft::parse_json(text, "it");
+    weft::aici::parse_json(text, "it");
     return "none";
-  } catch (const WasmError &error) {
+  } catch (const ProgramError &error) {
     return std::string(error.what()).substr(std::string("it is not JSON that can be read: it ").size());
   }
 }
@@ -125,14 +125,14 @@ TEST_CASE("broken json does no harm") {
 
 std::string change_in(const std::vector<int> &bytes) {
   try {
-    return weft::table_change(std::string(bytes.begin(), bytes.end()));
-  } catch (const WasmError &) {
+    return weft::aici::table_change(std::string(bytes.begin(), bytes.end()));
+  } catch (const ProgramError &) {
     return "error";
   }
 }
 
 TEST_CASE("changes of tables are found") {
-  // Behind locals: 1 group of 2 i32.
+  // After the locals: 1 group of 2 i32.
   const auto behind = [](std::vector<int> code) {
     code.insert(code.begin(), {1, 2, 0x7F});
     return change_in(code);
@@ -142,7 +142,7 @@ TEST_CASE("changes of tables are found") {
   CHECK(behind({0xFC, 0x8E, 0, 0, 0, 0x0B}) == "table.copy");  // its number in two bytes
   CHECK(behind({0xFC, 15, 0, 0x0B}) == "table.grow");
   CHECK(behind({0xFC, 17, 0, 0x0B}) == "table.fill");
-  // The same bytes where they are no instructions.
+  // The same bytes as operands, not instructions.
   CHECK(behind({0x41, 0x26, 0x42, 0xFC, 0x0C, 0x43, 0xFC, 12, 0x26, 0x26, 0x44, 0x26, 1, 2, 3, 4, 5, 6, 0x26, 0x0B})
             .empty());
   CHECK(behind({0x0E, 2, 0x26, 0x26, 0x26, 0x1C, 1, 0x7F, 0x11, 0x26, 0x80, 0x80, 0x80, 0x80, 0, 0x28, 2, 0x26, 0x0B})

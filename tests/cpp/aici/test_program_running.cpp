@@ -1,4 +1,4 @@
-// What programs of strangers run in: what of their memory was written, and the threads that run them. Sanitizers watch.
+// The surroundings of running programs: the watch on their memory, and guest threads. Worth running under sanitizers.
 #include <sys/mman.h>
 
 #include <cstdint>
@@ -8,24 +8,24 @@
 #include <thread>
 #include <vector>
 
-#include "aici/base/error.h"
+#include "aici/base/limits.h"
 #include "aici/base/written_pages.h"
 #include "aici/host/guest_pool.h"
 #include "check.h"
 
 namespace {
 
-using weft::WasmError;
+using weft::aici::ProgramError;
 
-// Where the kernel does not tell, nothing is said.
+// Passes without a check if the kernel does not report written pages.
 TEST_CASE("pages that were written are known") {
   constexpr std::size_t kPage = 4096, kPages = 700;
   auto *memory = static_cast<std::uint8_t *>(
       mmap(nullptr, kPages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   std::mt19937 random(4);
   for (std::size_t page = 0; page < kPages; page += 2) memory[page * kPage] = 1;
-  weft::WrittenPages written;
-  std::vector<weft::WrittenPages::Range> ranges;
+  weft::aici::WrittenPages written;
+  std::vector<weft::aici::WrittenPages::Range> ranges;
   CHECK(!written.take(ranges));
   written.watch(memory + 1, kPage);
   CHECK(!written.take(ranges));
@@ -61,12 +61,12 @@ TEST_CASE("guests run elsewhere and their errors come back") {
       for (int i = 0; i < 200; ++i) {
         const auto me = std::this_thread::get_id();
         try {
-          weft::run_as_guest([&] {
+          weft::aici::run_as_guest([&] {
             if (std::this_thread::get_id() == me) sums[caller] = -1000;
-            if (i % 10 == 0) throw WasmError("no");
+            if (i % 10 == 0) throw ProgramError("no");
             ++sums[caller];
           });
-        } catch (const WasmError &) {
+        } catch (const ProgramError &) {
           sums[caller] += 2;
         }
       }

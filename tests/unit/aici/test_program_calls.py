@@ -57,7 +57,7 @@ class TestWhatAProgramIsTold:
             body,
             data(64, "abcZforkbacktrackff_tokens") + data(2000, STOP),
         )
-        logs = _core.wasm_logs(start(text, b"argument"))
+        logs = _core.aici_log(start(text, b"argument"))
         assert logs[:14] == "argumenta trie"
         assert (
             logs[14:].encode()
@@ -103,7 +103,7 @@ class TestWhatAProgramIsTold:
                 assert mask(matcher) == [token]
                 assert matcher.accept(token)
             assert mask(matcher) == [10]
-            assert '"tokens":[],"sampled":null' in _core.wasm_logs(matcher).splitlines()[0]
+            assert '"tokens":[],"sampled":null' in _core.aici_log(matcher).splitlines()[0]
             assert told(matcher) == [f'"tokens":[{token}],"sampled":{token}' for token in taken]
             matcher.rollback(len(forced))
 
@@ -136,7 +136,7 @@ class TestVariables:
         )
 
     def test_sequences_share_them_and_take_them_back(self) -> None:
-        made, shared = load(self.writer()), _core.WasmVariables()
+        made, shared = load(self.writer()), _core.AiciVariables()
         one, two = made.start(b"", [], shared), made.start(b"", [], shared)
         assert shared.get("v") == (2, b"JKJK")
         assert one.accept(5)
@@ -154,7 +154,7 @@ class TestVariables:
 
     def test_a_copy_takes_back_no_others_writes(self) -> None:
         """Copies have the same records of what was written before; what each takes back is its own affair."""
-        shared = _core.WasmVariables()
+        shared = _core.AiciVariables()
         one = load(self.writer()).start(b"", [], shared)
         assert one.accept(5)
         two = one.fork()
@@ -172,7 +172,7 @@ class TestVariables:
 
     def test_what_taking_back_gives_up_is_what_taking_added(self) -> None:
         """A copy's end keeps its write, which another's that settles behind it then makes larger."""
-        shared = _core.WasmVariables()
+        shared = _core.AiciVariables()
         large = self.writer(self.COMMAND.replace("4a4b", "4a" * 10_000))
         other, one, third = (
             load(text).start(b"", [], shared) for text in (self.writer(), self.writer(), large)
@@ -190,7 +190,7 @@ class TestVariables:
         assert wasm_undo_bytes(one) == after
 
     def test_a_start_that_is_far_behind(self) -> None:
-        shared = _core.WasmVariables()
+        shared = _core.AiciVariables()
         matcher = load(self.writer(), undo_tokens=4).start(b"", [], shared)
         for _ in range(2):
             assert all(matcher.accept(5) for _ in range(9))
@@ -208,7 +208,7 @@ class TestVariables:
 
     def test_a_start_that_is_far_behind_where_another_has_ended(self) -> None:
         """It is in the way only of what it wrote itself."""
-        shared = _core.WasmVariables()
+        shared = _core.AiciVariables()
         made = load(self.writer(), undo_tokens=4)
         matcher = made.start(b"", [], shared)
         assert all(matcher.accept(5) for _ in range(9))
@@ -226,13 +226,13 @@ class TestVariables:
         assert shared.get("v") == (11, b"JK" * 11)
 
     def test_what_a_start_that_failed_wrote_is_gone(self) -> None:
-        shared = _core.WasmVariables()
+        shared = _core.AiciVariables()
         with pytest.raises(GuideError, match="has no branches"):
             load(self.writer(answer="{}")).start(b"", [], shared)
         assert shared.get("v") is None
 
     def test_compare_and_set(self) -> None:
-        shared = _core.WasmVariables()
+        shared = _core.AiciVariables()
         only_new = self.COMMAND.replace('"4a4b"', '"4C","when_version_is":2').replace("Append", "Set")
         load(self.writer()).start(b"", [], shared)
         load(self.writer(only_new)).start(b"", [], shared)
@@ -248,7 +248,7 @@ class TestVariables:
             matcher.accept(5)
         matcher.rollback(1)
         assert matcher.accept(5)
-        shared = _core.WasmVariables()
+        shared = _core.AiciVariables()
         load(self.writer(), max_variables=1).start(b"", [], shared)
         with pytest.raises(GuideError, match="more than 1 variables; raise max_variables"):
             load(self.writer(self.COMMAND.replace('"v"', '"w"')), max_variables=1).start(b"", [], shared)

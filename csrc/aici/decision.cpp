@@ -1,22 +1,22 @@
-#include "aici/step.h"
+#include "aici/decision.h"
 
 #include <algorithm>
 
-#include "aici/base/error.h"
 #include "aici/base/json.h"
+#include "aici/base/limits.h"
 
-namespace weft {
+namespace weft::aici {
 namespace {
 
-[[noreturn]] void fail(const std::string &problem) { throw WasmError("the program's result " + problem); }
+[[noreturn]] void fail(const std::string &problem) { throw ProgramError("the program's result " + problem); }
 
 std::vector<std::int32_t> tokens_of(const JsonValue &value, const char *key, int num_tokens) {
-  const JsonValue *found = value.find(key);
-  if (!found) return {};
-  if (found->kind != JsonValue::kNumbers) fail(std::string("has a ") + key + " that is no list of tokens");
+  const JsonValue *member = value.find(key);
+  if (!member) return {};
+  if (member->kind != JsonValue::kNumbers) fail(std::string("has a ") + key + " that is no list of tokens");
   std::vector<std::int32_t> tokens;
-  tokens.reserve(found->numbers.size());
-  for (const double number : found->numbers) {
+  tokens.reserve(member->numbers.size());
+  for (const double number : member->numbers) {
     if (!(number >= 0 && number < num_tokens) || number != static_cast<std::int32_t>(number))
       fail(std::string("has a ") + key + " with " + std::to_string(number) + ", which is not a token (0 to " +
            std::to_string(num_tokens - 1) + ")");
@@ -26,15 +26,15 @@ std::vector<std::int32_t> tokens_of(const JsonValue &value, const char *key, int
 }
 
 double number_of(const JsonValue &value, const char *key, double otherwise) {
-  const JsonValue *found = value.find(key);
-  if (!found) return otherwise;
-  if (found->kind != JsonValue::kNumber) fail(std::string("has a ") + key + " that is no number");
-  return found->number;
+  const JsonValue *member = value.find(key);
+  if (!member) return otherwise;
+  if (member->kind != JsonValue::kNumber) fail(std::string("has a ") + key + " that is no number");
+  return member->number;
 }
 
-WasmSplice splice_from(const JsonValue &value, bool samples, int num_tokens) {
+Splice splice_from(const JsonValue &value, bool samples, int num_tokens) {
   if (value.kind != JsonValue::kObject) fail("has a splice that is no object");
-  WasmSplice splice;
+  Splice splice;
   splice.when_sampled = tokens_of(value, "when_sampled", num_tokens);
   std::sort(splice.when_sampled.begin(), splice.when_sampled.end());
   splice.tokens = tokens_of(value, "ff_tokens", num_tokens);
@@ -45,19 +45,21 @@ WasmSplice splice_from(const JsonValue &value, bool samples, int num_tokens) {
   return splice;
 }
 
-// The items of a list that has only objects; a list without items reads as one of numbers.
+// The items of a list of objects. An empty list was parsed as a list of numbers.
 const std::vector<JsonValue> &list_of(const JsonValue &value, const char *key) {
   static const std::vector<JsonValue> kNone;
-  const JsonValue *found = value.find(key);
-  if (!found || (found->kind == JsonValue::kNumbers && found->numbers.empty())) return kNone;
-  if (found->kind != JsonValue::kArray) fail(std::string("has ") + key + " that are no list");
-  return found->items;
+  const JsonValue *member = value.find(key);
+  if (!member || (member->kind == JsonValue::kNumbers && member->numbers.empty())) return kNone;
+  if (member->kind != JsonValue::kArray) fail(std::string("has ") + key + " that are no list");
+  return member->items;
 }
 
-void take_mask(WasmHost &host, double ticket, WasmDecision &decision) {
+// Moves the mask that the program returned in this step into its decision.
+void take_mask(Host &host, double ticket, Decision &decision) {
   if (!host.has_mask || ticket != host.ticket)
     fail("names a mask that it did not return in this step (aici_host_return_logit_bias)");
   decision.mask = std::move(host.mask);
+  // The program may have set bits after the last token.
   if (const int bits = host.program->num_tokens % 32)
     decision.mask.back() &= static_cast<std::int32_t>((1u << bits) - 1);
   if (std::all_of(decision.mask.begin(), decision.mask.end(), [](std::int32_t word) { return word == 0; }))
@@ -66,23 +68,23 @@ void take_mask(WasmHost &host, double ticket, WasmDecision &decision) {
 
 }  // namespace
 
-bool WasmDecision::allows(std::int32_t token) const {
+bool Decision::allows(std::int32_t token) const {
   return static_cast<std::uint32_t>(mask[static_cast<std::size_t>(token / 32)]) >> (token % 32) & 1u;
 }
 
-const WasmSplice *WasmDecision::splice_of(std::int32_t token) const {
-  for (const WasmSplice &splice : splices)
+const Splice *Decision::splice_of(std::int32_t token) const {
+  for (const Splice &splice : splices)
     if (splice.when_sampled.empty() ||
         std::binary_search(splice.when_sampled.begin(), splice.when_sampled.end(), token))
       return &splice;
   return nullptr;
 }
 
-WasmDecision read_decision(WasmHost &host) {
+Decision read_decision(Host &host) {
   const JsonValue result = parse_json(host.result, "the program's result");
   if (!result.find("branches")) fail("has no branches");
   const std::vector<JsonValue> &branches = list_of(result, "branches");
-  WasmDecision decision;
+  Decision decision;
   decision.stops = branches.empty();
   if (decision.stops) return decision;
   if (branches.size() > 1) fail("forks, which weft does not do for programs (get_config)");
@@ -122,4 +124,4 @@ std::string step_argument(const std::vector<std::int32_t> &tokens, std::int32_t 
          (sampled < 0 ? "null" : std::to_string(sampled)) + R"(,"fork_group":[)" + std::to_string(sequence) + "]}";
 }
 
-}  // namespace weft
+}  // namespace weft::aici

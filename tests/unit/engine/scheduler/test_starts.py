@@ -13,11 +13,11 @@ from support.engine.requests import engine_request
 from weft import CapacityError, SamplingParams
 from weft.core.beam_params import BeamParams
 from weft.engine.scheduler.policy import FairTurns
-from weft.engine.scheduler.programs import Programs
+from weft.engine.scheduler.starts import MatcherStarts, StartThreads
 from weft.engine.scheduler.waiting import Waiting
 from weft.engine.sequence import Sequence
 from weft.grammar.base import CompiledGuide, Matcher, Opening
-from weft.grammar.starts import OpensAhead, StartedGuide, Starts
+from weft.grammar.starts import OpensAhead, StartedGuide
 
 
 class Program:
@@ -29,6 +29,7 @@ class Program:
     notes = ()
     backend = None
     opens_ahead = True
+    memory_settings = "its limits"
 
     def __init__(self, sequence_bytes: int = 10, error: Exception | None = None) -> None:
         self.sequence_bytes = sequence_bytes
@@ -58,7 +59,7 @@ class Held:
         return Held(self._program)
 
 
-class ByHand(Starts):
+class ByHand(StartThreads):
     """Begins when it is told to, like a thread that takes its time."""
 
     def __init__(self) -> None:
@@ -101,7 +102,7 @@ class Rig:
 
     def __init__(self, ahead: int, max_bytes: int, slots: int = 2) -> None:
         self.starts = ByHand()
-        self.programs = Programs(self.starts, ahead, max_bytes, FairTurns())
+        self.programs = MatcherStarts(self.starts, ahead, max_bytes, FairTurns())
         self.ahead, self.max_bytes, self.slots = ahead, max_bytes, slots
         self.ready: list[Sequence] = []
         self.active: list[Sequence] = []
@@ -315,9 +316,9 @@ def test_nobody_is_stuck(seed: int) -> None:
     assert all(program.alive == 0 for program in rig.kinds)
 
 
-def waiting_with(starts: Starts) -> Waiting:
+def waiting_with(starts: StartThreads) -> Waiting:
     turns = FairTurns()
-    return Waiting(60.0, turns, Programs(starts, 2, 100, turns))
+    return Waiting(60.0, turns, MatcherStarts(starts, 2, 100, turns))
 
 
 def test_a_start_whose_request_has_ended_is_taken_when_it_is_over() -> None:
@@ -332,11 +333,11 @@ def test_a_start_whose_request_has_ended_is_taken_when_it_is_over() -> None:
     start, future = starts.queue.pop()
     future.set_running_or_notify_cancel()  # so that it can't be stopped
     waiting.forget(request)
-    assert not waiting.unready and waiting.programs.orphans
+    assert not waiting.unready and waiting.starts.orphans
     future.set_result(start())
     assert waiting.can_collect
     assert waiting.collect() == []
-    assert not waiting.can_collect and not waiting.programs.orphans
+    assert not waiting.can_collect and not waiting.starts.orphans
 
 
 def test_what_was_compiled_for_nobody_is_let_go() -> None:

@@ -26,9 +26,10 @@ from weft.aici.audit import audit
 from weft.aici.compile import ArtefactCache
 from weft.aici.source import WasmSource
 from weft.aici.trie import NO_TOKEN, build
+from weft.engine.scheduler.starts import StartThreads
 from weft.grammar import CompileLimits, GuideCompiler, Opening
 from weft.grammar.base import CompiledGuide
-from weft.grammar.starts import StartedGuide, Starts, for_request
+from weft.grammar.starts import StartedGuide, for_request
 
 GOOD = step("").encode()
 
@@ -219,7 +220,7 @@ def test_a_module_that_needs_much_memory_to_compile() -> None:
     compile.bind()
     module = audit(WasmSource.read(bomb(600, 2000), "", None, False).module, WasmLimits())
     with pytest.raises(GuideError, match=r"raise WasmLimits\.compile_memory_bytes"):
-        compile._compiled_apart(module, limits, 60.0)
+        compile._compile_in_process(module, limits, 60.0)
 
 
 @pytest.mark.slow
@@ -275,6 +276,7 @@ class Slow:
     notes = ()
     sequence_bytes = 5
     opens_ahead = True
+    memory_settings = "its limits"
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
@@ -340,7 +342,7 @@ def test_what_need_not_be_opened_passes() -> None:
 
 
 def test_starts_end_with_their_owner() -> None:
-    starts = Starts()
+    starts = StartThreads()
     with pytest.raises(GuideError, match="planted"):
         starts.begin(
             partial(StartedGuide(Slow(GuideError("planted")), Opening()).begin, is_last=True)

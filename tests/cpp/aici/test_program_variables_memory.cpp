@@ -24,7 +24,7 @@ __attribute__((noinline)) void operator delete(void *memory, std::size_t) noexce
 
 namespace {
 
-using weft::WasmVariables;
+using weft::aici::Variables;
 using weft::test::Shared;
 
 // Whether `work` went through with so few allocations.
@@ -46,7 +46,7 @@ const std::string kLong(100, 'l');
 
 TEST_CASE("a step is taken back whole or not at all") {
   Shared shared;
-  WasmVariables::Writes others, step, later;
+  Variables::Writes others, step, later;
   for (const char *name : {"a", "b"}) shared.write(name, "Set", kLong, others);
   for (const char *name : {"a", "b", "c"}) shared.write(name, "Append", "x", step);
   for (const char *name : {"a", "b"}) shared.write(name, "Append", "y", later);
@@ -66,16 +66,16 @@ TEST_CASE("a write is made whole or not at all") {
   for (const bool is_new : {true, false}) {
     for (const bool joins : {true, false}) {
       Shared shared;
-      WasmVariables::Writes before, step;
+      Variables::Writes before, step;
       if (!is_new) shared.write("a", "Set", kLong, joins ? step : before);
       const std::string old = shared.get("a");
-      const std::size_t size = WasmVariables::num_bytes(step);
+      const std::size_t size = Variables::num_bytes(step);
       std::string answer;
       int num_failed = 0;
       for (;; ++num_failed) {
         if (goes_with(num_failed, [&] { shared.write("a", "Append", kLong, step); })) break;
         // Or it failed behind the write, which the step takes back as a whole.
-        if (WasmVariables::num_bytes(step) == size) {
+        if (Variables::num_bytes(step) == size) {
           CHECK(shared.get("a") == old);
         } else {
           shared.variables.undo(step);
@@ -94,9 +94,9 @@ TEST_CASE("a write is made whole or not at all") {
 TEST_CASE("what is kept without memory stands") {
   for (int allocations = 0; allocations < 20; ++allocations) {
     Shared shared;
-    WasmVariables::Writes open, one, two, three;
+    Variables::Writes open, one, two, three;
     shared.write("a", "Append", "o", open);
-    for (WasmVariables::Writes *writes : {&one, &two, &three}) shared.write("a", "Append", kLong, *writes);
+    for (Variables::Writes *writes : {&one, &two, &three}) shared.write("a", "Append", kLong, *writes);
     goes_with(allocations, [&] {
       shared.variables.keep(one);
       shared.variables.keep(three);
@@ -110,7 +110,7 @@ TEST_CASE("what is kept without memory stands") {
       shared.variables.undo(open);
       CHECK(shared.get("a") == "3" + kLong + kLong + kLong);
     }
-    WasmVariables::Writes more;
+    Variables::Writes more;
     shared.write("a", "Append", "m", more);
     shared.variables.undo(more);
     CHECK(shared.get("a").substr(1) == (allocations % 2 ? "o" : "") + kLong + kLong + kLong);

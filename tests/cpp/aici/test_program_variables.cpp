@@ -1,23 +1,23 @@
-// The variables that programs share: what a sequence wrote is taken back, kept, shared and bounded. Sanitizers watch.
+// The variables that programs share: writes are undone, kept, shared and bounded. Worth running under sanitizers.
 #include <cstdint>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "aici/base/error.h"
+#include "aici/base/limits.h"
 #include "check.h"
 #include "shared_variables.h"
 
 namespace {
 
-using weft::WasmError;
-using weft::WasmVariables;
+using weft::aici::ProgramError;
+using weft::aici::Variables;
 using weft::test::Shared;
 
 TEST_CASE("what a sequence wrote beyond a text is left out") {
   Shared shared;
-  WasmVariables::Writes writes[5];
+  Variables::Writes writes[5];
   shared.write("a", "Append", "A", writes[0], {1, 3});
   shared.write("a", "Append", "B", writes[1], {1, 4});
   shared.write("a", "Append", "C", writes[2], {2, 9});
@@ -42,7 +42,7 @@ TEST_CASE("what a sequence wrote beyond a text is left out") {
 
 TEST_CASE("variables are taken back") {
   Shared shared;
-  WasmVariables::Writes first, second;
+  Variables::Writes first, second;
   CHECK(shared.write("a", "Append", "AB", first) == R"({"WriteVar":{"version":1}})");
   shared.write("a", "Append", "C", second);
   shared.write("b", "Append", "D", second);
@@ -58,7 +58,7 @@ TEST_CASE("variables are taken back") {
 
 TEST_CASE("what others wrote since stands") {
   Shared shared;
-  WasmVariables::Writes one, two, three;
+  Variables::Writes one, two, three;
   shared.write("a", "Set", "x", one);
   shared.write("a", "Append", "y", two);
   shared.write("a", "Append", "z", one);
@@ -67,7 +67,7 @@ TEST_CASE("what others wrote since stands") {
   shared.write("a", "Set", "new", one = {});
   shared.variables.undo(two);
   CHECK(shared.get("a") == "1new");
-  // Its number came before: the write of another has it now.
+  // The version is an older one, and another sequence's write has it now.
   shared.write("a", "Set", "mine", two = {});
   shared.variables.undo(two);
   shared.write("a", "Set", "theirs", three);
@@ -79,7 +79,7 @@ TEST_CASE("what others wrote since stands") {
 
 TEST_CASE("copies of a sequence share what was written before") {
   Shared shared;
-  WasmVariables::Writes both;
+  Variables::Writes both;
   shared.write("a", "Set", "x", both);
   shared.variables.share(both);
   shared.variables.undo(both);
@@ -93,10 +93,10 @@ TEST_CASE("copies of a sequence share what was written before") {
   CHECK(shared.get("a") == "1x");
 }
 
-// A copy's end keeps what it shared; taken back, it is settled, and the next one that settles becomes a part of it.
+// The end of a copy keeps the shared writes. An undone one settles, and the next one that settles is joined to it.
 TEST_CASE("writes that were kept by a copy are joined") {
   Shared shared;
-  WasmVariables::Writes first, second, third;
+  Variables::Writes first, second, third;
   shared.write("a", "Append", "1", first);
   shared.write("a", "Append", "2", second);
   shared.variables.share(second);
@@ -109,10 +109,10 @@ TEST_CASE("writes that were kept by a copy are joined") {
   CHECK(shared.get("a") == "223");
 }
 
-// Against all writes in a row, from which those that are taken back are left out.
+// Compares with a plain list of all writes without the undone ones.
 TEST_CASE("variables are their writes") {
   struct Step {
-    WasmVariables::Writes writes;
+    Variables::Writes writes;
     std::vector<std::string> ops;
     int holders = 1;
     bool kept = false;
@@ -161,7 +161,7 @@ TEST_CASE("variables are their writes") {
           ++step->holders;
         }
       }
-      // What is behind a value that stays for good is of no account any more, but its writes were made.
+      // A permanent Set hides earlier writes, which still count for the version.
       std::string value;
       bool exists = false;
       for (const Step *step : row) {
@@ -182,17 +182,17 @@ TEST_CASE("writes that may be taken back have a limit") {
   shared.limits.variable_bytes = 1000;
   shared.limits.max_variables = 10;
   bool stopped = false;
-  std::vector<WasmVariables::Writes> all(100);
+  std::vector<Variables::Writes> all(100);
   for (int i = 0; i < 100 && !stopped; ++i) {
     try {
       shared.write("v", "Set", std::string(900, 'x'), all[static_cast<std::size_t>(i)]);
-    } catch (const WasmError &error) {
+    } catch (const ProgramError &error) {
       stopped = std::string(error.what()).find("raise undo_bytes") != std::string::npos;
     }
   }
   CHECK(stopped);
   for (const auto &writes : all) shared.variables.keep(writes);
-  WasmVariables::Writes more;
+  Variables::Writes more;
   shared.write("v", "Set", "y", more);
 }
 

@@ -1,4 +1,4 @@
-// Programs for Python: wasmtime's library, compiling, and matchers that run programs.
+// AICI's programs for Python: wasmtime, compiling, and matchers that run programs.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "aici/base/code.h"
-#include "aici/base/error.h"
+#include "aici/base/limits.h"
 #include "aici/matcher.h"
 #include "bindings/bind.h"
 #include "bindings/matcher.h"
@@ -28,21 +28,24 @@ using namespace nb::literals;
 namespace weft {
 namespace {
 
+using namespace aici;
+
 std::string_view view(const nb::bytes &bytes) { return {bytes.c_str(), bytes.size()}; }
 
+// Sets the limit called `name` if `key` names it.
 template <class Limit>
 bool set(Limit &limit, const char *name, const std::string &key, nb::handle value) {
   if (key != name) return false;
-  const auto given = nb::cast<std::int64_t>(value);
-  if (given < 1 || (std::is_same_v<Limit, int> && given > 1 << 30))
-    raise("InputError", key + " can't be " + std::to_string(given));
-  limit = static_cast<Limit>(given);
+  const auto number = nb::cast<std::int64_t>(value);
+  if (number < 1 || (std::is_same_v<Limit, int> && number > 1 << 30))
+    raise("InputError", key + " can't be " + std::to_string(number));
+  limit = static_cast<Limit>(number);
   return true;
 }
 
-WasmLimits limits_of(const nb::dict &given) {
-  WasmLimits limits;
-  for (auto [key, value] : given) {
+Limits limits_of(const nb::dict &values) {
+  Limits limits;
+  for (auto [key, value] : values) {
     const auto name = nb::cast<std::string>(key);
     if (!set(limits.step_ms, "step_ms", name, value) && !set(limits.start_ms, "start_ms", name, value) &&
         !set(limits.memory_bytes, "memory_bytes", name, value) &&
@@ -57,7 +60,7 @@ WasmLimits limits_of(const nb::dict &given) {
   return limits;
 }
 
-// A process that only compiles has no weft package, and so no GuideError.
+// The process that compiles untrusted modules has no weft package, and so no GuideError.
 [[noreturn]] void raise_guide_error(const std::string &problem) {
   try {
     raise("GuideError", problem);
@@ -67,7 +70,7 @@ WasmLimits limits_of(const nb::dict &given) {
   throw std::runtime_error(problem);
 }
 
-// Runs `body` without the GIL; what the program did wrong is a GuideError.
+// Runs `body` without the GIL. Its ProgramError becomes a GuideError.
 template <class Body>
 auto released(Body body) {
   std::string problem;
@@ -75,7 +78,7 @@ auto released(Body body) {
     nb::gil_scoped_release release;
     try {
       return body();
-    } catch (const WasmError &error) {
+    } catch (const ProgramError &error) {
       problem = error.what();
     }
   }
@@ -84,39 +87,38 @@ auto released(Body body) {
 
 }  // namespace
 
-void bind_wasm(nb::module_ &m) {
+void bind_aici(nb::module_ &m) {
   m.def(
-      "wasm_bind", [](const std::string &library_path) { return wasm_bind(library_path.c_str()); }, "library_path"_a,
-      nb::call_guard<nb::gil_scoped_release>(),
-      "Resolve wasmtime's C interface and try it; what is missing or behaves otherwise, or an empty text.");
+      "aici_bind_wasmtime", [](const std::string &library_path) { return bind_wasmtime(library_path.c_str()); },
+      "library_path"_a, nb::call_guard<nb::gil_scoped_release>(),
+      "Resolve wasmtime's C functions and test them. Returns an empty text, or the problem.");
   m.def(
-      "wasm_compile",
+      "aici_compile",
       [](const nb::bytes &module) {
-        const std::string artefact =
-            released([&] { return WasmEngine::of(WasmLimits{}.stack_bytes).compile(view(module)); });
+        const std::string artefact = released([&] { return Engine::of(Limits{}.stack_bytes).compile(view(module)); });
         return nb::bytes(artefact.data(), artefact.size());
       },
       "module"_a,
-      "Compile a module in this process: what WasmProgram loads. Never load what another user could have written.");
+      "Compile a module in this process for AiciProgram. Never load an artefact that another user could have made.");
   m.def(
-      "wasm_table_change", [](const nb::bytes &body) { return released([&] { return table_change(view(body)); }); },
-      "body"_a, "The first instruction of a function's body that changes a table, or an empty text.");
+      "aici_table_change", [](const nb::bytes &body) { return released([&] { return table_change(view(body)); }); },
+      "body"_a, "The first instruction of a function body that changes a table, or an empty text.");
   m.def(
-      "wasm_logs",
+      "aici_log",
       [](const Matcher &matcher) {
-        std::string log;
-        if (!wasm_log(matcher.ref->native(), log)) raise("InputError", "the matcher is not a program's");
-        return text_of(log);
+        const std::optional<std::string> log = log_of(matcher.ref->native());
+        if (!log) raise("InputError", "the matcher is not a program's");
+        return text_of(*log);
       },
-      "matcher"_a, "What a program wrote to its log, the newest of it. At any time.");
+      "matcher"_a, "The end of a program's log, drafts included. At any time, on any thread.");
 
   m.def(
-      "wasm_report",
+      "aici_report",
       [](const Matcher &matcher, std::int64_t num_tokens) -> nb::object {
-        std::optional<WasmReport> report;
+        std::optional<Report> report;
         {
           nb::gil_scoped_release release;
-          report = wasm_report(matcher.ref->native(), num_tokens);
+          report = report_of(matcher.ref->native(), num_tokens);
         }
         if (!report) return nb::none();
         nb::list variables;
@@ -126,47 +128,48 @@ void bind_wasm(nb::module_ &m) {
         return nb::make_tuple(nb::bytes(report->log.data(), report->log.size()), variables);
       },
       "matcher"_a, "num_tokens"_a,
-      "A program's log and variables (name, value) after so many tokens of its text; None: it is no program's.");
+      "A program's log and variables (name, value) after `num_tokens` tokens of its answer. None for any other "
+      "matcher.");
 
   m.def(
-      "wasm_undo_bytes", [](const Matcher &matcher) { return wasm_undo_bytes(matcher.ref->native()); }, "matcher"_a,
-      "What is kept to take a program's tokens back; 0 for a matcher that is no program's.");
+      "aici_undo_bytes", [](const Matcher &matcher) { return undo_bytes_of(matcher.ref->native()); }, "matcher"_a,
+      "The bytes kept to roll a program's tokens back. 0 for any other matcher.");
 
-  nb::class_<WasmVariables>(m, "WasmVariables", "The variables that the sequences of one request share.")
+  nb::class_<Variables>(m, "AiciVariables", "The variables that the sequences of one request share.")
       .def(nb::init<>())
       .def(
           "get",
-          [](WasmVariables &self, const std::string &name) -> std::optional<std::pair<std::uint64_t, nb::bytes>> {
+          [](Variables &self, const std::string &name) -> std::optional<std::pair<std::uint64_t, nb::bytes>> {
             const auto value = self.get(name);
             if (!value) return std::nullopt;
             return std::make_pair(value->version, nb::bytes(value->bytes->data(), value->bytes->size()));
           },
-          "name"_a, "A variable's version and value, if there is one.");
-  nb::class_<WasmProgram>(m, "WasmProgram", "A compiled program for one vocabulary; starts matchers.")
+          "name"_a, "A variable's version and value, or None.");
+  nb::class_<Program>(m, "AiciProgram", "A compiled program for one vocabulary. It starts matchers.")
       .def(
           "__init__",
-          [](WasmProgram *self, const nb::bytes &artefact, const nb::bytes &trie, int num_tokens,
+          [](Program *self, const nb::bytes &artefact, const nb::bytes &trie, int num_tokens,
              std::vector<std::int32_t> end_ids, std::shared_ptr<TokenTexts> texts, const nb::dict &limits) {
-            const WasmLimits read = limits_of(limits);
+            const Limits parsed = limits_of(limits);
             released([&] {
-              new (self) WasmProgram(view(artefact), std::string(view(trie)), num_tokens, std::move(end_ids),
-                                     std::move(texts), read);
+              new (self) Program(view(artefact), std::string(view(trie)), num_tokens, std::move(end_ids),
+                                 std::move(texts), parsed);
               return 0;
             });
           },
           "artefact"_a, "trie"_a, "num_tokens"_a, "end_ids"_a, "texts"_a, "limits"_a,
-          "From what wasm_compile gave. Raises GuideError for a module that imports what programs don't have.")
+          "From an artefact of aici_compile. Raises GuideError for a module with unknown imports.")
       .def(
           "start",
-          [](std::shared_ptr<WasmProgram> self, const nb::bytes &arg, const std::vector<std::int32_t> &prompt,
-             std::shared_ptr<WasmVariables> variables) {
+          [](std::shared_ptr<Program> self, const nb::bytes &arg, const std::vector<std::int32_t> &prompt,
+             std::shared_ptr<Variables> variables) {
             return wrap(released([&] {
-              if (!variables) variables = std::make_shared<WasmVariables>();
-              return wasm_matcher(self, std::string(view(arg)), prompt, variables);
+              if (!variables) variables = std::make_shared<Variables>();
+              return start_matcher(self, std::string(view(arg)), prompt, variables);
             }));
           },
           "arg"_a, "prompt"_a, "variables"_a.none() = nb::none(),
-          "A matcher at the start, after the program has seen the prompt. Raises GuideError where it fails.");
+          "A matcher at its start, after the program has seen the prompt. Raises GuideError if the program fails.");
 }
 
 }  // namespace weft

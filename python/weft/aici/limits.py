@@ -1,0 +1,77 @@
+"""The limits of a WASM program."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+
+from weft.errors import GuideError
+
+BOUNDS: dict[str, tuple[float, float]] = {
+    "step_ms": (1, 60_000),
+    "start_ms": (1, 600_000),
+    "memory_bytes": (1 << 16, 1 << 32),
+    "stack_bytes": (16 << 10, 4 << 20),
+    "table_elements": (1, 10_000_000),
+    "log_bytes": (1, 1 << 30),
+    "result_bytes": (1 << 10, 64 << 20),
+    "max_variables": (1, 1_000_000),
+    "variable_bytes": (1, 1 << 30),
+    "undo_bytes": (1 << 20, 1 << 40),
+    "undo_tokens": (16, 1_000_000),
+    "module_bytes": (8, 1 << 30),
+    "compile_s": (0.1, 3600),
+    "compile_memory_bytes": (256 << 20, 1 << 40),
+}
+"""The smallest and largest value of each limit."""
+
+
+@dataclass(frozen=True)
+class WasmLimits:
+    """The limits of one WASM program. A program that breaks a limit ends its own request, with an error that names the
+    limit. Raises `GuideError` for a value out of range.
+    """
+
+    step_ms: int = 25
+    """Thread time of one token's step, in milliseconds."""
+    start_ms: int = 1000
+    """Thread time from the start to the first mask, in milliseconds."""
+    memory_bytes: int = 64 << 20
+    """The memory of each sequence."""
+    stack_bytes: int = 512 << 10
+    """The call stack."""
+    table_elements: int = 100_000
+    """Functions that the program may call by address."""
+    log_bytes: int = 64 << 10
+    """Log output of one step."""
+    result_bytes: int = 1 << 20
+    """A step's result, a storage command, or a text to tokenize."""
+    max_variables: int = 1000
+    """Variables that a request's sequences share."""
+    variable_bytes: int = 1 << 20
+    """Names and values of these variables."""
+    undo_bytes: int = 64 << 20
+    """Memory kept to roll tokens back."""
+    undo_tokens: int = 256
+    """Tokens that can be rolled back."""
+    module_bytes: int = 16 << 20
+    """The module."""
+    compile_s: float = 20.0
+    """CPU seconds to compile an untrusted module, at most `CompileLimits.time_s`."""
+    compile_memory_bytes: int = 2 << 30
+    """Memory to compile an untrusted module."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            smallest, largest = BOUNDS[field.name]
+            is_number = isinstance(value, int | float if field.name == "compile_s" else int)
+            if isinstance(value, bool) or not is_number or not math.isfinite(value):
+                raise GuideError(f"WasmLimits.{field.name} is {value!r}; give a number")
+            if not smallest <= value <= largest:
+                raise GuideError(f"WasmLimits.{field.name} is {value}; it must be {smallest} to {largest}")
+
+    def of_programs(self) -> dict[str, int]:
+        """The limits of a running program, by name."""
+        compiling = ("module_bytes", "compile_s", "compile_memory_bytes")
+        return {name: value for name, value in asdict(self).items() if name not in compiling}

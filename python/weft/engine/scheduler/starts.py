@@ -1,0 +1,258 @@
+"""Starts matchers that take long to start and hold much memory, shortly before their sequences get slots.
+
+At most `max_ahead` of them are started without a slot, and all live ones together may hold `max_bytes`. If clients
+share the slots, each client that has none ahead may have one more, since it may get a slot before other clients do.
+Matchers start in the order of the queue. A request's sequences are copies of its first start, which is kept until the
+last of them has started, and counts like one more.
+
+There is no deadlock over memory: a sequence with siblings starts only if there is room for it and for the kept copy.
+So the sequences of the youngest request can always run one by one. While the first waiting sequence does not fit,
+only such siblings may start before it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+from weft.engine.scheduler.policy import FairTurns, WaitingQueue
+from weft.engine.sequence import Sequence
+from weft.errors import CapacityError, GuideError
+from weft.grammar.base import Matcher
+from weft.grammar.starts import StartedGuide
+
+MAX_PASSED = 256
+"""Sequences that a step passes over in the queue, while others hold memory."""
+
+Failures = list[tuple[Sequence, BaseException]]
+
+
+class StartThreads:
+    """Runs starts in at most `workers` threads (None: half as many as cores, at most 2, to leave cores for decoding).
+    Call `close` when done."""
+
+    def __init__(self, workers: int | None = None) -> None:
+        self._workers = workers or max(1, min(2, (os.cpu_count() or 1) // 2))
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._is_closed = False
+
+    def begin(self, start: Callable[[], Matcher]) -> Future[Matcher]:
+        """The future of `start()`; a `GuideError` after `close`."""
+        with self._lock:
+            if not self._is_closed:
+                self._pool = self._pool or ThreadPoolExecutor(self._workers, "weft-start")
+                return self._pool.submit(start)
+        closed: Future[Matcher] = Future()
+        closed.set_exception(GuideError("the engine was closed"))
+        return closed
+
+    def close(self) -> None:
+        """Start no more. Running starts are left to end by themselves."""
+        with self._lock:
+            self._is_closed, pool, self._pool = True, self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(eq=False)
+class _Siblings:
+    """The sequences of one request that have not started, and the bytes kept for them. One starts at a time."""
+
+    guide: StartedGuide
+    waiting: dict[Sequence, None] = field(default_factory=dict)
+    kept_bytes: int = 0
+    is_starting: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class _Orphan:
+    """A start whose sequence has ended. It can't be stopped, and holds its bytes until it is over."""
+
+    siblings: _Siblings
+    started: Future[Matcher]
+    num_bytes: int
+
+
+class MatcherStarts:
+    """Sequences whose matchers must be started before they get slots. The engine's thread calls all methods; the
+    threads of `threads` call `on_started`, which wakes the engine. `turns` orders the queue. `orphans` are starts
+    whose sequences have ended."""
+
+    def __init__(
+        self,
+        threads: StartThreads,
+        max_ahead: int,
+        max_bytes: int,
+        turns: FairTurns,
+        shares_slots: bool = False,
+    ) -> None:
+        self.held_bytes = 0
+        self.on_started: Callable[[], object] = lambda: None
+        self.orphans: list[_Orphan] = []
+        self._threads, self._max_ahead, self._max_bytes = threads, max_ahead, max_bytes
+        self._shares_slots = shares_slots
+        self._waiting = WaitingQueue(turns)
+        self._siblings: dict[StartedGuide, _Siblings] = {}
+        self._starting: dict[Sequence, Future[Matcher]] = {}
+        self._ahead: set[Sequence] = set()  # started or starting, and without a slot
+        self._held: dict[Sequence, int] = {}  # bytes of each that is started or starting
+        self._has_changed = False  # more may fit than at the last `collect`
+
+    def __len__(self) -> int:
+        """Sequences that have not started."""
+        return len(self._waiting) + len(self._starting)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `collect` might change something."""
+        return (
+            (self._has_changed and len(self._waiting) > 0)
+            or any(started.done() for started in self._starting.values())
+            or any(orphan.started.done() for orphan in self.orphans)
+        )
+
+    def add(self, sequence: Sequence) -> None:
+        """Add a sequence whose guide is a `StartedGuide`. Its siblings must be added before the next `collect`."""
+        self._waiting.add(sequence)
+        guide = _guide(sequence)
+        self._siblings.setdefault(guide, _Siblings(guide)).waiting[sequence] = None
+        self._has_changed = True
+
+    def collect(self) -> tuple[list[Sequence], Failures]:
+        """Start those that fit. Returns the sequences that have started, and those that failed, with their errors."""
+        ready, failed = self._take_started()
+        failed += self._start()
+        return ready, failed
+
+    def admit(self, sequence: Sequence) -> None:
+        """Note that a sequence got a slot."""
+        if sequence in self._ahead:
+            self._ahead.remove(sequence)
+            self._has_changed = True
+
+    def forget(self, sequence: Sequence) -> None:
+        """Note that a sequence has ended, wherever it is."""
+        compiled = sequence.guide.compiled if sequence.guide is not None else None
+        if not isinstance(compiled, StartedGuide):
+            return
+        siblings = self._siblings.get(compiled)
+        num_bytes = self._held.pop(sequence, 0)
+        self.held_bytes -= num_bytes
+        self._ahead.discard(sequence)
+        self._has_changed = True
+        if siblings is None:
+            return
+        if sequence in siblings.waiting:
+            self._waiting.remove(sequence)
+            del siblings.waiting[sequence]
+        started = self._starting.pop(sequence, None)
+        if started is not None:
+            if started.cancel():
+                siblings.is_starting = False
+            else:
+                self.orphans.append(_Orphan(siblings, started, num_bytes))
+                self.held_bytes += num_bytes
+        self._settle(siblings)
+
+    def close(self) -> None:
+        """Start no more."""
+        self._threads.close()
+
+    def _take_started(self) -> tuple[list[Sequence], Failures]:
+        ready: list[Sequence] = []
+        failed: Failures = []
+        for orphan in [orphan for orphan in self.orphans if orphan.started.done()]:
+            self.orphans.remove(orphan)
+            self.held_bytes -= orphan.num_bytes
+            self._end_start(orphan.siblings)
+        for sequence in [sequence for sequence, started in self._starting.items() if started.done()]:
+            started = self._starting.pop(sequence)
+            self._end_start(self._siblings[_guide(sequence)])
+            error = started.exception()
+            if error is not None:
+                failed.append((sequence, error))
+                continue
+            assert sequence.guide is not None
+            sequence.guide.matcher = started.result()
+            ready.append(sequence)
+        return ready, failed
+
+    def _start(self) -> Failures:
+        if not self._has_changed or not len(self._waiting):
+            return []
+        self._has_changed = False
+        chosen: list[tuple[Sequence, bool]] = []
+        failed: Failures = []
+        first_fits, num_passed = True, 0
+        clients = {sequence.request.client_id for sequence in self._ahead} if self._shares_slots else set()
+        for sequence in self._waiting:
+            is_full = len(self._ahead) >= self._max_ahead
+            if (is_full and not self._shares_slots) or (num_passed >= MAX_PASSED and self._held):
+                break
+            if is_full and sequence.request.client_id in clients:
+                num_passed += 1
+                continue
+            siblings = self._siblings[_guide(sequence)]
+            if siblings.is_starting:
+                num_passed += 1
+                continue
+            num_bytes, kept_bytes = self._needs(sequence, siblings)
+            if num_bytes + kept_bytes > self._max_bytes:
+                failed.append((sequence, self._too_large(sequence, num_bytes + kept_bytes)))
+                continue
+            more = num_bytes + kept_bytes - siblings.kept_bytes
+            # After one that does not fit, only siblings with a kept copy go on.
+            if self.held_bytes + more > self._max_bytes or not (first_fits or siblings.kept_bytes):
+                first_fits, num_passed = False, num_passed + 1
+                continue
+            self.held_bytes += more
+            self._held[sequence] = num_bytes
+            siblings.kept_bytes, siblings.is_starting = kept_bytes, True
+            self._ahead.add(sequence)
+            clients.add(sequence.request.client_id)
+            chosen.append((sequence, not kept_bytes))
+        for sequence, is_last in chosen:  # the queue must not change while it is read
+            self._waiting.remove(sequence)
+            del self._siblings[_guide(sequence)].waiting[sequence]
+            started = self._threads.begin(partial(_guide(sequence).begin, is_last=is_last))
+            self._starting[sequence] = started
+            started.add_done_callback(self._note_started)
+        return failed
+
+    def _needs(self, sequence: Sequence, siblings: _Siblings) -> tuple[int, int]:
+        """The bytes that a sequence may hold, and those kept for its siblings once it starts."""
+        each = _guide(sequence).sequence_bytes
+        # A beam is copied before the beam that it replaces is gone.
+        own_bytes = each * (sequence.request.beam.width + 1 if sequence.request.beam is not None else 1)
+        return own_bytes, each if len(siblings.waiting) > 1 else 0
+
+    def _end_start(self, siblings: _Siblings) -> None:
+        siblings.is_starting = False
+        self._has_changed = True
+        self._settle(siblings)
+
+    def _settle(self, siblings: _Siblings) -> None:
+        """Drop the kept copy if no sibling is left to start."""
+        if not siblings.waiting and not siblings.is_starting:
+            siblings.guide.drop()
+            self.held_bytes -= siblings.kept_bytes
+            del self._siblings[siblings.guide]
+
+    def _note_started(self, _: object) -> None:
+        self.on_started()
+
+    def _too_large(self, sequence: Sequence, num_bytes: int) -> CapacityError:
+        settings, names = _guide(sequence).memory_settings, sequence.request.names
+        return CapacityError(
+            f"the request's matcher may hold {num_bytes} bytes, with copies and what is kept to roll tokens back, but "
+            f"max_program_bytes is {self._max_bytes}; lower {settings}{names.or_raise('max_program_bytes')}"
+        )
+
+
+def _guide(sequence: Sequence) -> StartedGuide:
+    assert sequence.guide is not None and isinstance(sequence.guide.compiled, StartedGuide)
+    return sequence.guide.compiled
