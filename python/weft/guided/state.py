@@ -74,11 +74,13 @@ class GuidedState(_core.GuidedState):
         num_slots, max_drafts, vocab_size = shape.num_slots, shape.max_drafts, shape.vocab_size
         rows = (num_slots + 1) * (max_drafts + 1)
         self.end_token_ids = tuple(shape.end_token_ids)
-        self.drafts_host = pinned((max_drafts, num_slots + 1), torch.int64).fill_(-1)
+        self.drafts_host = pinned((max_drafts, num_slots + 1), torch.int64)
+        self.drafts_host.fill_(-1)
         self.verified_host = pinned((num_slots + 1, max_drafts + 2), torch.int64)
         self.masks_host = pinned((rows, -(-vocab_size // 32)), torch.int32)
         self.token_mask_host = pinned((rows,), torch.int32)
-        self.temperatures_host = pinned((rows,), torch.float32).fill_(-1)
+        self.temperatures_host = pinned((rows,), torch.float32)
+        self.temperatures_host.fill_(-1)
         super().__init__(
             num_slots=num_slots,
             max_drafts=max_drafts,

@@ -5,7 +5,8 @@ written down. Operations in Triton and torch are followed to their kernels; thos
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -107,7 +108,20 @@ class _Stream:
     def wait(self, event: object) -> None: ...
 
 
-class _Runtime:
+@contextmanager
+def real_host_memory() -> Iterator[None]:
+    """Let `Tensor.numpy` see a host tensor's memory although a `FakeTensorMode` is active."""
+    numpy = Tensor.numpy
+
+    def unfaked(tensor: Tensor, *, force: bool = False) -> Any:
+        with unset_fake_temporarily():  # type: ignore[no-untyped-call]
+            return numpy(tensor, force=force)
+
+    with patch.object(Tensor, "numpy", unfaked):
+        yield
+
+
+class CountingRuntime:
     """A runtime whose streams count."""
 
     device = torch.device("cuda")
@@ -144,7 +158,7 @@ def _no_offsets(weights: object, draft_vocab: int, vocab: int) -> Tensor:
     return torch.zeros(draft_vocab, dtype=torch.int64, device="cuda")
 
 
-def _parts(shape: Shape, grammar: GrammarStream, num_drafts: int, batch: int) -> DecodeParts:
+def fake_parts(shape: Shape, grammar: GrammarStream, num_drafts: int, batch: int) -> DecodeParts:
     config = shape.config(torch.bfloat16, shape.vocab)
     weights: Any = _Weights()
     model = Llama(config, weights)

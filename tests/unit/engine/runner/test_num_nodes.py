@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from support.engine.nodes import Nodes, _parts, _Runtime
+from support.engine.nodes import CountingRuntime, Nodes, fake_parts, real_host_memory
 from support.kernels.interpreter import needs_triton
 from support.kernels.launches import launches
 from weft.engine.device.state import StepBuffers
@@ -21,11 +21,11 @@ from weft_bench.engine.models import SHAPES, Shape
 
 def count_nodes(shape: Shape, num_drafts: int, guides: Guides, batch: int = 1) -> tuple[Nodes, Nodes]:
     """What an iteration of EAGLE3 with so many drafts gives to the model's stream, and what to the grammar's."""
-    with launches() as found:
-        runtime: Any = _Runtime(found)
+    with launches() as found, real_host_memory():
+        runtime: Any = CountingRuntime(found)
         grammar = GrammarStream(runtime, GuidedShape(batch, max(num_drafts, 1), shape.vocab, [2]))
         stream = runtime.stream()
-        parts = _parts(shape, grammar, num_drafts, batch)
+        parts = fake_parts(shape, grammar, num_drafts, batch)
         slots_B = torch.zeros(batch, dtype=torch.int64, device="cuda")
         buffers = StepBuffers.allocate(slots_B, num_drafts + 1, parts.model, parts.state, parts.drafter)
         iteration = Iteration(Plan(batch, num_drafts, guides), stream, grammar, parts, buffers)
