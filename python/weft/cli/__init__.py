@@ -1,6 +1,6 @@
 """The command line: `weft generate`, `models`, `convert`, `inspect`, `serve`, `replay`, `demo`, `bench`.
 
-Nothing heavy is imported before a command runs: help, the version and what is mistyped are there at once.
+Commands import heavy packages when they run, so that help, the version and usage errors appear at once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ app.add_typer(bench_app, name="bench")
 
 
 def show_version(asked: bool) -> None:
-    """Print the version, if it was asked for, and end."""
+    """Print the version and exit if the option is given."""
     if asked:
         from weft.version import __version__
 
@@ -72,7 +72,8 @@ def common(
 
 
 def main() -> None:
-    """Entry point: errors of weft are one line on stderr and exit code 2; warnings are a line without their place."""
+    """Run the command line. An error of weft is one line on stderr with exit code 2; a warning is a line without its
+    location."""
     if not is_debug():
         warnings.showwarning = _warn
     try:

@@ -1,4 +1,4 @@
-"""The answers of `weft generate`: printed as they come, each under its prompt's name where there are several."""
+"""Prints the answers of `weft generate` as they are generated. Several prompts each get a heading with their name."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from weft.llm import LLM
 
 CUT = 3
-"""The exit code where a guided answer was cut before its guide ended."""
+"""The exit code if a guided answer was cut before its guide ended."""
 
 
 @dataclass
 class Run:
-    """Answers prompts and prints them. What fails comes back with its `error`."""
+    """Answers prompts and prints the answers. A failed answer is returned with its `error`."""
 
     llm: LLM
     guide: Guide | None
@@ -47,7 +47,7 @@ class Run:
         return outputs
 
     def tokens(self, prompt: str) -> Sequence[int]:
-        """The token ids of a prompt, or of the conversation that it is in."""
+        """Return the token ids of a prompt, rendered by the chat template if `chat` is set."""
         if not self.chat:
             return self.llm.client.built.text.prompt(prompt)
         first = [] if self.system is None else [{"role": "system", "content": self.system}]
@@ -60,13 +60,13 @@ class Run:
         from weft.tokenizer.text import coloured
 
         console = Console(highlight=False, soft_wrap=True, emoji=False)
-        output = Output(prompt_token_ids=[])  # what came before a failure
+        output = Output(prompt_token_ids=[])  # collects the text, so that a failure keeps it
         try:
             for piece in self.llm.stream(prompt, self.sampling, guide=self.guide):
                 if console.is_terminal:
                     console.print(coloured(self.llm.tokenizer, piece), end="", markup=False)
                 else:
-                    _write(piece.text)  # as it is: rich has no tabs, nor other control characters
+                    _write(piece.text)  # unchanged: rich expands tabs and drops other control characters
                 output.text += piece.text
                 output.token_ids += piece.token_ids
                 output.stats.output_tokens += len(piece.token_ids)
@@ -76,7 +76,7 @@ class Run:
                 output = error.output
             output.finish_reason, output.error = "error", error
         if output.text or output.error is None:
-            _write("\n")  # a line of its own for what follows
+            _write("\n")  # later output starts on a new line
         return output
 
 
@@ -86,7 +86,8 @@ def _write(text: str) -> None:
 
 
 def shown(prompts: Sequence[NamedPrompt], outputs: Sequence[Output]) -> Iterator[str]:
-    """The answers' texts, each after a line with its prompt's name; a blank line between."""
+    """Yield the lines of all answers: a heading with the prompt's name, then the text, with a blank line between
+    answers."""
     gap = ""
     for prompt, output in zip(prompts, outputs, strict=True):
         for number, answer in enumerate(output.outputs, 1):
@@ -97,7 +98,7 @@ def shown(prompts: Sequence[NamedPrompt], outputs: Sequence[Output]) -> Iterator
 
 
 def note_room(llm: LLM, prompts: Sequence[NamedPrompt], run: Run) -> None:
-    """Say so where an answer can't be as long as was asked for."""
+    """Print a note if the context is too short for `max_tokens`."""
     longest = llm.config.max_seq_len
     for prompt in prompts:
         room = longest - len(run.tokens(prompt.text))
@@ -111,7 +112,7 @@ def note_room(llm: LLM, prompts: Sequence[NamedPrompt], run: Run) -> None:
 
 
 def note_model() -> None:
-    """Say on a terminal what answers where no model was given."""
+    """Print a note on a terminal about the default model."""
     from weft.config.catalog import PACKAGE_MODEL_NOTE
 
     if sys.stderr.isatty():
@@ -119,8 +120,8 @@ def note_model() -> None:
 
 
 def finish(outputs: Sequence[Output]) -> None:
-    """Say which answers are not whole, and end with the exit code for it: 1 where one failed, else `CUT` where one was
-    cut before its guide ended. The error of a single prompt is raised."""
+    """Report incomplete answers and exit with their code: 1 if one failed, else `CUT` if one was cut before its guide
+    ended. The error of a single prompt is raised."""
     if len(outputs) == 1 and outputs[0].error is not None:
         raise outputs[0].error
     was_cut = False

@@ -1,4 +1,4 @@
-"""How `weft` shows help and errors: plain text that fits 80 columns, and takes no time to import."""
+"""Formats the help and the errors of `weft`: plain text of 80 columns, without rich, which is slow to import."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ CHOICES = re.compile(r"'(?P<given>[^']*)' is not one of (?P<known>.*?)\.?$")
 
 
 class Command(TyperCommand):
-    """A command whose help has its options under headings (`rich_help_panel`), and which guesses what a wrong value was
-    meant to be."""
+    """A command that lists its options under headings (`rich_help_panel`) and suggests a close match for a wrong
+    value."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments and options, under their headings."""
+        """Write arguments and options under their headings."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
                 is_argument = parameter.param_type_name == "argument"
                 if is_argument:
-                    record = (record[0].partition(" <")[0], record[1])  # without its type
+                    record = (record[0].partition(" <")[0], record[1])  # drop the type
                 heading = getattr(parameter, "rich_help_panel", None) or ("Options", "Arguments")[is_argument]
                 sections.setdefault(heading, []).append(record)
         for heading, records in sections.items():
@@ -34,7 +34,7 @@ class Command(TyperCommand):
                     formatter.write_dl(records)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """The arguments, or an error that says what was wrong with one, and what may have been meant."""
+        """Parse the arguments. The error for a wrong value suggests a close match."""
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
@@ -43,7 +43,7 @@ class Command(TyperCommand):
 
 
 def guessed(message: str) -> str:
-    """The message about a value that is none of several, with the one that is most like it."""
+    """Return the message about an invalid choice, with the closest valid one as a hint."""
     message = message.removeprefix("Value error, ")
     found = CHOICES.search(message)
     if found is None:

@@ -111,7 +111,7 @@ def generate(
         "n": num_answers,
     }
     if beam_width is not None and speculation is DEFAULT:
-        speculation = o.Drafter("none")  # beams are not drafted
+        speculation = o.Drafter("none")  # beam search takes no drafts
     chosen = choose_speculation(speculation, head, num_draft_tokens, guide_drafts, forced, model)
 
     from weft.client.generation_config import sampling_defaults
@@ -146,7 +146,7 @@ def generate(
 
 
 def traced(llm: Any, path: Path | None) -> AbstractContextManager[object]:
-    """Writes a trace of what runs within, if it is to go somewhere."""
+    """Return a context that records a trace to `path`, or does nothing if `path` is None."""
     if path is None:
         return nullcontext()
     from weft.trace import recording

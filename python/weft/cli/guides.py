@@ -1,4 +1,4 @@
-"""The guide of a command line: read, compiled, and named in what is said about it."""
+"""Reads the guide of a command line, and puts its option's name in front of errors about it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEEDED = "--json, --json-schema, --regex, --ebnf, --lark, --choice, --structural
 
 @dataclass(frozen=True)
 class GuideOptions:
-    """What the command line says of a guide, option by option."""
+    """The guide options of the command line."""
 
     any_json: bool = False
     json_schema: str | None = None
@@ -41,7 +41,7 @@ class GuideOptions:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The options that are guides, and their values, as far as they were given."""
+        """The options that give a guide, with their values, without those left out."""
         options = {
             "--json": self.any_json or None,
             "--json-schema": self.json_schema,
@@ -57,14 +57,14 @@ class GuideOptions:
 
     @property
     def source(self) -> str:
-        """What errors call the guide: the option, and the file that it names."""
+        """The name of the guide in errors: the option, and its file if it names one."""
         for name, value in self.given.items():
             is_file = isinstance(value, Path) or (name == "--json-schema" and not is_inline(value))
             return f"{name} {str(value)!r}" if is_file else name
         return ""
 
     def check(self) -> None:
-        """Raise `InputError` for options that do not go together."""
+        """Raise `InputError` for options that exclude each other."""
         if len(self.given) > 1:
             raise InputError(f"{' and '.join(self.given)} were given; an answer has one guide")
         if self.wasm_arg is not None and self.wasm is None:
@@ -83,13 +83,13 @@ class GuideOptions:
 
 
 def is_inline(schema: str) -> bool:
-    """Whether this is a schema rather than the name of its file."""
+    """Whether the value of --json-schema is a schema rather than a file name."""
     return schema.lstrip().startswith(("{", "[", '"', "true", "false")) or not schema.strip()
 
 
 @contextmanager
 def naming(source: str) -> Iterator[None]:
-    """Errors about the guide begin with what the command line calls it."""
+    """Prefix errors about the guide with its name on the command line."""
     try:
         yield
     except GuideError as error:
@@ -97,7 +97,7 @@ def naming(source: str) -> Iterator[None]:
 
 
 def read_guide(options: GuideOptions) -> Guide | None:
-    """The one guide of the command line, or None."""
+    """Return the guide of the command line, or None."""
     from weft.grammar.guide import Guide
 
     options.check()
@@ -111,7 +111,7 @@ def read_guide(options: GuideOptions) -> Guide | None:
 
 
 def read_tools(path: Path | None) -> list[Any] | None:
-    """The tools in a file: a list of functions, or one."""
+    """Return the tools in a file, which holds a list of functions or a single function."""
     if path is None:
         return None
     data = read_json_file(path, "--tools")
@@ -119,7 +119,7 @@ def read_tools(path: Path | None) -> list[Any] | None:
 
 
 def read_json_file(path: Path, option: str) -> Any:
-    """The JSON in a file of the command line."""
+    """Return the JSON in a file that an option names."""
     return _json(read_text(path, option), f"{option} {str(path)!r}")
 
 

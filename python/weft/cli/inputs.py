@@ -1,4 +1,4 @@
-"""What a command line gives: prompts, speculation and sampling, read and checked."""
+"""Reads and checks the inputs of a command line: prompts, speculation and sampling."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from weft.config import DraftTokens, GuideDrafts, Speculation
 
 AUTO = "eagle3"
-"""What auto takes where a model directory has one."""
+"""The drafter that auto picks if the model directory has one."""
 LONGEST_NAME = 40
 
 
 @dataclass(frozen=True)
 class NamedPrompt:
-    """A prompt, and what the answer to it is headed with: its file, or how it begins."""
+    """A prompt and the heading of its answer: the file's name, or the beginning of the text."""
 
     name: str
     text: str
 
 
 def own_directory(drafter: str) -> str | None:
-    """What a model directory calls the directory of such a drafter; None where it needs none."""
+    """Return the subdirectory of a model that holds this drafter; None if the drafter needs none."""
     name: str | None = getattr(registry.load("drafters", drafter), "directory", None)
     return name
 
 
 def check_output(path: Path | None, option: str) -> None:
-    """Raise `InputError` if a file that a run is to end with can't be written."""
+    """Raise `InputError` if an output file can't be written, before the run rather than at its end."""
     if path is None:
         return
     if path.is_dir():
@@ -49,7 +49,7 @@ def check_output(path: Path | None, option: str) -> None:
 
 
 def read_text(path: Path, what: str) -> str:
-    """A text file of the command line; `what` is the option that named it."""
+    """Read a text file in UTF-8; `what` is the option that names it."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -59,7 +59,7 @@ def read_text(path: Path, what: str) -> str:
 
 
 def read_prompts(given: list[str], files: list[Path]) -> list[NamedPrompt]:
-    """The prompts of the command line, in its order: arguments, then files."""
+    """Return the prompts in order: arguments, then files. Without either, standard input is the prompt."""
     if not given and not files:
         if sys.stdin.isatty():
             raise InputError("no prompt; give one as an argument, with --file, or on standard input")
@@ -86,7 +86,7 @@ def _standard_input() -> str:
 
 
 def read_draft_tokens(given: str) -> DraftTokens:
-    """A number, or a schedule by batch size such as 1:5,4:3,16:0."""
+    """Parse a number, or a schedule by batch size such as 1:5,4:3,16:0."""
     from weft.config import MAX_DRAFT_TOKENS
 
     try:
@@ -108,7 +108,7 @@ def choose_speculation(
     forced: bool,
     model: str | Path | None,
 ) -> Speculation:
-    """The speculation of the command line; auto is EAGLE3 where there is a head."""
+    """Return the speculation of the command line; auto is EAGLE3 if there is a head."""
     from weft.config import MAX_DRAFT_TOKENS, Speculation, model_directory
 
     count = read_draft_tokens(num_draft_tokens)
@@ -134,7 +134,7 @@ def choose_speculation(
 
 
 def read_bias(entries: list[str]) -> dict[int, float] | None:
-    """Entries TOKEN=BIAS of --logit-bias."""
+    """Parse the entries TOKEN=BIAS of --logit-bias."""
     try:
         return {int(token): float(value) for token, value in (e.split("=") for e in entries)} or None
     except ValueError:

@@ -1,4 +1,4 @@
-"""`weft inspect`: what weft found, in words that a bug report can use."""
+"""The report of `weft inspect`, in a form that fits into a bug report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from weft.runtime.cuda import unavailable_reason
 
 
 def report(model: Path) -> Iterator[str]:
-    """Lines about this machine, its packages, and a model directory."""
+    """Yield lines about this machine, its packages, and a model directory."""
     found = ", ".join(f"{name} {version}" for name, version in versions().items())
     yield f"versions: {found}, Python {sys.version.split()[0]}"
     yield f"machine: {processor()}, {torch.get_num_threads()} torch threads, {platform.system()} {platform.machine()}"
@@ -31,7 +31,7 @@ def report(model: Path) -> Iterator[str]:
 
 
 def cuda_lines() -> Iterator[str]:
-    """The driver, the GPU and the compiled kernels, or why not."""
+    """Yield lines about the driver, the GPU and the compiled kernels, with the reason for each that is missing."""
     from weft.ops.library import has_cuda_kernels
 
     reason = unavailable_reason()
@@ -44,7 +44,7 @@ def cuda_lines() -> Iterator[str]:
 
 
 def matcher_line() -> str:
-    """Whether XGrammar's matchers are called natively."""
+    """Report whether XGrammar's matchers run natively, without the GIL."""
     from weft.grammar.xgrammar.backend import native_is_usable
 
     with warnings.catch_warnings(record=True) as caught:
@@ -55,7 +55,7 @@ def matcher_line() -> str:
 
 
 def llguidance_line() -> str:
-    """Whether LLGuidance's matchers can be called, which weft does natively alone."""
+    """Report whether LLGuidance's matchers are available. There is only a native way to call them."""
     from weft.grammar.llguidance.backend import check_interface
 
     try:
@@ -66,7 +66,7 @@ def llguidance_line() -> str:
 
 
 def model_lines(path: Path) -> Iterator[str]:
-    """What a model directory holds."""
+    """Yield lines about the content of a model directory."""
     from weft.grammar.vocabulary.tokenizer import Vocabulary
     from weft.models.eagle3_head import Eagle3Head
     from weft.models.weights import load_model
@@ -104,7 +104,7 @@ def model_lines(path: Path) -> Iterator[str]:
 def graph_dump(
     model: str | Path | None, device: str, speculation: Speculation, host_tasks: HostTasks = "callback"
 ) -> Iterator[str]:
-    """Nodes and edges of one guided iteration of one row."""
+    """Yield the nodes and edges of a guided iteration of batch size 1."""
     from weft.llm import LLM
 
     config = EngineConfig(max_batch=1, host_tasks=host_tasks)

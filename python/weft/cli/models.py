@@ -1,4 +1,4 @@
-"""`weft models`: which models there are by name. `weft convert`: a model directory of a GGUF file."""
+"""`weft models` lists the models that have a name. `weft convert` makes a model directory from a GGUF file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def get(
 
 
 def listed() -> list[str]:
-    """A line for each model, and where it is."""
+    """Return the lines of `weft models`: each model with its size and its location."""
     from weft.config import CATALOG, PACKAGE_MODEL, cached_model_path
     from weft.config.catalog import PACKAGE_MODEL_NOTE
 
@@ -71,7 +71,7 @@ def listed() -> list[str]:
 
 
 def indented(text: str) -> list[str]:
-    """Lines of 80 columns, beside a name."""
+    """Wrap to 80 columns, indented past the column of names."""
     return wrap(text, 80, initial_indent=" " * 12, subsequent_indent=" " * 12, break_on_hyphens=False)
 
 

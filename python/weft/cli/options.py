@@ -45,10 +45,11 @@ class SamplingSource(StrEnum):
 
 
 if TYPE_CHECKING:
-    Drafter = StrEnum  # its members are known when it runs
+    Drafter = StrEnum  # the registry knows the members at run time
     GrammarBackend = StrEnum
 else:
-    _drafters = [name for name in registry.names("drafters") if name != "given"]  # no text comes along
+    # The drafter "given" takes a text, for which the command line has no option.
+    _drafters = [name for name in registry.names("drafters") if name != "given"]
     Drafter = StrEnum("Drafter", {name: name for name in ("auto", "none", *_drafters)})
     """What --speculation takes: what the registry has for a prompt alone, and auto and none."""
     GrammarBackend = StrEnum("GrammarBackend", {name: name for name in registry.names("grammars")})

@@ -1,4 +1,4 @@
-"""`weft replay`: a recording's grammar work done again."""
+"""`weft replay`: repeats the grammar work of a recording."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def replay(
 
 
 def describe(recording: Recording) -> list[str]:
-    """What a recording is of."""
+    """Return lines about a recording: its reason, its size, other versions of packages, and failed requests."""
     from importlib.metadata import version
 
     lines = [
@@ -70,7 +70,7 @@ def describe(recording: Recording) -> list[str]:
 
 
 def summarise(result: Replayed) -> list[str]:
-    """What came of a replay."""
+    """Return lines about the result of a replay."""
     lines = [f"note: {note}" for note in result.notes]
     if result.difference is not None:
         return [*lines, f"differs: {result.difference}"]

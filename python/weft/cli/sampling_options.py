@@ -1,4 +1,4 @@
-"""Options of `weft generate` about sampling and what is written. None: not given, so that the model's file decides."""
+"""Options of `weft generate` for sampling and output. None leaves the value to the model's generation_config.json."""
 
 from __future__ import annotations
 

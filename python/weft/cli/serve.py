@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SERVER = "Server"
 NAMED_KEY = re.compile(r"(?P<name>[A-Za-z0-9_-]{1,64})=(?P<key>.*[^=].*)")
-"""A key with a name; the padding of one in base64 makes none."""
+"""A key with a name. The trailing = of base64 padding does not separate a name."""
 
 
 class LogFormat(StrEnum):
@@ -139,7 +139,8 @@ def serve(
 
     from weft.config import EngineConfig, Speculation
 
-    context.call_on_close(logs.set_up(log_format.value, log_level.value).flush)  # why it ends comes last
+    # Flush at exit, so that the reason for the exit is the last line.
+    context.call_on_close(logs.set_up(log_format.value, log_level.value).flush)
     read = config_file.read_config(config) if config is not None else None
     own: dict[str, Any] = {
         "host": host,
@@ -189,7 +190,7 @@ def serve(
 
 
 def _refuse_model_options(context: typer.Context) -> None:
-    """Raise `InputError` for an option of a model where the configuration has them all."""
+    """Raise `InputError` for a model's option if all models are in the configuration file."""
     for parameter in context.command.params:
         is_of_model = getattr(parameter, "rich_help_panel", None) in (MODEL, DRAFTS)
         source = context.get_parameter_source(parameter.name or "")
@@ -200,7 +201,7 @@ def _refuse_model_options(context: typer.Context) -> None:
 
 
 def _keys(given: list[str] | None) -> dict[str, str]:
-    """Keys by name; those without one are numbered."""
+    """Return keys by name. A key without a name is numbered; WEFT_API_KEY is named "environment"."""
     found: dict[str, str] = {}
     for number, entry in enumerate(given or [], 1):
         named = NAMED_KEY.fullmatch(entry)
@@ -214,14 +215,14 @@ def _keys(given: list[str] | None) -> dict[str, str]:
 
 
 def _programs(read: ConfigFile | None) -> dict[str, bytes]:
-    """Programs that a configuration brings along."""
+    """Read and check the WebAssembly programs that the configuration file names."""
     from weft.grammar.guide import Guide
 
     found = {}
     for name, path in (read.programs if read is not None else {}).items():
         try:
             found[name] = path.read_bytes()
-            Guide.wasm(found[name])  # its form
+            Guide.wasm(found[name])  # checks the file's form only
         except GuideError as error:
             raise InputError(f"programs.{name}: {path}: {error}") from None
         except OSError as error:

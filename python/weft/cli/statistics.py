@@ -13,10 +13,13 @@ if TYPE_CHECKING:
 
 
 def statistics(llm: LLM, prompts: Sequence[NamedPrompt], outputs: Sequence[Output]) -> dict[str, Any]:
-    """What the file holds. `prompts` lists each with its name and its `outputs`, of which there are several where
-    several answers were asked for. Tokens are summed up; `tokens_per_second` is over the time from the first start to
-    the last token, `decode_tokens_per_second` of what follows first tokens, from the first of these on;
-    `time_to_first_token_s` is the shortest (`OutputStats`). `guide_notes` tell what of the guide was not enforced."""
+    """Return the content of the file. Token counts are sums over all answers.
+
+    `tokens_per_second` covers the time from the first start to the last token. `decode_tokens_per_second` leaves out
+    first tokens and starts at the earliest of them. `time_to_first_token_s` is the shortest (`OutputStats`).
+    `guide_notes` list parts of the guide that were not enforced. `prompts` lists each prompt with its name and its
+    `outputs`.
+    """
     answers = [answer for output in outputs for answer in output.outputs]
     stats = [answer.stats for answer in answers]
     drafted = sum(s.drafted_iterations for s in stats)
@@ -58,8 +61,8 @@ def statistics(llm: LLM, prompts: Sequence[NamedPrompt], outputs: Sequence[Outpu
 
 
 def of_answer(answer: Output) -> dict[str, Any]:
-    """What the file holds of an answer. `logprobs` is None where they were not asked for; `program_log` and
-    `program_variables` (values in hexadecimal) where the guide is no program."""
+    """Return the entry of an answer. `logprobs` is None unless they were requested; `program_log` and
+    `program_variables` (values in hexadecimal) are None unless the guide is a program."""
     variables = answer.program_variables
     return {
         "text": answer.text,
@@ -75,7 +78,8 @@ def of_answer(answer: Output) -> dict[str, Any]:
 
 
 def tokens_per_second(spans: list[tuple[int, float | None, float | None]]) -> float:
-    """Tokens over the time from the first beginning to the last end, of answers that have both."""
+    """Return tokens divided by the seconds from the earliest begin to the latest end, leaving out spans without
+    both."""
     whole = [(tokens, begin, end) for tokens, begin, end in spans if begin is not None and end is not None]
     if not whole:
         return 0.0
@@ -84,7 +88,7 @@ def tokens_per_second(spans: list[tuple[int, float | None, float | None]]) -> fl
 
 
 def logprobs(output: Output) -> list[dict[str, Any]]:
-    """Each token of an answer with its log-probability, and those of the likeliest at its place by token id."""
+    """Return each token with its log-probability, and the most likely tokens at its position by id."""
     return [
         {"token_id": token, "logprob": entry.logprob, "top": entry.top}
         for token, entry in zip(output.token_ids, output.logprobs or [], strict=output.logprobs is not None)
