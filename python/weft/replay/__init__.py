@@ -1,4 +1,4 @@
-"""A recording's grammar work done again, to see whether it comes out the same."""
+"""Repeats the grammar work of a recording and compares the results."""
 
 from weft.guided.recording import Recording
 from weft.replay.run import Difference, Replayed, replay

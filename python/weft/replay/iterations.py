@@ -1,8 +1,9 @@
-"""A recording's operations, cut into the turns of the engine that made them.
+"""Splits the operations of a recording into the engine's iterations, here called turns.
 
-A turn begins with its snapshot. What follows it tells which calls of the grammar stream the engine made
-(`engine/runner/step.py`, `engine/runner/prefill.py`); a turn of another shape, such as those of split graphs or one
-that was cut off when the recording was taken, is done operation by operation."""
+A turn begins with the fetch of its snapshot. The operations after it show which grammar stream calls the engine made
+(`engine/runner/step.py`, `engine/runner/prefill.py`). A turn of another shape is replayed operation by operation: split
+graphs make such turns, and so does a recording that stops in the middle of one.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from weft.guided.flight import Operation
 
 
 class Shape(Enum):
-    """Which of the grammar stream's calls made a turn."""
+    """The grammar stream calls that made a turn."""
 
     FIRST = "the first token of prompts: first_mask, commit_masks"
     DECODE = "an iteration: verify_masks, commit_masks, extend_masks"
@@ -23,7 +24,7 @@ class Shape(Enum):
 
 @dataclass(frozen=True)
 class Turn:
-    """Operations from a snapshot to the next; `first` is the place of the fetch among all operations."""
+    """The operations from a snapshot to the next; `first` is the index of the fetch in the recording."""
 
     first: int
     operations: tuple[Operation, ...]
@@ -34,12 +35,12 @@ class Turn:
 
     @property
     def num_verified(self) -> int:
-        """Drafts of each slot that were to be verified."""
+        """The number of drafts to verify in each slot."""
         return sum(o.argument for o in self.operations[1:2] if o.name == "extend_through")
 
     @property
     def shape(self) -> Shape:
-        """How it was made."""
+        """The calls that made this turn."""
         names = [operation.name for operation in self.operations[1:]]
         is_verifying = names[:1] == ["extend_through"]
         rest = self.operations[1 + is_verifying :]
@@ -52,7 +53,7 @@ class Turn:
 
 
 def turns(operations: Sequence[Operation]) -> list[Turn]:
-    """The turns of a recording, which begins with a snapshot."""
+    """Split a recording, which begins with a snapshot, into turns."""
     starts = [i for i, operation in enumerate(operations) if operation.name == "fetch"]
     ends = [*starts[1:], len(operations)]
     return [Turn(start, tuple(operations[start:end])) for start, end in zip(starts, ends, strict=True)]

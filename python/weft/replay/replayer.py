@@ -1,9 +1,8 @@
-"""A recording's turns, issued again to a grammar stream on the CPU driver, in the order of `engine/runner/step.py`.
+"""Issues the turns of a recording again to a grammar stream on the CPU driver, in the order of `engine/runner/step.py`.
 
-Where the engine's model would write drafts and verified tokens, a launched function writes those of the recording;
-where it would read masks, one hashes them, after the grammar stream's own calls that let the model read them. Nothing
-else is waited for on the way but what the engine waits for: the turn before the last. A commit that the engine's
-iteration owed is made in its own turn here.
+A launched function writes the recorded drafts and verified tokens in place of the model. Another one hashes the mask
+rows where the model would read them, after the same waits. The replay waits for nothing else but the turn before the
+last, as the engine does. A commit that the engine left to its next iteration is made in its own turn here.
 
 S slots, K drafts, B rows.
 """
@@ -31,12 +30,13 @@ from weft.runtime.interface import Event
 IN_FLIGHT = 2
 
 COLUMN = torch.zeros(1, dtype=torch.int64)
-"""The token that the one column of `Issuer`'s logits stands for, as offsets of a vocabulary."""
+"""The token id of the single column of `Issuer`'s logits, as a vocabulary offset."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Mask rows as the device had them: `hashes` int64 [N], row `positions[i]` of the slot of `places[i]`."""
+    """Mask rows as the device saw them: `hashes` int64 [N]; entry i is row `positions[i]` of the slot in
+    `places[i]`."""
 
     places: list[Place]
     positions: list[int]
@@ -44,7 +44,7 @@ class Seen:
 
 
 class Issuer:
-    """Issues one replay. `grammar.state` records it; `seen` is to be read when all is done."""
+    """Issues one replay. `grammar.state` records it; read `seen` after `run`."""
 
     def __init__(self, recording: Recording, found: Tenancies) -> None:
         self.runtime = CpuRuntime()
@@ -58,12 +58,13 @@ class Issuer:
         self._found = found
         self._turns = turns(recording.operations)
         self._in_flight: deque[Event] = deque()
-        self._held: dict[int, bool] = {}  # slots, as of the last push: whether they have a matcher
+        self._held: dict[int, bool] = {}  # by slot: whether it has a matcher since the last push
         self._first_epoch = 0
         self.grammar.state.record(8 * self._words_needed(recording))
 
     def run(self) -> None:
-        """Issue everything, and wait for it. Raises `RefusedAnswer` for a matcher that can't be made."""
+        """Issue all turns and wait for them. Raises `RefusedAnswer` if a guide refuses the recorded answer of its
+        request."""
         self._begin()
         for turn in self._turns:
             if len(self._in_flight) == IN_FLIGHT:
@@ -76,7 +77,7 @@ class Issuer:
         self.grammar.close()
 
     def _begin(self) -> None:
-        """The window's slots as they were: matchers at the committed text, drafts taken."""
+        """Restore the slots that were in use when the window began: matchers at the committed text, drafts taken."""
         first = self._turns[0].fetch
         self._first_epoch = first.epoch if first.argument else first.epoch - 1
         seeds = self._found.seeds
@@ -89,7 +90,7 @@ class Issuer:
 
     def _turn(self, turn: Turn) -> None:
         fetch, place = turn.fetch, turn.first
-        if fetch.argument == 0:  # a snapshot was there
+        if fetch.argument == 0:  # the fetch found a snapshot
             changes: dict[int, Matcher | None] = {}
             for slot in fetch.attached:
                 tenant = self._found.comes.get((place, slot))
@@ -119,7 +120,7 @@ class Issuer:
         if grammar.proposals is not None:
             grammar.propose(stream, grammar.state.max_drafts, is_committed=True)
         extends = turn.operations[at + 1 :]
-        for j in range(1, len(extends) + 2 if extends else 1):  # drafts are made under the grammar
+        for j in range(1, len(extends) + 2 if extends else 1):  # only if the grammar masks drafts
             grammar.apply_draft(stream, self._logits(slots_B, 1)[:, 0], slots_B, j, COLUMN)
             self._look(place + at + j - 1, turn.operations[at + j - 1], [j - 1])
             if j <= len(extends):
@@ -130,7 +131,7 @@ class Issuer:
             self._look(place + at, turn.operations[at], [0])
 
     def _one_by_one(self, turn: Turn) -> None:
-        """Each operation by itself, as a host between captured parts has them done."""
+        """Issue each operation by itself, as the host does between captured parts of a split graph."""
         grammar, stream = self.grammar, self.stream
         for operation in turn.operations:
             if operation.name == "release":
@@ -149,7 +150,7 @@ class Issuer:
             grammar.stream.hostfunc(grammar.state.task(operation.name, argument))
             grammar.join(stream)
 
-    # -- what the engine and its model do
+    # -- the parts of the engine and its model
 
     def _push(
         self, slots: Sequence[int], changes: dict[int, Matcher | None], epoch: int | None = None
@@ -162,7 +163,7 @@ class Issuer:
         return torch.tensor(list(slots) or [self.grammar.state.num_slots], dtype=torch.int64)
 
     def _logits(self, slots_B: Tensor, width: int) -> Tensor:
-        """Logits [B, T, 1] to be masked: of one token, which belongs to no request."""
+        """Return logits [B, T, 1] to mask. Their one token belongs to no request."""
         return torch.zeros(len(slots_B), width, 1)
 
     def _write_drafts(self, operation: Operation) -> None:
@@ -177,7 +178,7 @@ class Issuer:
             self.stream.launch(write_verified, self.grammar.verified, slots, values)
 
     def _look(self, place: int, operation: Operation, positions: Sequence[int]) -> None:
-        """Hash what the device has of the rows that the operation answered for."""
+        """Launch the hash of the device's mask rows that the operation made."""
         width = self.grammar.num_positions
         looks = [
             ((place, entry.slot), position)
@@ -199,29 +200,29 @@ class Issuer:
         return Proposals(state, self.runtime.pinned, Sources(forced=True))
 
     def _words_needed(self, recording: Recording) -> int:
-        """Room for all of it, and for the turn that begins it."""
+        """Return the words that the whole recording takes, with room for the turn that begins it."""
         entry = 3 * recording.max_drafts + 16
         longest = 16 + (recording.num_slots + 1) * entry
         return 2 * sum(operation.num_words for operation in recording.operations) + 8 * longest
 
 
 def write_drafts(drafts: Tensor, first: int, slots_N: Tensor, values_LN: Tensor) -> None:
-    """Drafts first+1, first+2, ... of some slots."""
+    """Write drafts first+1, first+2, ... of some slots."""
     drafts[first : first + values_LN.shape[0]].index_copy_(1, slots_N, values_LN)
 
 
 def write_verified(verified: Tensor, slots_N: Tensor, values_LN: Tensor) -> None:
-    """What was verified of some slots."""
+    """Write the verified tokens of some slots."""
     verified[:, : values_LN.shape[0]].index_copy_(0, slots_N, values_LN.T)
 
 
 def _by_length(entries: Sequence[SlotEntry]) -> list[tuple[int, list[SlotEntry]]]:
-    """Entries by how many inputs they have, those without left out."""
+    """Group entries by their number of inputs, without entries that have none."""
     lengths = sorted({len(entry.inputs) for entry in entries} - {0})
     return [(length, [e for e in entries if len(e.inputs) == length]) for length in lengths]
 
 
 def _columns(entries: Sequence[SlotEntry], length: int) -> tuple[Tensor, Tensor]:
-    """Slots [N] and inputs [length, N]."""
+    """Return slots [N] and inputs [length, N], both int64."""
     slots = torch.tensor([entry.slot for entry in entries], dtype=torch.int64)
     return slots, torch.tensor([entry.inputs for entry in entries], dtype=torch.int64).T.contiguous()

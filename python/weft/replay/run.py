@@ -1,4 +1,4 @@
-"""Does a recording's grammar work again, under seeded schedules of the CPU driver, and compares."""
+"""Repeats the grammar work of a recording under seeded schedules of the CPU driver, and compares the results."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from weft.runtime import cpu
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a replay first differs: `iteration` is the epoch of its snapshot, `operation` what was done then; `row` is
-    the mask row, if it is one. None where it is no matter of a single slot.
-    """
+    """The first difference of a replay. `iteration` is the epoch of its snapshot. `slot`, `request` and `row` (a mask
+    row) are None if the difference is not about a single one."""
 
     seed: int
     iteration: int
@@ -40,9 +39,8 @@ class Difference:
 
 @dataclass
 class Replayed:
-    """What came of a replay. For all seeds together: `num_entries` slots were compared after operations, with
-    `num_rows` mask rows, and `num_seen` rows on the device. `notes` say what was left out.
-    """
+    """The result of a replay. Counts are over all seeds: `num_entries` slot states and `num_rows` mask rows compared on
+    the host, `num_seen` rows compared on the device. `notes` list the parts left out."""
 
     num_iterations: int
     seeds: list[int] = field(default_factory=list)
@@ -55,15 +53,15 @@ class Replayed:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing differed."""
+        """Whether there is no difference."""
         return self.difference is None
 
 
 def replay(recording: Recording, vocabulary: Vocabulary, seeds: Iterable[int] = range(20)) -> Replayed:
-    """Do it again under the random schedule with each seed, up to the first difference.
+    """Replay under the random schedule with each seed, up to the first difference.
 
-    The CPU driver's schedule is the process's: everything else on it must be idle, and it is "inline" afterwards.
-    Raises `InputError` for a vocabulary that is not the recording's.
+    The CPU driver's schedule is global to the process: everything else on it must be idle, and it is "inline"
+    afterwards. Raises `InputError` if the vocabulary is not the recording's.
     """
     if vocabulary.fingerprint != recording.fingerprint or vocabulary.vocab_size != recording.vocab_size:
         raise InputError(
@@ -87,6 +85,7 @@ def replay(recording: Recording, vocabulary: Vocabulary, seeds: Iterable[int] = 
 
 def _once(recording: Recording, found: Tenancies, seed: int, result: Replayed) -> Difference | None:
     cpu.synchronize()
+    # The schedule must not change under work in flight.
     cpu.set_schedule("random", seed)
     try:
         issuer = Issuer(recording, found)
@@ -108,7 +107,7 @@ def _once(recording: Recording, found: Tenancies, seed: int, result: Replayed) -
 def _compare(
     recording: Recording, found: Tenancies, again: list[Operation], seed: int, result: Replayed
 ) -> Difference | None:
-    """What the operations left on the host."""
+    """Compare the slot states and mask hashes that the operations left on the host."""
     for place, (recorded, done) in enumerate(zip(recording.operations, again, strict=True)):
         assert (recorded.name, recorded.argument) == (done.name, done.argument)
         entries = {entry.slot: entry for entry in done.entries}
@@ -125,7 +124,7 @@ def _compare(
 
 
 def _difference(recorded: SlotEntry, done: SlotEntry | None) -> tuple[int | None, str]:
-    """The row that differs, if it is one, and how; an empty text where nothing does."""
+    """Return the mask row that differs, if any, and a description, which is empty if the entries agree."""
     if done is None or done.matcher == 0:
         return None, "the slot has no matcher now; it had one"
     if recorded.inputs != done.inputs:
@@ -152,7 +151,7 @@ def _difference(recorded: SlotEntry, done: SlotEntry | None) -> tuple[int | None
 def _compare_seen(
     recording: Recording, found: Tenancies, issuer: Issuer, seed: int, result: Replayed
 ) -> Difference | None:
-    """What the device had of the masks."""
+    """Compare the mask rows that the device saw."""
     end_row = _end_row_hash(recording)
     for seen in issuer.seen:
         for (place, slot), position, value in zip(
@@ -172,7 +171,7 @@ def _compare_seen(
 
 
 def _end_row_hash(recording: Recording) -> str:
-    """The hash of a row of end tokens only, to be applied."""
+    """Return the hash of a mask row that allows end tokens only."""
     bits = torch.zeros(-(-recording.vocab_size // 32) * 32, dtype=torch.int64)
     bits[list(recording.end_ids)] = 1
     words = (bits.view(-1, 32) << torch.arange(32)).sum(1)

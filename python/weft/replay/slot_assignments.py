@@ -1,7 +1,7 @@
-"""Which request had which slot in a recording, and which of them can be replayed.
+"""Finds the request of each slot in a recording, and the slots that can be replayed.
 
-A window begins in the middle of requests: their matchers are brought to the text that was committed by then, and take
-the drafts that had been taken. A slot is left out, with a note, while it holds what can't be made again.
+A recording's window begins in the middle of requests. Their matchers advance to the text committed by then, and take
+the recorded drafts. A slot is left out, with a note, while it holds a request that can't be rebuilt.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from weft.guided.flight import SlotEntry
 from weft.guided.recording import RecordedRequest, Recording
 
 Place = tuple[int, int]
-"""An operation and a slot."""
+"""The index of an operation, and a slot."""
 
 MAX_APPENDED = 1 << 16
-"""The most tokens that one edit appends, as in an engine."""
+"""The limit of tokens that one edit appends, as in an engine."""
 
 
 @dataclass(frozen=True)
 class Tenant:
-    """A matcher to make: of `request`, with the first `position` tokens of its answer as that was in iteration
-    `epoch`."""
+    """A matcher to make for `request`, with the first `position` tokens of its answer as of iteration `epoch`."""
 
     request: RecordedRequest
     compiled: CompiledGuide
@@ -36,7 +35,7 @@ class Tenant:
     epoch: int
 
     def matcher(self) -> Matcher:
-        """A new one. Raises `RefusedAnswer` where the guide does not take the answer."""
+        """Make a new matcher. Raises `RefusedAnswer` if the guide refuses the recorded answer."""
         request = self.request
         opening = Opening(request.prompt, request.room)
         try:
@@ -52,8 +51,8 @@ class Tenant:
         return matcher
 
     def _taken(self) -> list[int]:
-        """The tokens that its matcher accepted until then: with those that edits dropped, without those they
-        appended."""
+        """Return the tokens that the matcher accepted until then: with those that edits dropped, without those that
+        they appended."""
         tokens, taken, begin = self.request.tokens, [], 0
         for edit in self.request.edits:
             if edit.since < self.epoch:
@@ -63,7 +62,7 @@ class Tenant:
 
 
 class RefusedAnswer(Exception):
-    """The guide of `request` does not do with its answer what it did."""
+    """The guide of `request` does not accept its recorded answer."""
 
     def __init__(self, request: RecordedRequest, what: str) -> None:
         super().__init__(f"its guide {what}")
@@ -72,9 +71,11 @@ class RefusedAnswer(Exception):
 
 @dataclass
 class Tenancies:
-    """`seeds` are the slots that were under way when the window began: as they were, and whose. `comes` are the
-    matchers that were attached in it, by operation and slot. `compared` are the places where what was done again is
-    compared. `notes` say what is left out, and why.
+    """The requests of a recording's slots.
+
+    `seeds`: the slots in use when the window began, with their state then. `comes`: the matchers attached in the
+    window, by operation and slot. `compared`: the operations and slots whose replay is compared. `notes`: what is left
+    out, and why.
     """
 
     seeds: dict[int, tuple[Tenant, SlotEntry]] = field(default_factory=dict)
@@ -84,10 +85,10 @@ class Tenancies:
 
 
 def tenancies(recording: Recording, vocabulary: Vocabulary) -> Tenancies:
-    """Read which request had which slot, and compile their guides."""
+    """Assign requests to slots, and compile their guides."""
     found = Tenancies()
     guides = _compile(recording, vocabulary)
-    holders: dict[int, Tenant | None] = {}  # by slot; None: left out
+    holders: dict[int, Tenant | None] = {}  # by slot; None if it is left out
     for place, operation in enumerate(recording.operations):
         for slot in operation.attached:
             holders.pop(slot, None)
@@ -106,6 +107,7 @@ def tenancies(recording: Recording, vocabulary: Vocabulary) -> Tenancies:
                 elif tenant is not None:
                     found.seeds[slot] = tenant, entry
             tenant = holders[slot]
+            # Wall-clock time decides a time limit, so that a replay can't repeat it.
             if tenant is not None and entry.status == "time_limit":
                 found.notes.append(
                     f"iteration {operation.epoch}, slot {slot}: request {tenant.request.id} ran into the time limit "
@@ -118,7 +120,7 @@ def tenancies(recording: Recording, vocabulary: Vocabulary) -> Tenancies:
 
 
 def _compile(recording: Recording, vocabulary: Vocabulary) -> Mapping[int, CompiledGuide | str]:
-    """Each guide compiled by the library that compiled it then, or why it can't be."""
+    """Compile each guide with the library that compiled it for the recording; a string is the reason if it can't be."""
     compiled: dict[int, CompiledGuide | str] = {}
     compilers: dict[str, GuideCompiler] = {}
     with ExitStack() as stack:
@@ -145,7 +147,7 @@ def _tenant(
     epoch: int,
     attaches: bool,
 ) -> tuple[Tenant | None, str]:
-    """Which request has a slot, or why it is not replayed."""
+    """Return the request of a slot, or the reason that it is not replayed."""
     request = recording.request_of(entry.matcher)
     if request is None or request.guide is None:
         return None, f"matcher {entry.matcher} belongs to no request that the recorder was told of"
