@@ -1,7 +1,8 @@
-"""Says what programs written for TensorRT-LLM's Executor use that `weft.executor` lacks, or does otherwise.
+"""Finds names in programs for TensorRT-LLM's Executor that `weft.executor` lacks or treats differently.
 
-`python -m weft.migration FILE.py ...`; `check_source` and `check_file` are the same for programs. Nothing that is
-read is run. `api.json` holds TensorRT-LLM's names; what weft refuses is said in `weft.executor.types.refused`.
+`python -m weft.migration FILE.py ...` runs it from the command line; `check_source` and `check_file` from Python.
+Programs are parsed, not run. `api.json` holds TensorRT-LLM's names; `weft.executor.types.refused` lists the names that
+weft refuses.
 """
 
 from weft.migration.findings import Finding, Kind

@@ -1,4 +1,4 @@
-"""`python -m weft.migration FILE.py ...`: what programs for TensorRT-LLM use that weft lacks or does otherwise."""
+"""`python -m weft.migration FILE.py ...`: lists the names of TensorRT-LLM that weft lacks or treats differently."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ NOTHING, SOMETHING, UNREADABLE = 0, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check the files that are named, and print what was found.
+    """Check the files of the command line, print the findings, and return the exit code.
 
-    0: nothing to change; 1: something is; 2: a file can't be read or parsed.
+    0: nothing to change; 1: something to change; 2: a file can't be read or parsed.
     """
     parser = argparse.ArgumentParser(
         prog="python -m weft.migration",

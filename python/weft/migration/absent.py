@@ -1,6 +1,6 @@
-"""What weft does not have or does not serve, beside the fields of `weft.executor.types.refused`: why, and what to do.
+"""Names that weft lacks or refuses, with the reason and the remedy. `weft.executor.types.refused` lists further fields.
 
-A key is "Class.name", "Class.method.parameter", a function, a class, or "submodule.*" for all classes of one.
+A key is "Class.name", "Class.method.parameter", a function, a class, or "submodule.*" for all classes of a submodule.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ABSENT: dict[str, str] = {
     "Request.cache_salt": "give cache_salt_id, a number",
     "SchedulerConfig.enable_prefix_aware_scheduling": "requests are served in turn; leave it out",
 }
-"""What weft does not have."""
+"""Names that weft lacks."""
 
 BY_USE: dict[str, str] = {
     "CommunicationMode.ORCHESTRATOR": _ONE_DEVICE,
@@ -35,7 +35,7 @@ BY_USE: dict[str, str] = {
     "RequestType.REQUEST_TYPE_CONTEXT_ONLY": _ONE_EXECUTOR,
     "RequestType.REQUEST_TYPE_GENERATION_ONLY": _ONE_EXECUTOR,
 }
-"""Members that weft has, and refuses wherever they are given."""
+"""Members that weft has, but refuses as values."""
 
 PARTLY: dict[str, tuple[str, tuple[str, ...]]] = {
     "ParallelConfig.device_ids": (_ONE_DEVICE, ("[]", "[0]")),
@@ -43,4 +43,4 @@ PARTLY: dict[str, tuple[str, tuple[str, ...]]] = {
     "ParallelConfig.orchestrator_config": (_ONE_DEVICE, ()),
     "ParallelConfig.participant_ids": (_ONE_DEVICE, ("[]", "[0]")),
 }
-"""Fields that an executor may have at their default only, or at one of these values."""
+"""Fields that may have only their default or one of these values."""

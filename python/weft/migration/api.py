@@ -1,4 +1,4 @@
-"""TensorRT-LLM's names: `api.json` as classes with constructors, attributes, methods and members."""
+"""Reads `api.json`: TensorRT-LLM's classes with their constructors, attributes, methods and members."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter. `default` and `holds` (the class of what it takes) are text as in Python, None where there is none;
-    `later`: TensorRT-LLM's C++ has it, the bindings that were read do not.
-    """
+    """A parameter. `default` and `holds` (the class of its value) are Python text, or None if there is none. `later`:
+    TensorRT-LLM's C++ has it, but the bindings that `api.json` was read from do not."""
 
     name: str
     default: str | None = None
@@ -26,7 +25,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Method:
-    """A method; `returns` is the type of what it gives, as text, where that is one of the API's."""
+    """A method; `returns` is its return type as text."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -36,7 +35,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Attribute:
-    """An attribute of instances, and the type of what it holds where that is one of the API's."""
+    """An attribute of instances; `holds` is the type of its value if that is a type of the API."""
 
     name: str
     holds: str | None = None
@@ -45,9 +44,10 @@ class Attribute:
 
 @dataclass(frozen=True)
 class ApiClass:
-    """A class. `name` has the class or submodule that holds it in front; of one with several constructors each is a
-    tuple of parameters, of a method with several signatures each has its place in the tuple. Where it `is_open`,
-    programs may add attributes of their own.
+    """A class. `name` includes the class or submodule that contains it.
+
+    Each constructor is a tuple of parameters. Each method is a tuple of its signatures. Programs may add attributes to
+    the instances of a class that `is_open`.
     """
 
     name: str
@@ -64,7 +64,7 @@ class ApiClass:
         return self.name.rpartition(".")[2]
 
     def parameter(self, name: str) -> Parameter | None:
-        """The constructor's parameter of this name; of several constructors the first that has it."""
+        """Return the constructor parameter of this name, from the first constructor that has it."""
         for parameters in self.constructors:
             for one in parameters:
                 if one.name == name:
@@ -72,7 +72,7 @@ class ApiClass:
         return None
 
     def names(self) -> Iterator[str]:
-        """Every name of the class, once: parameters of constructors, attributes, methods, members, constants."""
+        """Yield every name of the class once: constructor parameters, attributes, methods, members, constants."""
         parameters = (one.name for constructor in self.constructors for one in constructor)
         yield from dict.fromkeys(
             (*parameters, *self.attributes, *self.methods, *self.members, *self.constants)
@@ -92,7 +92,7 @@ class Api:
     read: dict[str, Any]
 
     def find(self, name: str) -> ApiClass | None:
-        """The class of this name, with or without what holds it."""
+        """Return the class of this full name, or of this last part of a name."""
         return self.classes.get(name) or self._by_short_name().get(name)
 
     def _by_short_name(self) -> dict[str, ApiClass]:
@@ -101,7 +101,7 @@ class Api:
 
 @cache
 def load() -> Api:
-    """What `api.json` says."""
+    """Load `api.json`."""
     data = json.loads(files("weft.migration").joinpath("api.json").read_text(encoding="utf-8"))
     return Api(
         module=data["module"],
@@ -119,7 +119,7 @@ def _class(name: str, said: dict[str, Any]) -> ApiClass:
     if "members" in said:
         members = (*said["members"], *later)
         return ApiClass(name, members=members, methods=_methods((), said.get("static_methods", ())))
-    # What comes later is given by name, since nothing says where it will stand.
+    # Later parameters are keyword-only, since their position is unknown.
     added = tuple(
         Parameter(one.name, one.default, one.holds, keyword_only=True, later=True)
         for one in (_parameters(["*", *later]) if later else ())

@@ -1,4 +1,4 @@
-"""What a call gives, and which of several signatures it means."""
+"""The arguments of a call, and the signature among several that it matches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.migration.verdict import State, judge, short
 
 @dataclass(frozen=True)
 class Argument:
-    """A value that is given, with its place; `name` is None where it is given by position."""
+    """An argument with its node; `name` is None for a positional one."""
 
     node: ast.AST
     name: str | None
@@ -22,7 +22,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments of a call. `is_open`: there are others that can't be told."""
+    """The arguments of a call. `is_open`: it has further arguments that are unknown."""
 
     node: ast.Call
     arguments: tuple[Argument, ...]
@@ -38,7 +38,7 @@ class Call:
 
 
 def form_of(forms: Sequence[Method], call: Call) -> tuple[Method, bool]:
-    """Which of a method's signatures a call means, and whether that is sure."""
+    """Return the method signature that a call matches, and whether that is certain."""
     names = {one.name for one in call.named}
     fitting = [form for form in forms if names <= {one.name for one in form.parameters}] or list(forms)
     fitting = [form for form in fitting if len(form.parameters) >= len(call.placed)] or fitting
@@ -59,7 +59,7 @@ def form_of(forms: Sequence[Method], call: Call) -> tuple[Method, bool]:
 
 
 def constructor_of(cls: str, forms: Sequence[Sequence[Parameter]], call: Call) -> Sequence[Parameter]:
-    """Which of a class's constructors a call means; where several could be meant, one that weft has."""
+    """Return the constructor that a call matches. If several match, prefer one that weft has."""
     names = {str(one.name) for one in call.named}
     known = {one.name for form in forms for one in form}
     fitting = [
@@ -83,7 +83,7 @@ def _is_enough(form: Sequence[Parameter], call: Call, names: set[str]) -> bool:
 
 
 def _is_of_its_kind(form: Sequence[Parameter], call: Call) -> bool:
-    """Whether what is given by position can be what the form takes there."""
+    """Whether the positional arguments can have the types of their parameters."""
     for parameter, argument in zip(form, call.placed, strict=False):
         value, holds = argument.value, parameter.holds
         if isinstance(value, Instance) and holds not in (None, short(value.cls)):

@@ -1,4 +1,4 @@
-"""What is to be said of what a call gives to a constructor or a method, and of values that are assigned."""
+"""Findings about the arguments of constructors and methods, and about assigned values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from weft.migration.values import Value, text_of
 from weft.migration.verdict import State, judge, other_default, short, values_of
 
 Said = tuple[ast.AST, Kind, str, str]
-"""Where, what kind, of which name, and the text."""
+"""A finding without its file: the node, the kind, the name, and the text."""
 
 
 def about_constructor(cls: str, call: Call, is_ours: bool) -> Iterator[Said]:
-    """What is to be said of making an instance. `is_ours`: the program means weft's class, and its order."""
+    """Yield findings about a constructor call. `is_ours`: the program uses weft's class, and so weft's parameter
+    order."""
     theirs, mine = load().find(cls), ours.forms(cls)
     if not mine:
         return
@@ -70,7 +71,7 @@ def _about_left_out(cls: str, order: Sequence[Parameter], given: set[str], call:
 
 
 def about_field(cls: str, name: str, argument: Argument) -> Iterator[Said]:
-    """What is to be said of giving a value to a field, in a call or by an assignment."""
+    """Yield findings about a value for a field, in a call or by an assignment."""
     verdict, said = judge(cls, name), f"{short(cls)}.{name}"
     if verdict.state is State.REFUSED:
         if not _is_default(cls, name, argument.value):
@@ -85,7 +86,7 @@ def about_field(cls: str, name: str, argument: Argument) -> Iterator[Said]:
 
 
 def about_name(cls: str, name: str, node: ast.AST) -> Iterator[Said]:
-    """What is to be said of a name that one side lacks, or calls otherwise."""
+    """Yield findings about a name that one side lacks or has under another name."""
     verdict, said = judge(cls, name), f"{short(cls)}.{name}"
     if verdict.state is State.OLDER:
         newest = judge(cls, verdict.why)
@@ -106,7 +107,7 @@ def about_name(cls: str, name: str, node: ast.AST) -> Iterator[Said]:
 
 
 def about_method(cls: str, method: str, call: Call) -> Iterator[Said]:
-    """What is to be said of the names by which a method is given its values."""
+    """Yield findings about the keyword arguments of a method."""
     mine = ours.parameters(cls, method)
     if mine is None:
         return
@@ -134,7 +135,7 @@ def _default(cls: str, name: str) -> str | None:
 
 
 def _is_default(cls: str, name: str, value: Value | None) -> bool:
-    """Whether a value is the field's default, on either side."""
+    """Whether a value is the field's default in weft or TensorRT-LLM, or another value that weft accepts."""
     theirs = load().find(cls)
     parameter = theirs.parameter(name) if theirs is not None else None
     text = text_of(value)

@@ -1,4 +1,4 @@
-"""Imports of TensorRT-LLM: what is to be written instead, and what belongs to its other parts."""
+"""Imports of TensorRT-LLM: their replacement, and the names that belong to its other parts."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ def is_theirs(path: str) -> bool:
 
 
 def is_executor(path: str) -> bool:
-    """Whether a module is the Executor API's, on either side, or a submodule of it."""
+    """Whether a module is the Executor API or one of its submodules, in weft or TensorRT-LLM."""
     return any(path == root or path.startswith(f"{root}.") for root in (load().module, OURS))
 
 
 def is_on_the_way(path: str) -> bool:
-    """Whether a module of TensorRT-LLM's is one that holds the Executor API's."""
+    """Whether a module of TensorRT-LLM contains the Executor API."""
     return load().module.startswith(f"{path}.")
 
 
 def within(path: str) -> str:
-    """What of the Executor API's module the path leads to: "" for itself, "kv_cache" for its submodule."""
+    """Return a path relative to the Executor API's module: "" for the module, "kv_cache" for its submodule. Raises
+    `ValueError` for a path outside of it."""
     for root in (load().module, OURS):
         if path == root:
             return ""
@@ -43,7 +44,7 @@ def within(path: str) -> str:
 
 
 def instead_of_import(path: str, alias: str | None) -> str:
-    """What to write instead of `import path as alias`."""
+    """Return the replacement of `import path as alias`."""
     if is_executor(path):
         inner = within(path)
         return f"import {OURS}{'.' + inner if inner else ''}" + (f" as {alias}" if alias else "")
@@ -52,12 +53,12 @@ def instead_of_import(path: str, alias: str | None) -> str:
 
 
 def why_unused(path: str) -> str:
-    """That nothing is taken from an import through which the Executor API could be reached."""
+    """Return the text for an import that leads to the Executor API, but whose names are not used."""
     return f"nothing of the Executor API is reached through {path}, so that there is nothing for it; leave it out"
 
 
 def why_elsewhere(path: str, name: str) -> str:
-    """That a name is of another part of TensorRT-LLM, and what weft has for it."""
+    """Return the text for a name of another part of TensorRT-LLM, with weft's counterpart."""
     full = f"{path}.{name}" if name else path
     if path.startswith(_LLM_MODULES[1:]) or (path == _LLM_MODULES[0] and name in _LLM):
         instead = f"write {_LLM[name]}" if name in _LLM else "see weft.LLM"

@@ -1,4 +1,4 @@
-"""What is found in a program: `Finding`."""
+"""The result of a check: `Finding`."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 
 
 class Kind(StrEnum):
-    """What a finding says of a name."""
+    """The kinds of findings."""
 
     IMPORT = "import"
-    """The import is to be another."""
+    """The import must change."""
     ELSEWHERE = "elsewhere"
-    """It belongs to another part of TensorRT-LLM."""
+    """The name belongs to another part of TensorRT-LLM."""
     REFUSED = "refused"
-    """weft has the name, and takes its default alone."""
+    """weft has the name, but accepts only its default."""
     LACKING = "lacking"
-    """TensorRT-LLM has it, weft does not."""
+    """TensorRT-LLM has the name, weft does not."""
     OTHERWISE = "otherwise"
-    """Both have it, with another meaning."""
+    """Both have the name, with different meanings."""
     OLDER = "older name"
     """The newest API has another name for it."""
     UNKNOWN = "unknown"
-    """Neither has it."""
+    """Neither has the name."""
 
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """One thing to look at: `name` at `line` and `column` (both from 1) of `file`, and in `text` why and what to do."""
+    """A finding: `name` at `line` and `column` (both from 1) of `file`. `text` is the reason and the remedy."""
 
     file: str
     line: int
@@ -41,5 +41,5 @@ class Finding:
         return f"{self.file}:{self.line}:{self.column}: {self.kind}: {self.text}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain data."""
+        """Return the fields as plain data."""
         return asdict(self) | {"kind": str(self.kind)}

@@ -1,4 +1,4 @@
-"""What each expression of a program is; on the way, what is to be said of the names it uses."""
+"""Infers the value of each expression of a program, and reports findings about the names in it."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from weft.migration.values import (
 
 
 class Reader(Members):
-    """Reads expressions in a scope."""
+    """Infers the values of expressions in a scope."""
 
     # -- expressions
 
     def read(self, node: ast.expr | None, scope: Scope) -> Value | None:
-        """What the expression is, so far as is known."""
+        """Return the value of the expression, or None if it is unknown."""
         if node is None:
             return None
         reading = getattr(self, f"_{type(node).__name__.lower()}", None)
@@ -146,7 +146,7 @@ class Reader(Members):
             return held
         if isinstance(held, Tupled) and isinstance(at, Constant) and isinstance(at.value, int):
             return held.parts[at.value] if -len(held.parts) <= at.value < len(held.parts) else None
-        if isinstance(held, Class):  # a member by its name
+        if isinstance(held, Class):  # Enumeration["NAME"]
             return Instance(held.name)
         return element_of(held)
 
@@ -156,7 +156,7 @@ class Reader(Members):
     # -- assignments
 
     def bind(self, target: ast.expr, value: Value | None, scope: Scope) -> None:
-        """The target holds the value from here on."""
+        """Bind the target of an assignment to the value."""
         if isinstance(target, ast.Name):
             scope.bind(target.id, value)
         elif isinstance(target, ast.Attribute):
@@ -209,7 +209,7 @@ class Reader(Members):
         return None
 
     def call_of(self, node: ast.Call, scope: Scope) -> Call:
-        """What the call gives, with what it takes out of lists and dicts where these are known."""
+        """Return the arguments of the call, with known lists and dicts unpacked."""
         arguments, is_open = [], False
         for one in node.args:
             value = self.read(one, scope)
@@ -253,7 +253,10 @@ class Reader(Members):
         return value if is_sure and method.is_sure else doubted(value)
 
     def _by_text(self, name: str, call: Call) -> Value | None:
-        """getattr and setattr with a name that stands there; with a default the program asks whether there is one."""
+        """Evaluate getattr and setattr with a constant name.
+
+        A getattr with a default is not judged, since the program tests whether the name exists.
+        """
         held, attribute = [*(one.value for one in call.placed), None, None][:2]
         if not isinstance(attribute, Constant) or not isinstance(attribute.value, str):
             return None
@@ -267,7 +270,7 @@ class Reader(Members):
     # -- annotations
 
     def annotated(self, node: ast.expr | None, scope: Scope) -> Value | None:
-        """What an annotation says that a name holds. Names in it are judged as elsewhere."""
+        """Return the value that an annotation declares. Names in it are judged like all others."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             try:
                 node = ast.copy_location(ast.parse(node.value, mode="eval").body, node)

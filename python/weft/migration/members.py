@@ -1,4 +1,4 @@
-"""Names in modules, classes and instances: what they are, and what is to be said of them where a program uses them."""
+"""Resolves names in modules, classes and instances, and reports findings about them."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ from weft.migration.verdict import State, judge, judge_class, short
 
 @dataclass
 class Known:
-    """What of the program is known beyond its scopes: what its functions give, and its objects hold."""
+    """Facts about the program beyond its scopes: return values of its functions, and attributes of its objects."""
 
     returned: dict[Defined, Value | None] = field(default_factory=dict)
     held: dict[tuple[str, str], Value | None] = field(default_factory=dict)
     methods: dict[str, set[str]] = field(default_factory=dict)
 
     def add(self, table: dict[object, Value | None], key: object, value: Value | None) -> None:
-        """One more thing that a name of the program may be."""
+        """Merge a further possible value of a name."""
         table[key] = one_of(table[key], value) if key in table else value
 
 
 class Members:
-    """Finds what a name in something is. `say` is called with what is to be said, as often as it is found."""
+    """Resolves attributes. `say` receives each finding, as often as it occurs."""
 
     def __init__(self, known: Known, say: Callable[[Said], None]) -> None:
         self.known = known
         self.say = say
         self.starred: dict[str, Module] = {}
-        """Names that came with `import *`, judged where they are used."""
+        """Names from `import *`, judged where they are used."""
         self.was_reached = False
-        """Whether the program came to TensorRT-LLM's module through another."""
+        """Whether the program reached the Executor API through another module of TensorRT-LLM."""
 
     def attribute(self, held: Value | None, name: str, node: ast.AST) -> Value | None:
-        """What the attribute of this name is."""
+        """Return the value of the attribute, or None if it is unknown."""
         if isinstance(held, Module):
             return self.in_module(held, name, node)
         if isinstance(held, Class):
@@ -68,7 +68,7 @@ class Members:
         return None
 
     def in_module(self, module: Module, name: str, node: ast.AST) -> Value | None:
-        """What a name of a module is; it is judged, and what is of another part of TensorRT-LLM is said to be."""
+        """Return the value of a module's name, and judge it. A name of another part of TensorRT-LLM is a finding."""
         path = f"{module.path}.{name}"
         if not elsewhere.is_executor(module.path):
             if elsewhere.is_executor(path) or elsewhere.is_on_the_way(path):
@@ -139,11 +139,12 @@ class Members:
         return read_type(own.returns) if own is not None and own.returns else None
 
     def _is_absent(self, cls: str) -> bool:
-        """Whether weft lacks the class as a whole, which is said where it is named."""
+        """Whether weft lacks the whole class, which is reported where the program names the class."""
         return ours.class_of(cls) is None
 
     def _about_read(self, cls: str, name: str, node: ast.AST) -> None:
-        """A difference of a field that the program gives is said where it gives it, of others where they are read."""
+        """Judge a field that is read. A field of another meaning is reported once: at the constructor if that takes it,
+        else here."""
         api = load().find(cls)
         is_given = api is not None and api.parameter(name) is not None
         if judge(cls, name).state is State.OTHERWISE and not is_given:
@@ -157,7 +158,7 @@ class Members:
             self.say(said)
 
     def write(self, held: Value | None, name: str, node: ast.AST, value: Value | None) -> None:
-        """Something is assigned to an attribute."""
+        """Judge an assignment to an attribute."""
         if isinstance(held, Made):
             self.known.add(self.known.held, (held.cls, name), value)  # type: ignore[arg-type]
         if not isinstance(held, Instance) or self._is_absent(held.cls):

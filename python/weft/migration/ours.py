@@ -1,4 +1,4 @@
-"""What `weft.executor` has: its classes, and the names in them, as they are when the program runs."""
+"""Inspects `weft.executor` at run time: its classes and the names in them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ PACKAGE = "weft.executor"
 
 @dataclass(frozen=True)
 class Own:
-    """A name in a class of weft's: `what` is "field", "property", "method" or "member". `default` is a field's as text,
-    None where it must be given; `is_settable`: it may be assigned.
-    """
+    """A name in one of weft's classes: `what` is "field", "property", "method", "member" or "constant". `default` is a
+    field's default as text, None if the field is required. `is_settable`: it may be assigned."""
 
     what: str
     default: str | None = None
@@ -30,12 +29,12 @@ class Own:
 
 @cache
 def find(name: str) -> Any:
-    """What is called so in `weft.executor`, with dots for what it is in; None where nothing is."""
+    """Return the object with this dotted name in `weft.executor`, or None."""
     held: Any = executor
     for part in name.split("."):
         try:
             held = getattr(held, part)
-        except (AttributeError, WeftError):  # what is refused may say so
+        except (AttributeError, WeftError):  # a refused name may raise with its reason
             return _submodule(name) if "." not in name else None
     return held
 
@@ -50,7 +49,7 @@ def _submodule(name: str) -> Any:
 
 
 def class_of(name: str) -> type | None:
-    """The class, also where weft has it outside the class that holds it in TensorRT-LLM; None where there is none."""
+    """Return the class, or None. weft may have a nested class of TensorRT-LLM at the top level."""
     for one in (name, name.rpartition(".")[2]):
         if inspect.isclass(held := find(one)):
             return held
@@ -59,7 +58,7 @@ def class_of(name: str) -> type | None:
 
 @cache
 def is_enumeration(name: str) -> bool:
-    """Whether the class is a set of members, on either side."""
+    """Whether the class is an enumeration in weft or TensorRT-LLM."""
     theirs, mine = load().find(name), class_of(name)
     return (theirs is not None and bool(theirs.members)) or (mine is not None and issubclass(mine, Enum))
 
@@ -72,7 +71,7 @@ def classes() -> tuple[str, ...]:
 
 @cache
 def names(cls: type) -> dict[str, Own]:
-    """Every public name of a class of weft's, fields first and in their order."""
+    """Return every public name of one of weft's classes, fields first and in order."""
     if issubclass(cls, Enum):
         members = {name: Own("member") for name in cls.__members__}
         return members | _described(cls, skip={*dir(Enum), *dir(int), *members})
@@ -104,7 +103,7 @@ def _described(cls: type, skip: set[str]) -> dict[str, Own]:
 
 
 def default_of(cls: type, name: str) -> str | None:
-    """A field's default as text, with `Class()` for one that is made each time; None where it must be given."""
+    """Return a field's default as text, `Class()` for a dataclass from a factory, or None if the field is required."""
     one = next(one for one in fields(cls) if one.name == name)
     if one.default_factory is not MISSING:
         return _text(one.default_factory())
@@ -122,14 +121,14 @@ def _text(value: Any) -> str | None:
 
 
 def _returned(function: Any) -> str | None:
-    """The annotation of what a function gives, where it names a public class of weft's."""
+    """Return the return annotation of a function if it is text."""
     said = getattr(function, "__annotations__", {}).get("return")
     return said if isinstance(said, str) else None
 
 
 @cache
 def forms(name: str, method: str | None = None) -> tuple[tuple[Parameter, ...], ...]:
-    """What the constructor of the class (or a method) takes, in each of its forms; none where that can't be told."""
+    """Return the signatures of a class's constructor or method; empty if they are unknown."""
     cls = class_of(name)
     if cls is None or issubclass(cls, Enum):
         return ()
@@ -160,7 +159,7 @@ def forms(name: str, method: str | None = None) -> tuple[tuple[Parameter, ...], 
 
 
 def parameters(name: str, method: str | None = None) -> tuple[Parameter, ...] | None:
-    """All parameters of all forms, each once; None where that can't be told."""
+    """Return the parameters of all signatures, each once, or None if they are unknown."""
     found = forms(name, method)
     by_name = {one.name: one for form in reversed(found) for one in form}
     names = dict.fromkeys(one.name for form in found for one in form)
@@ -168,6 +167,6 @@ def parameters(name: str, method: str | None = None) -> tuple[Parameter, ...] | 
 
 
 def _forms(function: Any) -> list[list[inspect.Parameter]]:
-    """The signatures of a function: those of its overloads, or its own."""
+    """Return the signatures of a function: its overloads if it has them, else its own."""
     several = get_overloads(function) or [function]
     return [list(inspect.signature(one).parameters.values()) for one in several]

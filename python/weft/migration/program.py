@@ -1,4 +1,4 @@
-"""A whole program, statement by statement: `check_source`, `check_file`."""
+"""Checks a whole program, statement by statement: `check_source`, `check_file`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from weft.migration.values import Class, Constant, Defined, Made, Module, Value,
 from weft.migration.verdict import State, judge_class
 
 _ROUNDS = 2
-"""How often a program is read before what is found counts: what functions give, and objects hold, is known then."""
+"""The passes before the one that counts. They collect return values and attributes that are defined after their use."""
 
 
 def check_file(path: str | Path) -> list[Finding]:
-    """What is to be changed in a program, in its order. Raises `InputError` for a file that can't be read or parsed."""
+    """Return the findings in a program, in its order. Raises `InputError` for a file that can't be read or parsed."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -31,7 +31,8 @@ def check_file(path: str | Path) -> list[Finding]:
 
 
 def check_source(text: str, name: str = "<text>") -> list[Finding]:
-    """`check_file` of a program's text. `name` stands for the file. Raises `InputError` for text that is no Python."""
+    """`check_file` for a program's text; `name` stands for the file. Raises `InputError` for text that can't be
+    parsed."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -54,7 +55,7 @@ def _finding(file: str, text: str, said: Said) -> Finding:
 
 
 class Program:
-    """Reads statements in the order in which they run, the bodies of functions after what is around them."""
+    """Reads statements in the order in which they run. Function bodies are read after the code around them."""
 
     def __init__(self, known: Known) -> None:
         self.known = known
@@ -64,10 +65,11 @@ class Program:
         self._on_the_way: list[ast.alias] = []
 
     def read_all(self, tree: ast.Module) -> None:
-        """The whole program."""
+        """Read the whole program."""
         self.block(tree.body, Scope())
         while self._later:
             self._body(*self._later.pop(0))
+        # Only now is it known whether the Executor API is reached through these imports.
         for alias in self._on_the_way:
             if self.reader.was_reached:
                 text = f"write: {elsewhere.instead_of_import(alias.name, alias.asname)}"
@@ -76,7 +78,8 @@ class Program:
                 self.said.append((alias, Kind.ELSEWHERE, alias.name, elsewhere.why_unused(alias.name)))
 
     def block(self, body: Sequence[ast.stmt], scope: Scope, within: str | None = None) -> None:
-        """Statements one after the other; `within` is the function, as `Known.returned` names it."""
+        """Read statements in order; `within` is "Class.function" for the body of a function, whose returns are
+        recorded."""
         for statement in body:
             self._statement(statement, scope, within)
 

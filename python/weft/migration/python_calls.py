@@ -1,4 +1,4 @@
-"""Python's own functions that hand on what they are given: lists and what goes through them, dicts, copies, modules."""
+"""Models Python's own functions that pass values on: on lists, iterators, dicts, copies and modules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GROW = frozenset({"append", "add", "extend"})
 
 
 def of_builtin(name: str, call: Call) -> Value | None:
-    """What a call of a function gives that the program does not define."""
+    """Return the value of a call to a function that the program does not define."""
     given = [one.value for one in call.placed]
     first = given[0] if given else None
     if name in _SAME:
@@ -47,7 +47,7 @@ def of_builtin(name: str, call: Call) -> Value | None:
 
 
 def of_method(name: str, held: Value | None, call: Call) -> Value | None:
-    """What a call of an object's method (or of a module's function) gives; `held` is the object."""
+    """Return the value of a call to a method of `held`, or to a module's function."""
     first = call.placed[0].value if call.placed else None
     if name in ("pop", "popleft"):
         return element_of(held)
@@ -62,7 +62,7 @@ def of_method(name: str, held: Value | None, call: Call) -> Value | None:
 
 
 def changed(name: str, held: Value | None, call: Call) -> Value | None:
-    """What a list or dict is after the call of its method; None where that is not known to change it."""
+    """Return a list or dict after a call to its method, or None if the method is not known to change it."""
     if isinstance(held, Tupled):
         held = Listed(element_of(held))
     if isinstance(held, Listed) and name in _GROW and call.placed:

@@ -1,4 +1,4 @@
-"""What was found, as text for people or as JSON."""
+"""Formats findings as text or as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft.migration.findings import Finding, Kind
 
 
 def as_text(found: Mapping[str, Sequence[Finding]], wrong: Sequence[str]) -> str:
-    """Findings file by file, and a line that counts them; `wrong` are the files that can't be read."""
+    """Return the findings by file, and a line of counts; `wrong` are the errors of unreadable files."""
     lines = [str(one) for findings in found.values() for one in findings]
     lines += wrong
     counted = Counter(one.kind for findings in found.values() for one in findings)
@@ -22,6 +22,6 @@ def as_text(found: Mapping[str, Sequence[Finding]], wrong: Sequence[str]) -> str
 
 
 def as_json(found: Mapping[str, Sequence[Finding]], wrong: Sequence[str]) -> str:
-    """The same as one JSON object: `findings` and `errors`."""
+    """Return the same as a JSON object with `findings` and `errors`."""
     findings = [one.to_dict() for listed in found.values() for one in listed]
     return json.dumps({"findings": findings, "errors": list(wrong)}, indent=2)

@@ -1,4 +1,4 @@
-"""Which names of a program hold what: scopes within scopes."""
+"""Nested scopes with the known values of a program's names."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from weft.migration.values import Value, one_of
 
 @dataclass
 class Scope:
-    """Names that hold something known; None: something else. Functions see what is around them, no class's names."""
+    """Names with their values; None is an unknown value. As in Python, nested functions do not see the names of a
+    class."""
 
     around: Scope | None = None
     names: dict[str, Value | None] = field(default_factory=dict)
     is_class: bool = False
 
     def find(self, name: str) -> Value | None:
-        """What the name holds; None where that is not known."""
+        """Return the value of the name, or None if it is unknown."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.names and (scope is self or not scope.is_class):
@@ -26,11 +27,11 @@ class Scope:
         return None
 
     def bind(self, name: str, value: Value | None) -> None:
-        """The name holds this from here on."""
+        """Bind the name to the value."""
         self.names[name] = value
 
     def after(self, branches: Iterable[dict[str, Value | None]]) -> None:
-        """The names after several ways to here, of which one was taken."""
+        """Merge the names of several branches, of which one ran."""
         ways = list(branches)
         for name in {name for way in ways for name in way}:
             held = [way[name] for way in ways if name in way]

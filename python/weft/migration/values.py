@@ -1,4 +1,4 @@
-"""What an expression of a program is known to be: a module, a class, an instance, a list of something."""
+"""The known values of expressions: a module, a class, an instance, a list of instances, and so on."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ CONTAINERS = frozenset(
     }
     | {"AsyncIterator", "AsyncIterable", "AsyncGenerator"}
 )
-"""Types that are gone through, by their names."""
+"""The names of iterable types."""
 
 
 @dataclass(frozen=True)
 class Module:
-    """A module, by its full name. `is_ours`: weft's; else TensorRT-LLM's."""
+    """A module, by its full name. `is_ours`: it is weft's, else TensorRT-LLM's."""
 
     path: str
 
@@ -39,7 +39,7 @@ class Module:
 
 @dataclass(frozen=True)
 class Class:
-    """A class of the Executor API. `is_ours`: it was taken from weft.executor."""
+    """A class of the Executor API. `is_ours`: imported from weft.executor."""
 
     name: str
     is_ours: bool = False
@@ -47,8 +47,8 @@ class Class:
 
 @dataclass(frozen=True)
 class Instance:
-    """An instance of a class of the API; `is_plain`: made without arguments. Of one that is not `is_sure` it may be
-    something else, too."""
+    """An instance of a class of the API. `is_plain`: made without arguments. If not `is_sure`, it may be something
+    else."""
 
     cls: str
     is_sure: bool = True
@@ -65,35 +65,35 @@ class Member:
 
 @dataclass(frozen=True)
 class Constant:
-    """A value that stands in the program."""
+    """A constant in the program."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Plain:
-    """A value of Python's own, by the name of its class."""
+    """An instance of one of Python's own classes."""
 
     cls: str
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A list, or anything else that is gone through, of `of`; None: of what is not known."""
+    """A list or another iterable with elements `of`, None if they are unknown."""
 
     of: Value | None
 
 
 @dataclass(frozen=True)
 class Tupled:
-    """A tuple whose parts are known."""
+    """A tuple with known parts."""
 
     parts: tuple[Value | None, ...]
 
 
 @dataclass(frozen=True)
 class Keywords:
-    """A dict with texts as keys: each with its value, and the node where it stands. `is_whole`: there are no others."""
+    """A dict with string keys: each key, its node, and its value. `is_whole`: there are no other keys."""
 
     entries: tuple[tuple[str, ast.AST, Value | None], ...]
     is_whole: bool = True
@@ -101,7 +101,7 @@ class Keywords:
 
 @dataclass(frozen=True)
 class Method:
-    """A method of an instance of the API's class `cls`, or (`static`) of the class."""
+    """A method of the API's class `cls`; `static`: taken from the class rather than an instance."""
 
     cls: str
     name: str
@@ -118,7 +118,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Defined:
-    """A function, or a class, that the program defines; `owner` is the class of a method."""
+    """A function or class that the program defines; `owner` is the class of a method."""
 
     name: str
     owner: str | None = None
@@ -150,7 +150,7 @@ Value = (
 
 
 def read_type(text: str) -> Value | None:
-    """The value that a type says, as it stands in `api.json` or in weft's annotations."""
+    """Return the value of a type's text, as in `api.json` or in weft's annotations."""
     try:
         return of_type(ast.parse(text, mode="eval").body)
     except SyntaxError:
@@ -158,7 +158,7 @@ def read_type(text: str) -> Value | None:
 
 
 def of_type(node: ast.expr) -> Value | None:
-    """An instance of the type that the expression names by the API's own words."""
+    """Return an instance of the type that the expression names in the API's terms."""
     match node:
         case ast.Name(id="int" | "str" | "bool" | "float" as name):
             return Plain(name)
@@ -176,7 +176,7 @@ def of_type(node: ast.expr) -> Value | None:
 
 
 def one_of(first: Value | None, second: Value | None) -> Value | None:
-    """What is known of a value that is either one or the other. None in the program tells nothing of its class."""
+    """Return the common knowledge about a value that is either of two. None tells nothing about the class."""
     if first == second or second == Constant(None):
         return first
     if first == Constant(None):
@@ -195,7 +195,7 @@ def one_of(first: Value | None, second: Value | None) -> Value | None:
 
 
 def element_of(value: Value | None) -> Value | None:
-    """What going through it gives."""
+    """Return the element of an iterable."""
     if isinstance(value, Listed):
         return value.of
     if isinstance(value, Tupled):
@@ -207,14 +207,14 @@ def element_of(value: Value | None) -> Value | None:
 
 
 def doubted(value: Value | None) -> Value | None:
-    """The same, but it may be something else."""
+    """Return the value, marked as uncertain."""
     if isinstance(value, Listed):
         return Listed(doubted(value.of))
     return replace(value, is_sure=False) if isinstance(value, Instance) else value
 
 
 def text_of(value: Value | None) -> str | None:
-    """The value as a default is written in `api.json`; None where it can't be told."""
+    """Return the value as `api.json` writes defaults, or None if it is unknown."""
     match value:
         case Constant(value=held):
             return repr(held)

@@ -1,4 +1,4 @@
-"""One judgement on every name, for the checker and for docs/executor-fields.md: `judge`, `judge_class`."""
+"""Judges every name, for the checker and for docs/executor-fields.md: `judge`, `judge_class`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RENAMED: dict[str, str] = refused.RENAMED
 
 
 class State(StrEnum):
-    """How a name of one side stands on the other."""
+    """The state of one side's name on the other side."""
 
     HAS = "has"
     NO_EFFECT = "no effect"
@@ -33,15 +33,15 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The state of a name, and why: what is different, the reason, or (of OLDER) the newest name. What has NO_EFFECT is
-    taken, and that is right."""
+    """The state of a name. `why` is the difference, the reason, or the newest name if the state is OLDER. A name with
+    NO_EFFECT is accepted and correctly changes nothing."""
 
     state: State
     why: str = ""
 
 
 def short(name: str) -> str:
-    """The name of a class without what holds it."""
+    """Return the last part of a class's name."""
     return name.rpartition(".")[2]
 
 
@@ -51,7 +51,7 @@ def _of(table: dict[str, str], cls: str, name: str) -> str | None:
 
 @cache
 def judge_class(name: str) -> Verdict:
-    """How a class, function, submodule or attribute of the module stands."""
+    """Judge a class, function, submodule or attribute of the module."""
     api = load()
     if ours.class_of(name) is not None or ours.find(name) is not None:
         if (how := OTHERWISE.get(short(name))) is not None:
@@ -68,7 +68,7 @@ def judge_class(name: str) -> Verdict:
 
 @cache
 def judge(cls: str, name: str) -> Verdict:
-    """How a name in a class stands: a field, a method or a member."""
+    """Judge a name in a class: a field, a method or a member."""
     theirs, mine = load().find(cls), ours.class_of(cls)
     own = ours.names(mine).get(name) if mine is not None else None
     is_theirs = theirs is not None and (name in theirs.names() or f"{theirs.name}.{name}" in load().classes)
@@ -90,18 +90,18 @@ def judge(cls: str, name: str) -> Verdict:
 
 
 def _is_nested(cls: str, name: str) -> bool:
-    """Whether a class of this name is within the class, on weft's side."""
+    """Whether weft has a class of this name nested in the class."""
     return ours.class_of(cls) is not None and isinstance(ours.find(f"{short(cls)}.{name}"), type)
 
 
 def values_of(cls: str, name: str) -> tuple[str, ...]:
-    """Values that a refused field may have beside its default."""
+    """Values that weft accepts for a refused field besides its default."""
     return PARTLY.get(f"{short(cls)}.{name}", ("", ()))[1]
 
 
 @cache
 def other_default(cls: str, name: str) -> str | None:
-    """What it is where a constructor is not given it, if that is not the same on both sides; None where it is."""
+    """Describe a parameter's defaults if weft and TensorRT-LLM differ, else None."""
     theirs, mine = load().find(cls), ours.parameters(cls)
     parameter = theirs.parameter(name) if theirs is not None else None
     own = next((one for one in mine or () if one.name == name), None)
