@@ -1,11 +1,11 @@
-"""Random calls of every backend's matchers, and random iterations over them, against oracles that replay each text.
+"""Fuzzes the matchers of every backend, and iterations over them, against oracles that replay each text.
 
     python tools/fuzz_matchers.py [--minutes 10] [--seed 0] [--backends xgrammar,guides] [--round N]
 
-Each round takes one guide under one backend of the registry (or a kind of guide that no library compiles) and makes
-some hundred calls (`tests/support/grammar/matcher_fuzz.py`); every fourth round is iterations of `GuidedState` with
-several guides (`tests/support/grammar/state_fuzz.py`). A round follows from the seed and its number alone: where
-something differs, the script prints the `--round` that does it again, and ends with 1.
+Each round takes one guide under one backend of the registry (or a kind of guide that needs no library) and makes some
+hundred calls (`tests/support/grammar/matcher_fuzz.py`). Every fourth round runs iterations of `GuidedState` with
+several guides (`tests/support/grammar/state_fuzz.py`). The seed and the round's number determine a round: after a
+difference the script prints the `--round` that repeats it, and exits with 1.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ STATE_EVERY = 4
 
 @functools.cache
 def cases_of(backend: str) -> list[fuzz_cases.Case]:
-    """All cases of a backend."""
+    """Return all cases of a backend."""
     return list(fuzz_cases.cases(backend))
 
 
 @functools.lru_cache(maxsize=256)
 def compiled(case: fuzz_cases.Case) -> CompiledGuide | None:
-    """A case's guide, compiled once."""
+    """Return a case's guide, compiled once; None if it does not compile."""
     return fuzz_cases.compiled(case)
 
 
 def play(seed: int, number: int, backends: list[str], done: Counter[str]) -> None:
-    """One round. Raises where something differs."""
+    """Run one round. Raises at a difference."""
     backend = backends[number % len(backends)]
     rng = random.Random(f"{seed}/{number}")
     if number // len(backends) % STATE_EVERY == STATE_EVERY - 1:
@@ -64,7 +64,8 @@ def play(seed: int, number: int, backends: list[str], done: Counter[str]) -> Non
 
 
 def iterate(backend: str, rng: random.Random) -> None:
-    """A state over some of the backend's guides, with drafts guided or not, with workers or without."""
+    """Run iterations of a state over some of the backend's guides, with guided drafts or not, with workers or
+    without."""
     small = [case for case in cases_of(backend) if case.vocabulary is fuzz_cases.vocabularies()[0]]
     guides = [guide for case in rng.choices(small, k=6) if (guide := compiled(case)) is not None]
     max_drafts, guided, workers = rng.choice([0, 1, 3, 8]), rng.random() < 0.5, rng.choice([0, 2])
@@ -109,7 +110,7 @@ def main() -> None:
             )
         if over:
             break
-    compiled.cache_clear()  # native objects go before their types do
+    compiled.cache_clear()  # native objects must be freed before their types
     print("no difference")
 
 

@@ -1,7 +1,7 @@
-"""Write doctest's header to the path that is given, and its licence beside it.
+"""Writes doctest's header to the given path, and its licence beside it.
 
 No package on PyPI has the header alone. The wheel of `pgm-build-deps` carries it among other libraries (32 MB), so it
-is downloaded and not installed.
+is downloaded but not installed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FILES = {
 
 
 def main(header: Path) -> None:
-    """Download the wheel and take the files from it. Raises `CalledProcessError` where pip fails."""
+    """Download the wheel and extract the files. Raises `CalledProcessError` if pip fails."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps", "--dest", folder]
         subprocess.run([sys.executable, "-m", *command, PACKAGE], check=True)

@@ -1,4 +1,4 @@
-"""The pictures of docs/playground.md, of a server that runs weft-tiny:
+"""Takes the pictures of docs/playground.md from a server that runs weft-tiny:
 
 weft serve --port 8200 & python tools/page_screenshots.py http://127.0.0.1:8200 docs/images
 """
@@ -18,16 +18,17 @@ PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch":
 
 
 def run(page: Any, button: str) -> None:
-    """Press a button, and wait for the end."""
+    """Press a button, and wait until the run ends."""
     page.click(button)
     page.wait_for_selector("body[data-state=idle]")
-    page.wait_for_timeout(700)  # a recording, and smooth scrolling
+    page.wait_for_timeout(700)  # for a recording, and for smooth scrolling
     page.evaluate("scrollTo(0, 0)")
     page.wait_for_timeout(700)
 
 
 def shoot(browser: Any, url: str, path: Path, example: str, theme: str, **options: Any) -> None:
-    """A run and a race of an example; the tip of a token where the guide overruled the model, if there is one."""
+    """Take an example's run and race, with the tooltip of a token for which the guide overruled the model, if there is
+    one."""
     context = browser.new_context(color_scheme=theme, **options)
     page = context.new_page()
     page.goto(url)
@@ -49,7 +50,7 @@ def shoot(browser: Any, url: str, path: Path, example: str, theme: str, **option
 
 
 def main(url: str, folder: Path) -> None:
-    """Make all of them."""
+    """Take all pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])

@@ -1,4 +1,4 @@
-"""Pauses a process at random while it answers guided requests: no answer may differ from an unpaused one.
+"""Pauses a process at random while it answers guided requests. Every answer must equal that of an unpaused process.
 
 .venv/bin/python tools/pauses.py [guides|tools] [--pauses 200]
 """
@@ -28,7 +28,7 @@ from support.grammar.tool_guides import TOOLS
 from support.wasm.digits import digits
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 
-# -- the paused process: several engines answer the same requests again and again, as the first did unpaused
+# -- the paused process: several engines repeat the requests that a first one answered unpaused
 
 PROMPT = "Text: Ada is a painter. Age 31.\nSchema: "
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
@@ -36,7 +36,7 @@ CPU = {"max_batch": 6, "max_seq_len": 288}
 
 
 class Letters:
-    """A matcher in Python, of the tokens that it is given."""
+    """A matcher in Python that allows the given tokens."""
 
     def __init__(self, allowed: list[int]) -> None:
         self._allowed = allowed
@@ -57,7 +57,7 @@ class Letters:
 
 
 class Words:
-    """A recogniser in Python, of `abc` again and again."""
+    """A recognizer in Python for repetitions of `abc`."""
 
     def __init__(self) -> None:
         self._length = 0
@@ -77,14 +77,14 @@ class Words:
 
 @dataclass(frozen=True)
 class Kind:
-    """What is asked, and by which engines. With `is_fresh` these are made anew for each round."""
+    """Requests, and the engines that answer them. With `is_fresh` each round makes new engines."""
 
     guides: list[Guide | None]
     engines: list[tuple[Speculation, EngineConfig]]
     is_fresh: bool = False
 
     def ask(self, llm: LLM) -> list[tuple[list[int], str | None]]:
-        """Every guide at several temperatures: tokens, and what went wrong."""
+        """Answer with every guide at several temperatures; return token ids and errors."""
         asked = list(itertools.product(self.guides, (0.0, 0.8, 1.5)))
         sampling = [
             SamplingParams(max_tokens=60, temperature=temperature, seed=i)
@@ -95,7 +95,7 @@ class Kind:
 
 
 def many_kinds() -> Kind:
-    """Guides of every library, in Python and as programs; of strangers, too."""
+    """Make guides of every library, in Python and as programs; one engine treats them as untrusted."""
     with LLM(device="cpu") as llm:
         vocabulary = llm.client.built.text.vocabulary
     assert vocabulary is not None
@@ -120,7 +120,7 @@ def many_kinds() -> Kind:
 
 
 def tools() -> Kind:
-    """Calls in llama's style, after free text or at once, by every drafter with overlap and without."""
+    """Make tool calls in Llama's format, after free text or directly, with every drafter, with overlap and without."""
     calls = Guide.tools(TOOLS, style="llama", required=True)
     drafters = [
         Speculation.ngram(num_draft_tokens=8),
@@ -145,12 +145,12 @@ KINDS = {"guides": many_kinds, "tools": tools}
 
 
 def tell(**what: object) -> None:
-    """A line of JSON for whoever pauses this process."""
+    """Print a line of JSON for the pausing process."""
     print(json.dumps(what), flush=True)
 
 
 def work(name: str) -> None:
-    """Answer until the standard input ends."""
+    """Answer until standard input ends."""
     kind = KINDS[name]()
     with LLM(device="cpu", engine=EngineConfig(graphs="none", **{**CPU, "max_batch": 1})) as plain:
         expected = kind.ask(plain)
@@ -188,7 +188,7 @@ MOST_BETWEEN_S = 1.0
 
 @dataclass
 class Paused:
-    """What a paused process has answered. `wrong` are answers that differ, or ended with an error."""
+    """The results of a paused process. `wrong` are answers that differ or ended with an error."""
 
     num_pauses: int = 0
     paused_s: float = 0.0
@@ -196,15 +196,15 @@ class Paused:
     wrong: list[Any] = field(default_factory=list)
 
     def take(self, line: str) -> None:
-        """What it told."""
+        """Add a line of the process's output."""
         told = json.loads(line)
         self.num_answers += told.get("answers", 0)
         self.wrong += told.get("wrong", [])
 
 
 def pause_at_random(kind: str, pauses: int, seed: int) -> Paused:
-    """Starts a process that does its `kind` of work, and stops it `pauses` times for one to four seconds: it alone, or
-    its helpers too. Raises `RuntimeError` if the process ends with an error."""
+    """Run a process with this `kind` of work, and stop it `pauses` times for one to four seconds, alone or with its
+    helpers. Raises `RuntimeError` if the process ends with an error."""
     rng, paused = random.Random(seed), Paused()
     process = subprocess.Popen(
         [sys.executable, __file__, kind, "--work"],

@@ -1,4 +1,5 @@
-"""Print what pyproject.toml asks for beyond torch: run-time needs and the extras serve, test, lint, plot and docs."""
+"""Prints pyproject.toml's requirements besides torch: those of run time and of the extras serve, test, lint, plot and
+docs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Runs a command whose output few want to read: one line shows how far it is, and where it fails all of it comes.
+"""Runs a command with long output: one line shows its progress, and its output is printed only if it fails.
 
     python tools/progress.py COMMAND...
 
-On a terminal the line is written over; elsewhere a line comes each half minute.
+On a terminal the line is rewritten in place; elsewhere a line is printed each half minute.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Signs of how easily the code reads: how many files a request passes, and counts of the source text.
+"""Measures how easily the code reads: the files that a request passes, and counts of the source text.
 
     .venv/bin/python tools/signs.py [--json] [--static]
 
-The command measures the `weft` that this Python imports, and the repository around it. It names few things of the
-package, so that one copy of it can measure other commits, each with the Python of its own checkout. No test depends on
-the numbers: where a sign and a reader disagree, the reader is right.
+The command measures the `weft` that this Python imports, and the repository around it. It refers to few names of the
+package, so that one copy can measure other commits, each with the Python of its own checkout. No test depends on the
+numbers: where a measure and a reader disagree, the reader is right.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ROOT = PACKAGE.parents[1]
 PREFIX = str(PACKAGE) + "/"
 
 DEVICE = {"_run_device", "CpuGraph.replay"}
-"""Functions below which a device works: a GPU does that, or a captured graph. Their calls are not counted."""
+"""Functions that stand for the device: a GPU or a captured graph does their work. Calls below them are not counted."""
 STEP = "Engine.step"
 
 NATIVE = {".h", ".cpp", ".cu", ".cuh"}
@@ -51,7 +51,7 @@ OPENINGS = ("What", "Of", "Where", "Whoever")
 
 
 class Call(NamedTuple):
-    """A call of a Python function of the package, and the nearest function of the package that led to it."""
+    """A call of a Python function in the package, and the nearest function of the package that led to it."""
 
     file: str
     function: str
@@ -63,7 +63,7 @@ class Call(NamedTuple):
 
 
 class Tracer:
-    """Notes the calls of all threads that start after it, while `is_on`."""
+    """Records the calls of all threads that start after it, while `is_on`."""
 
     def __init__(self) -> None:
         self.calls: dict[int, list[Call]] = {}
@@ -72,7 +72,7 @@ class Tracer:
         sys.setprofile(self._profile)
 
     def take(self) -> list[list[Call]]:
-        """The calls by thread, and forgets them."""
+        """Return the calls by thread, and clear them."""
         calls, self.calls = self.calls, {}
         return list(calls.values())
 
@@ -107,7 +107,7 @@ def _is_below_device(frame: FrameType) -> bool:
 
 
 def guided_request() -> dict[str, object]:
-    """One warm guided EAGLE3 request from `LLM.generate` to its text, and its decode steps."""
+    """Trace a warm guided EAGLE3 request from `LLM.generate` to its text, and its decode steps."""
     from weft import LLM, Guide, SamplingParams, Speculation
 
     guide, sampling = Guide.regex("[a-z]{24}"), SamplingParams(max_tokens=32)
@@ -128,7 +128,7 @@ def guided_request() -> dict[str, object]:
     for calls in threads:
         begins = [index for index, call in enumerate(calls) if call.function == STEP]
         steps += [calls[begin:end] for begin, end in itertools.pairwise(begins)]
-    decoding = steps[2:]  # the first reads the prompt, the second begins the pipeline
+    decoding = steps[2:]  # the first is the prefill, the second fills the pipeline
     if not decoding:
         raise SystemExit(f"signs: no calls of {STEP}: what runs a step now?")
     return {
@@ -150,7 +150,7 @@ ROUNDS = 5
 
 
 def http_chat() -> dict[str, object]:
-    """The Python of a warm HTTP chat that is not the engine's: a server in a process of its own traces itself."""
+    """Trace a warm HTTP chat without the engine. A server in a process of its own traces itself."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -165,12 +165,12 @@ def http_chat() -> dict[str, object]:
 
 
 def serve_and_trace(port: int) -> None:
-    """Runs `weft serve weft-tiny` here, asks it from another thread, prints the report, ends it."""
+    """Run `weft serve weft-tiny` here, send requests from another thread, print the report, and end the server."""
     from weft.cli import main
 
     tracer = Tracer()
     thread = threading.Thread(target=_ask_and_report, args=(port, tracer), daemon=True)
-    threading.setprofile(None)  # the asking thread is not the server's
+    threading.setprofile(None)  # do not trace the client's thread
     thread.start()
     threading.setprofile(tracer._profile)
     sys.argv = ["weft", "serve", "weft-tiny", "--device", "cpu", "--port", str(port)]
@@ -202,8 +202,10 @@ def _ask_and_report(port: int, tracer: Tracer) -> None:
 
 
 def _chat_walk(threads: list[list[Call]]) -> tuple[frozenset[str], frozenset[tuple[object, ...]]]:
-    """The files that a chat enters from its route on, and each different call from one file into another. Work on the
-    engine's thread is not the server's. A call counts once, since the number of wake-ups depends on the machine."""
+    """Return the files that a chat enters from its route on, and the distinct calls between files.
+
+    Work on the engine's thread is left out. A call counts once, since the number of wake-ups depends on the machine.
+    """
     files: set[str] = set()
     doors: set[tuple[object, ...]] = set()
     for calls in threads:
@@ -243,7 +245,7 @@ def _post(url: str, body: dict[str, Any]) -> None:
 
 
 def source_counts() -> dict[str, object]:
-    """Counts of the source text."""
+    """Return counts of the source text."""
     python = sorted(PACKAGE.rglob("*.py"))
     native = sorted(path for path in (ROOT / "csrc").rglob("*") if path.suffix in NATIVE)
     trees = {path: ast.parse(path.read_text()) for path in python}
@@ -277,7 +279,7 @@ def _lines(paths: Any) -> int:
 
 
 def _docstrings(tree: ast.AST) -> Iterator[str]:
-    """The docstrings of modules, classes and functions, and the texts below a name that document it."""
+    """Yield the docstrings of modules, classes, functions and attributes."""
     for node in ast.walk(tree):
         statements = getattr(node, "body", [])
         for statement in statements if isinstance(statements, list) else []:
@@ -287,7 +289,7 @@ def _docstrings(tree: ast.AST) -> Iterator[str]:
 
 
 def _code_and_comments(path: Path) -> tuple[int, int]:
-    """Lines with code, and lines with a comment that is no order to a tool."""
+    """Return the number of lines with code, and of lines with a comment that is not a directive for a tool."""
     code, comments = set(), set()
     skip = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
     with path.open("rb") as file:
@@ -301,7 +303,8 @@ def _code_and_comments(path: Path) -> tuple[int, int]:
 
 
 def _is_forwarder(node: ast.AST) -> bool:
-    """Whether this is a method that only hands its own arguments to a member of `self.something`, or returns one."""
+    """Whether this is a method that only passes its arguments to a member of `self.something`, or returns such a
+    member."""
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("__"):
         return False
     body = [
@@ -333,7 +336,7 @@ def _is_member_of_member(node: ast.AST) -> bool:
 
 
 def _importers(trees: dict[Path, ast.Module]) -> dict[str, set[str]]:
-    """For each module of the package that another imports, the modules that do."""
+    """Return, for each imported module of the package, the modules that import it."""
     names = {_module(path): path for path in trees}
     importers: dict[str, set[str]] = {}
     for path, tree in trees.items():
@@ -361,13 +364,13 @@ DEFINED = re.compile(r"(?:^|def |class |self\.|cls\.|    )(_[A-Za-z]\w*)\b(?=.*(
 
 @cache
 def private_names_of_the_product() -> frozenset[str]:
-    """Private names that the package or the benchmarks define, as far as a look at lines can tell."""
+    """Return private names that the package or the benchmarks define, found by a search over lines."""
     paths = [*PACKAGE.rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
     return frozenset(name for path in paths for name in DEFINED.findall(path.read_text())) - {"_core"}
 
 
 def private_names(path: Path) -> list[tuple[int, str]]:
-    """The places, by line, where a test reaches a private name of the product that its own file does not define too."""
+    """Return the lines where a test uses a private name of the product that its own file does not define."""
     tree = ast.parse(path.read_text())
     own = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_self(node.value)}
     own |= {
@@ -396,7 +399,7 @@ def private_names(path: Path) -> list[tuple[int, str]]:
 
 
 def _names_to_replace(node: ast.Call) -> list[str]:
-    """The names in `setattr(owner, "name", …)`, `getattr`, and `monkeypatch.setattr("a.b.name", …)`."""
+    """Return the names in `setattr(owner, "name", …)`, `getattr`, and `monkeypatch.setattr("a.b.name", …)`."""
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     if name not in ("setattr", "getattr", "delattr"):
         return []

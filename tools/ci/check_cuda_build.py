@@ -1,4 +1,5 @@
-"""Run by CI where nvcc is: the extension was built with the CUDA sources, for the architectures weft names."""
+"""CI runs this where nvcc is present. It checks that the extension has the CUDA sources, for weft's list of
+architectures."""
 
 from __future__ import annotations
 

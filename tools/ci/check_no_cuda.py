@@ -1,6 +1,5 @@
-"""Run by `make no-cuda` with the folder of a build without nvcc: it imports, its CUDA kernels are named errors, and it
-has its data.
-"""
+"""`make no-cuda` runs this with the folder of a build without nvcc. It checks that the build imports, that its CUDA
+kernels raise a named error, and that it has its data."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Write the tables of docs/executor-fields.md from the names of both sides: `python tools/docs/executor_fields.py`.
+"""Writes the tables of docs/executor-fields.md: `python tools/docs/executor_fields.py`.
 
-TensorRT-LLM's names are `weft/migration/api.json`, weft's its classes; what is refused, does not exist or means
-something else is said by the tables of `weft.executor.types.refused` and `weft.migration.absent`. What a field is
-stands in docs/executor-fields.md alone: rows keep their words, and a new row says "?" until somebody writes what it is.
+TensorRT-LLM's names come from `weft/migration/api.json`, weft's from its classes. The tables of
+`weft.executor.types.refused` and `weft.migration.absent` tell which names are refused, are absent or mean something
+else. Only docs/executor-fields.md holds the descriptions of fields: rows keep their text, and a new row says "?" until
+it is described.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ UNSAID = "?"
 API = load()
 
 GENERIC = frozenset({"to_dict", "from_dict", "to_json", "from_json", "snapshot", "check"})
-"""Methods that most of weft's classes have, said once."""
+"""Methods that most of weft's classes have. The page lists them once."""
 OF_THE_EXECUTOR = frozenset(
     {"allotted_s", "check_alone", "decode_duration_s", "drafts", "duration_s", "is_greedy", "num_requests"}
     | {"num_sequences", "parameters", "policy", "queue_size", "sampling", "to_guide", "unread_guide"}
 )
-"""What follows from fields, for the executor's own use."""
+"""Derived properties for the executor's internal use."""
 NEVER_GIVEN = ("SpeculativeDecodingFastLogitsInfo", "DisServingRequestStats")
-"""Classes that nothing gives, since what would is refused."""
+"""Classes without instances, since the features that would return them are refused."""
 
 INTRO = """\
 Here is every name of TensorRT-LLM's: of its newest Python bindings that have an `Executor`, and what its C++ API has
@@ -51,14 +52,14 @@ ROW = re.compile(r"^\| `([\w.]+)(\(.*?\))?` \| (.*?) \| (.*) \|$")
 
 @dataclass
 class Words:
-    """What the page says now: descriptions by class and name, and the classes in their order."""
+    """The text of the current page: descriptions by class and name, and the classes in order."""
 
     order: list[str] = field(default_factory=list)
     said: dict[tuple[str, str], str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, page: str) -> Words:
-        """Read them."""
+        """Parse the page."""
         words = cls()
         for line in fields_of(page).splitlines():
             if line.startswith("### "):
@@ -69,24 +70,24 @@ class Words:
         return words
 
     def about(self, cls: str, name: str) -> str:
-        """What a name is; "?" where nobody has said so."""
+        """Return the description of a name; "?" if it has none."""
         return self.said.get((short(cls), name), UNSAID)
 
 
 def fields_of(page: str) -> str:
-    """The part that this writes; it is the last one."""
+    """Return the generated part, which is the last of the page."""
     _, _, part = page.partition(f"\n{HEADING}\n")
     return part
 
 
 def rewritten(page: str) -> str:
-    """The page with that part as it should be."""
+    """Return the page with that part rewritten."""
     before, _, _ = page.partition(f"\n{HEADING}\n")
     return f"{before}\n{HEADING}\n\n{fields(Words.of(page))}"
 
 
 def fields(words: Words) -> str:
-    """The whole part."""
+    """Return the generated part."""
     parts = [INTRO, *other_meanings()]
     parts += [section(name, words) for name in in_order(words)]
     parts += [enumerations(), without_section()]
@@ -94,7 +95,7 @@ def fields(words: Words) -> str:
 
 
 def in_order(words: Words) -> list[str]:
-    """Classes with a section of their own: those of the page first, as they stand there."""
+    """Return the classes that have a section, those on the page first and in its order."""
     found = [name for name in dict.fromkeys((*API.classes, *ours.classes())) if has_section(name)]
     by_short: dict[str, str] = {}
     for name in found:
@@ -104,12 +105,12 @@ def in_order(words: Words) -> list[str]:
 
 
 def has_section(name: str) -> bool:
-    """Whether weft has the class, and does something with it."""
+    """Whether weft has the class and uses it."""
     return ours.class_of(name) is not None and not ours.is_enumeration(name) and not is_held_only(name)
 
 
 def is_held_only(name: str, asked: tuple[str, ...] = ()) -> bool:
-    """Whether whatever takes, or gives, an instance of the class is refused or has no effect."""
+    """Whether every name that takes or returns an instance of the class is refused or has no effect."""
     if name in asked:
         return True
     if short(name) in NEVER_GIVEN:
@@ -129,7 +130,7 @@ def is_held_only(name: str, asked: tuple[str, ...] = ()) -> bool:
 
 
 def takers_of(name: str) -> list[str]:
-    """The fields that take an instance of the class."""
+    """Return the fields that take an instance of the class."""
     return [
         f"{cls.short}.{one.name}"
         for cls in API.classes.values()
@@ -143,13 +144,13 @@ def takers_of(name: str) -> list[str]:
 
 
 def section(name: str, words: Words) -> str:
-    """A class as a table."""
+    """Return the table of a class."""
     rows = [*field_rows(name, words), *method_rows(name)]
     return "\n".join([f"### {short(name)}", "", "| name | default | |", "|---|---|---|", *rows, ""])
 
 
 def field_rows(name: str, words: Words) -> Iterator[str]:
-    """Fields as weft has them, then those that only TensorRT-LLM has."""
+    """Yield the rows of fields: weft's, then those that only TensorRT-LLM has."""
     mine, theirs = ours.names(ours.class_of(name)), API.find(name)  # type: ignore[arg-type]
     for one, own in mine.items():
         if own.what == "field" and is_for_programs(name, one):
@@ -166,14 +167,15 @@ def field_rows(name: str, words: Words) -> Iterator[str]:
 
 
 def is_for_programs(cls: str, field: str) -> bool:
-    """Whether a program may give the field: not to what the executor makes, and TensorRT-LLM's programs only get."""
+    """Whether a program may set the field. Classes that the executor makes, and that TensorRT-LLM's programs only read,
+    do not count."""
     theirs = API.find(cls)
     is_data = is_dataclass(ours.class_of(cls))
     return is_data or theirs is None or bool(theirs.constructors) or field in theirs.names()
 
 
 def said_of(cls: str, name: str, words: Words) -> str:
-    """What a field is, and how it stands."""
+    """Return the description of a field, and its difference from TensorRT-LLM's."""
     verdict = judge(cls, name)
     if verdict.state is State.REFUSED:
         return REFUSED + verdict.why
@@ -198,14 +200,15 @@ def said_of(cls: str, name: str, words: Words) -> str:
 
 
 def default_of(text: str | None) -> str:
-    """A default as the tables show it: a member without its class."""
+    """Return a default as the tables show it: an enumeration's member without its class."""
     if text is None:
         return ""
     return f"`{MEMBER.sub('', text)}`"
 
 
 def method_rows(name: str) -> Iterator[str]:
-    """Methods: TensorRT-LLM's, then weft's own. What they do is the first sentence of their docstrings."""
+    """Yield the rows of methods: TensorRT-LLM's, then weft's own. Each is described by the first sentence of its
+    docstring."""
     mine, theirs = ours.names(ours.class_of(name)), API.find(name)  # type: ignore[arg-type]
     there = theirs.methods if theirs is not None else {}
     for one in (*there, *(one for one in mine if mine[one].what == "method" and one not in there)):
@@ -228,7 +231,7 @@ def method_rows(name: str) -> Iterator[str]:
 
 
 def other_names(cls: str, method: str) -> str:
-    """Parameters of TensorRT-LLM's that weft's method calls otherwise."""
+    """Return TensorRT-LLM's parameters that have other names in weft's method."""
     mine = {one.name for one in ours.parameters(cls, method) or ()}
     theirs = API.find(cls)
     forms = theirs.methods.get(method, ()) if theirs is not None else ()
@@ -239,7 +242,7 @@ def other_names(cls: str, method: str) -> str:
 
 
 def first_sentence(held: object) -> str:
-    """The first sentence of a docstring, as the tables say things: without a capital and its full stop."""
+    """Return the first sentence of a docstring in the form of the tables: no capital, no full stop."""
     if isinstance(held, property):
         held = held.fget
     if isinstance(held, staticmethod | classmethod):
@@ -255,7 +258,7 @@ def first_sentence(held: object) -> str:
 
 
 def other_meanings() -> Iterator[str]:
-    """The names that mean something else here."""
+    """Yield the names that mean something else in weft."""
     rows = [f"| `{name}` | {how} |" for name, how in OTHERWISE.items()]
     for cls in API.classes.values():
         for one in cls.names():
@@ -269,7 +272,7 @@ def other_meanings() -> Iterator[str]:
 
 
 def enumerations() -> str:
-    """The members of all of them."""
+    """Return the table of enumerations."""
     names = [name for name in dict.fromkeys((*API.classes, *ours.classes())) if ours.is_enumeration(name)]
     by_short: dict[str, str] = {}
     for name in names:
@@ -279,7 +282,7 @@ def enumerations() -> str:
 
 
 def members_of(name: str) -> str:
-    """Members of both sides; what is refused with its reason."""
+    """Return the members of both sides; refused ones with their reason."""
     theirs, mine = API.find(name), ours.names(ours.class_of(name))  # type: ignore[arg-type]
     members = [*(theirs.members if theirs is not None else ())]
     members += [one for one, own in mine.items() if own.what == "member" and one not in members]
@@ -298,7 +301,7 @@ def members_of(name: str) -> str:
 
 
 def without_section() -> str:
-    """Classes and functions that weft does not have, and classes that nothing takes or gives."""
+    """Return classes and functions that weft lacks, and classes that no name takes or returns."""
     rows = []
     for name, cls in API.classes.items():
         if has_section(name) or (ours.is_enumeration(name) and ours.class_of(name) is not None):
@@ -329,12 +332,12 @@ def without_section() -> str:
 
 
 def unsaid(page: str) -> list[str]:
-    """The rows that say "?"."""
+    """Return the rows that say "?"."""
     return [line for line in fields_of(page).splitlines() if line.endswith(f"{UNSAID} |")]
 
 
 def main() -> int:
-    """Rewrite the page; 1 where a row waits for its words."""
+    """Rewrite the page. Returns 1 if a row has no description."""
     page = rewritten(PAGE.read_text())
     PAGE.write_text(page)
     for line in unsaid(page):

@@ -1,8 +1,8 @@
-"""What `make docs` does to the pages on their way: mkdocs calls these functions (`hooks` in mkdocs.yml).
+"""Hooks of mkdocs for `make docs` (`hooks` in mkdocs.yml).
 
-- docs/api.md lists every public name. Each package of it gets a page of the reference, made from docstrings, and each
-  name a link to its place there.
-- A link that leads out of docs/ is one to a file of the repository, which the site has not: its text is left.
+- docs/api.md lists every public name. Each of its packages gets a reference page, made from docstrings, and each name
+  a link to its entry there.
+- A link out of docs/ points to a file of the repository, which the site lacks: only its text is kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAMES = "api.md"
 PACKAGE = re.compile(r"^## `([\w.]+)`$", re.MULTILINE)
 NAME = re.compile(r"^- `(\w+)`(?=: )", re.MULTILINE)
 INHERITING = ("EngineConfig",)
-"""Classes whose fields belong to their bases."""
+"""Classes that inherit their fields."""
 SHOW_INHERITED = "\n    options:\n      inherited_members: true"
 OUTWARD = re.compile(r"(!?)\[([^]]*)\]\(\.\./[^)]*\)")
 
@@ -33,26 +33,26 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Link the names, and leave out links that lead out."""
+    """Link the names, and turn links out of docs/ into text."""
     if page.file.src_uri == NAMES:
         markdown = linked(markdown)
     return OUTWARD.sub(lambda link: "" if link[1] else link[2], markdown)
 
 
 def packages(text: str) -> list[tuple[str, list[str]]]:
-    """Each package of the page of names, with its names."""
+    """Return each package of docs/api.md with its names."""
     parts = PACKAGE.split(text)
     return [(package, NAME.findall(part)) for package, part in zip(parts[1::2], parts[2::2], strict=True)]
 
 
 def reference(package: str, names: list[str]) -> str:
-    """The page of a package, as mkdocstrings reads it."""
+    """Return the page of a package in the form that mkdocstrings reads."""
     parts = [f"::: {package}.{name}" + (SHOW_INHERITED if name in INHERITING else "") for name in names]
     return "\n\n".join([f"# {package}", *parts]) + "\n"
 
 
 def linked(text: str) -> str:
-    """The page of names with a link from each to the reference."""
+    """Return docs/api.md with a link from each name to its reference."""
     for package, names in packages(text):
         head, heading, rest = text.partition(f"## `{package}`\n")
         part, *others = re.split(r"(?=^## `)", rest, maxsplit=1, flags=re.MULTILINE)

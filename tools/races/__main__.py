@@ -1,8 +1,8 @@
-"""Removes each wait and each record in turn, and says what noticed it.
+"""Removes each wait and each event record in turn, and prints the run that notices it.
 
     PYTHONPATH=tools:tests .venv/bin/python -m races [part of a site's name]
 
-A fresh process, since a fork of one in which engines ran has none of their threads.
+It needs a fresh process: a fork of a process with engines lacks their threads.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ FIRST: dict[str, list[Run]] = {
     "guided/state.py": [recording],
     "guided/grammar_stream.py": [captured_loop, split, given_split],
 }
-"""What is likely to notice a call of a file; all the others are asked after it."""
+"""The runs that likely notice a removed call in a file. They run before all others."""
 
 QUICK = [run for run in PARTS if run is not recording]
 EVERY: list[Run] = [*QUICK, *RUNS, *FAULTS, recording]
 
 
 def order(path: str) -> list[Run]:
-    """Every run, the likely ones first."""
+    """Return all runs, the likely ones first."""
     first = [*QUICK, *FIRST.get(path, [])]
     return [*first, *(run for run in EVERY if run not in first)]
 

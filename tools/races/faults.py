@@ -1,4 +1,4 @@
-"""What is waited for so that a failure is heard where it happened, and nothing is under way when something ends."""
+"""Runs for waits that report a failure where it happens, and for waits that leave no work in flight at an end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EAGLE3 = Speculation.eagle3(num_draft_tokens=2, guide_drafts=True)
 
 
 def made(speculation: Speculation = EAGLE3, **config: Any) -> LLM:
-    """An engine of weft-tiny, to be stepped by hand."""
+    """Make an engine of weft-tiny that is stepped by hand."""
     settings = {"max_batch": 2, "max_seq_len": 128} | config
     llm = LLM(device="cpu", speculation=speculation, engine=EngineConfig(**settings))
     Breakable.of(llm.engine.parts.model)
@@ -32,7 +32,7 @@ def made(speculation: Speculation = EAGLE3, **config: Any) -> LLM:
 
 
 def asked(llm: LLM, guide: Guide | None = None, max_tokens: int = 8) -> Sequence:
-    """A request of so many tokens, submitted."""
+    """Submit a request of `max_tokens` tokens."""
     request = make_request(llm, TEXT, SamplingParams(max_tokens=max_tokens), guide)
     if request.guide is not None:
         request.guide.compiling.result()
@@ -41,14 +41,14 @@ def asked(llm: LLM, guide: Guide | None = None, max_tokens: int = 8) -> Sequence
 
 
 class Breakable:
-    """In the place of a model's forward, before a graph captures it: `left` times it raises when it runs."""
+    """Replaces a model's forward before a graph captures it. It raises in its next `left` runs."""
 
     def __init__(self, forward: Callable[..., Any]) -> None:
         self.forward, self.left = forward, 0
 
     @classmethod
     def of(cls, model: Any) -> Breakable:
-        """That of a model, which gets one if it has none."""
+        """Return the model's wrapper, made at the first call."""
         if not isinstance(model.forward, cls):
             model.forward = cls(model.forward)
         found: Breakable = model.forward
@@ -66,7 +66,7 @@ class Breakable:
 
 @contextmanager
 def broken(model: Any, times: int = 1) -> Iterator[None]:
-    """The model's next forwards raise."""
+    """Make the model's next forwards raise."""
     forward = Breakable.of(model)
     forward.left = times
     try:
@@ -76,7 +76,7 @@ def broken(model: Any, times: int = 1) -> Iterator[None]:
 
 
 def said(*requests: Sequence) -> list[tuple[str, list[int]]]:
-    """What became of requests."""
+    """Return the errors and token ids of requests."""
     return [(str(r.output.error), r.output.token_ids) for r in requests]
 
 
@@ -86,7 +86,7 @@ def finish(llm: LLM) -> None:
 
 
 def failed_warm_ups() -> Iterator[Any]:
-    """What fails before a capture is heard before it, and nothing is kept of it."""
+    """A failure in flight before a capture is reported before the capture, and none of it is kept."""
     for graphs in ("one", "split"):
         llm = made(graphs=graphs)
         for _ in ahead():
@@ -104,10 +104,10 @@ def failed_warm_ups() -> Iterator[Any]:
 
 
 def dropped_snapshots() -> Iterator[Any]:
-    """What is under way takes its own snapshots; those that are dropped are of what failed. One too few is missed by
-    the last iteration, unless another follows whose answer nobody wants: so requests of several lengths."""
+    """Iterations in flight take their own snapshots; only a failed iteration's snapshots are dropped."""
     for _ in ahead():
         llm = made(overlap=True)
+        # The last iteration misses a dropped snapshot only if no other iteration follows. The lengths vary for that.
         for length in range(5, 10):
             first = asked(llm, Guide.regex("[a-z]{20}"), max_tokens=length)
             while len(first.output.token_ids) < 2:
@@ -119,7 +119,7 @@ def dropped_snapshots() -> Iterator[Any]:
 
 
 def failed_prompts() -> Iterator[Any]:
-    """Warming up hears of a prompt that can't be read."""
+    """Warming up reports a prompt whose prefill fails."""
     for _ in ahead():
         llm = made()
         with broken(llm.engine.parts.model):
@@ -132,7 +132,7 @@ def failed_prompts() -> Iterator[Any]:
 
 
 def failed_iterations() -> Iterator[Any]:
-    """Who decodes fails; whose prompt is read meanwhile does not, nor who comes then."""
+    """A failed iteration fails the requests that decode in it, but no request in prefill and no later one."""
     settings: list[tuple[dict[str, Any], Guide | None]] = [
         ({"graphs": "split"}, None),
         ({"graphs": "one", "overlap": True}, Guide.regex("[a-z]{20}")),
@@ -157,13 +157,13 @@ def failed_iterations() -> Iterator[Any]:
 
 
 def failed_beside_a_processor() -> Iterator[Any]:
-    """The host waits for a prompt whose processor it calls: what fails before is no fault of the prompt."""
+    """The host waits for a prompt whose logits processor it calls. An earlier failure does not fail that prompt."""
 
     def look(*_: object) -> None:
         pass
 
     for _ in ahead():
-        llm = made(Speculation.none(), graphs="none")  # a graph would not enter the model
+        llm = made(Speculation.none(), graphs="none")  # a graph would not call the model's forward
         run(llm, [make_request(llm, TEXT, SamplingParams(max_tokens=3))])
         first = asked(llm)
         while len(first.output.token_ids) < 2:
@@ -180,7 +180,7 @@ def failed_beside_a_processor() -> Iterator[Any]:
 
 
 def failed_twice() -> Iterator[Any]:
-    """Of two iterations in flight both fail: the second with those that are in it, and nobody else."""
+    """Two iterations in flight both fail: the second fails only the requests in it."""
     llm = made(overlap=True)
     run(llm, [make_request(llm, TEXT, SamplingParams(max_tokens=8), Guide.regex("[a-z]{20}"))])
     finish(llm)
@@ -198,7 +198,7 @@ def failed_twice() -> Iterator[Any]:
 
 
 def failed_searches() -> Iterator[Any]:
-    """Nor is anything kept of what failed before beams were captured."""
+    """A failure before the capture of beam search leaves nothing behind."""
     for _ in ahead():
         search = Beams(Path(package_model_path()), max_batch=3)
         prompt = search.tokenizer.encode(TEXT)
@@ -212,14 +212,14 @@ def failed_searches() -> Iterator[Any]:
 
 
 def vacate(llm: LLM) -> None:
-    """As where a request with a guide has just ended."""
+    """Release the snapshots as if a guided request had just ended."""
     runner: Any = llm.engine.runner
     runner.snapshots.holds_ended = True
     runner.snapshots.vacate(is_idle=True)
 
 
 def ended() -> Iterator[Any]:
-    """Nothing is under way when an engine is closed, or a model was tried."""
+    """No work is in flight after an engine is closed or a model was tried."""
     for _ in ahead():
         llm = made()
         seen: list[int] = []
@@ -239,7 +239,7 @@ def ended() -> Iterator[Any]:
 
 
 def told_of_tensors() -> Iterator[Any]:
-    """An engine says of all that it allocates on torch's stream that it did."""
+    """An engine publishes all tensors that it allocates on torch's stream."""
     told, publish = [0], CpuRuntime.publish
 
     def count(self: CpuRuntime) -> None:

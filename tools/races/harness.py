@@ -1,5 +1,7 @@
-"""Whether the quick runs notice that a call is missing. Each call is removed in a process of its own, a fork of this
-one from before anything ran, and everything is done until something differs from the whole program's.
+"""Tests whether the quick runs notice a missing call.
+
+Each call is removed in a process of its own, forked before any work. The runs go on until one differs from the
+unchanged program's.
 """
 
 from __future__ import annotations
@@ -19,20 +21,20 @@ from pathlib import Path
 from typing import Any
 
 IDLE_S = 15
-"""Whoever has not computed for so long waits for what never comes."""
+"""Seconds without processor time after which a process counts as waiting forever."""
 WHOLE_S = 120
-"""A run of the whole program that has computed for so long does not come to an end."""
+"""Seconds of processor time after which a run of the unchanged program counts as endless."""
 MOST_S = 10
-"""Whoever has computed in a run for so long, and four times what the whole program does, never comes to an end."""
+"""Seconds of processor time after which a run counts as endless, besides four times that of the unchanged program."""
 
 Run = Callable[[], Iterator[Any]]
 Change = tuple[str, Callable[[], object], Sequence[Run]]
-"""What it is called, what makes it, and the order of the runs that look for it."""
+"""The name of a change, the function that makes it, and the order of the runs that look for it."""
 
 
 @dataclass(frozen=True)
 class Noticed:
-    """What was different first: in which run, how; None where nothing was. It took `seconds`."""
+    """The first difference: the run, and a description. `run` is None if there is no difference. It took `seconds`."""
 
     run: str | None
     how: str
@@ -41,14 +43,14 @@ class Noticed:
 
 @dataclass(frozen=True)
 class Whole:
-    """What a run of the whole program yields, and what it takes of the processor."""
+    """The values that a run of the unchanged program yields, and its processor time."""
 
     values: list[str]
     cpu_s: float
 
 
 def expected(runs: Sequence[Run]) -> dict[Run, Whole]:
-    """What each run yields, in a process of its own."""
+    """Return the results of each run of the unchanged program, in a process of its own."""
 
     def whole(run: Run) -> Whole:
         _bound(WHOLE_S)
@@ -64,7 +66,7 @@ def expected(runs: Sequence[Run]) -> dict[Run, Whole]:
 def notice(
     runs: Sequence[Run], whole: dict[Run, Whole], change: Callable[[], object]
 ) -> tuple[str | None, str]:
-    """Change this process, and find the first run that shows it."""
+    """Change this process, and return the first run that differs, with a description."""
     change()
     for run in runs:
         _bound(MOST_S + 4 * whole[run].cpu_s)
@@ -80,7 +82,7 @@ def notice(
 def notice_all(
     runs: Sequence[Run], changes: Sequence[Change], processes: int
 ) -> Iterator[tuple[str, Noticed]]:
-    """The same of many changes, each in a process of its own, so many at a time."""
+    """Notice many changes, each in a process of its own, `processes` at a time."""
     whole = expected(runs)
 
     def job(change: Callable[[], object], order: Sequence[Run]) -> tuple[str | None, str, float]:
@@ -93,7 +95,7 @@ def notice_all(
 
 
 def forked(jobs: Sequence[tuple[str, Callable[[], Any]]], processes: int) -> Iterator[tuple[str, Any]]:
-    """What each job returns; a text where its process died."""
+    """Yield the result of each job, or a description if its process died."""
     waiting, running = list(jobs)[::-1], dict[int, tuple[str, int]]()
     computed: dict[int, tuple[float, float]] = {}
     while waiting or running:
@@ -116,7 +118,8 @@ def forked(jobs: Sequence[tuple[str, Callable[[], Any]]], processes: int) -> Ite
 
 
 def _end_if_idle(pid: int, computed: dict[int, tuple[float, float]]) -> None:
-    """End a process that has not computed for a while; `computed` is how much each had, and when that was last more."""
+    """Kill a process that has not computed for `IDLE_S`; `computed` has each one's ticks, and the time of their last
+    growth."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -150,11 +153,11 @@ def _start(name: str, call: Callable[[], Any]) -> tuple[int, tuple[str, int]]:
         os.close(writing)
         sys.stdout.flush()
     finally:
-        os._exit(0)  # threads of weft may wait for what was never recorded
+        os._exit(0)  # weft's threads may wait for an event that was never recorded
 
 
 def _bound(cpu_s: float) -> None:
-    """End this process (SIGXCPU) if it computes for so long from now on."""
+    """End this process (SIGXCPU) after this much more processor time."""
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + cpu_s) + 1, most))
 
@@ -164,6 +167,6 @@ def _seen(value: Any) -> str:
 
 
 def _from_difference(found: str, whole: str) -> str:
-    """Both from a little before where they part."""
+    """Return both texts from shortly before their first difference."""
     at = max(next((i for i, (a, b) in enumerate(zip(found, whole, strict=False)) if a != b), 0) - 40, 0)
     return f"…{found[at : at + 120]}… and was …{whole[at : at + 120]}…"

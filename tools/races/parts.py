@@ -1,6 +1,5 @@
-"""The parts by themselves: streams, events, rings, segments, decoders, the recorder. Each yields what it does, which
-takes no time; they come before the runs of whole engines.
-"""
+"""Runs of single parts: streams, events, rings, segments, decoders, the recorder. They are fast and come before the
+runs of whole engines."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ VOCAB = small_vocabulary().vocab_size
 
 
 def ahead() -> Iterator[int]:
-    """The oldest stream first, then the newest."""
+    """Run the body with the oldest stream first, then with the newest first."""
     for seed in (0, 1):
         cpu.synchronize()
         cpu.set_schedule("ahead", seed)
@@ -39,7 +38,7 @@ def ahead() -> Iterator[int]:
 
 
 def streams() -> Iterator[Any]:
-    """Each way to let one stream, or the host, wait for another."""
+    """Each way to make a stream, or the host, wait for a stream."""
 
     def by_event(a: cpu.Stream, b: cpu.Stream) -> None:
         b.wait_event(a.record_event())
@@ -81,7 +80,7 @@ def streams() -> Iterator[Any]:
 
 
 def rings() -> Iterator[Any]:
-    """Far ahead: nobody waits but the ring."""
+    """A host far ahead of the device: only the ring waits."""
     for _ in ahead():
         runtime = CpuRuntime()
         stream = runtime.stream()
@@ -97,7 +96,7 @@ def rings() -> Iterator[Any]:
 
 
 def segments() -> Iterator[Any]:
-    """What is collected goes before what orders it."""
+    """Collected work is submitted before work that is ordered after it."""
     for _ in ahead():
         runtime = CpuRuntime()
         seen: list[int] = []
@@ -116,7 +115,8 @@ def segments() -> Iterator[Any]:
 
 
 def publishing() -> Iterator[Any]:
-    """Where torch made something, weft's streams are told so; on a CPU that is nothing."""
+    """A component publishes tensors that torch made to weft's streams. A CPU needs nothing for that, so calls are
+    counted."""
     told: list[str] = []
 
     class Told(CpuRuntime):
@@ -133,7 +133,7 @@ def publishing() -> Iterator[Any]:
 
 
 def decoders() -> Iterator[Any]:
-    """Masks are read until the step is over; and without a stream of ours, torch's own is waited for."""
+    """Masks stay unchanged until the step has read them. Without a stream of weft's, the decoder waits for torch's."""
     for _ in ahead():
         runtime = CpuRuntime()
         stream = runtime.stream()
@@ -159,7 +159,7 @@ def decoders() -> Iterator[Any]:
 
 
 def closing() -> Iterator[Any]:
-    """A grammar stream that is closed has no work left."""
+    """A closed grammar stream has no work left."""
     for _ in ahead():
         runtime = CpuRuntime()
         seen: list[int] = []
@@ -170,7 +170,7 @@ def closing() -> Iterator[Any]:
 
 
 def recording() -> Iterator[Any]:
-    """A recorder begins, gathers the failures of one iteration in a file, and ends."""
+    """A recorder begins, collects the failures of one iteration in a file, and ends."""
     with tempfile.TemporaryDirectory() as directory:
         state = GuidedState(GuidedShape(2, 1, VOCAB, [END]))
         kept, recorder_module.GATHER_S = recorder_module.GATHER_S, 1.5
@@ -180,7 +180,7 @@ def recording() -> Iterator[Any]:
         yield len(recorder.recording().operations)
         for number in (1, 2):
             recorder.failed(failing(recorder, number))
-            if number == 1:  # long enough for a file, where nothing was waited for
+            if number == 1:  # long enough for a file, if the recorder failed to wait
                 patience = threading.Event()
                 for _ in range(10):
                     patience.wait(0.1)
@@ -195,7 +195,7 @@ def recording() -> Iterator[Any]:
 
 
 def failing(recorder: FlightRecorder, number: int) -> Any:
-    """A request that the recorder watches."""
+    """Make a request that the recorder watches."""
     request: Any = SimpleNamespace(
         id=number,
         output=SimpleNamespace(error=RequestError("no"), token_ids=[], finish_reason="error"),

@@ -1,4 +1,4 @@
-"""Removing one call from the running program: the function that makes it gets the code that it has without it."""
+"""Removes one call from the running program: its function gets new code without the call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAITS = ("event_synchronize", "stream_synchronize", "ctx_synchronize")
 
 
 def remove(site: Site) -> None:
-    """From now on, in this process. A call whose value is in use is still made, but waits for nothing."""
+    """Remove the call from this process. A call whose value is used still happens, but waits for nothing."""
     path = ROOT / site.path
     tree = _Without(site).visit(ast.parse(path.read_text()))
     module = compile(ast.fix_missing_locations(tree), str(path), "exec")
@@ -35,7 +35,7 @@ def remove(site: Site) -> None:
 
 
 class _Without(ast.NodeTransformer):
-    """A module without one call."""
+    """Removes one call from a module's syntax tree."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -64,7 +64,7 @@ def _codes(code: CodeType, qualname: str) -> list[CodeType]:
 
 
 def _unwaited(call: Callable[[], Any]) -> Any:
-    """`call()`, which waits for nothing on this thread."""
+    """Run `call()` so that it waits for nothing on this thread."""
     mine, kept = threading.get_ident(), {name: getattr(_core, name) for name in WAITS}
 
     def unless_mine(name: str) -> Callable[..., Any]:

@@ -1,5 +1,7 @@
-"""Quick runs of all that orders work. Each yields what no order may change; under schedules that let everything run
-as early as it may, a wait that is missing changes it.
+"""Quick runs of all code that orders work.
+
+Each yields values that no order may change. Their schedules run all work as early as allowed, so that a missing wait
+changes a value.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ GUIDES = [
 
 
 def schedules() -> Iterator[tuple[str, int]]:
-    """Sets one schedule after another; everything must be idle."""
+    """Set one schedule after another; everything must be idle."""
     for name, seed in SCHEDULES:
         cpu.synchronize()
         cpu.set_schedule(name, seed)
@@ -49,7 +51,7 @@ def schedules() -> Iterator[tuple[str, int]]:
 
 
 def requests(llm: LLM, guides: list[Guide | None] = GUIDES, **fields: Any) -> list[Sequence]:
-    """One for each guide, greedy and drawn."""
+    """Make requests for each guide, greedy and sampled."""
     found = [
         make_request(
             llm, TEXT[i:], SamplingParams(max_tokens=9 + i, temperature=float(i % 2), seed=i), guide, **fields
@@ -65,7 +67,7 @@ def requests(llm: LLM, guides: list[Guide | None] = GUIDES, **fields: Any) -> li
 def engine(
     speculation: Speculation, guides: list[Guide | None] = GUIDES, *, given: bool = False, **config: Any
 ) -> Iterator[Any]:
-    """Answers of one engine under each schedule."""
+    """Yield the answers of one engine under each schedule."""
     settings = {"max_batch": 2, "max_seq_len": 128, "overlap": True} | config
     with LLM(device="cpu", speculation=speculation, engine=EngineConfig(**settings)) as llm:
         answers: list[list[int]] = [[] for _ in guides]
@@ -119,7 +121,7 @@ def given_split() -> Iterator[Any]:
 
 
 def plain() -> Iterator[Any]:
-    """Without drafts, with log-probabilities and logits of answers."""
+    """No drafts; answers with log-probabilities and logits."""
     config = EngineConfig(max_batch=2, max_seq_len=128, overlap=True, gather_generation_logits=True)
     with LLM(device="cpu", engine=config) as llm:
         for _ in schedules():
@@ -152,7 +154,7 @@ def processors() -> Iterator[Any]:
 
 
 def beams() -> Iterator[Any]:
-    """Guided searches beside one that is not, so that the matchers of a batch are fewer than its rows."""
+    """Guided beam searches beside an unguided one, so that a batch has fewer matchers than rows."""
     search = Beams(Path(package_model_path()), max_batch=12)
     guides = [Guide.regex("([0-9][a-f])+"), None, Guide.regex("([a-z]{1,3} ?){4}")]
     for _ in schedules():
@@ -167,7 +169,7 @@ def beams() -> Iterator[Any]:
 
 
 def captured_loop() -> Iterator[Any]:
-    """A loop that is not weft's, over the captured decoder."""
+    """A foreign loop over the captured decoder."""
     for _ in schedules():
         json_schema, ab, lower, _, nested, _ = some_guides()
         guides = [ab, None, json_schema, nested, lower]

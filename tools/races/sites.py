@@ -1,8 +1,7 @@
-"""Where weft orders work: calls that wait, or record what is waited for. Found in the code, so that a new one is there
-unasked.
+"""Finds the calls in weft that wait, or that record an event to wait for.
 
-A call is one by its name: those of `BASE`, and those of functions that do nothing but make such calls, such as
-`GrammarStream.join`.
+The code is searched, so that new calls are included. A call counts by its name: those in `BASE`, and those of functions
+that only make such calls, such as `GrammarStream.join`.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ NOT_HERE: Mapping[str, str] = {
     "runtime/cuda.py": "runs on CUDA alone",
     "runtime/cuda_capture.py": "runs on CUDA alone",
 }
-"""Files whose calls no check on a CPU can reach, and why."""
+"""Files whose calls a check on a CPU can't reach, and the reason."""
 
 CLOSING = frozenset({"close"})
-"""Names that end something. What they wait for are calls of their own."""
+"""Functions that end something. The waits in them count one by one."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """A call: `function` is the qualified name of the function, outermost but for its class, that makes it.
-    `is_statement`: nothing is made of its value."""
+    """A call. `function` is the qualified name of the outermost function, with its class, that contains it.
+    `is_statement`: its value is unused."""
 
     path: str
     function: str
@@ -52,7 +51,7 @@ class Site:
 
 
 def sites() -> list[Site]:
-    """All of them, in the order of the code."""
+    """Return all calls in the order of the code."""
     trees = parsed()
     names = ordering_names(trees.values())
     found = [site for path, tree in trees.items() for site in _sites_of(path, tree, names)]
@@ -60,7 +59,7 @@ def sites() -> list[Site]:
 
 
 def parsed() -> dict[str, ast.Module]:
-    """The modules by their path in the package."""
+    """Return the modules' syntax trees by path in the package."""
     paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
     return {
         str(path.relative_to(ROOT)): ast.parse(path.read_text())
@@ -70,7 +69,7 @@ def parsed() -> dict[str, ast.Module]:
 
 
 def ordering_names(trees: Iterator[ast.Module] | object) -> frozenset[str]:
-    """`BASE`, and the names of functions that only make calls of such names."""
+    """Return `BASE` and the names of functions that only make calls of such names."""
     modules: list[ast.Module] = list(trees)  # type: ignore[call-overload]
     functions = [n for tree in modules for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
     names = BASE
@@ -82,7 +81,7 @@ def ordering_names(trees: Iterator[ast.Module] | object) -> frozenset[str]:
 
 
 def is_ordering(node: ast.AST, names: frozenset[str]) -> bool:
-    """Whether a node is a call that waits or records. Joining texts is not one."""
+    """Whether a node is a call that waits or records. `join` of a string constant is not one."""
     if not isinstance(node, ast.Call):
         return False
     if isinstance(node.func, ast.Name):

@@ -1,8 +1,7 @@
-"""How much of an answer a drafter foresees: the answer is replayed, verification by verification.
+"""Measures the share of an answer that a drafter predicts, by replaying the answer verification by verification.
 
-With greedy drafts, kept as far as they are what the target writes, the drafter never changes the answer. So one
-reading of the finished sequence by the target is enough, whatever made the answer: greedy or sampled, free or
-guided.
+Greedy drafts are kept as far as the target agrees, so that the drafter never changes the answer. One forward of the
+target over the finished sequence is therefore enough, however the answer was made: greedy or sampled, free or guided.
 """
 
 from __future__ import annotations
@@ -17,25 +16,25 @@ from unroll import Head, draft
 
 DRAFTS = 3
 Drafting = Callable[[int], list[int]]
-"""Greedy drafts after the first n tokens of some sequence."""
+"""Returns greedy drafts after the first n tokens of a sequence."""
 
 
 @dataclass(frozen=True)
 class Answered:
-    """Token ids of a prompt and of its answer, end token included."""
+    """Token ids of a prompt and its answer, end token included."""
 
     prompt: list[int]
     answer: list[int]
 
 
 def head_drafting(model: Any, head: Head) -> Callable[[list[int]], Drafting]:
-    """A head on transformers' `model`; it drafts without a guide."""
+    """Draft with a head on transformers' `model`, without a guide."""
     embeddings = model.get_input_embeddings().weight
 
     def read(ids: list[int]) -> Drafting:
         tokens = torch.tensor(ids)
         states = model(tokens[None], output_hidden_states=True).hidden_states
-        # transformers has put the final norm into the last of its hidden states
+        # The last hidden state of transformers is after the final norm.
         features = head.features(states[-1][0], [states[i][0] for i in EAGLE3.aux_layers])
         return lambda n: draft(head, embeddings, features[: n - 1], tokens[:n], DRAFTS)
 
@@ -43,7 +42,7 @@ def head_drafting(model: Any, head: Head) -> Callable[[list[int]], Drafting]:
 
 
 def model_drafting(small: Any) -> Callable[[list[int]], Drafting]:
-    """A draft model of transformers, without a guide."""
+    """Draft with a draft model of transformers, without a guide."""
 
     def read(ids: list[int]) -> Drafting:
         def drafts(n: int) -> list[int]:
@@ -58,7 +57,7 @@ def model_drafting(small: Any) -> Callable[[list[int]], Drafting]:
 
 
 def acceptance(read: Callable[[list[int]], Drafting], answered: Sequence[Answered]) -> dict[str, Any]:
-    """Mean tokens of a verification; the answer's first token comes from the prefill and is not counted."""
+    """Return the mean tokens of a verification. The answer's first token comes from the prefill and is not counted."""
     tokens = verifications = 0
     accepted = [0] * DRAFTS
     for one in answered:

@@ -1,4 +1,4 @@
-"""Records whose values come from no list: the shapes of `weft.tiny.records`, filled with what must be copied."""
+"""Records with values from no list: the forms of `weft.tiny.records`, filled with values that must be copied."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _value(r: random.Random) -> str:
 
 
 def alter(r: random.Random, fact: Fact) -> Fact:
-    """The fact with another value where that may be any: in its sentences as in the answer."""
+    """Replace a fact's value if it is free, in its sentences and in the answer."""
     if r.random() < 0.25 or not fact.says:
         return fact
     if fact.schema == facts.STRING:

@@ -18,7 +18,7 @@ LONGEST = 384  # tokens of an example
 
 @dataclass(frozen=True)
 class LlamaConfig:
-    """A Llama and how it is trained; the target's, unless told otherwise."""
+    """The size and training of a Llama; defaults are the target's."""
 
     vocab_size: int = 1536
     hidden_size: int = 192
@@ -38,7 +38,7 @@ class LlamaConfig:
 
 @dataclass(frozen=True)
 class Unrolled:
-    """How a head is trained over several drafts, and its inner size; its other sizes are the target's."""
+    """The training of a head over several drafts, and its inner size. Its other sizes are the target's."""
 
     intermediate_size: int = 512
     unroll: int = 4
@@ -64,12 +64,12 @@ MTP = Unrolled()
 
 
 def lines(name: str) -> list[str]:
-    """The lines of a text file beside this one."""
+    """Return the lines of a text file beside this one."""
     return (HERE / name).read_text().splitlines()
 
 
 def load_module(name: str) -> ModuleType:
-    """A module of `weft.tiny`; without weft's `__init__` where weft's extension is not built."""
+    """Load a module of `weft.tiny`, without weft's `__init__` if weft's extension is not built."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -80,5 +80,5 @@ def load_module(name: str) -> ModuleType:
 
 
 def load_records() -> ModuleType:
-    """`weft.tiny.records`, likewise."""
+    """Load `weft.tiny.records`, likewise."""
     return load_module("weft.tiny.records")

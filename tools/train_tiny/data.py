@@ -1,8 +1,8 @@
-"""Training examples, made once and kept as one .npz; batches of like lengths.
+"""Training examples, made once and kept as one .npz; batches of similar lengths.
 
     python data.py OUT.npz [EXAMPLES [KIND [SEED]]]
 
-KIND is one of mix.py's; without it or "all", they come in its shares.
+KIND is one of mix.py's; without it, or with "all", all kinds come in its shares.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 
 def build(path: Path, examples: int, seed: int, kind: str = "all") -> None:
-    """Tokenise `examples` of the mix into `path`, but for those that are too long."""
+    """Tokenize `examples` of the mix into `path`, without those that are too long."""
     rng = random.Random(seed)
     tokenizer = Tokenizer.from_file(str(ASSETS / "tokenizer.json"))
     mixed = [made(rng, SHARES if kind == "all" else {kind: 1.0}) for _ in range(examples)]
@@ -31,7 +31,7 @@ def build(path: Path, examples: int, seed: int, kind: str = "all") -> None:
 
 
 def write(path: Path, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> None:
-    """Save token ids; an end token is put after each answer."""
+    """Save token ids, with an end token after each answer."""
     rows = [p + a + [EOS] for p, a in zip(prompts, answers, strict=True)]
     np.savez(
         path,
@@ -44,7 +44,8 @@ def write(path: Path, prompts: Sequence[list[int]], answers: Sequence[list[int]]
 class Batches:
     """All examples of some files, in memory; `epoch` yields (tokens, answer mask), shuffled.
 
-    A batch's rows, padded to its longest, are of like length, or with `by_answer` of like answer length first.
+    The rows of a batch have similar lengths, or with `by_answer` similar answer lengths first. They are padded to the
+    longest.
     """
 
     def __init__(self, paths: Sequence[Path], batch_size: int, by_answer: bool = False) -> None:

@@ -19,7 +19,7 @@ from unroll import Projections, Unrolling
 
 
 class HeadLayer(nn.Module):
-    """The published heads call it midlayer; its attention's input is twice as wide as its output."""
+    """The head's decoder layer, "midlayer" in published heads. Its attention's input is twice as wide as its output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Eagle3Head(nn.Module):
         self.t2d.fill_(False)[keep] = True
 
     def take_over(self, other: Eagle3Head) -> None:
-        """Begin as another head, whose draft vocabulary may be another: tokens new to it keep what they have."""
+        """Start from another head. Its draft vocabulary may differ: tokens new to it keep their weights."""
         own = {k: v for k, v in other.state_dict().items() if k not in ("d2t", "t2d", "lm_head.weight")}
         self.load_state_dict(own, strict=False)
         rows = {int(token): row for row, token in enumerate(other.draft_ids)}
@@ -71,16 +71,17 @@ class Eagle3Head(nn.Module):
         return self.d2t + torch.arange(len(self.d2t))
 
     def features(self, last: Tensor, kept: list[Tensor]) -> Tensor:
-        """The three states, combined."""
+        """Combine the three states."""
         combined: Tensor = self.fc(torch.cat(kept, -1)).float()
         return combined
 
     def start(self, emb: Tensor, feature: Tensor, roots: Tensor) -> Unrolling:
-        """Keys and values of the whole sequences [batch, length, hidden], seen from `roots`."""
+        """Compute keys and values of whole sequences [batch, length, hidden], seen from `roots`."""
         return Unrolling.start(self.midlayer.self_attn, self._input(emb, feature), roots)
 
     def step(self, emb: Tensor, feature: Tensor, seen: Unrolling) -> tuple[Tensor, Tensor]:
-        """One entry at every root [batch, roots, hidden]: the next step's feature, and the draft logits."""
+        """Process one entry at every root [batch, roots, hidden]: return the next step's feature and the draft
+        logits."""
         layer = self.midlayer
         x = feature + seen.attend(self._input(emb, feature))
         x = x + layer.mlp(layer.post_attention_layernorm(x))
@@ -91,7 +92,7 @@ class Eagle3Head(nn.Module):
 
 
 def head_config() -> dict[str, Any]:
-    """config.json of the head."""
+    """Return config.json of the head."""
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
@@ -121,14 +122,14 @@ def head_config() -> dict[str, Any]:
 
 
 def save_head(head: Eagle3Head, directory: Path) -> None:
-    """config.json and model.safetensors."""
+    """Write config.json and model.safetensors."""
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "config.json", head_config())
     save_tensors(head.state_dict(), directory / "model.safetensors")
 
 
 def load_head(directory: Path) -> Eagle3Head:
-    """The head as saved, in float32."""
+    """Load the head in float32."""
     head = Eagle3Head()
     head.load_state_dict(load_file(directory / "model.safetensors"))
     return head.eval()

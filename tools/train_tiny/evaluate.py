@@ -2,7 +2,7 @@
 
 python evaluate.py [--prompts 512] [--acceptance-prompts 128] [--write]
 
-Needs weft built: the schema-only answers are written under their schemas' grammars.
+Needs weft built: the schema-only answers are guided by their schemas.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RESULTS = Path(__file__).with_name("RESULTS.json")
 def free_answers(
     model: Any, tokenizer: Any, records: list[Record], temperature: float, batch: int = 64
 ) -> list[Answered]:
-    """Unconstrained answers by transformers, greedy when the temperature is 0."""
+    """Return unconstrained answers by transformers, greedy if the temperature is 0."""
     answered: list[Answered] = []
     how = (
         {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
@@ -54,7 +54,7 @@ def free_answers(
 
 
 def guided_answers(llm: LLM, records: list[Record], temperature: float, seed: int) -> list[Answered]:
-    """Answers by weft under the records' schemas."""
+    """Return answers by weft under the records' schemas."""
     outputs = llm.generate(
         [r.prompt for r in records],
         guide=[Guide.json_schema(r.schema) for r in records],
@@ -69,7 +69,7 @@ def guided_answers(llm: LLM, records: list[Record], temperature: float, seed: in
 
 
 def score(records: list[Record], texts: list[str]) -> dict[str, float]:
-    """Shares of answers that are the right JSON, that the schema accepts, and that parse at all."""
+    """Return the shares of answers that are the correct JSON, that fit the schema, and that parse."""
     parsed = valid = exact = 0
     for record, text in zip(records, texts, strict=True):
         try:
@@ -85,7 +85,7 @@ def score(records: list[Record], texts: list[str]) -> dict[str, float]:
 
 
 def drafters(model: Any) -> dict[str, Callable[[list[int]], Drafting]]:
-    """Every drafter of the assets, by the name of its directory."""
+    """Return every drafter of the assets, by the name of its directory."""
     small = AutoModelForCausalLM.from_pretrained(ASSETS / "draft").eval()
     return {
         "eagle3": head_drafting(model, load_head(ASSETS / "eagle3")),
@@ -95,7 +95,8 @@ def drafters(model: Any) -> dict[str, Callable[[list[int]], Drafting]]:
 
 
 def measure(kind: str, prompts: int, drafted: int, seed: int) -> dict[str, Any]:
-    """Scores of one kind of prompt at both temperatures, and each drafter's acceptance on some of the answers."""
+    """Return the scores of one kind of prompt at both temperatures, and each drafter's acceptance on some of the
+    answers."""
     rng = random.Random(seed)
     schema = kind == "schema"
     records = [schema_only(rng, "heldout") if schema else example(rng, kind) for _ in range(prompts)]
@@ -111,7 +112,7 @@ def measure(kind: str, prompts: int, drafted: int, seed: int) -> dict[str, Any]:
         texts = [tokenizer.decode(a.answer, skip_special_tokens=True) for a in answered]
         measured[name] = score(records, texts)
         if schema:
-            del measured[name]["exact"]  # whatever fits is right
+            del measured[name]["exact"]  # every answer that fits the schema is correct
         measured[name]["ends"] = sum(a.answer[-1] == EOS for a in answered) / prompts
         measured[name]["acceptance"] = {
             drafter: acceptance(read, answered[:drafted]) for drafter, read in drafters(model).items()
@@ -120,7 +121,7 @@ def measure(kind: str, prompts: int, drafted: int, seed: int) -> dict[str, Any]:
 
 
 def parameters(path: Path) -> int:
-    """Trained numbers of a file; a head's vocabulary maps are none."""
+    """Return the number of trained parameters in a file, without a head's vocabulary maps."""
     return sum(t.numel() for t in load_file(path).values() if t.is_floating_point())
 
 

@@ -1,4 +1,4 @@
-"""Write what a training has reached, its last checkpoint, into the assets.
+"""Write the last checkpoint of a training into the assets.
 
 python export.py target|draft|eagle3|mtp RUN [--to DIR]
 """

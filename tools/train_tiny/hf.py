@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def llama_config(c: LlamaConfig) -> dict[str, Any]:
-    """config.json of a Llama."""
+    """Return config.json of a Llama."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -41,19 +41,19 @@ def llama_config(c: LlamaConfig) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Indented JSON with a final newline."""
+    """Write indented JSON with a final newline."""
     path.write_text(json.dumps(value, indent=2) + "\n")
 
 
 def save_tensors(state: dict[str, Tensor], path: Path) -> None:
-    """A safetensors file: floating tensors in float16, the others as they are."""
+    """Write a safetensors file: floating tensors in float16, others unchanged."""
     halved = {k: (v.half() if v.is_floating_point() else v).contiguous() for k, v in state.items()}
     save_file(halved, path, metadata={"format": "pt"})
     path.chmod(0o644)
 
 
 def save_llama(model: Llama, config: LlamaConfig, directory: Path) -> None:
-    """config.json, generation_config.json and model.safetensors."""
+    """Write config.json, generation_config.json and model.safetensors."""
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "config.json", llama_config(config))
     ends = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
@@ -62,7 +62,7 @@ def save_llama(model: Llama, config: LlamaConfig, directory: Path) -> None:
 
 
 def load_llama(directory: Path, config: LlamaConfig) -> Llama:
-    """A Llama as saved, in float32, frozen."""
+    """Load a Llama in float32, frozen."""
     model = Llama(config)
     tensors = load_file(directory / "model.safetensors")
     model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in tensors.items()})
@@ -70,5 +70,5 @@ def load_llama(directory: Path, config: LlamaConfig) -> Llama:
 
 
 def trainable(start: Path | None, config: LlamaConfig) -> Llama:
-    """A Llama to train: as saved in `start`, or a new one."""
+    """Return a Llama to train, loaded from `start` or new."""
     return Llama(config) if start is None else load_llama(start, config).train().requires_grad_()

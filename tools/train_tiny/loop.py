@@ -1,6 +1,6 @@
-"""The loop of every trainer: schedule, optimiser, progress, checkpoints.
+"""The loop of every trainer: schedule, optimizer, progress, checkpoints.
 
-The learning rate follows the step count only, so a resumed run continues as it would have gone on.
+The learning rate depends on the step count only, so that a resumed run continues without a change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class Settings(Protocol):
-    """What a configuration says about a training."""
+    """The training settings of a configuration."""
 
     @property
     def peak_lr(self) -> float:
@@ -29,15 +29,15 @@ class Settings(Protocol):
 
     @property
     def warmup(self) -> int:
-        """Steps until it is reached."""
+        """Steps until that rate is reached."""
 
     @property
     def seed(self) -> int:
-        """Of the order of the batches."""
+        """The seed of the order of batches."""
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
-    """What every trainer is told."""
+    """Return the parser of the arguments that all trainers share."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--data", type=Path, nargs="+", required=True, help="one named twice counts twice")
     parser.add_argument("--run", type=Path, required=True, help="the checkpoint goes here")
@@ -50,7 +50,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup: int) -> float:
-    """Linear warm-up, then a cosine down to 2 % of the peak."""
+    """Return the rate: linear warm-up, then a cosine down to 2 % of the peak."""
     if step < warmup:
         return peak * (step + 1) / warmup
     along = min(1.0, (step - warmup) / max(1, steps - warmup))
@@ -66,7 +66,7 @@ def optimizer_for(module: nn.Module, decay: float) -> torch.optim.AdamW:
 
 
 def answers_only(mask: Tensor) -> Tensor:
-    """The flat positions whose next token is the answer's, padded by 0, which is never one."""
+    """Return the flat positions whose next token is the answer's, padded by 0, which is never one of them."""
     where = mask.flatten().nonzero()[:, 0]
     return F.pad(where, (0, -len(where) % 256), value=0)  # few shapes: oneDNN keeps a kernel for each
 
@@ -79,7 +79,7 @@ def train(
     settings: Settings,
     decay: float,
 ) -> None:
-    """Take `args.steps` steps; `loss_of(module, tokens, mask)` gives the loss and shares of right tokens to show."""
+    """Take `args.steps` steps; `loss_of(module, tokens, mask)` returns the loss and the accuracies to show."""
     args.run.mkdir(parents=True, exist_ok=True)
     checkpoint = args.run / "checkpoint.pt"
     optimizer = optimizer_for(module, decay)

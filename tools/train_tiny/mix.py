@@ -1,4 +1,4 @@
-"""What the target is trained on: shares of records, free sentences, everything else, and how prompts are written."""
+"""The target's training mix: shares of records, free sentences and other text, and the forms of prompts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SHARES = {PLAIN: 0.26, ALTERED: 0.24, SENTENCES: 0.36, OTHERS: 0.08, BARE: 0.06}
 
 @dataclass(frozen=True)
 class Example:
-    """What the model reads, and what it is to write."""
+    """A prompt and its answer."""
 
     prompt: str
     answer: str
 
 
 def _written(r: random.Random, text: str, schema: Schema, answer: str) -> Example:
-    """Mostly as `render_prompt` writes it, else as somebody may type it."""
+    """Write a prompt: mostly in the form of `render_prompt`, else as a user may type it."""
     signature = prompts.render_schema(schema)
     x = r.random()
     if x < 0.82:
@@ -48,7 +48,7 @@ def _written(r: random.Random, text: str, schema: Schema, answer: str) -> Exampl
 
 
 def _before(r: random.Random) -> str:
-    """Another text and schema, answered or not, or a line of talk: the answer is the last one's."""
+    """Return a prefix: another text and schema, answered or not, or a line of talk. The answer is for the last text."""
     if r.random() < 0.4:
         return other(r).rstrip("\n ") + "\n"
     text, schema, answer = sentence(r)
@@ -76,7 +76,7 @@ def _other(r: random.Random) -> Example:
 
 
 def _bare(r: random.Random) -> Example:
-    """A text without a schema, and JSON that a guide has begun: the prompt goes up to its first quote."""
+    """Make a text without a schema, and JSON that a guide has begun: the prompt ends at its first quote."""
     text, _, answer = sentence(r)
     told = f"{text}\n" if r.random() < 0.5 else f"Text: {text}\nJSON: " if r.random() < 0.5 else text
     return Example(told + '{"', json.dumps(answer, ensure_ascii=False).removeprefix('{"'))
@@ -88,7 +88,7 @@ MAKERS: dict[str, Callable[[random.Random], Example]] = {
 
 
 def made(r: random.Random, share: dict[str, float] = SHARES) -> Example:
-    """One example of the mix; none holds a name that is measured."""
+    """Make an example of the mix. None holds a name that names.py measures."""
     while True:
         example = MAKERS[r.choices(list(share), list(share.values()))[0]](r)
         folded = example.prompt.casefold()

@@ -1,7 +1,7 @@
-"""The Llama that is trained, with Hugging Face's parameter names, and the layers that the heads are made of.
+"""The Llama to train, with Hugging Face's parameter names, and the layers of the heads.
 
-Written out rather than taken from transformers: fused attention and norms, and logits only where the
-loss wants them, make a training step on two cores about twice as fast.
+It replaces the model of transformers: fused attention and norms, and logits only for positions in the loss, make a
+training step on two cores about twice as fast.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 
 def rope_tables(config: LlamaConfig, length: int) -> tuple[Tensor, Tensor]:
-    """cos and sin of shape [length, head_dim], for the half-split rotation."""
+    """Return cos and sin of shape [length, head_dim], for the half-split rotation."""
     dim = config.head_dim
     inverse = config.rope_theta ** (-torch.arange(0, dim, 2, dtype=torch.float32) / dim)
     angles = torch.outer(torch.arange(length, dtype=torch.float32), inverse)
@@ -24,7 +24,7 @@ def rope_tables(config: LlamaConfig, length: int) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """RoPE on [..., length, head_dim]."""
+    """Apply RoPE to [..., length, head_dim]."""
     a, b = x.chunk(2, -1)
     return x * cos + torch.cat((-b, a), -1) * sin
 
@@ -90,7 +90,7 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """The decoder; `logits` is apart from `hidden`, so that only wanted positions pay for it."""
+    """The decoder. `logits` is separate from `hidden`, so that only the needed positions pay for it."""
 
     cos: Tensor
     sin: Tensor
@@ -108,7 +108,7 @@ class Llama(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def hidden(self, tokens: Tensor, keep: Sequence[int] = ()) -> tuple[Tensor, list[Tensor]]:
-        """The last layer's output (before the norm), and the states entering the layers in `keep`."""
+        """Return the last layer's output (before the norm), and the states entering the layers in `keep`."""
         x = self.embed_tokens(tokens)
         cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
         kept = []
@@ -119,9 +119,9 @@ class Llama(nn.Module):
         return x, kept
 
     def logits(self, x: Tensor) -> Tensor:
-        """Norm and the tied output projection."""
+        """Apply the norm and the tied output projection."""
         return F.linear(self.norm(x), self.embed_tokens.weight)
 
     def hf_state(self) -> dict[str, Tensor]:
-        """The parameters under Hugging Face's names."""
+        """Return the parameters under Hugging Face's names."""
         return {f"model.{name}": value for name, value in self.state_dict().items()}

@@ -63,7 +63,7 @@ class Mtp(nn.Module):
         return layer
 
     def start_from(self, target: Llama) -> None:
-        """The target's last layer and final norm; a projection that keeps the size of what it mixes."""
+        """Start from the target's last layer and final norm, with a projection that keeps the scale of its inputs."""
         layer, last = self.layer, target.layers[-1]
         for name in ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp"):
             getattr(layer, name).load_state_dict(getattr(last, name).state_dict())
@@ -71,16 +71,17 @@ class Mtp(nn.Module):
         nn.init.normal_(layer.eh_proj.weight, std=(2 * TARGET.hidden_size) ** -0.5)
 
     def features(self, last: Tensor, kept: list[Tensor]) -> Tensor:
-        """The target's last hidden state, as it is."""
+        """Return the target's last hidden state unchanged."""
         return last
 
     def start(self, emb: Tensor, feature: Tensor, roots: Tensor) -> Unrolling:
-        """Keys and values of the whole sequences [batch, length, hidden], seen from `roots`."""
+        """Compute keys and values of whole sequences [batch, length, hidden], seen from `roots`."""
         y = self.layer.input_layernorm(self._mixed(emb, feature))
         return Unrolling.start(self.layer.self_attn, y, roots)
 
     def step(self, emb: Tensor, feature: Tensor, seen: Unrolling) -> tuple[Tensor, Tensor]:
-        """One entry at every root [batch, roots, hidden]: the next step's feature, and the draft logits."""
+        """Process one entry at every root [batch, roots, hidden]: return the next step's feature and the draft
+        logits."""
         layer = self.layer
         x = self._mixed(emb, feature)
         x = x + seen.attend(layer.input_layernorm(x))
@@ -95,7 +96,7 @@ class Mtp(nn.Module):
 
 
 def mtp_config() -> dict[str, Any]:
-    """config.json of the module."""
+    """Return config.json of the module."""
     return {
         "architectures": ["LlamaForCausalLMMTP"],
         "model_type": "llama",
@@ -115,14 +116,14 @@ def mtp_config() -> dict[str, Any]:
 
 
 def save_mtp(module: Mtp, directory: Path) -> None:
-    """config.json and model.safetensors."""
+    """Write config.json and model.safetensors."""
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "config.json", mtp_config())
     save_tensors(module.state_dict(), directory / "model.safetensors")
 
 
 def load_mtp(directory: Path, embeddings: Tensor) -> Mtp:
-    """The module as saved, in float32, with the target's embeddings."""
+    """Load the module in float32, with the target's embeddings."""
     module = Mtp(embeddings)
     module.load_state_dict(load_file(directory / "model.safetensors"))
     return module.eval()

@@ -1,10 +1,10 @@
-"""Measure weft-tiny on what stands in no training list, into names.json: how often a greedy answer is right.
+"""Measure weft-tiny on data outside of its training lists, into names.json: the share of correct greedy answers.
 
     python names.py [--out DIR] [--model DIR]
 
-names.txt has the names, asked.jsonl other texts with their schemas and answers, questions.txt what shows no schema
-and is to be answered by `weft.tiny.prompts.ABOUT`. The training mix leaves out all names of names.txt, and has none
-of the other files' lines. Needs weft built.
+names.txt has the names. asked.jsonl has other texts with their schemas and answers. questions.txt has prompts without a
+schema, which must be answered by `weft.tiny.prompts.ABOUT`. The training mix leaves out all names of names.txt and all
+lines of the other files. Needs weft built.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LENGTH = SamplingParams(max_tokens=256)
 
 
 def parsed(text: str) -> Any:
-    """Its JSON, or nothing."""
+    """Return the text's JSON, or None."""
     try:
         return json.loads(text)
     except ValueError:
@@ -45,17 +45,17 @@ def parsed(text: str) -> Any:
 
 
 def ages(names: list[str]) -> list[dict[str, Any]]:
-    """What is to be answered: each name with some age."""
+    """Return the expected answers: each name with an age."""
     return [{"name": name, "age": 18 + 7 * i % 80} for i, name in enumerate(names)]
 
 
 def row(what: str, form: str, wrong: list[str], asked: int) -> dict[str, Any]:
-    """A line of the report."""
+    """Return a line of the report."""
     return {"what": what, "form": form, "asked": asked, "share": 1 - len(wrong) / asked, "wrong": wrong}
 
 
 def compare(outputs: list[Any], wanted: list[Any], shown: Callable[[Any], str]) -> list[str]:
-    """What was answered instead of what was wanted."""
+    """Return the answers that differ from the expected ones."""
     return [
         f"{shown(want)} -> {output.text}"
         for output, want in zip(outputs, wanted, strict=True)
@@ -64,7 +64,7 @@ def compare(outputs: list[Any], wanted: list[Any], shown: Callable[[Any], str]) 
 
 
 def names_rows(llm: LLM) -> list[dict[str, Any]]:
-    """Every name in every form, without a guide; then the chat, and the README's form under its guide."""
+    """Measure every name in every form without a guide, then in a chat, and in the README's form with its guide."""
     wanted = ages(lines("names.txt"))
     rows = []
     for form, text in TEXTS.items():
@@ -85,7 +85,7 @@ def names_rows(llm: LLM) -> list[dict[str, Any]]:
 
 
 def asked_row(llm: LLM) -> dict[str, Any]:
-    """Other texts."""
+    """Measure the other texts."""
     asked = [json.loads(line) for line in lines("asked.jsonl")]
     schemas = [{"properties": {k: {"type": t} for k, t in one["schema"].items()}} for one in asked]
     prompts = [render_prompt(one["text"], schema) for one, schema in zip(asked, schemas, strict=True)]
@@ -94,7 +94,7 @@ def asked_row(llm: LLM) -> dict[str, Any]:
 
 
 def questions_rows(llm: LLM) -> list[dict[str, Any]]:
-    """Prompts that show no schema, as they are and as messages."""
+    """Measure prompts without a schema, as plain text and as messages."""
     asked = lines("questions.txt")
     plain = llm.generate(asked, sampling=LENGTH)
     chat = [llm.chat([{"role": "user", "content": text}], sampling=LENGTH) for text in asked]

@@ -2,8 +2,8 @@
 
     python sample.py OUT.npz [EXAMPLES]
 
-What a head or a draft model meets there is the target's own choice of values, so the target makes the data: sampled
-at a temperature between 0.7 and 1. This is the one step that needs weft built.
+On such prompts a head or draft model must predict the target's own choice of values. The target therefore makes the
+data, sampled at temperatures between 0.7 and 1. This is the only step that needs weft built.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weft.tiny.records import schema_only
 
 
 def sample(examples: int, seed: int, chunk: int = 200) -> tuple[list[list[int]], list[list[int]]]:
-    """Token ids of prompts and answers; the same seed gives the same ones."""
+    """Return token ids of prompts and answers; the same seed returns the same ids."""
     rng = random.Random(seed)
     llm = LLM(ASSETS, device="cpu", speculation=Speculation.eagle3(num_draft_tokens=3))
     prompts: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""Words of many scripts, of random letters."""
+"""Random words in many scripts."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ SPACELESS = ("han", "hiragana", "katakana", "hangul", "thai")
 
 
 def marked(r: random.Random, word: str) -> str:
-    """Some letters replaced by letters with marks."""
+    """Replace some letters by letters with diacritics."""
     share = r.uniform(0.1, 0.5)
     return "".join(r.choice(MARKED) if r.random() < share else c for c in word)
 
 
 def of_script(r: random.Random, script: str) -> str:
-    """A word of one of SCRIPTS."""
+    """Make a word in one of SCRIPTS."""
     letters, marks, (least, most) = SCRIPTS[script]
     if r.random() < 0.04:
         letters = [

@@ -1,4 +1,4 @@
-"""Free sentences with values from no list, and a schema that asks for some of them: the form of weft's README."""
+"""Free sentences with values from no list, and a schema for some of the values: the form of weft's README."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Schema = prompts.Schema
 
 @dataclass(frozen=True)
 class Slot:
-    """What may fill a gap of a sentence: the names of its field, its type and how its value is drawn."""
+    """A kind of gap in a sentence: the names of its field, its type, and the function that draws its value."""
 
     keys: tuple[str, ...]
     kind: str
@@ -26,7 +26,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Filled:
-    """A gap that was filled: its slot, the names that its field may have here, its type and its value."""
+    """A filled gap: its slot, the possible names of its field, its type and its value."""
 
     slot: str
     keys: tuple[str, ...]
@@ -92,7 +92,7 @@ def _slots(template: str) -> set[str]:
 
 
 def tell(r: random.Random) -> tuple[str, list[Filled]]:
-    """A text of one or two sentences, and what fills their gaps."""
+    """Make a text of one or two sentences; return it with its filled gaps."""
     filled: list[Filled] = []
     first = r.choice(TEMPLATES) if r.random() < 0.85 else ALONE
     text = _fill(r, first, filled)
@@ -107,7 +107,7 @@ def tell(r: random.Random) -> tuple[str, list[Filled]]:
 
 
 def _split(r: random.Random, told: list[Filled]) -> list[Filled]:
-    """Now and then a name of two words as two of them."""
+    """Sometimes split a name of two words into two fields."""
     for gap in told:
         if gap.slot == "name" and gap.value.count(" ") == 1 and r.random() < 0.12:
             parts = zip(("first", "last"), gap.value.split(" "), strict=True)
@@ -116,7 +116,7 @@ def _split(r: random.Random, told: list[Filled]) -> list[Filled]:
 
 
 def ask(r: random.Random, told: list[Filled]) -> tuple[Schema, dict[str, Json]]:
-    """A schema of one to four of what is told, and its answer."""
+    """Make a schema of one to four of the values, and its answer."""
     told = _split(r, told)
     wanted = r.sample(told, r.randint(1, min(4, len(told))))
     if r.random() < 0.6:
@@ -135,7 +135,7 @@ def ask(r: random.Random, told: list[Filled]) -> tuple[Schema, dict[str, Json]]:
 
 
 def several(r: random.Random) -> tuple[str, Schema, dict[str, Json]]:
-    """A text that lists values of one kind, and a schema that asks for all of them."""
+    """Make a text that lists values of one kind, and a schema for all of them."""
     draw, kind, keys = r.choice(
         ((words.name, "string", "names people guests"), (words.word, "string", "words tags items"),
          (words.integer, "integer", "numbers values"), (words.phrase, "string", "titles things products"))
@@ -152,7 +152,7 @@ def several(r: random.Random) -> tuple[str, Schema, dict[str, Json]]:
 
 
 def sentence(r: random.Random) -> tuple[str, Schema, dict[str, Json]]:
-    """A text, a schema, and the JSON that answers both."""
+    """Make a text, a schema, and the JSON that answers both."""
     if r.random() < 0.07:
         return several(r)
     text, told = tell(r)

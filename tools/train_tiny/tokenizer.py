@@ -24,7 +24,7 @@ CHAT_TEMPLATE = (
 
 
 def train(examples: int = 20_000) -> Tokenizer:
-    """Learn the merges on prompts and answers of the training split."""
+    """Learn the merges from prompts and answers of the training split."""
     records = load_records()
     rng = random.Random(TARGET.seed + 1)
     tokenizer = Tokenizer(models.BPE())

@@ -1,9 +1,9 @@
-"""Train the draft model of weft-tiny: a smaller Llama that is to say what the target says.
+"""Train the draft model of weft-tiny: a smaller Llama that imitates the target.
 
     python train_draft.py --data DATA.npz... --run DIR --steps N [--from ASSETS] [--peak-lr LR] [--resume]
 
 The loss is the cross-entropy with the target's distribution at the answers' positions. The target runs on the same
-batch without gradients; nothing is computed ahead.
+batch without gradients; nothing is precomputed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unroll import soft_cross_entropy
 
 
 def loss_of(target: Llama, model: Llama, tokens: Tensor, mask: Tensor) -> tuple[Tensor, list[float]]:
-    """The loss, and the share of positions where both models' likeliest tokens are the same."""
+    """Return the loss, and the share of positions where the most likely tokens of both models agree."""
     where = answers_only(mask)
     with torch.no_grad():
         wanted = target.logits(target.hidden(tokens)[0].flatten(0, 1)[where]).float()

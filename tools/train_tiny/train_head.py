@@ -28,7 +28,7 @@ from unroll import Head, soft_cross_entropy
 
 
 def draft_vocab(batches: Batches) -> Tensor:
-    """The most frequent tokens of the answers, end of text included, sorted."""
+    """Return the most frequent tokens of the answers, end of text included, sorted."""
     counts = np.zeros(1 << 16, dtype=np.int64)
     for start, length, prompt in zip(batches.starts, batches.lengths, batches.prompts, strict=True):
         np.add.at(counts, batches.tokens[start + prompt : start + length], 1)
@@ -45,10 +45,10 @@ def draft_vocab(batches: Batches) -> Tensor:
 def unrolled_loss(
     settings: Unrolled, target: Llama, head: Head, tokens: Tensor, mask: Tensor
 ) -> tuple[Tensor, list[float]]:
-    """The weighted loss over the unrolled steps, and each step's share of right greedy drafts.
+    """Return the weighted loss over the unrolled steps, and the accuracy of each step's greedy drafts.
 
-    The roots are the positions whose next token is the answer's. Root t reads token t+1+k at step k and
-    predicts what follows it, which the target says at position t+1+k.
+    The roots are the positions whose next token is the answer's. At step k, root t reads token t+1+k and predicts the
+    token after it. The target's distribution at position t+1+k is the label.
     """
     length, width = tokens.shape[1], -(-int(mask.sum(1).max()) // 8) * 8
     roots = (mask.int().argmax(1)[:, None] + torch.arange(width)).clamp(max=length - 1)
@@ -73,7 +73,8 @@ def unrolled_loss(
 
 
 def eagle3_head(target: Llama, vocab: Batches, start: Path | None) -> Eagle3Head:
-    """One that drafts the most frequent tokens of the answers in `vocab`: new, or with the weights of some assets."""
+    """Make a head that drafts the most frequent tokens of the answers in `vocab`, new or with the weights of some
+    assets."""
     head = Eagle3Head()
     head.set_draft_vocab(draft_vocab(vocab))
     if start is not None:
@@ -82,7 +83,7 @@ def eagle3_head(target: Llama, vocab: Batches, start: Path | None) -> Eagle3Head
 
 
 def mtp_module(target: Llama, vocab: Batches, start: Path | None) -> Mtp:
-    """A new one, which starts from the target's last layer, or the one of some assets; it drafts all tokens."""
+    """Make a module that starts from the target's last layer, or load one from some assets. It drafts all tokens."""
     if start is not None:
         return load_mtp(start / "mtp", target.embed_tokens.weight).train()
     module = Mtp(target.embed_tokens.weight)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 
 def loss_of(model: Llama, tokens: Tensor, mask: Tensor) -> tuple[Tensor, list[float]]:
-    """Cross-entropy of the answers' tokens, and the share of them that a greedy guess hits."""
+    """Return the cross-entropy of the answers' tokens, and the share of them that greedy prediction hits."""
     where = answers_only(mask)
     wanted = tokens.roll(-1, 1).flatten()[where].masked_fill(where == 0, -100)
     hidden, _ = model.hidden(tokens)

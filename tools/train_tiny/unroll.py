@@ -1,8 +1,8 @@
-"""Drafting in a chain: what the EAGLE3 head and the MTP module share.
+"""Drafting in a chain, shared by the EAGLE3 head and the MTP module.
 
-An entry at position t holds a feature of position t and the embedding of token t+1; it predicts token t+2.
-Step 0 reads the target's feature, every later step the head's own output of the step before. The head has keys
-and values of its own, an entry's at position id t.
+An entry at position t holds a feature of position t and the embedding of token t+1; it predicts token t+2. Step 0 reads
+the target's feature; each later step reads the head's own output of the step before. The head has its own keys and
+values; an entry's position id is t.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from torch.nn import functional as F
 
 
 class Projections(nn.Module):
-    """q, k, v and o of an attention over inputs of `width`; the heads are of the target's number and size."""
+    """The q, k, v and o projections of an attention over inputs of `width`. The heads have the target's number and
+    size."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -32,10 +33,10 @@ class Projections(nn.Module):
 
 @dataclass
 class Unrolling:
-    """Some root positions of each row, drafting side by side, and the keys and values that they see.
+    """Root positions of each row that draft in parallel, and the keys and values that they attend to.
 
-    Root t sees the entries of step 0 at positions up to t (`keys`, `values`), and of the later steps
-    only those of its own chain (`own`): what it will see when it drafts.
+    Root t attends to the entries of step 0 at positions up to t (`keys`, `values`), and in later steps only to those of
+    its own chain (`own`), as in drafting.
     """
 
     attention: Projections
@@ -48,7 +49,7 @@ class Unrolling:
 
     @classmethod
     def start(cls, attention: Projections, y: Tensor, roots: Tensor) -> Unrolling:
-        """See whole sequences of attention inputs, [batch, length, width], from `roots`."""
+        """Attend to whole sequences of attention inputs [batch, length, width] from `roots`."""
         length = y.shape[1]
         positions = torch.arange(length)[None].expand(len(y), -1)
         after = torch.arange(length) > roots[..., None]
@@ -56,10 +57,10 @@ class Unrolling:
         return cls(attention, roots, _keys(attention, y, positions), _values(attention, y), bias[:, None])
 
     def attend(self, y: Tensor) -> Tensor:
-        """One step at every root: the attention's output for its inputs [batch, roots, width]."""
+        """Run one step at every root: return the attention's output for inputs [batch, roots, width]."""
         length = self.keys.shape[2]
         positions = self.roots + self.step
-        if self.step:  # step 0's entries are among the sequence's
+        if self.step:  # step 0's entries are already part of the sequence
             self.own.append((_keys(self.attention, y, positions), _values(self.attention, y)))
         self.step += 1
         query = _rotated(self.attention.q_proj(y), positions) * TARGET.head_dim**-0.5
@@ -81,17 +82,18 @@ class Head(Protocol):
         """The target token id of each logit."""
 
     def features(self, last: Tensor, kept: list[Tensor]) -> Tensor:
-        """Step 0's features, of the target's normed last hidden state and the states entering its layers."""
+        """Return step 0's features from the target's normed last hidden state and the states entering its layers."""
 
     def start(self, emb: Tensor, feature: Tensor, roots: Tensor) -> Unrolling:
         """Read whole sequences [batch, length, hidden]."""
 
     def step(self, emb: Tensor, feature: Tensor, seen: Unrolling) -> tuple[Tensor, Tensor]:
-        """One entry at every root [batch, roots, hidden]: the next step's feature, and the draft logits."""
+        """Process one entry at every root [batch, roots, hidden]: return the next step's feature and the draft
+        logits."""
 
 
 def draft(head: Head, embeddings: Tensor, features: Tensor, tokens: Tensor, count: int) -> list[int]:
-    """Greedy drafts after `tokens` [n]; `features` [n - 1, hidden] lack only the last token's."""
+    """Return greedy drafts after `tokens` [n]; `features` [n - 1, hidden] lack only the last token's."""
     feature, emb = features[None], embeddings[tokens[1:]][None]
     seen = head.start(emb, feature, torch.tensor([[len(tokens) - 2]]))
     feature, emb = feature[:, -1:], emb[:, -1:]
@@ -104,7 +106,7 @@ def draft(head: Head, embeddings: Tensor, features: Tensor, tokens: Tensor, coun
 
 
 def soft_cross_entropy(logits: Tensor, target_logits: Tensor) -> Tensor:
-    """Cross-entropy with the target's distribution over the same tokens, per row."""
+    """Return the cross-entropy with the target's distribution over the same tokens, per row."""
     return -(target_logits.softmax(-1) * F.log_softmax(logits, -1)).sum(-1)
 
 

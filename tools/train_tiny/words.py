@@ -1,4 +1,4 @@
-"""Words, names, numbers and dates that stand in no list, of many scripts: what can only be answered by copying."""
+"""Words, names, numbers and dates from no list, in many scripts: values that can only be copied."""
 
 # ruff: noqa: SIM905 - word lists read better as text
 
@@ -34,7 +34,7 @@ PARTICLES = (
 
 @cache
 def kept_out() -> tuple[frozenset[str], frozenset[str]]:
-    """The names that are measured, whole and their words, but for short ones and those of the records; casefolded."""
+    """Return the measured names and their words, casefolded, without short words and names of the records."""
     names = lines("names.txt")
     words = {part.casefold() for name in names for part in name.replace("-", " ").split()}
     common = {w.casefold() for w in LISTED} | {w for w in words if w.isascii() and len(w) < 4}
@@ -43,7 +43,7 @@ def kept_out() -> tuple[frozenset[str], frozenset[str]]:
 
 @cache
 def pieces() -> list[str]:
-    """The texts of the tokenizer's tokens that are letters only."""
+    """Return the texts of tokens that have only letters."""
     vocabulary = json.loads((ASSETS / "tokenizer.json").read_text())["model"]["vocab"]
     texts = (text.removeprefix("Ġ") for text in sorted(vocabulary))
     return sorted({t for t in texts if t.isascii() and t.isalpha()})
@@ -51,14 +51,14 @@ def pieces() -> list[str]:
 
 @cache
 def beginnings() -> list[str]:
-    """The texts of the tokens that begin a word, a capital first."""
+    """Return the texts of tokens that begin a word, capitalized ones first."""
     vocabulary = json.loads((ASSETS / "tokenizer.json").read_text())["model"]["vocab"]
     texts = {text.removeprefix("Ġ") for text in vocabulary if text.startswith("Ġ")}
     return sorted(t for t in texts if t.isascii() and t.isalpha() and t[0].isupper())
 
 
 def of_pieces(r: random.Random) -> str:
-    """A word that the tokenizer splits into its longer tokens."""
+    """Make a word that the tokenizer splits into its longer tokens."""
     begin = r.choice(beginnings()) if r.random() < 0.5 else r.choice(pieces()).capitalize()
     rest = [
         r.choice(pieces()) if r.random() < 0.6 else syllables(r)[:5] for _ in range(r.choice((0, 1, 1, 2)))
@@ -67,7 +67,7 @@ def of_pieces(r: random.Random) -> str:
 
 
 def echoing(r: random.Random, words: list[str]) -> list[str]:
-    """The words, one of them with a part of another: what came before does not tell what follows."""
+    """Put a part of one word into another, so that the text before does not determine the next token."""
     one, other = r.choice(words), r.randrange(len(words))
     at, into = r.randrange(len(one)), r.randint(0, len(words[other]))
     part = one[at : at + r.randint(2, 4)].lower()
@@ -75,7 +75,7 @@ def echoing(r: random.Random, words: list[str]) -> list[str]:
 
 
 def cased(r: random.Random, word: str) -> str:
-    """Mostly with a capital."""
+    """Capitalize the word, mostly."""
     x = r.random()
     if x < 0.72:
         return word[:1].upper() + word[1:]
@@ -87,7 +87,7 @@ def cased(r: random.Random, word: str) -> str:
 
 
 def syllables(r: random.Random) -> str:
-    """One to four, as names have them."""
+    """Make one to four syllables, as in names."""
     made = ""
     for _ in range(r.choice((1, 1, 2, 2, 2, 3, 3, 4))):
         made += r.choice(ONSETS) if made or r.random() < 0.8 else ""
@@ -96,7 +96,7 @@ def syllables(r: random.Random) -> str:
 
 
 def mistyped(r: random.Random) -> str:
-    """A listed word with a letter or two changed, lost or added: what must not be taken for the listed one."""
+    """Change, drop or add a letter or two of a listed word, which must not be read as the listed one."""
     letters = list(r.choice(LISTED))
     for _ in range(r.choice((1, 1, 2))):
         at, new = r.randrange(len(letters)), r.choice("abcdefghijklmnoprstuvwyz")
@@ -106,13 +106,14 @@ def mistyped(r: random.Random) -> str:
 
 
 def repeating(r: random.Random, parts: list[str]) -> str:
-    """A word of two or three of these parts, often again: what came before does not tell what follows."""
+    """Make a word of two or three of these parts, often repeated, so that the text before does not determine the next
+    part."""
     few = r.sample(parts, r.randint(2, 3))
     return "".join(r.choice(few) for _ in range(r.randint(3, 7)))
 
 
 def latin(r: random.Random) -> str:
-    """A word of Latin letters."""
+    """Make a word of Latin letters."""
     x = r.random()
     if x < 0.32:
         made = syllables(r)
@@ -159,7 +160,7 @@ def _name(r: random.Random) -> str:
 
 
 def name(r: random.Random) -> str:
-    """A name of one to four words: none that is measured, nor with a word of one."""
+    """Make a name of one to four words that shares no word with a measured name."""
     whole, words = kept_out()
     while True:
         made = _name(r)
@@ -169,12 +170,12 @@ def name(r: random.Random) -> str:
 
 
 def word(r: random.Random) -> str:
-    """One word: a name's first."""
+    """Make a word: the first of a name."""
     return name(r).split(" ")[0]
 
 
 def integer(r: random.Random, digits: int = 9) -> int:
-    """Of up to so many digits; few more often than many, and now and then less than zero."""
+    """Make an integer of up to `digits` digits, mostly few, sometimes negative."""
     made = r.randrange(10 ** r.randint(1, r.choice((2, 3, 4, digits))))
     if r.random() < 0.08:
         made = int("".join(r.choice(str(made)[:2]) for _ in str(made)))
@@ -182,13 +183,13 @@ def integer(r: random.Random, digits: int = 9) -> int:
 
 
 def number(r: random.Random) -> int | float:
-    """One with digits after the point, or without."""
+    """Make a number with or without decimals."""
     places = r.choice((0, 1, 2, 2, 2, 3))
     return round(integer(r, 6) + r.randrange(10**places) / 10**places, places) if places else integer(r, 6)
 
 
 def digits(r: random.Random) -> str:
-    """A long string of digits, perhaps in groups."""
+    """Make a long string of digits, perhaps in groups."""
     ten = "0123456789" if r.random() < 0.8 else "".join(r.choice("0123456789") for _ in range(3))
     groups = ["".join(r.choice(ten) for _ in range(r.randint(2, 5))) for _ in range(r.randint(1, 4))]
     made = r.choice(("", " ", "-", "-", ".", "/")).join(groups)
@@ -196,7 +197,7 @@ def digits(r: random.Random) -> str:
 
 
 def date(r: random.Random) -> str:
-    """A day in one of several ways of writing it."""
+    """Make a date in one of several formats."""
     year, month, day = r.randint(1500, 2199), r.randint(1, 12), r.randint(1, 31)
     name = r.choice(
         ("January February March April May June July August September October November December " * 2
@@ -221,7 +222,7 @@ def date(r: random.Random) -> str:
 
 
 def time(r: random.Random) -> str:
-    """A time of the day."""
+    """Make a time of day."""
     hour, minute = r.randint(0, 23), r.randint(0, 59)
     return r.choice(
         (
@@ -233,7 +234,7 @@ def time(r: random.Random) -> str:
 
 
 def code(r: random.Random) -> str:
-    """Letters, digits and signs."""
+    """Make a code of letters, digits and signs."""
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
     parts = ["".join(r.choice(alphabet) for _ in range(r.randint(1, 6))) for _ in range(r.randint(1, 3))]
     made = r.choice(("", "-", "-", "_", "/", ".")).join(parts)
@@ -241,14 +242,14 @@ def code(r: random.Random) -> str:
 
 
 def email(r: random.Random) -> str:
-    """An address."""
+    """Make an email address."""
     local, host = (r.choice((syllables, mistyped))(r).lower() for _ in range(2))
     local += r.choice(("", "", str(r.randrange(1000)), "." + syllables(r), "_" + syllables(r)))
     return f"{local}@{host}.{r.choice(('com', 'org', 'net', 'de', 'io', 'co.uk', 'fr', 'jp'))}"
 
 
 def phrase(r: random.Random) -> str:
-    """A few words, as a title or a thing has them."""
+    """Make a few words, as in a title or the name of a thing."""
     words = [latin(r) if r.random() < 0.8 else r.choice(LISTED) for _ in range(r.randint(1, 4))]
     if r.random() < 0.25:
         words.insert(r.randint(0, len(words)), str(integer(r, 4)))

