@@ -1,11 +1,11 @@
-"""weft's CPU kernels of a decode step against torch's own operations, at weft-tiny's shapes.
+"""Compares weft's CPU kernels of a decode step with torch's operations, at weft-tiny's shapes.
 
     python benchmarks/cpu_kernels.py [--threads 2] [--repeat 201] [--length 256] [--weights float16] [--out DIRECTORY]
 
-Each operation of a layer runs in turn with those of torch that do the same, on the same tensors in float32: a batch of
-sequences that hold `--length` tokens, with 1 new token each or 6 (5 drafts). Weights of 16 bits are weft's alone; torch
-has their values in float32. `calls` is how often a step of weft-tiny does this; `step` adds them up. What both compute
-is compared first.
+Each operation of a layer alternates with the equivalent torch operations on the same float32 tensors. The batch has
+sequences of `--length` tokens, with 1 new token each or 6 (5 drafts). Only weft uses 16-bit weights; torch gets their
+values in float32. `calls` counts an operation in a step of weft-tiny; `step` is the sum. Results are compared before
+timing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BATCHES, WIDTHS = (1, 4, 16), (1, 6)
 
 @dataclass
 class Pair:
-    """One operation both ways; each returns what it computed."""
+    """An operation in weft and in torch; each returns its result."""
 
     name: str
     calls: int
@@ -43,7 +43,7 @@ class Pair:
 
 
 def products(rows: int, dtype: torch.dtype) -> Iterator[Pair]:
-    """The products of a step, with the norm before them, or what is added after them."""
+    """The matrix products of a step, with the norm before or the addition after."""
     norm = Norm(torch.rand(HIDDEN), EPS)
 
     def weights(outputs: int, inputs: int) -> Tensor:
@@ -88,7 +88,7 @@ def embedding(rows: int, dtype: torch.dtype) -> Iterator[Pair]:
 
 
 def over_pages(batch: int, width: int, length: int) -> Iterator[Pair]:
-    """Rotation, writing to the pages, and attention over them: one operation of weft's."""
+    """Rotary embedding, the write to the pages, and attention: a single operation in weft."""
     columns = -(-length // PAGE)
     cache = torch.randn(1 + batch * columns, PAGE, 2, KV_HEADS, DIM)
     table = (torch.randperm(batch * columns) + 1).view(batch, columns).int()
@@ -122,7 +122,7 @@ def over_pages(batch: int, width: int, length: int) -> Iterator[Pair]:
 
 
 def seconds(pair: Pair, repeat: int) -> tuple[float, float]:
-    """Medians of weft's way and of torch's, which run in turn."""
+    """Return the median seconds of weft and of torch, which alternate."""
     torch.testing.assert_close(pair.weft(), pair.torch(), rtol=1e-3, atol=1e-3)
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(repeat + 10):
@@ -136,7 +136,7 @@ def seconds(pair: Pair, repeat: int) -> tuple[float, float]:
 def measure(
     batch: int, width: int, length: int, repeat: int, dtype: torch.dtype
 ) -> Iterator[dict[str, object]]:
-    """Rows of the report for one kind of step, and their sum."""
+    """Yield the report's rows for one kind of step, and their sum."""
     rows = batch * width
     total = [0.0, 0.0]
     for pair in (*embedding(rows, dtype), *products(rows, dtype), *over_pages(batch, width, length)):

@@ -1,6 +1,6 @@
-"""Grammar libraries called as their own documentation says: what weft's native matchers are measured beside.
+"""Calls grammar libraries as their documentation shows, for comparison with weft's native matchers.
 
-Each class leads one matcher, or a batch of them, along the same tokens as weft does: fill the mask, take the token.
+Each class moves one matcher, or a batch of them, along the same tokens as weft: fill the mask, accept the token.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ Step = Callable[[Sequence[int]], object]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a row of a batch begins: a guide, and the tokens that were taken before."""
+    """The start of a batch's row: a guide, and the tokens accepted before."""
 
     compiled: CompiledGuide
     taken: Sequence[int]
 
 
 class OwnCalls(Protocol):
-    """A library's ways of calling, by name."""
+    """The ways to call a library, by name."""
 
     def walks(self, compiled: CompiledGuide, tokens: Sequence[int]) -> dict[str, Walk]:
-        """Ways to lead one matcher from its start along the tokens."""
+        """Return ways to move one matcher from its start along the tokens."""
 
     def steps(self, places: Sequence[Place]) -> dict[str, Step]:
-        """Ways to take a token in each of as many new matchers, and fill all masks."""
+        """Return ways to accept a token in each of the new matchers and fill all masks."""
 
 
 class XGrammarCalls:
@@ -55,7 +55,7 @@ class XGrammarCalls:
         return matcher
 
     def walks(self, compiled: CompiledGuide, tokens: Sequence[int]) -> dict[str, Walk]:
-        """Ways to lead one matcher from its start along the tokens."""
+        """Return ways to move one matcher from its start along the tokens."""
         matcher = self._new(Place(compiled, ()))
         bitmask = xgr.allocate_token_bitmask(1, self._vocab_size)
 
@@ -68,7 +68,7 @@ class XGrammarCalls:
         return {"GrammarMatcher": walk}
 
     def steps(self, places: Sequence[Place]) -> dict[str, Step]:
-        """Ways to take a token in each of as many new matchers, and fill all masks."""
+        """Return ways to accept a token in each of the new matchers and fill all masks."""
         bitmask = xgr.allocate_token_bitmask(len(places), self._vocab_size)
 
         def new() -> list[xgr.GrammarMatcher]:
@@ -108,7 +108,7 @@ class LLGuidanceCalls:
         self._bitmask: NDArray[np.int32] | None = None
 
     def _new(self, place: Place) -> llguidance.LLMatcher:
-        """A copy of a matcher that never moves, as for each request of a server that knows the guide."""
+        """Copy a matcher that stays at the start, like a server that has compiled the guide."""
         guide = place.compiled.guide
         if guide not in self._made:
             kind, text = translated(guide)
@@ -120,7 +120,7 @@ class LLGuidanceCalls:
         return matcher
 
     def walks(self, compiled: CompiledGuide, tokens: Sequence[int]) -> dict[str, Walk]:
-        """Ways to lead one matcher from its start along the tokens."""
+        """Return ways to move one matcher from its start along the tokens."""
         bitmask = llguidance.numpy.allocate_token_bitmask(1, self._words * 32)
         pointer, size = bitmask.ctypes.data, bitmask.nbytes
 
@@ -146,8 +146,9 @@ class LLGuidanceCalls:
         return {"LLMatcher, raw pointer": raw(new[0]), "LLMatcher, numpy": wrapped(new[1])}
 
     def steps(self, places: Sequence[Place]) -> dict[str, Step]:
-        """Ways to take a token in each of as many new matchers, and fill all masks; until the next call of this."""
-        # Kept here: the calls know no more than its address.
+        """Return ways to accept a token in each of the new matchers and fill all masks. They are valid until the next
+        call."""
+        # Keep the array alive: the calls hold only its address.
         self._bitmask = llguidance.numpy.allocate_token_bitmask(len(places), self._words * 32)
         pointer, size = self._bitmask.ctypes.data, 4 * self._words
 

@@ -1,11 +1,11 @@
-"""Native matchers beside each grammar library called as its own documentation says, on the same guides and tokens.
+"""Compares native matchers with each grammar library as its documentation calls it, on the same guides and tokens.
 
     .venv/bin/python benchmarks/matchers.py --help
 
-A walk fills the mask and takes the next token, until the text is written. A batch is a step of many rows at different
-places: a token taken in each, and every mask filled; weft's side of it is `GuidedState`'s commit. All ways of calling
-go in turns, so that a busy machine slows them alike; walks are timed in the thread's own processor time, batches by the
-clock. What is compared with is the library's fastest way.
+A walk fills the mask and accepts the next token until the end of the text. A batch is a step of many rows at different
+positions: each accepts a token and fills its mask. weft's side of a batch is `GuidedState`'s commit. All ways of
+calling alternate, so that a busy machine slows them alike. Walks are timed in the thread's processor time, batches in
+wall time. The baseline is the library's fastest way.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NATIVE = "native"
 
 @dataclass(frozen=True)
 class Text:
-    """A guide, and a text that it takes, as tokens."""
+    """A guide and the tokens of a text that it accepts."""
 
     compiled: CompiledGuide
     tokens: list[int]
@@ -53,9 +53,10 @@ def run(
     texts: int = NUM_TEXTS,
     repeat: int = 15,
 ) -> Report:
-    """Microseconds per token, medians of `repeat` turns, and native over the library's fastest way: a row for walks,
-    and one for each batch size, of each library. `source` has schemas with instances (`weft bench grammar`); by
-    default they are made-up records.
+    """Return microseconds per token, medians of `repeat` turns, and the ratio of native to the library's fastest way.
+
+    Each library has a row for walks and one for each batch size. `source` has schemas with instances (`weft bench
+    grammar`); the default is synthetic records.
     """
     vocabulary = synthetic_vocabulary(vocab)
     rows = []
@@ -77,7 +78,7 @@ def run(
 
 
 def texts_of(backend: str, vocabulary: Vocabulary, source: Path | None, count: int) -> list[Text]:
-    """Guides that the backend compiles in a second, each with a valid text."""
+    """Return guides that the backend compiles, each with a valid text."""
     tokens, compiler = TextTokens(vocabulary), GuideCompiler(vocabulary, backend=backend)
     if source is None:
         rng = random.Random(0)
@@ -105,7 +106,7 @@ def texts_of(backend: str, vocabulary: Vocabulary, source: Path | None, count: i
 
 
 def walks_row(backend: str, own: OwnCalls, texts: Sequence[Text], vocab: int, repeat: int) -> dict[str, Any]:
-    """All texts, one after another, per token; and how native compares on its worst text."""
+    """Return the row of walks over all texts, per token, with the native ratio of the worst text."""
     total: Counter[str] = Counter()
     worst = 0.0
     for text in texts:
@@ -118,7 +119,7 @@ def walks_row(backend: str, own: OwnCalls, texts: Sequence[Text], vocab: int, re
 
 
 def native_walk(text: Text, vocab: int) -> Walk:
-    """weft's way."""
+    """Return weft's walk."""
     matcher = text.compiled.matcher()
     mask = np.zeros(-(-vocab // 32), dtype=np.int32)
 
@@ -130,7 +131,7 @@ def native_walk(text: Text, vocab: int) -> Walk:
 
 
 def in_turns(ways: dict[str, Walk], repeat: int) -> dict[str, float]:
-    """Median seconds of this thread's processor time of each way; the first turn does not count."""
+    """Return each way's median processor seconds of this thread; the first turn is not counted."""
     times: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(repeat + 1):
         for way, walk in ways.items():
@@ -143,7 +144,7 @@ def in_turns(ways: dict[str, Walk], repeat: int) -> dict[str, float]:
 def batch_row(
     backend: str, own: OwnCalls, texts: Sequence[Text], vocabulary: Vocabulary, batch: int, repeat: int
 ) -> dict[str, Any]:
-    """A step of `batch` rows, per row."""
+    """Return the row of a step of `batch` rows, per row."""
     places, tokens = places_of(texts, batch, NUM_STEPS)
     times: dict[str, list[float]] = defaultdict(list)
     for _ in range(repeat):
@@ -153,14 +154,14 @@ def batch_row(
             start, counted = time.perf_counter(), state.seconds
             for of_rows in tokens[1:]:
                 step(of_rows)
-            # No Python stands between an engine and a commit, so the state's own clock counts for it.
+            # An engine calls a commit without Python in between, so the state's own clock counts.
             taken = state.seconds - counted if way == NATIVE else time.perf_counter() - start
             times[way].append(taken / (NUM_STEPS * batch))
     return row(backend, f"batch of {batch}", {way: statistics.median(taken) for way, taken in times.items()})
 
 
 def places_of(texts: Sequence[Text], batch: int, steps: int) -> tuple[list[Place], list[list[int]]]:
-    """Where each row of a batch begins, and for each step the token of each row; one step more, which warms up."""
+    """Return the start of each row, and for each step the token of each row; an extra first step warms up."""
     long = [text for text in texts if len(text.tokens) > steps]
     if not long:
         raise InputError(f"no text has more than {steps} tokens; take other schemas")
@@ -177,7 +178,7 @@ def places_of(texts: Sequence[Text], batch: int, steps: int) -> tuple[list[Place
 def native_step(
     places: Sequence[Place], vocabulary: Vocabulary, workers: int | None = None
 ) -> tuple[GuidedState, Step]:
-    """weft's way: a state and its commit; `workers` by default as an engine has them."""
+    """Return a state and the step that commits to it; `workers` defaults to an engine's number."""
     matchers = [place.compiled.matcher() for place in places]
     for matcher, place in zip(matchers, places, strict=True):
         assert all(matcher.accept(token) for token in place.taken)
@@ -199,7 +200,8 @@ def native_step(
 
 
 def row(backend: str, call: str, seconds: dict[str, float], worst: float | None = None) -> dict[str, Any]:
-    """One line of the report: native, each of the library's ways, and native over the fastest of them."""
+    """Return a line of the report: native, each of the library's ways, and the ratio of native to the fastest of
+    them."""
     own = {way: taken * 1e6 for way, taken in seconds.items() if way != NATIVE}
     best = min(own, key=lambda way: own[way])
     native = seconds[NATIVE] * 1e6

@@ -1,10 +1,9 @@
-"""Decode iterations that tell how likely their drafts were, to the drafter and to the target.
+"""Runs decode iterations that also report the drafter's and the target's probability of each draft.
 
-The step function is the engine's, run eagerly on a stream that launches a little more: after each pick, what keeps
-the draft's probability; before verification, what keeps the target's. Both are at temperature 1, as the mask left the
-logits.
+The step function is the engine's, run eagerly on a stream with two more launches: one after each pick keeps the draft's
+probability, and one before verification keeps the target's. Both are at temperature 1, on the masked logits.
 
-Suffixes: B rows, K drafts, V vocabulary, D draft vocabulary, S slots (and one that only pads).
+Suffixes: B rows, K drafts, V vocabulary, D draft vocabulary, S slots (plus one for padding).
 """
 
 from __future__ import annotations
@@ -32,9 +31,8 @@ from weft.runtime.interface import Event, NativeTask, Stream
 
 @dataclass(frozen=True)
 class Kept:
-    """Of rows that verified drafts, on the host: the drafts (target ids, -1: none), the probabilities that the target
-    and the drafter gave them, and how many of them were accepted [B].
-    """
+    """The rows that verified drafts, on the host: the drafts (target ids, -1 for none), their probabilities under the
+    target and the drafter, and the number accepted [B]."""
 
     drafts_BK: Tensor
     target_BK: Tensor
@@ -43,9 +41,8 @@ class Kept:
 
 
 class WatchedSteps(StepGraphs):
-    """The steps of an engine that has run none yet, eager; `watch` is called after each iteration with what it
-    verified, and may be changed.
-    """
+    """The eager steps of an engine that has not run yet. Each iteration calls `watch`, which may be replaced, with its
+    verified drafts."""
 
     def __init__(self, of: StepGraphs, watch: Callable[[Kept], None] | None = None) -> None:
         super().__init__(of._runtime, of._stream, of._grammar, of._parts, "none")
@@ -57,7 +54,7 @@ class WatchedSteps(StepGraphs):
         self._runtime.publish()
 
     def run(self, plan: Plan, rows: Sequence[HostRows] = ()) -> None:
-        """Issue one iteration, wait for it, and hand on what it verified."""
+        """Run one iteration, wait for it, and pass its verified drafts to `watch`."""
         buf = self.buffers(plan)
         stream = WatchedStream(self._stream, self._kept)
         decode_step(Iteration(plan, stream, self._grammar, self._parts, buf, self.host_work(rows)))
@@ -79,9 +76,8 @@ class WatchedSteps(StepGraphs):
 
 @dataclass(frozen=True)
 class Probabilities:
-    """Of drafts, by slot, float64 [K, S+1]: the drafter's when they are picked, and, when they are verified, the
-    drafter's and the target's.
-    """
+    """Probabilities of drafts by slot, float64 [K, S+1]: the drafter's at the pick, then the drafter's and the target's
+    at verification."""
 
     picked_KS: Tensor
     draft_KS: Tensor
@@ -89,7 +85,7 @@ class Probabilities:
 
 
 class WatchedStream:
-    """`inner`, with the probabilities of drafts kept."""
+    """A stream that launches on `inner` and keeps the probabilities of drafts."""
 
     def __init__(self, inner: Stream, kept: Probabilities) -> None:
         self.inner = inner
@@ -100,7 +96,7 @@ class WatchedStream:
         return self.inner.handle
 
     def launch(self, fn: Callable[..., object], *args: Any) -> None:
-        """`fn`, and what keeps probabilities before or after it."""
+        """Launch `fn`, and before or after it the function that keeps probabilities."""
         if fn is sample_and_verify:
             self.inner.launch(keep_verified, args[0], args[1], self._kept)
         self.inner.launch(fn, *args)
@@ -127,15 +123,13 @@ class WatchedStream:
 
 
 def keep_verified(parts: DecodeParts, buf: StepBuffers, kept: Probabilities) -> None:
-    """The target's probability of each draft after the drafts before it, 0 for none; and the drafter's.
-
-    A request's first drafts, right after its prompt, are the host's: no pick of this slot's was theirs.
-    """
+    """Keep the target's probability of each draft given the drafts before it, 0 for none, and the drafter's."""
     slots_B, drafts_KB = buf.slots_B, buf.tokens_BT[:, 1:].T
     num_drafts = drafts_KB.shape[0]
     probabilities_KBV = buf.logits_BTV[:, :num_drafts].double().softmax(2).transpose(0, 1)
     chosen_KB = probabilities_KBV.gather(2, drafts_KB.clamp(min=0)[..., None])[..., 0]
     kept.target_KS[:num_drafts].index_copy_(1, slots_B, chosen_KB.where(drafts_KB >= 0, 0.0))
+    # The host proposes a request's first drafts right after its prompt, so that no pick of this slot is theirs.
     is_first_B = buf.verified.base_B == parts.state.params.ends_allowed_from.index_select(0, slots_B)
     picked_KB = kept.picked_KS[:num_drafts].index_select(1, slots_B)
     kept.draft_KS[:num_drafts].index_copy_(1, slots_B, torch.where(is_first_B, 1.0, picked_KB))
@@ -144,7 +138,7 @@ def keep_verified(parts: DecodeParts, buf: StepBuffers, kept: Probabilities) -> 
 def keep_draft(
     parts: DecodeParts, proposed: Tensor | None, buf: StepBuffers, j: int, picked_KS: Tensor
 ) -> None:
-    """The drafter's probability of draft j, as it was picked; 1 for what the host proposed, 0 for none."""
+    """Keep the drafter's probability of draft j at its pick; 1 for a host's proposal, 0 for none."""
     assert parts.drafter is not None and buf.draft is not None
     token_B, logits_BD = buf.draft.token_B, buf.draft.logits_BD
     targets_D = torch.arange(logits_BD.shape[1], device=logits_BD.device)
@@ -159,6 +153,6 @@ def keep_draft(
 
 
 def keep_proposals(proposed: Tensor, slots_B: Tensor, num_drafts: int, picked_KS: Tensor) -> None:
-    """1 for each draft that the host proposed."""
+    """Keep 1 for each draft that the host proposed."""
     chosen_KB = (proposed[:num_drafts].index_select(1, slots_B) >= 0).double()
     picked_KS[:num_drafts].index_copy_(1, slots_B, chosen_KB)

@@ -1,11 +1,11 @@
-"""What a step of a WASM program costs as a guide, beside the same grammar as a native one.
+"""Measures a step of a WASM program as a guide, against the same grammar as a native guide.
 
     .venv/bin/python benchmarks/programs.py --help
 
-Each step fills the mask, takes a token, takes it back and takes it again, as drafting does; calls are made from Python
-and timed by the clock, since a program runs on a thread of its own. Two programs: the example of `docs/wasm.md`, which
-looks at every token of the vocabulary in each step, and one that has the vocabulary in its memory and does nothing with
-it, which is what the host costs. In the example's place any other may be measured, without a native guide beside it.
+Each step fills the mask, accepts a token, rolls it back and accepts it again, as drafting does. Python makes the calls;
+they are timed in wall time, since a program runs on a thread of its own. There are two programs: the example of
+`docs/wasm.md`, which reads every token of the vocabulary in each step, and an idle one with the vocabulary in its
+memory, which shows the host's cost. Another program may replace the example, without a native guide to compare.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from weft_bench.vocabulary import synthetic_vocabulary
 NAME = "wasm_digits.wat"
 Tokens = NDArray[np.uint8]
 
-# Allows every token; its vocabulary is after the first two pages.
+# Allows every token. Its vocabulary follows the first two pages.
 IDLE = """(module
   (import "env" "aici_host_read_blob" (func $read (param i32 i32 i32) (result i32)))
   (import "env" "aici_host_process_arg" (func $process_arg (result i32)))
@@ -73,11 +73,11 @@ def run(
     program: Path | None = None,
     arg: str | None = None,
 ) -> Report:
-    """Microseconds of each call, p50 and p99 over `repeat` answers of `steps` tokens; milliseconds of a start; KiB that
-    a step keeps to be taken back. A row for each vocabulary (0: weft-tiny's) and guide.
+    """Return each call's microseconds, p50 and p99 over `repeat` answers of `steps` tokens; milliseconds of a start;
+    KiB that a step keeps for rollback. Each vocabulary (0 for weft-tiny's) and guide has a row.
 
-    The example writes `steps` digits. A `program` with its `arg` (by default the number of steps) takes random tokens
-    that its masks allow, until it ends. Raises `InputError` where it is not there or ends at once.
+    The example writes `steps` digits. A `program` with its `arg` (default: the number of steps) accepts random tokens
+    from its masks until it ends. Raises `InputError` if the program is missing or ends at once.
     """
     source = example() if program is None else program
     if not source.is_file():
@@ -102,14 +102,14 @@ def run(
 
 
 def example() -> Path:
-    """The program of `docs/wasm.md`."""
+    """Return the path of the program in `docs/wasm.md`."""
     return Path(__file__).parents[1] / "examples" / NAME
 
 
 def row(
     name: str, compiled: CompiledGuide, vocabulary: Vocabulary, among: Tokens, steps: int, repeat: int
 ) -> dict[str, Any]:
-    """One line of the report: a guide's calls over `repeat` answers, the first of which does not count."""
+    """Return a line of the report: a guide's calls over `repeat` answers, after one that is not counted."""
     times: dict[str, list[float]] = defaultdict(list)
     kept = 0.0
     for number in range(repeat + 1):
@@ -126,12 +126,12 @@ def row(
 
 
 def digits(vocabulary: Vocabulary) -> Tokens:
-    """The ten digits, each one token: uint8 [vocab], 1 for each."""
+    """Return uint8 [vocab] with 1 for each of the ten digits' tokens."""
     return chosen(vocabulary, [vocabulary.tokens.index(b"%d" % digit) for digit in range(10)])
 
 
 def texts(vocabulary: Vocabulary) -> Tokens:
-    """All tokens with bytes that do not end a text: uint8 [vocab], 1 for each."""
+    """Return uint8 [vocab] with 1 for each token with bytes that does not end a text."""
     apart = vocabulary.special_ids | set(vocabulary.end_ids)
     return chosen(vocabulary, [i for i, token in enumerate(vocabulary.tokens) if token and i not in apart])
 
@@ -145,9 +145,8 @@ def chosen(vocabulary: Vocabulary, ids: Sequence[int]) -> Tokens:
 def answer(
     compiled: CompiledGuide, among: Tokens, steps: int, seed: int, times: dict[str, list[float]]
 ) -> float:
-    """Write one answer of at most `steps` tokens, each by chance of those `among` that the mask allows; the bytes that
-    a step keeps (0 where that is not known).
-    """
+    """Write an answer of at most `steps` random tokens `among` those that the mask allows. Returns the bytes that a
+    step keeps (0 if unknown)."""
 
     def timed(call: str, run: Callable[[], Any]) -> Any:
         start = time.perf_counter()

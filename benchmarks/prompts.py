@@ -1,12 +1,12 @@
-"""Many short prompts against one long prompt of as many tokens: processor time, and what reading costs a request.
+"""Compares many short prompts with one long prompt of as many tokens, in processor time.
 
     python benchmarks/prompts.py [--prompts 32] [--length 16] [--repeat 21] [--threads 2] [--model DIR]
         [--speculation none] [--guided] [--out benchmarks/results]
 
-Both are read in turn by one engine of `--prompts` slots, of random tokens each time, so that nothing is found again.
-Every request gets one token. What counts is the processor time of all threads, from submitting the requests until the
-last has ended: other work on the machine hardly changes it. `ratio` is that of the short prompts over that of the long
-one, of the medians.
+One engine of `--prompts` slots runs both in turn, with new random tokens each time, so that no prefix is reused. Every
+request generates one token. The measure is the processor time of all threads, from the submission of the requests to
+the end of the last; other work on the machine hardly changes it. `ratio` is the median of the short prompts over that
+of the long one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SAMPLING = SamplingParams(max_tokens=1)
 
 
 class Reading:
-    """An engine that reads prompts, on this thread."""
+    """Runs an engine's prompts on this thread."""
 
     def __init__(self, llm: LLM, guide: Guide | None) -> None:
         self._engine, self._rng = llm.engine, random.Random(0)
@@ -37,7 +37,7 @@ class Reading:
         self._compiled = llm.compile(guide).result() if guide is not None else None
 
     def seconds(self, count: int, length: int) -> float:
-        """Processor time of reading `count` prompts of `length` tokens."""
+        """Return the processor seconds for `count` prompts of `length` tokens."""
         requests = [self._request(length) for _ in range(count)]
         before = time.process_time()
         for request in requests:

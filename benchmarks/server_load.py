@@ -1,12 +1,12 @@
-"""64 streaming clients of `weft serve`: some slow, some leaving, some hostile; and the same load through `LLM`.
+"""Loads `weft serve` with 64 streaming clients, some slow, some leaving, some hostile; and `LLM` with the same prompts.
 
     python benchmarks/server_load.py [--minutes 10] [--rounds 6] [--seconds 20] [--out benchmarks/results]
 
-First the mix, for `--minutes`: 64 clients, of which 4 read slowly, 2 stall for longer than the server waits, 6 leave
-in the middle and 4 send nonsense, dribble or never read; every other prompt is guided. No error may come that is not
-the client's own; memory is sampled each second. Then 64 reading clients and the same prompts through `LLM.stream` on
-64 threads take turns (server, LLM, LLM, server), so that drift cancels: `ratio` is the median of the rounds.
-`loop_us_per_token` is the processor time of the server's event loop.
+First the mix runs for `--minutes`: of 64 clients, 4 read slowly, 2 stall for longer than the server waits, 6 disconnect
+early and 4 are hostile; every other prompt is guided. Only the clients' own errors may occur; memory is sampled each
+second. Then 64 reading clients alternate with the same prompts through `LLM.stream` on 64 threads (server, LLM, LLM,
+server), so that drift cancels: `ratio` is the median of the rounds. `loop_us_per_token` is the processor time of the
+server's event loop.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ OPTIONS = ("--max-batch", str(BATCH), "--trust-guides")
 
 
 def patience(folder: Path) -> str:
-    """A configuration whose server does not wait long for slow readers."""
+    """Write a configuration with a short timeout for slow readers; return its path."""
     path = folder / "server.toml"
     path.write_text(f"[server]\nslow_reader_s = {SLOW_READER_S}\n")
     return str(path)
 
 
 def soak(server: Server, asked: list[Asked], minutes: float) -> dict[str, Any]:
-    """The mix, and what it did to memory."""
+    """Run the mix, and sample memory."""
     clients, memory = Clients(server.port, asked), list[float]()
     readers = CLIENTS - SLOW - STALLING - LEAVING - HOSTILE
 
@@ -70,7 +70,7 @@ def soak(server: Server, asked: list[Asked], minutes: float) -> dict[str, Any]:
         "events_per_token": round(counts.events / max(counts.tokens, 1), 2),
         "first_token_p50_ms": round(1e3 * statistics.median(counts.first_s), 1),
         "loop_us_per_token": round((server.loop_s - before) / max(counts.tokens, 1) * 1e6, 1),
-        # The first fills caches; pages of keys and values become resident as they are first used.
+        # The first tenth fills caches. KV pages become resident at their first use.
         "memory_mib_by_tenth": [
             round(statistics.median(memory[begin : begin + tenth]), 1)
             for begin in range(0, 10 * tenth, tenth)
@@ -81,7 +81,7 @@ def soak(server: Server, asked: list[Asked], minutes: float) -> dict[str, Any]:
 
 
 def through_server(server: Server, asked: list[Asked], seconds: float, seed: int) -> dict[str, float]:
-    """Tokens a second of reading clients."""
+    """Measure tokens per second of reading clients."""
     clients = Clients(server.port, asked, seed)
     before, total, began = server.loop_s, server.total_s, time.monotonic()
     asyncio.run(clients.run(seconds, CLIENTS))
@@ -96,7 +96,7 @@ def through_server(server: Server, asked: list[Asked], seconds: float, seed: int
 
 
 def through_llm(llm: LLM, asked: list[Asked], seconds: float, seed: int) -> float:
-    """Tokens a second of as many threads that stream."""
+    """Return tokens per second of as many threads that stream."""
     end, tokens = time.monotonic() + seconds, [0] * CLIENTS
     sampling = SamplingParams(max_tokens=MAX_TOKENS)
 

@@ -1,12 +1,12 @@
-"""Guided requests over HTTP at temperature 1: whether what finished is valid, by jsonschema.
+"""Sends guided requests over HTTP at temperature 1, and checks finished answers with jsonschema.
 
     python benchmarks/server_valid.py SCHEMAS [--requests 2000] [--max-tokens 400] [--least 0.6]
 
-SCHEMAS is a folder of JSON schemas with instances in MaskBench's layout, or a .jsonl file of them. Requests take the
-schemas in turn, by each name that the API has for a guide; half of them stream. A schema that can't be enforced whole
-is refused with a 400 that says so. An answer that ended by its guide (`finish_reason` "stop") must be valid; one that
-was cut by `--max-tokens` is not looked at. The exit status is 1 where an answer is invalid or a request failed, and
-where fewer than `--least` of the requests have an answer that is valid.
+SCHEMAS is a folder of JSON schemas with instances in MaskBench's layout, or a .jsonl file of them. Requests cycle
+through the schemas and through the API's names for a guide; half of them stream. A schema that can't be enforced whole
+is refused with a 400 that gives the reason. An answer that its guide ended (`finish_reason` "stop") must be valid; one
+that `--max-tokens` cut is not checked. The exit status is 1 if an answer is invalid, if a request failed, or if fewer
+than `--least` of the requests have a valid answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONCURRENCY = 48
 
 
 def by_name(schema: Any, number: int) -> dict[str, Any]:
-    """The guide of a request, by one name or another."""
+    """Return the guide of a request under one of the API's names."""
     named = {"name": "x", "schema": schema, "strict": True}
     return [
         {"response_format": {"type": "json_schema", "json_schema": named}},
@@ -42,7 +42,7 @@ def by_name(schema: Any, number: int) -> dict[str, Any]:
 
 
 async def ask(client: AsyncOpenAI, schema: Any, number: int, max_tokens: int) -> tuple[str, str]:
-    """How a request ended, and the answer (or what is wrong)."""
+    """Send a request; return the reason of its end, and the answer or the error."""
     prompt = "Schema: any\nJSON: "
     asked: dict[str, Any] = {"model": "weft-tiny", "messages": [{"role": "user", "content": prompt}]}
     asked |= {"temperature": 1.0, "seed": number, "max_tokens": max_tokens}
@@ -63,7 +63,7 @@ async def ask(client: AsyncOpenAI, schema: Any, number: int, max_tokens: int) ->
 
 
 def verdict(schema: Any, text: str) -> str:
-    """What jsonschema says of an answer."""
+    """Return jsonschema's verdict on an answer."""
     try:
         data = json.loads(text)
     except ValueError:
@@ -71,12 +71,12 @@ def verdict(schema: Any, text: str) -> str:
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
         return "valid" if kind(schema).is_valid(data) else "invalid"
-    except Exception:  # references it can't follow, patterns that Python can't read
+    except Exception:  # references that it can't follow, patterns that Python can't parse
         return "unjudged"
 
 
 async def run(port: int, schemas: list[Any], count: int, max_tokens: int) -> tuple[Counter[str], list[str]]:
-    """So many requests, some at a time."""
+    """Send `count` requests, up to `CONCURRENCY` at a time."""
     found: Counter[str] = Counter()
     wrong: list[str] = []
     places = asyncio.Semaphore(CONCURRENCY)

@@ -1,10 +1,12 @@
-"""Requests that strangers may send to an executor, and their cost to a neighbour: its longest wait, and the memory that
-is left. `tests/e2e/process/test_strangers.py` checks that each ends by itself and changes no token of the neighbour.
+"""Sends requests of untrusted clients to an executor, and measures their cost to a neighbour: its longest wait and
+memory.
+
+`tests/e2e/process/test_strangers.py` checks that each ends by itself and changes no token of the neighbour.
 
     .venv/bin/python benchmarks/strangers.py [--out FOLDER] [NAME ...]
 
-One executor of weft-tiny for guides of strangers on the CPU, the requests one after another, each as a client of its
-own, beside a neighbour that streams. `NAME` picks those whose names hold it.
+An executor of weft-tiny on the CPU with untrusted guides runs the requests one after another, each as a client of its
+own, while a neighbour streams. `NAME` selects requests whose names contain it.
 """
 
 from __future__ import annotations
@@ -39,9 +41,9 @@ from weft_bench.report import Report
 
 # -- the requests
 #
-# They are of kinds: chains that a library follows with its stack, texts that cost more than their length, rewriting and
-# compiling that grow faster than the text, grammars that cost more with each token, and parameters at their edges. What
-# is in `hostile.py` is wrong in one bound that stands in front; this looks harmless to such bounds.
+# Their kinds: chains that a library follows on its stack, texts that cost more than their length, rewrites and
+# compilation that grow faster than the text, grammars that cost more with each token, and extreme parameters. The
+# inputs of `hostile.py` exceed a bound that is checked first; these look harmless to such bounds.
 
 PROMPT = (0, 292, 28)
 VOCAB_SIZE = 1536
@@ -49,7 +51,7 @@ VOCAB_SIZE = 1536
 
 @dataclass(frozen=True)
 class Stranger:
-    """A request by its name. `make` may raise a `WeftError` itself."""
+    """A named request. `make` may raise a `WeftError` itself."""
 
     name: str
     make: Callable[[], Request]
@@ -89,7 +91,7 @@ def parameter(name: str, make: Callable[[], Request]) -> Stranger:
 
 
 def reference_chain(length: int, step: Callable[[dict[str, Any]], Any], last: Any) -> dict[str, Any]:
-    """Definitions, each of which leads to the next in one way."""
+    """Return definitions that each refer to the next once."""
     steps = {f"d{i}": step({"$ref": f"#/$defs/d{i + 1}"}) for i in range(length)}
     return {"$defs": {**steps, f"d{length}": last}, "$ref": "#/$defs/d0"}
 
@@ -167,7 +169,7 @@ CHAINS = [
     ),
 ]  # fmt: skip
 
-# -- texts that a careless check reads again and again
+# -- texts that a careless check reads repeatedly
 
 FLOODS = {
     "line breaks": "\n" * 200_000,
@@ -211,11 +213,11 @@ READ_AGAIN = [
     schema("a name that comes 15000 times", lambda: '{"properties":{' + ",".join(['"a":{}'] * 15_000) + "}}"),
 ]  # fmt: skip
 
-# -- what grows faster than its text
+# -- guides that grow faster than their text
 
 
 def doubling(step: Callable[[dict[str, Any], dict[str, Any]], Any], length: int = 40) -> dict[str, Any]:
-    """Definitions, each of which leads to the next twice."""
+    """Return definitions that each refer to the next twice."""
     steps = {f"d{i}": step(*[{"$ref": f"#/$defs/d{i + 1}"}] * 2) for i in range(length)}
     return {"$defs": {**steps, f"d{length}": {"type": "integer"}}, "$ref": "#/$defs/d0"}
 
@@ -262,7 +264,7 @@ GROWTH = [
     grammar(GuideType.REGEX, "4000 words", lambda: "|".join(f"{i * 7919 % 10007}x{i}" for i in range(4000))),
 ]  # fmt: skip
 
-# -- what costs more with each token
+# -- grammars that cost more with each token
 
 AMBIGUOUS = 'root ::= "{}" s "}}"\ns ::= s s | [a-z ] | ""'
 STARVING = [
@@ -319,7 +321,7 @@ PARAMETERS = [
 ]  # fmt: skip
 
 
-# -- answers that are to be whole at their limit
+# -- answers that must be whole at their limit
 
 CLOSING = [
     grammar(
@@ -349,7 +351,7 @@ CLOSING = [
 
 
 def everything() -> Iterator[Stranger]:
-    """All of them; names are unique."""
+    """Yield all requests; their names are unique."""
     for group in (CHAINS, READ_AGAIN, GROWTH, STARVING, PARAMETERS, CLOSING):
         yield from group
 
@@ -358,8 +360,8 @@ def everything() -> Iterator[Stranger]:
 
 
 class Neighbour:
-    """Streams requests of `tokens` tokens until `end`. `gaps` are seconds between two of its responses, `answers` the
-    different answers that it got: one, if nobody hurt it."""
+    """Streams requests of `tokens` tokens until `end`. `gaps` are the seconds between responses. `answers` are its
+    distinct answers: a single one unless a request disturbs it."""
 
     def __init__(self, executor: Executor, tokens: int = 100) -> None:
         self.gaps: list[float] = []
@@ -372,12 +374,13 @@ class Neighbour:
         self._thread.start()
 
     def longest_gap(self) -> float:
-        """Seconds, since the last call."""
+        """Return the longest gap in seconds since the last call."""
         gaps, self.gaps = self.gaps, []
         return max(gaps, default=0.0)
 
     def end(self) -> None:
-        """Stop after the answer that is on its way. Raises `AssertionError` where it does not come, or none did."""
+        """Stop after the current answer. Raises `AssertionError` if the answer does not arrive, or if the thread
+        died."""
         assert self._thread.is_alive(), "the neighbour's requests ended"
         self._is_over = True
         self._thread.join(timeout=60)
@@ -408,12 +411,12 @@ class Neighbour:
 
 
 def ends(response: Response) -> bool:
-    """Whether a response is its request's last."""
+    """Whether a response is the last of its request."""
     return response.has_error() or response.result.is_final
 
 
 def resident_mib() -> float:
-    """MiB of this process in memory."""
+    """Return the resident memory of this process in MiB."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / 2**20
@@ -426,7 +429,7 @@ ALONE_S = 20.0
 
 
 def made(stranger: Stranger) -> Request | str:
-    """The request, or why there is none."""
+    """Make the request; return the error's text if that fails."""
     try:
         return stranger.make()
     except WeftError as error:
@@ -434,7 +437,7 @@ def made(stranger: Stranger) -> Request | str:
 
 
 def ended(executor: Executor, request: Request, client: int) -> str:
-    """How a request ended."""
+    """Run a request; return its finish reason or its error."""
     try:
         request.client_id = client
         number = executor.enqueue_request(request)
@@ -447,7 +450,7 @@ def ended(executor: Executor, request: Request, client: int) -> str:
 
 
 def measure(names: list[str]) -> Report:
-    """A row for each request, and what they cost together."""
+    """Return a row for each request, and their total cost."""
     config = ExecutorConfig(
         guided_decoding_config=GuidedDecodingConfig(untrusted=True), max_batch_size=4, max_seq_len=1024
     )
@@ -465,7 +468,7 @@ def measure(names: list[str]) -> Report:
             if names and not any(name in stranger.name for name in names):
                 continue
             request, before = made(stranger), resident_mib()
-            # The reading of the memory collects garbage: a gap that is none of the request's, and ends after it.
+            # resident_mib() collects garbage. Wait, so that the pause is not counted as the request's gap.
             time.sleep(SETTLE_S)
             neighbour.longest_gap()
             start = time.perf_counter()

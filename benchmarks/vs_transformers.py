@@ -1,11 +1,11 @@
-"""weft guided + EAGLE3 against transformers + xgrammar: one checkpoint, one machine, the same prompts.
+"""Compares guided weft with EAGLE3 to transformers + xgrammar: one checkpoint, one machine, the same prompts.
 
     python benchmarks/vs_transformers.py [--prompts 40] [--rounds 3] [--drafts 5] [--out benchmarks/results]
 
-Batch 1, greedy, two torch threads for each. The plain loop is what a user of both libraries writes: the
-forward of transformers with its KV cache, xgrammar's matcher through its Python API, a token at a time. Each
-round runs all prompts with one engine after the other; the first round only warms up. All must give the same
-answers. Compilation of the schemas is left out on every side.
+Batch 1, greedy, two torch threads for each. The plain loop is typical user code for both libraries: transformers'
+forward with its KV cache, and xgrammar's matcher through its Python API, token by token. Each round runs all prompts
+with one engine after another; the first round only warms up. All engines must give the same answers. The compilation of
+schemas is never timed.
 """
 
 from __future__ import annotations

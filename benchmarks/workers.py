@@ -1,10 +1,10 @@
-"""Where it pays to share the masks of a batch among threads: `GuidedState`'s commit with 0, 1, 2, … workers.
+"""Measures when it pays to share a batch's masks among threads: `GuidedState`'s commit with 0, 1, 2, … workers.
 
     .venv/bin/python benchmarks/workers.py --help
 
-Light rows write JSON records; of heavy batches one row in eight has a mask that takes a thousand times as long. A
-worker is woken only once a commit has lasted longer than waking it costs (`csrc/support/thread_pool.h`). The numbers
-of workers go in turns.
+Light rows write JSON records. In heavy batches, one row in eight has a mask that takes a thousand times as long. A
+worker is woken only after a commit has lasted longer than the wake-up costs (`csrc/support/thread_pool.h`). The numbers
+of workers alternate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft_bench.report import Report
 from weft_bench.vocabulary import synthetic_vocabulary
 
 BACKEND = "xgrammar"
-# XGrammar finds out anew what every token may do in so long a repetition.
+# XGrammar checks every token again in such a long repetition.
 HEAVY = {"type": "string", "pattern": "^[a-z ]{1,200}$"}
 HEAVY_TEXT = "the quick brown fox jumps over the lazy dog and then some more words follow"
 STEPS = {"light": 32, "heavy": 4}
@@ -38,8 +38,10 @@ def run(
     repeat: int = 9,
     texts: int = 24,
 ) -> Report:
-    """Microseconds of a commit, median of `repeat` turns, and how much faster it is than without workers: a row for
-    each kind of masks, batch size and number of workers (default: 0, 1, … to twice what an engine takes, at least 2).
+    """Return a commit's microseconds, the median of `repeat` turns, and the speedup over no workers.
+
+    Each kind of masks, batch size and number of workers has a row. By default the number goes from 0 to twice an
+    engine's, at least 2.
     """
     default = default_workers()
     workers = range(max(2, 2 * default) + 1) if workers is None else workers
@@ -55,7 +57,7 @@ def run(
 
 
 def heavy_text(vocabulary: Vocabulary) -> Text:
-    """A guide whose masks take long, and a text of it."""
+    """Return a guide with slow masks, and a text for it."""
     compiled = GuideCompiler(vocabulary, backend=BACKEND).compile_part(Guide.json_schema(HEAVY))
     return Text(compiled, TextTokens(vocabulary).encode(text_of(HEAVY_TEXT, "spaced")))
 
@@ -68,7 +70,7 @@ def rows_of(
     vocabulary: Vocabulary,
     repeat: int,
 ) -> list[dict[str, Any]]:
-    """A line for each number of workers."""
+    """Return a line for each number of workers."""
     places, tokens = places_of(texts, batch, STEPS[masks])
     times: dict[int, list[float]] = defaultdict(list)
     for _ in range(repeat):

@@ -1,1 +1,1 @@
-"""weft beside llama.cpp, vLLM and transformers: the same prompts and limits, in turns (README.md)."""
+"""Compares weft with llama.cpp, vLLM and transformers: the same prompts and limits, in turns (README.md)."""

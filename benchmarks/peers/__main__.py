@@ -1,4 +1,4 @@
-"""weft beside llama.cpp, vLLM and transformers + xgrammar on a CPU: `python -m benchmarks.peers` (README.md)."""
+"""Compares weft with llama.cpp, vLLM and transformers + xgrammar on a CPU: `python -m benchmarks.peers` (README.md)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEED_PYTHON = ("llama.cpp", "vLLM")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the parser of the options."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     add = made.add_argument
     add("--checkpoints", nargs="+", choices=(TINY, SMOLLM2), default=(TINY, SMOLLM2))

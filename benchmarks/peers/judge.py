@@ -1,4 +1,4 @@
-"""Whether answers fit their schemas, asked of the package jsonschema."""
+"""Checks answers against their schemas with the package jsonschema."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .protocol import Answer, Prompt
 
 
 def is_valid(text: str, schema: dict[str, Any]) -> bool:
-    """Whether a text is JSON of the schema."""
+    """Whether a text is JSON that fits the schema."""
     try:
         jsonschema.validate(json.loads(text), schema)
     except (ValueError, jsonschema.ValidationError):
@@ -21,8 +21,8 @@ def is_valid(text: str, schema: dict[str, Any]) -> bool:
 
 
 def tally(prompts: Sequence[Prompt], answers: Sequence[Answer]) -> dict[str, int]:
-    """How many answers there are, how many of them were cut at the limit, and how many of the others are not valid. One
-    without a schema is always valid."""
+    """Count the answers, those cut at the limit, and those among the others that are invalid. An answer without a
+    schema is always valid."""
     whole = [(p, a) for p, a in zip(prompts, answers, strict=True) if a.is_whole]
     wrong = [a for p, a in whole if p.schema is not None and not is_valid(a.text, p.schema)]
     return {"answers": len(answers), "cut": len(answers) - len(whole), "invalid": len(wrong)}

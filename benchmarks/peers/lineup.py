@@ -1,4 +1,4 @@
-"""Who races on a checkpoint: every engine without drafts and with the drafters that it has for it."""
+"""The entrants for a checkpoint: every engine without drafts, and with each of its drafters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENGINES = ("weft", "llama.cpp", "vLLM", "transformers")
 
 @dataclass(frozen=True)
 class Entrant:
-    """An engine and how it drafts. `is_guided_only`: without a guide it is another entrant."""
+    """An engine and its drafter. `is_guided_only`: without a guide it equals another entrant."""
 
     engine: str
     drafter: str = "none"
@@ -46,11 +46,11 @@ WITH_HEADS = (
     Entrant("llama.cpp", "draft_model", 3),
     Entrant("llama.cpp", "draft_model", 5),
 )
-"""These need weights beside the checkpoint's: a head, or a small model."""
+"""Entrants that need weights besides the checkpoint's: a head or a draft model."""
 
 
 def lineup(checkpoint: str, engines: Sequence[str], drafts: bool = True) -> list[Entrant]:
-    """The entrants of these engines on a checkpoint, in a fixed order."""
+    """Return the entrants of these engines on a checkpoint, in a fixed order."""
     everybody = EVERYWHERE + (WITH_HEADS if checkpoint == TINY else ())
     chosen = [e for e in everybody if e.engine in engines and (drafts or e.drafter == "none")]
     return sorted(chosen, key=lambda e: ENGINES.index(e.engine))

@@ -1,4 +1,4 @@
-"""The figure: throughput of all users together against the speed that one of them sees."""
+"""The figure: total throughput of all users against the speed of a single user."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from .ratios import GROUP, Row, best, pick, speed
 
 
 def series(rows: Sequence[Row]) -> dict[str, list[tuple[float, float]]]:
-    """The lines of a panel: for each engine without drafts, and with the best of its drafters at each batch size, the
-    points (tokens/s of one user, tokens/s of all) by batch size."""
+    """Return the lines of a panel, with points (tokens/s of one user, tokens/s of all) by batch size.
+
+    Each engine has a line without drafts, and one with its best drafter at each batch size.
+    """
     lines: dict[str, list[tuple[float, float]]] = {}
     batches = sorted({row["batch"] for row in rows})
     for engine in ENGINES:
@@ -58,7 +60,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         axis.set_xlabel("tokens/s, one user")
     _legend(figure, grid, sorted({row["batch"] for row in rows}))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with rc_context({"svg.hashsalt": "weft"}):  # the same figure is the same file
+    with rc_context({"svg.hashsalt": "weft"}):  # equal figures must give equal files
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 

@@ -1,4 +1,4 @@
-"""A side's process, as the runner holds it: asked by lines, and stopped while others have their turn."""
+"""The runner's end of a side's process: it exchanges lines, and stops the process during the turns of others."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .protocol import Answers, Config, Prompt, Request, answers_of, to_line
 
 
 class SideError(Exception):
-    """A side failed, or took too long."""
+    """A side failed or exceeded its time limit."""
 
 
 class SideProcess:
-    """The process of a side, in a session of its own. What it prints is in the file `log`. `seconds`: how long it may
-    take for a reply. Its `versions` are known once it is open. Raises `SideError` where there is no such program.
+    """The process of a side, in a session of its own; its stderr goes to the file `log`. A reply may take `seconds`.
+    `versions` are known after `open`. Raises `SideError` if the program does not exist.
 
-    Between replies the whole process is stopped by a signal, so that no thread of it spins beside another's turn.
+    Between replies a signal stops the whole process, so that none of its threads spins during another side's turn.
     """
 
     def __init__(
@@ -41,15 +41,15 @@ class SideProcess:
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The process id."""
         return self.process.pid
 
     def open(self, config: Config) -> None:
-        """Load the engine. Raises `SideError` where that fails."""
+        """Load the engine. Raises `SideError` if that fails."""
         self.versions = self._ask({"do": "open", "config": asdict(config)})["versions"]
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
-        """Compile what the prompts' schemas need."""
+        """Compile the prompts' schemas."""
         self._ask({"do": "prepare", "prompts": [asdict(prompt) for prompt in prompts]})
 
     def answer(self, request: Request) -> Answers:
@@ -57,7 +57,7 @@ class SideProcess:
         return answers_of(self._ask({"do": "answer", "request": asdict(request)}))
 
     def close(self) -> None:
-        """End the process and what it started. Again is fine."""
+        """End the process and its children. Further calls do nothing."""
         if self._is_closed:
             return
         self._is_closed = True

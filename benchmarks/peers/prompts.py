@@ -1,4 +1,4 @@
-"""The prompts: records that weft-tiny was not trained on, each with the JSON schema of its answer, as token ids."""
+"""The prompts: records held out of weft-tiny's training, as token ids, each with the JSON schema of its answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POOL = 64
 
 
 def pool(checkpoint: Checkpoint) -> list[Prompt]:
-    """The same `POOL` prompts at every call. SmolLM2's ask for no lists, to which it adds until the limit."""
+    """Return the same `POOL` prompts at every call. SmolLM2's have no lists, which it would extend up to the limit."""
     tokenizer = load_tokenizer(checkpoint.directory)
     if checkpoint.name == TINY:
         return [Prompt(tokenizer.encode(record.prompt), record.schema) for record in islice(_records(), POOL)]
@@ -35,13 +35,13 @@ def pool(checkpoint: Checkpoint) -> list[Prompt]:
 
 
 def of_round(prompts: list[Prompt], number: int, count: int, guided: bool) -> list[Prompt]:
-    """The `count` prompts of a round, with their schemas or without: each round goes on where the one before ended."""
+    """Return the `count` prompts of a round, with or without schemas. Each round continues after the one before."""
     taken = [prompts[(number * count + i) % len(prompts)] for i in range(count)]
     return taken if guided else [replace(prompt, schema=None) for prompt in taken]
 
 
 def has_list(schema: dict[str, Any]) -> bool:
-    """Whether an answer to a schema holds a list."""
+    """Whether an answer to a schema contains a list."""
     return schema.get("type") == "array" or any(map(has_list, schema.get("properties", {}).values()))
 
 

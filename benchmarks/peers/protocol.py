@@ -1,8 +1,8 @@
-"""What the runner and the process of a side say to each other: a JSON object a line, a reply to each.
+"""The protocol between the runner and a side's process: one JSON object per line, and a reply to each.
 
-The runner asks on the side's stdin: `open` with the config, `prepare` with prompts, `answer` with a request, `close`.
-The side replies on what was its stdout; anything else that its libraries print goes to stderr. Only the standard
-library is used, since sides run in environments of their own.
+The runner writes to the side's stdin: `open` with the config, `prepare` with prompts, `answer` with a request, `close`.
+The side replies on its original stdout; all other output of its libraries goes to stderr. Sides run in environments of
+their own, so that this module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Config:
-    """What a side opens. `model` is a directory, or a GGUF file; `draft` another of a small model, or None. At most
-    `batch` prompts are answered at once, each with its answer at most `max_seq_len` tokens."""
+    """The configuration of a side. `model` is a directory or a GGUF file; `draft` is a GGUF file of a draft model, or
+    None. At most `batch` prompts are answered at once. A prompt with its answer has at most `max_seq_len` tokens."""
 
     model: str
     dtype: str
@@ -38,7 +38,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids, and the JSON schema of the answer; None: free text."""
+    """Token ids, and the JSON schema of the answer; None for free text."""
 
     ids: list[int]
     schema: dict[str, Any] | None = None
@@ -46,7 +46,8 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Request:
-    """Prompts to be answered greedily, at most `max_tokens` each; with `exact` that many, whatever the model wants."""
+    """Prompts to answer greedily with at most `max_tokens` tokens each; with `exact`, exactly that many, past any end
+    token."""
 
     prompts: list[Prompt]
     max_tokens: int
@@ -55,7 +56,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer. `num_tokens` counts the end token too. `decode_s` are the seconds from the first token to the last;
+    """An answer. `num_tokens` includes the end token. `decode_s` is the time from the first token to the last.
     `is_whole`: it was not cut at the limit."""
 
     num_tokens: int
@@ -73,35 +74,36 @@ class Answers:
 
 
 class Side(Protocol):
-    """An engine, open."""
+    """An open engine."""
 
     versions: dict[str, str]
 
     def prepare(self, prompts: list[Prompt]) -> None:
-        """Compile what their schemas need."""
+        """Compile the prompts' schemas."""
 
     def answer(self, request: Request) -> Answers:
         """Answer a request."""
 
 
 def to_line(message: dict[str, Any]) -> bytes:
-    """A message as a line."""
+    """Encode a message as a line."""
     return json.dumps(message).encode() + b"\n"
 
 
 def request_of(data: dict[str, Any]) -> Request:
-    """The request in a message."""
+    """Decode the request of a message."""
     return Request([Prompt(**p) for p in data["prompts"]], data["max_tokens"], data["exact"])
 
 
 def answers_of(data: dict[str, Any]) -> Answers:
-    """The answers in a message."""
+    """Decode the answers of a message."""
     return Answers(data["seconds"], [Answer(**a) for a in data["answers"]])
 
 
 def serve(open_side: Callable[[Config], Side]) -> None:
-    """Be a side's process: open what the runner asks for and answer until it closes or ends. An error is a reply."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # also while it is stopped
+    """Run a side's process: open the configured engine, and answer until the runner closes or ends. An error is a
+    reply."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # even while it is stopped
     replies = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     side: Side | None = None
@@ -117,7 +119,7 @@ def serve(open_side: Callable[[Config], Side]) -> None:
             traceback.print_exc()
             _reply(replies, {"error": f"{type(error).__name__}: {error}"})
     sys.stderr.flush()
-    os._exit(0)  # threads of libraries may not end
+    os._exit(0)  # threads of libraries might not end
 
 
 def _done(side: Side | None, message: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The whole comparison: group after group, its report, and its figure."""
+"""The whole comparison: all groups, the report, and the figure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIMD = ("avx", "avx2", "f16c", "fma", "avx512", "avx_vnni", "amx")
 
 @dataclass(frozen=True)
 class Choice:
-    """What is measured."""
+    """The measured combinations."""
 
     checkpoints: Sequence[str]
     engines: Sequence[str]
@@ -40,7 +40,7 @@ class Choice:
     drafts: bool = True
 
     def groups(self, name: str, plan: Plan, cache: Path) -> list[Group]:
-        """The groups of a checkpoint, which is made where it is not there yet."""
+        """Return the groups of a checkpoint, which is made if it is missing."""
         made = checkpoint(name, cache)
         prompts = pool(made)
         return [
@@ -58,8 +58,8 @@ def race(
     out: Path | None,
     kept: Sequence[Row] = (),
 ) -> Report:
-    """Measure every group, print its rows as they come, and write the report and the figure into `out`. `kept` rows of
-    other groups stay in the report."""
+    """Measure every group, print its rows at once, and write the report and the figure to `out`. `kept` rows of other
+    groups stay in the report."""
     rows, load, begin = Rows("peers"), os.getloadavg()[0], time.monotonic()
     rows += kept
 
@@ -83,7 +83,7 @@ def race(
 
 
 def shown(row: Row) -> Row:
-    """A row as it is printed: medians in the place of rounds."""
+    """Return a row for printing, with medians in place of rounds."""
     dropped = ("rounds_tokens_per_s", "rounds_user_tokens_per_s", "versions", "checkpoint", "dtype", "batch")
     medians = {key.removeprefix("rounds_"): round(median(row[key]), 1) for key in dropped[:2]}
     kept = {key: value for key, value in row.items() if key not in dropped}
@@ -97,7 +97,7 @@ def shown(row: Row) -> Row:
 
 
 def in_words(row: Row) -> Row:
-    """A row of ratios as it is printed: its group, and both sides' best drafters, in one column each."""
+    """Return a row of ratios for printing: its group, and both sides' best drafters, in one column each."""
     form = "guided" if row["guided"] else "free"
     return {
         "group": f"{row['checkpoint'].split('-135M')[0]} {row['dtype']} {row['batch']} {form}",
@@ -109,7 +109,7 @@ def in_words(row: Row) -> Row:
 
 
 def simd() -> list[str]:
-    """What the processor has for many numbers at a time."""
+    """Return the SIMD extensions of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""weft's speeds over those of its peers: round by round where both sides raced in one group."""
+"""Ratios of weft's speed to those of its peers, round by round if both sides ran in one group."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ GROUP = ("checkpoint", "dtype", "batch", "guided")
 
 
 def speed(row: Row) -> float:
-    """Tokens per second: the median over rounds."""
+    """Return tokens per second, the median over rounds."""
     middle: float = median(row["rounds_tokens_per_s"])
     return middle
 
 
 def best(rows: Iterable[Row]) -> Row | None:
-    """The fastest of some rows."""
+    """Return the fastest row."""
     return max(rows, key=speed, default=None)
 
 
 def ratio(over: Row | None, under: Row | None) -> float | None:
-    """The median ratio of a round, of rows of two groups that of the medians; None where one is missing."""
+    """Return the median of the rounds' ratios, or for rows of two groups the ratio of medians. None if a row is
+    missing."""
     if over is None or under is None:
         return None
     if all(over[key] == under[key] for key in GROUP):
@@ -35,7 +36,7 @@ def ratio(over: Row | None, under: Row | None) -> float | None:
 
 
 def pick(rows: Iterable[Row], **wanted: Any) -> list[Row]:
-    """The rows that have these values; of a tuple any."""
+    """Return the rows with these values; a tuple matches any of its values."""
     return [row for row in rows if all(_fits(row[key], value) for key, value in wanted.items())]
 
 
@@ -44,7 +45,7 @@ def _fits(value: Any, wanted: Any) -> bool:
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:
-    """For each group and form: weft without drafts over every peer without, and weft's best over each peer's best."""
+    """Compare weft with every peer in each group and form: both without drafts, and both with their best drafters."""
     table = []
     for group in dict.fromkeys(tuple(row[key] for key in GROUP) for row in rows):
         here = pick(rows, **dict(zip(GROUP, group, strict=True)))
@@ -72,7 +73,7 @@ def _name(row: Row | None) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """A ratio that weft means to reach."""
+    """A ratio that weft aims for."""
 
     what: str
     least: float
@@ -136,7 +137,7 @@ def _targets() -> list[Target]:
 
 
 def targets(rows: Sequence[Row]) -> list[Row]:
-    """What was wanted, and what was measured of it."""
+    """Return the targets with the measured ratios."""
     table = []
     for target in _targets():
         value = target.value(rows)

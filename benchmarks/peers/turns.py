@@ -1,4 +1,4 @@
-"""Turns of the sides, in the order of a palindrome (A B B A), and the figures of their rounds."""
+"""Runs the sides in palindromic turns (A B B A), and computes the figures of their rounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Name = TypeVar("Name")
 
 @dataclass
 class Round:
-    """What a side did in a round: in its turn on the way there, and in that on the way back."""
+    """A side's two turns in a round: on the way there and on the way back."""
 
     tokens: int = 0
     seconds: float = 0.0
@@ -32,17 +32,17 @@ class Round:
 
     @property
     def speed(self) -> float:
-        """Tokens per second, all users together, from the first prompt to the last answer."""
+        """Tokens per second of all users, from the first prompt to the last answer."""
         return self.tokens / self.seconds
 
     @property
     def user_speed(self) -> float:
-        """Tokens per second that one user sees after the first token; the median over answers."""
+        """Tokens per second of a single user after the first token, the median over answers."""
         return median(self.user_speeds) if self.user_speeds else 0.0
 
 
 def palindrome(names: Sequence[Name]) -> list[Name]:
-    """First to last, and last to first."""
+    """Return the names from first to last, then from last to first."""
     return [*names, *reversed(names)]
 
 
@@ -53,8 +53,8 @@ def take_turns(
     errors: type[Exception] = Exception,
     order: Callable[[Sequence[Name]], list[Name]] = palindrome,
 ) -> dict[Name, list[Round]]:
-    """Every side answers each round's number, in the order of a palindrome, or another one. Who raises one of `errors`
-    is out, with all its rounds, and `failed` is told."""
+    """Let every side answer each round, in palindromic or another order. A side that raises one of `errors` is dropped
+    with all its rounds, and `failed` is called."""
     running = dict(sides)
     done: dict[Name, list[Round]] = {name: [] for name in running}
     for number in range(rounds):
@@ -72,5 +72,5 @@ def take_turns(
 
 
 def paired_ratio(over: Iterable[float], under: Iterable[float]) -> float:
-    """The median over rounds of the ratio of two speeds."""
+    """Return the median over rounds of the ratio of two speeds."""
     return median(a / b for a, b in zip(over, under, strict=True))

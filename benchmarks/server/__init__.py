@@ -1,1 +1,1 @@
-"""The HTTP server under load, beside `LLM` in the process, and whether its guided answers are valid."""
+"""Tests the HTTP server under load, compared with `LLM` in the process, and the validity of its guided answers."""

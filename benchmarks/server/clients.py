@@ -1,7 +1,7 @@
-"""Clients of a server, on one event loop: those that read, that dawdle, that stall, that leave, and that do harm.
+"""Clients of a server on one event loop: some read, some read slowly, some stall, some disconnect, some are hostile.
 
-They are as cheap as they can be, since they share the machine with the server: a protocol each, which looks for a few
-bytes. Readers keep their connection, as OpenAI's client does.
+They share the machine with the server and are cheap for that: each is a protocol that searches for a few bytes. Readers
+keep their connection, as OpenAI's client does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PATIENCE_S = 120.0
 
 @dataclass
 class Counts:
-    """What clients saw."""
+    """The counts of all clients."""
 
     requests: int = 0
     tokens: int = 0
@@ -36,11 +36,11 @@ class Counts:
 
 
 Ask = Callable[[Connection], Awaitable[bool]]
-"""One request on a connection; whether the connection is of use afterwards."""
+"""Sends a request on a connection; returns whether the connection is usable afterwards."""
 
 
 class Clients:
-    """Clients that ask at random, by `seed`, and what they saw."""
+    """Clients that send random requests, by `seed`, and their counts."""
 
     def __init__(self, port: int, asked: Sequence[Asked], seed: int = 0) -> None:
         self.counts = Counts()
@@ -56,7 +56,7 @@ class Clients:
         leaving: int = 0,
         hostile: int = 0,
     ) -> None:
-        """So many of each, all at once."""
+        """Run these numbers of clients of each kind concurrently."""
         end = time.monotonic() + seconds
         kinds = [
             (readers, self._read),

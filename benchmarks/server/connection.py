@@ -1,4 +1,4 @@
-"""One connection of a client, which looks for a few bytes of what comes."""
+"""A client's connection, which searches the answer for a few bytes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import socket
 import time
 
 SMALL = 4096
-"""Bytes of a socket's buffer, for a reader that holds the server up."""
+"""Bytes of the receive buffer of a reader that blocks the server."""
 
 
 async def connected(port: int, receive_bytes: int | None = None) -> Connection:
-    """A connection, on a socket with so small a buffer if that is given."""
+    """Connect, with a receive buffer of this size if it is given."""
     loop = asyncio.get_running_loop()
     sock = socket.socket()
     sock.setblocking(False)
@@ -27,7 +27,7 @@ async def connected(port: int, receive_bytes: int | None = None) -> Connection:
 
 
 class Connection(asyncio.Protocol):
-    """One connection: what came of the request that is under way."""
+    """A connection, with the answer to its current request."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -37,7 +37,7 @@ class Connection(asyncio.Protocol):
         self._restart()
 
     def ask(self, content: bytes, end: bytes, at_least: int = 0) -> asyncio.Future[None]:
-        """Send a body; done when `end` came, or so many bytes, or nothing more will."""
+        """Send a body. The future is done after `end` or `at_least` bytes arrive, or when the connection closes."""
         self._restart()
         self._end, self._at_least = end, at_least
         self._done = asyncio.get_running_loop().create_future()
@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def wire(self) -> asyncio.Transport:
-        """What it sends on."""
+        """The transport to send on."""
         assert self.transport is not None
         return self.transport
 

@@ -1,4 +1,4 @@
-"""What no client should do, and what a server must bear: nonsense, headers that dribble, answers that nobody reads."""
+"""Hostile clients that a server must survive: invalid bodies, endless headers, and answers that are not read."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ NONSENSE: list[tuple[bytes, int]] = [
     (b'{"messages": [{"role": "user", "content": "\xff\xfe"}]}', 400),
 ]
 HOLD_S = 15.0
-"""So long a reader stalls: a server's buffers fill meanwhile, and then its `slow_reader_s` pass."""
+"""Seconds that a reader stalls: the server's buffers fill first, and then its `slow_reader_s` must pass."""
 UNREAD_S = 3.0
 MESSAGES = [{"role": "user", "content": "Text: "}]
 LARGE: dict[str, Any] = {
     "messages": MESSAGES, "stream": True, "ignore_eos": True, "max_tokens": 900, "temperature": 1.0, "n": 2,
     "logprobs": True, "top_logprobs": 20,
 }  # fmt: skip
-"""Asks for some megabytes, more than the buffers of two sockets hold."""
+"""Requests some megabytes, more than the buffers of two sockets hold."""
 
 
 async def nonsense(connection: Connection, draw: random.Random) -> None:
-    """A body that must be refused. Raises `ValueError` where it is not."""
+    """Send a body that must be refused. Raises `ValueError` if it is not."""
     content, status = draw.choice(NONSENSE)
     await connection.ask(content, b"}", 1)
     said = connection.head.partition(b"\r\n")[0]
@@ -46,7 +46,7 @@ async def nonsense(connection: Connection, draw: random.Random) -> None:
 
 
 async def dribble(connection: Connection, draw: random.Random) -> None:
-    """A head that comes letter by letter, and never ends."""
+    """Send headers byte by byte, without an end."""
     for letter in (
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * draw.randrange(40)
     ):
@@ -57,14 +57,14 @@ async def dribble(connection: Connection, draw: random.Random) -> None:
 
 
 async def unread(connection: Connection, draw: random.Random) -> None:
-    """A request, streamed or not, of whose answer nothing is read."""
+    """Send a request, streamed or not, and read nothing of its answer."""
     connection.wire.pause_reading()
     connection.ask(json.dumps({**LARGE, "stream": draw.random() < 0.5, "max_tokens": 200}).encode(), b"")
     await asyncio.sleep(UNREAD_S)
 
 
 async def stall(connection: Connection) -> bool:
-    """A long answer that is read after a long pause; whether the server has given it up."""
+    """Request a long answer, and read it after a long pause. Returns whether the server gave it up."""
     connection.wire.pause_reading()
     done = connection.ask(json.dumps(LARGE).encode(), b"\r\n0\r\n\r\n")
     await asyncio.sleep(HOLD_S)

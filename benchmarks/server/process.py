@@ -1,4 +1,4 @@
-"""A server in a process of its own, and what it costs: memory, and processor time by thread."""
+"""A server in a process of its own, with its memory and its processor time by thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Server:
-    """`weft serve` with some options, once it listens."""
+    """A process of `weft serve` with some options, once it listens."""
 
     def __init__(self, *options: str) -> None:
         command = [sys.executable, "-m", "weft.cli", "serve", "--port", "0", "--log-level", "info", *options]
@@ -33,7 +33,7 @@ class Server:
 
     @property
     def memory_mib(self) -> float:
-        """Resident memory."""
+        """Resident memory in MiB."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         found = re.search(r"VmRSS:\s+(\d+)", status)
         assert found is not None
@@ -51,7 +51,7 @@ class Server:
         return sum(self._seconds(int(task.name)) for task in tasks.iterdir())
 
     def end(self) -> None:
-        """End it in order."""
+        """Shut the server down."""
         self._process.terminate()
         self._process.wait(60)
 
@@ -67,7 +67,7 @@ class Server:
 
 @contextmanager
 def serving(*options: str) -> Iterator[Server]:
-    """A server, ended at the end."""
+    """Run a server, shut down at the end."""
     server = Server(*options)
     try:
         yield server

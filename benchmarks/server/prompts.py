@@ -1,4 +1,4 @@
-"""What clients ask: weft-tiny's held-out records, every other one guided by its schema."""
+"""The clients' prompts: weft-tiny's held-out records, every other one guided by its schema."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ MAX_TOKENS = 96
 
 @dataclass(frozen=True)
 class Asked:
-    """One prompt; with a schema its answer is guided."""
+    """A prompt. With a schema its answer is guided."""
 
     prompt: str
     schema: Schema | None
 
 
 def prompts(count: int, seed: int = 0) -> list[Asked]:
-    """The same for the same seed."""
+    """Return the same prompts for the same seed."""
     draw = random.Random(seed)
     records = [example(draw, "heldout") for _ in range(count)]
     return [Asked(one.prompt, one.schema if i % 2 else None) for i, one in enumerate(records)]
 
 
 def body(asked: Asked) -> dict[str, Any]:
-    """The same for the server's chat."""
+    """Return the body of a chat request."""
     found: dict[str, Any] = {"messages": [{"role": "user", "content": asked.prompt}], "stream": True}
     found |= {"max_tokens": MAX_TOKENS, "temperature": 0, "stream_options": {"include_usage": True}}
     if asked.schema is not None:

@@ -1,4 +1,4 @@
-"""Each benchmark in a separate process: a device that one of them broke, or a stall, does not harm the next."""
+"""Runs each benchmark in a separate process, so that a broken device or a stall does not affect the next."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from weft_bench.report import Report
 
 
 def run_benchmark(command: Sequence[str], name: str, out: Path | None, seconds: float | None) -> str | None:
-    """Run `weft bench` with the arguments `command`, at most so many seconds; why it failed, or None. Where the report
-    `out`/NAME.json does not tell, it is put there."""
+    """Run `weft bench` with the arguments `command`, for at most `seconds`. Returns the reason of a failure, or None.
+    The reason is added to the report `out`/NAME.json unless that already has one."""
     try:
         code = subprocess.run(
             [sys.executable, "-m", "weft.cli", "bench", *command], timeout=seconds

@@ -16,10 +16,11 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 def lines(panels: Mapping[str, Mapping[str, Points]], path: Path, *, title: str, x: str, y: str) -> None:
-    """A panel for each entry, a line for each of its entries, saved to `path` (svg or png). Needs matplotlib.
+    """Draw a panel for each entry, with a line for each of its entries, and save it to `path` (svg or png). Needs
+    matplotlib.
 
-    A line whose name is another's and " unguided" has the colour of that one, dashed. More names than `COLOURS` raise
-    `InterfaceError`: two would look alike.
+    A line named like another plus " unguided" has the other's colour, dashed. More names than `COLOURS` raise
+    `InterfaceError`, since two lines would look alike.
     """
     try:
         from matplotlib import rc_context
@@ -51,12 +52,12 @@ def lines(panels: Mapping[str, Mapping[str, Points]], path: Path, *, title: str,
     figure.legend(handles, labels, loc="lower center", ncols=4, frameon=False, fontsize=8)
     figure.tight_layout(rect=(0, 0.05 * -(-len(labels) // 4), 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with rc_context({"svg.hashsalt": "weft"}):  # the same figure is the same file
+    with rc_context({"svg.hashsalt": "weft"}):  # equal figures must give equal files
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def look(label: str, labels: Sequence[str]) -> tuple[str, str, str]:
-    """Colour, marker and line style of a line among all of them."""
+    """Return colour, marker and line style of a line among `labels`."""
     bases = list(dict.fromkeys(other.removesuffix(UNGUIDED) for other in labels))
     if len(bases) > len(COLOURS):
         raise InterfaceError(f"a figure tells {len(COLOURS)} kinds apart; these are {len(bases)}")

@@ -1,4 +1,4 @@
-"""Prompts that weft-tiny was not trained on, with the guides of their answers, and how they are answered."""
+"""Prompts held out of weft-tiny's training, with the guides of their answers, and functions that answer them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAKERS: dict[str, Callable[[random.Random, Split], Record]] = {
     "extraction": example,
     "schema only": schema_only,
 }
-"""The answer stands in the prompt; or the prompt holds its schema alone."""
+"""The makers of prompts: one contains its answer; the other has only its schema."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,8 @@ class PromptSet:
 
 
 def prompt_set(name: str, count: int, llm: LLM, separators: tuple[str, str] | None = None) -> PromptSet:
-    """`count` held-out prompts of the set; `llm` compiles the schemas once, for every LLM of its vocabulary.
-    `separators` as in `Guide.json_schema`.
-    """
+    """Return `count` held-out prompts of the set. `llm` compiles the schemas once, for every LLM of its vocabulary.
+    `separators` is that of `Guide.json_schema`."""
     rng = random.Random(SEED)
     records = [MAKERS[name](rng, "heldout") for _ in range(count)]
     guides = [Guide.json_schema(record.schema, separators=separators) for record in records]
@@ -58,18 +57,18 @@ def prompt_set(name: str, count: int, llm: LLM, separators: tuple[str, str] | No
 
 
 def prompt_sets(count: int, llm: LLM) -> list[PromptSet]:
-    """Both sets."""
+    """Return both sets."""
     return [prompt_set(name, count, llm) for name in MAKERS]
 
 
 def acceptance_length(outputs: list[Output]) -> float:
-    """Mean tokens per iteration that verified drafts, over all requests together; 1 where none did."""
+    """Return the mean tokens per iteration that verified drafts, over all requests; 1 if none did."""
     iterations = sum(output.stats.drafted_iterations for output in outputs)
     tokens = sum(output.stats.drafted_tokens for output in outputs)
     return tokens / iterations if iterations else 1.0
 
 
 def count_differing(outputs: list[Output], reference: list[Output]) -> int:
-    """Answers whose tokens are not the reference's."""
+    """Return the number of answers whose tokens differ from the reference's."""
     pairs = zip(outputs, reference, strict=True)
     return sum(output.token_ids != other.token_ids for output, other in pairs)

@@ -1,4 +1,4 @@
-"""What every benchmark shares: timing, the machine it ran on, JSON files and tables."""
+"""The common parts of benchmarks: timing, the machine's description, JSON files and tables."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from weft.config.environment import environment
 
 @dataclass
 class Report:
-    """One benchmark's result: `rows`, most often of equal keys, and `summary` figures, or tables of such rows. Units
-    are in the keys. `failures` say what could not be measured, with the `error`.
-    """
+    """A benchmark's result: `rows`, usually with equal keys, and a `summary` of figures or of tables. Keys contain
+    units. `failures` are the measurements that failed, each with its `error`."""
 
     name: str
     rows: list[dict[str, Any]]
@@ -34,16 +33,15 @@ class Report:
         fields = asdict(self)
         if not self.failures:
             del fields["failures"]
-        # Whole or not at all: a process that ends in between leaves the file before.
+        # Replace the file atomically: a process that ends in between leaves the old file.
         part = path.with_suffix(".part")
         part.write_text(json.dumps({**fields, **environment()}, indent=2) + "\n")
         part.replace(path)
         return path
 
     def show(self, console: Console) -> None:
-        """Print the rows as a table, or as several where the console is too narrow for one, then the summary; a list of
-        rows in it is a table, too.
-        """
+        """Print the rows as a table, or as several if the console is too narrow, then the summary; lists of rows in it
+        are tables, too."""
         title: str | None = f"weft bench {self.name}"
         for failure in self.failures:
             what = ", ".join(f"{key} {value}" for key, value in failure.items() if key != "error")
@@ -71,7 +69,7 @@ class Report:
             Report(f"{self.name}: {key}", rows).show(console)
 
     def _parts(self, names: dict[str, str], width: int) -> list[list[str]]:
-        """The columns of each table: those that tell rows apart begin all of them."""
+        """Return the columns of each table; the columns that identify a row begin all of them."""
         keys = list(names)
         num_telling = next((n for n in range(1, len(keys)) if self._tell_apart(keys[:n])), 1)
         telling, others = keys[:num_telling], keys[num_telling:]
@@ -87,7 +85,7 @@ class Report:
         return len({tuple(str(row.get(key)) for key in keys) for row in self.rows}) == len(self.rows)
 
     def _width(self, names: dict[str, str]) -> int:
-        """The width of a table with these columns, in characters: each has a border and two spaces."""
+        """Return the width of a table with these columns, in characters: each has a border and two spaces."""
         return 1 + sum(
             3
             + max(len(text) for text in (*name.split("\n"), *(shown(row.get(key, "")) for row in self.rows)))
@@ -96,17 +94,17 @@ class Report:
 
 
 def is_table(value: Any) -> bool:
-    """Whether a summary's value is rows."""
+    """Whether a summary's value is a list of rows."""
     return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
 
 
 def shown(value: Any) -> str:
-    """A figure with three digits; anything else as it is."""
+    """Format a float with three digits; anything else unchanged."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def median_seconds(run: Callable[[], object], repeat: int, warmup: int = 3) -> float:
-    """Median wall time of `run()` in seconds."""
+    """Return the median wall time of `run()` in seconds."""
     for _ in range(warmup):
         run()
     times = []

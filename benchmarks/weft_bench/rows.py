@@ -1,6 +1,6 @@
-"""A report's rows as they come: written after each of them, with failures in place of rows that failed.
+"""Writes a report's rows as they are measured, with failures in place of failed rows.
 
-A benchmark that ends early, by a failure, a stall or a signal, has left what it measured until then.
+A benchmark that ends early, by a failure, a stall or a signal, leaves its measurements until then.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from weft_bench.report import Report
 
 @dataclass(frozen=True)
 class Keeping:
-    """Where reports are kept while they grow, and how many seconds a row may take before the process is ended, with all
-    its stacks on stderr; None for each: not at all."""
+    """The folder of growing reports, and the seconds that a row may take before the process ends with its stacks on
+    stderr. None turns either off."""
 
     folder: Path | None = None
     seconds: float | None = None
@@ -50,12 +50,12 @@ class Rows(list[dict[str, Any]]):
 
     @contextmanager
     def trying(self, **what: object) -> Iterator[None]:
-        """Measure `what`. An error is one of the report's failures and no more, unless an option was wrong
-        (`InputError`); the report is written before and after."""
+        """Measure `what`. An error becomes one of the report's failures, except `InputError`, which means a wrong
+        option. The report is written before and after."""
         described = {key: str(value) for key, value in what.items()}
         self._write(described)
         seconds = _keeping.get().seconds
-        if seconds is not None:  # also where the main thread waits for the device and never comes back
+        if seconds is not None:  # works even if the main thread hangs in a wait for the device
             faulthandler.dump_traceback_later(seconds, exit=True, file=2)
         try:
             yield
@@ -70,7 +70,7 @@ class Rows(list[dict[str, Any]]):
         self._write(None)
 
     def report(self, summary: dict[str, Any], name: str | None = None) -> Report:
-        """The whole report."""
+        """Return the whole report."""
         return Report(name or self.name, list(self), summary, self.failures)
 
     def _write(self, measuring: dict[str, str] | None) -> None:

@@ -1,4 +1,4 @@
-"""Made-up tokens of any number."""
+"""Synthetic vocabularies of any size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from weft.grammar import Vocabulary
 
 
 def synthetic_vocabulary(size: int) -> Vocabulary:
-    """Every byte, then made-up words, half of them after a blank."""
+    """Return a vocabulary of every byte, then of made-up words, half of them after a blank."""
     rng = random.Random(0)
     letters = "etaoinshrdlucmfwypvbgkjqxz"
     tokens = [b"", *(bytes([byte]) for byte in range(256))]

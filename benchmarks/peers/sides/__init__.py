@@ -1,1 +1,1 @@
-"""The engines, a process each: `python -m benchmarks.peers.sides.NAME`, in the environment that has its packages."""
+"""The engines, each in a process: `python -m benchmarks.peers.sides.NAME`, in the environment that has its packages."""

@@ -1,4 +1,4 @@
-"""llama.cpp: its server inside this process, by the package xllamacpp; a thread for each prompt that is answered."""
+"""llama.cpp: its server in this process, by the package xllamacpp, with a thread for each concurrent prompt."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..protocol import Answer, Answers, Config, Prompt, Request, serve
 KINDS = {"draft_model": "DRAFT_SIMPLE", "ngram": "NGRAM_SIMPLE", "ngram_map": "NGRAM_MAP_K"}
 """llama.cpp's names of drafters."""
 NGRAM_LENGTH = 3
-"""Tokens that must stand in the text before: fewer than its default of 12, which short answers seldom have."""
+"""Tokens that must match in the text before. The default of 12 seldom matches in short answers."""
 
 
 class LlamaCpp:
-    """A server with a slot for each prompt of a batch. No prompt is kept for the next request."""
+    """A server with a slot for each prompt of a batch. Prompts are not cached."""
 
     def __init__(self, config: Config) -> None:
         self.versions = {
@@ -38,10 +38,10 @@ class LlamaCpp:
         self._users = ThreadPoolExecutor(config.batch)
 
     def prepare(self, prompts: list[Prompt]) -> None:
-        """Nothing: grammars are made anew for each request, within a millisecond or so."""
+        """Do nothing: each request compiles its grammar, in about a millisecond."""
 
     def answer(self, request: Request) -> Answers:
-        """Answer them all, each thread one after another."""
+        """Answer all prompts; each thread takes one after another."""
         begin = time.perf_counter()
         replies = list(self._users.map(lambda prompt: self._ask(prompt, request), request.prompts))
         seconds = time.perf_counter() - begin

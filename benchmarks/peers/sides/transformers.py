@@ -1,4 +1,4 @@
-"""transformers and xgrammar: a plain loop over a batch, padded on the left, that goes on until its last row ends."""
+"""transformers and xgrammar: a plain loop over a batch, padded on the left, that runs until the last row ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..protocol import Answer, Answers, Config, Prompt, Request, serve
 
 @dataclass
 class Row:
-    """A row of the batch: its grammar, its tokens, and the moments of the first and the last of them."""
+    """A row of the batch: its grammar, its tokens, and the time of each."""
 
     matcher: xgrammar.GrammarMatcher | None
     tokens: list[int] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Transformers:
                 self._compiled[schema] = self._compiler.compile_json_schema(schema)
 
     def answer(self, request: Request) -> Answers:
-        """Answer batch after batch."""
+        """Answer one batch after another."""
         rows: list[Row] = []
         begin = time.perf_counter()
         for start in range(0, len(request.prompts), self._batch):
@@ -83,7 +83,7 @@ class Transformers:
             mask = torch.cat([mask, torch.ones_like(ids)], 1)
 
     def _pick(self, logits: Tensor, rows: list[Row], request: Request) -> Tensor:
-        """The next token of each row; those that ended get one that nobody reads."""
+        """Pick the next token of each row; that of an ended row is ignored."""
         if request.exact:
             logits[:, self._end] = -torch.inf
         if any(row.matcher is not None for row in rows):

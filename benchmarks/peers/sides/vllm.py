@@ -11,7 +11,7 @@ from ..protocol import Answer, Answers, Config, Prompt, Request, serve
 
 
 def settings(config: Config) -> dict[str, str]:
-    """Environment variables; vLLM reads them when it is imported."""
+    """Return environment variables, which vLLM reads at its import."""
     cores = sorted(os.sched_getaffinity(0))[: config.threads]
     return {
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
@@ -24,7 +24,7 @@ def settings(config: Config) -> dict[str, str]:
 
 
 class Vllm:
-    """An `LLM`, compiled unless the option `eager` is set. Prompts that were read before are read again."""
+    """An `LLM`, compiled unless the option `eager` is set, without prefix caching."""
 
     def __init__(self, config: Config) -> None:
         self.versions = {name: importlib.metadata.version(name) for name in ("vllm-cpu", "torch", "xgrammar")}
@@ -40,16 +40,16 @@ class Vllm:
             max_num_seqs=config.batch,
             enforce_eager=config.options.get("eager", False),
             enable_prefix_caching=False,
-            disable_log_stats=False,  # the moments of tokens
+            disable_log_stats=False,  # for the times of tokens
             speculative_config=_drafts(config),
         )
 
     def prepare(self, prompts: list[Prompt]) -> None:
-        """A token of each, so that its grammar is compiled and kept."""
+        """Generate one token for each prompt, so that its grammar is compiled and cached."""
         self.answer(Request(prompts, 1, False))
 
     def answer(self, request: Request) -> Answers:
-        """Answer them all."""
+        """Answer all prompts."""
         texts = [{"prompt_token_ids": prompt.ids} for prompt in request.prompts]
         sampling = [self._sampling(prompt, request) for prompt in request.prompts]
         begin = time.perf_counter()

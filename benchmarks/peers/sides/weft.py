@@ -16,7 +16,7 @@ DRAFTERS = ("eagle3", "mtp", "draft_model", "ngram")
 
 
 def speculation(config: Config) -> Speculation:
-    """A drafter by name; "forced+NAME" drafts what the grammar forces first."""
+    """Return a speculation by name; "forced+NAME" first drafts the text that the grammar forces."""
     if config.drafter == "none":
         return Speculation.none()
     first, _, then = config.drafter.rpartition("+")
@@ -26,17 +26,17 @@ def speculation(config: Config) -> Speculation:
 
 @cache
 def guide(schema: str) -> Guide:
-    """The guide of a schema, written as JSON."""
+    """Return the guide of a schema given as JSON text."""
     return Guide.json_schema(json.loads(schema))
 
 
 def guide_of(prompt: Prompt) -> Guide | None:
-    """The guide of a prompt."""
+    """Return the guide of a prompt, or None."""
     return None if prompt.schema is None else guide(json.dumps(prompt.schema))
 
 
 class Weft:
-    """An `LLM`; prompts that were read before are read again."""
+    """An `LLM` without prefix reuse."""
 
     def __init__(self, config: Config) -> None:
         self.versions = {"weft": __version__, "torch": torch.__version__}
@@ -53,7 +53,7 @@ class Weft:
             future.result()
 
     def answer(self, request: Request) -> Answers:
-        """Answer them all."""
+        """Answer all prompts."""
         least = request.max_tokens if request.exact else 0
         sampling = SamplingParams(max_tokens=request.max_tokens, min_tokens=least)
         ids, guides = [p.ids for p in request.prompts], [guide_of(p) for p in request.prompts]

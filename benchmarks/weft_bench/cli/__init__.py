@@ -1,6 +1,5 @@
-"""`weft bench`: each command measures one claim, prints a table, and writes JSON where asked. A file for each folder of
-benchmarks.
-"""
+"""`weft bench`: each command measures one claim, prints a table, and optionally writes JSON. Each folder of benchmarks
+has a file here."""
 
 from weft_bench.cli import runtime, grammar, engine, serve, every  # isort: skip  (the order of `weft bench --help`)
 from weft_bench.cli.app import app

@@ -1,4 +1,4 @@
-"""What all commands of `weft bench` share: the app, options of several, how a benchmark runs and is reported."""
+"""The common parts of `weft bench`: the app, shared options, and running and reporting a benchmark."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ PromptsOption = Annotated[int, typer.Option(min=1, help="Held-out prompts of eac
 
 
 def load(name: str, out: Path | None) -> Callable[..., Report]:
-    """The `run` of a benchmark's module, which writes its report to `out`, if that is given, after every row."""
+    """Return the `run` of a benchmark's module. It writes its report to `out`, if given, after every row."""
     run: Callable[..., Report] = import_module(f"weft_bench.{MODULES[name]}").run
 
     return lambda *args, **options: measured(out, partial(run, *args, **options))
 
 
 def measured(out: Path | None, run: Callable[[], Report]) -> Report:
-    """What `run` measures; its report is written to `out`, if that is given, after every row."""
+    """Return the report of `run`, written to `out`, if given, after every row."""
     from weft_bench.rows import keeping
 
     with keeping(out, ROW_SECONDS):
@@ -74,7 +74,7 @@ def measured(out: Path | None, run: Callable[[], Report]) -> Report:
 
 
 def finish(report: Report, out: Path | None) -> None:
-    """Print a report; write it to `out`, too, where that is given. Exits with 1 where something failed."""
+    """Print a report, and write it to `out` if given. Exits with 1 if the report has failures."""
     from rich.console import Console
 
     console = Console()
@@ -86,9 +86,8 @@ def finish(report: Report, out: Path | None) -> None:
 
 
 def script(main: Callable[..., None]) -> None:
-    """Run a benchmark that is a file by itself (`benchmarks/`): `main` has its options, as a command's function does.
-    Errors of weft are one line and exit code 2.
-    """
+    """Run a stand-alone benchmark (`benchmarks/`): `main` declares options like a command's function. Errors of weft
+    are one line and exit code 2."""
     try:
         typer.run(main)
     except WeftError as error:

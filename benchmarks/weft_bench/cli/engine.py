@@ -108,12 +108,12 @@ def speed(
 
 
 def refuse_together(these: Mapping[str, object], those: Mapping[str, object]) -> None:
-    """Options of which one would silently drop the other: `InputError` names both."""
+    """Raise `InputError` for a pair of options of which one would silently override the other."""
     for one, other in product(these, those):
         if these[one] is not None and those[other] is not None:
             raise InputError(f"{one} and {other} both say which model; give one of them")
 
 
 def batches_to(most: int) -> list[int]:
-    """Powers of two."""
+    """Return the powers of two up to `most`."""
     return [1 << i for i in range(most.bit_length())]

@@ -9,7 +9,7 @@ import typer
 from weft_bench.cli.app import MODULES, DeviceOption, OutOption, app
 
 BENCHES = tuple(name for name in MODULES if name not in ("schemas", "validity"))  # the others need files
-HOST_ONLY = ("grammar", "strict")  # no device has a part in it
+HOST_ONLY = ("grammar", "strict")  # they use no device
 
 
 @app.command("all")

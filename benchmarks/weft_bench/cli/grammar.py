@@ -1,4 +1,4 @@
-"""What guides cost, and whether answers obey them."""
+"""The cost of guides, and the validity of answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What replays, host functions and the mask kernel cost."""
+"""The cost of replays, host functions and the mask kernel."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How many tokens an iteration gives: every drafter, with guided drafts and without, for each number of drafts.
+"""Measures tokens per iteration of every drafter, with guided drafts and without, for each number of drafts.
 
-All drafters answer the same held-out prompts under the same schemas. Sampling is coupled, so their answers are those
-of decoding without drafts; those that are not (where rounding decided between two tokens) are counted.
+All drafters answer the same held-out prompts under the same schemas. Sampling is coupled, so that the answers are those
+of decoding without drafts. Answers that differ, where rounding decided between two tokens, are counted.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def run(
     simulate: float | None = None,
     variants: Sequence[Variant] = VARIANTS,
 ) -> Report:
-    """A row for each set of prompts and drafter, a column for each number of drafts: mean tokens per iteration that
-    verified drafts.
+    """Return a row for each set of prompts and drafter, with a column for each number of drafts: the mean tokens per
+    iteration that verified drafts.
 
     `simulate` forces that many tokens per iteration (`simulated.py`), and the report says so.
     """
     config = EngineConfig(max_batch=BATCH)
-    if simulate is not None:  # in no graph that is captured before the drafts are forced
+    if simulate is not None:  # a graph captured earlier would not force drafts
         config = EngineConfig(max_batch=BATCH, graphs="none", reuse=False)
     with LLM(model, device=device, engine=EngineConfig(max_batch=BATCH)) as plain:
         sets = prompt_sets(prompts, plain)
@@ -78,7 +78,7 @@ def run(
 
 
 def report_name(temperature: float, simulate: float | None) -> str:
-    """What the report and its files are called: one name for each kind of run."""
+    """Return the name of the report and its files, one for each kind of run."""
     name = "acceptance" if simulate is None else "acceptance-simulated"
     return name if temperature == 0 else f"{name}-temperature-{temperature:g}"
 
@@ -86,8 +86,7 @@ def report_name(temperature: float, simulate: float | None) -> str:
 def table(
     sets: Sequence[PromptSet], lengths: dict[tuple[str, int, str], float], max_k: int, names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Rows by set and drafter, the number of drafts as columns; without drafts it is one token per iteration, and None
-    is what failed."""
+    """Return rows by set and drafter, with the number of drafts as columns: 1 without drafts, None for a failure."""
     rows: list[dict[str, Any]] = []
     for prompt_set in sets:
         for name in (*names, NONE):
@@ -103,12 +102,12 @@ def table(
 
 
 def column(k: int) -> str:
-    """The key of a number of drafts."""
+    """Return the key of a number of drafts."""
     return f"K={k}"
 
 
 def plot(report: Report, path: Path) -> None:
-    """Acceptance length against the number of drafts, a panel for each set of prompts. Needs matplotlib."""
+    """Plot acceptance length against the number of drafts, with a panel for each set of prompts. Needs matplotlib."""
     from weft_bench.figures import lines
 
     ks = range(1, len(report.rows[0]) - 1)

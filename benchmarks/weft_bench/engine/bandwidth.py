@@ -1,8 +1,8 @@
-"""What an iteration must read from memory, from the shapes alone, and how fast memory is.
+"""Computes the bytes that an iteration must read from the shapes alone, and measures the memory's bandwidth.
 
-Counted is what no kernel can avoid: every matrix of the target once and of an EAGLE3 head once for each draft, the
-keys and values of the context, and the logits, which sampling reads. It does not count rows of the embedding,
-activations, and all that is written; they are small beside it.
+It counts reads that no kernel can avoid: every matrix of the target once, of an EAGLE3 head once per draft, the
+context's keys and values, and the logits, which sampling reads. Embedding rows, activations and all writes are small
+beside them and not counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weft.models.eagle3_head import Eagle3Head
 from weft.runtime.interface import Runtime
 
 BUFFER_BYTES = {"cpu": 1 << 28, "cuda": 1 << 31}
-COPIES = 4  # in one sample, so that launching them weighs nothing
+COPIES = 4  # per sample, so that launch overhead is negligible
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Traffic:
 def traffic(
     config: ModelConfig, head: Eagle3Head | None, batch: int, num_drafts: int, context: float
 ) -> Traffic:
-    """The bytes of an iteration over `batch` rows with `context` tokens each, that verifies and makes `num_drafts`
-    drafts; the head is None where there are none."""
+    """Return the bytes of an iteration over `batch` rows with `context` tokens each, which verifies and makes
+    `num_drafts` drafts. `head` is None without a drafter."""
     size = config.dtype.itemsize
     token_kv = 2 * config.num_kv_heads * config.head_dim * size
     logits = batch * (num_drafts + 1) * config.vocab_size * size
@@ -54,32 +54,32 @@ def traffic(
 
 
 def target_size(config: ModelConfig) -> int:
-    """Weights that a forward of the target reads: all but the embedding, of which it reads rows."""
+    """Return the number of weights that a target forward reads: all but the embedding, of which it reads a few rows."""
     layer = decoder_size(config, config.hidden_size) + 2 * config.hidden_size
     return config.num_layers * layer + (1 + config.vocab_size) * config.hidden_size
 
 
 def combine_size(head: Eagle3Head) -> int:
-    """Weights that turn the target's hidden states into a feature, once in an iteration."""
+    """Return the number of weights that combine the target's hidden states into a feature, once per iteration."""
     return len(head.aux_layers) * head.config.hidden_size**2
 
 
 def draft_size(head: Eagle3Head) -> int:
-    """Weights that each draft reads: one layer over an embedding and a feature, three norms of it, the last norm, and
-    the head over the draft vocabulary."""
+    """Return the number of weights that each draft reads: one layer over an embedding and a feature with its three
+    norms, the last norm, and the output projection over the draft vocabulary."""
     hidden = head.config.hidden_size
     return decoder_size(head.config, 2 * hidden) + (4 + head.draft_vocab_size) * hidden
 
 
 def decoder_size(config: ModelConfig, inputs: int) -> int:
-    """The matrices of a decoder layer whose attention reads rows of `inputs`; without biases."""
+    """Return the size of a decoder layer's matrices, without biases; its attention reads rows of `inputs`."""
     heads, hidden = config.num_heads * config.head_dim, config.hidden_size
     keys_and_values = 2 * config.num_kv_heads * config.head_dim
     return (heads + keys_and_values) * inputs + hidden * heads + 3 * config.intermediate_size * hidden
 
 
 def copy_bandwidth(runtime: Runtime, num_bytes: int | None = None, repeat: int = 15) -> float:
-    """Bytes per second of memory, read and written, that copying a large buffer reaches; the median."""
+    """Return the median bytes per second, read plus written, of copying a large buffer."""
     if num_bytes is None:
         num_bytes = BUFFER_BYTES[runtime.device.type]
     source = torch.zeros(num_bytes, dtype=torch.uint8, device=runtime.device)

@@ -1,10 +1,10 @@
-"""Where a guided iteration is longer than an unguided one: what ran, task by task, on one engine.
+"""Breaks down, task by task, the extra time of a guided iteration over an unguided one on the same engine.
 
-Unguided and guided requests take the engine in turns, and every iteration of theirs is recorded. A task's time is the
-sum over an iteration; the difference is the median over turns of the difference within one. What lies between two
-tasks of the model's stream is told apart by whether the grammar's stream was working meanwhile; the rest is the host's.
+Unguided and guided requests alternate on the engine, and every iteration is recorded. A task's time is its sum over an
+iteration; the difference is the median over turns of the difference within a turn. Gaps between two tasks of the
+model's stream are split by whether the grammar stream was busy meanwhile. The rest is the host's.
 
-On a GPU the profiler sees kernels and copies alone: the grammar's tasks and waits for them are in what lies between
+On a GPU the profiler sees only kernels and copies: the grammar's tasks and the waits for them appear as gaps between
 tasks (`docs/overhead.md`).
 """
 
@@ -37,17 +37,17 @@ PAUSE_US = 50.0
 
 @dataclass(frozen=True)
 class Recorded:
-    """Iterations that were recorded together, and how long they took."""
+    """Iterations that were recorded together, with their duration."""
 
     turns: int
     total_us: float
     slices: list[Slice]
 
     def tasks(self) -> dict[tuple[str, str], float]:
-        """Microseconds of a turn by stream and task."""
+        """Return the microseconds of a turn by stream and task."""
         names, found = track_names(self.slices), dict[tuple[str, str], float]()
         for s in self.slices:
-            key = (names[s.stream], s.label.partition(": ")[0])  # a launched function's, if it is of one
+            key = (names[s.stream], s.label.partition(": ")[0])  # the launched function, if any
             found[key] = found.get(key, 0.0) + (s.end_us - s.begin_us) / self.turns
         waits, gaps = idle(
             [s for s in self.slices if names[s.stream] == MODEL],
@@ -61,22 +61,22 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Turn:
-    """What both sides did in one turn."""
+    """The recordings of both sides in one turn."""
 
     plain: list[Recorded]
     guided: list[Recorded]
 
     def of(self, plain: Side, guided: Side) -> list[tuple[Side, list[Recorded]]]:
-        """The sides, each with where its own goes."""
+        """Return each side with its list of recordings."""
         return [(plain, self.plain), (guided, self.guided)]
 
     def tasks(self) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], float]]:
-        """Microseconds of an iteration by stream and task, medians of either side."""
+        """Return the microseconds of an iteration by stream and task, the medians of either side."""
         return medians(self.plain), medians(self.guided)
 
 
 def medians(recorded: Sequence[Recorded]) -> dict[tuple[str, str], float]:
-    """Microseconds by stream and task, and of the whole."""
+    """Return the median microseconds by stream and task, and of the whole iteration."""
     found = [{**r.tasks(), WHOLE: r.total_us / r.turns} for r in recorded]
     keys = dict.fromkeys(key for tasks in found for key in tasks)
     return {key: median(tasks.get(key, 0.0) for tasks in found) for key in keys}
@@ -90,8 +90,8 @@ def breakdown(
     context: int,
     trace: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """A row for each task in the order of the guided iteration, of `iterations` or more of each side; the last row is
-    the whole. Prompts have `context` tokens. Writes some of both to `trace`, one after the other."""
+    """Return a row for each task in the order of the guided iteration, over at least `iterations` of each side; the
+    last row is the whole. Prompts have `context` tokens. Writes some iterations of both sides to `trace`."""
     side_of = partial(Side, Setting(bench, batch, num_drafts, context + ROOM, context))
     plain = side_of(None)
     guided = side_of(GUIDE, engine=plain.engine)
@@ -113,7 +113,7 @@ def breakdown(
 
 
 def one(bench: Bench, side: Side, turns: int) -> list[Recorded]:
-    """Record turns of the whole batch; nothing, if a request ended in them."""
+    """Record turns of the whole batch; return nothing if a request ended in them."""
     with record_on(bench.runtime) as slices:
         begin = time.perf_counter()
         for _ in range(turns):
@@ -126,8 +126,8 @@ def one(bench: Bench, side: Side, turns: int) -> list[Recorded]:
 
 
 def idle(model: Sequence[Slice], grammar: Sequence[Slice]) -> tuple[float, float]:
-    """Microseconds between the first and the last of the model's tasks in which none of them ran: while some task of
-    the grammar's did, and while none did."""
+    """Return the microseconds between the model's first and last task in which none of its tasks ran: those in which a
+    grammar task ran, and the others."""
     ordered = sorted(model, key=lambda s: s.begin_us)
     waits, gaps, end = 0.0, 0.0, ordered[0].end_us
     for s in ordered[1:]:
@@ -139,12 +139,12 @@ def idle(model: Sequence[Slice], grammar: Sequence[Slice]) -> tuple[float, float
 
 
 def covered(slices: Sequence[Slice], begin_us: float, end_us: float) -> float:
-    """How much of a time is covered by slices of one stream, which do not overlap."""
+    """Return the part of an interval that slices of one stream cover. They do not overlap."""
     return sum(max(0.0, min(s.end_us, end_us) - max(s.begin_us, begin_us)) for s in slices)
 
 
 def table(turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """A row for each task of either side, those of streams first and the whole last."""
+    """Return a row for each task of either side, streams first and the whole last."""
     both = [turn.tasks() for turn in turns]
     keys = dict.fromkeys(key for plain, guided in both for key in (*guided, *plain))
     rows = []
@@ -164,7 +164,7 @@ def table(turns: Sequence[Turn]) -> list[dict[str, Any]]:
 
 
 def write(turns: Sequence[Turn], path: Path) -> None:
-    """Some iterations of each side one after the other, with a track that names them."""
+    """Write some iterations of each side one after the other, with a track that names them."""
     slices: list[Slice] = []
     names: dict[int, str] = {}
     at, track = 0.0, -1

@@ -1,4 +1,4 @@
-"""The ways to draft that benchmarks compare, under the names that their tables have."""
+"""The drafters that benchmarks compare, with their names in tables."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Variant:
     guide_drafts: GuideDrafts = True
 
     def speculation(self, num_drafts: int) -> Speculation:
-        """With `num_drafts` drafts an iteration."""
+        """Return its speculation with `num_drafts` drafts per iteration."""
         return self.make(num_draft_tokens=num_drafts, guide_drafts=self.guide_drafts)
 
 
 def forced(num_draft_tokens: int, guide_drafts: GuideDrafts) -> Speculation:
-    """Forced text alone: it is the grammar's, so there is nothing to guide."""
+    """Draft forced text alone. It comes from the grammar, so that guiding it has no effect."""
     return Speculation.forced(num_draft_tokens=num_draft_tokens)
 
 
 def forced_then(then: Make, num_draft_tokens: int, guide_drafts: GuideDrafts) -> Speculation:
-    """Forced text, and another drafter after it."""
+    """Draft forced text, then with another drafter."""
     return Speculation.forced(then(num_draft_tokens=num_draft_tokens, guide_drafts=guide_drafts))
 
 
@@ -45,7 +45,7 @@ DRAFTERS = (
     Variant("forced + n-gram", partial(forced_then, Speculation.ngram)),
     Variant("forced + EAGLE3", partial(forced_then, Speculation.eagle3)),
 )
-"""Every drafter, its drafts guided."""
+"""Every drafter, with guided drafts."""
 
 VARIANTS = (
     EAGLE3,
@@ -58,4 +58,4 @@ VARIANTS = (
     Variant("draft model unguided", Speculation.draft_model, guide_drafts=False),
     *DRAFTERS[-3:],
 )
-"""Every drafter with guided drafts and without; in the order of published tables, what those lack last."""
+"""Every drafter with guided drafts and without, in the order of published tables; drafters missing there come last."""

@@ -1,6 +1,7 @@
-"""Engines for timing: around one loaded model, whatever it is, with or without an EAGLE3 head.
+"""Engines for timing around a single loaded model, with or without an EAGLE3 head.
 
-The model is a directory's, or random in a given shape: then the vocabulary is made up and the head is random, too.
+The model comes from a directory, or is random in a given shape; then its vocabulary is synthetic and its head random,
+too.
 """
 
 from __future__ import annotations
@@ -38,9 +39,8 @@ from weft_bench.vocabulary import synthetic_vocabulary
 
 @dataclass(frozen=True)
 class Shape:
-    """A random Llama: `intermediate` defaults to 3.5 times `hidden`; four query heads share a head of the KV. Its
-    EAGLE3 head drafts from `draft_vocab` tokens, by default all.
-    """
+    """The shape of a random Llama: `intermediate` defaults to 3.5 times `hidden`; four query heads share a KV head. Its
+    EAGLE3 head drafts from `draft_vocab` tokens, by default from all."""
 
     layers: int
     hidden: int
@@ -49,7 +49,7 @@ class Shape:
     draft_vocab: int | None = None
 
     def config(self, dtype: torch.dtype, vocab_size: int) -> ModelConfig:
-        """What a config.json would say."""
+        """Return the configuration of a model in this shape."""
         head_dim = 128 if self.hidden >= 2048 else 64
         heads = max(1, self.hidden // head_dim)
         return ModelConfig(
@@ -72,11 +72,11 @@ SHAPES = {
         layers=32, hidden=4096, vocab=128256, intermediate=14336, draft_vocab=32000
     ),  # Llama 3.1 8B and its published head
 }
-"""Shapes with a name."""
+"""Named shapes."""
 
 
 def shape_of(name: str) -> Shape:
-    """The shape of this name; `InputError` if there is none."""
+    """Return the shape of this name. Raises `InputError` if there is none."""
     if name not in SHAPES:
         raise InputError(f"shape is {name!r}; it must be one of {', '.join(SHAPES)}")
     return SHAPES[name]
@@ -84,7 +84,7 @@ def shape_of(name: str) -> Shape:
 
 @dataclass(frozen=True)
 class Bench:
-    """A loaded model, its EAGLE3 head, and what compiles its guides. Engines made from it share the weights."""
+    """A loaded model, its EAGLE3 head, and its guide compiler. Engines made from it share the weights."""
 
     name: str
     runtime: Runtime
@@ -95,7 +95,7 @@ class Bench:
 
     @classmethod
     def load(cls, device: str, path: Path | None = None) -> Bench:
-        """A model directory with its `eagle3/`; weft-tiny by default."""
+        """Load a model directory with its `eagle3/`; weft-tiny by default."""
         runtime, path = get_runtime(device), path or package_model_path()
         model = load_model(path, runtime.device)
         vocabulary = Vocabulary.from_huggingface(
@@ -106,7 +106,7 @@ class Bench:
 
     @classmethod
     def random(cls, device: str, shape: Shape) -> Bench:
-        """Random weights: float32 on the CPU, bfloat16 on a GPU."""
+        """Make random weights: float32 on the CPU, bfloat16 on a GPU."""
         runtime = get_runtime(device)
         dtype = torch.float32 if runtime.device.type == "cpu" else torch.bfloat16
         vocabulary = synthetic_vocabulary(shape.vocab)
@@ -131,10 +131,7 @@ class Bench:
         graphs: Graphs = "one",
         host_tasks: HostTasks = "callback",
     ) -> Engine:
-        """An engine with `num_drafts` EAGLE3 drafts an iteration, guided where the request is; 0 for none.
-
-        Texts end at a special token that models don't say, if there is one, so that what is timed goes on.
-        """
+        """Build an engine with `num_drafts` EAGLE3 drafts per iteration, guided if the request is; 0 for none."""
         config = EngineConfig(
             max_batch=batch,
             max_seq_len=max_seq_len,
@@ -150,6 +147,7 @@ class Bench:
             drafter = Eagle3(self.head, self.head.allocate_kv(config.num_pages, config.page_size))
             drafting = Drafting(Speculation.eagle3(num_draft_tokens=num_drafts, guide_drafts=True), drafter)
         kv = PagedKV.for_model(self.model, config.num_pages, config.page_size)
+        # Use an end token that models do not generate, if there is one, so that timed requests go on.
         silent = sorted(self.vocabulary.special_ids - set(self.vocabulary.end_ids))
         ends = silent[-1:] or list(self.vocabulary.end_ids)
         engine = build_engine(self.runtime, self.model, kv, drafting, ends, config)
@@ -158,26 +156,26 @@ class Bench:
         return engine
 
     def request(self, seed: int, max_tokens: int, guide: Guide | None, prompt_tokens: int = 8) -> Sequence:
-        """A request with a made-up prompt; its guide is compiled once for all."""
+        """Make a request with a synthetic prompt; each guide is compiled once."""
         size = self.model.config.vocab_size
         prompt = [3 + (seed * 7919 + i * 104729) % (size - 4) for i in range(prompt_tokens)]
         own = RequestGuide(self.compiler.submit(guide)) if guide is not None else None
         return Sequence(Request(prompt, SamplingParams(max_tokens=max_tokens)), seed, own)
 
     def close(self) -> None:
-        """Let go of compiled guides. Engines are closed before."""
+        """Release compiled guides. Engines must be closed before."""
         self.compiler.close()
 
 
 class WeightsOnDevice(RandomWeights):
-    """Random weights made where they are used, in seconds where there are billions; another device has others."""
+    """Random weights generated on their device, in seconds for billions. Values depend on the device."""
 
     def __init__(self, config: ModelConfig, seed: int, device: torch.device) -> None:
         super().__init__(config, seed, device)
         self._generator = torch.Generator(device).manual_seed(seed)
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """As `RandomWeights.take`."""
+        """Return a tensor like `RandomWeights.take`."""
         if name.endswith("norm.weight"):
             return super().take(name, *shape)
         made = torch.empty(shape, dtype=self.dtype, device=self.device)
@@ -185,8 +183,8 @@ class WeightsOnDevice(RandomWeights):
 
 
 class HeadWeights(WeightsOnDevice):
-    """Random weights of an EAGLE3 head, whose embedding is the target's. Its `draft_vocab` tokens are the first 512 of
-    the target's, every byte among them, and the rest of it evenly from what follows."""
+    """Random weights of an EAGLE3 head with the target's embedding. Its `draft_vocab` tokens are the target's first
+    512, which include every byte, and an even selection of the others."""
 
     def __init__(self, config: ModelConfig, seed: int, device: torch.device, draft_vocab: int) -> None:
         super().__init__(config, seed, device)
@@ -198,10 +196,10 @@ class HeadWeights(WeightsOnDevice):
         return name == "d2t" and self._draft_vocab < self._vocab
 
     def drop(self, name: str) -> None:
-        """There is none."""
+        """Do nothing, since there is no file."""
 
     def take_raw(self, name: str, *shape: int) -> Tensor:
-        """`d2t`, the offsets."""
+        """Return `d2t`, the offsets from draft to target ids."""
         drafts = torch.arange(*shape)
         first = min(512, self._draft_vocab)
         rest = self._draft_vocab - first

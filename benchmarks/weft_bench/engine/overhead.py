@@ -1,13 +1,12 @@
-"""What a guide costs an iteration: engines over one model, with guided requests and without.
+"""Measures the cost of a guide per iteration, with engines over one model, for guided and unguided requests.
 
-Both sides commit the same number of tokens an iteration: without drafts one; with EAGLE3 drafts a number that is
-forced (`simulate_acceptance`), so that the text does not decide; those rows say `simulated`. They take turns, iteration
-by iteration, and `ratio` is the median of the ratios within turns, so that drift cancels: how well it does shows
-`control`, the same ratio of another unguided side. The guide is the schema of an object with many texts to fill in,
-which no answer comes to the end of.
+Both sides commit the same number of tokens per iteration: one without drafts; with EAGLE3 drafts a forced number
+(`simulate_acceptance`), so that the text does not matter. Those rows say `simulated`. The sides alternate iteration by
+iteration, and `ratio` is the median of the ratios within turns, so that drift cancels. `control`, the same ratio for
+another unguided side, shows how well. The guide is the schema of an object with more texts than any answer completes.
 
-`grammar_us` is what the matchers' work took, wherever it ran; `exposed_us` is by how much a guided iteration is
-longer, applying the masks included; what is exposed less than the grammar took was hidden.
+`grammar_us` is the time of the matchers' work on any thread. `exposed_us` is the extra time of a guided iteration,
+including the application of masks. The difference was hidden.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ def run(
     out: Path | None = None,
     with_random: bool = True,
 ) -> Report:
-    """A row for each model, batch size, and speculation. Times are medians of `iterations` or more.
+    """Return a row for each model, batch size and speculation. Times are medians of at least `iterations`.
 
-    The model is that of a directory or, with a `shape`, random; after it comes a random one of 110 million parameters,
-    unless `with_random` is False. The summary says by task where the difference of the worst row lies, without
-    drafts and with; `overhead-trace-*.json` in `out` show iterations of these rows, unguided and guided.
+    The model is a directory's, or random with a `shape`; a random one of 110 million parameters follows, unless
+    `with_random` is False. The summary breaks down the difference of the worst row by task, without and with drafts;
+    `overhead-trace-*.json` in `out` show iterations of these rows, unguided and guided.
     """
     first = Bench.random(device, shape) if shape else Bench.load(device, model)
     cases = [(first, batch, drafts) for drafts in (NUM_DRAFTS, 0) for batch in batches]
@@ -85,12 +84,12 @@ def run(
 
 
 def worst(rows: Sequence[tuple[Bench, dict[str, Any]]], num_drafts: int) -> tuple[Bench, dict[str, Any]]:
-    """The row with the worst ratio of those with so many drafts, and what it was measured with."""
+    """Return the row with the worst ratio for this number of drafts, and its model."""
     return min((pair for pair in rows if pair[1]["drafts"] == num_drafts), key=lambda pair: pair[1]["ratio"])
 
 
 def measure(bench: Bench, batch: int, num_drafts: int, iterations: int) -> dict[str, Any]:
-    """One row: guided and unguided iterations in turns."""
+    """Measure one row: guided and unguided iterations in turns."""
     setting = Setting(bench, batch, num_drafts)
     plain, guided, second = (Side(setting, guide) for guide in (None, GUIDE, None))
     try:
@@ -104,7 +103,7 @@ def measure(bench: Bench, batch: int, num_drafts: int, iterations: int) -> dict[
 def row(
     model: str, batch: int, num_drafts: int, plain: Side, guided: Side, turns: Sequence[Sequence[float]]
 ) -> dict[str, Any]:
-    """One line of the report; `turns` are those of `plain`, `guided` and another unguided side."""
+    """Return a line of the report; `turns` are those of `plain`, `guided` and another unguided side."""
     grammar_us = median(guided.grammar_seconds) * 1e6
     exposed_us = median(seconds[1] - seconds[0] for seconds in turns) * 1e6
     return {
@@ -126,7 +125,7 @@ def row(
 
 
 def hidden_percent(exposed_us: float, grammar_us: float) -> int:
-    """The share of the grammar's work that made no iteration longer, 0 to 100; none where there was no work."""
+    """Return the percentage of the grammar's work that was hidden, 0 to 100; 0 without work."""
     if grammar_us <= 0:
         return 0
     return round(100 * min(1.0, max(0.0, 1 - exposed_us / grammar_us)))

@@ -1,8 +1,8 @@
-"""One side of a comparison: an engine that decodes a whole batch without end, timed in blocks of iterations.
+"""A side of a comparison: an engine that decodes a whole batch endlessly, timed in blocks of iterations.
 
-Sides take turns (`take_turns`), in the order of a palindrome. What is compared are medians over turns of the ratio
-within a turn (`ratio`), so that what drifts meanwhile, and texts that grow, weigh on all alike. Two sides may share an
-engine: each leaves before the other begins.
+Sides take turns in palindromic order (`take_turns`). The result is the median over turns of the ratio within a turn
+(`ratio`), so that drift and growing texts affect all sides alike. Two sides may share an engine: each leaves before the
+other begins.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from weft.grammar.guide import Guide
 from weft_bench.engine.models import Bench
 
 SIMULATED = 3.0
-"""Tokens per iteration that drafts are made to give."""
+"""Tokens per iteration that simulated acceptance gives."""
 
 MAX_SEQ_LEN = 512
 PROMPT_TOKENS = 8
 BLOCK = {"cpu": 1, "cuda": 8}
-"""Iterations of a side at a time: where an iteration is launched before the one before it is read, those at a block's
-ends are not a side's own."""
+"""Iterations of a side at a time. Where iterations overlap, those at a block's ends are not purely a side's own."""
 
 FIELDS = [f"field_{i}" for i in range(64)]
 GUIDE = Guide.json_schema(
@@ -36,7 +35,7 @@ OPERATIONS = ("fetch", "extend", "commit")
 
 @dataclass(frozen=True)
 class Setting:
-    """What sides that are compared share: the model, requests at once, drafts of an iteration, lengths of texts."""
+    """The common settings of compared sides: model, batch size, drafts per iteration, lengths of texts."""
 
     bench: Bench
     batch: int
@@ -45,15 +44,14 @@ class Setting:
     prompt_tokens: int = PROMPT_TOKENS
 
     def engine(self, graphs: Graphs) -> Engine:
-        """An engine of that size; with drafts it commits `SIMULATED` tokens an iteration."""
+        """Build an engine of this size; with drafts it commits `SIMULATED` tokens per iteration."""
         simulated = SIMULATED if self.num_drafts else None
         return self.bench.engine(self.batch, self.max_seq_len, self.num_drafts, simulated, graphs)
 
 
 class Side:
-    """An engine that decodes a setting's batch of requests without end, guided or not. `engine` is another side's, of
-    the same setting; then that one closes it.
-    """
+    """An engine that decodes a setting's batch of requests endlessly, guided or not. `engine` may be that of another
+    side of the setting, which then closes it."""
 
     def __init__(
         self, setting: Setting, guide: Guide | None, *, graphs: Graphs = "one", engine: Engine | None = None
@@ -70,9 +68,8 @@ class Side:
         self._submitted = 0
 
     def fill(self) -> None:
-        """Put a new request in place of each that ended, and take it past its first iterations. Raises the error
-        of one that failed.
-        """
+        """Replace each ended request by a new one, and run it past its first iterations. Raises the error of a failed
+        one."""
         self._raise_errors()
         self._requests = [request for request in self._requests if not request.is_finished]
         missing = self._batch - len(self._requests)
@@ -89,11 +86,11 @@ class Side:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the whole batch decodes, none of it at its end."""
+        """Whether the whole batch decodes and no request has ended."""
         return len(self._requests) == self._batch and not any(r.is_finished for r in self._requests)
 
     def leave(self) -> None:
-        """End all requests, so that another side may use the engine."""
+        """Cancel all requests, so that another side may use the engine."""
         for request in self._requests:
             self.engine.cancel(request)
         self._requests.clear()
@@ -101,7 +98,7 @@ class Side:
             self.engine.step()
 
     def block(self, iterations: int) -> list[float]:
-        """Time some iterations over the whole batch, up to the one in which a request ends; their seconds."""
+        """Time some iterations over the whole batch, up to the one in which a request ends. Returns their seconds."""
         self.fill()
         num_before = len(self.seconds)
         for _ in range(iterations):
@@ -125,17 +122,17 @@ class Side:
 
     @property
     def us(self) -> float:
-        """Microseconds of an iteration, the median."""
+        """The median microseconds of an iteration."""
         return median(self.seconds) * 1e6
 
     @property
     def tokens_per_iteration(self) -> float:
-        """The tokens that an iteration gives each request."""
+        """The tokens of a request per iteration."""
         return sum(self.tokens) / (len(self.seconds) * self._batch)
 
     @property
     def context(self) -> float:
-        """Tokens of a request before an iteration, prompt and answer; the mean."""
+        """The mean tokens of a request before an iteration, prompt and answer."""
         return sum(self.contexts) / len(self.contexts)
 
     def _raise_errors(self) -> None:
@@ -151,10 +148,8 @@ class Side:
 
 
 def take_turns(sides: abc.Sequence[Side], iterations: int) -> list[list[float]]:
-    """Time `iterations` or more of each side, in blocks, first to last and last to first. Returns the median seconds of
-    each side in each turn. When a request of one ends, all begin again, so that the texts of all have one length; what
-    was timed in that turn is dropped.
-    """
+    """Time at least `iterations` of each side, in blocks, first to last and last to first. Returns the median seconds
+    of each side in each turn."""
     block = BLOCK[sides[0].engine.runtime.device.type]
     turns: list[list[float]] = []
     while 2 * block * len(turns) < iterations:
@@ -163,6 +158,7 @@ def take_turns(sides: abc.Sequence[Side], iterations: int) -> list[list[float]]:
         for side in (*sides, *reversed(sides)):
             found[side] += side.block(block)
             if not side.is_whole:
+                # When a request ends, all sides begin again, so that their texts have one length. This turn is dropped.
                 for each in sides:
                     each.leave()
                     each.forget(num_before[each])
@@ -173,10 +169,10 @@ def take_turns(sides: abc.Sequence[Side], iterations: int) -> list[list[float]]:
 
 
 def ratio(turns: abc.Sequence[abc.Sequence[float]], one: int, other: int) -> float:
-    """The median over turns of the time of side number `one` over that of side `other`."""
+    """Return the median over turns of the time of side number `one` over that of side `other`."""
     return median(seconds[one] / seconds[other] for seconds in turns)
 
 
 def grammar_seconds(engine: Engine) -> float:
-    """What the grammar's operations have taken so far."""
+    """Return the total seconds of the grammar's operations so far."""
     return sum(engine.grammar.state.counters(operation).seconds for operation in OPERATIONS)

@@ -1,4 +1,4 @@
-"""Acceptance that is simulated: for timing models with random weights, whose drafts are never right."""
+"""Simulates acceptance, for timing models with random weights, whose drafts are never accepted."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from weft.runtime.dump import dump_graph
 
 
 def simulate_acceptance(engine: Engine, length: float) -> None:
-    """Let a new engine's verification accept drafts until `length` tokens come out of each iteration, on average over
-    positions, whatever the target says. Raises `InputError` for what its drafts can't give."""
+    """Make a new engine's verification accept drafts so that each iteration gives `length` tokens on average over
+    positions, whatever the target's samples are. Raises `InputError` for a length beyond its drafts."""
     most = engine.parts.max_drafts + 1
     if not (math.isfinite(length) and 1 <= length <= most):
         raise InputError(
@@ -28,7 +28,8 @@ def simulate_acceptance(engine: Engine, length: float) -> None:
 
 
 def simulated_operations(length: float, num_drafts: int) -> int:
-    """How many operations `simulate_acceptance` adds to an iteration's graph: on a GPU so many kernels."""
+    """Return the number of operations that `simulate_acceptance` adds to an iteration's graph; on a GPU each is a
+    kernel."""
     runtime = get_runtime("cpu")
     stream = runtime.stream()
     vocab = 8
@@ -62,10 +63,10 @@ def count_simulated(
     sampled_BT: Tensor,
     drafts_BK: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Count as if `length` tokens per iteration came out, on average over positions, whatever the target says: for
-    timing models with random weights. Returns the count and the tokens with the drafts that it keeps.
+    """Count accepted drafts as if each iteration gave `length` tokens on average over positions. Returns the count, and
+    the tokens with the accepted drafts.
 
-    A draft that is none, or that the mask forbids (its logit is -inf), still ends what is kept.
+    An absent draft, or one that the mask forbids (its logit is -inf), still ends the accepted drafts.
     """
     num_drafts = drafts_BK.shape[1]
     whole = int(length - 1)
@@ -73,7 +74,7 @@ def count_simulated(
     legal_BK = (drafts_BK >= 0) & (kept_logits_BK > float("-inf"))
     count_B = legal_BK.cumprod(1).sum(1)
     if fraction := length - 1 - whole:
-        # Whether the fraction counts changes from row to row and, with a row's base, from one iteration to the next.
+        # The fraction counts for some rows only; which ones changes between iterations, with a row's base.
         spread_B = ((base_B * 40503 + slots_B * 9973) % 65537 * 75 % 65537).float() / 65537
         count_B = torch.minimum(whole + (spread_B < fraction).long(), count_B)
     else:

@@ -1,10 +1,10 @@
-"""Tokens per second at batch 1 under a JSON schema: every drafter, in one graph and in split graphs, beside none.
+"""Measures tokens per second at batch 1 under a JSON schema: every drafter in one graph and in split graphs, against
+none.
 
-Once with a schema that leaves blanks to the model, and once with separators that leave none, so that the grammar forces
-keys and punctuation.
-First each drafter tries every number of drafts over all prompts once, in one graph. Then each, with the number that was
-best, answers every prompt in every round, all taking turns prompt by prompt, so that drift cancels. Times are from the
-call to the answer, prompt and all; guides are compiled before.
+One schema leaves blanks to the model. The other has fixed separators, so that the grammar forces keys and punctuation.
+First each drafter answers all prompts once with every number of drafts, in one graph. Then each answers every prompt in
+every round with its best number. All take turns prompt by prompt, so that drift cancels. Times go from the call to the
+answer, prefill included; guides are compiled before.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SAMPLING = SamplingParams(max_tokens=192)
 
 @dataclass
 class Racer:
-    """An LLM with what it is called, and its rounds: tokens, seconds, and seconds after the first tokens."""
+    """An LLM with its name, and its rounds: tokens, seconds, and seconds after the first tokens."""
 
     name: str
     num_drafts: int
@@ -50,7 +50,7 @@ class Racer:
     answers: dict[int, list[int]] = field(default_factory=dict)
 
     def start_round(self) -> None:
-        """What is answered from now on is another round."""
+        """Start another round for the following answers."""
         self.tokens.append(0)
         self.seconds.append(0.0)
         self.decode_seconds.append(0.0)
@@ -72,7 +72,7 @@ class Racer:
 
     @property
     def decode_speeds(self) -> list[float]:
-        """Tokens per second of each round, prompts aside."""
+        """Tokens per second of each round, without prefill."""
         return [tokens / seconds for tokens, seconds in zip(self.tokens, self.decode_seconds, strict=True)]
 
 
@@ -84,9 +84,8 @@ def run(
     num_drafts: Sequence[int] = NUM_DRAFTS,
     variants: Sequence[Variant] = DRAFTERS,
 ) -> Report:
-    """A row for each drafter and form of JSON, with the ratio of its speed to that of no drafts under the same guides
-    and to its own in split graphs.
-    """
+    """Return a row for each drafter and form of JSON, with the ratios of its speed to no drafts and to its own in split
+    graphs."""
     rows = Rows("speed")
     totals: dict[str, Any] = {}
     with Progress(transient=True) as progress:
@@ -118,7 +117,7 @@ def race_all(
     num_drafts: Sequence[int],
     variants: Sequence[Variant],
 ) -> tuple[list[Racer], str]:
-    """Everybody who raced under one form of JSON, each with its best number of drafts; and the device."""
+    """Return all racers under one form of JSON, each with its best number of drafts, and the device."""
 
     def opened(name: str, speculation: Speculation, graphs: Graphs = "one") -> Racer:
         made = racer(name, speculation, graphs)
@@ -145,7 +144,7 @@ def race_all(
 
 
 def race(racers: Sequence[Racer], prompts: PromptSet, rounds: int) -> None:
-    """Every racer answers every prompt in every round, after one prompt to warm up."""
+    """Let every racer answer every prompt in every round, after one prompt to warm up."""
     for racer in racers:
         racer.llm.generate(prompts.prompts[0], guide=prompts.guides[0], sampling=SAMPLING)
     for _ in range(rounds):
@@ -157,7 +156,7 @@ def race(racers: Sequence[Racer], prompts: PromptSet, rounds: int) -> None:
 
 
 def table(racers: Sequence[Racer]) -> list[dict[str, Any]]:
-    """A row for each racer in one graph; ratios are medians over rounds, each against the same round."""
+    """Return a row for each racer in one graph; ratios are medians over rounds, each against the same round."""
     one = {r.name: r for r in racers if r.graphs == "one"}
     split = {r.name: r for r in racers if r.graphs == "split"}
     plain = one["none"]
@@ -176,12 +175,13 @@ def table(racers: Sequence[Racer]) -> list[dict[str, Any]]:
 
 
 def median_ratio(speeds: Sequence[float], base: Sequence[float]) -> float:
-    """The median over rounds of the ratio of two speeds."""
+    """Return the median over rounds of the ratio of two speeds."""
     return round(median(a / b for a, b in zip(speeds, base, strict=True)), 3)
 
 
 def summary(rows: Sequence[dict[str, Any]], racers: Sequence[Racer]) -> dict[str, Any]:
-    """The best drafter, the least gain of one graph, and answers that are not those of decoding without drafts."""
+    """Return the best drafter, the least gain of one graph, and the number of answers that differ from decoding without
+    drafts."""
     reference = next(r for r in racers if r.name == "none").answers
     best = max(rows, key=lambda row: row["over_none"])
     return {

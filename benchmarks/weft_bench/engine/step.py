@@ -1,10 +1,11 @@
-"""The time of an iteration beside what memory allows: random weights in the shape of a model and its EAGLE3 head.
+"""Compares the time of an iteration with the memory bound, for random weights in the shape of a model with an EAGLE3
+head.
 
-`bound_us` is the bytes that an iteration must read (`traffic.py`) over the bandwidth that a copy reaches on the device;
-`over_bound` is how many times that an unguided iteration takes in one graph. Beside it: the same iteration guided, in
-one graph, in split graphs and without graphs, all taking turns; and the time between two tokens of a request. With
-drafts the number of tokens that an iteration commits is forced, since random weights agree on nothing: these rows say
-`simulated`, and how many kernels that adds to an iteration (`simulated_kernels`), which no user's has.
+`bound_us` is the bytes that an iteration must read (`bandwidth.py`) over the bandwidth of a copy on the device.
+`over_bound` is the ratio of an unguided iteration in one graph to it. The same iteration also runs guided, in one
+graph, in split graphs and without graphs, all taking turns; and the time between two tokens of a request is reported.
+With drafts, the number of committed tokens per iteration is forced, since random weights never agree. These rows say
+`simulated`, with the number of kernels that this adds (`simulated_kernels`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64)
 NUM_DRAFTS = (0, 3)
 CONTEXT = {"cpu": 64, "cuda": 512}
 ROOM = 256
-"""Tokens of an answer; then another request takes its place."""
+"""Tokens of an answer, after which another request takes its place."""
 
 
 def run(
@@ -38,7 +39,7 @@ def run(
     iterations: int = 64,
     context: int | None = None,
 ) -> Report:
-    """A row for each number of drafts and batch size; times are medians of `iterations` or more. Prompts have
+    """Return a row for each number of drafts and batch size; times are medians of at least `iterations`. Prompts have
     `context` tokens."""
     bench = Bench.random(device, shape_of(shape))
     prompt_tokens = context or CONTEXT[bench.runtime.device.type]
@@ -72,7 +73,7 @@ def measure(
     prompt_tokens: int,
     bandwidth: float,
 ) -> dict[str, Any]:
-    """One row: four engines over the same weights take turns."""
+    """Measure one row: four engines over the same weights take turns."""
     side = partial(Side, Setting(bench, batch, num_drafts, prompt_tokens + ROOM, prompt_tokens))
     with ExitStack() as engines:
 
@@ -97,9 +98,8 @@ def row(
     read: Traffic,
     bandwidth: float,
 ) -> dict[str, Any]:
-    """One line of the report, of an unguided side, and guided ones in one graph, split graphs and none, and their
-    `turns`.
-    """
+    """Return a line of the report from an unguided side, guided sides in one graph, in split graphs and without graphs,
+    and their `turns`."""
     plain, guided, split, eager = sides
     bound_us = read.total / bandwidth * 1e6
     return {

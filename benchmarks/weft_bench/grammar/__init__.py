@@ -1,1 +1,1 @@
-"""What guides cost, and whether answers obey them."""
+"""The cost of guides, and the validity of answers."""

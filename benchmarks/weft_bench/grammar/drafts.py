@@ -1,4 +1,4 @@
-"""Schemas in the words of older drafts of JSON schema."""
+"""Translates schemas into older drafts of JSON Schema."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ DRAFTS = {
 
 
 def of_draft(found: Node, draft: int) -> Node:
-    """A schema of the last draft in the words of one, which it declares; what that has no words for is left out."""
+    """Translate a schema of the latest draft in place into another, which it declares; keywords without a counterpart
+    are dropped."""
     for _, node in list(subschemas(found)):
         if draft < 2020:
             _before_2020(node)
@@ -32,7 +33,7 @@ def of_draft(found: Node, draft: int) -> Node:
 
 
 def _before_2020(node: Node) -> None:
-    # `jsonschema` reads these wrongly there, beside `additionalProperties` and `items`.
+    # `jsonschema` gets these wrong there, beside `additionalProperties` and `items`.
     for key in ("unevaluatedProperties", "unevaluatedItems"):
         node.pop(key, None)
     node.pop("$dynamicAnchor", None)

@@ -1,8 +1,8 @@
-"""Whether an answer is of a JSON schema, by the `jsonschema` package without its faults.
+"""Judges answers under a JSON schema by the `jsonschema` package, with its errors fixed.
 
-Multiples are exact, and so are other numbers: decimals, or the doubles that most readers make of them. Patterns mean
-what they mean in JavaScript: `$` is the end of a text, `\\d` and `\\w` are ASCII. Formats are those of `formats.py`. A
-name that comes twice counts with its first value, and again with its last.
+Multiples are exact. Other numbers are tried as decimals, then as doubles, which most readers use. Patterns follow
+JavaScript: `$` is the end of a text, `\\d` and `\\w` are ASCII. Formats are those of `formats.py`. A duplicate name
+counts with its last value, and again with its first.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ ESCAPES = {r"\d": "0-9", r"\w": "A-Za-z0-9_", r"\s": SPACES}
 
 
 def verdict(schema: Any, text: str) -> str:
-    """`VALID`, `INVALID`, `NO_JSON`, or `UNJUDGED` where `jsonschema` can't say."""
+    """Return `VALID`, `INVALID`, `NO_JSON`, or `UNJUDGED` if `jsonschema` can't decide."""
     try:
-        text.encode()  # halves of surrogate pairs stand for bytes that are no UTF-8
+        text.encode()  # lone surrogates stand for bytes that are not UTF-8
         values = [list(_readings(text, number)) for number in NUMBERS]
     except (ValueError, RecursionError):
         return NO_JSON
@@ -40,9 +40,9 @@ def verdict(schema: Any, text: str) -> str:
         return UNJUDGED
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of patterns that Python will read otherwise some day
+            warnings.simplefilter("ignore")  # about patterns that later Python versions read differently
             return _judged(schema, values)
-    except Exception:  # a reference to nowhere, a pattern that Python does not know, nesting beyond its stack
+    except Exception:  # a dangling reference, an unknown pattern, nesting beyond Python's stack
         return UNJUDGED
 
 
@@ -56,7 +56,7 @@ def _judged(schema: Any, values: list[list[Any]]) -> str:
 
 
 def _readings(text: str, number: type) -> Iterator[Any]:
-    """The values that a text may stand for: more than one where a name comes twice."""
+    """Yield the values of a text: two if a name is duplicated."""
     twice = []
 
     def last(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _multiple_of(validator: Any, step: Any, value: Any, schema: Any) -> Iterator
 
 
 def is_multiple(value: Number, step: Number) -> bool:
-    """Whether one number is a whole multiple of another, as they are written, however large the exponent is."""
+    """Whether a number is an integer multiple of another, exactly as written, for any exponent."""
     digits, power = _parts(value)
     step_digits, step_power = _parts(step)
     power -= step_power
@@ -124,12 +124,13 @@ def is_multiple(value: Number, step: Number) -> bool:
         return True
     if power >= 0:
         return digits * pow(10, power, step_digits) % step_digits == 0
-    # No more zeros can be taken away than there are.
+    # A number has at most len(digits) trailing zeros. This bounds the power below.
     return -power <= len(str(digits)) and digits % (step_digits * 10**-power) == 0
 
 
 def _parts(value: Number) -> tuple[int, int]:
-    """An integer and a power of ten, whose product it is. Raises `ArithmeticError` for an infinite one."""
+    """Return an integer and a power of ten, whose product is the value. Raises `ArithmeticError` for an infinite
+    one."""
     _, digits, power = Decimal(str(value)).as_tuple()
     if not isinstance(power, int):
         raise ArithmeticError("an exponent beyond a double's")
@@ -137,7 +138,7 @@ def _parts(value: Number) -> tuple[int, int]:
 
 
 def _exact_pattern(pattern: str) -> str:
-    """A pattern of JavaScript as one of Python."""
+    """Translate a JavaScript pattern to Python."""
     found, at, in_class = "", 0, False
     for part in PARTS.finditer(pattern):
         found += pattern[at : part.start()]

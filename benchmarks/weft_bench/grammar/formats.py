@@ -1,4 +1,4 @@
-"""Which texts are of a format, by the documents that define it: checkers differ in which they know."""
+"""Checks of formats by their defining documents, since checkers differ in the formats that they know."""
 
 from __future__ import annotations
 
@@ -106,4 +106,4 @@ CHECKS: dict[str, Callable[[str], bool]] = {
     "relative-json-pointer": _matches(RELATIVE_POINTER),
     "regex": _is_regex,
 }
-"""By format; those of other scripts than ASCII (`iri`, `idn-hostname`) have none."""
+"""Checks by format. Formats beyond ASCII (`iri`, `idn-hostname`) have none."""

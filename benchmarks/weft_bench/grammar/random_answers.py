@@ -1,5 +1,7 @@
-"""Answers that a guide's masks lead to, by chance: walks that like what is hard to keep apart in JSON, and come to an
-end; and random values, spelled in the ways that JSON has, where the guide takes them.
+"""Random answers within a guide's masks.
+
+Walks prefer characters that JSON makes hard to tell apart, and come to an end. Random values are written in JSON's
+various spellings, if the guide accepts them.
 """
 
 from __future__ import annotations
@@ -88,7 +90,8 @@ PIECES += [
 ]
 END = 0
 MAX_STEPS, CLOSING_STEPS = 240, 40
-"""A walk is given up after the first; after the second it takes what closes strings, arrays and objects."""
+"""A walk is abandoned after the first number of steps; after the second it prefers tokens that close strings, arrays
+and objects."""
 
 GROUPS = [
     b'"',
@@ -106,7 +109,7 @@ CLOSERS = [b'"', b"}", b"]", b'"}', b'"]', b"}}", b"]]"]
 
 
 def vocabulary() -> Vocabulary:
-    """An end, every byte, and pieces that join what a grammar must keep apart."""
+    """Return a vocabulary of an end token, every byte, and pieces that join parts that a grammar must keep apart."""
     tokens = [b"", *(bytes([byte]) for byte in range(256)), *dict.fromkeys(p for p in PIECES if len(p) > 1)]
     return Vocabulary.from_tokens(tokens, end_ids=[END])
 
@@ -127,9 +130,8 @@ class Walker:
         self._closers = np.array([i for i, text in enumerate(tokens) if text in CLOSERS], dtype=np.int64)
 
     def walk(self, rng: random.Random, matcher: Matcher) -> str | None:
-        """A text that the masks lead to; None where it did not end, or a library gave it up. Raises `AssertionError`
-        where a token that the mask allows is not taken.
-        """
+        """Return a random text within the masks; None if it did not end, or a library reached a limit. Raises
+        `AssertionError` if the matcher refuses a token that its mask allows."""
         tokens: list[int] = []
         ends = rng.choice([0.15, 0.5])
         try:
@@ -153,7 +155,7 @@ class Walker:
         return bits
 
     def _next(self, rng: random.Random, bits: Any, is_closing: bool) -> int:
-        """A token: each group of characters is as likely as another, however few of it are allowed."""
+        """Pick a token. Each group of characters is equally likely, however few of it are allowed."""
         if is_closing:
             found = self._closers[bits[self._closers] != 0]
             if len(found):
@@ -163,7 +165,7 @@ class Walker:
         return int(group[rng.randrange(len(group))])
 
     def read(self, rng: random.Random, matcher: Matcher, count: int) -> Iterator[str]:
-        """Texts of `count` random values, as far as they are taken."""
+        """Yield those texts of `count` random values that the matcher accepts."""
         for _ in range(count):
             separators = rng.choice([(", ", ": "), (",", ":")])
             text = json.dumps(value(rng), ensure_ascii=rng.random() < 0.3, separators=separators)
@@ -171,6 +173,6 @@ class Walker:
                 yield text
 
     def takes(self, matcher: Matcher, text: str) -> bool:
-        """Whether a text, spelled byte by byte, is an answer from where the matcher stands; it stays there."""
+        """Whether a text, spelled byte by byte, is an answer from the matcher's state, which stays unchanged."""
         tokens = [*(1 + byte for byte in text.encode("utf-8", "surrogateescape")), END]
         return matcher.validate(tokens) == len(tokens)

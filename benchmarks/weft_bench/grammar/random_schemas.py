@@ -1,7 +1,7 @@
-"""Random JSON schemas of every keyword, and values of a small world, so that both often meet.
+"""Random JSON schemas with every keyword, and values from a small pool, so that both often match.
 
-A few names, texts, numbers and patterns come again and again; beside them stand those that are hard to keep apart in
-JSON: quotes, backslashes, control characters, letters beyond ASCII.
+A few names, texts, numbers and patterns recur. Others are hard to handle in JSON: quotes, backslashes, control
+characters, letters beyond ASCII.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ HARD_PATTERNS = [
 ]
 LEAVES = ["string", "number", "integer", "null", "boolean"]
 HARD = 0.2
-"""How often something hard is taken."""
+"""The probability of a hard item."""
 
 Rng = random.Random
 Node = dict[str, Any]
@@ -68,7 +68,7 @@ def _names(rng: Rng, count: int) -> list[str]:
 
 
 def value(rng: Rng, depth: int = 2) -> Any:
-    """A random value."""
+    """Return a random value."""
     kind = rng.randrange(6 if depth else 4)
     if kind == 4:
         return [value(rng, depth - 1) for _ in range(rng.randrange(4))]
@@ -95,7 +95,7 @@ def _string(rng: Rng, depth: int) -> Node:
 
 
 def _hard_string(rng: Rng, depth: int) -> Node:
-    """A string with one bound, which is hard."""
+    """Return a string with one hard constraint."""
     if rng.random() < 0.4:
         return {"type": "string", "format": rng.choice(sorted(FORMATS))}
     return {"type": "string", "pattern": rng.choice(HARD_PATTERNS)}
@@ -159,7 +159,7 @@ def _object(rng: Rng, depth: int) -> Node:
 
 
 def _map(rng: Rng, depth: int) -> Node:
-    """An object of names that only a rule tells."""
+    """Return an object whose names only a rule constrains."""
     found: Node = {
         "type": "object",
         "additionalProperties": rng.choice([True, False, schema(rng, depth - 1)]),
@@ -207,7 +207,7 @@ def _combined(rng: Rng, depth: int) -> Node:
 
 
 def _unlike(rng: Rng, depth: int) -> Node:
-    """A type, and what its values are not."""
+    """Return a type with excluded values."""
     kind = rng.choice(LEAVES)
     barred = value(rng, 0)
     return {"type": kind, "not": rng.choice([{"const": barred}, {"enum": [barred, value(rng, 0)]}])}
@@ -249,7 +249,7 @@ NESTED: list[Callable[[Rng, int], Node]] = [_array, _object, _object, _map, _com
 
 
 def schema(rng: Rng, depth: int) -> Any:
-    """A random schema within a document that has `$defs`."""
+    """Return a random schema for a document that has `$defs`."""
     if rng.random() < 0.05:
         return rng.choice([True, {}])
     found = rng.choice(SHAPES if depth <= 0 else SHAPES + NESTED * 2)(rng, depth)
@@ -259,7 +259,8 @@ def schema(rng: Rng, depth: int) -> Any:
 
 
 def document(rng: Rng) -> Node:
-    """A random schema with definitions to refer to, of a draft that it may declare; its keywords come in any order."""
+    """Return a random schema with definitions to refer to, in a draft that it may declare, with keywords in any
+    order."""
     found = schema(rng, 2)
     found = found if isinstance(found, dict) else {}
     definitions = {
@@ -282,7 +283,7 @@ def _recursive(rng: Rng) -> Node:
 
 
 def _shuffled(rng: Rng, found: Node) -> Node:
-    """The same with the keywords of each part in another order; names keep theirs, which answers follow."""
+    """Shuffle the keywords of each part in place. Property names keep their order, which answers follow."""
     orders = {id(node): rng.sample(list(node), len(node)) for _, node in subschemas(found)}
     for _, node in list(subschemas(found)):
         items = [(key, node[key]) for key in orders[id(node)]]

@@ -1,7 +1,7 @@
-"""JSON schemas with instances, as MaskBench keeps them, and the instances as tokens.
+"""Reads JSON schemas with instances in MaskBench's layout, and encodes the instances as tokens.
 
-A folder of `*.json` files, each `{"schema": …, "tests": [{"valid": bool, "data": …}]}`, in folders of its own or
-named `SPLIT---NAME.json`; or a `*.jsonl` file of such objects, a line each, with `name` and `split` beside, alone or in
+The source is a folder of `*.json` files, each `{"schema": …, "tests": [{"valid": bool, "data": …}]}`, in subfolders or
+named `SPLIT---NAME.json`. Or it is a `*.jsonl` file with such an object per line, plus `name` and `split`, alone or in
 such a folder.
 """
 
@@ -25,7 +25,7 @@ STYLES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class SchemaFile:
-    """A schema and its instances; `problem` says why there are none, where the file is not what it should be."""
+    """A schema and its instances; `problem` is the reason if the file is not usable."""
 
     name: str
     split: str
@@ -35,7 +35,7 @@ class SchemaFile:
 
 
 def read(source: Path) -> list[SchemaFile]:
-    """Every schema of a folder or a `.jsonl` file, in order of their names. Raises `InputError` where there is none."""
+    """Read every schema of a folder or a `.jsonl` file, sorted by file name. Raises `InputError` if there is none."""
     if source.is_dir():
         found = [_of_file(path, source) for path in sorted(source.rglob("*.json"))]
         found += [file for path in sorted(source.rglob("*.jsonl")) for file in _of_lines(path)]
@@ -49,7 +49,7 @@ def read(source: Path) -> list[SchemaFile]:
 
 
 def some(files: list[SchemaFile], limit: int | None, seed: int) -> list[SchemaFile]:
-    """`limit` of them by chance, in their order."""
+    """Return `limit` random files in their order."""
     if limit is None or limit >= len(files):
         return files
     return [files[i] for i in sorted(random.Random(seed).sample(range(len(files)), limit))]
@@ -90,7 +90,8 @@ def _checked(name: str, split: str, data: Any) -> SchemaFile:
 
 
 def text_of(data: Any, style: str) -> str:
-    """An instance as JSON text in one of `STYLES`; escaped where it holds half a surrogate pair, which UTF-8 can't."""
+    """Return an instance as JSON text in one of `STYLES`. It is escaped if it holds a lone surrogate, which UTF-8 can't
+    encode."""
     text = json.dumps(data, ensure_ascii=False, **STYLES[style])
     try:
         text.encode()
@@ -100,9 +101,8 @@ def text_of(data: Any, style: str) -> str:
 
 
 class TextTokens:
-    """Spells texts in a vocabulary: by its own tokenizer where that is given and keeps every byte, else always by the
-    longest token that fits. Raises `InputError` for a vocabulary that lacks a byte of the text.
-    """
+    """Encodes texts in a vocabulary: with its tokenizer if that is given and preserves every byte, else greedily with
+    the longest token that fits. Raises `InputError` for a vocabulary that lacks a byte of the text."""
 
     def __init__(self, vocabulary: Vocabulary, tokenizer: Any = None) -> None:
         self._vocabulary = vocabulary
@@ -114,7 +114,7 @@ class TextTokens:
         self._longest = min(max(map(len, self._ids), default=0), 64)
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text, without an end token."""
+        """Return the tokens of a text, without an end token."""
         wanted = text.encode()
         if self._tokenizer is not None:
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids

@@ -1,4 +1,4 @@
-"""A judge in a separate process, which is started again when a schema takes too long or crashes it."""
+"""A judge in a separate process, which is restarted after a schema takes too long or crashes it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from weft_bench.grammar.schema_files import SchemaFile
 from weft_bench.grammar.schema_run import Compiled, Settings, Walked, serve
 
 START_LIMIT_S = 300.0
-WALK_LIMITS = 4  # a file's instances may take so many times what its compile may
+WALK_LIMITS = 4  # the time limit of a file's instances, in compile limits
 
 
 @dataclass
 class Result:
-    """What became of a file: `outcome` is "compiled", "refused", "timeout", "crashed", "error" or "unreadable", and
-    `text` says why it is not the first. Instances that were not walked to their end have no `walked`.
-    """
+    """The result of a file: `outcome` is "compiled", "refused", "timeout", "crashed", "error" or "unreadable", and
+    `text` is the reason if it is not the first. `walked` is None unless all instances were walked."""
 
     file: SchemaFile
     outcome: str
@@ -31,9 +30,9 @@ class Result:
 
 
 class JudgeProcess:
-    """Judges files one after another, none for longer than `timeout_s` of compiling. `close` it, or use `with`."""
+    """Judges files one after another, each with at most `timeout_s` of compilation. `close` it, or use `with`."""
 
-    start_method = "spawn"  # a fork would hold other threads' locks
+    start_method = "spawn"  # a fork would inherit locks that other threads hold
 
     def __init__(self, settings: Settings, timeout_s: float) -> None:
         self._settings = settings
@@ -43,7 +42,7 @@ class JudgeProcess:
         self._process: Any = None
 
     def judge(self, file: SchemaFile) -> Result:
-        """What became of one file. Never raises for what the file holds."""
+        """Return the result of one file. Never raises for the file's content."""
         if file.problem:
             return Result(file, "unreadable", file.problem)
         if self._process is None:

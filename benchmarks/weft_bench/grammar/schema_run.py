@@ -1,7 +1,7 @@
-"""One schema under one backend: compiled, then every instance led through the matcher, each call timed.
+"""Runs one schema under one backend: compiles it, then walks every instance through the matcher, timing each call.
 
-`serve` runs in a separate process (`schema_process.py`), so that what never ends can be ended, and a crash is a
-row of the report.
+`serve` runs in a separate process (`schema_process.py`), so that endless work can be killed, and a crash is a row of
+the report.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from weft_bench.grammar.schema_files import SchemaFile, TextTokens, text_of
 
 @dataclass(frozen=True)
 class Settings:
-    """What a judge is made with. `tokenizer` is a folder with a tokenizer.json; without one, the longest tokens that
-    fit spell the instances.
-    """
+    """The settings of a judge. `tokenizer` is a folder with a tokenizer.json; without one, the longest tokens that fit
+    spell the instances."""
 
     backend: str
     vocabulary: Vocabulary
@@ -42,9 +41,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Compiled:
-    """Seconds from schema to first matcher, by the clock and of the process's processor time; bytes that it holds;
-    how many keywords are not enforced.
-    """
+    """The cost of a compilation: wall and processor seconds from the schema to its first matcher, the bytes that it
+    holds, and the number of keywords that are not enforced."""
 
     seconds: float
     cpu_seconds: float
@@ -54,12 +52,13 @@ class Compiled:
 
 @dataclass
 class Walked:
-    """A file's instances: their verdicts, and nanoseconds of processor time of every mask and every token taken."""
+    """The walks of a file's instances: verdicts, and nanoseconds of processor time of every mask and every accepted
+    token."""
 
     verdicts: list[tuple[bool, bool]] = field(default_factory=list)  # valid, accepted
     fill_ns: list[int] = field(default_factory=list)
     accept_ns: list[int] = field(default_factory=list)
-    matcher_ns: list[int] = field(default_factory=list)  # of making each instance's matcher
+    matcher_ns: list[int] = field(default_factory=list)  # creation of each instance's matcher
     num_disagreements: int = 0
     errors: list[str] = field(default_factory=list)
 
@@ -77,7 +76,7 @@ class Judge:
         self._row = np.zeros(-(-settings.vocabulary.vocab_size // 32), dtype=np.int32)
 
     def compile(self, schema: Any) -> tuple[CompiledGuide, Compiled]:
-        """Raises `GuideError` for what the backend refuses."""
+        """Compile a schema. Raises `GuideError` if the backend refuses it."""
         start, cpu = time.perf_counter(), time.process_time()
         given = self._settings
         guide = Guide.json_schema(
@@ -89,7 +88,7 @@ class Judge:
         return compiled, Compiled(seconds, cpu_seconds, compiled.memory_bytes, len(compiled.notes))
 
     def walk(self, compiled: CompiledGuide, tests: tuple[tuple[bool, Any], ...]) -> Walked:
-        """An instance is accepted where all its tokens and then an end token are taken."""
+        """Walk instances. An instance is accepted if all its tokens and an end token are."""
         walked = Walked()
         for valid, data in tests:
             tokens = [*self._tokens.encode(text_of(data, self._style)), self._vocabulary.end_ids[0]]
@@ -98,7 +97,7 @@ class Judge:
             walked.matcher_ns.append(time.thread_time_ns() - start)
             try:
                 taken, disagreements, fill_ns, accept_ns = matcher.walk(tokens, self._row, timed=True)
-            except WeftError as error:  # a limit that the backend sets itself
+            except WeftError as error:  # the backend's own limit
                 walked.errors.append(str(error))
                 walked.verdicts.append((valid, False))
                 continue
@@ -110,10 +109,10 @@ class Judge:
 
 
 def serve(connection: Connection, settings: Settings, log: str) -> None:
-    """Answers every `SchemaFile` with a `Compiled` and a `Walked`, or with what went wrong: kind and text."""
+    """Answer every `SchemaFile` with a `Compiled` and a `Walked`, or with the kind and text of an error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     with open(log, "wb") as file:
-        os.dup2(file.fileno(), 2)  # what libraries say of a schema; a crash's last words
+        os.dup2(file.fileno(), 2)  # keeps the libraries' messages and the last words of a crash
     resource.setrlimit(resource.RLIMIT_AS, (settings.memory_bytes, settings.memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     judge = Judge(settings)
@@ -124,7 +123,7 @@ def serve(connection: Connection, settings: Settings, log: str) -> None:
 
 
 def answer(connection: Connection, judge: Judge, file: SchemaFile) -> None:
-    """One file."""
+    """Answer one file."""
     try:
         compiled, facts = judge.compile(file.schema)
         connection.send(facts)

@@ -1,9 +1,8 @@
-"""Grammar backends on real JSON schemas: what compiles, how long it takes, what a mask costs, whose verdict is right.
+"""Measures grammar backends on real JSON schemas: share that compiles, compile times, mask times, and correct verdicts.
 
-Every file is judged in a separate process (`schema_process.py`), so that a schema which never ends, or takes
-its process down, is a row. Compile times are by the clock, from the schema to its first matcher, with the backend's
-own cache as it is by default. Mask and token times are of the walking thread's processor time, of native calls; an
-instance is accepted where all its tokens and then an end token are taken.
+A separate process judges each file (`schema_process.py`), so that an endless or crashing schema is a row. Compile times
+are wall time from the schema to its first matcher, with the backend's default cache. Mask and token times are processor
+time of the walking thread in native calls. An instance is accepted if all its tokens and an end token are.
 """
 
 from __future__ import annotations
@@ -52,16 +51,15 @@ SHOWN = (
 
 @dataclass
 class SchemaReport(Report):
-    """Beside a row for each backend: `splits`, one for each of its splits; `kinds`, how often which problem came; and
-    `problems`, each file's.
-    """
+    """A report with a row for each backend. `splits` has a row for each of its splits; `kinds` counts the problems by
+    kind; `problems` lists each file's."""
 
     splits: list[dict[str, Any]] = field(default_factory=list)
     kinds: list[dict[str, Any]] = field(default_factory=list)
     problems: list[dict[str, Any]] = field(default_factory=list)
 
     def show(self, console: Console) -> None:
-        """The columns that tell most; the file has all."""
+        """Print the most important columns; the file has all."""
         rows = [{key: row[key] for key in SHOWN} for row in self.rows]
         Report(self.name, rows, self.summary).show(console)
 
@@ -82,15 +80,16 @@ def run(
     jobs: int = 1,
     names: bool = True,
 ) -> SchemaReport:
-    """The schemas of `source` (`schema_files.read`) under each backend (default: all), `limit` of them by chance.
+    """Judge the schemas of `source` (`schema_files.read`) under each backend (default: all), or a random `limit` of
+    them.
 
-    `tokenizer` is the folder of the vocabulary's tokenizer.json. `any_order`, `strict` and `open_objects` are
-    the guides'. `jobs` processes judge at once; more than one disturb each other's times. Without `names` the report
-    tells no file by its name. Raises `InputError` for a source, backend or style that is none.
+    `tokenizer` is the folder of the vocabulary's tokenizer.json. `any_order`, `strict` and `open_objects` are the
+    guides'. `jobs` processes judge concurrently and disturb each other's times. Without `names` the report omits file
+    names. Raises `InputError` for an invalid source, backend or style.
     """
     backends = backends or registry.names("grammars")
     for backend in backends:
-        registry.load("grammars", backend)  # unknown names end here
+        registry.load("grammars", backend)  # raises for unknown names
     if style not in STYLES:
         raise InputError(f"{style!r} is not a style; instances are written {' or '.join(STYLES)}")
     found = read(source)
@@ -128,12 +127,12 @@ def run(
 
 
 def vocabulary_of(tokenizer: Path | None, vocab: int) -> Vocabulary:
-    """That of a folder with a tokenizer.json, or `vocab` made-up tokens."""
+    """Return the vocabulary of a folder with a tokenizer.json, or one of `vocab` synthetic tokens."""
     return synthetic_vocabulary(vocab) if tokenizer is None else Vocabulary.from_huggingface(tokenizer)
 
 
 def judge_all(settings: Settings, files: Sequence[SchemaFile], timeout_s: float, jobs: int) -> list[Result]:
-    """A result for each file, in their order."""
+    """Return a result for each file, in order."""
     mine, started = local(), []
 
     def judge(file: SchemaFile) -> Result:
@@ -160,7 +159,7 @@ def judge_all(settings: Settings, files: Sequence[SchemaFile], timeout_s: float,
 
 
 def figures(results: Sequence[Result]) -> dict[str, Any]:
-    """One row: shares in percent, compile times in ms, mask and token times in us."""
+    """Return one row: shares in percent, compile times in ms, mask and token times in us."""
     outcomes = Counter(result.outcome for result in results)
     compiled = [result.compiled for result in results if result.compiled is not None]
     walked = [result.walked for result in results if result.walked is not None]
@@ -198,14 +197,14 @@ def takes_all_valid(result: Result) -> bool:
 
 
 def num_unsaid(result: Result) -> int:
-    """How many invalid instances were accepted, though nothing is said not to be enforced."""
+    """Return the number of invalid instances that were accepted although no keyword is reported as not enforced."""
     if result.walked is None or result.compiled is None or result.compiled.num_ignored:
         return 0
     return sum(accepted for valid, accepted in result.walked.verdicts if not valid)
 
 
 def problems(backend: str, results: Iterable[Result]) -> list[dict[str, Any]]:
-    """A row for each file that did not come through, and for each instance that failed."""
+    """Return a row for each file that did not compile, and for each instance that failed."""
     return [
         {
             "backend": backend,
@@ -220,7 +219,7 @@ def problems(backend: str, results: Iterable[Result]) -> list[dict[str, Any]]:
 
 
 def kinds(backend: str, results: Iterable[Result]) -> list[dict[str, Any]]:
-    """How often which problem came; what is quoted in a text, and its numbers, are left out."""
+    """Count the problems by kind, leaving out quoted text and numbers."""
     counts = Counter((outcome, kind_of(text)) for result in results for outcome, text in told(result))
     return [
         {"backend": backend, "outcome": outcome, "kind": kind, "count": count}
@@ -229,31 +228,31 @@ def kinds(backend: str, results: Iterable[Result]) -> list[dict[str, Any]]:
 
 
 def told(result: Result) -> list[tuple[str, str]]:
-    """What is to be told of a file: its outcome, and the instances that failed."""
+    """Return a file's outcome, unless it compiled, and the instances that failed."""
     errors = result.walked.errors if result.walked is not None else []
     outcome = [(result.outcome, result.text)] if result.outcome != "compiled" else []
     return outcome + [("instance", text) for text in errors]
 
 
 def kind_of(text: str) -> str:
-    """A text without what it quotes, its places and its numbers, so that texts of one kind are equal."""
+    """Strip quoted text, locations and numbers, so that texts of one kind are equal."""
     text = re.sub(r"at #\S*", "at #…", text)
     text = re.sub(r"'(\\.|[^'\\])*'|\"(\\.|[^\"\\])*\"|`[^`]*`", "'…'", text)
     return re.sub(r"[\[{].*[\]}]", "…", re.sub(r"\d+(\.\d+)?", "N", text), flags=re.DOTALL)[:120]
 
 
 def share(part: int, whole: int) -> float | None:
-    """In percent; None of nothing."""
+    """Return a share in percent; None if `whole` is 0."""
     return round(100 * part / whole, 2) if whole else None
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """None of nothing."""
+    """Return the mean; None for no values."""
     return float(np.mean(values)) if values else None
 
 
 def spread(name: str, unit: str, values: Sequence[float], percents: Iterable[int]) -> dict[str, float | None]:
-    """Percentiles and the maximum; None of nothing."""
+    """Return percentiles and the maximum; None for no values."""
     marks = {f"p{percent}": percent for percent in percents} | {"max": 100}
     return {
         f"{name}_{mark}_{unit}": float(np.percentile(values, percent)) if values else None

@@ -1,4 +1,4 @@
-"""Smaller schemas that still show what a large one does."""
+"""Shrinks a schema to a smaller one with the same effect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LIMIT_S = 10.0
 
 
 def shrunk(schema: Any, shows: Callable[[Any], bool], limit_s: float = LIMIT_S) -> Any:
-    """A schema, of which parts are left out one after another as long as `shows` says yes of the rest."""
+    """Remove parts of a schema one after another as long as `shows` accepts the rest."""
     until = time.monotonic() + limit_s
     found = schema
     while time.monotonic() < until:
@@ -23,7 +23,7 @@ def shrunk(schema: Any, shows: Callable[[Any], bool], limit_s: float = LIMIT_S) 
 
 
 def _smaller(schema: Any) -> Iterator[Any]:
-    """The schema with one part less, or with one part in the place of what holds it."""
+    """Yield the schema without one part, or with a part in place of its parent."""
     for path in _paths(schema):
         without = copy.deepcopy(schema)
         del _at(without, path[:-1])[path[-1]]
@@ -35,7 +35,7 @@ def _smaller(schema: Any) -> Iterator[Any]:
 
 
 def _paths(schema: Any) -> Iterator[tuple[Any, ...]]:
-    """Where all parts are, the outermost first."""
+    """Yield the paths of all parts, outermost first."""
     level: list[tuple[tuple[Any, ...], Any]] = [((), schema)]
     while level:
         level = [((*path, key), item) for path, part in level for key, item in _items(part)]
@@ -47,7 +47,7 @@ def _items(part: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _inner(part: Any) -> Iterator[Any]:
-    """The schemas, and what may be one, in a part."""
+    """Yield the values in a part that may be schemas."""
     return (item for _, item in _items(part) if isinstance(item, dict))
 
 

@@ -1,9 +1,9 @@
-"""Whether strict guides of random schemas are kept: their finished answers, read back by `json` and `jsonschema`.
+"""Tests strict guides of random schemas: `json` and `jsonschema` read their finished answers back.
 
-Each schema is compiled by each library and by auto, for answers that may be cut and for those that must be whole; with
-objects open or closed, as chance has it. Answers are walks through the masks, values that the guide takes, and, of some
-schemas, what weft-tiny says at a temperature of 1 or more. An answer that is no JSON or breaks its schema is a failure,
-with a smaller schema that shows the same where there is one.
+Each library and auto compile each schema, for answers that may be cut and for those that must be whole, with objects
+randomly open or closed. Answers are walks through the masks, values that the guide accepts, and, for some schemas,
+weft-tiny's at a temperature of 1 or more. An answer that is not JSON or breaks its schema is a failure, reported with a
+smaller schema that shows the same if there is one.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ WAYS = [
 ROOMS = (30, 60, 120)
 NUM_WALKS, NUM_VALUES = 2, 4
 MODEL_EVERY = 8
-"""So many schemas go by, until weft-tiny answers to one."""
+"""weft-tiny answers one schema in this many."""
 BATCH, MODEL_TOKENS = 16, 96
 BAD = (INVALID, NO_JSON)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A schema, and how its guide is made and followed."""
+    """A schema, and the settings of its guide."""
 
     seed: int
     schema: Any
@@ -57,13 +57,13 @@ class Case:
     options: dict[str, Any]
 
     def guide(self) -> Guide:
-        """The strict guide. Raises `GuideError`."""
+        """Return the strict guide. Raises `GuideError`."""
         return Guide.json_schema(self.schema, **self.options)
 
 
 @dataclass
 class Tried:
-    """What came of the answers of one kind."""
+    """The results of one kind of answers."""
 
     compiled: int = 0
     refused: int = 0
@@ -83,15 +83,15 @@ class Trial:
         self.failures: list[dict[str, Any]] = []
 
     def answers(self) -> int:
-        """Finished ones."""
+        """Return the number of finished answers."""
         return sum(tried.verdicts[word] for tried in self.tried.values() for word in (VALID, *BAD, UNJUDGED))
 
     def of_kind(self, case: Case, source: str) -> Tried:
-        """Where it is counted."""
+        """Return the counts for a case's answers from `source`."""
         return self.tried.setdefault((case.library, case.on_length, source), Tried())
 
     def run(self, case: Case) -> bool:
-        """Answers by chance. Whether it compiled."""
+        """Make random answers to a case. Returns whether it compiled."""
         walks, values = self.of_kind(case, "walk"), self.of_kind(case, "value")
         rng = random.Random(f"{case.seed} {case.library} {case.on_length}")
         try:
@@ -118,7 +118,7 @@ class Trial:
         return True
 
     def judge(self, case: Case, source: str, text: str) -> None:
-        """Count a finished answer."""
+        """Judge and count a finished answer."""
         found = verdict(case.schema, text)
         self.of_kind(case, source).verdicts[found] += 1
         if found in BAD and self._is_new(case.seed):
@@ -127,13 +127,13 @@ class Trial:
                 self.failures.append(_told(case, source, found, text, f"{text!r} is {found}", smaller))
 
     def _is_new(self, what: int | str) -> bool:
-        """Whether no failure of this schema was told before."""
+        """Whether no failure of this schema was reported before."""
         is_new = what not in self._told
         self._told.add(what)
         return is_new
 
     def _shows(self, case: Case, schema: Any, text: str) -> bool:
-        """Whether a text is an answer to another schema, too, and breaks it."""
+        """Whether a text is also an answer to another schema, and breaks it."""
         try:
             compiled = self.compiled(self._of(case.seed, schema, case.library, case.on_length, case.options))
             takes = self._walker.takes(compiled.matcher(), text)
@@ -142,7 +142,7 @@ class Trial:
         return takes and verdict(schema, text) in BAD
 
     def compiled(self, case: Case) -> CompiledGuide:
-        """Its guide, for the vocabulary of the walks. Raises `GuideError`."""
+        """Compile a case's guide for the vocabulary of the walks. Raises `GuideError`."""
         if case.library not in self._compilers:
             self._compilers[case.library] = GuideCompiler(self._vocabulary, backend=case.library)
         guide = case.guide()
@@ -152,7 +152,7 @@ class Trial:
 
 
 def _matcher(compiled: CompiledGuide, on_length: str, room: int) -> Matcher:
-    """Raises `GuideError`."""
+    """Return a matcher. Raises `GuideError`."""
     return compiled.matcher() if on_length == "cut" else closing_matcher(compiled, Opening(room=room))
 
 
@@ -172,7 +172,7 @@ def _told(case: Case, source: str, found: str, text: str, error: str, smaller: A
 
 
 def cases(seed: int) -> list[Case]:
-    """A random schema in each of the `WAYS`."""
+    """Return a random schema in each of the `WAYS`."""
     rng = random.Random(seed)
     schema = document(rng)
     options: dict[str, Any] = {"open_objects": rng.random() < 0.5}
@@ -184,7 +184,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def run(*, seed: int = 0, answers: int = 10_000, schemas: int = 1, model: bool = True) -> Report:
-    """Random schemas, from `seed` on, until so many `answers` are finished to so many `schemas` that compiled."""
+    """Try random schemas, from `seed` on, until there are `answers` finished answers and `schemas` compiled schemas."""
     trial = Trial()
     num_compiled = num_seen = 0
     asked: list[Case] = []
@@ -215,7 +215,7 @@ def run(*, seed: int = 0, answers: int = 10_000, schemas: int = 1, model: bool =
 
 
 def _ask_model(trial: Trial, asked: list[Case]) -> None:
-    """weft-tiny's answers."""
+    """Judge weft-tiny's answers."""
     with LLM(engine=EngineConfig(max_batch=BATCH)) as llm:
         for start in range(0, len(asked), BATCH):
             part = asked[start : start + BATCH]

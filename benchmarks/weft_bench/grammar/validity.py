@@ -1,7 +1,7 @@
-"""Whether finished answers satisfy their schemas: guided generations at temperature 1, judged by `jsonschema`.
+"""Tests that finished answers satisfy their schemas: guided generation at temperature 1, judged by `jsonschema`.
 
-Every drafter answers each schema several times. Schemas that are refused, or whose answers are cut at `max_tokens`, are
-counted and say nothing.
+Every drafter answers each schema several times. Refused schemas and answers that `max_tokens` cuts are counted, but not
+judged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ BATCH = 16
 
 @dataclass(frozen=True)
 class Judged:
-    """One answer: "valid", "invalid", "cut", "error" or "unjudged", and whether something was not enforced."""
+    """A judged answer: "valid", "invalid", "cut", "error" or "unjudged", and whether a part of the schema was not
+    enforced."""
 
     verdict: str
     text: str
@@ -52,9 +53,10 @@ def run(
     drafters: Sequence[str] = (),
     names: bool = True,
 ) -> Report:
-    """`each` answers of weft-tiny to `limit` schemas of `source` under every drafter (or those named), a row for each.
+    """Judge `each` answers of weft-tiny to `limit` schemas of `source` under every drafter (or the named ones), a row
+    for each.
 
-    Raises `InputError` for a source that is none.
+    Raises `InputError` for an invalid source.
     """
     files = [file for file in read(source) if not file.problem]
     rows, invalid = [], []
@@ -96,7 +98,7 @@ def run(
 def accepted(
     llm: LLM, files: Sequence[SchemaFile], limit: int | None, strict: bool, open_objects: bool
 ) -> list[tuple[SchemaFile, Guide]]:
-    """The first `limit` schemas that compile."""
+    """Return the first `limit` schemas that compile."""
     found: list[tuple[SchemaFile, Guide]] = []
     for file in files:
         try:
@@ -118,7 +120,7 @@ def answers(
     max_tokens: int,
     seed: int,
 ) -> list[tuple[SchemaFile, Judged]]:
-    """`each` answers to every schema, with seeds from `seed` on."""
+    """Return `each` judged answers to every schema, with seeds from `seed` on."""
     asked = [pair for pair in chosen for _ in range(each)]
     judged: list[tuple[SchemaFile, Judged]] = []
     for start in track(range(0, len(asked), BATCH), variant.name):
@@ -138,7 +140,7 @@ def answers(
 
 
 def prompt_of(schema: Any) -> str:
-    """As weft-tiny was trained, where that is short."""
+    """Return a prompt in the form of weft-tiny's training, if that is short."""
     try:
         text = render_schema_prompt(schema)
     except (AttributeError, TypeError, RecursionError):
@@ -147,7 +149,7 @@ def prompt_of(schema: Any) -> str:
 
 
 def judge(schema: Any, output: Output) -> Judged:
-    """What `jsonschema` says of an answer."""
+    """Return the verdict of `jsonschema` on an answer."""
     noted = bool(output.guide_notes)
     if output.error is not None:
         return Judged("error", str(output.error), noted)

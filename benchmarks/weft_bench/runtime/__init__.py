@@ -1,1 +1,1 @@
-"""What replays, host functions and the mask kernel cost."""
+"""The cost of replays, host functions and the mask kernel."""

@@ -1,4 +1,4 @@
-"""What launching a host function costs, eager and captured; beside cuda.core's graph callbacks where there is CUDA."""
+"""Measures the launch of a host function, eager and captured, and cuda.core's graph callbacks where there is CUDA."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft_bench.runtime.null_tasks import native_noop, python_noop
 
 
 def run(device: str = "auto", launches: int = 1000, repeat: int = 30) -> Report:
-    """Microseconds per launch, and from launch until it ran; median of `repeat` runs of `launches`."""
+    """Return microseconds per launch, and from launch to completion; medians of `repeat` runs of `launches`."""
     runtime = get(device)
     stream = runtime.stream()
     task = native_noop()
@@ -33,20 +33,20 @@ def run(device: str = "auto", launches: int = 1000, repeat: int = 30) -> Report:
         with rows.trying(what=name):
             rows.append({"what": name, **captured(runtime, stream, issue, launches, repeat)})
     if runtime.device.type == "cuda":
-        with rows.trying(what="cuda.core"):  # its interface is not yet the same in each release
+        with rows.trying(what="cuda.core"):  # its interface differs between releases
             rows += cuda_core(launches, repeat)
     return rows.report({"device": str(runtime.device)})
 
 
 def polled(runtime: Runtime, task: NativeTask) -> dict[str, Callable[[Stream], None]]:
-    """A task that a thread polls for, where the device can."""
+    """Return a task that a thread polls for, if the device supports that."""
     if runtime.prepare_polling() is not None:
         return {}
     return {"captured, native, polled": lambda s: s.hostfunc(task)}
 
 
 def eager(stream: Stream, issue: Callable[[Stream], None], launches: int, repeat: int) -> dict[str, float]:
-    """Cost of the launch call, and of launch plus run plus release."""
+    """Measure the launch call, and launch plus run plus release."""
 
     def issue_all() -> None:
         for _ in range(launches):
@@ -68,7 +68,7 @@ def eager(stream: Stream, issue: Callable[[Stream], None], launches: int, repeat
 def captured(
     runtime: Runtime, stream: Stream, issue: Callable[[Stream], None], launches: int, repeat: int
 ) -> dict[str, float]:
-    """Cost of capturing a launch, and of one replayed run of it."""
+    """Measure the capture of a launch, and one replayed run of it."""
     graphs = []
 
     def capture() -> None:
@@ -90,7 +90,7 @@ def captured(
 
 
 def cuda_core(launches: int, repeat: int) -> list[dict[str, Any]]:
-    """The same with cuda.core's GraphBuilder, where that package is installed."""
+    """Measure the same with cuda.core's GraphBuilder, if that package is installed."""
     try:
         from cuda.core import Device
     except ImportError:

@@ -1,7 +1,8 @@
-"""Applying token masks: weft's kernel beside xgrammar's and torch's masked_fill_, on the same logits.
+"""Measures the application of token masks: weft's kernel against xgrammar's and torch's masked_fill_, on the same
+logits.
 
-Every way is checked against masked_fill first. Then they take turns, so that a busy machine slows all alike.
-masked_fill_ is given a ready bool mask; unpacking the bits is not in its time.
+Every way is first checked against masked_fill. Then they take turns, so that a busy machine slows all alike.
+masked_fill_ gets a ready bool mask; its time does not include unpacking the bits.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from weft_bench.report import Report
 from weft_bench.rows import Rows
 
 Way = Callable[[Tensor], object]
-"""Masks the logits that it is given, in place."""
+"""Masks the given logits in place."""
 
 DTYPES = (torch.float32, torch.bfloat16)
 ALLOWED = (0.001, 0.5, 0.99)
 
 
 def run(device: str = "auto", rows: int = 64, vocab: int = 131072, repeat: int = 21) -> Report:
-    """Milliseconds per call, median of `repeat`, and ratios to weft's; a row per dtype and allowed share."""
+    """Return milliseconds per call, the median of `repeat`, and ratios to weft's; a row per dtype and allowed share."""
     runtime = get(device)
     results = Rows("mask")
     for dtype in DTYPES:
@@ -48,7 +49,7 @@ def run(device: str = "auto", rows: int = 64, vocab: int = 131072, repeat: int =
 
 
 def summary(results: list[dict[str, Any]], runtime: Runtime, rows: int, vocab: int) -> dict[str, Any]:
-    """The shape, and the least ratio to xgrammar where the mask blocks at least half."""
+    """Return the shape, and the least ratio to xgrammar for masks that block at least half."""
     ratios = [
         ratio
         for row in results
@@ -74,7 +75,8 @@ def measure(
     repeat: int,
     failures: Rows,
 ) -> dict[str, float]:
-    """Median milliseconds per call of each way; one of another library's that fails is left out, and said to have."""
+    """Return the median milliseconds per call of each way. Another library's failure is added to `failures`, and its
+    way left out."""
     generator = torch.Generator().manual_seed(0)
     allowed_NV = torch.rand(rows, vocab, generator=generator) < allowed
     logits = torch.randn(rows, vocab, generator=generator).to(dtype)
@@ -101,7 +103,7 @@ def measure(
 
 
 def all_ways(bitmask: Tensor, blocked: Tensor) -> Iterable[tuple[str, Way]]:
-    """Names and ways: weft's, torch's, and each of xgrammar's kernels that there is for the device."""
+    """Yield names and ways: weft's, torch's, and each of xgrammar's kernels for the device."""
     yield "weft", lambda logits: apply_token_bitmask_(logits, bitmask)
     yield "torch", lambda logits: logits.masked_fill_(blocked, float("-inf"))
     if not bitmask.is_cuda:
@@ -110,12 +112,13 @@ def all_ways(bitmask: Tensor, blocked: Tensor) -> Iterable[tuple[str, Way]]:
     yield "xgrammar_triton", lambda logits: xgr.apply_token_bitmask_inplace(logits, bitmask, backend="triton")
     if (
         cpp_extension.CUDA_HOME is not None and cpp_extension.is_ninja_available()
-    ):  # it compiles when first used
+    ):  # it compiles at its first use
         yield "xgrammar_cuda", lambda logits: xgr.apply_token_bitmask_inplace(logits, bitmask, backend="cuda")
 
 
 def prepared(runtime: Runtime, call: Callable[[], object]) -> Callable[[], float]:
-    """What makes the call and returns its seconds; on CUDA one of many in a graph: the GPU alone counts."""
+    """Return a function that makes the call and returns its seconds. On CUDA it averages many calls in a graph, so that
+    only GPU time counts."""
     if runtime.device.type == "cpu":
         return partial(seconds_of, call)
     calls, stream = 50, runtime.stream()
@@ -141,12 +144,12 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 def take_turns(calls: dict[str, Callable[[], float]], repeat: int) -> dict[str, float]:
-    """Median milliseconds of each, after one round that is not counted."""
+    """Return the median milliseconds of each, after one uncounted round."""
     rounds = [{name: call() for name, call in calls.items()} for _ in range(repeat + 1)][1:]
     return {name: statistics.median(r[name] for r in rounds) * 1e3 for name in calls}
 
 
 def pack(allowed_NV: Tensor) -> Tensor:
-    """Mask words [n, vocab / 32] of a bool tensor; `vocab` is a multiple of 32."""
+    """Return mask words int32 [n, vocab / 32] of a bool tensor; `vocab` is a multiple of 32."""
     words = (allowed_NV.view(len(allowed_NV), -1, 32).long() << torch.arange(32)).sum(-1)
     return words.where(words < 2**31, words - 2**32).to(torch.int32)

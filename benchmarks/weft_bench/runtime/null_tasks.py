@@ -1,4 +1,4 @@
-"""Host tasks that do nothing, for measuring what carries them."""
+"""Host tasks that do nothing, for measuring the overhead of their launch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _libc = ctypes.CDLL(None)
 
 
 def native_noop() -> NativeTask:
-    """A native task whose function (the C library's `abs`) returns at once."""
+    """Return a native task whose function (the C library's `abs`) returns at once."""
     address = ctypes.cast(_libc.abs, ctypes.c_void_p).value
     assert address is not None
     return NativeTask("noop", address, 0, _libc)
 
 
 def python_noop() -> None:
-    """A Python callback that returns at once."""
+    """Do nothing."""

@@ -1,4 +1,4 @@
-"""What a node of a replayed graph costs: native and Python host nodes, device nodes, copies, hand-offs."""
+"""Measures a node of a replayed graph: native and Python host nodes, device nodes, copies, hand-offs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft_bench.runtime.null_tasks import native_noop, python_noop
 
 
 def run(device: str = "auto", nodes: int = 1000, repeat: int = 50) -> Report:
-    """Microseconds per node, for graphs of `nodes` equal nodes; median of `repeat` replays."""
+    """Return microseconds per node for graphs of `nodes` equal nodes; medians of `repeat` replays."""
     runtime = get(device)
     rows = Rows("replay")
     with rows.trying(graphs="of equal nodes"):
@@ -34,7 +34,7 @@ def run(device: str = "auto", nodes: int = 1000, repeat: int = 50) -> Report:
 
 
 def measure(runtime: Runtime, nodes: int, repeat: int) -> dict[str, float]:
-    """Graphs by name, each with its microseconds per node."""
+    """Return the microseconds per node of each graph by name."""
     a = torch.zeros(16, device=runtime.device)
     b = runtime.pinned((16,), torch.float32)
     runtime.publish()
@@ -58,12 +58,12 @@ def measure(runtime: Runtime, nodes: int, repeat: int) -> dict[str, float]:
 
 
 def ping_pong(stream: Stream, count: int) -> None:
-    """`count` native nodes that alternate between two streams, each after the one before."""
+    """Issue `count` native nodes that alternate between two streams, each after the one before."""
     alternate(stream, count, lambda s: s.hostfunc(native_noop()), lambda s: s.hostfunc(native_noop()))
 
 
 def hand_offs(x: torch.Tensor, stream: Stream, count: int) -> None:
-    """Device nodes and native nodes in turns, on two streams: with a thread for each, every node is a hand-off."""
+    """Issue device nodes and native nodes in turn on two streams. With a thread for each, every node is a hand-off."""
     task = native_noop()
     alternate(stream, count, lambda s: s.launch(x.add_, 1), lambda s: s.hostfunc(task))
 
@@ -71,7 +71,7 @@ def hand_offs(x: torch.Tensor, stream: Stream, count: int) -> None:
 def alternate(
     stream: Stream, count: int, first: Callable[[Stream], None], second: Callable[[Stream], None]
 ) -> None:
-    """`count` nodes, on `stream` and on another in turns, each after the one before."""
+    """Issue `count` nodes, on `stream` and on another in turn, each after the one before."""
     runtime = get("cpu" if stream_is_cpu(stream) else "cuda")
     streams, issue = (stream, runtime.stream()), (first, second)
     for i in range(count):
@@ -83,12 +83,12 @@ def alternate(
 
 
 def stream_is_cpu(stream: Stream) -> bool:
-    """Whether the stream is of the CPU runtime."""
+    """Whether the stream belongs to the CPU runtime."""
     return isinstance(stream, cpu.Stream)
 
 
 def per_node(runtime: Runtime, fill: Callable[[Stream, int], None], nodes: int, repeat: int) -> float:
-    """Microseconds per node of a graph filled by `fill(stream, nodes)`."""
+    """Return the microseconds per node of a graph filled by `fill(stream, nodes)`."""
     stream = runtime.stream()
     with runtime.capture(stream) as graph:
         fill(stream, nodes)

@@ -1,13 +1,13 @@
-"""The clients of `weft bench serve`: what they send when, and when they take what comes back.
+"""The clients of `weft bench serve`: the times at which they send requests and take responses.
 
-All clients are one thread that takes the responses of all, as a server's front does. In a closed loop there are so many
-clients, and each sends its next request when its last is answered. In an open loop requests come at random moments
-(Poisson arrivals), whatever is answered; one that is sent late counts from the moment at which it was due.
+All clients are one thread that takes everyone's responses, like a server's front end. In a closed loop each client
+sends its next request after the answer to its last. In an open loop requests arrive at random times (Poisson arrivals),
+regardless of answers; a request that is sent late counts from its due time.
 
-A window opens when the load is steady: in a closed loop when as many requests were answered as there are clients (or,
-where answers have a fixed length, when each client has a first token: the first answer of each has another length); in
-an open loop a quarter of the window's length after the first one. It holds what was taken while it was open; then
-what is still under way is cancelled, so that windows of several loads can take turns on one executor.
+A window opens when the load is steady. In a closed loop that is after as many answers as there are clients; if answers
+have a fixed length, whose first answers are staggered, it is when each client has a first token. In an open loop it is
+a quarter of the window's length after the first request. The window counts tokens taken while it is open. Then
+remaining requests are cancelled, so that windows of several loads can take turns on one executor.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ ARRIVALS_SEED = 7
 
 @dataclass(frozen=True)
 class Load:
-    """`clients` in a closed loop, or `rate` arrivals a second in an open one; `guided_percent` of requests guided."""
+    """`clients` in a closed loop, or `rate` arrivals per second in an open one; `guided_percent` of requests are
+    guided."""
 
     clients: int = 0
     rate: float = 0.0
@@ -36,7 +37,7 @@ class Load:
 
     @property
     def name(self) -> str:
-        """As in "8 clients" or "2.5 requests/s"."""
+        """The load's name, such as "8 clients" or "2.5 requests/s"."""
         if self.clients:
             return f"{self.clients} client{'s' if self.clients > 1 else ''}"
         return f"{self.rate:g} requests/s"
@@ -44,8 +45,8 @@ class Load:
 
 @dataclass
 class Sent:
-    """A request under way. `due`: when it was to be sent; `first` and `last`: when its first and its last tokens were
-    taken, `first_tokens` of them with the first response. `time.perf_counter`'s seconds."""
+    """A request in flight, in `time.perf_counter`'s seconds. `due` is its scheduled time. `first` and `last` are the
+    times of its first and last tokens; `first_tokens` came with the first response."""
 
     due: float
     max_tokens: int
@@ -57,14 +58,13 @@ class Sent:
 
 @dataclass
 class Window:
-    """What clients took in `seconds`. All times in seconds.
+    """The tokens that clients took in `seconds`. All times are in seconds.
 
-    `tokens` came, and `gaps` has an entry for each that was not of a request's first response: the time between the
-    response it came with and the request's response before, divided by the tokens of the later one (responses that
-    are taken together are one). The other lists have an entry for each request that was answered in the window:
-    `first_token`, from the moment it was due to its first response, without `compile`, its wait for its guide;
-    `queue`, the wait for a slot, which is a part of that; `user_speed`, tokens a second after the first response;
-    `per_iteration`, tokens in an iteration.
+    `tokens` counts them. `gaps` has an entry for each token after a request's first response: the time since the
+    response before, divided by the tokens of the later one (responses that are taken together are one). The other lists
+    have an entry for each request that was answered in the window: `first_token`, from its due time to its first
+    response, without `compile`, its wait for its guide; `queue`, the wait for a slot, a part of that; `user_speed`,
+    tokens per second after the first response; `per_iteration`, tokens per iteration.
     """
 
     seconds: float = 0.0
@@ -79,12 +79,12 @@ class Window:
 
     @property
     def tokens_per_s(self) -> float:
-        """Output tokens a second, of all clients."""
+        """Output tokens per second of all clients."""
         return self.tokens / self.seconds
 
 
 class Clients:
-    """Puts a load on an executor that nothing else uses."""
+    """Puts a load on an otherwise idle executor."""
 
     def __init__(self, executor: Executor, workload: Workload) -> None:
         self.executor = executor
@@ -93,7 +93,7 @@ class Clients:
         self.under_way: dict[int, Sent] = {}
 
     def window(self, load: Load, seconds: float) -> Window:
-        """Measure for `seconds`. Raises `RequestError` for a request that failed, or is not as long as it must be."""
+        """Measure for `seconds`. Raises `RequestError` for a failed request, or an answer of the wrong fixed length."""
         open_window = self._closed if load.clients else self._open
         try:
             return open_window(load, seconds)
@@ -130,7 +130,8 @@ class Clients:
         return window
 
     def _staggered(self, client: int, clients: int) -> int | None:
-        """Answers of a fixed length would all end at once, for ever; the first of each client has another length."""
+        """Return the length of a client's first answer. It varies, since answers of one fixed length would always end
+        together."""
         tokens = self.workload.fixed_tokens
         return None if tokens is None else max(1, tokens * (client + 1) // clients)
 
@@ -144,7 +145,7 @@ class Clients:
         self.under_way[self.executor.enqueue_request(request)] = Sent(due, request.max_tokens)
 
     def _take(self, window: Window, timeout: float | None) -> int:
-        """Note what there is; how many requests have ended with it."""
+        """Take all responses; return the number of requests that ended."""
         taken: dict[int, list[Result]] = {}
         for response in self.executor.await_responses(timeout=timeout):
             taken.setdefault(response.request_id, []).append(response.result)
@@ -191,7 +192,7 @@ class Clients:
 
 
 def note_times(window: Window, sent: Sent, timing: TimingMetrics) -> None:
-    """What an answered request adds to the window's times."""
+    """Add an answered request's times to the window."""
     compiled = timing.guide_compile_s
     window.compile.append(compiled)
     window.queue.append((timing.first_scheduled_time - timing.arrival_time).total_seconds() - compiled)
@@ -201,7 +202,7 @@ def note_times(window: Window, sent: Sent, timing: TimingMetrics) -> None:
 
 
 def poisson(begin: float, rate: float) -> Iterator[float]:
-    """Moments of arrivals, `rate` a second in the mean, always the same ones."""
+    """Yield arrival times, `rate` per second on average, always the same."""
     rng = random.Random(ARRIVALS_SEED)
     while True:
         begin += rng.expovariate(rate)

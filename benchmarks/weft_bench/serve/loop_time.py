@@ -1,10 +1,10 @@
-"""What the loop itself costs an iteration: everything between two iterations that is not the device's, nor a wait.
+"""Measures the engine loop's own time per iteration: time between iterations that is neither the device's nor a wait.
 
-Twice: by the executor's statistics, a turn less its wait for the device (which in the CPU runtime does the model's and
-the grammar's work meanwhile); and by a trace of the CPU runtime, the time in which none of its streams runs anything.
-The second also has what lies between two turns: publishing responses, taking requests, and waiting for the
-interpreter's lock while clients hold it. By the statistics also where no client takes tokens before an answer is
-whole: what is left then is the engine's alone.
+It is measured twice. By the executor's statistics, it is an iteration minus its wait for the device, which in the CPU
+runtime does the model's and the grammar's work meanwhile. By a trace of the CPU runtime, it is the time in which no
+stream runs. The trace also contains the time between two iterations: publishing responses, taking requests, and waiting
+for the GIL while clients hold it. The statistics are also taken for clients that do not stream, which leaves the
+engine's time alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TIMESTAMP = "%m-%d-%Y %H:%M:%S.%f"
 
 
 def measure_loop(clients: Clients, load: Load, seconds: float) -> dict[str, Any]:
-    """Microseconds of iterations in which all of `load.clients` decode and no prompt is read, medians."""
+    """Return the median microseconds of iterations in which all of `load.clients` decode and none is in prefill."""
     executor = clients.executor
     whole = Clients(executor, replace(clients.workload, streaming=False))
     executor.get_latest_iteration_stats()
@@ -44,7 +44,8 @@ def measure_loop(clients: Clients, load: Load, seconds: float) -> dict[str, Any]
 
 
 def own_times(stats: Sequence[IterationStats], batch: int) -> dict[str, int]:
-    """Medians over iterations of a whole batch: the iteration, the loop's own part, and the time before the next."""
+    """Return medians over iterations of a whole batch: the iteration, the loop's own part, and the time before the
+    next."""
     own, whole, between = [], [], []
     for one, following in pairwise(stats):
         if not (is_whole(one, batch) and is_whole(following, batch)):
@@ -66,7 +67,7 @@ def own_times(stats: Sequence[IterationStats], batch: int) -> dict[str, int]:
 
 
 def is_whole(stats: IterationStats, batch: int) -> bool:
-    """Whether `batch` requests decoded in the iteration and none read its prompt, came or went."""
+    """Whether `batch` requests decoded in the iteration, and none was in prefill, joined or ended."""
     found = stats.inflight_batching_stats
     return (
         found is not None
@@ -77,7 +78,7 @@ def is_whole(stats: IterationStats, batch: int) -> bool:
 
 
 def idle_times(slices: Sequence[Slice]) -> list[float]:
-    """For each iteration, from one forward of the target to the next: microseconds in which nothing ran."""
+    """Return the idle microseconds of each iteration, from one target forward to the next."""
     idle: list[float] = []
     since, busy_until = 0.0, None
     begins = {id(one) for one in begins_of(slices, FORWARD)}

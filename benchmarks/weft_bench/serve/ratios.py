@@ -1,6 +1,6 @@
-"""Loads compared: two of them take turns, A B B A, and the ratio is the median over these rounds.
+"""Compares loads: two take turns, A B B A, and the ratio is the median over rounds.
 
-Answers have a fixed length here, so that both sides do the same work. Nothing is drafted, and every prompt is read.
+Answers have a fixed length, so that both sides do the same work. There are no drafts and no prefix reuse.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from weft_bench.serve.workload import Workload
 MANY = 32
 TOKENS = 64
 LOOP_TOKENS = 256
-"""Few requests come and go then: most iterations are over a whole batch."""
+"""Tokens of an answer. Requests seldom join or end, so that most iterations run a whole batch."""
 PROMPTS = 256
 
 Measure = Callable[[], float]
-"""Opens a window and gives its throughput."""
+"""Measures a window and returns its throughput."""
 
 
 def plain(setup: Setup, overlap: str | None = None) -> Setup:
-    """Without drafts and found prefixes, under the usual policy, for 32 clients; with another `overlap`, where it is
-    given."""
+    """Return the setup without drafts and prefix reuse, with the default policy, for 32 clients, and with another
+    `overlap` if given."""
     return replace(
         setup,
         speculation="none",
@@ -40,8 +40,8 @@ def plain(setup: Setup, overlap: str | None = None) -> Setup:
 
 
 def compare(setup: Setup, seconds: float, rounds: int) -> list[dict[str, Any]]:
-    """Throughput with 32 clients over that with one; of guided requests over unguided ones; with overlap over without
-    (half of the requests guided)."""
+    """Return the throughput ratios of 32 clients to one, of guided requests to unguided ones, and of overlap to no
+    overlap (half of the requests guided)."""
     workload = Workload.heldout(setup.model, PROMPTS, TOKENS)
     with plain(setup).serving(workload, MANY) as clients:
         many, one = side(clients, Load(MANY), seconds), side(clients, Load(1), seconds)
@@ -61,12 +61,12 @@ def compare(setup: Setup, seconds: float, rounds: int) -> list[dict[str, Any]]:
 
 
 def side(clients: Clients, load: Load, seconds: float) -> Measure:
-    """The throughput of a load."""
+    """Return the measurement of a load's throughput."""
     return lambda: clients.window(load, seconds).tokens_per_s
 
 
 def ratio(name: str, first: Measure, second: Measure, rounds: int) -> dict[str, Any]:
-    """The throughputs' ratio: both sides' medians, and least and most of the rounds."""
+    """Return the ratio of two throughputs: the medians of both sides, and the rounds' least and largest ratio."""
     firsts, seconds = [], []
     for _ in range(rounds):
         a, b, b_again, a_again = first(), second(), second(), first()
@@ -83,7 +83,7 @@ def ratio(name: str, first: Measure, second: Measure, rounds: int) -> dict[str, 
 
 
 def loop_times(setup: Setup, seconds: float) -> list[dict[str, Any]]:
-    """What the loop itself takes of an iteration over 32 requests, all of them unguided and all guided."""
+    """Return the loop's own time per iteration over 32 requests, all unguided and all guided."""
     workload = Workload.heldout(setup.model, PROMPTS, LOOP_TOKENS)
     with plain(setup).serving(workload, MANY) as clients:
         return [measure_loop(clients, Load(MANY, guided_percent=percent), seconds) for percent in (0, 100)]

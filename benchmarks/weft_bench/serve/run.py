@@ -1,17 +1,17 @@
-"""The executor under load: throughput, time to first token and inter-token latency, and what they trade for each other.
+"""Measures the executor under load: throughput, time to first token, inter-token latency, and their trade-offs.
 
-A row is a load, measured in a window of a few seconds (`serve_client.py` says what opens and closes it):
+A row is a load, measured in a window of a few seconds (`clients.py` says when it opens and closes):
 
 - `tokens_per_s`, `requests_per_s`: output tokens taken, and requests answered, in the window, over its length.
-- `user_tokens_per_s`: tokens a second that a request is given after its first response; the median of requests.
-- `first_token_*_ms`: from the moment a request was due to its first response in the client's hands, less the time that
-  it waited for its guide, which is `compile_*_ms`. `queue_*_ms`, its wait for a slot, is a part of it.
-- `token_*_ms`, the inter-token latency: the time between a request's response and its response before, divided by the
-  tokens of the later one; responses taken together are one. Every token counts once.
-- `tokens_per_iteration`: of a request, the mean.
+- `user_tokens_per_s`: tokens per second of a request after its first response; the median of requests.
+- `first_token_*_ms`: from a request's due time to its first response at the client, without the wait for its guide,
+  which is `compile_*_ms`. `queue_*_ms`, its wait for a slot, is a part of it.
+- `token_*_ms`, the inter-token latency: the time between two responses of a request, divided by the tokens of the
+  later one; responses taken together are one. Every token counts once.
+- `tokens_per_iteration`: the mean of requests.
 
-Percentiles are of all requests answered, or all tokens taken, in the window. The summary has the comparisons
-(`serve_ratios.py`) and the loop's own time (`serve_loop.py`).
+Percentiles are over all requests answered, or all tokens taken, in the window. The summary has the comparisons
+(`ratios.py`) and the loop's own time (`loop_time.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from weft_bench.serve.workload import Workload
 
 
 def run(setup: Setup | str = "auto", loads: Loads | None = None) -> Report:
-    """A row for each load. `setup` may be a device: everything else as by default."""
+    """Return a row for each load. `setup` may be a device, with defaults for the rest."""
     setup = setup if isinstance(setup, Setup) else Setup(device=setup)
     loads = loads if loads is not None else Loads()
     workload = Workload.heldout(setup.model, loads.prompts, loads.fixed_tokens)
@@ -64,7 +64,7 @@ def run(setup: Setup | str = "auto", loads: Loads | None = None) -> Report:
 
 
 def row(load: Load, window: Window) -> dict[str, Any]:
-    """One line of the report. Raises `InputError` where too little came."""
+    """Return a line of the report. Raises `InputError` if the window has no answered request."""
     if not (window.requests and window.gaps and window.user_speed):
         raise InputError(
             f"no request was answered in {window.seconds:.1f} s under {load.name}; give more seconds, or less load"
@@ -85,19 +85,19 @@ def row(load: Load, window: Window) -> dict[str, Any]:
 
 
 def percentiles(name: str, seconds: Sequence[float]) -> dict[str, float]:
-    """The 50th and 99th, in milliseconds."""
+    """Return the 50th and 99th percentiles in milliseconds."""
     return {f"{name}_p{p}_ms": round(percentile(seconds, p) * 1e3, 2) for p in (50, 99)}
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """The least of the values that at least `percent` of every hundred do not exceed."""
+    """Return the least value that is at least as large as `percent` percent of the values."""
     ordered = sorted(values)
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
 def plot(report: Report, path: Path) -> None:
-    """Throughput against the speed that one user sees, a line for each share of guided requests, a point for each
-    number of clients. Needs matplotlib."""
+    """Plot throughput against the speed of a single user, with a line for each share of guided requests, a point for
+    each number of clients. Needs matplotlib."""
     from weft_bench.figures import lines
 
     drawn: dict[str, list[tuple[float, float]]] = {}

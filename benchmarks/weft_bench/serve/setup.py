@@ -1,4 +1,4 @@
-"""What `weft bench serve` measures: which loads, on executors made how."""
+"""The settings of `weft bench serve`: loads and executors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DRAFTERS: dict[str, Callable[[int], Speculation]] = {
     "forced": lambda k: Speculation.forced(num_draft_tokens=k),
     "forced+eagle3": lambda k: Speculation.forced(Speculation.eagle3(num_draft_tokens=k)),
 }
-"""What may draft, by name."""
+"""Drafters by name."""
 
 POLICIES = {policy.name.lower(): policy for policy in CapacitySchedulerPolicy}
 OVERLAPS: dict[str, Overlap] = {"auto": "auto", "on": True, "off": False}
@@ -45,9 +45,9 @@ OVERLAPS: dict[str, Overlap] = {"auto": "auto", "on": True, "off": False}
 
 @dataclass(frozen=True)
 class Setup:
-    """How the measured executor is made. `reuse`: whether prompts that came before are found in the cache (off, every
-    prompt is read); `max_batch` None: as many as the most clients. Raises `InputError` for a name that is not one of
-    `DRAFTERS`, `POLICIES` or `OVERLAPS`."""
+    """The settings of the measured executor. `reuse`: whether repeated prompts are found in the cache. `max_batch`
+    None: the largest number of clients. Raises `InputError` for a name that is not one of `DRAFTERS`, `POLICIES` or
+    `OVERLAPS`."""
 
     model: Path | None = None
     device: str = "auto"
@@ -70,7 +70,7 @@ class Setup:
                 raise InputError(f"{name} is {value!r}; it must be one of {', '.join(table)}")
 
     def config(self, max_seq_len: int, most_clients: int) -> ExecutorConfig:
-        """For requests of `max_seq_len` tokens, prompt and answer."""
+        """Return the configuration for requests of `max_seq_len` tokens, prompt and answer."""
         drafting = DRAFTERS[self.speculation](self.num_drafts)
         return ExecutorConfig(
             max_batch_size=self.max_batch if self.max_batch is not None else most_clients,
@@ -85,7 +85,7 @@ class Setup:
 
     @contextmanager
     def serving(self, workload: Workload, most_clients: int) -> Iterator[Clients]:
-        """Clients of a running executor, which has captured its graphs."""
+        """Yield clients of a running executor, after it has captured its graphs."""
         config = self.config(workload.longest, most_clients)
         with Executor(self.model, config, device=self.device) as executor:
             executor.client.warm_up()
@@ -95,11 +95,11 @@ class Setup:
 
 @dataclass(frozen=True)
 class Loads:
-    """A closed loop for each number of `clients`, an open loop for each of `rates` (requests a second), each with every
-    share of guided requests, for `seconds`. There are so many `prompts`; with `fixed_tokens` all answers have that
-    length. `rounds` of what is compared at 32 clients, and the loop's own time (0: neither).
+    """The loads: a closed loop for each number of `clients`, an open loop for each of `rates` (requests per second),
+    each with every share of guided requests, for `seconds`.
 
-    Raises `InputError` for what can't be measured.
+    There are this many `prompts`; with `fixed_tokens` all answers have that length. `rounds` is for the comparisons at
+    32 clients and for the loop's own time (0: neither). Raises `InputError` for loads that can't be measured.
     """
 
     clients: Sequence[int] = CLIENTS
@@ -128,18 +128,18 @@ class Loads:
 
     @property
     def all(self) -> list[Load]:
-        """Each of them, closed loops first."""
+        """All loads, closed loops first."""
         closed = [Load(clients=n, guided_percent=p) for p in self.guided_percents for n in self.clients]
         return closed + [Load(rate=r, guided_percent=p) for p in self.guided_percents for r in self.rates]
 
     @property
     def most_clients(self) -> int:
-        """The most requests that a closed loop has under way, or as many as an executor's default in an open one."""
+        """The largest number of clients; without a closed loop, the default batch size."""
         return max(self.clients, default=EngineConfig.max_batch)
 
 
 def numbers(name: str, text: str, kind: type[T]) -> list[T]:
-    """The numbers of a text such as "1,8,32". Raises `InputError` for what is none."""
+    """Parse the numbers of a text such as "1,8,32". Raises `InputError` for other text."""
     try:
         return [kind(part) for part in text.split(",") if part.strip()]
     except ValueError:
