@@ -10,8 +10,8 @@ from config import ASSETS, BOS, EOS, PAD, TARGET, load_records
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 SPECIAL = {BOS: "<s>", EOS: "</s>", PAD: "<pad>"}
-# A user's message is the text and schema as `render_prompt` writes them, with or without "JSON: "; anything else is
-# asked as it is. weft-tiny's own advice is left out of what came before: its example's schema is nobody's question.
+# A user's message in the form of `render_prompt`, with or without "JSON: ", is a text with its schema; any other
+# message is sent unchanged. Earlier messages omit weft-tiny's own advice, since its example's schema is not a question.
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for m in messages if "
     "m['role'] != 'assistant' or not add_generation_prompt or 'Schema:' not in (m['content'] or '') %}"
