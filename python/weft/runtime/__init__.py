@@ -1,4 +1,4 @@
-"""Streams, events, graphs and host functions, on CUDA and on the CPU."""
+"""Streams, events, graphs and host functions on CUDA and on the CPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from weft.errors import InputError
 from weft.runtime.cpu import CpuRuntime
 from weft.runtime.cuda import cuda_runtime, unavailable_reason
 from weft.runtime.current import Current, current
-from weft.runtime.hostfunc import check as check  # this one and those like it are public in `weft`
+from weft.runtime.hostfunc import check as check  # `import x as x`: public in `weft`
 from weft.runtime.hostfunc import free_hostfunc_user_data as free_hostfunc_user_data
 from weft.runtime.hostfunc import hostfunc as hostfunc
 from weft.runtime.hostfunc import hostfunc_handles as hostfunc_handles
@@ -20,9 +20,9 @@ DeviceName = Literal["cpu", "cuda", "auto"]
 
 
 def get(device: DeviceName | str = "auto") -> Runtime:
-    """The runtime of a device: "cpu", "cuda" (or "cuda:1"), or "auto", which is CUDA where it can be used.
+    """The runtime of a device: "cpu", "cuda", "cuda:<number>" or "auto", which is CUDA if it can be used, else the CPU.
 
-    Raises WeftError where CUDA is asked for and can't be used, InputError for another name.
+    Raises WeftError if `device` names CUDA and it can't be used, InputError for another name.
     """
     if device == "auto":
         device = "cpu" if unavailable_reason() else "cuda"

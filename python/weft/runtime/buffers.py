@@ -1,7 +1,7 @@
-"""Pinned buffers around a replay.
+"""Pinned buffers that carry values between the host and the fixed device tensors of a graph.
 
-Addresses are baked into a graph, and the host runs ahead of the device, so what the host writes or reads
-crosses in pinned buffers used in turn, copied eagerly before or after the replay.
+A graph contains fixed addresses, and the host runs ahead of the device. So values go through a ring of pinned buffers,
+which are copied eagerly before or after a replay.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ def pinned_copy(runtime: Runtime, values: Any, dtype: torch.dtype) -> torch.Tens
 
 @dataclass(frozen=True)
 class Received:
-    """A copy to the host that may still be under way. Good until the ring has gone round. `buffer` is what `wait`
-    gives, for a caller that has waited for a later copy in the same stream."""
+    """A copy to the host that may still run. Its values are valid until the ring reuses the buffer. A caller that has
+    waited for a later copy in the same stream may read `buffer` without `wait`."""
 
     buffer: torch.Tensor
     _event: Event
 
     def is_done(self) -> bool:
-        """Whether `wait` returns at once."""
+        """Whether `wait` returns immediately."""
         return self._event.query()
 
     def wait(self) -> torch.Tensor:
-        """The values, when they are there: the ring's own buffer, of the device tensor's shape."""
+        """Wait for the copy. Returns the ring's own buffer, of the device tensor's shape."""
         self._event.synchronize()
         return self.buffer
 
 
 class PinnedRing:
-    """Pinned buffers, three deep, of one fixed `device_tensor` (contiguous, any shape and dtype).
+    """A ring of three pinned buffers for one fixed `device_tensor` (contiguous, any shape and dtype).
 
-    Each has an event of its own, and the host waits for it before it uses the buffer again. A ring serves one
-    direction: `send`, or `receive` and `start_receive`.
+    Each buffer has an event; the host waits for it before it reuses the buffer. Use a ring in one direction only:
+    `send`, or `receive` and `start_receive`.
     """
 
     def __init__(self, runtime: Runtime, device_tensor: torch.Tensor) -> None:
@@ -57,15 +57,15 @@ class PinnedRing:
         self._next = 0
 
     def send(self, stream: Stream, value: torch.Tensor) -> None:
-        """Copy host `value` to the device tensor in `stream`'s order; `value` is free on return."""
+        """Copy host `value` to the device tensor in the order of `stream`. The caller may reuse `value` on return."""
         buffer, event = self._take()
         buffer.copy_(value)
         stream.copy(self.device_tensor, buffer)
         stream.record(event)
 
     def start_receive(self, stream: Stream, rows: Sequence[int] | None = None) -> Received:
-        """Copy the device tensor to the host in `stream`'s order; with `rows`, only those of its first dimension (the
-        others keep what an earlier round left there)."""
+        """Copy the device tensor to the host in the order of `stream`. `rows` selects rows of the first dimension; the
+        buffer's other rows keep stale values."""
         buffer, event = self._take()
         if rows is None:
             stream.copy(buffer, self.device_tensor)
@@ -76,7 +76,7 @@ class PinnedRing:
         return Received(buffer, event)
 
     def receive(self, stream: Stream) -> torch.Tensor:
-        """The device tensor's values after all work issued to `stream` so far: waits for it."""
+        """Wait for the work enqueued so far on `stream`, and return the device tensor's values after it."""
         return self.start_receive(stream).wait()
 
     def _take(self) -> tuple[torch.Tensor, Event]:

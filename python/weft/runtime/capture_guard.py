@@ -1,4 +1,4 @@
-"""Finds torch ops that run during a capture instead of being captured."""
+"""Rejects torch ops that run during a capture instead of being captured."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ _ALLOCATIONS = {
 
 
 class CaptureGuard(TorchDispatchMode):
-    """Raises GraphError for an op that computes; views, metadata and empty allocations pass.
+    """Raises GraphError for an op that computes. Views, metadata and empty allocations pass.
 
-    On the CPU such an op would run once, now; on CUDA it would be captured. Nodes that happen to run on
-    this thread meanwhile are not concerned.
-    """
+    On the CPU such an op would run once, during the capture; on CUDA it would be captured. Nodes that run on this
+    thread during the capture are exempt."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Nothing compiles under this mode, and skipping imports the compiler at the first op.
+        # Nothing compiles under this mode, and True would import the compiler at the first op.
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

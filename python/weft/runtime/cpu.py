@@ -1,10 +1,13 @@
-"""The CPU runtime: streams, events and graphs on threads, under the names of `torch.cuda`.
+"""The CPU runtime: streams, events and graphs with the names of `torch.cuda`.
 
-`Stream.launch(fn, *args)` is what a kernel launch is to CUDA. Host functions go to the current stream, as
-they do with `torch.cuda`. How nodes are run is `set_schedule`'s: "inline" (the thread that waits runs
-them), "threads" (a thread for each stream), "random" (one at a time, in any legal order, drawn from a
-seed) or "ahead" (the host runs ahead until it waits, then one stream does: the oldest with seed 0, the newest with seed
-1, else either in turn).
+`Stream.launch(fn, *args)` corresponds to a kernel launch. Host functions go to the current stream, as with
+`torch.cuda`. `set_schedule` selects how nodes run:
+
+- "inline": the thread that waits runs them.
+- "threads": each stream has a thread.
+- "random": one node runs at a time, in a legal order drawn from a seed.
+- "ahead": the host runs ahead until it waits; then one stream runs ahead. Seed 0 picks the oldest stream, seed 1 the
+  newest, any other seed alternates.
 """
 
 from __future__ import annotations
@@ -38,11 +41,11 @@ class Event(TableEvent):
         super().__init__(CPU, enable_timing=enable_timing, blocking=blocking)
 
     def record(self, stream: object = None) -> None:
-        """Record it after the work issued so far to `stream` (default: the current stream)."""
+        """Record the event after the work enqueued so far on `stream` (default: the current stream)."""
         _core.event_record(CPU, self.handle, _handle_or_current(stream))
 
     def wait(self, stream: object = None) -> None:
-        """Make later work of `stream` (default: the current stream) wait for it."""
+        """Make later work of `stream` (default: the current stream) wait for the event."""
         _core.stream_wait_event(CPU, _handle_or_current(stream), self.handle)
 
 
@@ -53,8 +56,8 @@ class Stream(TableStream):
         super().__init__(CPU, _core.stream_create(CPU, NON_BLOCKING))
 
     def launch(self, fn: Callable[..., object], *args: Any) -> None:
-        """Device work: `fn(*args)` becomes a node, run in order, in inference mode. In a capture it runs once, now, and
-        its operations become nodes (`runtime/recorder.py`)."""
+        """Enqueue device work: `fn(*args)` becomes a node, which runs in inference mode. In a capture `fn` runs once,
+        immediately, and its operations become nodes (`runtime/recorder.py`)."""
         launch_device(self._handle, fn, args)
 
     def wait_event(self, event: interface.Event) -> None:
@@ -62,7 +65,7 @@ class Stream(TableStream):
         self.wait(event)
 
     def wait_stream(self, stream: TableStream) -> None:
-        """Make later work wait for what `stream` has now."""
+        """Make later work wait for all work enqueued so far on `stream`."""
         self.wait(_record_on(stream))
 
     def record_event(self, event: Event | None = None) -> Event:
@@ -84,7 +87,7 @@ class _DefaultStream(Stream):
 
 
 class ExternalStream(_DefaultStream):
-    """A stream that something else owns, by handle or by its `__cuda_stream__`."""
+    """A stream owned by other code, given as a raw handle or an object with `__cuda_stream__`."""
 
     def __init__(self, stream: object) -> None:
         TableStream.__init__(self, CPU, stream_handle(stream))
@@ -101,7 +104,7 @@ def _handle_or_current(stream: object) -> int:
 
 
 class CUDAGraph:
-    """What was captured, as `torch.cuda.CUDAGraph`."""
+    """A captured graph, as `torch.cuda.CUDAGraph`."""
 
     def __init__(self) -> None:
         self._exec = 0
@@ -112,12 +115,12 @@ class CUDAGraph:
 
     @property
     def handle(self) -> int:
-        """The raw handle of what is launched, 0 before a capture and after a reset."""
+        """The raw handle of the executable graph; 0 before a capture and after a reset."""
         return self._exec
 
     def capture_begin(self, pool: object = None, capture_error_mode: CaptureMode = "global") -> None:
-        """Begin capturing the current stream. `pool` is the `Arena` for what is allocated meanwhile, which other graphs
-        may use too that never run at the same time; by default the graph has its own."""
+        """Begin to capture the current stream. `pool` is the `Arena` for allocations during the capture; graphs that
+        never run at the same time can share one. By default the graph has its own."""
         if capture_error_mode not in _CAPTURE_MODES:
             raise InputError(
                 f"capture_error_mode is one of {sorted(_CAPTURE_MODES)}, not {capture_error_mode!r}"
@@ -130,7 +133,7 @@ class CUDAGraph:
         memories[self._capture] = self._memory
 
     def capture_end(self) -> None:
-        """End the capture; raises GraphError if it broke a rule on the way."""
+        """End the capture. Raises GraphError if it broke a rule of captures."""
         graph = self.end_capture()
         try:
             self._exec = _core.graph_instantiate(CPU, graph)
@@ -139,7 +142,7 @@ class CUDAGraph:
             _core.graph_destroy(CPU, graph)
 
     def end_capture(self) -> int:
-        """End the capture without making it ready to be launched: the raw graph, which is the caller's to destroy."""
+        """End the capture without instantiating the graph. Returns the raw graph, which the caller must destroy."""
         memories.pop(self._capture, None)
         try:
             return _core.stream_end_capture(CPU, self._captured_on)
@@ -147,11 +150,11 @@ class CUDAGraph:
             raise GraphError(f"the capture failed: {error}") from error
 
     def replay(self) -> None:
-        """Launch it on the current stream; raises first what an earlier callback raised."""
+        """Launch the graph on the current stream. An exception of an earlier callback is raised first."""
         self.launch_on(current_cpu())
 
     def launch_on(self, handle: int) -> None:
-        """Launch it on the stream `handle`."""
+        """Launch the graph on the stream `handle`."""
         if not self._exec:
             raise GraphError("the graph has nothing to replay: capture it first, or it was reset")
         self._memory.check()
@@ -159,7 +162,7 @@ class CUDAGraph:
         _core.graph_launch(CPU, self._exec, handle, self._num_polled)
 
     def reset(self) -> None:
-        """Let go of what was captured; payloads are released when the last launch is done."""
+        """Free the captured graph; payloads are released when the last launch is done."""
         exec_, self._exec = self._exec, 0
         self._memory = GraphMemory()
         dispose(_core.graph_exec_destroy, CPU, exec_)
@@ -170,7 +173,7 @@ class CUDAGraph:
 
 
 class stream:
-    """Context in which `stream` is the current one; any object with `__cuda_stream__`, None for no change."""
+    """Context in which `stream` is the current stream: any object with `__cuda_stream__`, or None for no change."""
 
     def __init__(self, stream: object) -> None:
         self._handle = None if stream is None else stream_handle(stream)
@@ -185,9 +188,9 @@ class stream:
 
 
 class graph:
-    """Context that captures what is issued to `stream`, and to streams that join it, into `cuda_graph`.
+    """Context that captures work of `stream`, and of streams that join it, into `cuda_graph`.
 
-    A torch op outside `Stream.launch` would run now instead of at every replay, so it raises GraphError.
+    A torch op outside `Stream.launch` raises GraphError: it would run once, during the capture, and at no replay.
     """
 
     default_capture_stream: Stream | None = None
@@ -221,7 +224,7 @@ class graph:
             if exc_type is None:
                 raise
         if exc_type is not None:
-            self._graph.reset()  # half a graph
+            self._graph.reset()  # the graph is incomplete
 
 
 def current_stream() -> Stream:
@@ -230,30 +233,30 @@ def current_stream() -> Stream:
 
 
 def default_stream() -> Stream:
-    """The stream that is current outside all contexts; it can't be captured."""
+    """The stream that is current outside all contexts. It can't be captured."""
     return _DefaultStream()
 
 
 def is_current_stream_capturing() -> bool:
-    """Whether a graph is being captured from the current stream."""
+    """Whether the current stream is being captured."""
     return _core.stream_is_capturing(CPU, current_cpu())
 
 
 def synchronize() -> None:
-    """Wait for all streams, without the GIL, then raise what a callback raised."""
+    """Wait for all streams, without the GIL, then raise the exception of a callback, if any."""
     _core.ctx_synchronize(CPU)
     settle(CPU)
 
 
 def set_schedule(name: ScheduleName, seed: int = 0) -> None:
-    """How nodes are run from now on; every stream must be idle. `seed` is for "random" and
-    "ahead"."""
+    """Select how nodes run from now on (see the module's docstring). All streams must be idle. `seed` is for "random"
+    and "ahead"."""
     _core.cpu_set_schedule(name, seed)
 
 
 @dataclass(frozen=True)
 class TraceSlice:
-    """One node that ran; threads and streams are small numbers, times are seconds of one clock."""
+    """A node that ran. Threads and streams are numbered; times are seconds of one clock."""
 
     name: str
     kind: str
@@ -265,7 +268,7 @@ class TraceSlice:
 
 @contextmanager
 def trace() -> Iterator[list[TraceSlice]]:
-    """Collect what runs inside into the yielded list, which is filled at the end."""
+    """Collect the nodes that run inside the context. The yielded list is filled at its end."""
     slices: list[TraceSlice] = []
     _core.cpu_trace_start()
     try:
@@ -282,11 +285,11 @@ class CpuGraph:
         self.graph = CUDAGraph()
 
     def replay(self) -> None:
-        """Launch it on the stream it was captured on; raises first what an earlier callback raised."""
+        """Launch the graph on the stream of its capture. An exception of an earlier callback is raised first."""
         self.graph.launch_on(self._stream.handle)
 
     def close(self) -> None:
-        """Let go of it; payloads are released when the last launch is done."""
+        """Free the graph; payloads are released when the last launch is done."""
         self.graph.reset()
 
 
@@ -301,50 +304,50 @@ class CpuRuntime:
         self._polls = False
 
     def stream(self, *, high_priority: bool = False) -> Stream:
-        """A new stream; threads have no priorities."""
+        """Make a stream. Priorities have no effect on the CPU."""
         return Stream()
 
     def event(self) -> Event:
-        """A new event."""
+        """Make an event."""
         return Event()
 
     @contextmanager
     def capture(self, stream: interface.Stream) -> Iterator[CpuGraph]:
-        """Capture what is issued to `stream`, and to streams that join it, into the yielded graph."""
+        """Capture work of `stream`, and of streams that join it, into the yielded graph."""
         assert isinstance(stream, Stream)
         if self._polls:
             self.prepare_polling()
         captured = CpuGraph(stream)
-        pool = self._arenas.setdefault(stream.handle, Arena())  # its graphs run one after the other
+        pool = self._arenas.setdefault(stream.handle, Arena())  # graphs of one stream run one after another
         with graph(captured.graph, pool, stream, "thread_local"):
             yield captured
 
     @contextmanager
     def use(self, stream: interface.Stream) -> Iterator[None]:
-        """Context in which `stream` is current and torch works at once, in inference mode."""
+        """Context in which `stream` is current and torch runs synchronously, in inference mode."""
         with context(CPU, stream.handle), torch.inference_mode():
             yield
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Zeroed host memory; on the CPU all memory can be copied from and to."""
+        """Allocate zeroed host memory. On the CPU, copies can use any memory."""
         return torch.zeros(shape, dtype=dtype)
 
     def prepare_polling(self) -> str | None:
-        """Make room for native tasks that are polled; from now on before every capture."""
+        """Reserve room for polled native tasks, now and before every later capture."""
         self._polls = True
         return _core.prepare_polling(CPU)
 
     def publish(self) -> None:
-        """torch works at once here."""
+        """Do nothing: torch runs synchronously on the CPU."""
 
     def memory(self) -> tuple[int, int]:
-        """There is no device's memory, and none is page-locked."""
+        """(0, 0): the CPU has no device memory and no page-locked memory."""
         return 0, 0
 
     def synchronize(self) -> None:
-        """Wait for everything, then raise what a callback raised."""
+        """Wait for all work, then raise the exception of a callback, if any."""
         synchronize()
 
     def check(self) -> None:
-        """Raise what a callback raised, if any did."""
+        """Raise the exception of a callback, if any."""
         _core.check(CPU)

@@ -1,8 +1,7 @@
-"""The CUDA runtime: torch's streams and graphs, with host functions, events and copies through the driver
-table.
+"""The CUDA runtime: torch's streams and graphs, with host functions, events and copies through the driver table.
 
-torch's own event calls hold the GIL, which a callback may need, so events go through the table. Raw
-handles of torch's streams go there too.
+Events go through the table because torch's event calls hold the GIL, which a callback may need. The table takes the raw
+handles of torch's streams.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from weft.runtime.cuda_capture import GraphMemory, capturing
 from weft.runtime.current import CUDA, context, set_torch_stream
 from weft.runtime.streams import NON_BLOCKING, TableEvent, TableStream, settle, stream_handle
 
-HIGH_PRIORITY = -1  # the lower, the sooner; 0 is the default
+HIGH_PRIORITY = -1  # lower numbers run first; 0 is the default
 
 
 @functools.cache
 def unavailable_reason() -> str | None:
-    """Why CUDA can't be used here, None if it can."""
+    """The reason why CUDA can't be used; None if it can."""
     if not torch.backends.cuda.is_built():
         return f"torch {torch.__version__} is built without CUDA; install a CUDA build of torch"
     if not torch.cuda.is_available():
@@ -37,7 +36,7 @@ def unavailable_reason() -> str | None:
 
 
 def cuda_runtime(device: torch.device | int | None = None) -> CudaRuntime:
-    """The runtime of `device` (default: torch's current one); raises WeftError where CUDA can't be used."""
+    """The runtime of `device` (default: torch's current device). Raises WeftError if CUDA can't be used."""
     reason = unavailable_reason()
     if reason is not None:
         raise WeftError(f"the CUDA runtime can't be used: {reason}")
@@ -57,7 +56,8 @@ if torch.backends.cuda.is_built():
 
 
 class _Attached(threading.local):
-    """The device whose context is current on a thread; driver calls need one, torch makes it on first use."""
+    """The device whose context is current on this thread. Driver calls need a current context, which torch makes at its
+    first use of the device."""
 
     index: int | None = None
 
@@ -82,28 +82,27 @@ _idle_streams: dict[tuple[int, int], list[int]] = {}  # by device and priority
 
 
 def _take_stream(idle: list[int], priority: int) -> int:
-    """A stream that nothing else has. Streams are used again rather than destroyed: torch keeps memory and cuBLAS
-    workspaces by their handles."""
+    """A stream that no other object uses, from `idle` or new."""
+    # Idle streams are reused, not destroyed: torch keeps memory and cuBLAS workspaces by stream handle.
     while True:
         try:
             handle = idle.pop()
         except IndexError:
             return _core.stream_create(CUDA, NON_BLOCKING, priority)
-        if not _core.stream_is_capturing(CUDA, handle):  # one whose capture never ended is of no use
+        if not _core.stream_is_capturing(CUDA, handle):  # a stream whose capture never ended can't be used
             return handle
 
 
 class CudaStream(TableStream):
-    """A stream that torch works on: one of weft's, or one that is given (any object with `__cuda_stream__`).
+    """A stream for torch's work: one of weft's, with `priority`, or a given one (any object with `__cuda_stream__`).
 
-    torch hands out its own 32 in turn, so other work could be on them, even in a capture. `priority` is for
-    weft's own. What is captured from the stream has its temporary memory in `graph_memory`.
-    """
+    weft does not use torch's pool of 32 streams: torch hands them out in turn, so other code could use the same one,
+    even during a capture. Graphs captured from the stream have their temporary memory in `graph_memory`."""
 
     def __init__(self, device: torch.device, stream: object = None, priority: int = 0) -> None:
         self._index = torch.cuda.current_device() if device.index is None else device.index
         _attach(self._index)
-        self._idle: list[int] | None = None  # where the handle goes in the end, if it is weft's own
+        self._idle: list[int] | None = None  # where weft's own handle returns in the end
         if isinstance(stream, torch.cuda.Stream):
             self.torch_stream = stream
         elif stream is not None:
@@ -121,14 +120,14 @@ class CudaStream(TableStream):
             idle.append(self._handle)
 
     def launch(self, fn: Callable[..., object], *args: Any) -> None:
-        """Run `fn(*args)` now, in inference mode, its kernels going to this stream."""
+        """Run `fn(*args)` immediately, in inference mode; its kernels go to this stream."""
         _core.check(CUDA)
         _attach(self._index)
         with torch.cuda.stream(self.torch_stream), torch.inference_mode():
             fn(*args)
 
     def hostfunc(self, task: interface.NativeTask | Callable[..., object], *args: Any) -> None:
-        """Host work: a native task (no GIL) or a Python callable with its arguments."""
+        """Enqueue host work: a native task (no GIL) or a Python callable with its arguments."""
         _attach(self._index)
         super().hostfunc(task, *args)
 
@@ -142,7 +141,7 @@ class CudaGraph:
         self.num_polled = 0
 
     def replay(self) -> None:
-        """Launch it on the stream it was captured on; raises first what an earlier callback raised."""
+        """Launch the graph on the stream of its capture. An exception of an earlier callback is raised first."""
         if self.graph is None:
             raise GraphError("the graph was closed")
         _core.check(CUDA)
@@ -156,9 +155,10 @@ class CudaGraph:
             raise
 
     def close(self) -> None:
-        """Let go of it; payloads are released when the last launch is done."""
+        """Free the graph; payloads are released when the last launch is done."""
         graph, self.graph = self.graph, None
-        # torch would destroy the exec with the GIL held when it collects the object; reset releases the GIL.
+        # Without `reset`, torch would destroy the executable graph with the GIL held when Python frees the object.
+        # `reset` releases the GIL.
         if graph is not None:
             graph.reset()
             self._stream.graph_memory.give_back()
@@ -176,18 +176,18 @@ class CudaRuntime:
         _core.use_device(index)
 
     def stream(self, *, high_priority: bool = False) -> CudaStream:
-        """A new stream, whose kernels go before others where both wait, if `high_priority`."""
+        """Make a stream. Waiting kernels of a stream with `high_priority` run before those of other streams."""
         return CudaStream(self.device, priority=HIGH_PRIORITY if high_priority else 0)
 
     def event(self) -> CudaEvent:
-        """A new event."""
+        """Make an event."""
         _attach(self._index)
         return CudaEvent()
 
     @contextmanager
     def capture(self, stream: interface.Stream) -> Iterator[CudaGraph]:
-        """Capture what is issued to `stream`, and to streams that join it, into the yielded graph. Raises `GraphError`
-        from the first error of torch's or the driver's."""
+        """Capture work of `stream`, and of streams that join it, into the yielded graph. Raises `GraphError` from the
+        first error of torch or of the driver."""
         assert isinstance(stream, CudaStream)
         if self._polls:
             self.prepare_polling()
@@ -209,46 +209,46 @@ class CudaRuntime:
             yield
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Zeroed page-locked host memory."""
+        """Allocate zeroed page-locked host memory."""
         return torch.zeros(shape, dtype=dtype, pin_memory=True)
 
     def prepare_polling(self) -> str | None:
-        """Make room for native tasks that are polled, from now on before every capture; None, or why the device or its
-        driver has none."""
+        """Reserve room for polled native tasks, now and before every later capture. Returns None, or the reason why the
+        device or its driver can't poll."""
         _attach(self._index)
         missing = _core.prepare_polling(CUDA)
         self._polls = missing is None
         return missing
 
     def publish(self) -> None:
-        """Wait for what this thread's current torch stream has, without the GIL."""
+        """Wait for this thread's current torch stream, without the GIL."""
         _attach(self._index)
         _core.stream_synchronize(CUDA, torch.cuda.current_stream(self.device).cuda_stream)
 
     def memory(self) -> tuple[int, int]:
-        """Bytes that torch's allocators hold: of the device, and of page-locked host memory."""
+        """Bytes that torch's allocators hold: device memory, and page-locked host memory."""
         pinned = torch.cuda.host_memory_stats().get("allocated_bytes.current", 0)
         return torch.cuda.memory_reserved(self.device), pinned
 
     def free_memory(self) -> int:
-        """Bytes that are free on the device, or that torch's allocator holds and does not use."""
+        """Bytes that are free on the device or unused in torch's allocator. Waits for all work of the device."""
         self.synchronize()
         unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return torch.cuda.mem_get_info(self.device)[0] + unused
 
     def synchronize(self) -> None:
-        """Wait for everything, without the GIL, then raise what a callback raised."""
+        """Wait for all work, without the GIL, then raise the exception of a callback, if any."""
         _attach(self._index)
         _core.ctx_synchronize(CUDA)
         settle(CUDA)
 
     def check(self) -> None:
-        """Raise what a callback raised, if any did."""
+        """Raise the exception of a callback, if any."""
         _core.check(CUDA)
 
 
 def capture_kept(stream: CudaStream, issue: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """Capture what `issue` gives to `stream` into a graph that keeps its nodes, to be listed."""
+    """Capture the work that `issue` gives to `stream` into a graph that keeps its nodes, so that they can be listed."""
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     with capturing(graph, stream.torch_stream, GraphMemory()), context(CUDA, stream.handle):
         issue()

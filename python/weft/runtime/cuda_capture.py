@@ -1,7 +1,7 @@
-"""Captures of torch's CUDA graphs: one that fails leaves nothing, and graphs that take turns share their memory.
+"""Captures of torch's CUDA graphs. A failed capture leaves no state behind, and graphs of one stream share memory.
 
-`torch.cuda.graph` synchronises the device and empties torch's caches at every capture, gives each graph its own
-pool, and where the capture can't be ended leaves the captured stream as torch's current one.
+This replaces `torch.cuda.graph`, which synchronizes the device and empties torch's caches at every capture and gives
+each graph a pool of its own. If a capture can't be ended, it leaves the captured stream as torch's current one.
 """
 
 from __future__ import annotations
@@ -14,40 +14,41 @@ import torch
 
 from weft.errors import DriverError, GraphError, WeftError
 
-Pool = Any  # torch's name of a pool, a pair of numbers
+Pool = Any  # torch's handle of a memory pool, a pair of numbers
 
-_abandoned: list[torch.cuda.CUDAGraph] = []  # torch's host allocator still asks them which streams are theirs
+# Graphs of failed captures, kept alive: torch's host allocator still asks them for their streams.
+_abandoned: list[torch.cuda.CUDAGraph] = []
 
 
 class GraphMemory:
-    """The pool in which graphs have what they allocate for themselves. Only for graphs of which one runs at a time, as
-    those of one stream do: each writes over what another left there."""
+    """The memory pool that several graphs share for their own allocations. Only one of them may run at a time, as
+    graphs of one stream do, because each overwrites the memory of the others."""
 
     def __init__(self) -> None:
         self._pool: Pool | None = None
         self._graphs = 0
 
     def take(self) -> Pool:
-        """torch's name of the pool, for one more graph."""
+        """torch's handle of the pool, for one more graph."""
         if self._pool is None or not self._graphs:
-            # torch drops a pool with its last graph. What it caches elsewhere can't be freed during a capture.
+            # torch drops a pool with its last graph, so a new one is needed. Cached memory of other pools can't be
+            # freed during a capture, so it is freed before.
             torch.cuda.empty_cache()
             self._pool = torch.cuda.graph_pool_handle()
         self._graphs += 1
         return self._pool
 
     def give_back(self) -> None:
-        """A graph was reset."""
+        """Count a graph as reset."""
         self._graphs -= 1
 
 
 @contextmanager
 def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, memory: GraphMemory) -> Iterator[None]:
-    """Capture into `graph` what `stream`, and streams that join it, are given inside. Where it succeeds, `graph` is one
-    of those that have `memory`.
+    """Context that captures work of `stream`, and of streams that join it, into `graph`, which then uses `memory`.
 
-    Where something fails, the graph is reset, torch's current stream is the one from before, and what is raised is the
-    first error: as `GraphError` from it if it is torch's or the driver's, else itself.
+    After a failure the graph is reset, and torch's current stream is the same as before. The first error is raised: one
+    of torch or of the driver as the cause of a `GraphError`, any other one itself.
     """
     pool = memory.take()
     first: BaseException | None = None
@@ -74,12 +75,12 @@ def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, memory: Gr
 
 
 def _leave_pool(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Pool) -> None:
-    """End what `capture_begin` began in torch's allocator; `capture_end` gives up before that where the driver refuses
-    to end the capture."""
+    """End the use of the pool that `capture_begin` began in torch's allocator. `capture_end` does not reach that point
+    if the driver refuses to end the capture."""
     device = stream.device_index
     try:
         torch._C._cuda_endAllocateToPool(device, pool)
-    except RuntimeError:  # it never began, or has ended
+    except RuntimeError:  # the use never began, or has ended
         return
     torch._C._cuda_releasePool(device, pool)
     _abandoned.append(graph)

@@ -1,9 +1,8 @@
-"""Which stream is current.
+"""The current stream of a thread.
 
-That of the innermost `stream` or `graph` context, else CUDA's where there is one, else the CPU's.
-Contexts of weft's runtimes are kept here, for each thread. torch keeps those of `torch.cuda` itself, so
-what was current in torch when a context began is kept too: a change since then is a `torch.cuda` context
-further in.
+It is the stream of the innermost `stream` or `graph` context, else torch's CUDA stream if there is CUDA, else the CPU's
+default stream. This module keeps a stack of the contexts of weft's runtimes for each thread; torch keeps those of
+`torch.cuda`.
 """
 
 from __future__ import annotations
@@ -28,16 +27,18 @@ class Current:
 class _Contexts(threading.local):
     def __init__(self) -> None:
         self.stack: list[tuple[Current, int | None]] = []
+        """Each context's stream, and torch's current CUDA stream when the context began."""
 
 
 _contexts = _Contexts()
 
 
 class TorchStream(Protocol):
-    """torch's current CUDA stream."""
+    """A function that returns torch's current CUDA stream."""
 
     def __call__(self, initialize: bool) -> int | None:
-        """Its handle; None where there is no CUDA, 0 (the default stream) where it is idle and stays so."""
+        """The handle; None without CUDA. Without `initialize`, torch's CUDA is not initialized by this call; the result
+        is 0 (the default stream) until it is."""
 
 
 def _no_cuda(initialize: bool) -> int | None:
@@ -48,14 +49,14 @@ _torch_stream: TorchStream = _no_cuda
 
 
 def set_torch_stream(function: TorchStream) -> None:
-    """Where `current` learns torch's current CUDA stream from; `runtime/cuda.py` sets it."""
+    """Set the function that `current` calls for torch's CUDA stream; `runtime/cuda.py` does."""
     global _torch_stream
     _torch_stream = function
 
 
 @contextmanager
 def context(driver: int, handle: int) -> Iterator[None]:
-    """Make a stream the innermost one on this thread."""
+    """Make a stream the current one of this thread."""
     _contexts.stack.append((Current(driver, handle), _torch_stream(initialize=False)))
     try:
         yield
@@ -67,6 +68,7 @@ def current() -> Current:
     """The stream that host functions go to."""
     if _contexts.stack:
         innermost, torch_then = _contexts.stack[-1]
+        # A different stream in torch means that a `torch.cuda` context was entered inside of ours.
         if _torch_stream(initialize=False) == torch_then:
             return innermost
     torch_stream = _torch_stream(initialize=True)
@@ -74,5 +76,5 @@ def current() -> Current:
 
 
 def current_cpu() -> int:
-    """The handle of the CPU runtime's current stream, 0 (the default stream) outside all contexts."""
+    """The handle of the CPU runtime's current stream; 0 (the default stream) outside all contexts."""
     return next((c.handle for c, _ in reversed(_contexts.stack) if c.driver == CPU), 0)

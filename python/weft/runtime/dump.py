@@ -1,4 +1,4 @@
-"""What is in a captured graph: its nodes and edges. From the CPU driver itself; on CUDA through cuda-python."""
+"""Lists the nodes and edges of a captured graph. On CUDA this needs cuda-python."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ from weft.runtime.recorder import PYTHON
 
 @dataclass(frozen=True)
 class GraphDump:
-    """Nodes as (kind, label), and edges as pairs of node numbers: the first runs before the second. Device work of the
-    CPU that calls Python when it runs is of kind "python", all other is "kernel"."""
+    """Nodes as (kind, label), and edges as pairs of node numbers: the first runs before the second.
+
+    On the CPU, device work is of kind "python" if it calls Python when it runs, else of kind "kernel".
+    """
 
     nodes: list[tuple[str, str]]
     edges: list[tuple[int, int]]
 
 
 def dump_graph(runtime: Runtime, stream: AnyStream, issue: Callable[[], None]) -> GraphDump:
-    """Capture what `issue` gives to `stream`, list the graph, and let go of it.
+    """Capture the work that `issue` gives to `stream`, list the graph and free it.
 
-    Raises `InterfaceError` on CUDA where cuda-python is not installed.
+    Raises `InterfaceError` on CUDA if cuda-python is not installed.
     """
     if isinstance(runtime, CudaRuntime):
         assert isinstance(stream, CudaStream)
@@ -63,7 +65,8 @@ def _dump_cpu(stream: Stream, issue: Callable[[], None]) -> GraphDump:
 
 
 def _end_quietly(captured: CUDAGraph) -> None:
-    """End a capture that an exception broke off; that exception is the one to see."""
+    """End a capture that an exception interrupted."""
+    # The caller raises that exception; an error from ending the capture would hide it.
     with suppress(GraphError):
         _core.graph_destroy(CPU, captured.end_capture())
 
@@ -84,11 +87,10 @@ def _dump_cuda(stream: CudaStream, issue: Callable[[], None]) -> GraphDump:
 
 
 def _edges(driver: Any, graph: Any, room: int) -> list[tuple[int, int]]:
-    """The edges as pairs of handles; `room` is a first guess of how many there are.
-
-    Asks for the edges' data, too: without, the driver refuses a graph in which kernels follow by programmatic launch.
-    """
-    ask = getattr(driver, "cuGraphGetEdges_v2", driver.cuGraphGetEdges)  # from CUDA 13 on there is no other
+    """The edges as pairs of handles; `room` is a first guess of their number."""
+    # v2 also returns the edges' data. Without it the driver refuses a graph with programmatic dependent launches.
+    # From CUDA 13 on, the plain name is that version.
+    ask = getattr(driver, "cuGraphGetEdges_v2", driver.cuGraphGetEdges)
     befores, afters, *_, count = _call(ask(graph, room))
     if count >= room:  # there may be more
         return _edges(driver, graph, 2 * room)
@@ -96,7 +98,7 @@ def _edges(driver: Any, graph: Any, room: int) -> list[tuple[int, int]]:
 
 
 def _call(result: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The values of a cuda-python call, or its error."""
+    """The values of a cuda-python call; raises its error as `DriverError`."""
     if int(result[0]) != 0:
         raise DriverError(f"cuda-python: {result[0]}", str(result[0]), int(result[0]))
     return result[1:]

@@ -1,8 +1,8 @@
-"""The memory of a CPU graph: what is allocated in it while it is captured, and what else its nodes name.
+"""The memory of a CPU graph: tensors allocated during its capture, and other tensors that its nodes use.
 
-A tensor that a launched function allocates is the graph's. When nothing in Python holds it any more, its memory is used
-again by what is captured after it on the same stream: a replay runs that after it, too. Streams of one capture run
-beside each other, so each has its own part.
+The graph owns a tensor that a launched function allocates. When Python drops it, later work of the capture on the same
+stream can reuse its memory, because a replay runs in the same order. Streams of one capture run concurrently, so each
+has a part of its own.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _CHUNK = 1 << 20
 
 
 class Part:
-    """Memory of one stream that is handed out and comes back."""
+    """An allocator for the work of one stream: memory is taken, and returns when its last tensor dies."""
 
     def __init__(self) -> None:
         self.chunks: list[Tensor] = []
         self.num_takes = 0
         self.taken: set[int] = set()
-        """What has not come back: takes by their numbers, from 0."""
+        """Numbers of the allocations that are in use; allocations are counted from 0."""
         self._free: list[tuple[int, int]] = []  # sizes and addresses
         self._next = self._end = 0
 
     def take(self, num_bytes: int) -> Tensor:
-        """At least `num_bytes` bytes, uint8 [num_bytes], aligned to 64; they come back when no tensor is in them."""
+        """Allocate uint8 [num_bytes], aligned to 64. The memory returns when no tensor uses it."""
         size = -(-max(num_bytes, 1) // _GRAIN) * _GRAIN
         address, size = self._find(size)
         block = _bytes_at(address, size)
@@ -44,6 +44,7 @@ class Part:
         return torch.frombuffer(block, dtype=torch.uint8)[:num_bytes]
 
     def _find(self, size: int) -> tuple[int, int]:
+        # A block of more than twice the size stays free for a larger tensor.
         fitting = [entry for entry in self._free if size <= entry[0] <= 2 * size]
         if fitting:
             best = min(fitting)
@@ -63,22 +64,22 @@ class Part:
 
 
 class Arena:
-    """The memory of graphs that never run at the same time: a part for each of their streams."""
+    """The memory of graphs that never run at the same time, one part for each of their streams."""
 
     def __init__(self) -> None:
         self._parts: dict[int, Part] = {}
 
     def part(self, stream: int) -> Part:
-        """That of the stream with this handle."""
+        """The part of the stream with this handle."""
         return self._parts.setdefault(stream, Part())
 
     @property
     def num_bytes(self) -> int:
-        """What it holds."""
+        """The total size of its chunks."""
         return sum(chunk.numel() for chunk in self._chunks)
 
     def chunk_at(self, address: int) -> Tensor | None:
-        """What holds the memory at an address, uint8; None where that is not the arena's."""
+        """The chunk (uint8) that contains `address`; None if it is not in the arena."""
         return next((c for c in self._chunks if 0 <= address - c.data_ptr() < c.numel()), None)
 
     @property
@@ -90,14 +91,16 @@ _holds_weakly = False
 
 
 def check_memory(enabled: bool) -> None:
-    """Whether graphs captured from now on check before each replay that the tensors that they name still live; for
-    tests. A graph that does not check keeps them alive."""
+    """Set whether graphs captured from now on check before each replay that the tensors they use still live.
+
+    For tests. A graph that does not check keeps its tensors alive.
+    """
     global _holds_weakly
     _holds_weakly = enabled
 
 
 class GraphMemory:
-    """What one graph holds on to: its `arena`, and the tensors of others that its nodes name."""
+    """The memory that one graph keeps alive: its `arena`, and tensors from outside that its nodes use."""
 
     def __init__(self, arena: Arena | None = None) -> None:
         self.arena = arena or Arena()
@@ -106,15 +109,19 @@ class GraphMemory:
         self._checks = _holds_weakly
 
     def allocate(self, stream: int, like: Tensor) -> Tensor:
-        """A tensor for functions on a stream, of the shape, strides and dtype of `like`, which may be a meta tensor."""
+        """Allocate a tensor for work on `stream` with the shape, strides and dtype of `like`, which may be a meta
+        tensor."""
         if like.numel() == 0:
             return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
         memory = self.arena.part(stream).take(like.untyped_storage().nbytes()).view(like.dtype)
         return memory.as_strided(like.shape, like.stride(), like.storage_offset())
 
     def of_node(self, value: Any) -> Any:
-        """An argument as a node of the graph may keep it. Tensors, in lists and tuples too, don't hold memory that the
-        graph uses again, nor, where this is checked, that of others."""
+        """An argument in the form in which a node can keep it. Replaces tensors, in lists and tuples too, by aliases.
+
+        An alias does not keep the graph's own memory in use, so that later work can reuse it. If the graph checks its
+        tensors, an alias does not keep memory from outside alive either.
+        """
         if isinstance(value, Tensor):
             return self._of_node(value)
         if isinstance(value, (list, tuple)):
@@ -133,11 +140,11 @@ class GraphMemory:
         return tensor
 
     def keep(self, tensor: Tensor) -> None:
-        """Keep a tensor that nobody else has: a constant."""
+        """Keep a constant alive that only nodes of the graph use."""
         self._kept.append(tensor)
 
     def hold(self, values: Iterable[Any]) -> None:
-        """Note the tensors among `values`, in lists and tuples too."""
+        """Remember the tensors among `values`, in lists and tuples too: keep them alive, or check them at replays."""
         for value in values:
             if isinstance(value, Tensor):
                 self._note(value.untyped_storage())
@@ -150,7 +157,7 @@ class GraphMemory:
             self._held[address] = StorageWeakRef(storage) if self._checks else storage
 
     def check(self) -> None:
-        """Raise `GraphError` where a tensor that a node names was freed, if this is checked."""
+        """Raise `GraphError` if the graph checks its tensors and one that a node uses was freed."""
         if not self._checks:
             return
         freed = [address for address, held in self._held.items() if held.expired()]  # type: ignore[attr-defined]
@@ -166,7 +173,7 @@ def _bytes_at(address: int, size: int) -> Any:
 
 
 def _like(tensor: Tensor, memory: Tensor) -> Tensor:
-    """`tensor` in other memory, uint8, that begins where its own does."""
+    """A tensor like `tensor` in `memory` (uint8), which begins at the start of the tensor's storage."""
     other = torch.empty(0, dtype=tensor.dtype)
     offset = memory.storage_offset() // tensor.element_size() + tensor.storage_offset()
     other.set_(memory.untyped_storage(), offset, tensor.shape, tensor.stride())

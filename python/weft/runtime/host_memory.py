@@ -1,4 +1,4 @@
-"""How much memory the host has left for this process."""
+"""Host memory that is available to this process."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 from weft.errors import InputError
 
 ROOT = Path("/")
-"""Where the system's files are."""
+"""The root of the file system; tests pass another."""
 
 
 def available_bytes(root: Path = ROOT) -> int:
-    """What Linux says is available without swapping, or what the process's control groups leave, if that is less.
-    Raises `InputError` where the system does not say."""
+    """Bytes available without swapping: the smaller of `MemAvailable` and the room left in the process's control
+    groups. Raises `InputError` if the system does not report it."""
     meminfo = root / "proc/meminfo"
     if not meminfo.exists():
         raise InputError("this system does not say how much memory is free; give EngineConfig.num_pages")
@@ -22,7 +22,7 @@ def available_bytes(root: Path = ROOT) -> int:
 
 
 def _left_in_groups(root: Path) -> list[int]:
-    """What the limits of the process's control group and of those around it leave, where they have one."""
+    """Bytes left under the limits of the process's control group and of its ancestors that have a limit."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -30,7 +30,7 @@ def _left_in_groups(root: Path) -> list[int]:
     left: list[int] = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if not controllers:
+        if not controllers:  # cgroup v2
             base, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
             base = root / "sys/fs/cgroup/memory"
@@ -45,7 +45,7 @@ def _left_in_groups(root: Path) -> list[int]:
 
 
 def _left_in(group: Path, limit: str, usage: str, inactive: str) -> int | None:
-    """What one group's limit leaves; files that were read and are not in use count as free. None without a limit."""
+    """Bytes left under one group's limit; None without a limit. Inactive page cache counts as free."""
     try:
         most = (group / limit).read_text().strip()
         if most == "max":

@@ -1,4 +1,4 @@
-"""Python functions as nodes of a stream, eager or captured. The rules are in docs/hostfunc.md."""
+"""Python functions as nodes of a stream, eager or captured. See docs/hostfunc.md for the rules."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ WATCHDOG_SIGNAL = _core.WATCHDOG_SIGNAL
 def launch_hostfunc(fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> int | None:
     """Launch `fn(*args, **kwargs)` on the current stream, in order with its other work.
 
-    Arguments are kept as they are: numbers are frozen now, tensors are seen as they are when the function
-    runs. What it returns is dropped; what it raises is raised by the next `check`, synchronize, launch or
-    replay.
+    Arguments are kept without copies: numbers have the values of now, tensors those of the time when the function
+    runs. Its result is dropped. The next `check`, synchronize, launch or replay raises its exception.
 
-    In capture, returns a handle: the function runs at every replay and its payload goes with the graph,
-    or earlier with `free_hostfunc_user_data`. Otherwise returns None: the payload is freed when the
-    function has run.
+    During a capture this returns a handle. The function runs at every replay, and its payload is freed with the graph,
+    or earlier by `free_hostfunc_user_data`. Otherwise it returns None, and the payload is freed after the function has
+    run.
 
-    Raises `HostFuncError` for a coroutine or generator function, of which a call would run nothing.
+    Raises `HostFuncError` for a coroutine or generator function, because a call would not run its body.
     """
     _check_runs(fn)
     return _launch(fn, args, kwargs)
 
 
 def hostfunc(fn: Callable[P, object]) -> Callable[P, int | None]:
-    """Decorate a function or method, so that a call of it is `launch_hostfunc` of it. Raises `HostFuncError` for a
-    coroutine or generator function, of which a call would run nothing.
+    """Decorate a function or method so that calling it launches it with `launch_hostfunc`.
+
+    Raises `HostFuncError` for a coroutine or generator function, because a call would not run its body.
     """
     _check_runs(fn)
 
@@ -59,7 +59,7 @@ _LAZY: dict[str, Callable[[object], bool]] = {
 
 
 def _check_runs(fn: Callable[..., object]) -> None:
-    """Raise `HostFuncError` for what only makes an object that would have to be run."""
+    """Raise `HostFuncError` for a function whose call only makes a coroutine or generator."""
     for called in (fn, type(fn).__call__):
         for what, is_lazy in _LAZY.items():
             if is_lazy(called):
@@ -70,29 +70,29 @@ def _check_runs(fn: Callable[..., object]) -> None:
 
 
 def free_hostfunc_user_data(handle: int) -> None:
-    """Free a payload early. Where its graph still lives, a later replay raises HostFuncError in its place.
+    """Free a payload early. A later replay of its graph raises HostFuncError instead of calling the function.
 
-    Raises ValueError for a handle that is unknown, was freed, or whose graph is gone.
+    Raises ValueError for a handle that is unknown or freed, or whose graph was destroyed.
     """
     _core.free_hostfunc_user_data(handle)
 
 
 def hostfunc_handles() -> list[int]:
-    """Handles of the payloads that live, in order of launch."""
+    """Handles of the live payloads, in order of launch."""
     _core.drain()
     return _core.hostfunc_handles()
 
 
 def check() -> None:
-    """Raise the first exception that a callback raised since the last check, the others as notes on it."""
+    """Raise the first exception of callbacks since the last check; the others become notes on it."""
     _core.check(None)
 
 
 def set_watchdog(seconds: float | None, signal: int = WATCHDOG_SIGNAL) -> None:
-    """Report a Python callback that waits for the GIL for longer than `seconds`; None for never.
+    """Report Python callbacks that wait for the GIL for longer than `seconds`; None switches reports off.
 
-    The report goes to stderr: the callback's name, then every Python stack, by faulthandler on `signal`.
-    It is repeated when the wait has doubled. Without a call the limit is 10 seconds.
+    A report goes to stderr: the callback's name, then all Python stacks, by faulthandler on `signal`. It is repeated
+    each time the wait has doubled. The default limit is 10 seconds.
     """
     if seconds is not None and seconds <= 0:
         raise InputError(f"the limit is a positive number of seconds or None, not {seconds}")

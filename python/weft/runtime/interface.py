@@ -1,11 +1,11 @@
-"""The runtime contract: four nouns that CUDA and the CPU both implement.
+"""The interface that the CUDA and CPU runtimes implement.
 
-A `Stream` takes device work (`launch`), host work (`hostfunc`) and copies, in order. An `Event` orders
-streams. A `Graph` is what was captured. A `Runtime` makes them.
+A `Stream` runs device work (`launch`), host work (`hostfunc`) and copies in order. An `Event` orders streams. A `Graph`
+is a captured piece of work. A `Runtime` makes them.
 
-The one rule: a function given to `launch` behaves alike whether its Python runs each time, or once, at capture. So it
-returns nothing, has no host side effects, reads no device value on the host, and what crosses nodes or streams is
-allocated before.
+A function given to `launch` must behave the same whether its Python runs every time or once, at the capture. So it
+returns nothing, has no side effects on the host and reads no device value on the host. Tensors that other nodes or
+streams use are allocated before the launch.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import torch
 
 @dataclass(frozen=True)
 class NativeTask:
-    """A host task that runs without Python: `function(data)`, both addresses; `owner` keeps `data` alive.
+    """A host task that runs without Python: `function(data)`. Both are addresses; `owner` keeps `data` alive.
 
-    With `polled` a thread that polls runs it where it is captured, rather than a host node (`Runtime.prepare_polling`).
+    A captured task with `polled` is run by a polling thread instead of a host node (`Runtime.prepare_polling`).
     """
 
     name: str
@@ -38,78 +38,78 @@ class Event(Protocol):
     @property
     def handle(self) -> int: ...
     def query(self) -> bool:
-        """Whether everything recorded before it is done."""
+        """Whether all work before the event is done."""
 
     def synchronize(self) -> None:
-        """Wait for it, without the GIL."""
+        """Wait for the event, without the GIL."""
 
 
 class Stream(Protocol):
-    """Work in order."""
+    """A queue of work that runs in order."""
 
     @property
     def handle(self) -> int: ...
     def launch(self, fn: Callable[..., object], *args: Any) -> None:
-        """Device work: on CUDA `fn(*args)` runs now and enqueues kernels; on the CPU it becomes a node, and in a
-        capture it runs now and its operations become nodes."""
+        """Enqueue device work. On CUDA `fn(*args)` runs immediately and enqueues kernels. On the CPU it becomes a node;
+        in a capture it runs immediately and its operations become nodes."""
 
     def hostfunc(self, task: NativeTask | Callable[..., object], *args: Any) -> None:
-        """Host work: a native task (no GIL) or a Python callable."""
+        """Enqueue host work: a native task (no GIL) or a Python callable with its arguments."""
 
     def copy(self, dst: torch.Tensor, src: torch.Tensor) -> None:
-        """Copy contiguous `src` to contiguous `dst` (same shape and dtype); CUDA needs pinned host memory."""
+        """Copy contiguous `src` to contiguous `dst` of the same shape and dtype. CUDA needs pinned host memory."""
 
     def record(self, event: Event) -> None: ...
     def wait(self, event: Event) -> None: ...
     def synchronize(self) -> None:
-        """Wait for all work of the stream, then raise what a callback raised."""
+        """Wait for all work of the stream, then raise the exception of a callback, if any."""
 
 
 class Graph(Protocol):
     """A captured piece of work."""
 
     def replay(self) -> None:
-        """Launch it on the stream it was captured on; raises first what an earlier callback raised."""
+        """Launch the graph on the stream of its capture. An exception of an earlier callback is raised first."""
 
     def close(self) -> None:
-        """Let go of it; payloads are released when the last launch is done."""
+        """Free the graph; payloads are released when the last launch is done."""
 
 
 class Runtime(Protocol):
-    """Where streams come from."""
+    """Makes streams, events, graphs and pinned memory for one device."""
 
     @property
     def device(self) -> torch.device: ...
     def stream(self, *, high_priority: bool = False) -> Stream:
-        """A new stream. Work of one with `high_priority` goes before that of others where both wait."""
+        """Make a stream. Waiting work of a stream with `high_priority` runs before that of other streams."""
 
     def event(self) -> Event: ...
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
-        """Capture what is issued to `stream`, and to streams that join it by events, into the graph."""
+        """Capture work of `stream`, and of streams that join it by events, into the yielded graph."""
 
     def use(self, stream: Stream) -> AbstractContextManager[None]:
-        """Context in which torch's work of this thread goes to `stream`, in inference mode. On the CPU torch works at
-        once: wait for what the stream has."""
+        """Context in which torch's work of this thread goes to `stream`, in inference mode. On the CPU torch runs
+        synchronously, so wait for the stream's work first."""
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Zeroed host memory that copies can use."""
+        """Allocate zeroed host memory that copies can use."""
 
     def prepare_polling(self) -> str | None:
-        """Make room for native tasks that are polled, before they are captured; None, or why the device has none: then
-        they are host nodes."""
+        """Reserve room for polled native tasks; call it before their capture. Returns None, or the reason why the
+        device can't poll; the tasks are host nodes then."""
 
     def publish(self) -> None:
-        """After device tensors were made or filled outside `launch` and `use`: let every stream see them. torch fills
-        them on its own current stream, with which the others are not ordered. Not during a capture."""
+        """Make device tensors visible to all streams that were filled outside `launch` and `use`. torch fills such
+        tensors on its current stream, which is not ordered with the others. Don't call it during a capture."""
 
     def memory(self) -> tuple[int, int]:
-        """Bytes that torch holds in this process: of the device, and of page-locked host memory."""
+        """Bytes that torch holds in this process: device memory, and page-locked host memory."""
 
     def free_memory(self) -> int:
-        """Bytes of the device that a new tensor could have. Waits for what the device has to do."""
+        """Bytes of device memory available to new tensors. Waits for all work of the device."""
 
     def synchronize(self) -> None:
-        """Wait for everything, then raise what a callback raised."""
+        """Wait for all work, then raise the exception of a callback, if any."""
 
     def check(self) -> None:
-        """Raise what a callback raised, if any did."""
+        """Raise the exception of a callback, if any."""

@@ -1,4 +1,4 @@
-"""Device work of the CPU: run in the order of its stream, or captured."""
+"""Device work on the CPU: enqueued on its stream, or captured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.runtime.recorder import record
 
 
 def launch_device(handle: int, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
-    """Enqueue or capture `fn(*args)` on the CPU driver's stream `handle`."""
+    """Enqueue `fn(*args)` on the CPU driver's stream `handle`, or capture it if the stream is being captured."""
     name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
     memory = _capturing(handle)
     if memory is None:
@@ -24,11 +24,11 @@ def launch_device(handle: int, fn: Callable[..., object], args: tuple[Any, ...])
 
 
 memories: dict[int, GraphMemory] = {}
-"""The memory of each capture that goes on, by the capture's number."""
+"""The memory of each running capture, by the capture's number."""
 
 
 def _capturing(handle: int) -> GraphMemory | None:
-    """The memory of the graph that the stream is captured into; None where none is."""
+    """The memory of the graph that the stream is captured into; None outside a capture."""
     if not memories:
         return None
     status, number, _ = _core.stream_capture_info(CPU, handle)
@@ -36,7 +36,8 @@ def _capturing(handle: int) -> GraphMemory | None:
 
 
 def _run_device(fn: Callable[..., object], args: tuple[Any, ...]) -> None:
-    # Entering the mode costs microseconds; a loop that waits in it pays them once.
+    # Entering the mode costs microseconds. With the inline schedule the waiting thread runs the nodes, so a loop that
+    # waits inside the mode enters it once.
     if torch.is_inference_mode_enabled():
         fn(*args)
     else:

@@ -1,4 +1,4 @@
-"""What a capture must know of torch's operations: which are views, what they write, the shapes of what they give."""
+"""Properties of torch's operations that a capture needs: views, written arguments, shapes of results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 def cannot_read(what: str) -> GraphError:
-    """The error of what needs a value while it is captured."""
+    """The error of an operation that reads a value on the host during a capture."""
     return GraphError(
         f"{what} reads values on the host during a capture, where nothing is computed; compute on the device "
         "instead, as with torch.where, or do it before the capture"
@@ -31,44 +31,47 @@ def cannot_read(what: str) -> GraphError:
 
 
 def is_composite(func: Any) -> bool:
-    """Whether an operation consists of others, as `reshape` of a view or of a copy."""
+    """Whether an operation decomposes into others, as `reshape` into a view or a copy."""
     return bool(func._can_decompose()) and not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CPU)
 
 
 def is_view(func: Any) -> bool:
-    """Whether an operation that is not composite only says how memory is seen. Raises `GraphError` where it gives a
-    tensor other memory."""
+    """Whether an operation that is not composite only makes a view. Raises `GraphError` if it replaces a tensor's
+    memory."""
     if func.overloadpacket in _MOVING:
         raise GraphError(f"{func} gives a tensor other memory during a capture; do that before")
     return func.is_view or func.overloadpacket in _ALIASES or torch.Tag.inplace_view in func.tags
 
 
 def fill_value(func: Any, args: Any) -> Any:
-    """The number that an operation fills its result with; None where it does something else."""
+    """The number that an operation fills its result with; None if the operation is not a fill."""
     value = _FILLS[func.overloadpacket](*args) if func.overloadpacket in _FILLS else None
     return None if isinstance(value, Tensor) else value
 
 
 class Outputs(NamedTuple):
-    """What an operation gives: its arguments that it writes, and fresh tensors. In `fresh` the others are None."""
+    """The results of an operation: arguments that it writes, and fresh tensors. `fresh` holds None for the former."""
 
     result: Any
     fresh: Any
 
     @property
     def are_apart(self) -> bool:
-        """Whether its returns are each one tensor, all fresh, or none is fresh."""
+        """Whether none of the returns is fresh, or all are fresh and each is one tensor."""
         parts = self.fresh if isinstance(self.fresh, tuple) else (self.fresh,)
         return self.fresh is None or all(isinstance(part, Tensor) for part in parts)
 
     def put(self, values: Any) -> None:
-        """Copy what the operation gave to the fresh tensors."""
+        """Copy the operation's results to the fresh tensors."""
         _put(self.fresh, values)
 
 
 def outputs_of(func: Any, args: Any, kwargs: Any, allocate: Callable[[Tensor], Tensor]) -> Outputs | None:
-    """The outputs of an operation that was not computed, in memory that `allocate` gives for meta tensors. None where
-    it only asks for shapes and the like. Raises `GraphError` where its outputs depend on values."""
+    """The outputs of an operation that is not computed now. `allocate` maps meta tensors to memory for fresh outputs.
+
+    None if the operation returns no tensors but shapes and the like. Raises `GraphError` if its outputs depend on
+    values.
+    """
     returns = func._schema.returns
     written = _written(func, args, kwargs)
     given = [written.get(_alias(value)) for value in returns]
@@ -91,13 +94,13 @@ def outputs_of(func: Any, args: Any, kwargs: Any, allocate: Callable[[Tensor], T
 
 
 def is_constant(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether it gives the same at every replay: it reads no tensor, and draws nothing."""
+    """Whether the result is the same at every replay: the operation reads no tensor and draws no random numbers."""
     draws = torch.Tag.nondeterministic_seeded in func.tags
     return not draws and not any(_has_tensors(arg) for arg in (*args, *kwargs.values()))
 
 
 def infer(func: Any, args: Any, kwargs: Any) -> Any:
-    """What an operation would give, without memory. Raises `GraphError` where that depends on values."""
+    """The results of an operation as meta tensors. Raises `GraphError` if their shapes depend on values."""
     kwargs = {key: None if isinstance(value, torch.Generator) else value for key, value in kwargs.items()}
     if "device" in kwargs or not any(_has_tensors(arg) for arg in (*args, *kwargs.values())):
         kwargs["device"] = "meta"
@@ -114,7 +117,7 @@ def infer(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def coalesced(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:
-    """Sizes, and strides of several tensors, in as few dimensions as these allow."""
+    """The shape, and the strides of several tensors of that shape, with dimensions merged where all strides allow."""
     merged: list[int] = []
     kept: list[list[int]] = [[] for _ in strides]
     for size, *steps in zip(sizes, *strides, strict=True):
@@ -132,7 +135,7 @@ def coalesced(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[list[int],
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """The arguments that an operation writes, by what its schema calls their memory."""
+    """The arguments that an operation writes, by their alias sets in its schema."""
     found = {}
     for number, argument in enumerate(func._schema.arguments):
         name = _alias(argument)
@@ -148,23 +151,25 @@ def _alias(value: Any) -> str:
 
 
 def _check_shapes(func: Any, args: Any, kwargs: Any) -> None:
-    """Raise what the operation would of its arguments, and refuse `out` of another shape than the result's, which the
-    operation would change only when it runs."""
+    """Raise the errors that the operation would raise for its arguments, and `GraphError` for an `out` of another shape
+    than the result's."""
     if not func._schema.returns:
         return
     outs = [kwargs.get(a.name) for a in func._schema.arguments if a.kwarg_only and _alias(a)]
     inferred = infer(func, args, kwargs)
     found = inferred if isinstance(inferred, tuple) else (inferred,)
     for out, part in zip(outs, found, strict=False):
+        # The operation would resize `out` only when it runs, after other nodes were captured with the old shape.
         if isinstance(out, Tensor) and isinstance(part, Tensor) and out.shape != part.shape:
             raise GraphError(f"{func} gives {list(part.shape)}, and its out is {list(out.shape)}")
 
 
 def _picks_by_mask(func: Any, args: Any) -> bool:
-    """Whether masks say which elements are picked: how many these are depends on values, unless one number is put."""
+    """Whether masks select the elements, so that a shape depends on values."""
     if not _is_index(func):
         return False
     is_masked = any(isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+    # A single number written to all selected elements needs no shape.
     return is_masked and not (len(args) > 2 and args[2].numel() == 1)
 
 
@@ -177,7 +182,7 @@ def _without_memory(tensor: Tensor) -> Tensor:
 
 
 def _map(value: Any, fn: Callable[[Tensor], Any]) -> Any:
-    """`value` with its tensors replaced, in lists and tuples too."""
+    """`value` with `fn` applied to its tensors, in lists and tuples too."""
     if isinstance(value, Tensor):
         return fn(value)
     return type(value)(_map(part, fn) for part in value) if isinstance(value, (list, tuple)) else value
@@ -200,5 +205,5 @@ def _put(outs: Any, values: Any) -> None:
 
 
 def _one_or_all(values: list[Any]) -> Any:
-    """As an operation returns them."""
+    """`values` as an operation returns them: None, the only one, or a tuple."""
     return None if not values else values[0] if len(values) == 1 else tuple(values)

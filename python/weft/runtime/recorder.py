@@ -1,9 +1,9 @@
-"""What a CPU capture does with a launched function: its Python runs once, and its operations become nodes.
+"""Records a launched function during a CPU capture: its Python runs once, and its operations become nodes.
 
-Views are made at once. Any other operation is not executed: it gets its outputs from the graph's memory and becomes a
-node with frozen arguments, which a replay runs. weft's own kernels are native calls, and so are those operations of
-torch that can be called so; another is a node that calls Python (its label begins with `PYTHON`). To read a value,
-which a capture does not have, raises `GraphError`, as it fails on CUDA.
+Views are made immediately. Any other operation is not executed: its outputs are allocated in the graph's memory, and it
+becomes a node with frozen arguments that replays run. weft's own kernels and most of torch's operations become native
+calls. The rest become nodes that call Python; their labels begin with `PYTHON`. Reading a value raises `GraphError`,
+because a capture computes none; it fails on CUDA, too.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from weft.runtime.operations import (
 from weft.runtime.torch_nodes import TorchNodes
 
 PYTHON = "python: "
-"""How the label of a node that calls Python begins."""
+"""The prefix of labels of nodes that call Python."""
 
 own_operations: dict[Any, Callable[..., Any]] = {}
-"""What weft's operations do on the CPU, by their overloads: they call `run_kernel` (`weft.ops.library`)."""
+"""The CPU implementations of weft's operations, by overload. They call `run_kernel` (`weft.ops.library`)."""
 
 _aten = torch.ops.aten
 _ALLOCATIONS = {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided}
@@ -61,13 +61,14 @@ _current = _Current()
 
 
 def current_recorder() -> Recorder | None:
-    """That of the launched function that this thread captures; None in a node that it happens to run meanwhile."""
+    """The recorder of the function that this thread captures. None outside, and inside a node that this thread runs
+    during the capture."""
     recorder = _current.recorder
     return None if recorder is None or _core.in_task() else recorder
 
 
 class _Readers(TorchFunctionMode):
-    """Refuses what reads a tensor's values past torch's dispatcher."""
+    """Refuses functions that read a tensor's values without torch's dispatcher."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _READERS and not _core.in_task():
@@ -76,7 +77,7 @@ class _Readers(TorchFunctionMode):
 
 
 class _Operations(TorchDispatchMode):
-    """Hands torch's operations to a recorder."""
+    """Passes torch's operations to a recorder."""
 
     def __init__(self, dispatch: Callable[[Any, Any, Any], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -84,11 +85,11 @@ class _Operations(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Nothing compiles under this mode, and skipping imports the compiler at the first op.
+        # Nothing compiles under this mode, and True would import the compiler at the first op.
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # A mode of functions would come between an operation and its parts.
+        # `_Readers` must not see the parts of an operation.
         with torch._C.DisableTorchFunction():
             return self._dispatch(func, args, kwargs or {})
 
@@ -96,7 +97,7 @@ class _Operations(TorchDispatchMode):
 class Recorder:
     """Context in which torch's operations of this thread become nodes of the capture of a stream.
 
-    `stream` is its handle, `memory` the graph's, `label` what labels of nodes begin with.
+    `stream` is the stream's handle, `memory` the memory of the graph, `label` the prefix of the nodes' labels.
     """
 
     def __init__(self, stream: int, memory: GraphMemory, label: str) -> None:
@@ -121,10 +122,10 @@ class Recorder:
         self._stack.close()
 
     def finish(self) -> None:
-        """Raise `GraphError` if something that was allocated inside outlives it: its memory is used again by what is
-        captured next."""
+        """Raise `GraphError` if a tensor that was allocated inside is still alive."""
+        # Work captured later could not reuse the memory, or, once it does, would overwrite the tensor.
         if self._num_kept():
-            gc.collect()  # what only a cycle holds is held by nobody
+            gc.collect()  # tensors held only by reference cycles are not in use
         if count := self._num_kept():
             raise GraphError(
                 f"{self._label} keeps {count} tensors that it allocated during a capture; what outlives a launched "
@@ -137,15 +138,15 @@ class Recorder:
     # -- nodes
 
     def hold(self, values: Any) -> None:
-        """Keep alive the tensors among `values`, which a node is about to name."""
+        """Keep the tensors among `values` alive for a node that will use them."""
         self._memory.hold(values)
 
     def add_kernel(self, name: str, kernel: _core.Kernel) -> None:
-        """A node that runs a native call."""
+        """Add a node that runs a native call."""
         _core.launch_kernel(self._stream, kernel, self._memory, f"{self._label}: {name}")
 
     def add_python(self, name: str, call: Callable[[], object]) -> None:
-        """A node that calls Python."""
+        """Add a node that calls Python."""
         _core.launch_device(self._stream, _in_inference_mode, (call,), {}, f"{PYTHON}{self._label}: {name}")
 
     # -- operations of torch
@@ -183,11 +184,11 @@ class Recorder:
         return outputs.result
 
     def _add_torch(self, func: Any, args: Any, kwargs: Any, outputs: Outputs) -> bool:
-        """Add a node that calls torch natively, where it can be called so."""
+        """Add a node that calls torch natively. Returns False if there is no native call."""
         if not outputs.are_apart:
             return False
         calls = TorchNodes()
-        with torch.inference_mode(False):  # or its tensors could be written in that mode alone
+        with torch.inference_mode(False):  # tensors made in inference mode could be written only in that mode
             kernel = calls.call(func, args, kwargs, outputs.fresh)
         if kernel is None:
             return False
@@ -197,14 +198,15 @@ class Recorder:
         return True
 
     def _add_call(self, func: Any, args: Any, kwargs: Any, outputs: Outputs) -> None:
-        """Add a Python node of func(*args, **kwargs)."""
+        """Add a node that calls func(*args, **kwargs) in Python."""
         of_node = self._memory.of_node
         args, kwargs = of_node(args), {key: of_node(value) for key, value in kwargs.items()}
         outputs = Outputs(None, of_node(outputs.fresh))
         self.add_python(str(func), lambda: outputs.put(func(*args, **kwargs)))
 
     def _add_copy(self, func: Any, args: Any, kwargs: Any, outputs: Outputs) -> bool:
-        """Add a node that copies, where that is all: also from a number, or from what is the same at every replay."""
+        """Add a node for an operation that only copies: a tensor, a number, or a result that is the same at every
+        replay. Returns False for other operations."""
         result, value = outputs.result, fill_value(func, args)
         if value is not None:
             return self._copies(result, self._kept(torch.full((), value, dtype=result.dtype)), "fill")
@@ -219,7 +221,7 @@ class Recorder:
         return constant
 
     def _copies(self, to: Tensor, source: Tensor, name: str) -> bool:
-        """Add the node of to = source where that can be native."""
+        """Add a native node for `to` = `source`. Returns False if that is not possible."""
         if to.numel() == 0:
             return True
         sizes, strides = coalesced(to.shape, to.stride(), source.expand(to.shape).stride())
@@ -236,7 +238,7 @@ class Recorder:
 def record(
     stream: int, memory: GraphMemory, fn: Callable[..., object], args: tuple[Any, ...], label: str
 ) -> None:
-    """Run `fn(*args)` once; its operations become nodes of the capture of `stream`."""
+    """Run `fn(*args)` once. Its operations become nodes of the capture of `stream`."""
     recorder = Recorder(stream, memory, label)
     with torch.inference_mode(), recorder:
         fn(*args)
@@ -244,7 +246,7 @@ def record(
 
 
 def _has_same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether equal values of both are the same bytes."""
+    """Whether equal values have the same bytes in both tensors."""
     is_lazy = any(tensor.is_conj() or tensor.is_neg() for tensor in (a, b))
     return a.dtype == b.dtype and a.is_cpu and b.is_cpu and not is_lazy
 

@@ -1,4 +1,4 @@
-"""Where what callbacks raise is raised again."""
+"""Scopes in which exceptions of callbacks are raised again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _numbers = itertools.count(1)
 
 
 class FailureScope:
-    """Keeps failures apart. What work launched inside raises is raised only inside, by `check`, a wait, a launch or a
-    replay, and nothing else is raised there.
+    """Separates the failures of work launched in the scope from all others.
 
-    An engine issues its work in its own scope: its failures end its requests, and a callback of the user that raises
-    does not. Enter it on one thread at a time; it may be entered again.
+    `check`, a wait, a launch or a replay inside the scope raises the exceptions of work launched there, and no others.
+    An engine launches its work in a scope of its own: its failures end its requests, a failing callback of the user
+    does not. Enter a scope on one thread at a time; it can be nested and entered again.
     """
 
     def __init__(self) -> None:

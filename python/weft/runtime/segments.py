@@ -1,7 +1,7 @@
-"""A stream whose launches are captured in segments, with the host at work between them.
+"""A stream whose launches are captured in segments, with host work between the segments.
 
-The same calls are made in every round: `launch` only collects, and `flush` issues what was collected. In the first
-round a segment runs eagerly, in the second it is captured, from then on replayed.
+Every round makes the same calls. `launch` collects device work, and `flush` enqueues it as one segment. A segment runs
+eagerly in the first round, is captured and replayed in the second, and is replayed in all later rounds.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from weft.runtime.interface import Event, Graph, NativeTask, Runtime, Stream
 
 
 class SegmentedStream:
-    """Segments of `inner`, by their order in a round; `begin` starts one. Other work goes to `inner` after a flush.
+    """Captures segments of the stream `inner`, numbered by their order in a round; `begin` starts a round. A flush
+    precedes any other work of `inner`.
 
-    With `capture=False` everything is issued at once, and no round need be the same.
+    With `capture=False` all work is enqueued immediately, and rounds may differ.
     """
 
     def __init__(self, runtime: Runtime, inner: Stream, capture: bool = True) -> None:
@@ -31,13 +32,13 @@ class SegmentedStream:
         self._pending: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
 
     def begin(self) -> None:
-        """Start the next round. What a failed round did not issue is dropped."""
+        """Start the next round. Work that a failed round collected but did not enqueue is dropped."""
         self._pending.clear()
         self._rounds += 1
         self._next = 0
 
     def launch(self, fn: Callable[..., object], *args: Any) -> None:
-        """Collect device work; in every round the same, with the same arguments."""
+        """Collect device work. Every round must launch the same work with the same arguments."""
         if not self._capture:
             self.inner.launch(fn, *args)
             return
@@ -45,36 +46,36 @@ class SegmentedStream:
 
     @property
     def handle(self) -> int:
-        """The inner stream's."""
+        """The inner stream's handle."""
         return self.inner.handle
 
     def hostfunc(self, task: NativeTask | Callable[..., object], *args: Any) -> None:
-        """Host work after what was collected."""
+        """Enqueue host work after the collected work."""
         self.flush()
         self.inner.hostfunc(task, *args)
 
     def copy(self, dst: torch.Tensor, src: torch.Tensor) -> None:
-        """A copy after what was collected."""
+        """Enqueue a copy after the collected work."""
         self.flush()
         self.inner.copy(dst, src)
 
     def record(self, event: Event) -> None:
-        """Record after what was collected."""
+        """Record `event` after the collected work."""
         self.flush()
         self.inner.record(event)
 
     def wait(self, event: Event) -> None:
-        """Wait after what was collected."""
+        """Make work after the collected work wait for `event`."""
         self.flush()
         self.inner.wait(event)
 
     def synchronize(self) -> None:
-        """Wait for all of it."""
+        """Wait for all work, the collected one included."""
         self.flush()
         self.inner.synchronize()
 
     def flush(self) -> None:
-        """Issue the segment that was collected."""
+        """Enqueue the collected work as one segment."""
         if not self._pending:
             return
         if self._rounds == 1:
@@ -90,7 +91,7 @@ class SegmentedStream:
         self._pending.clear()
 
     def close(self) -> None:
-        """Let go of the graphs."""
+        """Free the graphs."""
         for graph in self._graphs:
             graph.close()
         self._graphs.clear()

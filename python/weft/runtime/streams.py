@@ -1,4 +1,4 @@
-"""Streams and events over the driver table, the same for both runtimes."""
+"""Streams and events over the driver table, shared by both runtimes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ BLOCKING_SYNC, DISABLE_TIMING = 1, 2
 
 @runtime_checkable
 class HasCudaStream(Protocol):
-    """A stream of any library: `__cuda_stream__` gives (0, raw handle)."""
+    """A stream of any library: `__cuda_stream__` returns (0, raw handle)."""
 
     def __cuda_stream__(self) -> tuple[int, int]: ...
 
 
 def stream_handle(stream: object) -> int:
-    """The raw handle of a stream of any library that has `__cuda_stream__`, or of a number that is one."""
+    """The raw handle of `stream`: an object with `__cuda_stream__`, or the handle itself as a number."""
     if isinstance(stream, int):
         return stream
     if isinstance(stream, HasCudaStream):
@@ -49,11 +49,11 @@ class TableEvent:
         return self._handle
 
     def query(self) -> bool:
-        """Whether everything recorded before it is done; True before the first record."""
+        """Whether all work before the event is done; True before the first record."""
         return _core.event_query(self._driver, self._handle)
 
     def synchronize(self) -> None:
-        """Wait for it, without the GIL."""
+        """Wait for the event, without the GIL."""
         _core.event_synchronize(self._driver, self._handle)
 
     def elapsed_time(self, end_event: TableEvent) -> float:
@@ -65,7 +65,7 @@ class TableEvent:
 
 
 class TableStream:
-    """Work in order, on one driver. Subclasses say what `launch` is."""
+    """A queue of work that runs in order, on one driver. Subclasses implement `launch`."""
 
     def __init__(self, driver: int, handle: int) -> None:
         self._driver = driver
@@ -80,7 +80,7 @@ class TableStream:
         return (0, self._handle)
 
     def hostfunc(self, task: NativeTask | Callable[..., object], *args: Any) -> None:
-        """Host work: a native task (no GIL) or a Python callable with its arguments."""
+        """Enqueue host work: a native task (no GIL) or a Python callable with its arguments."""
         if not isinstance(task, NativeTask):
             _core.launch_hostfunc(self._driver, self._handle, True, task, args, {})
             return
@@ -91,8 +91,7 @@ class TableStream:
         )
 
     def copy(self, dst: torch.Tensor, src: torch.Tensor) -> None:
-        """Copy contiguous `src` to contiguous `dst` (same shape and dtype); host memory must be pinned on
-        CUDA."""
+        """Copy contiguous `src` to contiguous `dst` of the same shape and dtype. CUDA needs pinned host memory."""
         if (
             dst.shape != src.shape
             or dst.dtype != src.dtype
@@ -106,7 +105,7 @@ class TableStream:
         _core.memcpy_async(self._driver, dst.data_ptr(), src.data_ptr(), bytes_, self._handle)
 
     def record(self, event: interface.Event) -> None:
-        """Record `event` after the work issued so far."""
+        """Record `event` after the work enqueued so far."""
         _core.event_record(self._driver, event.handle, self._handle)
 
     def wait(self, event: interface.Event) -> None:
@@ -118,23 +117,23 @@ class TableStream:
         return _core.stream_query(self._driver, self._handle)
 
     def synchronize(self) -> None:
-        """Wait for all work of the stream, without the GIL, then raise what a callback raised."""
+        """Wait for all work of the stream, without the GIL, then raise the exception of a callback, if any."""
         _core.stream_synchronize(self._driver, self._handle)
         settle(self._driver)
 
     def is_capturing(self) -> bool:
-        """Whether a graph is being captured from it."""
+        """Whether the stream is being captured into a graph."""
         return _core.stream_is_capturing(self._driver, self._handle)
 
 
-# Destructions that were due where the driver can't do them: inside a callback, or of a stream in capture.
+# Destructions that the driver can't do yet: they were due inside a callback, or the stream was in a capture.
 _postponed: list[tuple[Callable[[int, int], None], int, int]] = []
 
 
 def dispose(destroy: Callable[[int, int], None], driver: int, handle: int) -> None:
-    """Destroy a driver object, now or, inside a callback or for a stream in capture, after the next wait.
+    """Destroy a driver object. Handle 0 means no object.
 
-    Handle 0 is none.
+    Inside a callback, and for a stream in a capture, the object is destroyed after the next wait.
     """
     if not handle or sys.is_finalizing():
         return
@@ -146,7 +145,7 @@ def dispose(destroy: Callable[[int, int], None], driver: int, handle: int) -> No
 
 
 def settle(driver: int) -> None:
-    """After a wait: release what is done with, then raise what a callback raised."""
+    """After a wait: free postponed objects and finished payloads, then raise the exception of a callback, if any."""
     while _postponed:
         destroy, of, handle = _postponed.pop()
         destroy(of, handle)

@@ -1,6 +1,7 @@
-"""Operations of torch as native calls with frozen arguments: those that its stable C interface can say.
+"""Native calls of torch operations with frozen arguments, through torch's stable C interface.
 
-It has no `Scalar`s. An operation on one is said by its form on tensors, where that gives the same dtype.
+The interface has no `Scalar`s. An operation on a scalar is called by its overload on tensors, if that gives the same
+dtype. Operations that the interface can't express have no native call.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ _NUMBERS = {
     torch.uint8: 0, torch.int8: 1, torch.int16: 2, torch.int32: 3, torch.int64: 4, torch.float16: 5, torch.float32: 6,
     torch.float64: 7, torch.bool: 11, torch.bfloat16: 15,
 }  # fmt: skip
-"""torch's numbers of the dtypes."""
+"""The numbers of torch's `ScalarType`, by dtype."""
 
 _BY_NUMBER = {"aten::pow", "aten::pow_"}
-"""Operations that compute in another way with a number than with a tensor of it."""
+"""Operations whose results for a number differ from those for a tensor with the same value."""
 
 
 class _CannotSay(Exception):
-    """The C interface has no form of an argument."""
+    """The C interface can't express an argument."""
 
 
 class TorchNodes:
-    """Makes native calls; `constants` are tensors that they name besides those they were given, to be kept as long."""
+    """Makes native calls. `constants` are tensors made for them, which must live as long as the calls."""
 
     def __init__(self) -> None:
         self.constants: list[Tensor] = []
         self._like = torch.empty(())
 
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], outs: Any) -> _core.Kernel | None:
-        """The call of `func`, whose results go to `outs` (a tensor, several, or None where it works in place). None
-        where it can't be said."""
+        """A call of `func` that writes its results to `outs`: a tensor, several, or None for an operation in place.
+        None if the C interface can't express it."""
         if not _core.has_torch_calls() or func.namespace != "aten":
             return None
         try:
@@ -73,7 +74,8 @@ class TorchNodes:
         other = args[1] if isinstance(args[1], Tensor) else self._constant(args[1], args[0])
         if torch.result_type(args[0], args[1]) != torch.result_type(args[0], other):
             raise _CannotSay
-        if not out.is_floating_point():  # the interface gives alpha as a float, which integers refuse
+        # The native call passes alpha as a float, which torch refuses for integers.
+        if not out.is_floating_point():
             raise _CannotSay
         alpha = sign * float(kwargs.get("alpha", 1))
         return _core.torch_add(_described(args[0]), _described(other), alpha, _described(out))
@@ -81,7 +83,7 @@ class TorchNodes:
     def _on_tensors(
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> tuple[Any, list[Any], dict[str, Any]]:
-        """The form of an operation that has tensors where this one has scalars, with its arguments."""
+        """The overload that takes tensors where `func` takes scalars, with its arguments."""
         if func._schema.name in _BY_NUMBER:
             raise _CannotSay
         like = next((arg for arg in args if isinstance(arg, Tensor)), None)
@@ -105,11 +107,11 @@ class TorchNodes:
         raise _CannotSay
 
     def _constant(self, value: Any, like: Tensor) -> Tensor:
-        """A number as a tensor without dimensions, of the dtype that the number itself stands for beside `like`."""
+        """A number as a 0-dimensional tensor, of the dtype that torch's promotion gives it together with `like`."""
         if not isinstance(value, (bool, int, float)):
             raise _CannotSay
         made = torch.full((), value, dtype=torch.result_type(like, value))
-        if made.item() != value and made.dtype != torch.float32:  # in which torch takes numbers itself
+        if made.item() != value and made.dtype != torch.float32:  # torch itself rounds numbers to float32
             raise _CannotSay
         self.constants.append(made)
         return made
@@ -147,7 +149,7 @@ class TorchNodes:
 
 
 def _is_scalar(spec: Any) -> bool:
-    """Whether a schema's argument is a `Scalar`, which torch shows as "number"."""
+    """Whether a schema's argument is a `Scalar`; torch prints that type as "number"."""
     return "number" in str(spec.type)
 
 
