@@ -1,1 +1,1 @@
-"""Models, their layers and weights: what reads a checkpoint, and computes hidden states and logits."""
+"""Models: configs, weights, layers, and the forward to hidden states and logits."""

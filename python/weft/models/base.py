@@ -1,4 +1,4 @@
-"""What a model is to the engine, and the paged KV it reads and writes.
+"""The interface between a model and the engine, and the paged KV that a model reads and writes.
 
 Suffixes: B rows, T new tokens per row, P pages per row, H hidden size, V vocabulary.
 """
@@ -17,7 +17,7 @@ from weft.ops.attention import NO_WINDOW, Rows, Window
 
 
 class KVShape(NamedTuple):
-    """How much a `PagedKV` holds."""
+    """The sizes of a `PagedKV`."""
 
     num_layers: int
     num_pages: int
@@ -27,11 +27,11 @@ class KVShape(NamedTuple):
 
 
 class PagedKV:
-    """Keys and values of every layer, in pages. Page 0 belongs to no request: padding writes there.
+    """Keys and values of all layers, in pages. Page 0 belongs to no request; padding rows write to it.
 
-    `data` is all of it, [num_layers, num_pages, page_size, 2, num_kv_heads, head_dim]. `layers[i]` is layer i's cache
-    [num_pages, page_size, 2, num_kv_heads, head_dim]; `k` and `v` view the same memory as [num_layers, num_pages,
-    page_size, num_kv_heads, head_dim]. `windows[i]` says which of it the queries of layer i see (default: all).
+    `data` is [num_layers, num_pages, page_size, 2, num_kv_heads, head_dim]. `layers[i]` is the cache of layer i,
+    [num_pages, page_size, 2, num_kv_heads, head_dim]. `k` and `v` are views [num_layers, num_pages, page_size,
+    num_kv_heads, head_dim] of the same memory. `windows[i]` is the attention window of layer i (default: no window).
     """
 
     def __init__(
@@ -48,9 +48,11 @@ class PagedKV:
         self._hold(torch.zeros((num_layers, *page, 2, num_kv_heads, head_dim), dtype=dtype, device=device))
 
     def resize(self, num_pages: int) -> None:
-        """Have so many pages, all zeros. Before anything is captured or launched that uses it."""
+        """Allocate `num_pages` pages, all zeros. Call it before any work that uses the cache is captured or
+        launched."""
         shape = (self.data.shape[0], num_pages, *self.data.shape[2:])
         dtype, device = self.data.dtype, self.data.device
+        # The old memory is freed first: both would not fit together.
         del self.data, self.layers, self.k, self.v
         self._hold(torch.zeros(shape, dtype=dtype, device=device))
 
@@ -61,15 +63,16 @@ class PagedKV:
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of a page, of all layers."""
+        """Bytes of one page over all layers."""
         return self.data[:, 0].numel() * self.data.element_size()
 
     def page(self, number: int) -> Tensor:
-        """Page `number` of every layer: [num_layers, page_size, 2, num_kv_heads, head_dim], a view."""
+        """A view of page `number` of all layers: [num_layers, page_size, 2, num_kv_heads, head_dim]."""
         return self.data[:, number]
 
     def copy_pages(self, sources: Tensor, targets: Tensor) -> None:
-        """Copy whole pages of every layer: numbers int64 [n] each, no target a source. A device function."""
+        """Copy whole pages in all layers, from `sources` to `targets`: page numbers, int64 [n] each. No page may be in
+        both. A device function."""
         for layer in self.layers:
             layer.index_copy_(0, targets, layer.index_select(0, sources))
 
@@ -77,7 +80,7 @@ class PagedKV:
     def for_model(
         cls, model: Model, num_pages: int, page_size: int, windows: Sequence[Window] | None = None
     ) -> PagedKV:
-        """Room for all layers of `model`, where it is and in its dtype; by default with its own `windows`."""
+        """Allocate KV for all layers of `model`, on its device and in its dtype. `windows` defaults to the model's."""
         config = model.config
         if windows is None and config.windows:
             windows = [Window(size) for size in config.windows]
@@ -87,8 +90,10 @@ class PagedKV:
 
 @dataclass(frozen=True)
 class Hidden:
-    """What a forward gives. `last` [B, T, H], before the final norm: `Model.logits` takes it. `aux` [B, T,
-    len(aux_layers) * H]: the hidden states entering those layers, in their order (width 0 for none).
+    """The result of a forward.
+
+    `last` [B, T, H] is the last layer's output before the final norm, the input of `Model.logits`. `aux` [B, T,
+    len(aux_layers) * H] holds the input hidden states of those layers, in their order; without layers its width is 0.
     """
 
     last: Tensor
@@ -96,16 +101,16 @@ class Hidden:
 
 
 class WeightSource(Protocol):
-    """Where a model takes its weights from, by name and shape, on its device: `take_matrix` what is multiplied with and
-    embeddings, which may be of fewer bits than the model's dtype; `take` the others, in that dtype."""
+    """Provides a model's weights by name and shape, on the model's device. `take_matrix` returns projections and
+    embeddings, whose dtype may be narrower than the model's. `take` returns all other tensors, in the model's dtype."""
 
     def take(self, name: str, *shape: int) -> Tensor: ...
     def take_matrix(self, name: str, *shape: int) -> Tensor: ...
 
 
 class Model(Protocol):
-    """A decoder over paged KV. `forward` and `logits` are device functions, which may mark tensors to be given out by
-    name (`models/outputs.py`)."""
+    """A decoder over paged KV. `forward` and `logits` are device functions; they may mark tensors as named outputs
+    (`models/outputs.py`)."""
 
     config: ModelConfig
     device: torch.device
@@ -114,10 +119,10 @@ class Model(Protocol):
 
     @classmethod
     def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
-        """The config of a config.json's contents; `where` names the file in errors (`ModelError`)."""
+        """Parse the contents of a config.json. `where` names the file in errors (`ModelError`)."""
 
     embedding: Tensor
-    """[V, H]; see `weft.ops.rows.embed`."""
+    """The embedding matrix [V, H]; see `weft.ops.rows.embed`."""
 
     def forward(
         self,
@@ -127,13 +132,14 @@ class Model(Protocol):
         aux_layers: tuple[int, ...] = (),
         aux_out: Tensor | None = None,
     ) -> Hidden:
-        """Read `tokens` [B, T] int64 of `rows`, or [N] of rows of different lengths, writing their KV. Ids that the
-        vocabulary does not have are taken for its nearest. Layer i attends to what `kv.windows[i]` says.
+        """Run the decoder on the tokens of `rows` and write their KV. `tokens` is int64 [B, T], or [N] for rows of
+        different lengths. Ids outside of the vocabulary are clamped to it. Layer i attends within `kv.windows[i]`.
 
-        `aux_layers`: layer numbers, whose incoming hidden states to return, in `aux_out` if that is given. The number
-        of layers means the last one's output, before the final norm (`Hidden.last`); one more means after it.
+        `aux_layers` are numbers of layers whose input hidden states are returned, in `aux_out` if given. The number
+        num_layers means the last layer's output before the final norm (`Hidden.last`), num_layers + 1 after the norm.
         """
 
     def logits(self, hidden: Tensor, out: Tensor | None = None, is_normed: bool = False) -> Tensor:
-        """[..., H] (a `Hidden.last`, or with `is_normed` what has been under the final norm) -> [..., V] in the model's
-        dtype, new or `out`, whose last dimension is contiguous and whose others can be flattened."""
+        """Logits [..., V] in the model's dtype for `hidden` [..., H]: a `Hidden.last`, or with `is_normed` hidden
+        states after the final norm. The result is a new tensor or `out`. The last dimension of `out` must be
+        contiguous, and its others must be flattenable without a copy."""

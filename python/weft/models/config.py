@@ -1,4 +1,4 @@
-"""What config.json says of a decoder, read strictly: what weft can't do is an error that names the key."""
+"""A decoder's config, read strictly from config.json: an unsupported value is an error that names its key."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 MTP_KEY = "num_nextn_predict_layers"
 
 QWENS_FULL_LAYERS = 28
-"""`max_window_layers` where a Qwen model does not say it."""
+"""The default of `max_window_layers` in Qwen models."""
 
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary embedding: `theta`, and how its frequencies are scaled. `scaling` is "none", "linear" or
-    "llama3".
-    """
+    """Rotary embedding: `theta`, and the scaling of its frequencies. `scaling` is "none", "linear" or "llama3"."""
 
     theta: float = 10000.0
     scaling: str = "none"
@@ -34,7 +32,7 @@ class Rope:
     original_max_position: int = 8192
 
     def frequencies(self, head_dim: int, device: torch.device | str = "cpu") -> Tensor:
-        """[head_dim / 2] float32: radians per position."""
+        """Radians per position, float32 [head_dim / 2]."""
         plain = 1.0 / self.theta ** (
             torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
         )
@@ -46,8 +44,8 @@ class Rope:
         return plain * (smooth + (1.0 - smooth) / self.factor)
 
     def table(self, head_dim: int, length: int, device: torch.device | str = "cpu") -> Tensor:
-        """[length, head_dim / 2, 2] float32: cos and sin of each position."""
-        # The table comes before what fills it: one that no memory can hold is refused before any is used.
+        """Cosines and sines of each position, float32 [length, head_dim / 2, 2]."""
+        # The result is allocated first: a table that does not fit in memory fails before its parts use memory.
         table = torch.empty(length, head_dim // 2, 2, dtype=torch.float32, device=device)
         positions = torch.arange(length, dtype=torch.float32, device=device)
         angles = torch.outer(positions, self.frequencies(head_dim, device))
@@ -56,13 +54,14 @@ class Rope:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A decoder's shape. `dtype` is that of activations, the KV and the logits, and on CUDA of the weights: on the CPU
-    these have `weight_dtype`, or where that is None their own of 16 bits, and everything else is float32.
+    """The sizes and flags of a decoder.
 
-    `attention_bias` is that of the query, key and value projections, `output_bias` that of attention's
-    output. `windows` are the layers': how many keys a query sees at most, its own among them, 0 for all; () where no
-    layer has one. `num_mtp_modules` is the number of multi-token-prediction modules that the checkpoint holds
-    beside the decoder.
+    `dtype` is the dtype of activations, KV and logits, and on CUDA of the weights. The CPU computes in float32, with
+    weights in `weight_dtype`; if that is None, weights of 16 bits keep their stored dtype.
+
+    `attention_bias` is for the query, key and value projections, `output_bias` for attention's output projection.
+    `windows[i]` is the largest number of keys that a query of layer i sees, its own included; 0 means all. `windows` is
+    () if no layer has one. `num_mtp_modules` counts the multi-token-prediction modules in the checkpoint.
     """
 
     architecture: str
@@ -88,11 +87,11 @@ class ModelConfig:
 
 
 MOST = 2**31 - 1
-"""No size of a model is larger."""
+"""The largest value of an integer in a config."""
 
 
 class Fields:
-    """Typed reads of a config's keys; `where` names the file in errors."""
+    """Typed access to a config's keys. `where` names the file in errors."""
 
     def __init__(self, data: Mapping[str, Any], where: str) -> None:
         self.data = data
@@ -132,7 +131,7 @@ class Fields:
         return value
 
     def must_be(self, key: str, *allowed: Any) -> None:
-        """Refuse a key whose value weft does not implement; absent or null is fine."""
+        """Raise `ModelError` for a value that weft does not implement. A missing or null key is allowed."""
         value = self.data.get(key)
         if value is not None and value not in allowed:
             raise self.error(
@@ -168,7 +167,7 @@ def parse_rope(fields: Fields, max_position: int) -> Rope:
 
 
 def parse_dtype(fields: Fields) -> torch.dtype:
-    """`dtype` or, as older files have it, `torch_dtype`; float32 where neither is."""
+    """The dtype of `dtype`, or of `torch_dtype` in older files. The default is float32."""
     key = "dtype" if fields.data.get("dtype") else "torch_dtype"
     name = fields.data.get(key) or "float32"
     if name not in DTYPES:
@@ -177,9 +176,10 @@ def parse_dtype(fields: Fields) -> torch.dtype:
 
 
 def parse_windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
-    """The layers' windows: `layer_types` says which have one. Without it all have, but the first `max_window_layers` of
-    those that say whether windows are used, as Qwen's do."""
+    """The window of each layer, 0 for none. `layer_types` selects the layers with a window; without it all layers have
+    one, except the first `max_window_layers` of a Qwen model."""
     data = fields.data
+    # Qwen's configs have these keys. With them, windows start at a later layer, and are off by default.
     is_late = "use_sliding_window" in data or "max_window_layers" in data
     if data.get("sliding_window") is None or not fields.flag("use_sliding_window", not is_late):
         return ()
@@ -198,8 +198,8 @@ def parse_windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
 
 
 def parse_decoder(data: Mapping[str, Any], where: str, windowed: bool = False, **traits: bool) -> ModelConfig:
-    """A Llama-like decoder's config; `traits` are the flags that its architecture fixes, and `windowed` says whether
-    `sliding_window` means something to it."""
+    """The config of a Llama-like decoder. `traits` are flags that the architecture fixes. `windowed`: whether it reads
+    `sliding_window`."""
     fields = Fields(data, where)
     fields.must_be("hidden_act", "silu", "swish")
     if data.get("quantization_config") is not None:
@@ -250,9 +250,8 @@ def _quantised(settings: Any) -> str:
 
 
 def fit_target(config: ModelConfig, target: ModelConfig, where: str) -> ModelConfig:
-    """The config of layers that draft for `target`, in its dtype and as long as it; `ModelError` unless the sizes that
-    they share are the target's.
-    """
+    """The config of drafting layers for `target`, with its dtype and at least its length. Raises `ModelError` if the
+    hidden size or the vocabulary size differs from the target's."""
     for key in ("hidden_size", "vocab_size"):
         own, wanted = getattr(config, key), getattr(target, key)
         if own != wanted:

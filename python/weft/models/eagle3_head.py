@@ -1,8 +1,8 @@
-"""The EAGLE3 head in the published format: one decoder layer over the target's features and the next token's
-embedding.
+"""The EAGLE3 head in the published format: one decoder layer over target features and token embeddings.
 
-Its entry at position p reads the target's hidden states at p, combined to a feature, and the token at p + 1.
-Its output before the norm is the feature of the entry after it, when that is drafted from its own token.
+The entry at position p reads a feature, which combines the target's hidden states at p, and the token at p + 1. For
+later drafts the target's hidden states do not exist yet: the head's output before its norm is the feature of the next
+entry.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from weft.ops.rows import join_norms
 
 
 class Eagle3Head:
-    """`d2t` [draft_vocab_size] int64: draft id i is target id i + d2t[i]; None where the vocabularies are the
-    same.
+    """The head for one target. All methods but `load` and `allocate_kv` are device functions.
 
-    `aux_layers` are the target layers whose incoming hidden states `combine` takes. All methods but `load`
-    and `allocate_kv` are device functions.
+    `d2t` is int64 [draft_vocab_size]: draft id i is target id i + d2t[i]. It is None if both vocabularies are equal.
+    `combine` takes the input hidden states of the target's layers `aux_layers`.
     """
 
     def __init__(
@@ -64,9 +63,8 @@ class Eagle3Head:
 
     @classmethod
     def load(cls, path: str | Path, target: Model) -> Eagle3Head:
-        """The head in a directory, in `target`'s dtype on its device; `ModelError` if it does not fit
-        `target`.
-        """
+        """Load the head from a directory, in the dtype and on the device of `target`. Raises `ModelError` if it does
+        not fit `target`."""
         directory = Path(path)
         where = directory / "config.json"
         data = read_json(where)
@@ -83,20 +81,21 @@ class Eagle3Head:
         return head
 
     def allocate_kv(self, num_pages: int, page_size: int) -> PagedKV:
-        """KV of the head's one layer."""
+        """Allocate KV for the head's layer."""
         config = self.config
         shape = KVShape(1, num_pages, page_size, config.num_kv_heads, config.head_dim)
         return PagedKV(shape, self.dtype, self.device)
 
     def combine(self, aux: Tensor) -> Tensor:
-        """Features [B, T, H] of the target's hidden states `aux` [B, T, len(aux_layers) * H]."""
+        """Features [B, T, H] for the target's hidden states `aux` [B, T, len(aux_layers) * H]."""
         return self._combine(aux.reshape(-1, aux.shape[-1])).view(*aux.shape[:-1], -1)
 
     def forward(
         self, tokens: Tensor, features: Tensor, kv: PagedKV, rows: Rows, *, out: Tensor | None = None
     ) -> Tensor:
-        """Read entries of `features` [B, T, H] and the tokens after them [B, T] int64; the next features [B, T, H], new
-        or `out`, which may be `features`.
+        """Run the layer on entries of `features` [B, T, H] and the tokens after them, int64 [B, T].
+
+        Returns the next features [B, T, H], in a new tensor or `out`, which may be `features`.
         """
         before = features.reshape(-1, self.hidden_size)
         both = join_norms(self._embedding, tokens.reshape(-1), self._input_norm, before, self._hidden_norm)
@@ -107,7 +106,7 @@ class Eagle3Head:
         )
 
     def logits(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """[B, H] (what `forward` gave) -> [B, draft_vocab_size], new or `out`."""
+        """Logits [B, draft_vocab_size] for outputs [B, H] of `forward`, in a new tensor or `out`."""
         return self._head(x, self._norm, out=out)
 
 

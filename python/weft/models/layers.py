@@ -1,8 +1,8 @@
-"""The parts of a Llama-like decoder, on rows of tokens [N, H] and one layer's paged cache.
+"""The layers of a Llama-like decoder, on rows of tokens [N, H] and one layer's paged cache.
 
-Query, key and value projections are one matrix, gate and up another. Query and key rows are reordered at
-load, so that rotary embedding turns neighbouring pairs: keys in the cache are in that order, and products of
-the two do not notice.
+The query, key and value projections are fused into one matrix, gate and up into another. Query and key rows are
+reordered at load, so that rotary embedding rotates adjacent pairs. Keys in the cache have that order; dot products of
+queries and keys don't depend on it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from weft.ops.linear import Linear, Norm
 class Attention:
     """Grouped-query attention over paged KV, from input [N, input_size] to heads [N, num_heads * head_dim].
 
-    The output projection is `output`, left to the caller, which adds it to the residual. `rotary` is `Rope.table`'s.
+    The caller applies the output projection `output`, together with the residual addition. `rotary` is the table of
+    `Rope.table`.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Attention:
 
 
 class MLP:
-    """SwiGLU up to the hidden width [N, I]; its `output` projection is left to the caller."""
+    """SwiGLU up to the intermediate width [N, I]. The caller applies the `output` projection."""
 
     def __init__(self, config: ModelConfig, weights: WeightSource, prefix: str) -> None:
         hidden, inner = config.hidden_size, config.intermediate_size
@@ -78,7 +79,7 @@ class MLP:
 
 
 class DecoderLayer:
-    """One Llama layer: five operations."""
+    """One Llama layer, in five operations."""
 
     def __init__(self, config: ModelConfig, weights: WeightSource, prefix: str, rotary: Tensor) -> None:
         self.attention = Attention(config, weights, f"{prefix}self_attn.", rotary)
@@ -90,18 +91,18 @@ class DecoderLayer:
     def add_to_(
         self, x: Tensor, rows: Rows, cache: Tensor, window: Window = NO_WINDOW, also: Tensor | None = None
     ) -> None:
-        """Advance the residual stream `x` [N, H] by this layer, in place; `also` becomes a copy of it."""
+        """Add this layer's output to the residual stream `x` [N, H] in place. `also` receives a copy of the result."""
         heads = self.attention(x, self.input_norm, rows, cache, window)
         self.attention.output(heads, residual=x, out=x)
         self.mlp.output(self.mlp(x, self.post_attention_norm), residual=x, out=x, also=also)
 
 
 def norms(config: ModelConfig, weights: WeightSource, prefix: str) -> Callable[[str], Norm]:
-    """Makes the norms of a module over the hidden size by their names."""
+    """A function that makes a module's norms over the hidden size by name."""
     return lambda name: Norm(weights.take(f"{prefix}{name}.weight", config.hidden_size), config.rms_norm_eps)
 
 
 def pair_order(weight: Tensor, head_dim: int) -> Tensor:
-    """Reorder the rows of each head from halves (i, i + D/2) to neighbours (2i, 2i + 1)."""
+    """Reorder the rows of each head so that rotated pairs are adjacent: (i, i + D/2) becomes (2i, 2i + 1)."""
     halves = weight.view(-1, 2, head_dim // 2, *weight.shape[1:])
     return halves.transpose(1, 2).reshape(weight.shape)

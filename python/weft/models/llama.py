@@ -1,4 +1,4 @@
-"""Llama. Models that differ from it by flags are classes of their own, which name them (`traits`)."""
+"""Llama. A model that differs from it only by flags is a subclass that sets them in `traits`."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from weft.ops.linear import Linear
 from weft.ops.rows import copy_rows_, embed
 
 TOP_K_LOGITS = 10
-"""How many of the largest logits of a position `TopKLogits` has, largest first."""
+"""The number of logits per position in `TopKLogits`, largest first."""
 
 
 class Llama:
     """A pre-norm decoder with rotary embedding, grouped-query attention and SwiGLU.
 
-    It marks `hidden_states.{i}` [B * T, H], what enters layer i (for i the number of layers, what leaves the last one,
-    before the final norm), and `TopKLogits` and `TopKLogitsIndices` [B, T, min(10, V)].
-    """
+    It marks these outputs: `hidden_states.{i}` [B * T, H], the input of layer i (i = num_layers: the last layer's
+    output before the final norm), and `TopKLogits` and `TopKLogitsIndices` [B, T, min(10, V)]."""
 
     traits: ClassVar[Mapping[str, bool]] = {}
-    """The flags of `ModelConfig` that the architecture fixes, whatever config.json says; and `windowed`, whether its
-    layers may have windows."""
+    """Flags of `ModelConfig` that the architecture fixes, whatever config.json contains. `windowed`: whether layers may
+    have attention windows."""
 
     def __init__(self, config: ModelConfig, weights: WeightSource) -> None:
         self.config = config

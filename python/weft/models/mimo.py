@@ -1,4 +1,4 @@
-"""MiMo: the decoder of Qwen2; its multi-token-prediction layers are the drafter `mtp`."""
+"""MiMo: the decoder of Qwen2. The drafter `mtp` runs its multi-token-prediction layers."""
 
 from __future__ import annotations
 

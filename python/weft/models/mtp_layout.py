@@ -1,7 +1,7 @@
-"""How checkpoints name the tensors of multi-token-prediction (MTP) modules.
+"""Names of the tensors of multi-token-prediction (MTP) modules in checkpoints.
 
-A module is a decoder layer, whose tensors have a layer's usual names, and around it two norms, a projection of
-embedding and hidden state, and a norm of what comes out.
+A module is a decoder layer, whose tensors have the usual names, plus norms of the embedding and the hidden state, a
+projection of both to the hidden size, and an output norm.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MtpLayout:
-    """Names after a module's prefix. `embedding_first` tells the halves of the projection's input. `copies` are
-    tensors that repeat the target's own.
-    """
+    """Names of tensors after a module's prefix. `embedding_first`: the first half of the projection's input is the
+    embedding, else the hidden state. `copies` are duplicates of tensors of the target."""
 
     pattern: str
     embedding_norm: str
@@ -24,12 +23,12 @@ class MtpLayout:
     copies: tuple[str, ...] = ()
 
     def prefix(self, module: int, num_layers: int) -> str:
-        """What the names of module number `module` (from 0) beside `num_layers` decoder layers begin with."""
+        """The prefix of the names of module `module` (from 0) of a target with `num_layers` decoder layers."""
         return self.pattern.format(module=module, layer=num_layers + module)
 
 
 APART = MtpLayout("layers.{module}.", "enorm", "hnorm", "eh_proj", "shared_head.norm", True)
-"""A directory of modules alone."""
+"""The layout of a directory that holds only modules."""
 
 DEEPSEEK = MtpLayout(
     "model.layers.{layer}.",
@@ -37,14 +36,14 @@ DEEPSEEK = MtpLayout(
     embedding_first=True,
     copies=("embed_tokens.weight", "shared_head.head.weight"),
 )
-"""After the layers of the target's own checkpoint, as DeepSeek-V3 has them."""
+"""The layout of DeepSeek-V3: modules follow the layers of the target's checkpoint."""
 
 MIMO = MtpLayout(
     "model.mtp_layers.{module}.",
     *("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"),
     embedding_first=False,
 )
-"""Beside the layers of the target's own checkpoint, as MiMo's."""
+"""The layout of MiMo: modules have a list of their own in the target's checkpoint."""
 
 INSIDE = (DEEPSEEK, MIMO)
-"""The layouts of modules in their target's checkpoint."""
+"""The layouts of modules inside the target's checkpoint."""

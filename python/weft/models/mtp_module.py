@@ -1,9 +1,8 @@
-"""Multi-token-prediction (MTP) modules: each a decoder layer over a hidden state and a later token's embedding.
+"""Multi-token-prediction (MTP) modules: decoder layers over a hidden state and a later token's embedding.
 
-Module k's entry at position i reads a hidden state of position i (the target's last one after its final norm for k = 1,
-module k-1's output for the others) and the token at i + k, and its output predicts the token at i + k + 1. Outputs are
-normed, as the target's are. Embeddings and output projection are the target's.
-"""
+Module k (from 1) reads at position i a hidden state of position i and the token at i + k, and predicts the token at i
++ k + 1. For k = 1 the hidden state is the target's after its final norm, otherwise the output of module k - 1.
+Outputs are normed like the target's. Embedding and output projection are the target's."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ _SUFFIX = "MTP"
 
 
 class MtpModule:
-    """One module, on rows of tokens."""
+    """One module, which runs on rows of tokens."""
 
     def __init__(
         self, config: ModelConfig, weights: Checkpoint, layout: MtpLayout, prefix: str, rotary: Tensor
@@ -41,7 +40,7 @@ class MtpModule:
         self.hidden_norm = norm(layout.hidden_norm)
         projection = weights.take_matrix(f"{prefix}{layout.projection}.weight", hidden, 2 * hidden)
         if not layout.embedding_first:
-            projection = projection.roll(hidden, 1)
+            projection = projection.roll(hidden, 1)  # swap the halves: `join_norms` puts the embedding first
         self.projection = Linear(projection)
         self.layer = DecoderLayer(config, weights, prefix, rotary)
         self.output_norm = norm(layout.output_norm)
@@ -57,7 +56,8 @@ class MtpModule:
         cache: Tensor,
         out: Tensor | None = None,
     ) -> Tensor:
-        """[N, H], new or `out`, of tokens [N] and hidden states [N, H], writing KV to `cache`."""
+        """The module's output [N, H] for tokens [N] and hidden states [N, H], in a new tensor or `out`. Writes KV to
+        `cache`."""
         both = join_norms(embedding, tokens, self.embedding_norm, hidden, self.hidden_norm)
         x = self.projection(both)
         self.layer.add_to_(x, rows, cache)
@@ -68,7 +68,8 @@ class MtpModules:
     """The modules of a checkpoint, in order, for one target. All methods but `load` and `allocate_kv` are device
     functions.
 
-    `aux_layers` is what `combine` takes of the target. `d2t` is None: drafts are of the target's vocabulary.
+    `combine` takes the target's hidden states of `aux_layers`. `d2t` is None because drafts use the target's
+    vocabulary.
     """
 
     d2t: Tensor | None = None
@@ -85,9 +86,8 @@ class MtpModules:
 
     @classmethod
     def load(cls, path: str | Path, target: Model) -> MtpModules:
-        """The modules in their own directory or in a target's checkpoint, in `target`'s dtype on its device;
-        `ModelError` if they do not fit `target`.
-        """
+        """Load the modules from a directory of their own or from a target's checkpoint, in the dtype and on the device
+        of `target`. Raises `ModelError` if they do not fit `target`."""
         directory = Path(path)
         where = str(directory / "config.json")
         data = read_json(directory / "config.json")
@@ -104,13 +104,13 @@ class MtpModules:
         return cls(config, modules, target)
 
     def allocate_kv(self, num_pages: int, page_size: int) -> PagedKV:
-        """KV with a layer for each module."""
+        """Allocate KV with one layer per module."""
         config = self.config
         shape = KVShape(len(self.modules), num_pages, page_size, config.num_kv_heads, config.head_dim)
         return PagedKV(shape, self.dtype, self.device)
 
     def combine(self, aux: Tensor) -> Tensor:
-        """The hidden states [B, T, H] that the first module reads, of the target's at `aux_layers`: the same."""
+        """The hidden states [B, T, H] that the first module reads: `aux` itself."""
         return aux
 
     def forward(
@@ -123,8 +123,9 @@ class MtpModules:
         *,
         out: Tensor | None = None,
     ) -> Tensor:
-        """Run one module, numbered from 0, over entries of `hidden` [B, T, H] and their tokens [B, T] int64: its output
-        [B, T, H], new or `out`, which may be `hidden`.
+        """Run module number `module` (from 0) on entries of `hidden` [B, T, H] and their tokens, int64 [B, T].
+
+        Returns its output [B, T, H], in a new tensor or `out`, which may be `hidden`.
         """
         flat = hidden.reshape(-1, self.hidden_size)
         embedding, cache = self._target.embedding, kv.layers[module]
@@ -133,7 +134,7 @@ class MtpModules:
         return made.view(hidden.shape)
 
     def logits(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """[B, H] (what `forward` gave) -> [B, vocab_size], new or `out`."""
+        """Logits [B, vocab_size] for outputs [B, H] of `forward`, in a new tensor or `out`."""
         return self._target.logits(x, out, is_normed=True)
 
 
@@ -151,7 +152,8 @@ def _layout(weights: Checkpoint, num_layers: int) -> MtpLayout:
 
 
 def _apart_config(data: Mapping[str, Any], where: str) -> ModelConfig:
-    """The config of modules that have their own directory: `architectures` is their layers' with "MTP" appended."""
+    """The config of modules in a directory of their own: `architectures` names the layers' architecture with the suffix
+    "MTP"."""
     names = data.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
     known = sorted(f"{model}{_SUFFIX}" for model in MODELS)

@@ -1,8 +1,8 @@
-"""Tensors that a model gives out by name: those that it marks while it computes.
+"""Named outputs: tensors that a model marks during its forward, for requests that want them.
 
-`mark_output` is a device function's: it hands the tensor, as it is at that moment, to this thread's collector. There is
-none unless a request asked, and then nothing happens. The rows of a marked tensor are positions: [B * T, ...] or
-[B, T, ...] for tokens [B, T].
+Device functions call `mark_output`, which passes the tensor in its current state to this thread's collector. Without a
+request for outputs there is no collector, and the call does nothing. The rows of a marked tensor are positions:
+[B * T, ...] or [B, T, ...] for tokens [B, T].
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Collector(Protocol):
-    """Takes what is marked. `take` copies what it keeps: the model may go on in the same memory."""
+    """Receives marked tensors. `take` must copy what it keeps, because the model may overwrite the tensor."""
 
     def wants(self, name: str) -> bool: ...
     def take(self, name: str, tensor: Tensor) -> None: ...
@@ -28,20 +28,20 @@ _current = _Current()
 
 
 def mark_output(name: str, tensor: Tensor) -> None:
-    """Give `tensor` out under `name`, if it is collected."""
+    """Pass `tensor` to the collector under `name`, if it wants that output."""
     collector = _current.collector
     if collector is not None and collector.wants(name):
         collector.take(name, tensor)
 
 
 def wants_output(name: str) -> bool:
-    """Whether `name` is collected: asked before a tensor is computed for this alone."""
+    """Whether output `name` is collected. Check this before computing a tensor that is only an output."""
     collector = _current.collector
     return collector is not None and collector.wants(name)
 
 
 class collecting:
-    """Context in which `collector` has what is marked on this thread; None: nothing has."""
+    """Context in which `collector` receives the outputs marked on this thread; with None nothing is collected."""
 
     def __init__(self, collector: Collector | None) -> None:
         self._collector = collector

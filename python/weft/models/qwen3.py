@@ -1,4 +1,4 @@
-"""Qwen3: Llama that normalises queries and keys by head."""
+"""Qwen3: Llama with a norm for each head's queries and keys."""
 
 from __future__ import annotations
 

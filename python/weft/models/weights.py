@@ -1,6 +1,5 @@
-"""Loading a Hugging Face directory: config.json, safetensors in one file or in shards, every tensor accounted
-for.
-"""
+"""Loads a Hugging Face directory: config.json, and safetensors in one file or in shards. An unused tensor is an
+error."""
 
 from __future__ import annotations
 
@@ -26,9 +25,9 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 class Checkpoint:
-    """The tensors of a directory's `model.safetensors`, or of the shards that its index names.
+    """The tensors of a directory's `model.safetensors`, or of the shards in its index. A context manager.
 
-    Hands out each by name (`take`, `take_raw`), and `finish` demands that none is left. A context manager.
+    `take`, `take_matrix` and `take_raw` return tensors by name; `finish` raises if some were never taken.
     """
 
     def __init__(self, directory: Path, config: ModelConfig, device: torch.device) -> None:
@@ -51,7 +50,7 @@ class Checkpoint:
         return name in self._files
 
     def take_raw(self, name: str, *shape: int) -> Tensor:
-        """Tensor `name` in its own dtype on the CPU; `ModelError` unless it is there with this shape."""
+        """Tensor `name` in its stored dtype, on the CPU. Raises `ModelError` if it is missing or has another shape."""
         path = self._files.get(name)
         if path is None:
             raise ModelError(f"{self.directory}: no tensor {name!r}; expected one of shape {list(shape)}")
@@ -71,12 +70,13 @@ class Checkpoint:
         return tensor
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """Tensor `name` in the model's dtype, on its device; of the values that it has in the dtype of the weights."""
+        """Tensor `name` in the model's dtype, on its device, rounded to the dtype of the weights."""
         tensor = self._floats(name, *shape)
+        # The first conversion rounds as on CUDA, where all weights have the weights' dtype.
         return tensor.to(self.config.weight_dtype or tensor.dtype).to(self.device, self.config.dtype)
 
     def take_matrix(self, name: str, *shape: int) -> Tensor:
-        """Tensor `name` in the dtype of the weights."""
+        """Tensor `name` in the dtype of the weights, on the model's device."""
         tensor = self._floats(name, *shape)
         own = tensor.dtype if tensor.dtype in _HALVES else self.config.dtype
         return tensor.to(self.device, self.config.weight_dtype or own)
@@ -90,15 +90,15 @@ class Checkpoint:
         return tensor
 
     def drop(self, name: str) -> None:
-        """A tensor that may be there and is not needed."""
+        """Ignore tensor `name`, which may be present and is not needed."""
         self._left.discard(name)
 
     def drop_all(self, prefix: str) -> None:
-        """Tensors that are another loader's: those whose names begin with `prefix`."""
+        """Ignore tensors whose names begin with `prefix`; another loader takes them."""
         self._left = {name for name in self._left if not name.startswith(prefix)}
 
     def finish(self, prefix: str = "") -> None:
-        """Raise `ModelError` if the files hold tensors that were not taken, with names that begin with `prefix`."""
+        """Raise `ModelError` if a tensor whose name begins with `prefix` was neither taken nor dropped."""
         left = sorted(
             name for name in self._left if name.startswith(prefix) and not name.endswith(_IGNORABLE)
         )
@@ -112,7 +112,7 @@ class Checkpoint:
 
 
 class WeightsInMemory(Checkpoint):
-    """The tensors of a mapping, under the names that a directory's files would have."""
+    """The tensors of a mapping, with the names of a checkpoint."""
 
     def __init__(
         self, tensors: Mapping[str, Tensor], config: ModelConfig, device: torch.device, where: Path
@@ -126,7 +126,7 @@ class WeightsInMemory(Checkpoint):
         self._left = set(tensors)
 
     def take_raw(self, name: str, *shape: int) -> Tensor:
-        """Tensor `name` as it was given; `ModelError` unless it is there with this shape."""
+        """Tensor `name` as given, without a copy. Raises `ModelError` if it is missing or has another shape."""
         tensor = self._tensors.get(name)
         if not isinstance(tensor, Tensor) or tuple(tensor.shape) != shape:
             found = f"has shape {list(tensor.shape)}" if isinstance(tensor, Tensor) else "is not there"
@@ -136,7 +136,7 @@ class WeightsInMemory(Checkpoint):
 
 
 class RandomWeights:
-    """Weights of small random numbers, ones for norms; the same for the same seed and order of taking."""
+    """Small random weights, and ones for norms. The same seed and order of calls give the same weights."""
 
     def __init__(self, config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> None:
         self.dtype, self.weight_dtype = config.dtype, config.weight_dtype or config.dtype
@@ -144,11 +144,11 @@ class RandomWeights:
         self._generator = torch.Generator().manual_seed(seed)
 
     def take_matrix(self, name: str, *shape: int) -> Tensor:
-        """As `take`, in the dtype of the weights."""
+        """A tensor like that of `take`, in the dtype of the weights."""
         return self.take(name, *shape).to(self.weight_dtype)
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """A tensor for `name`: a norm's weight is ones, others are normal, scaled by their input width."""
+        """A tensor for `name`: ones for a norm's weight, else normal numbers divided by the root of the input width."""
         if name.endswith("norm.weight"):
             return torch.ones(shape, dtype=self.dtype, device=self.device)
         tensor = torch.randn(shape, generator=self._generator).mul_(float(shape[-1]) ** -0.5)
@@ -156,9 +156,10 @@ class RandomWeights:
 
 
 def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: str = "auto") -> Model:
-    """The model of a directory, ready to run on `device`. `dtype`: "float32", "float16", "bfloat16", or
-    "auto" for what its config.json says, on the CPU for what its files have (`with_dtype`). `ModelError` for what is
-    missing, misshapen, left over or unknown.
+    """Load the model of a directory onto `device`.
+
+    `dtype` is "float32", "float16", "bfloat16" or "auto": the dtype in config.json, on the CPU the stored one
+    (`with_dtype`). Raises `ModelError` for missing, unexpected or misshapen tensors and for unknown architectures.
     """
     directory, device = Path(path), torch.device(device)
     model_class, config = read_config(directory)
@@ -174,8 +175,10 @@ def model_in_memory(
     dtype: str = "auto",
     where: Path = Path("weights in memory"),
 ) -> Model:
-    """The same of tensors under a checkpoint's names and the contents of its config.json; `where` names them in
-    errors. Tensors that are there already, on the device and in the dtype, are shared, not copied."""
+    """Make a model, as `load_model`, of tensors with a checkpoint's names and the contents of its config.json.
+
+    `where` names them in errors. Tensors that have the right device and dtype already are shared, not copied.
+    """
     device = torch.device(device)
     model_class, config = parse_config(config_json, f"{where}: config.json")
     config = with_dtype(config, dtype, device)
@@ -184,11 +187,11 @@ def model_in_memory(
 
 
 def with_dtype(config: ModelConfig, dtype: str, device: torch.device) -> ModelConfig:
-    """The config of a model on `device` with the dtype of this name.
+    """`config` for a model on `device` with the dtype named `dtype`.
 
-    On CUDA that is the dtype of everything; "auto" leaves config.json's. The CPU computes in float32, and the dtype is
-    that of the weights alone; "auto" leaves those of 16 bits as they are stored and takes the others in config.json's.
-    """
+    On CUDA it is the dtype of all tensors; "auto" means the one in config.json. The CPU computes in float32, and
+    `dtype` is for the weights only: "auto" keeps stored weights of 16 bits and converts others to the dtype in
+    config.json."""
     if dtype not in ("auto", *DTYPES):
         raise ModelError(f"dtype {dtype!r} is none of 'auto', {', '.join(map(repr, DTYPES))}")
     if device.type == "cpu":
@@ -199,12 +202,12 @@ def with_dtype(config: ModelConfig, dtype: str, device: torch.device) -> ModelCo
 
 
 def dtype_name(config: ModelConfig) -> str:
-    """What `load_model` is told for a model whose dtype is that of `config`, which another one has."""
+    """The `dtype` argument of `load_model` that gives another model the weight dtype of `config`."""
     return next((name for name, dtype in DTYPES.items() if dtype == config.weight_dtype), "auto")
 
 
 def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoint) -> Model:
-    """The model of these weights, every one accounted for."""
+    """Make the model. Raises `ModelError` if `weights` holds unused tensors or the model does not fit in memory."""
     if config.tie_word_embeddings:
         weights.drop("lm_head.weight")
     for layout in INSIDE:
@@ -212,7 +215,7 @@ def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoi
             weights.drop_all(layout.prefix(module, config.num_layers))
     try:
         model = model_class(config, weights)
-    except (RuntimeError, MemoryError) as error:  # torch's allocators raise nothing more precise on a CPU
+    except (RuntimeError, MemoryError) as error:  # torch's CPU allocators raise nothing more specific
         if isinstance(error, RuntimeError) and "alloc" not in str(error):
             raise
         reason = str(error).splitlines()[0][:200]
@@ -224,7 +227,7 @@ def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoi
 
 
 def read_config(directory: Path) -> tuple[type[Model], ModelConfig]:
-    """The class for a directory's architecture and its parsed config."""
+    """The model class of a directory's architecture, and the parsed config."""
     where = directory / "config.json"
     if not where.exists() and (directory / "adapter_config.json").is_file():
         base = read_json(directory / "adapter_config.json").get("base_model_name_or_path")
@@ -236,7 +239,7 @@ def read_config(directory: Path) -> tuple[type[Model], ModelConfig]:
 
 
 def parse_config(data: Mapping[str, Any], where: str) -> tuple[type[Model], ModelConfig]:
-    """The same of a config.json's contents; `where` names it in errors."""
+    """The model class and the config for the contents of a config.json; `where` names it in errors."""
     names = data.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise ModelError(
@@ -249,7 +252,7 @@ def parse_config(data: Mapping[str, Any], where: str) -> tuple[type[Model], Mode
 
 
 def _tensor_files(directory: Path) -> dict[str, Path]:
-    """Which file holds each tensor."""
+    """The file of each tensor, by name."""
     index = directory / "model.safetensors.index.json"
     single = directory / "model.safetensors"
     if index.exists():

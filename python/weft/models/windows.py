@@ -1,4 +1,4 @@
-"""The attention windows of an engine's layers: the model's own, and those that are asked for."""
+"""The attention windows of an engine's layers, from the model's config and from the engine's."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from weft.ops.attention import NO_WINDOW, Window
 def layer_windows(
     config: ModelConfig, asked: Sequence[int], sinks: int, max_seq_len: int
 ) -> tuple[Window, ...]:
-    """The window of each layer: the smaller one of the model's own and the one that is `asked` for, which are repeated
-    over the layers. One that no text of `max_seq_len` tokens fills is none. The first `sinks` tokens stay in every
-    window; `InputError` for one that has no room besides.
+    """The window of each layer: the smaller of the model's window and the one in `asked`, which is repeated over the
+    layers. 0 means no window.
+
+    A window of `max_seq_len` tokens or more counts as none. The first `sinks` tokens stay visible and count as part of
+    each window; raises `InputError` for a window that is not larger than `sinks`.
     """
     own = config.windows or (0,) * config.num_layers
     sizes = [min(filter(None, pair), default=0) for pair in zip(own, cycle(asked or (0,)), strict=False)]

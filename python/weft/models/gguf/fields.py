@@ -1,4 +1,4 @@
-"""A GGUF file's metadata, and the config.json that says the same."""
+"""A GGUF file's metadata, and the equivalent config.json."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ T = TypeVar("T")
 
 
 class Metadata:
-    """The metadata of an open GGUF file. Raises `ModelError`, with the file's name, for what is missing, or of another
-    type."""
+    """The metadata of an open GGUF file. Methods raise `ModelError` with the file's name for a missing key or a value
+    of another type."""
 
     def __init__(self, reader: Any, where: Path) -> None:
         self._fields = reader.fields
         self.where = where
 
     def get(self, key: str, kind: type[T], default: Any = None) -> Any:
-        """A key's value, of this type, or the default. A whole number will do for a float."""
+        """The value of a key, of type `kind`, or the default. An integer is accepted as a float."""
         field = self._fields.get(key)
         return default if field is None else self._checked(key, self._contents(key, field), kind)
 
     def need(self, key: str, kind: type[T]) -> T:
-        """The value of a key that must be there."""
+        """The value of a required key."""
         found: T | None = self.get(key, kind)
         if found is None:
             raise ModelError(f"{self.where}: has no {key!r}")
         return found
 
     def listed(self, key: str, kind: type[T]) -> list[T]:
-        """The values of a list that must be there, all of this type."""
+        """The values of a required list, all of type `kind`."""
         found = self.need(key, list)
         for value in found:
             self._checked(key, value, kind)
@@ -57,8 +57,8 @@ class Metadata:
 
 
 def config_json(fields: Metadata, vocab_size: int, tied: bool, dtype: str) -> dict[str, Any]:
-    """The contents of config.json. `tied`: the output projection is the embedding. Raises `ModelError` for what is no
-    Llama, and for a rotary embedding that is scaled or covers a part of a head."""
+    """The contents of config.json. `tied`: the output projection shares the embedding's weights. Raises `ModelError`
+    for an architecture other than Llama, and for a rotary embedding that is scaled or covers only a part of a head."""
     architecture = fields.need("general.architecture", str)
     if architecture != ARCHITECTURE:
         raise ModelError(f"{fields.where}: holds a {architecture!r}; only {ARCHITECTURE!r} can be converted")
@@ -107,5 +107,5 @@ def _check_rotation(fields: Metadata, head_dim: int) -> None:
 
 
 def _short(value: float) -> float:
-    """The decimal number that a float32 was written as: 1e-05, where the file gives 9.999999747378752e-06."""
+    """The short decimal of a float32: 1e-05 for 9.999999747378752e-06."""
     return float(f"{value:.7g}")

@@ -1,7 +1,7 @@
-"""Whether a GGUF file holds what it lists: every length within the file, the weights one after another, nothing behind.
+"""Checks that a GGUF file is complete: all lengths stay within the file, and the weights fill its rest without gaps.
 
-The package `gguf` trusts each length that it reads: a damaged one has it walk through gigabytes, or read weights from
-where others lie. So the lengths are followed here first, by jumps, in a time that grows with the number of texts.
+The package `gguf` trusts every length in a file. A damaged length makes it walk through gigabytes, or read weights from
+the place of others. So this check follows the lengths first; its time grows with the number of strings.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from weft.models.gguf.library import gguf_library
 
 MAGIC = b"GGUF"
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Bytes of a value, by GGUF's number of its type."""
+"""The size of a value in bytes, by GGUF's number of its type."""
 TEXT, ARRAY, UINT32 = 8, 9, 4
 MAX_DIMS = 4
 ALIGNMENT = "general.alignment"
 
 
 def check_layout(file: Path) -> None:
-    """Raises `ModelError` for a file whose lengths and offsets are not those of a whole GGUF file, and `OSError` for
-    one that can't be read."""
+    """Raise `ModelError` if the lengths and offsets are not those of a complete GGUF file, `OSError` if the file can't
+    be read."""
     with file.open("rb") as opened:
         size = opened.seek(0, 2)
         if size < 24:
@@ -34,7 +34,7 @@ def check_layout(file: Path) -> None:
 
 
 class _Layout:
-    """A walk through a file's header. `at` is how many of its bytes were read."""
+    """A walk through a file's header. `at` is the number of bytes read so far."""
 
     def __init__(self, file: Path, data: mmap.mmap) -> None:
         self._file, self._data = file, data
@@ -45,9 +45,7 @@ class _Layout:
     def check(self) -> None:
         if self._take(4) != MAGIC:
             raise self._damaged("it does not begin with GGUF")
-        if (
-            self._data[4:6] == b"\0\0"
-        ):  # the version of a file whose numbers have their bytes the other way round
+        if self._data[4:6] == b"\0\0":  # the version's low bytes are 0 in a big-endian file
             self._order = ">"
         self._number(4)
         num_tensors, num_keys = self._number(8), self._number(8)
@@ -81,7 +79,7 @@ class _Layout:
         return SIZES[kind]
 
     def _tensor(self) -> tuple[str, int, int]:
-        """The name of the next tensor of the list, where its weights begin and how many bytes they have."""
+        """The name of the next listed tensor, the offset of its weights, and their size in bytes."""
         name = self._text()[:80].decode(errors="replace")
         dims = self._number(4)
         if dims > MAX_DIMS:
@@ -94,7 +92,7 @@ class _Layout:
         return name, begin, count // sizes[kind][0] * sizes[kind][1]
 
     def _check_weights(self, tensors: list[tuple[str, int, int]]) -> None:
-        """That they fill the rest of the file, each where the one before it ends."""
+        """Raise `ModelError` unless the tensors' weights follow one another and fill the rest of the file."""
         room = len(self._data) - self._padded(self.at)
         end = padded_end = 0
         for name, begin, size in tensors:

@@ -1,4 +1,4 @@
-"""The `gguf` package, which weft needs for nothing else."""
+"""The optional package `gguf`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weft.errors import InterfaceError
 
 
 def gguf_library() -> Any:
-    """The package `gguf`. Raises `InterfaceError` where it is not installed."""
+    """Import the package `gguf`. Raises `InterfaceError` if it is not installed."""
     try:
         import gguf
         import gguf.quants

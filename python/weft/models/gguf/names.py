@@ -1,4 +1,4 @@
-"""What a Llama's tensors are called in GGUF files and in model directories, and which shapes they have."""
+"""Names of a Llama's tensors in GGUF files and in model directories, and their shapes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _IN_LAYER = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor: its name in a GGUF file, and in a directory, and its shape. `heads` is 0 but where its rows are those
-    of heads whose halves are rotated: GGUF has the two numbers of a rotation side by side."""
+    """One tensor: its names in a GGUF file and in a directory, and its shape. `heads` is the number of heads if rotary
+    embedding applies to its rows, else 0; GGUF stores such rows in another order (`rotation.py`)."""
 
     gguf: str
     directory: str
@@ -39,7 +39,7 @@ class Entry:
 
 
 def entries(config: ModelConfig) -> Iterator[Entry]:
-    """Every tensor of a Llama without biases, layer by layer."""
+    """All tensors of a Llama without biases, layer by layer."""
     hidden, vocab = config.hidden_size, config.vocab_size
     yield Entry(EMBEDDING, _OUTSIDE[EMBEDDING], (vocab, hidden))
     for layer in range(config.num_layers):

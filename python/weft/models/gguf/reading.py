@@ -1,4 +1,4 @@
-"""A model directory of a GGUF file."""
+"""Converts a GGUF file to a model directory."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from weft.models.gguf.tokenizer import tokenizer_config_json, tokenizer_json
 
 
 def gguf_to_directory(file: Path, directory: Path, dtype: str = "bfloat16") -> Path:
-    """Make a model directory of a GGUF file with a Llama: config.json, model.safetensors, and the tokenizer's files.
-    Weights that are packed are unpacked, and kept in `dtype`: "float32", "float16" or "bfloat16". Returns
+    """Convert a GGUF file with a Llama to a model directory: config.json, model.safetensors and the tokenizer's files.
+
+    Quantized weights are dequantized. All weights are stored in `dtype`: "float32", "float16" or "bfloat16". Returns
     the directory.
 
     Raises `ModelError` or `TokenizerError` for what can't be converted, `InterfaceError` without the package `gguf`.
@@ -59,7 +60,7 @@ def _open(file: Path) -> Any:
         raise
     except OSError as error:
         raise ModelError(f"{file}: can't be read: {error.strerror or error}") from error
-    except (ValueError, IndexError, KeyError, OverflowError) as error:  # it checks little of what it reads
+    except (ValueError, IndexError, KeyError, OverflowError) as error:  # the package checks little
         raise ModelError(f"{file}: can't be read as GGUF; is it one, and not cut short? ({error})") from error
 
 

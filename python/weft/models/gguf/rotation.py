@@ -1,7 +1,7 @@
-"""The order of rows of query and key projections.
+"""The order of rows in query and key projections.
 
-A directory's rotary embedding turns number i of a head with number i + D/2 (D: the head's size), GGUF's Llama number 2i
-with number 2i + 1. So the rows of these projections are stored in another order, and the products are the same.
+In a model directory, rotary embedding rotates elements i and i + D/2 of a head of size D; in GGUF's Llama, elements 2i
+and 2i + 1. So the two formats store the rows of these projections in different orders.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ Array = np.ndarray[Any, Any]
 
 
 def side_by_side(rows: Array, heads: int) -> Array:
-    """Rows of `heads` heads as a directory has them, in GGUF's order."""
+    """Reorder the rows of `heads` heads from a directory's order to GGUF's."""
     return rows.reshape(heads, 2, -1, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
 def in_halves(rows: Array, heads: int) -> Array:
-    """The way back."""
+    """Reorder the rows of `heads` heads from GGUF's order to a directory's."""
     return rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)

@@ -1,4 +1,4 @@
-"""How tokenizers cut text before they merge bytes: GGUF has a name for each way, tokenizer.json spells it out."""
+"""Pre-tokenizers, which split text before bytes are merged: names in GGUF, full settings in tokenizer.json."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ SPLITTING: dict[str, dict[str, Any]] = {
     "gpt-2": _BYTES,
     "smollm": {"type": "Sequence", "pretokenizers": [_DIGITS, _BYTES]},
 }
-"""GGUF's `tokenizer.ggml.pre`, and the `pre_tokenizer` of tokenizer.json."""
+"""The `pre_tokenizer` of tokenizer.json for each value of GGUF's `tokenizer.ggml.pre`."""
 
 
 def splitting_name(pre_tokenizer: Any) -> str | None:
-    """GGUF's name of this `pre_tokenizer`; None where there is none here."""
+    """GGUF's name of a `pre_tokenizer`; None if it is not in `SPLITTING`."""
     return next((name for name, spelled in SPLITTING.items() if spelled == pre_tokenizer), None)

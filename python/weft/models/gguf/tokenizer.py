@@ -1,4 +1,4 @@
-"""Byte-level BPE tokenizers: a GGUF file's as the files of a model directory, and a directory's as GGUF's metadata."""
+"""Converts byte-level BPE tokenizers between GGUF's metadata and the files of a model directory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from weft.models.gguf.fields import Metadata
 from weft.models.gguf.splitting import SPLITTING, splitting_name
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
-"""GGUF's types of tokens: of the text; special; added, and part of the text; a row of the embedding without a token."""
+"""GGUF's token types: ordinary text; special; added text; an embedding row without a token."""
 
 _NAMED = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
 
 
 def tokenizer_json(fields: Metadata) -> dict[str, Any]:
-    """The contents of tokenizer.json. Raises `TokenizerError` for what is no byte-level BPE, or cuts text in a way that
-    weft has no name for."""
+    """The contents of tokenizer.json. Raises `TokenizerError` for a tokenizer other than byte-level BPE, or with a
+    pre-tokenizer that is not in `SPLITTING`."""
     kind = fields.need("tokenizer.ggml.model", str)
     splitting = fields.get("tokenizer.ggml.pre", str, "gpt-2")
     if kind != "gpt2" or splitting not in SPLITTING:
@@ -61,7 +61,7 @@ def _tokens(fields: Metadata) -> list[str]:
 
 
 def _merges(fields: Metadata) -> list[list[str]]:
-    """Pairs of tokens that are one token together, in their order."""
+    """The merges, as pairs of tokens, in their order."""
     pairs = [merge.split(" ") for merge in fields.listed("tokenizer.ggml.merges", str)]
     wrong = next((pair for pair in pairs if len(pair) != 2), None)
     if wrong is not None:
@@ -72,7 +72,7 @@ def _merges(fields: Metadata) -> list[list[str]]:
 
 
 def _token_id(fields: Metadata, name: str, tokens: list[str]) -> int | None:
-    """The id of a special token, where there is one. Raises `TokenizerError` for one that no token has."""
+    """The id of a special token, or None. Raises `TokenizerError` if the id is outside of the vocabulary."""
     number: int | None = fields.get(f"tokenizer.ggml.{name}_token_id", int)
     if number is not None and not 0 <= number < len(tokens):
         raise TokenizerError(f"{fields.where}: its {name} token is {number}; it has {len(tokens)} tokens")
@@ -94,7 +94,8 @@ def tokenizer_config_json(fields: Metadata) -> dict[str, Any]:
 
 
 def add_tokenizer(writer: Any, directory: Path, vocab_size: int) -> None:
-    """Add a directory's tokenizer to what a `gguf.GGUFWriter` writes. Raises `TokenizerError` as the other way does."""
+    """Add a directory's tokenizer to a `gguf.GGUFWriter`. Raises `TokenizerError` for the tokenizers that
+    `tokenizer_json` refuses."""
     spelled, config = (read_json(directory / name) for name in ("tokenizer.json", "tokenizer_config.json"))
     model, splitting = spelled.get("model", {}), splitting_name(spelled.get("pre_tokenizer"))
     if model.get("type") != "BPE" or model.get("byte_fallback") or splitting is None:
@@ -118,7 +119,7 @@ def add_tokenizer(writer: Any, directory: Path, vocab_size: int) -> None:
 
 
 def _listed(spelled: dict[str, Any], vocab_size: int) -> tuple[list[str], list[int]]:
-    """Every token of a tokenizer.json with its type, a name for each row of the embedding that has none."""
+    """The tokens of a tokenizer.json and their types. Embedding rows without a token get placeholder names."""
     tokens = [f"[PAD{i}]" for i in range(vocab_size)]
     types = [UNUSED] * vocab_size
     for text, number in spelled["model"]["vocab"].items():
@@ -135,7 +136,7 @@ def _added(number: int, text: str, kind: int) -> dict[str, Any]:
 
 
 def _beginning(fields: Metadata, tokens: list[str]) -> dict[str, Any] | None:
-    """What puts the token of the beginning before a text, where the file wants that."""
+    """The post-processor that puts the BOS token before a text; None if the file does not want one."""
     number = _token_id(fields, "bos", tokens)
     if not fields.get("tokenizer.ggml.add_bos_token", bool, False) or number is None:
         return None

@@ -1,4 +1,4 @@
-"""A GGUF file of a model directory."""
+"""Converts a model directory to a GGUF file."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ _TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 def directory_to_gguf(directory: Path, file: Path, dtype: str, tokenizer: Path | None = None) -> Path:
-    """Write a model directory with a Llama to a GGUF file: matrices in `dtype` ("float32", "float16" or "bfloat16"),
-    norms in float32. `tokenizer` is the directory of the tokenizer's files, where that is another. Returns the file.
+    """Convert a model directory with a Llama to a GGUF file. Returns the file.
+
+    Matrices have `dtype` ("float32", "float16" or "bfloat16"), norms float32. `tokenizer` is the directory of the
+    tokenizer's files, by default the model's.
 
     Raises `ModelError` or `TokenizerError` for what can't be converted, `InterfaceError` without the package `gguf`.
     """
@@ -56,7 +58,7 @@ _FILE_TYPES = {"float32": "ALL_F32", "float16": "MOSTLY_F16", "bfloat16": "MOSTL
 
 
 def _config(directory: Path) -> ModelConfig:
-    """The directory's config. Raises `ModelError` for what GGUF's Llama has no place for."""
+    """The directory's config. Raises `ModelError` for a model that GGUF's Llama can't represent."""
     named = read_json(directory / "config.json").get("architectures")
     _, config = read_config(directory)
     biased = config.attention_bias or config.output_bias or config.mlp_bias
