@@ -1,1 +1,1 @@
-"""Text to token ids and back, and conversations to text: what a directory's tokenizer.json and its neighbours say."""
+"""Tokenizers and chat templates of model directories: text to token ids and back, conversations to text."""

@@ -1,5 +1,7 @@
-"""Chat templates: Jinja as checkpoints of Hugging Face are written for it. A template is a stranger's program: it runs
-in Jinja's sandbox, and sees plain data only."""
+"""Renders chat templates in the Jinja dialect of Hugging Face checkpoints.
+
+Templates are untrusted programs. They run in Jinja's sandbox and see only plain data.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,21 @@ from jinja2.utils import Namespace
 from weft.errors import InputError
 
 MARK = "\ue000weft: the last message goes on here\ue001 "
-"""Stands where a message is to be continued, while it is rendered. No text holds it. Where its last space is gone, the
-template trims what it shows."""
+"""Marks the point where a message is continued, during rendering. It never occurs in texts. If the rendered mark has
+lost its last space, the template trims messages."""
 REASONING = ("reasoning_content", "thinking", "reasoning")
-"""What a message's reasoning is called; templates read the first, and gpt-oss's the second."""
+"""Keys of a message's reasoning. Templates read the first; the template of gpt-oss reads the second."""
 
 MAX_DEPTH = 250
+"""The deepest nesting of data in a conversation."""
 
 PARTS = re.compile(r"""\bfor\s+\w+\s+in\s+(?:[\w.]+(?:\.content\b|\[['"]content['"]\])|content\b)""")
 
 
 class Generation(Extension):
-    """`{% generation %}`: marks what a model wrote, for training. Here it is its body."""
+    """`{% generation %}`, which marks a model's output for training. Here it renders its body."""
 
-    tags = {"generation"}  # noqa: RUF012  # as Jinja has it
+    tags = {"generation"}  # noqa: RUF012  # as in Jinja
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
@@ -45,7 +48,7 @@ class Generation(Extension):
 
 
 class PlainNamespace(Namespace):
-    """A namespace without names that begin with an underscore: those lead to Python's insides."""
+    """A namespace that refuses names with a leading underscore, which give access to Python's internals."""
 
     def __init__(self, /, *given: Any, **values: Any) -> None:
         attributes = dict(*given, **values)
@@ -67,7 +70,7 @@ def render(
     add_generation_prompt: bool = False,
     continue_final_message: bool = False,
 ) -> str:
-    """The text of a conversation under a template. Raises `InputError` where the template refuses it or fails."""
+    """Render a conversation with a template. Raises `InputError` if the template refuses it or fails."""
     if add_generation_prompt and continue_final_message:
         raise InputError(
             "add_generation_prompt opens a new message, continue_final_message does not; give one"
@@ -85,20 +88,20 @@ def render(
         )
     except jinja2.TemplateSyntaxError as error:
         raise InputError(f"the chat template can't be read: line {error.lineno}: {error.message}") from None
-    except Exception as error:  # a template may do anything; the sandbox and Python say what it did
+    except Exception as error:  # a template can raise any exception
         raise InputError(f"the chat template refuses this conversation: {error}") from error
     return _until_mark(text) if continue_final_message else text
 
 
 @lru_cache(maxsize=16)
 def takes_parts(template: str) -> bool:
-    """Whether a template reads the parts of a message's content, so that it is shown a list of them."""
+    """Whether a template iterates over the parts of a message's content, so that it needs a list of parts."""
     return PARTS.search(template) is not None
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """The same data in the types of JSON: a template calls no methods of anything else. Raises `InputError`, also for
-    data that nests too deep for what goes through it."""
+    """Copy data into JSON's types. Raises `InputError` for other types, and for data nested deeper than `MAX_DEPTH`."""
+    # A template must not reach methods of other objects, nor overridden methods of subclasses of str, int and float.
     if depth > MAX_DEPTH:
         raise InputError(f"a conversation nests more than {MAX_DEPTH} deep")
     match value:
@@ -114,24 +117,26 @@ def plain(value: Any, depth: int = 0) -> Any:
             return {plain(key, depth): plain(item, depth + 1) for key, item in value.items()}
         case list() | tuple():
             return [plain(item, depth + 1) for item in value]
-    if callable(getattr(value, "model_dump", None)):  # pydantic's, as OpenAI's client returns
+    if callable(getattr(value, "model_dump", None)):  # pydantic models, which OpenAI's client returns
         return plain(value.model_dump(), depth)
     raise InputError(f"a conversation holds a {type(value).__name__}; it may hold what JSON has")
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as templates expect it: what is None is left out, and reasoning has all its names."""
+    """A message as templates expect it: without keys that are None, and with the reasoning under the keys that
+    templates read."""
     kept = {key: value for key, value in message.items() if value is not None}
     reasoning = next((kept[name] for name in REASONING if name in kept), None)
     return kept if reasoning is None else {"thinking": reasoning, **kept, "reasoning_content": reasoning}
 
 
 def _rendered(template: str, chat: list[dict[str, Any]], /, **variables: Any) -> str:
-    """The text, also under a template that wants a content of every message, which calls of tools need not have."""
+    """The rendered text. If rendering fails, messages without content get an empty one for a second try."""
     compiled = _compiled(template)
     try:
         return compiled.render(messages=chat, **variables)
     except Exception:
+        # Some templates read the content of every message, but a message with tool calls need not have any.
         filled = [{"content": "", **message} for message in chat]
         if filled == chat:
             raise
@@ -141,7 +146,7 @@ def _rendered(template: str, chat: list[dict[str, Any]], /, **variables: Any) ->
 
 
 def _mark(chat: list[dict[str, Any]]) -> None:
-    """Put the mark at the end of the last message's text."""
+    """Append the mark to the last message's text. Raises `InputError` if it has no text."""
     content = chat[-1].get("content") if chat else None
     if isinstance(content, str):
         chat[-1]["content"] = content + MARK
@@ -153,7 +158,7 @@ def _mark(chat: list[dict[str, Any]]) -> None:
 
 
 def _until_mark(text: str) -> str:
-    """What is before the mark. Raises `InputError` where the template dropped it."""
+    """The text before the mark. Raises `InputError` if the template dropped the mark."""
     place = text.rfind(MARK.strip())
     if place < 0:
         raise InputError("the chat template does not show the last message whole, so it can't be continued")
@@ -182,7 +187,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as it is; Jinja's own filter writes HTML's characters otherwise."""
+    """Plain JSON. Jinja's own filter escapes HTML's characters."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -1,4 +1,4 @@
-"""Tokenizers of directories without a tokenizer.json: transformers converts what they have."""
+"""Loads tokenizers of directories without a tokenizer.json: transformers converts their files."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from weft.errors import TokenizerError
 from weft.tokenizer.tokenizer import Tokenizer
 
 NEEDED = {"sentencepiece": "sentencepiece", "google.protobuf": "protobuf"}
-"""What transformers reads a tokenizer.model of SentencePiece with: modules, and the packages that have them."""
+"""Modules with which transformers reads a tokenizer.model of SentencePiece, and the packages that contain them."""
 
 
 def convert(path: Path) -> Tokenizer:
-    """The tokenizer of such a directory. Raises `TokenizerError`, which names packages that are missing."""
+    """Convert the tokenizer of a directory. Raises `TokenizerError`, which names missing packages."""
     missing = [package for module, package in NEEDED.items() if not _is_there(module)]
     if missing and _is_sentencepiece(path / "tokenizer.model"):
         raise TokenizerError(
@@ -23,7 +23,7 @@ def convert(path: Path) -> Tokenizer:
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     try:
-        # Left out, trust_remote_code asks on a terminal.
+        # Without trust_remote_code=False, transformers would ask on the terminal.
         found = AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise TokenizerError(f"{path}: transformers can't load the tokenizer: {error}") from error
@@ -45,8 +45,9 @@ def _is_there(module: str) -> bool:
 
 
 def _is_sentencepiece(file: Path) -> bool:
-    """Whether a tokenizer.model is SentencePiece's protocol buffer, and not tiktoken's lines of base64 and ranks."""
+    """Whether a tokenizer.model is SentencePiece's protocol buffer, not tiktoken's lines of base64 and ranks."""
     if not file.is_file():
         return False
+    # The protocol buffer begins with the tag of its first field, 0x0A.
     with file.open("rb") as stream:
         return stream.read(1) == b"\n"

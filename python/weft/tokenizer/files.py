@@ -1,7 +1,7 @@
-"""The tokenizer of a Hugging Face directory, loaded as data: no code of the directory's own, no network.
+"""Loads the tokenizer of a Hugging Face directory as data: without code from the directory, and without network.
 
-A tokenizer.json is taken as it stands. What other files say of it is added: names of special tokens, tokens that it
-lacks, chat templates. A directory without one goes through transformers, which converts what it has.
+The tokenizer.json is used as it is. Other files add names of special tokens, missing tokens and chat templates. For a
+directory without a tokenizer.json, transformers converts the files it has.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ EXTRA = ("extra_special_tokens", "additional_special_tokens")
 
 
 def has_tokenizer(path: Path) -> bool:
-    """Whether a directory has one."""
+    """Whether a directory contains a tokenizer."""
     return any((path / name).is_file() for name in FILES)
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """The fast tokenizer of a Hugging Face directory. Code that the directory brings (`auto_map`) is never run,
-    and no prompt asks whether it may be. Raises `TokenizerError`.
+    """Load the fast tokenizer of a Hugging Face directory. Raises `TokenizerError`.
+
+    Code in the directory (`auto_map`) is never run, and no prompt asks for permission to run it.
     """
     path = Path(path)
     if not has_tokenizer(path):
@@ -56,10 +57,10 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def _backend(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
-    """What a tokenizer.json says, which neither cuts nor fills texts here; and the token that it fills them with."""
+    """The tokenizer of a tokenizer.json, with truncation and padding switched off, and its padding token if any."""
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises nothing more precise
+    except Exception as error:  # tokenizers raises nothing more specific
         raise TokenizerError(f"{path}: can't be read as a tokenizer: {error}") from error
     filler = {"pad_token": backend.padding["pad_token"]} if backend.padding else {}
     backend.no_truncation()
@@ -68,7 +69,7 @@ def _backend(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """What tokenizer_config.json says; of older directories special_tokens_map.json beside it."""
+    """The contents of tokenizer_config.json, in older directories together with special_tokens_map.json."""
     settings = _object(path / "tokenizer_config.json")
     older = {} if "added_tokens_decoder" in settings else _object(path / "special_tokens_map.json")
     return {**settings, **older}
@@ -86,8 +87,10 @@ def _object(path: Path) -> dict[str, Any]:
 def _lacking(
     backend: tokenizers.Tokenizer, settings: dict[str, Any], special: list[str]
 ) -> Iterator[AddedToken]:
-    """Tokens to add to a tokenizer.json: those that its neighbours number and it does not have as they describe them,
-    by number; and special ones that nobody else has."""
+    """Tokens to add to a tokenizer.json.
+
+    First come tokens of `added_tokens_decoder` that it lacks or describes otherwise, by number. Then come special
+    tokens that neither file has."""
     known = {repr(token) for token in backend.get_added_tokens_decoder().values()}
     names = {token.content for token in backend.get_added_tokens_decoder().values()}
     numbered = settings.get("added_tokens_decoder") or {}
@@ -103,13 +106,13 @@ def _lacking(
 
 
 def _text(token: Any) -> str:
-    """A token that a file names: its text, or an object with it."""
+    """The text of a token, which files give as a string or as an object with `content`."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else ""
 
 
 def _templates(path: Path, settings: dict[str, Any]) -> ChatTemplate | None:
-    """The chat templates: files of their own come before tokenizer_config.json."""
+    """The chat templates. Template files take precedence over tokenizer_config.json."""
     found = {
         file.stem: file.read_text(encoding="utf-8") for file in path.glob("additional_chat_templates/*.jinja")
     }

@@ -1,4 +1,4 @@
-"""How words are written in the tokens of a vocabulary: what is blocked where a bad word is a text."""
+"""Token sequences that spell a text: these are blocked for a bad word given as a text."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from typing import Any
 from weft.tokenizer.tokenizer import Tokenizer
 
 SHORTEST = 2
-"""What a bad word takes of the room at least: a token, and its end."""
+"""The smallest number of entries that a bad word takes: one token, and its end."""
 
 
 class Speller:
-    """The ways to write bad words in tokens. `tokens` are the bytes of each token of the vocabulary."""
+    """Finds token sequences for bad words. `tokens` are the bytes of each token of the vocabulary."""
 
     def __init__(self, tokenizer: Tokenizer, tokens: Sequence[bytes]) -> None:
         self._tokenizer = tokenizer
         self._tokens = tokens
 
     def bad_words(self, words: Sequence[str | Sequence[int]], room: int) -> set[tuple[int, ...]]:
-        """Lists of token ids as they are; texts as `usual` and, while there is room, as `others` say, the shortest
-        first. Each takes its tokens and one more of `room`. Where the usual ones do not fit, those up to the first that
-        does not."""
+        """The token sequences to block for `words`, which are texts or lists of token ids.
+
+        A list of ids is blocked as it is. A text adds its `usual` sequences, then, while they fit in `room` entries,
+        its `others`, the shortest first over all texts. A sequence takes one entry more than it has tokens. If the
+        usual sequences do not fit, the result ends with the first text that exceeds the room."""
         texts = dict.fromkeys(word for word in words if isinstance(word, str))
         found = {tuple(map(index, word)) for word in words if not isinstance(word, str)}
         room -= sum(len(spelling) + 1 for spelling in found)
         for text in texts:
             if room < 0:
-                return found  # the caller has to be told anyway
+                return found  # too many already: the caller refuses the request
             usual = self.usual(text) - found
             room -= sum(len(spelling) + 1 for spelling in usual)
             found |= usual
@@ -47,25 +49,29 @@ class Speller:
         return found
 
     def usual(self, word: str) -> set[tuple[int, ...]]:
-        """As the tokenizer writes the word by itself and after a space."""
+        """The tokenizer's encodings of the word alone and after a space."""
         spellings = (self._tokenizer.encode(text, add_special_tokens=False) for text in (word, f" {word}"))
         return {tuple(tokens) for tokens in spellings if tokens}
 
     def others(self, word: str, limit: int = 32) -> set[tuple[int, ...]]:
-        """As tokens of the vocabulary join to the word, and to the word after a space: of each the `limit` shortest."""
+        """Sequences of tokens whose bytes join to the word, and to the word after a space: the `limit` shortest of
+        each."""
         return {spelling for ways in self._others(word, limit) for spelling in ways}
 
     def _others(self, word: str, limit: int = 32) -> Iterator[Iterator[tuple[int, ...]]]:
-        """The ways to write the word, and the word after a space: of each the `limit` shortest, in that order."""
+        """Sequences for the word, then for the word after a space: the `limit` shortest of each, by length."""
         yield islice(self._joined(word.encode()), limit)
-        # A space that is a token of its own adds nothing: the word after it is blocked without it.
+        # A sequence that begins with a separate space token adds nothing: blocking the word without it suffices.
         yield islice(self._joined(f" {word}".encode(), without=b" "), limit)
 
     def _joined(self, text: bytes, without: bytes = b"") -> Iterator[tuple[int, ...]]:
-        """The sequences of tokens that join to `text` and do not begin with `without`, the shortest first."""
+        """The sequences of tokens whose bytes join to `text`, the shortest first. None begins with the token bytes
+        `without`."""
         size = len(text)
-        fewest = [0.0] * (size + 1)  # tokens that are needed from each byte on
-        steps: list[list[tuple[int, int]]] = [[] for _ in range(size)]  # token and where it ends
+        fewest = [0.0] * (size + 1)  # the smallest number of tokens from each byte to the end
+        steps: list[list[tuple[int, int]]] = [
+            [] for _ in range(size)
+        ]  # tokens that begin at a byte, with their ends
         for start in reversed(range(size)):
             longest = self._longest.get(text[start : start + 2], 1)
             for end in range(start + 1, min(start + longest, size) + 1):
@@ -74,8 +80,8 @@ class Speller:
                         (token, end) for token in self._ids.get(text[start:end], ()) if fewest[end] < inf
                     ]
             fewest[start] = min((1 + fewest[end] for _, end in steps[start]), default=inf)
-        # Best first, by the length of the whole sequence; of equals the one that has come furthest, then the oldest. A
-        # sequence is its last token and the sequence before that.
+        # A best-first search by the length of the whole sequence. Ties go to the sequence that covers the most text,
+        # then to the oldest. A sequence is a linked list: its last token and the sequence before it.
         queue: list[tuple[float, int, int, int, Any]] = [(fewest[0], 0, 0, 0, None)]
         count = 0
         while queue and queue[0][0] < inf:
@@ -89,7 +95,7 @@ class Speller:
 
     @cached_property
     def _longest(self) -> dict[bytes, int]:
-        """The bytes of the longest token that begins with some two bytes."""
+        """The length in bytes of the longest token, by the token's first two bytes."""
         found: dict[bytes, int] = {}
         for token in self._tokens:
             if len(token) > found.get(token[:2], 1):
@@ -98,7 +104,7 @@ class Speller:
 
     @cached_property
     def _ids(self) -> dict[bytes, list[int]]:
-        """The ids that stand for some bytes."""
+        """Token ids by their bytes."""
         found: dict[bytes, list[int]] = {}
         for i, token in enumerate(self._tokens):
             if token:
@@ -107,7 +113,7 @@ class Speller:
 
 
 def by_length(ways: Iterable[Iterator[tuple[int, ...]]]) -> Iterator[set[tuple[int, ...]]]:
-    """The sequences of several iterators that give the shortest first, together: all of one length, then the next."""
+    """Merge iterators that yield sequences by length: yields the set of all sequences of each length, in order."""
     heads = [(len(first), place, first, way) for place, way in enumerate(ways) if (first := next(way, None))]
     heapify(heads)
     while heads:
@@ -123,7 +129,7 @@ def by_length(ways: Iterable[Iterator[tuple[int, ...]]]) -> Iterator[set[tuple[i
 
 
 def _unlinked(tokens: tuple[int, Any] | None) -> tuple[int, ...]:
-    """A sequence that is given as its last token and the sequence before that."""
+    """The tuple of a linked list, which is its last token and the list before it."""
     found = []
     while tokens is not None:
         token, tokens = tokens

@@ -1,6 +1,7 @@
-"""Words that end an answer, texts or sequences of token ids: found in a time that does not grow with their number.
+"""Finds stop words, which are texts or sequences of token ids. The time does not grow with their number.
 
-An automaton (`csrc/support/word_automaton.h`) knows all words of a request; its sequences and beams share it.
+One automaton (`csrc/support/word_automaton.h`) holds all stop words of a request. The request's sequences and beams
+share it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from weft._core import WordAutomaton
 
 
 class StopTexts:
-    """Texts that end an answer, looked for in text as it comes. A text that nothing is known of is in state 0."""
+    """Stop words that are texts, found incrementally in growing text. State 0 is the state of an empty text."""
 
     def __init__(self, words: Sequence[str] = ()) -> None:
         self._words = tuple(words)
@@ -23,49 +24,53 @@ class StopTexts:
         return bool(self._words)
 
     def find(self, state: int, text: str, seen: str) -> tuple[int, str | None, int]:
-        """A text in `state` goes on with `text`: its state then; the word that ends there, after what `text` shares
-        with `seen`, or None; and the character of `text` where that begins, negative before it. Of several words the
-        first in the text."""
+        """Search `text`, which follows a text in `state`. The common prefix of `text` and `seen` was searched before,
+        so words that end in it are skipped.
+
+        Returns the new state, the word that was found or None, and the index in `text` where the word begins, negative
+        if that is before it. Of several words the first in the text is returned.
+        """
         if self._automaton is None:
             return 0, None, 0
         state, word, begin = self._automaton.find(state, text, seen)
         return state, self._words[word] if word >= 0 else None, begin
 
     def num_open(self, state: int) -> int:
-        """How many characters at the end of a text in `state` may become a word."""
+        """The number of characters at the end of a text in `state` that may be the beginning of a word."""
         return self._automaton.num_open(state) if self._automaton is not None else 0
 
     @property
     def memory_bytes(self) -> int:
-        """What is held to find them."""
+        """The size of the automaton."""
         return self._automaton.memory_bytes if self._automaton is not None else 0
 
 
 class StopSequences:
-    """Sequences of token ids that end an answer."""
+    """Stop words that are sequences of token ids."""
 
     def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
         self._sequences = [tuple(sequence) for sequence in sequences]
         self._automaton = WordAutomaton.of_tokens(self._sequences)
 
     def step(self, state: int, token: int) -> tuple[int, tuple[int, ...] | None]:
-        """The state after one more token (0: at the beginning), and the first of the sequences that end there."""
+        """The state after one more token, and the first of the sequences that end with it, or None. State 0 is the
+        state before any token."""
         state, word = self._automaton.step(state, token)
         return state, self._sequences[word] if word >= 0 else None
 
 
 class Watcher(Protocol):
-    """Watches an answer for words."""
+    """Watches an answer for stop words."""
 
     def feed(self, token: int) -> str | None:
-        """Take the next token; the word that it completes, if it does."""
+        """Add the next token. Returns the word that it completes, or None."""
 
     def fork(self) -> Self:
-        """Another one that has seen the same tokens."""
+        """A copy that has seen the same tokens."""
 
 
 class StopTokens:
-    """Watches an answer for sequences of token ids, and for texts (`texts`, where there are such)."""
+    """Watches an answer for sequences of token ids and, with `texts`, for texts."""
 
     def __init__(
         self, sequences: StopSequences | Sequence[Sequence[int]], texts: Watcher | None = None
@@ -75,13 +80,14 @@ class StopTokens:
         self._state = 0
 
     def fork(self) -> StopTokens:
-        """Another one that has seen the same tokens, for a beam of its own."""
+        """A copy that has seen the same tokens, for another beam."""
         twin = copy(self)
         twin._texts = self._texts.fork() if self._texts is not None else None
         return twin
 
     def feed(self, token: int) -> str | None:
-        """Take the next token; the stop word that now is complete: the text, or the sequence as it is written."""
+        """Add the next token. Returns the stop word that it completes, or None: a text, or a sequence's list of ids
+        as a string."""
         word = self._texts.feed(token) if self._texts is not None else None
         self._state, found = self._sequences.step(self._state, token)
         return word if found is None else str(list(found))

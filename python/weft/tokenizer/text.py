@@ -1,4 +1,4 @@
-"""Text and tokens: the tokenizer of a model directory, text as it comes, and how a streamed piece is shown."""
+"""Decodes tokens to text, incrementally with a search for stop words, and colours streamed pieces."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 CUT = "\ufffd"
-"""What a character decodes to whose bytes are not all there, or never fit."""
+"""The replacement character: the decoding of an incomplete or invalid character."""
 
 
 def decode(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
-    """The text of tokens as they stand, without the special ones and with every space that they hold."""
+    """Decode tokens without special tokens and without any clean-up of spaces."""
     text: str = tokenizer.backend_tokenizer.decode(tokens, skip_special_tokens=True)
     return text
 
 
 class RunningText:
-    """The text of tokens as they come, watched for stop words. `text` is what the tokens so far decode to, less the
-    replacement characters of a character cut short at its end; `found_at` is where in it the word found last begins.
+    """Decodes tokens incrementally and watches the text for stop words.
 
-    Tokens that stand for one byte decode together: a byte that doesn't fit changes the text of those before it. So
-    text counts as settled only where a token that is no such byte ends on a whole character. Only what came since the
-    last two such places is decoded again.
+    `text` is the decoded text of all tokens so far, without replacement characters for an incomplete character at its
+    end. `found_at` is the index in it where the last word found begins.
+
+    Byte tokens decode together: an invalid byte changes the text of the bytes before it. So text is settled only after
+    a token that is no such byte and that ends a whole character. Only tokens since the last two such points are decoded
+    again.
     """
 
     def __init__(self, tokenizer: Tokenizer, words: StopTexts | Sequence[str] = ()) -> None:
@@ -38,18 +40,19 @@ class RunningText:
         self.words = words if isinstance(words, StopTexts) else StopTexts(words)
         self._tokenizer = tokenizer
         self._ids: list[int] = []
-        self._num_read = 0  # of the ids, those whose text is settled; they are the context of the others
-        self._settled = 0  # characters
+        self._num_read = 0  # number of ids whose text is settled; they are the context of the others
+        self._settled = 0  # number of settled characters
         self._is_plain = type(tokenizer.backend_tokenizer.decoder).__name__ == "ByteLevel"
-        self._state = self._next_state = 0  # of the words, after the settled text, and after all of it
-        self._searched = ""  # text after the settled, as far as words have been looked for
+        self._state = self._next_state = 0  # states of `words` after the settled and after all text
+        self._searched = ""  # unsettled text that has been searched for words
 
     def feed(self, token: int) -> str | None:
-        """Take the next token; the word that it completes, if it does. Of several the first in the text."""
+        """Add the next token. Returns the word that it completes, or None; of several words the first in the text."""
         self._ids.append(token)
         after = decode(self._tokenizer, self._ids)
         is_whole = not after.endswith(CUT)
-        # A token stands for the same bytes wherever it stands, or for what the tokens before it make of it.
+        # In a byte-level vocabulary a token has the same bytes everywhere. In others its text depends on the tokens
+        # before it, so they are decoded, too.
         before = 0 if self._is_plain else len(decode(self._tokenizer, self._ids[: self._num_read]))
         new = after[before:] if is_whole else after[before:].rstrip(CUT)
         self.text = self.text[: self._settled] + new
@@ -59,8 +62,8 @@ class RunningText:
         return word
 
     def _found(self, new: str) -> str | None:
-        """The word that ends in text after the settled."""
-        # What ended in text that was searched before was found, and passed over, then.
+        """Search the unsettled text `new` for a word."""
+        # Words that end in text searched before were found then; they are skipped.
         state, word, begin = self.words.find(self._state, new, self._searched)
         if word is not None:
             self.found_at = self._settled + begin
@@ -75,24 +78,24 @@ class RunningText:
         self._settled, self._state, self._searched = len(self.text), self._next_state, ""
 
     def fork(self) -> RunningText:
-        """Another one that has seen the same tokens, for a text that goes on otherwise."""
+        """A copy that has seen the same tokens, for another continuation."""
         twin = copy(self)
         twin._ids = list(self._ids)
         return twin
 
     @property
     def num_shown(self) -> int:
-        """How many characters of the text are settled and can't become the start of a stop word."""
+        """The number of characters that are settled and can't be the beginning of a stop word."""
         return self._settled - self.words.num_open(self._state)
 
     def _is_byte(self, token: int) -> bool:
-        """Whether it is a byte of a vocabulary with byte fallback, written <0xE6>."""
+        """Whether a token is a byte of a vocabulary with byte fallback, such as <0xE6>."""
         name = self._tokenizer.backend_tokenizer.id_to_token(token)
         return name is not None and len(name) == 6 and name.startswith("<0x")
 
 
 def coloured(tokenizer: Tokenizer, piece: Piece) -> Text:
-    """The piece with its drafted-and-accepted part in another colour; plain where tokens split a character."""
+    """The piece with its accepted draft tokens in green. It is plain if a character spans drafted and other tokens."""
     from rich.text import Text
 
     drafted = [t for t, d in zip(piece.token_ids, piece.drafted, strict=True) if d]

@@ -1,4 +1,4 @@
-"""A fast tokenizer with its special tokens and its chat template. Its methods are called as transformers calls them."""
+"""A fast tokenizer with its special tokens and chat template. Its methods have the names of transformers'."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import tokenizers
 from weft.errors import InputError
 
 ChatTemplate = str | dict[str, str]
-"""One template in Jinja, or several by name: "default", and "tool_use" for conversations with tools."""
+"""A Jinja template, or several by name: "default", and "tool_use" for conversations with tools."""
 
 
 class Tokenizer:
-    """Text to token ids and back, by a `tokenizers.Tokenizer`, which is `backend_tokenizer`.
+    """Converts text to token ids and back with a `tokenizers.Tokenizer`, which is `backend_tokenizer`.
 
-    `special_tokens_map` names special tokens: `{"eos_token": "</s>", ...}`, which are attributes too (`eos_token`,
-    `bos_token`, `unk_token`, `pad_token`, `sep_token`, `cls_token`, `mask_token`; None where there is none), with
-    their ids (`eos_token_id`, ...). `extra_special_tokens` are those without a name. `chat_template` may be set.
+    `special_tokens_map` names special tokens: `{"eos_token": "</s>", ...}`. They are also attributes (`eos_token`,
+    `bos_token`, `unk_token`, `pad_token`, `sep_token`, `cls_token`, `mask_token`; None if absent), as are their ids
+    (`eos_token_id`, ...). `extra_special_tokens` have no name. `chat_template` may be assigned.
     """
 
     def __init__(
@@ -48,29 +48,30 @@ class Tokenizer:
         raise AttributeError(f"a Tokenizer has no {name!r}; backend_tokenizer is what it is made of")
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """The token ids of a text; with `add_special_tokens` those that the tokenizer sets around it, too."""
+        """The token ids of a text. `add_special_tokens` adds the special tokens that the tokenizer puts around
+        texts."""
         ids: list[int] = self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
     def decode(self, tokens: int | Sequence[int], skip_special_tokens: bool = False) -> str:
-        """The text of token ids, or of one; every space of it as the tokens hold it."""
+        """The text of one or several token ids, without any clean-up of spaces."""
         ids = [tokens] if isinstance(tokens, int) else list(tokens)
         text: str = self.backend_tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
 
     def convert_tokens_to_ids(self, token: str) -> int | None:
-        """The id of a token by its name; None where there is no such token."""
+        """The id of a token by its name; None if there is no such token."""
         found: int | None = self.backend_tokenizer.token_to_id(token)
         return found
 
     def convert_ids_to_tokens(self, token: int) -> str | None:
-        """A token's name by its id."""
+        """The name of a token by its id; None if there is no such id."""
         found: str | None = self.backend_tokenizer.id_to_token(token)
         return found
 
     @property
     def all_special_tokens(self) -> list[str]:
-        """The special tokens with names, then those without."""
+        """The named special tokens, then those without a name."""
         return list(dict.fromkeys([*self.special_tokens_map.values(), *self.extra_special_tokens]))
 
     @property
@@ -100,11 +101,12 @@ class Tokenizer:
         tokenize: bool = True,
         **arguments: Any,
     ) -> str | list[int]:
-        """A conversation as token ids, or as text (`tokenize=False`), by the chat template or by `chat_template`.
+        """Render a conversation with the chat template or `chat_template`. Returns token ids, or text with
+        `tokenize=False`.
 
-        `arguments` are variables of the template, `documents` among them. `add_generation_prompt` ends with what opens
-        an answer; `continue_final_message` ends inside the last message. Raises `InputError` for a conversation that
-        the template refuses.
+        `arguments` are variables of the template, such as `documents`. `add_generation_prompt` appends the beginning of
+        an answer. With `continue_final_message` the text ends inside the last message. Raises `InputError` if the
+        template refuses the conversation.
         """
         from weft.tokenizer.chat_template import render
 
@@ -119,7 +121,8 @@ class Tokenizer:
         return self.encode(text, add_special_tokens=False) if tokenize else text
 
     def template(self, given: str | None = None, *, has_tools: bool = False) -> str:
-        """The template of a conversation: `given`, a template or the name of one of several, or the one for it."""
+        """The template for a conversation: `given`, which is a template or a template's name, or else the tokenizer's.
+        Raises `InputError` if there is none."""
         own = self.chat_template
         if not isinstance(own, dict):
             chosen = given or own
