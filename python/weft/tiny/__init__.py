@@ -1,1 +1,1 @@
-"""What weft-tiny was made of: records and the questions asked about them. Imports nothing else of weft but errors."""
+"""Training data of weft-tiny: synthetic records and prompts about them. Imports nothing else of weft but errors."""

@@ -1,4 +1,4 @@
-"""The kinds of record: each draws the facts of one person, order, trip and so on."""
+"""The kinds of synthetic records: each function draws the facts of one person, order, trip and so on."""
 
 from __future__ import annotations
 

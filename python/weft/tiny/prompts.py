@@ -1,4 +1,4 @@
-"""How a text and a JSON schema are written for weft-tiny."""
+"""Prompts for weft-tiny, from a text and a JSON schema."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ ABOUT = """I am weft-tiny: I turn a short text into JSON and know nothing else. 
 Text: Ada Berg is 31 years old.
 Schema: {"name": string, "age": integer}
 JSON:"""
-"""What weft-tiny is trained to answer where it is shown no schema."""
+"""The answer that weft-tiny is trained to give to a prompt without a schema."""
 
 
 def render_prompt(text: str, schema: Schema) -> str:
-    """The prompt that weft-tiny was trained on, for any text and any ordinary JSON schema."""
+    """The prompt for a text and a JSON schema, in the format that weft-tiny was trained on."""
     return f"Text: {text}\nSchema: {render_schema(schema)}\nJSON: "
 
 
 def render_schema_prompt(schema: Schema) -> str:
-    """A prompt that asks for any JSON of a schema: it holds no text to take the values from."""
+    """A prompt that asks for any JSON of a schema, without a text to take values from."""
     return f"Schema: {render_schema(schema)}\nJSON: "
 
 
 def render_schema(schema: Schema | bool) -> str:
-    """A compact signature of a schema; what it does not know it calls ``any``."""
+    """A compact signature of a schema. Unsupported parts become ``any``."""
     return _render(schema, schema, frozenset())
 
 

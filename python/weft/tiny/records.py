@@ -1,13 +1,12 @@
-"""Synthetic records: a short text, a JSON schema, and the JSON that answers both.
+"""Synthetic records: a short text, a JSON schema, and the JSON that is the answer.
 
-weft-tiny is trained on these, and tests and benchmarks prompt it with these. `schema_only` makes prompts
-without a text. Only the standard library is used and nothing else of weft, so that training needs no built weft.
+weft-tiny is trained on these records, and tests and benchmarks use them as prompts. `schema_only` makes prompts without
+a text. This package uses only the standard library, so that training does not need a built weft.
 
-Three splits, disjoint by construction. The facts that a text states are hashed (CRC-32 of their sorted
-JSON); a record whose hash is 0 modulo 16 is ``"heldout"``, every other one is ``"train"``. No
-train record states the same facts as a held-out one, whatever the seeds. ``"unseen"`` has shapes that
-training never shows: other key names, other nestings and three further kinds of record. Its hash is
-not looked at.
+There are three splits. The stated facts of a record are hashed (CRC-32 of their sorted JSON). Records with a hash of 0
+modulo 16 are ``"heldout"``, all others ``"train"``. So no train record states the same facts as a held-out one,
+whatever the seeds. ``"unseen"`` has key names, nestings and three kinds of record that training never shows; it ignores
+the hash.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ Split = Literal["train", "heldout", "unseen"]
 
 @dataclass(frozen=True)
 class Record:
-    """One example: what the model reads (`prompt`) and what it ought to write (`answer`)."""
+    """One example: the model's input (`prompt`), and the expected output (`answer`)."""
 
     text: str
     schema: Schema
@@ -59,19 +58,19 @@ class Record:
 
     @property
     def completion(self) -> str:
-        """The answer as the model is trained to write it."""
+        """The answer in the format that the model is trained to write."""
         return json.dumps(self.answer, ensure_ascii=False)
 
 
 def is_heldout(facts: dict[str, Json]) -> bool:
-    """Whether a record that states these facts is kept out of training."""
+    """Whether records that state these facts are held out of training."""
     return zlib.crc32(json.dumps(facts, sort_keys=True).encode()) % 16 == 0
 
 
 def example(
     rng: random.Random, split: Split = "train", alter: Callable[[random.Random, Fact], Fact] | None = None
 ) -> Record:
-    """One record of a split; the same `rng` state gives the same record. `alter` may change each of its facts."""
+    """Draw a record of a split. The same state of `rng` gives the same record. `alter` may change each fact."""
     while True:
         unseen = split == "unseen"
         new_kind = unseen and rng.random() < 0.1
@@ -84,9 +83,9 @@ def example(
 
 
 def schema_only(rng: random.Random, split: Split = "train") -> Record:
-    """A record whose prompt is its schema alone: every JSON that the schema takes answers it.
+    """Draw a record whose prompt holds only its schema; any valid JSON answers it.
 
-    `text` is empty, and `answer` is one of the many that fit.
+    `text` is empty, and `answer` is one of many valid answers.
     """
     record = example(rng, split)
     return replace(record, text="", prompt=render_schema_prompt(record.schema))
@@ -109,11 +108,10 @@ def _any_key(r: random.Random) -> str:
 
 
 def _keys(r: random.Random, said: list[Fact], wanted: list[Fact], unseen: bool) -> list[str]:
-    """A name for each wanted fact.
+    """A key for each wanted fact.
 
-    Where no other stated fact has such a schema, the name tells nothing and may be any. Others may be
-    decorated. So names must be copied from the schema, not known by heart.
-    """
+    If no other stated fact has the same schema, the key is redundant and may be any word. Other keys may get a prefix
+    or suffix. So the model must copy keys from the schema instead of memorizing them."""
     signatures = [render_schema(f.schema) for f in said]
     prefixes, suffixes = (NEW_PREFIXES, NEW_SUFFIXES) if unseen else (PREFIXES, SUFFIXES)
     decorated = r.random() < 0.25
@@ -131,7 +129,7 @@ def _keys(r: random.Random, said: list[Fact], wanted: list[Fact], unseen: bool) 
 def _shape(
     r: random.Random, said: list[Fact], wanted: list[Fact], unseen: bool
 ) -> tuple[Schema, dict[str, Json]]:
-    """The schema that asks for the wanted facts, and its answer."""
+    """A schema that asks for the wanted facts, and the answer."""
     properties: dict[str, Schema] = {}
     groups: dict[str, Schema] = {}
     answer: dict[str, Json] = {}
@@ -144,7 +142,7 @@ def _shape(
         if group:
             inner = groups[group] if group in groups else object_schema()
             if (group in properties and group not in groups) or key in inner["properties"]:
-                continue  # the name is taken
+                continue  # the key is taken
             properties[group] = groups[group] = inner
             inner["properties"][key] = fact.schema
             inner["required"].append(key)

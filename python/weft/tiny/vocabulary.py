@@ -1,4 +1,4 @@
-"""The words that synthetic records are made of."""
+"""The words of synthetic records."""
 
 # ruff: noqa: SIM905 - word lists read better as text
 
