@@ -1,7 +1,8 @@
-"""`weft demo`: forms that break without a guide, an answer with drafts as it comes, what drafts gain, and a picture of
-the iterations.
+"""`weft demo`: answers that break their schema without a guide, a streamed answer with drafts, the gain from drafts,
+and a picture of iterations.
 
-Everything shown is made and measured there and then. It reads the same in a terminal, in a pipe and without colours.
+All results are generated and measured during the run. The output is readable in a terminal, in a pipe and without
+colours.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PROMPTS = 12
 
 
 def run(out: Path, console: Console | None = None) -> None:
-    """Show it all; the trace and the picture are written to the folder `out`."""
+    """Run the whole demo. The trace and the picture are written to the folder `out`."""
     console = console or Console(highlight=False, markup=False)
     try:
         out.mkdir(parents=True, exist_ok=True)

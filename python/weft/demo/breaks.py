@@ -1,4 +1,4 @@
-"""The same prompts with a guide and without: where an answer leaves its schema, and what jsonschema says."""
+"""Compares answers with and without a guide: the place where an answer breaks its schema, and jsonschema's message."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from weft.tiny.prompts import Schema, render_schema
 
 MOST_TOKENS = 96
 OPEN, CLOSE = ">>>", "<<<"
-"""What stands around a break, also where there are no colours."""
+"""Marks around a break, so that it is visible without colours."""
 
 
 def show(console: Console, llm: LLM) -> None:
-    """Ask for every form, guided and not; show those that break without the guide, and count all."""
+    """Fill in every form with and without a guide. Print the forms with a broken answer, and the counts."""
     console.rule("with a guide and without", characters="-")
     console.print(
         f"weft-tiny, a model of 2 million parameters inside the package, fills in {len(FORMS)} forms, greedily. "
@@ -41,18 +41,18 @@ def show(console: Console, llm: LLM) -> None:
 
 
 def answer(llm: LLM, form: Form, guide: Guide | None) -> str:
-    """What the model writes."""
+    """The model's answer to a form, with the guide if given."""
     sampling = SamplingParams(max_tokens=MOST_TOKENS, on_length="close" if guide else "cut")
     return llm.generate(form.prompt, guide=guide, sampling=sampling).text
 
 
 def guide_of(schema: Schema) -> Guide:
-    """The schema's guide, with the blanks that the model was trained to write."""
+    """The guide of a schema, with the separators that the model was trained to write."""
     return Guide.json_schema(schema, separators=(", ", ": "))
 
 
 def comparison(form: Form, free: tuple[str, Fault | None], guided: tuple[str, Fault | None]) -> Table:
-    """A form and its two answers, as lines with a name before each."""
+    """A form and its two answers, as labelled rows."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(overflow="fold")
@@ -66,7 +66,7 @@ def comparison(form: Form, free: tuple[str, Fault | None], guided: tuple[str, Fa
 
 
 def marked(text: str, wrong: Fault | None) -> Text:
-    """The text, with marks around what is wrong."""
+    """The text with marks around the fault."""
     if wrong is None:
         return Text(text)
     begin, end = wrong.begin, wrong.end

@@ -1,4 +1,4 @@
-"""What the demo asks for: forms that weft-tiny was not trained to fill in, and one that it was."""
+"""The demo's forms. weft-tiny was trained on the kind of the last one only."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ DATE = "^20[0-9]{2}-[01][0-9]-[0-3][0-9]$"
 
 @dataclass(frozen=True)
 class Form:
-    """A text, and the schema that the answer is to have."""
+    """A text, and the schema of the answer."""
 
     asks: str
     text: str
     schema: Schema
     rule: str = ""
-    """What the schema demands and weft-tiny's prompt does not show."""
+    """A constraint of the schema that weft-tiny's prompt does not show."""
 
     @property
     def prompt(self) -> str:
-        """Both, as weft-tiny reads them."""
+        """The prompt for weft-tiny."""
         return render_prompt(self.text, self.schema)
 
 
 def closed(**properties: Any) -> Schema:
-    """The schema of an object with these properties, all of them, and no other."""
+    """The schema of an object with exactly these properties, all required."""
     return {
         "type": "object",
         "properties": properties,

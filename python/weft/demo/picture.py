@@ -1,4 +1,4 @@
-"""A trace of an answer, and a picture of a few of its iterations that says how much lay beside each other."""
+"""Records a trace of an answer, and plots a few of its iterations with the overlap of grammar and model work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from weft.trace.timeline import Overlap, begins_of, overlap
 
 SAMPLING = SamplingParams(max_tokens=192)
 SHOWN = 2
-"""Iterations in the picture."""
+"""The number of iterations in the picture."""
 
 INLINE = "both streams in turn, as weft runs them on a CPU"
 THREADS = "the same graph with a thread for each stream"
@@ -28,7 +28,7 @@ DEVICE = "on the device (its profiler shows no grammar work)"
 
 
 def show(console: Console, llm: LLM, record: Record, out: Path) -> None:
-    """Record an answer, on a CPU under both schedules; write the trace and the picture, and say what they show."""
+    """Record an answer, on a CPU under both schedules. Write the trace and the picture, and print the overlaps."""
     console.rule("what ran when", characters="-")
     runs = recorded(llm, record)
     trace, image = out / "demo-trace.json", out / "demo-trace.svg"
@@ -50,7 +50,7 @@ def show(console: Console, llm: LLM, record: Record, out: Path) -> None:
 
 
 def recorded(llm: LLM, record: Record) -> dict[str, list[Slice]]:
-    """The slices of one answer, by what they were recorded under."""
+    """The slices of one answer, by the name of the schedule or device."""
     if llm.runtime.device.type != "cpu":
         return {DEVICE: answered(llm, record)}
     runs = {INLINE: answered(llm, record)}
@@ -61,7 +61,7 @@ def recorded(llm: LLM, record: Record) -> dict[str, list[Slice]]:
 
 @contextmanager
 def a_thread_for_each_stream() -> Iterator[None]:
-    """The CPU runtime's streams run beside each other, as a device's do."""
+    """Context in which streams of the CPU runtime run concurrently, as on a device."""
     cpu.set_schedule("threads")
     try:
         yield
@@ -70,8 +70,9 @@ def a_thread_for_each_stream() -> Iterator[None]:
 
 
 def answered(llm: LLM, record: Record) -> list[Slice]:
-    """What ran for one answer; another one before it, so that nothing is made or met for the first time."""
+    """The slices of one answer."""
     guide = guide_of(record.schema)
+    # The first answer warms up: it compiles the guide and captures the graphs.
     llm.generate(record.prompt, guide=guide, sampling=SAMPLING)
     with record_on(llm.runtime) as slices:
         llm.generate(record.prompt, guide=guide, sampling=SAMPLING)
@@ -79,21 +80,21 @@ def answered(llm: LLM, record: Record) -> list[Slice]:
 
 
 def told(found: Overlap) -> str:
-    """How much of the grammar's work lay beside the model's, in words."""
+    """A sentence about the overlap of the grammar's work with the model's."""
     if found.share < 0.005:
         return f"no overlap, the grammar's {found.grammar_us:.0f} us stand in gaps of the model's stream"
     return f"{found.share:.0%} of the grammar's {found.grammar_us:.0f} us lie beside the model's work"
 
 
 def titled(name: str, slices: Sequence[Slice]) -> str:
-    """The heading of a panel."""
+    """The title of a panel."""
     if name == DEVICE:
         return name
     return f"{name}: {told(overlap(middle(slices)))}"
 
 
 def middle(slices: Sequence[Slice]) -> list[Slice]:
-    """Some iterations from the middle of an answer."""
+    """The slices of `SHOWN` iterations from the middle of an answer."""
     starts = [s.begin_us for s in begins_of(slices, "target_forward")]
     first = len(starts) // 2
     begin, end = starts[first], starts[min(first + SHOWN, len(starts) - 1)]

@@ -1,4 +1,4 @@
-"""What drafts gain, and a guide costs, measured here and now."""
+"""Measures the gain from drafts and the cost of a guide."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROUNDS = 3
 
 
 def show(console: Console, fast: LLM, plain: LLM, records: Sequence[Record]) -> None:
-    """A table of both engines, guided and not; what follows from it in words."""
+    """Print a table of both engines with and without a guide, and a summary."""
     console.rule("what drafts gain", characters="-")
     table = Table(title=f"{len(records)} prompts, one at a time, greedy, on {fast.runtime.device}")
     for name in ("guide", "drafts", "tokens/s", "tokens per iteration"):
@@ -35,8 +35,8 @@ def show(console: Console, fast: LLM, plain: LLM, records: Sequence[Record]) -> 
 
 
 def measure(llms: Sequence[LLM], records: Sequence[Record], guided: bool) -> list[list[Output]]:
-    """The fastest of some answers to each prompt, for each engine. The engines take turns, and the first round, which
-    compiles and captures, counts for nothing."""
+    """The fastest of `ROUNDS` answers to each prompt, for each engine. The engines alternate, so that changes in the
+    machine's load affect both. The first round, which compiles and captures, is not counted."""
     best: list[list[Output]] = [[] for _ in llms]
     for record in records:
         guide = guide_of(record.schema) if guided else None
@@ -50,18 +50,18 @@ def measure(llms: Sequence[LLM], records: Sequence[Record], guided: bool) -> lis
 
 
 def speed(outputs: Outputs) -> float:
-    """Tokens in a second, of the prompt in the middle."""
+    """The median over prompts of tokens per second."""
     return statistics.median(output.stats.tokens_per_second for output in outputs)
 
 
 def per_iteration(outputs: Outputs) -> str:
-    """Tokens of all answers over their iterations."""
+    """The tokens per iteration over all answers, as text."""
     iterations = sum(output.stats.iterations for output in outputs)
     return f"{sum(output.stats.output_tokens for output in outputs) / max(1, iterations):.2f}"
 
 
 def told(without: Outputs, drafted: Outputs) -> str:
-    """What drafts gain under the guide, and whether the answers are the same."""
+    """A summary: the speedup from drafts under the guide, and the number of equal answers."""
     pairs = list(zip(without, drafted, strict=True))
     ratios = [b.stats.tokens_per_second / a.stats.tokens_per_second for a, b in pairs]
     same = sum(a.text == b.text for a, b in pairs)

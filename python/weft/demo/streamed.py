@@ -1,4 +1,4 @@
-"""One answer as it comes, with the tokens that were drafted and accepted in another colour."""
+"""Streams an answer, with accepted draft tokens in another colour."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SAMPLING = SamplingParams(max_tokens=192)
 
 
 def show(console: Console, llm: LLM, record: Record) -> None:
-    """The prompt, and its guided answer piece by piece."""
+    """Print the prompt, and stream its guided answer."""
     console.rule("guided, several tokens at a time", characters="-")
     console.print(Panel(Text(record.prompt.rstrip()), title="prompt"))
     has_colours = console.color_system is not None and not console.no_color
     title = "answer (green: drafted and accepted)" if has_colours else "answer"
     text, output = Text(), None
-    # Where nothing can be drawn over, in a pipe, the box comes once, whole.
+    # In a pipe nothing can be redrawn, so the panel is printed once, at the end.
     with Live(console=console, refresh_per_second=30, transient=True) as live:
         for piece in llm.stream(record.prompt, guide=guide_of(record.schema), sampling=SAMPLING):
             text.append_text(coloured(llm.tokenizer, piece))
@@ -35,7 +35,7 @@ def show(console: Console, llm: LLM, record: Record) -> None:
 
 
 def told(output: Output) -> str:
-    """How an answer came, in a line."""
+    """A line about the answer's tokens and iterations."""
     stats = output.stats
     return (
         f"{len(output.token_ids)} tokens in {stats.iterations} iterations: EAGLE3 drafts 3 in each, and "

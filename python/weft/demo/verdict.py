@@ -1,4 +1,4 @@
-"""What is wrong with an answer, by a validator that is not weft's, and where in its text."""
+"""Finds the fault of an answer with an independent validator, and its place in the text."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import jsonschema
 from weft.tiny.prompts import Json, Schema
 
 MOST = 100
-"""Characters of a message that are shown."""
+"""The largest number of characters of a message that are shown."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """The first thing wrong with a text: what the validator says, and the characters it means."""
+    """A fault of a text: the validator's message, and the range of characters that it is about."""
 
     message: str
     begin: int
@@ -24,7 +24,7 @@ class Fault:
 
 
 def fault(text: str, schema: Schema) -> Fault | None:
-    """What is wrong with `text` as JSON of `schema`; None if nothing is."""
+    """The most relevant fault of `text` as JSON of `schema`; None if it is valid."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
@@ -37,13 +37,13 @@ def fault(text: str, schema: Schema) -> Fault | None:
 
 
 def shortened(message: str) -> str:
-    """A message without its middle where it quotes a long value."""
+    """The message, with its middle cut out if it is too long because it quotes a value."""
     half = MOST // 2
     return message if len(message) <= MOST else f"{message[:half]} ... {message[-half:]}"
 
 
 def span(text: str, path: Sequence[str | int]) -> tuple[int, int]:
-    """Where in a JSON text the value at `path` stands."""
+    """The range of characters of the value at `path` in a JSON text."""
     begin = _skipped(text, 0)
     for step in path:
         begin = _member(text, begin, step)
@@ -51,7 +51,7 @@ def span(text: str, path: Sequence[str | int]) -> tuple[int, int]:
 
 
 def _member(text: str, begin: int, step: str | int) -> int:
-    """Where a member of the object or array at `begin` stands; the last one of a name that comes twice."""
+    """The position of a member's value in the object or array at `begin`. Of duplicate names, the last counts."""
     is_object = text[begin] == "{"
     found, place, number = begin, _skipped(text, begin + 1), 0
     while text[place] not in "]}":
@@ -72,7 +72,7 @@ def _read(text: str, begin: int) -> tuple[Json, int]:
 
 
 def _skipped(text: str, place: int) -> int:
-    """Past the blanks at `place`."""
+    """The position after the whitespace at `place`."""
     while place < len(text) and text[place] in " \t\r\n":
         place += 1
     return place
