@@ -1,1 +1,1 @@
-"""Operations on tensors that torch does not have, each a kernel and its plain reference."""
+"""Tensor operations that torch lacks, with kernels for the CPU and CUDA."""

@@ -1,9 +1,8 @@
-"""Attention of a decoder's layer over pages, fused with norm, rotation and the writing of keys.
+"""Attention of one layer over paged KV, fused with query and key norms, rotary embedding and the writes of keys.
 
-B rows of N new tokens in total, H query heads, Hkv key/value heads, D head size, P pages per row. One layer's cache is
-[pages, page_size, 2, Hkv, D]: a token's keys, then its values. Page 0 belongs to no request. Keys for page 0, and for
-positions beyond a row's page table, are never read.
-"""
+Letters: B rows, N new tokens in total, H query heads, Hkv key/value heads, D head size, P pages per row. The cache of
+a layer is [pages, page_size, 2, Hkv, D]: a token's keys, then its values. Page 0 belongs to no request. Keys of page
+0 and of positions beyond a row's page table are never read."""
 
 from __future__ import annotations
 
@@ -19,16 +18,15 @@ from weft.ops.library import address, device_of, register, require, run_kernel, 
 
 @dataclass(frozen=True)
 class Rows:
-    """The positions of rows' new tokens in their texts, on the device.
+    """The new tokens of B rows: their positions and pages, on the device.
 
-    Row b has `width` tokens, or with `starts` int64 [B + 1] tokens starts[b]..starts[b+1]-1, at most `width`. The
-    first is at position `base[b]` (+ `count[b]`) + `offset`, both int64 [B], and the others follow. `page_table`: int32
-    [B, P], the pages of each row in order.
+    Row b has `width` tokens, or with `starts` (int64 [B + 1]) the tokens starts[b]..starts[b+1]-1, at most `width`. The
+    first one is at position base[b] (+ count[b]) + offset; the others follow. `base` and `count` are int64 [B].
+    `page_table` is int32 [B, P], the pages of each row in order.
 
-    `settled` promises that attention may read keys while earlier kernels still run: `base`, `page_table` and all keys
-    before `base` were written by the last `read_slots_` on this stream or before it, nothing enqueued after it writes
-    them, and `count` and `offset` are not negative.
-    """
+    `settled` promises that attention may read keys while earlier kernels still run. `base`, `page_table` and all keys
+    before `base` must have been written by the last `read_slots_` on this stream or by earlier work. Later work must
+    not write them, and `count` and `offset` must not be negative."""
 
     page_table: Tensor
     base: Tensor
@@ -39,7 +37,7 @@ class Rows:
     settled: bool = False
 
     def __post_init__(self) -> None:
-        # Shapes and dtypes only: values are on the device. A mistake is reported here and not in a kernel.
+        # Only shapes and dtypes are checked, because values are on the device. A kernel could not report a mistake.
         batch = self.page_table.shape[0]
         vectors = ((self.base, batch), (self.count, batch), (self.starts, batch + 1))
         if self.page_table.dtype != torch.int32 or self.page_table.dim() != 2:
@@ -50,7 +48,7 @@ class Rows:
 
     @property
     def positions(self) -> Tensor:
-        """The positions of new tokens, [B, width] int64, where all rows have `width`."""
+        """The positions of the new tokens, int64 [B, width], if all rows have `width` tokens."""
         first = self.base if self.count is None else self.base + self.count
         return first[:, None] + torch.arange(self.offset, self.offset + self.width, device=first.device)
 
@@ -59,8 +57,8 @@ class Rows:
 class Heads:
     """The heads of a layer.
 
-    count: query heads. rotary: float32 [max_positions, D/2, 2] (cos, sin); later positions use the last one. norms:
-    weights [D] of the norm of query heads and of key heads.
+    count: the number of query heads. rotary: float32 [max_positions, D/2, 2] (cos, sin); later positions use the last
+    entry. norms: weights [D] of the query norm and of the key norm.
     """
 
     count: int
@@ -72,8 +70,8 @@ class Heads:
 
 @dataclass(frozen=True)
 class Window:
-    """The keys that a query sees: at most `size`, its own included. `sinks` of them are the text's first, the others
-    those right before the query. A `size` of 0 is no limit."""
+    """An attention window: a query sees at most `size` keys, its own included. `sinks` of them are the first of the
+    text, the others are the last up to the query. A `size` of 0 means no limit."""
 
     size: int = 0
     sinks: int = 0
@@ -84,7 +82,8 @@ class Window:
 
     @property
     def reach(self) -> int:
-        """How far back a query sees: the query at position p sees keys p - reach + 1..p, and the sinks."""
+        """The window without sinks: the query at position p sees keys p - reach + 1..p, and the sinks. 0 means no
+        limit."""
         return self.size - self.sinks
 
 
@@ -92,11 +91,11 @@ NO_WINDOW = Window()
 
 
 def attend(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads, window: Window = NO_WINDOW) -> Tensor:
-    """Causal attention [N, H * D] of the queries in `qkv` [N, (H + 2 Hkv) * D]; writes its keys and values to `cache`.
+    """Causal attention [N, H * D] of the queries in `qkv` [N, (H + 2 Hkv) * D]. Writes its keys and values to `cache`.
 
-    Rotation acts on neighbouring pairs (0, 1), (2, 3), … of a head. The query at position p sees keys 0..p, as far as
-    they are in the `window`. Pages of a row without a visible key may belong to another row. The contents of `qkv`
-    afterwards are undefined.
+    Rotary embedding rotates the adjacent pairs (0, 1), (2, 3), … of a head. The query at position p sees the keys 0..p
+    that are in its `window`. Pages without a visible key may belong to another row. The contents of `qkv` are undefined
+    afterwards.
     """
     out = qkv.new_empty(qkv.shape[0], heads.count * cache.shape[4])
     q_norm, k_norm = heads.norms or (None, None)

@@ -1,16 +1,16 @@
-"""Attention on CUDA, in Triton. Rows of few new tokens take one kernel, rows of many take two.
+"""Attention on CUDA, in Triton: one kernel for rows with few new tokens, two kernels for rows with many.
 
-`attend_few_kernel` norms and rotates, writes keys, and attends in shares of the keys that the last program to arrive
-joins. Share s of S takes tiles s, s + S, ... of a text's keys, and writes the new tokens of its tiles before it reads
-them. Tiles and shares are constants of the model and of the page tables, and a block has room for 16 queries whatever
-their number: a query's bits depend on its own text alone.
+`attend_few_kernel` applies norm and rotary embedding, writes keys, and attends. It splits a text's keys into S
+shares: share s attends to the tiles s, s + S, ... and writes the new keys of its tiles before it reads them. The last
+program to arrive joins the shares. Tiles and shares are constants of the model and of the page tables, and a block
+always has room for 16 queries. So the bits of a query's result depend on its own text alone.
 
-Keys before a row's base are older than the step. A program reads those of its first tile while earlier kernels still
-run, where the caller vouches that these do not write them, nor bases and page tables (`Rows.settled`). Elsewhere it
-only prefetches them: the L2 cache is never stale.
+Keys before a row's base are older than the step. With `Rows.settled` a program reads those of its first tile while
+earlier kernels still run: the caller promises that these kernels don't write the keys, bases and page tables. Without
+it, the program only prefetches the keys, which is safe because the L2 cache is never stale.
 
-For many tokens, `rotate_write_kernel` norms, rotates and writes keys, and `attend_kernel` attends. A program of the
-latter takes one row, one key head and a block of its queries, which are those of all query heads that share the key
+For many tokens, `rotate_write_kernel` applies norm and rotary embedding and writes keys, and `attend_kernel` attends. A
+program of `attend_kernel` processes one row, one key head, and a block of queries of all query heads that share the key
 head. Lengths and pages are read on the device.
 """
 
@@ -33,12 +33,12 @@ from weft.ops.variants import chosen
 FEW_TOKENS = 16
 QUERIES = 16
 STAGES = 3
-JOINED = 256  # values of a query that are joined at once
+JOINED = 256  # values of a query that are joined in one pass
 MAX_SHARES = 32
-MAX_IN_REGISTERS = 128  # values of a key
+MAX_IN_REGISTERS = 128  # the largest head size whose tile of keys fits in registers
 ENOUGH_PROGRAMS = 128  # for one row: one for each multiprocessor of a large GPU
 
-LONG_TOKENS = 16  # of a program that writes keys
+LONG_TOKENS = 16  # tokens per program of `rotate_write_kernel`
 LONG_WARPS = 8
 
 
@@ -76,7 +76,7 @@ class Call:
 
     @property
     def reach(self) -> int:
-        """How far back a query sees; 0 for no limit."""
+        """The window without sinks (`Window.reach`); 0 means no limit."""
         return self.window - self.sinks
 
 
@@ -86,7 +86,7 @@ def padded(head_dim: int) -> int:
 
 
 def keys_of_tile(row_bytes: int) -> int:
-    """Keys of a tile, for heads of `row_bytes`."""
+    """The number of keys in a tile, for heads of `row_bytes` bytes."""
     return 64 if row_bytes <= 256 else 32 if row_bytes <= 512 else 16
 
 
@@ -365,7 +365,7 @@ def attend_few_kernel(
 
 
 def attend_few(call: Call, shares: int | None = None) -> None:
-    """`attend` of rows of at most `FEW_TOKENS` new tokens."""
+    """`attend` for rows with at most `FEW_TOKENS` new tokens."""
     pages, page, _, num_kv_heads, head_dim = call.cache.shape
     batch, columns = call.page_table.shape
     dim = padded(head_dim)
@@ -389,11 +389,11 @@ def attend_few(call: Call, shares: int | None = None) -> None:
 
 
 def how_early(call: Call) -> int:
-    """The kernel's EARLY."""
+    """The argument EARLY of `attend_few_kernel`."""
     if call.reach:  # the first tile depends on the new tokens' positions
         return 0
     early = {"none": 0, "hinted": 1, "read": 2}[chosen().early_keys]
-    # A tile of large heads does not fit into the registers.
+    # A tile of large heads does not fit in registers.
     return early if call.settled and call.cache.shape[4] <= MAX_IN_REGISTERS else min(early, 1)
 
 
@@ -490,7 +490,7 @@ def attend_kernel(
 
 
 def attend_long(call: Call) -> None:
-    """`attend` of rows of any number of new tokens."""
+    """`attend` for rows with any number of new tokens."""
     _, page, _, num_kv_heads, head_dim = call.cache.shape
     batch, columns = call.page_table.shape
     table, dim = call.page_table.contiguous(), padded(head_dim)
@@ -511,5 +511,5 @@ def attend_long(call: Call) -> None:
 
 
 def choose_block(row_bytes: int) -> tuple[int, int]:
-    """Queries and keys of a block, for heads of `row_bytes`: as many as 99 KiB of shared memory hold."""
+    """Numbers of queries and keys in a block that fits in 99 KiB of shared memory, for heads of `row_bytes` bytes."""
     return (64 if row_bytes <= 512 else 32, keys_of_tile(row_bytes))

@@ -1,6 +1,6 @@
-"""Memory for weights on the CPU, in huge pages where the system has them.
+"""Memory for weights on the CPU, in huge pages if the system supports them.
 
-Reading weights from huge pages is up to 1.5 times as fast, since fewer addresses must be translated.
+Reading weights from huge pages is up to 1.5 times as fast, because fewer addresses must be translated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _chunks = _Chunks()
 
 
 def settled(tensor: Tensor) -> Tensor:
-    """A contiguous copy of a CPU tensor, placed next to the thread's previous copies."""
+    """A contiguous copy of a CPU tensor, placed after the thread's previous copies."""
     size = -(-tensor.numel() * tensor.element_size() // _ALIGNMENT) * _ALIGNMENT
     if _chunks.taken + size > _chunks.memory.numel():
         _chunks.memory, _chunks.taken = _mapped(max(size, _CHUNK)), 0
@@ -38,7 +38,7 @@ def settled(tensor: Tensor) -> Tensor:
 
 def _mapped(size: int) -> Tensor:
     """New memory uint8 [size], freed with the last tensor in it."""
-    # Private: few systems give shared memory, the default, huge pages.
+    # Few systems use huge pages for shared memory, which is mmap's default.
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)

@@ -1,7 +1,7 @@
-"""weft's operations as torch knows them, `torch.ops.weft.*`: their registration, checks and launches.
+"""Registration, checks and launches of weft's operations, `torch.ops.weft.*`.
 
-They are opaque and have a fake implementation. They are registered through `torch.library.Library` and not
-`custom_op`, whose wrapper costs many microseconds a call.
+The operations are opaque to torch and have a fake implementation. They are registered with `torch.library.Library`
+because the wrapper of `custom_op` costs many microseconds per call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LIBRARY: Any = torch.library.Library("weft", "FRAGMENT")
 _num_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
 DTYPE_CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-"""The kernels' numbers for the dtypes of logits."""
+"""The kernels' numbers of the dtypes of logits and weights."""
 
 
 def _return_none(*args: object) -> None:
@@ -48,7 +48,7 @@ def register(
     own_operations[op] = cpu
 
     def call(tensor: Tensor, *args: Any) -> Any:
-        # Without a mode, torch's dispatcher would only find the CPU function, and would take microseconds for it.
+        # Without a dispatch mode, torch's dispatcher would call the same CPU function, some microseconds later.
         if tensor.is_cpu and type(tensor) is Tensor:
             if not _num_modes():
                 return cpu(tensor, *args)
@@ -82,8 +82,8 @@ def require(condition: bool, message: str) -> None:
 
 
 def check_logits(logits: Tensor, in_place: bool) -> None:
-    """Raise InputError unless `logits` is [n, vocab] of a dtype of DTYPE_CODES, its last dimension contiguous.
-    `in_place`: the caller changes them, so a copy would not do."""
+    """Raise InputError unless `logits` is [n, vocab] of a dtype in DTYPE_CODES, with a contiguous last dimension.
+    `in_place`: the caller changes the logits, so the message must not advise a copy."""
     if logits.dtype in DTYPE_CODES and logits.dim() == 2 and (logits.stride(1) == 1 or logits.shape[1] <= 1):
         return
     require(logits.dtype in DTYPE_CODES, f"logits must be float32, float16 or bfloat16, not {logits.dtype}")
@@ -93,7 +93,7 @@ def check_logits(logits: Tensor, in_place: bool) -> None:
 
 
 def native_logits(logits: Tensor) -> tuple[int, int, int, int, int]:
-    """A kernel's arguments for logits: address, dtype, rows, columns, and the distance between rows in elements."""
+    """A kernel's arguments for logits: address, dtype number, rows, columns, and row stride in elements."""
     return (
         logits.data_ptr(),
         DTYPE_CODES[logits.dtype],
@@ -104,7 +104,7 @@ def native_logits(logits: Tensor) -> tuple[int, int, int, int, int]:
 
 
 def check_vector(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], size: int, like: Tensor) -> None:
-    """Raise InputError unless `tensor` is a contiguous vector of `size`, of one of `dtypes`, on the device of
+    """Raise InputError unless `tensor` is a contiguous vector of `size` elements, of one of `dtypes`, on the device of
     `like`."""
     fits = tensor.dtype in dtypes and tensor.dim() == 1 and tensor.shape[0] == size
     if fits and tensor.device == like.device:
@@ -119,12 +119,12 @@ def check_vector(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], siz
 
 
 def has_cuda_kernels() -> bool:
-    """Whether this build has the CUDA kernels."""
+    """Whether this build contains the CUDA kernels."""
     return bool(_core.cuda_architectures())
 
 
 def require_cuda_kernels() -> None:
-    """Raise InterfaceError in a build without nvcc."""
+    """Raise InterfaceError in a build without CUDA kernels."""
     if not has_cuda_kernels():
         raise InterfaceError(
             "this weft was built without CUDA kernels; put nvcc on PATH (or set CUDACXX) and rebuild with "
@@ -165,8 +165,8 @@ def stream_of(tensor: Tensor) -> int:
 
 @cache
 def triton_kernels(module: str) -> ModuleType:
-    """The module `weft.ops.<module>`, imported on first use: a machine without a GPU need not have Triton. Raises
-    InterfaceError where Triton is not installed."""
+    """Import the module `weft.ops.<module>`, which needs Triton. Raises InterfaceError if Triton is not installed."""
+    # Imported on first use, because a machine without a GPU need not have Triton.
     try:
         return import_module(f"weft.ops.{module}")
     except ModuleNotFoundError as error:

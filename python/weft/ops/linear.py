@@ -1,12 +1,12 @@
-"""The products of a decoder with its weights, fused with the norm before and the additions after: one kernel each.
+"""Products with a decoder's weights, each fused with the preceding norm and the following additions in one kernel.
 
     y = norm(x) @ weight.T + bias + residual              or, with `swiglu`,     y = silu(gate) * up
 
-On the CPU activations are float32 and weights keep their dtype: 16-bit weights are widened exactly as they are read. A
-row's result depends on that row alone, bit for bit, whatever the number of rows.
+On the CPU, activations are float32 and weights keep their dtype; 16-bit weights are widened exactly when they are read.
+A row's result depends on that row alone, bit for bit, for any number of rows.
 
-Where the processor has AMX, its tiles multiply weights in bfloat16. They take 17 bits of an activation, and sum in
-another order, so results differ in their last bits from those of other processors.
+On a processor with AMX, its tiles multiply weights in bfloat16. They use 17 bits of an activation and another order of
+summation, so the last bits of results differ from those on other processors.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from weft.ops.library import DTYPE_CODES, address, device_of, register, require,
 
 PANEL = 64
 FEW_ROWS = 16
-"""Up to this many rows take weft's kernel on CUDA; more take torch's products."""
+"""The largest number of rows for weft's kernel on CUDA. More rows use torch's products."""
 
 
 @dataclass(frozen=True)
 class Norm:
-    """x / sqrt(mean(x²) + eps) * weight over the last dimension; `weight` [H] in the dtype of x."""
+    """RMS norm: x / sqrt(mean(x²) + eps) * weight over the last dimension. `weight` [H] has the dtype of x."""
 
     weight: Tensor
     eps: float
 
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Norm rows [N, H], the last dimension contiguous, to a new tensor or `out`."""
+        """Norm the rows of `x` [N, H], whose last dimension is contiguous. The result is a new tensor or `out`."""
         out = x.new_empty(x.shape) if out is None else out
         _NORM(x, self.weight, self.eps, out)
         return out
 
 
 class Linear:
-    """A weight [out, in], with `bias` [out] or None, in its device's layout.
+    """A weight [out, in], with `bias` [out] or None, stored in the layout of its device's kernels.
 
-    swiglu: the first half of the outputs are gates, the second half ups; the result has half as many.
-    tiled: multiply in bfloat16 by AMX's tiles; by default wherever that is possible. Raises `InputError` where it is
-        not.
+    swiglu: the first half of the outputs are gates, the second half ups; the result has half as many outputs.
+    tiled: multiply in bfloat16 with AMX's tiles. By default this is done if it is possible. Raises `InputError` if True
+        and not possible.
     """
 
     def __init__(
@@ -71,10 +71,11 @@ class Linear:
         out: Tensor | None = None,
         also: Tensor | None = None,
     ) -> Tensor:
-        """The product of `x` [N, in], normed by `norm`: [N, num_outputs], a new tensor or `out`.
+        """The product [N, num_outputs] of the weight and `x` [N, in], after `norm` if given: a new tensor or `out`.
 
-        residual: of the result's shape, added to it; may be `out`. also: gets a copy of the result. Last dimensions are
-        contiguous. On CUDA the weight must be older than the stream's work: kernels read it before earlier ones end.
+        residual: added to the result, has its shape, may be `out`. also: receives a copy of the result. All last
+        dimensions are contiguous. On CUDA, no unfinished work of the stream may write the weight, because kernels read
+        it before earlier kernels end.
         """
         if out is None:
             out = x.new_empty(x.shape[0], self.num_outputs)
@@ -84,8 +85,8 @@ class Linear:
 
 
 def panels_of(weight: Tensor, swiglu: bool = False) -> Tensor:
-    """`weight` [out, in] as [ceil(out / 64), in, 64], zeros after the last output. With `swiglu` panels of gates and
-    ups alternate."""
+    """Rearrange `weight` [out, in] to [ceil(out / 64), in, 64], padded with zeros. With `swiglu`, panels of gates and
+    of ups alternate."""
     if swiglu:
         gates, ups = (panels_of(half) for half in weight.chunk(2))
         return torch.stack((gates, ups), 1).flatten(0, 1)
@@ -95,8 +96,8 @@ def panels_of(weight: Tensor, swiglu: bool = False) -> Tensor:
 
 
 def tiles_of(panels: Tensor) -> Tensor:
-    """`panels` [P, in, 64] as [P, ceil(in / 32), 4, 16, 32]: tiles of 16 pairs of inputs by 16 outputs, zeros after the
-    last input."""
+    """Rearrange `panels` [P, in, 64] to [P, ceil(in / 32), 4, 16, 32]: tiles of 16 pairs of inputs by 16 outputs,
+    padded with zeros."""
     padded = F.pad(panels, (0, 0, 0, -panels.shape[1] % 32))
     pairs: Tensor = padded.unflatten(2, (4, 16)).unflatten(1, (-1, 16, 2))  # [P, blocks, 16, 2, 4, 16]
     return pairs.permute(0, 1, 4, 2, 5, 3).flatten(4).contiguous()

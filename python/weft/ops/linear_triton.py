@@ -1,11 +1,10 @@
-"""Products of few rows with a weight in Triton: norm, bias, residual and SwiGLU are fused with the kernel that reads
-the weight.
+"""Products of few rows with a weight, in Triton. Norm, bias, residual and SwiGLU are fused into the kernel.
 
-A program takes a tile of outputs and a share of the inputs, for all rows. With several shares the last program of a
-tile to arrive adds them up, from the first share on. Tiles and shares are constants of the weight's shape, so a row's
-bits depend neither on the number of rows nor on its place among them.
+A program computes a tile of outputs for all rows, from a share of the inputs. With several shares, the last program
+of a tile to arrive adds them up in order. Tiles and shares are constants of the weight's shape, so the bits of a
+row's result depend neither on the number of rows nor on its place among them.
 
-`silu_mul` is the SwiGLU of many rows, whose products are torch's.
+`silu_mul` is the SwiGLU for many rows, whose products torch computes.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -31,8 +30,8 @@ SILU_BLOCK = 1024
 
 
 class Tiles(NamedTuple):
-    """Outputs and inputs of a tile, shares of the inputs, and tiles in flight at once. All but the last affect a
-    result's bits."""
+    """The outputs and inputs of a tile, the number of shares, and the number of tiles in flight (`stages`). All but
+    `stages` affect the bits of a result."""
 
     outputs: int
     inputs: int
@@ -225,8 +224,8 @@ def linear(
     also: Tensor | None = None,
     tiles: Tiles | None = None,
 ) -> None:
-    """See `weft.ops.linear.Linear`; for at most `FEW_ROWS` rows. weight: [out, in], contiguous; with `swiglu` gates
-    before ups."""
+    """See `weft.ops.linear.Linear`. For at most `FEW_ROWS` rows. weight: [out, in], contiguous; with `swiglu`, gates
+    come before ups."""
     rows, inputs = x.shape
     outputs = weight.shape[0]
     tiles = tiles or choose_tiles(outputs, inputs, weight.element_size())
@@ -246,7 +245,7 @@ def linear(
 
 
 def prefetch_requests(weight: Tensor, tiles: Tiles, variant: Variant) -> int:
-    """In how many requests each row's bytes are prefetched; 0 for line by line."""
+    """The number of bulk requests that prefetch a row's bytes; 0 means line by line."""
     size = weight.element_size()
     row, offset = weight.shape[1] * size, weight.storage_offset() * size
     fits = row % 16 == offset % 16 == 0 and row >= variant.ahead > 0  # bulk requests take whole 16 bytes
@@ -265,6 +264,6 @@ def silu_mul_kernel(GateUp, Out, inner, out_row, BLOCK: tl.constexpr):
 
 
 def silu_mul(gate_up: Tensor, out: Tensor) -> None:
-    """out = silu(gate) * up. gate_up: [N, 2 I], gate before up, contiguous. out: [N, I]."""
+    """Compute out = silu(gate) * up. gate_up: [N, 2 I], gate before up, contiguous. out: [N, I]."""
     rows, inner = out.shape
     silu_mul_kernel[(rows, triton.cdiv(inner, SILU_BLOCK))](gate_up, out, inner, out.stride(0), SILU_BLOCK)

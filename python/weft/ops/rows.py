@@ -1,4 +1,4 @@
-"""Rows between the products of a decoder: embeddings, picking and copying rows."""
+"""Operations on rows of activations: embeddings, joined norms, and gathering and copying rows."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from weft.ops.linear import Norm
 
 
 def embed(weight: Tensor, tokens: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rows [N, H] of `weight` [V, H] for `tokens` [N] int64. `dtype`: the weight's, on the CPU float32. Ids outside of
-    the vocabulary are clamped to it."""
+    """The rows [N, H] of `weight` [V, H] for `tokens` [N] int64. `dtype` is the dtype of the result: the weight's, on
+    the CPU float32. Ids outside of the vocabulary are clamped to it."""
     out = torch.empty(tokens.shape[0], weight.shape[1], dtype=dtype, device=weight.device)
     _EMBED(weight, tokens, out)
     return out
 
 
 def join_norms(weight: Tensor, tokens: Tensor, embed_norm: Norm, hidden: Tensor, hidden_norm: Norm) -> Tensor:
-    """[N, 2 H]: the embeddings of `tokens`, as from `embed`, then `hidden` [N, H], each normed."""
+    """Rows [N, 2 H]: the normed embeddings of `tokens`, as from `embed`, then the normed `hidden` [N, H]."""
     out = hidden.new_empty(hidden.shape[0], 2 * hidden.shape[1])
     _JOIN(weight, tokens, embed_norm.weight, embed_norm.eps, hidden, hidden_norm.weight, hidden_norm.eps, out)
     return out
 
 
 def take_rows(x: Tensor, index: Tensor, out: Tensor) -> Tensor:
-    """out[b] = x[b, index[b]]: `x` [B, T, H] and `out` [B, H], contiguous, `index` [B] int64 in 0..T-1."""
+    """Write out[b] = x[b, index[b]]. `x` [B, T, H] and `out` [B, H] are contiguous; `index` is int64 [B], in 0..T-1."""
     _TAKE(x, index, out)
     return out
 
 
 def copy_rows_(out: Tensor, x: Tensor) -> None:
-    """out = x, both [N, H], rows any distance apart."""
-    # On the CPU this thread copies: torch would wake its thread pool for it.
+    """Copy `x` to `out`, both [N, H] of one dtype, with any row stride."""
+    # On the CPU the calling thread copies; torch would wake its thread pool.
     _COPY(out, x)
 
 

@@ -1,4 +1,4 @@
-"""Rows between the products of a decoder in Triton: embeddings, norms, and picking rows. One kernel each."""
+"""Triton kernels on rows of activations: embeddings, norms, and gathering rows."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
@@ -74,7 +74,7 @@ def take_kernel(X, Index, Out, T, H, BLOCK: tl.constexpr, CHAINED: tl.constexpr)
 
 
 def embed(weight: Tensor, tokens: Tensor, out: Tensor) -> None:
-    """Embeddings of `tokens` [N], to `out` [N, H], contiguous."""
+    """Write the embeddings of `tokens` [N] to `out` [N, H], contiguous."""
     grid = (out.shape[0], triton.cdiv(out.shape[1], BLOCK))
     embed_kernel[grid](weight, tokens.contiguous(), out, *weight.shape, BLOCK, **chain_options(out))
 

@@ -33,10 +33,11 @@ from weft.ops.library import (
 
 @dataclass(frozen=True)
 class SlotMasks:
-    """Mask rows of R slots with `num_positions` (P) rows each; all contiguous, on a device, or on the host and pinned
-    for CUDA.
+    """Mask rows of R slots with `num_positions` (P) rows each. All tensors are contiguous, on a device or on the host,
+    there pinned for CUDA.
 
-    masks: [R * P, W] int32. flags: [R * P] int32; 0 leaves the row's logits alone. temperatures: [R * P] float32.
+    masks: [R * P, W] int32. flags: [R * P] int32; 0 means that the row's logits are not masked. temperatures: [R * P]
+        float32.
     """
 
     masks: Tensor
@@ -69,8 +70,8 @@ def apply_slot_masks_(
 
 
 def copy_slot_masks(to: SlotMasks, source: SlotMasks, slots: Tensor, first: int, stop: int) -> None:
-    """Copy the rows of positions first..stop-1 of `slots` [B] int64, with flags and temperatures. The mask of a row
-    whose flag is 0 is not copied. `source` is host memory, which the kernel reads directly on CUDA."""
+    """Copy the rows of positions first..stop-1 of `slots` [B] int64 with their flags and temperatures. Masks of rows
+    with flag 0 are not copied. `source` is in host memory, which the kernel reads directly on CUDA."""
     _COPY(
         slots, to.masks, to.flags, to.temperatures, source.masks, source.flags, source.temperatures, to.num_positions,
         first, stop,

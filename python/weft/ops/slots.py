@@ -1,17 +1,16 @@
-"""Sampling by slot: each request's sampling parameters lie on the device, in its slot's record, and one captured call
-serves every mix of requests.
+"""Sampling by slot: a request's sampling parameters are on the device, in the record of its slot.
 
-A record is neutral where its request asks for nothing, so no kernel launch and no graph depends on the requests. R
-slots, B batch rows, T = 1 + K positions, K drafts, V vocabulary, N = B * T logits rows.
+Parameters that a request does not set are neutral in its record. So one captured call serves every mix of requests, and
+no kernel launch and no graph depends on the requests. Letters: R slots, B batch rows, T = 1 + K positions, K drafts, V
+vocabulary, N = B * T logits rows.
 
 A token is the argmax of logits / temperature + noise (`csrc/kernels/sampling/gumbel.h`). The noise is a function of the
-request's seed, the position and the target's token id, and of nothing else. So a drafter that draws with the same noise
-tends to draw the target's token, and a draft is right when it equals that token. A seed gives the same text whatever
-the drafter, the batch or the load. Since -log(-log(u)) is a Gumbel variate, the token is distributed as
-softmax(logits / temperature).
+request's seed, the position and the target's token id only. So a drafter with the same noise tends to draw the target's
+token, and a draft is accepted if it equals that token. A seed gives the same text for every drafter, batch and load.
+Since -log(-log(u)) is a Gumbel variate, the token is distributed as softmax(logits / temperature).
 
-The functions at the top are the interface. Below them each operation checks its tensors, makes a native call of
-addresses and sizes, and is registered as `torch.ops.weft.*` for the CPU and CUDA.
+The functions at the top are the interface. The code below them checks tensors, makes native calls from addresses and
+sizes, and registers the operations as `torch.ops.weft.*` for the CPU and CUDA.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ from weft.ops.library import (
 SlotRecord: TypeAlias = _core.SlotRecord
 BiasKind: TypeAlias = _core.BiasKind
 RECORD_WORDS = len(bytes(SlotRecord())) // 8
-"""Words of 8 bytes in a record."""
+"""The size of a record in words of 8 bytes."""
 LOWEST_TEMPERATURE = _core.LOWEST_TEMPERATURE
-"""A temperature below this is greedy."""
+"""Temperatures below this mean greedy sampling."""
 
 _DTYPES = {"i8": torch.int64, "f4": torch.float32, "i4": torch.int32}
 
 
 class RecordField:
-    """A field of `SlotParams.records` as a tensor [R]: a view, which may be written."""
+    """A field of `SlotParams.records` as a writable view [R]."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         layout, offset = SlotRecord.fields()[name]
@@ -67,25 +66,26 @@ class RecordField:
 
 @dataclass(frozen=True)
 class SlotParams:
-    """The records of R slots, and what penalties need to know of their texts; on one device, all contiguous.
+    """The records of R slots, and the tables of their texts for penalties. All are contiguous and on one device.
 
-    `vocab` is the target's vocabulary, M the room for bad words, E that for end tokens, L the most tokens of a text.
+    `vocab` is the size of the target's vocabulary, M the room for bad words, E the room for end tokens, L the largest
+    number of tokens in a text.
     """
 
     records: Tensor
     """[R, W] int64: a `_core.SlotRecord` for each slot, as its bytes."""
     counts: Tensor
-    """[R, vocab] int32: how often each token stands in the output, and in the counted part of the prompt."""
+    """[R, vocab] int32: the count of each token in the output and in the counted part of the prompt."""
     prompt: Tensor
-    """[R, ceil(vocab / 32)] int32; bit t % 32 of word t // 32 is set where token t stands in the prompt."""
+    """[R, ceil(vocab / 32)] int32; bit t % 32 of word t // 32 is set if token t is in the prompt."""
     bias: Tensor
-    """[R, vocab] float32, -inf allowed: added to the logits."""
+    """[R, vocab] float32, added to the logits; may be -inf."""
     bad_words: Tensor
-    """[R, M] int32: sequences of tokens, each ended by -1 or the end of the row; an empty one ends the list."""
+    """[R, M] int32: token sequences, each ended by -1 or by the end of the row. An empty sequence ends the list."""
     history: Tensor
-    """[R, L] int32: the tokens of prompt and output by position."""
+    """[R, L] int32: the tokens of the prompt and the output by position."""
     ends: Tensor
-    """[R, E] int32: the tokens that would end a slot's request; -1 is none."""
+    """[R, E] int32: the end tokens of a slot's request; -1 means none."""
 
     # The fields of the records. `_core.SlotRecord` documents each (csrc/kernels/sampling/slot_record.h).
     seed = RecordField()
@@ -113,7 +113,7 @@ class SlotParams:
     def neutral(
         slots: int, vocab: int, bad_words: int, ends: int, max_length: int, device: torch.device
     ) -> SlotParams:
-        """Records and tables of slots that ask for nothing: temperature 0, no drafts."""
+        """Neutral records and tables: temperature 0, no drafts, no changes to logits."""
 
         def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
             return torch.zeros(*shape, dtype=dtype, device=device)
@@ -145,26 +145,26 @@ def sample_slots_(
     params: SlotParams,
     temperatures: Tensor | None = None,
 ) -> Tensor:
-    """The target's token at every position, [N] int64, -1 where there is none; changes `logits`, but for truncation.
+    """Sample the target's token at every position: int64 [N], -1 for none. Changes `logits` except for truncation.
 
-    logits: [N, V] float32, float16 or bfloat16, rows any distance apart, V at most 2^23; row b * T + t is position t of
+    logits: [N, V] float32, float16 or bfloat16, with any row stride, V at most 2^23; row b * T + t is position t of
         batch row b.
     slot, base: [B] int64: the batch row's slot, and the position of its last committed token.
-    inputs: [B, T] int64: that token, then the drafts. Position t follows the first t drafts, which count as output. -1
-        is none.
-    temperatures: float32, P >= T for each slot; those that are not negative replace the slot's own.
+    inputs: [B, T] int64: that token, then the drafts, -1 for none. Position t follows the first t drafts, which count
+        as output.
+    temperatures: float32, P >= T per slot. Values that are not negative replace the slot's temperature.
 
     The steps, in order:
     1. Repetition, presence and frequency penalties, then the bias; or the bias first, and presence and frequency taken
-       from logits / temperature (`penalties_after_temperature`). In float32, rounded once to the logits' dtype; finite
-       where logits and bias were.
-    2. Bad words and n-grams: a token is blocked that would complete a bad word, or repeat an n-gram of the text.
+       from logits / temperature (`penalties_after_temperature`). Computed in float32 and rounded once to the logits'
+       dtype. The result is finite if logits and bias are.
+    2. Bad words and n-grams: tokens that would complete a bad word or repeat an n-gram of the text are blocked.
     3. End tokens are blocked before `ends_allowed_from`, unless every other logit is -inf or NaN.
-    4. Where a bias goes beyond 10,000, the row's largest logit is subtracted from all.
-    5. Top-k, top-p and min-p. Each keeps ties with the last token that it keeps.
-    6. The draw. A NaN never wins; among equal sums the lowest token does.
+    4. If a bias exceeds 10,000, the row's largest logit is subtracted from all.
+    5. Top-k, top-p and min-p. Each keeps all ties with its last token.
+    6. The draw. A NaN never wins; among equal sums the lowest token wins.
 
-    The logits of a slot out of bounds are left alone. Raises `InputError` for tensors that are not as above, and
+    Logits of a slot number out of bounds stay unchanged. Raises `InputError` for other shapes or dtypes, and
     `InterfaceError` for CUDA tensors in a build without CUDA.
     """
     token: Tensor = _SAMPLE(logits, slot, base, inputs, *params.tensors, temperatures)
@@ -186,15 +186,15 @@ def pick_drafts_(
     out: Tensor,
     drafts_host: Tensor | None = None,
 ) -> None:
-    """Draft `number` (from 1) of every batch row, to `out` [B] int64 in the target's ids and to its place in `drafts`.
+    """Draw draft `number` (from 1) of every batch row, to `out` [B] int64, in the target's ids, and to `drafts`.
 
-    It is drawn like the target's token at its position (`sample_slots_`), after the drafts before it; but it may be an
-    end token. -1 is none: where every logit is -inf or NaN, and beyond the slot's own limit of drafts.
+    The draw is that of the target's token at the same position (`sample_slots_`), after the earlier drafts, but end
+    tokens are always allowed. The result is -1 if every logit is -inf or NaN, and beyond the slot's limit of drafts.
 
-    logits: [B, V] of the drafter. slot, base: as in `sample_slots_`. count: [B] int64, how many drafts verification
-    accepted. drafts, proposed: [K, R] int64 by slot; a proposed token of the host replaces the draw, unless it is -1.
-    d2t: [V] int64; column c stands for token c + d2t[c]. drafts_host: written as `drafts`. `drafts_host` and `proposed`
-    may be the host's memory, pinned for CUDA.
+    logits: [B, V], the drafter's. slot, base: as in `sample_slots_`. count: [B] int64, the number of accepted drafts.
+    drafts, proposed: [K, R] int64 by slot. A token that the host proposed replaces the draw unless it is -1.
+    d2t: [V] int64; column c stands for token c + d2t[c].
+    drafts_host: written like `drafts`. `drafts_host` and `proposed` may be in host memory, pinned for CUDA.
     """
     _PICK(
         logits, slot, base, count, drafts, number, *params.tensors, temperatures, proposed, d2t, out, drafts_host
@@ -214,15 +214,18 @@ def advance_slots_(
 ) -> None:
     """Verify the drafts and move every slot to the end of its committed tokens, in place.
 
-    sampled: [B, T] int64, the target's tokens. inputs: [B, T] int64; all but the first of a row are drafts. The leading
-    drafts that equal the target's tokens are accepted: their number goes to `count` [B] int64 (with `is_counted` it is
-    given there), the tokens to `tokens` [B, T].
-    slots: by slot, all int64: `verified` [R, K + 2] (count, or `_core.HELD_SLOT` for a held slot; then tokens),
-    `last_token` and `length` [R], `proposed` [R] (how many drafts there were, written where T > 1), `drafts` [K, R], of
-    which those beyond T - 1 become -1, and `verified_host`, which is written as `verified` and may be the host's
-    memory, pinned for CUDA.
-    The last slot pads: it stays at length 0. For slots that change logits the tokens are counted and appended to their
-    history, and top_p follows them where it decays.
+    sampled: [B, T] int64, the target's tokens.
+    inputs: [B, T] int64; all but the first of a row are drafts. The leading drafts that equal the target's tokens are
+        accepted.
+    count: [B] int64, receives the number of accepted drafts; with `is_counted` it already holds that number.
+    tokens: [B, T] int64, receives the target's tokens.
+    slots: by slot, all int64: `verified` [R, K + 2] (the count, or `_core.HELD_SLOT` for a held slot, then tokens),
+        `last_token` [R], `length` [R], `proposed` [R] (the number of drafts, written if T > 1), `drafts` [K, R] (drafts
+        beyond T - 1 become -1), and `verified_host`, written like `verified`; it may be in host memory, pinned for
+        CUDA.
+
+    The last slot is for padding rows and stays at length 0. For slots that change logits, the tokens are counted and
+    appended to the history, and a decaying top_p is updated.
     """
     _ADVANCE(
         sampled, slot, base, inputs, count, tokens, *slots, *params.tensors, is_counted
@@ -230,24 +233,25 @@ def advance_slots_(
 
 
 def keep_logits_(logits: Tensor, kept: Tensor, slot: Tensor, params: SlotParams) -> None:
-    """Copy the rows of `logits` [N, V] whose slots want log-probabilities to `kept` [N, V], contiguous. slot: [B]."""
+    """Copy rows of `logits` [N, V] to `kept` [N, V], contiguous, for slots that want log-probabilities. slot: int64
+    [B]."""
     _KEEP(logits, kept, slot, params.records)
 
 
 def read_slots_(
     slot: Tensor, by_slot: tuple[Tensor, ...], base: Tensor, tokens: Tensor, pages: Tensor
 ) -> None:
-    """Gather an iteration's inputs from its rows' slots: the texts' lengths, last tokens and drafts, and the pages.
+    """Gather an iteration's inputs from the slots of its rows: lengths, last tokens, drafts and pages.
 
     slot: [B] int64. by_slot: `length` and `last_token` [R] int64, `drafts` [K, R] int64 and `page_table` [R, P] int32.
-    Written: base [B] int64, tokens [B, T] int64 (the last token, then T - 1 <= K drafts) and pages [B, P] int32.
+    Outputs: base [B] int64, tokens [B, T] int64 (the last token, then T - 1 <= K drafts) and pages [B, P] int32.
     """
     _READ(slot, *by_slot, base, tokens, pages)
 
 
 def take_proposals_(slot: Tensor, proposed: Tensor, drafts: Tensor, number: int, params: SlotParams) -> None:
-    """Copy drafts 1..`number` of each row's slot from `proposed` [K, R] int64 to `drafts` [K, R]; beyond the slot's own
-    limit they become -1. slot: [B] int64. `proposed` may be the host's memory, pinned for CUDA."""
+    """Copy drafts 1..`number` of each row's slot from `proposed` [K, R] int64 to `drafts` [K, R]. Drafts beyond the
+    slot's limit become -1. slot: [B] int64. `proposed` may be in host memory, pinned for CUDA."""
     _TAKE(slot, proposed, drafts, number, params.records)
 
 
@@ -271,8 +275,8 @@ def _tables(tensors: tuple[Tensor, ...]) -> _core.SlotTables:
 
 
 def _after_params(rest: tuple[Any, ...], count: int) -> tuple[Any, ...]:
-    """The `count` arguments after the parameters."""
-    # torch's dispatcher leaves out trailing arguments that are None.
+    """The `count` arguments after those of `SlotParams`."""
+    # torch's dispatcher omits trailing arguments that are None.
     return (*rest[_NUM_PARAMS:], *[None] * count)[:count]
 
 
@@ -325,7 +329,8 @@ def _check_pick(
 
 
 def _check_like(name: str, tensor: Tensor | None, model: str, like: Tensor) -> None:
-    """Raise unless `tensor`, on either the device or the host, has the shape and dtype of `like`; None is fine."""
+    """Raise InputError unless `tensor`, on the device or the host, has the shape and dtype of `like`. None is
+    allowed."""
     fits = tensor is None or (
         tensor.shape == like.shape and tensor.dtype is like.dtype and tensor.is_contiguous()
     )
@@ -333,7 +338,8 @@ def _check_like(name: str, tensor: Tensor | None, model: str, like: Tensor) -> N
 
 
 def _reached(name: str, tensor: Tensor | None, like: Tensor) -> int:
-    """The address of a tensor on the device of `like`, or in host memory that this device reaches; 0 for None."""
+    """The address of a tensor on the device of `like` or in host memory that the device can reach; 0 for None. Raises
+    InputError for other memory."""
     if tensor is None:
         return 0
     is_reachable = tensor.device == like.device or tensor.is_pinned()

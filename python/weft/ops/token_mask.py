@@ -1,7 +1,7 @@
-"""Token bitmasks: blocking the tokens that a grammar forbids, and copying the masks to the device.
+"""Token bitmasks: blocks the logits of tokens that a grammar forbids, and copies masks to the device.
 
-Bit t of a mask row is bit t % 32 of int32 word t // 32; 1 allows token t. Both operations work in a function given to
-`launch`, and allocate nothing.
+Token t is bit t % 32 of the int32 word t // 32 in a mask row; 1 allows the token. Both operations work in a function
+given to `launch` and allocate no memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from weft.ops.library import (
 
 _INTEGERS = (torch.int32, torch.int64)
 
-# Arguments of the extension's functions, before the threads or the stream.
+# Arguments of the native functions, without the final number of threads or stream.
 _ApplyArguments = tuple[int, int, int, int, int, int, int, int, int, int, bool, int, int]
 _CopyArguments = tuple[int, int, int, int, int, int, int, int, int, bool, int, int, int]
 
@@ -51,16 +51,16 @@ def apply_token_bitmask_(
 ) -> None:
     """Set the logits of blocked tokens to -inf, in place.
 
-    logits: [n, vocab] float32, float16 or bfloat16; the last dimension contiguous, rows any distance apart.
-    bitmask: [m, words] int32, likewise; `words` is ceil(vocabulary / 32). Bits beyond the vocabulary are ignored; a
-        token beyond the words is blocked.
-    rows: [n] int32 or int64, the mask row of each logits row; by default row i takes mask row i, and m must be at
-        least n. A number out of [0, m) raises InputError on the CPU. On CUDA, where the host can't see it, it blocks
-        the whole row, so that sampling gives -1.
-    token_mask: [n] int32; logits row i is left alone where it is 0.
+    logits: [n, vocab] float32, float16 or bfloat16, with a contiguous last dimension and any row stride.
+    bitmask: [m, words] int32, with the same strides; `words` is ceil(vocabulary / 32). Bits beyond the vocabulary are
+        ignored. A token beyond the words is blocked.
+    rows: [n] int32 or int64, the mask row of each logits row. By default logits row i uses mask row i, and m must be at
+        least n. A number out of [0, m) raises InputError on the CPU. On CUDA the host can't see it, so the kernel
+        blocks the whole row, and sampling returns -1.
+    token_mask: [n] int32; logits row i is not masked if token_mask[i] is 0.
     d2t: [vocab] int64; column i stands for token i + d2t[i]. A token outside of the mask is blocked.
-    All on one device. Raises InputError for anything else, and InterfaceError for CUDA tensors in a build without
-    CUDA.
+    All tensors are on one device. Raises InputError for other shapes, dtypes or devices, and InterfaceError for CUDA
+    tensors in a build without CUDA.
     """
     _APPLY(logits, bitmask, rows, token_mask, d2t)
 
@@ -74,14 +74,15 @@ def copy_mask_rows(
     dst_temperatures: Tensor | None = None,
     src_temperatures: Tensor | None = None,
 ) -> None:
-    """Copy the mask rows that `rows` lists, and their flags, from host memory to the device.
+    """Copy the mask rows listed in `rows`, and their flags, from host memory to the device.
 
     dst_masks, src_masks: [m, words] int32, the last dimension contiguous.
-    dst_token_mask, src_token_mask: [m] int32. dst_temperatures, src_temperatures: [m] float32, copied as flags are.
-    rows: [n] int32 or int64 on the device of dst. Where a row's source flag is 0, only the flag is copied. A number out
-        of [0, m) raises InputError on the CPU; on CUDA it is skipped.
-    On CUDA the sources are pinned host memory, which the kernel reads directly: they may be written again only after
-    the stream has passed this operation.
+    dst_token_mask, src_token_mask: [m] int32, the flags. dst_temperatures, src_temperatures: [m] float32, copied like
+        the flags.
+    rows: [n] int32 or int64 on the device of dst. If a row's source flag is 0, its mask is not copied. A number out of
+        [0, m) raises InputError on the CPU and is skipped on CUDA.
+    On CUDA the sources are in pinned host memory, which the kernel reads directly. Don't write them again before the
+    stream has completed this operation.
     """
     _COPY(dst_masks, src_masks, dst_token_mask, src_token_mask, rows, dst_temperatures, src_temperatures)
 

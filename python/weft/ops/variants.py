@@ -1,6 +1,6 @@
-"""Variants of the CUDA kernels for few rows: how they chain and prefetch. Measurements choose among them.
+"""Variants of the CUDA kernels for few rows, which differ in chaining, prefetching and tiles. Benchmarks compare them.
 
-`NAMED` lists the variants that are worth measuring. A graph keeps the variant under which it was captured.
+`NAMED` lists the variants worth measuring. A graph keeps the variant with which it was captured.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ class Variant:
     """`outputs`, `inputs` and `split_wide` affect a product's last bits; the other fields affect only its time."""
 
     chained: bool = True
-    """Triton's kernels use programmatic dependent launch, where the device has it."""
+    """Triton kernels use programmatic dependent launch if the device supports it."""
     chains_all: bool = True
-    """Kernels in CUDA C++ use it too."""
+    """Kernels in CUDA C++ use programmatic dependent launch, too."""
     early: bool = True
-    """A product loads its first tiles of weights to shared memory before the previous kernel ends."""
+    """A product loads its first weight tiles into shared memory before the previous kernel ends."""
     ahead: int = 512
-    """Bytes of each row of weights, after those tiles, that are prefetched before then; a multiple of 128."""
+    """Bytes of each weight row after those tiles that are prefetched before the previous kernel ends; a multiple of
+    128."""
     bulk: bool = False
-    """They are prefetched in few large requests, not line by line."""
+    """These bytes are prefetched in few large requests, not line by line."""
     early_keys: EarlyKeys = "read"
-    """Attention's use of earlier steps' keys before then: none, prefetch the first tile to the L2 cache, or read it."""
+    """Attention's access to keys of earlier steps before the previous kernel ends: none, prefetch the first tile to the
+    L2 cache, or read it."""
     outputs: int = 64
     """Outputs of a product's tile."""
     inputs: int = 128
@@ -40,9 +42,9 @@ class Variant:
     stages: int = 3
     """Tiles in flight at once, including the one in use."""
     split_wide: bool = False
-    """Products whose outputs alone fill the GPU, as gates and ups do, are split into two shares too."""
+    """Products whose outputs alone fill the GPU, as gates and ups do, are also split into two shares."""
     warps: int = 4
-    """Warps of a product's program."""
+    """Warps per program of a product."""
 
 
 NAMED: dict[str, Variant] = {
@@ -66,18 +68,18 @@ NAMED: dict[str, Variant] = {
     "256 inputs": Variant(inputs=256, stages=2),
     "8 warps": Variant(warps=8),
 }
-"""The variants by name. `WEFT_KERNELS` names the one that a process starts with."""
+"""The variants by name. `WEFT_KERNELS` names the initial variant of a process."""
 
 _chosen = NAMED["default"]
 
 
 def chosen() -> Variant:
-    """The variant of the kernels that are launched from now on."""
+    """The variant that kernels are launched with now."""
     return _chosen
 
 
 def choose(variant: Variant | str) -> None:
-    """Launch kernels in `variant`, or the variant of that name, from now on. Raises `InputError` for unknown names."""
+    """Launch kernels with `variant`, a variant or its name, from now on. Raises `InputError` for unknown names."""
     global _chosen
     if isinstance(variant, str):
         if variant not in NAMED:
@@ -89,7 +91,7 @@ def choose(variant: Variant | str) -> None:
 
 @contextmanager
 def using(variant: Variant | str) -> Iterator[None]:
-    """`choose` within a `with` block."""
+    """Context in which kernels are launched with `variant`."""
     before = _chosen
     choose(variant)
     try:
