@@ -52,7 +52,7 @@ class PagedKV:
         launched."""
         shape = (self.data.shape[0], num_pages, *self.data.shape[2:])
         dtype, device = self.data.dtype, self.data.device
-        # The old memory is freed first: both would not fit together.
+        # The old memory is freed first, because both may not fit together.
         del self.data, self.layers, self.k, self.v
         self._hold(torch.zeros(shape, dtype=dtype, device=device))
 

@@ -117,10 +117,10 @@ class GraphMemory:
         return memory.as_strided(like.shape, like.stride(), like.storage_offset())
 
     def of_node(self, value: Any) -> Any:
-        """An argument in the form in which a node can keep it. Replaces tensors, in lists and tuples too, by aliases.
+        """An argument in the form in which a node can keep it, with tensors replaced, in lists and tuples too.
 
-        An alias does not keep the graph's own memory in use, so that later work can reuse it. If the graph checks its
-        tensors, an alias does not keep memory from outside alive either.
+        A tensor in the graph's own memory becomes an alias that does not keep the memory in use, so that later work can
+        reuse it. If the graph checks its tensors, a tensor from outside becomes an alias that does not keep it alive.
         """
         if isinstance(value, Tensor):
             return self._of_node(value)

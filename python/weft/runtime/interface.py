@@ -99,7 +99,7 @@ class Runtime(Protocol):
         device can't poll; the tasks are host nodes then."""
 
     def publish(self) -> None:
-        """Make device tensors visible to all streams that were filled outside `launch` and `use`. torch fills such
+        """Make device tensors that were filled outside `launch` and `use` visible to all streams. torch fills such
         tensors on its current stream, which is not ordered with the others. Don't call it during a capture."""
 
     def memory(self) -> tuple[int, int]:

@@ -89,7 +89,7 @@ class _Operations(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # `_Readers` must not see the parts of an operation.
+        # A TorchFunctionMode would intercept the parts of an operation.
         with torch._C.DisableTorchFunction():
             return self._dispatch(func, args, kwargs or {})
 
@@ -123,7 +123,7 @@ class Recorder:
 
     def finish(self) -> None:
         """Raise `GraphError` if a tensor that was allocated inside is still alive."""
-        # Work captured later could not reuse the memory, or, once it does, would overwrite the tensor.
+        # Work that is captured later may reuse the memory of a launched function's tensors.
         if self._num_kept():
             gc.collect()  # tensors held only by reference cycles are not in use
         if count := self._num_kept():
