@@ -1,4 +1,4 @@
-"""One way to an engine: describe a request, submit it, follow it. `LLM` and `Executor` are fronts over it."""
+"""The path from a request to the engine: describe, submit, follow. `LLM` and `Executor` are fronts over it."""
 
 from weft.client.builder import BuiltEngine, ModelSource
 from weft.client.capacity import ClientLimits

@@ -1,4 +1,4 @@
-"""Builds an engine: weights from a directory or from memory, tokenizer, drafters, guide compiler."""
+"""Builds an engine from weights (a directory or tensors in memory), tokenizer, drafters and guide compiler."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ IN_MEMORY = Path("weights in memory")
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model and its tokenizer come from, and what its guides are compiled for, if that is not the tokenizer's
-    vocabulary. Make one with `of`."""
+    """The source of a model and its tokenizer. `guides` is the vocabulary that guides are compiled for, if it is not
+    the tokenizer's. Make one with `of`."""
 
     path: Path
     tensors: Mapping[str, Tensor] | None = None
@@ -56,9 +56,11 @@ class ModelSource:
         tokenizer: str | Path | Vocabulary | None = None,
         guides: Vocabulary | VocabularyMaterials | None = None,
     ) -> ModelSource:
-        """A model directory (None or its name: weft-tiny), whose tokenizer is `tokenizer` or its own; or tensors in
-        memory, with what their config.json says, as a dict or a file. Guides are compiled for the tokenizer's
-        vocabulary, or for `guides`, whose end tokens then end guided answers."""
+        """A source from a model directory (None or its name: weft-tiny) or from tensors in memory.
+
+        A directory's tokenizer is `tokenizer`, or else its own. Tensors in memory need `config_json`: the contents of
+        their config.json, or its path. Guides are compiled for the tokenizer's vocabulary, or for `guides`, whose end
+        tokens then end guided answers. Raises `InputError` for other types or combinations."""
         if not isinstance(tokenizer, str | Path | Vocabulary | None):
             raise InputError(f"tokenizer is a {type(tokenizer).__name__}; give a directory or a Vocabulary")
         if not isinstance(guides, Vocabulary | VocabularyMaterials | None):
@@ -81,14 +83,15 @@ class ModelSource:
         return cls(path, tokenizer=words if words is not None else path, guides=guides)
 
     def load(self, runtime: Runtime, dtype: str) -> Model:
-        """The model, on the runtime's device."""
+        """Load the model onto the runtime's device."""
         if self.tensors is None:
             return load_model(self.path, runtime.device, dtype)
         assert self.config_json is not None
         return model_in_memory(self.tensors, self.config_json, runtime.device, dtype, self.path)
 
     def text(self, vocab_size: int, max_seq_len: int | None) -> ModelText:
-        """Its tokenizer and vocabulary; where there is none, what config.json says of ends, or what `guides` do."""
+        """The model's tokenizer and vocabulary. Without a tokenizer, the end tokens are those of config.json, or else
+        those of `guides`. Raises `TokenizerError` if neither names any."""
         if isinstance(self.tokenizer, Vocabulary):
             _check_size(self.tokenizer, vocab_size)
             ends = tuple(self.tokenizer.end_ids)
@@ -101,8 +104,8 @@ class ModelSource:
         return ModelText(vocab_size, tuple(vocabulary.end_ids), vocabulary, tokenizer, max_seq_len)
 
     def guide_vocabulary(self, text: ModelText) -> Vocabulary | None:
-        """What guides are compiled for; None where nothing says it. Raises `TokenizerError` where it does not fit the
-        model, whose texts are `text`."""
+        """The vocabulary that guides are compiled for; None without one. `text` is that of the model. Raises
+        `TokenizerError` for a vocabulary that does not fit the model."""
         if self.guides is None:
             return text.vocabulary
         if isinstance(self.guides, VocabularyMaterials):
@@ -134,7 +137,7 @@ def _check_size(vocabulary: Vocabulary, vocab_size: int) -> None:
 
 @dataclass(frozen=True)
 class BuiltEngine:
-    """An engine and what it was built from. `compiler` compiles guides for its vocabulary; None where it has none."""
+    """An engine and its parts. `compiler` compiles guides for the vocabulary; None without a vocabulary."""
 
     path: Path
     runtime: Runtime
@@ -147,19 +150,20 @@ class BuiltEngine:
 
     @property
     def warms_up(self) -> bool:
-        """Whether the engine is to warm up before its first request; its thread does it."""
+        """Whether the engine's thread warms up before the first request: on CUDA."""
         return self.runtime.device.type == "cuda"
 
     @classmethod
     def build(
         cls, source: ModelSource, device: str, dtype: str, speculation: Speculation, settings: EngineConfig
     ) -> BuiltEngine:
-        """Load and wire everything. Raises `ModelError`, `TokenizerError` or `InputError` for what does not fit."""
+        """Load the model and build the engine. Raises `ModelError`, `TokenizerError` or `InputError` for parts that
+        can't be loaded or do not fit together."""
         runtime = get_runtime(device)
         target = source.load(runtime, dtype)
         limit, num_drafts = target.config.max_position_embeddings, speculation.max_draft_tokens
         config = settings.resolved(limit, num_drafts, runtime.device.type)
-        # Where memory decides, it does so once all weights are there.
+        # The free memory is known once all weights, the drafters' too, are loaded. Until then one page stands in.
         num_pages = 1 if config.is_sized_by_memory else config.num_pages
         windows = layer_windows(
             target.config, config.attention_windows, config.sink_tokens, config.max_seq_len

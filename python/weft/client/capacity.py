@@ -1,4 +1,4 @@
-"""Whether there is room for more requests: bounds on what those hold together that have not ended."""
+"""Limits on the requests that a client holds at a time, and the checks before it takes more."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from weft.errors import CapacityError, InputError
 
 @dataclass(frozen=True)
 class ClientLimits:
-    """Bounds on what fronts leave with a client; None bounds nothing.
+    """Limits on the requests of a client. None: no limit.
 
-    A request has at most `max_sequences` sequences. `max_queue_size` sequences wait at most, and requests that have not
-    ended hold `max_pending_bytes` together. Of a request that nobody reads, `max_unread_responses` are kept before they
-    are merged; requests that have ended unread hold `max_unread_bytes` before the first of them are forgotten. Where
-    that is bounded, only answers are kept of them: no guide, and of an error its text.
+    - `max_sequences`: sequences of one request.
+    - `max_queue_size`: sequences that wait.
+    - `max_pending_bytes`: estimated size of all requests that have not ended.
+    - `max_unread_responses`: unread responses of one request; beyond this they are merged.
+    - `max_unread_bytes`: estimated size of the requests that have ended unread; beyond this the oldest are forgotten.
+      With this limit an ended request keeps only its answer: its guide is released, and an error keeps only its text.
     """
 
     max_sequences: int = 1024
@@ -32,19 +34,19 @@ NO_LIMITS = ClientLimits()
 
 
 class QueueSize(NamedTuple):
-    """What requests add to the queue."""
+    """The room that a request takes in the queue; `num_bytes` is an estimate."""
 
     num_sequences: int
     num_bytes: int
 
 
 def queue_size(request: Request) -> QueueSize:
-    """What a request would add."""
+    """The room that a request would take."""
     return QueueSize(request.num_sequences, request_bytes(request))
 
 
 def check_sequences(request: Request, limits: ClientLimits) -> None:
-    """Raise `InputError` for a request of more sequences than one may have."""
+    """Raise `InputError` for a request with more than `limits.max_sequences` sequences."""
     limit, names = limits.max_sequences, request.names
     if request.num_sequences > limit:
         advice = names.or_raise("max_sequences") if "max_sequences" in names.settings else ""
@@ -61,7 +63,8 @@ def check_room(
     sizes: Iterable[QueueSize],
     names: FieldNames = OWN_NAMES,
 ) -> None:
-    """Raise `CapacityError` where sequences that wait, or bytes that requests hold, would be beyond their bounds."""
+    """Raise `CapacityError` if requests of these `sizes` would exceed `max_queue_size` or `max_pending_bytes`.
+    `waiting` sequences and `pending_bytes` are in use already."""
     sizes = list(sizes)
     more, most = sum(size.num_sequences for size in sizes), limits.max_queue_size
     if most is not None and waiting + more > most:

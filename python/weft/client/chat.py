@@ -1,4 +1,4 @@
-"""Conversations in OpenAI's form, rendered as prompts by the tokenizer's chat template."""
+"""Renders conversations in OpenAI's form as prompts, with the tokenizer's chat template."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class ChatOptions(TypedDict, total=False):
 
 
 class ChatRequestOptions(RequestOptions, ChatOptions, total=False):
-    """Options of a request whose prompt is a conversation: `RequestOptions` and `ChatOptions`."""
+    """Options of a request with a conversation as its prompt: `RequestOptions` and `ChatOptions`."""
 
 
 def split_options(options: ChatRequestOptions) -> tuple[ChatOptions, RequestOptions]:
-    """The options for the prompt, and those for the answer."""
+    """Split options into those for rendering the prompt and those for the request."""
     chat = {name: value for name, value in options.items() if name in ChatOptions.__annotations__}
     rest = {name: value for name, value in options.items() if name not in chat}
     return chat, rest  # type: ignore[return-value]  # parts of both
 
 
 def is_conversation(messages: Conversation | Sequence[Conversation]) -> TypeGuard[Conversation]:
-    """Whether `messages` are one conversation; else they are a list of several. Raises `InputError` for another
-    type."""
+    """Whether `messages` are one conversation (True) or a list of conversations (False). Raises `InputError` for any
+    other type."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise InputError(FORM)
     return not isinstance(messages[0], list | tuple)
@@ -59,7 +59,7 @@ def is_conversation(messages: Conversation | Sequence[Conversation]) -> TypeGuar
 def chat_tokens(
     text: ModelText, messages: Conversation, options: ChatOptions, model: object = "the model"
 ) -> list[int]:
-    """The token ids of a conversation. Errors name the model as `model`. Raises `InputError` if there is no template,
+    """The token ids of a conversation. `model` names the model in errors. Raises `InputError` without a chat template,
     and for messages of another form."""
     tokenizer = text.tokenizer_for("a conversation")
     rendered = chat_text(tokenizer, messages, options, model)
@@ -93,8 +93,10 @@ def chat_text(
 
 
 def _message(value: Any, has_parts: bool) -> dict[str, Any]:
-    """A message in the form that templates read: content as one text, unless the template reads parts (`has_parts`),
-    and the arguments of calls as data, not as a text of JSON."""
+    """A message in the form that templates read.
+
+    Content becomes one text, unless the template reads parts (`has_parts`). Arguments of calls become data instead of
+    JSON text."""
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise InputError(FORM)
     message: dict[str, Any] = value
@@ -112,7 +114,7 @@ def _message(value: Any, has_parts: bool) -> dict[str, Any]:
 
 
 def _part(part: Any) -> dict[str, str]:
-    """A part of a content. Raises `InputError` for a part that is not text."""
+    """One part of a message's content. Raises `InputError` for a part that is not text."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
     if not isinstance(part, dict):
@@ -124,16 +126,16 @@ def _part(part: Any) -> dict[str, str]:
 
 
 def _tool(tool: Any) -> Any:
-    """A tool in the form that templates read, without members that are None. `strict` is left out, too: it is for the
-    guide, and the prompt must not depend on it."""
+    """A tool in the form that templates read, without `strict` and without members that are None."""
     if not isinstance(tool, dict):
         return tool
+    # `strict` is for the guide; the prompt must not depend on it.
     shown = {key: value for key, value in tool.items() if value is not None and key != "strict"}
     return {**shown, "function": _tool(shown["function"])} if "function" in shown else shown
 
 
 def _call(call: Any) -> Any:
-    """A call in an earlier message, its arguments as data. OpenAI's form has them as a text of JSON."""
+    """A call in an earlier message, with its arguments as data. In OpenAI's form they are JSON text."""
     function = call.get("function") if isinstance(call, dict) else None
     arguments = function.get("arguments") if isinstance(function, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):

@@ -1,4 +1,4 @@
-"""The `EngineClient`: the one way to submit requests to an engine, and to follow them."""
+"""The `EngineClient`, through which every front submits requests to an engine and follows them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from weft.grammar.compile.compiler import GuideCompiler
 T = TypeVar("T")
 
 Observer = Callable[[StepRecord | None, abc.Sequence[Sequence]], object]
-"""Hears of each step on the engine's thread: its record (None: there was none), and the requests that came before."""
+"""Called after each step, on the engine's thread, with the step's record (None: no step ran) and the sequences
+submitted since the previous call."""
 
 
 class EngineClient:
     """Owns a built engine and the thread that steps it. Every method may be called from any thread.
 
-    `inputs` reads requests; `responses` keeps what came of them until it is taken. `limits` bounds both. After `close`
-    every call raises `ExecutorError`; so does it, with the cause, where the engine's loop itself failed. A client that
-    is dropped closes.
+    `inputs` prepares requests; `responses` holds their deltas until they are taken; `limits` bounds both. After `close`
+    every call raises `ExecutorError`. After a failure of the engine's loop it does so with the cause. A client that is
+    garbage-collected closes itself.
     """
 
     def __init__(self, built: BuiltEngine, limits: ClientLimits = NO_LIMITS) -> None:
@@ -43,11 +44,11 @@ class EngineClient:
         self.limits = limits
         self.inputs = InputProcessor(built.text, built.config, built.speculation, built.compiler)
         self.responses = ResponseQueue(limits)
-        # Between two who find the last place free only one may take it.
+        # Makes the check for room and the submission atomic: two threads must not take the same last place.
         self._queue = threading.Lock()
         self._steps = _Steps(self.responses)
         self._thread = EngineThread(built.engine, self._steps)
-        # Not at exit: what closes there is `engine_thread.py`'s, which comes before the runtime's own end.
+        # Not at exit: `engine_thread.py` closes all threads there, before the runtime shuts down.
         self._release = weakref.finalize(self, _release, self._thread, built.compiler)
         self._release.atexit = False
         if built.warms_up:
@@ -67,46 +68,48 @@ class EngineClient:
         config: EngineConfig,
         limits: ClientLimits = NO_LIMITS,
     ) -> EngineClient:
-        """Load a model and build the engine around it. Raises `ModelError`, `TokenizerError` or `InputError` for what
-        does not fit."""
+        """Load a model and build an engine for it. Raises `ModelError`, `TokenizerError` or `InputError` for parts that
+        can't be loaded or do not fit together."""
         return cls(BuiltEngine.build(source, device, dtype, speculation, config), limits)
 
     # -- parts
 
     @property
     def engine(self) -> Engine:
-        """The engine beneath. While requests run, it is its thread's."""
+        """The engine. While requests run, only its thread may use it (`call`)."""
         return self.built.engine
 
     @property
     def compiler(self) -> GuideCompiler | None:
-        """What compiles guides; None where there is no vocabulary."""
+        """The guide compiler; None without a vocabulary."""
         return self.built.compiler
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that wait for a guide, a slot or blocks."""
+        """Sequences that wait for a guide, a slot or pages."""
         return self._thread.num_waiting
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing of any request is left with the engine: no work, and nothing that nobody has heard of."""
+        """Whether the engine has no work and has published everything."""
         has_work = self.call(lambda: self.engine.has_work)
         return not has_work and self._thread.is_idle and not self.responses.has_unpublished
 
     # -- requests
 
     def prepare(self, requests: abc.Sequence[Request]) -> list[Request]:
-        """Read and check requests, of which nothing begins. Raises `InputError` or `CapacityError` for the first that
-        can't be served."""
+        """Check requests and convert them to token ids, without starting any. Raises `InputError` or `CapacityError`
+        for the first that can't be served."""
         for request in requests:
             check_sequences(request, self.limits)
         return self.inputs.prepare(requests)
 
     def submit(self, requests: abc.Sequence[Request], listener: Listener | None = None) -> list[Response]:
-        """Take requests, all or none; they come before the same step. `listener` is called with a handle when
-        something came of it, on the engine's thread. What is wrong with a request that was not prepared ends it: it is
-        the handle's `error`. Raises `CapacityError` where `limits` leave no room. Does not wait."""
+        """Submit requests, all or none, before the same step. Does not wait.
+
+        `listener` is called on the engine's thread with a response that has news. A request that was not prepared is
+        prepared here; if that fails, it ends at once with the response's `error`. Raises `CapacityError` if `limits`
+        leave no room, and `ExecutorError` if there will be no more steps."""
         self.check()
         sizes = [queue_size(request) for request in requests]
         with self._queue:
@@ -127,18 +130,19 @@ class EngineClient:
         return responses
 
     def cancel(self, responses: abc.Sequence[Response]) -> None:
-        """End requests with what there is; what came of them stays until it is taken. Does not wait."""
+        """Cancel requests, keeping their partial answers. Deltas stay until they are taken. Does not wait."""
         self._cancel([sequence for response in responses for sequence in response.sequences])
 
     def drop(self, responses: abc.Sequence[Response]) -> None:
-        """End requests and let go of what nobody has taken of them. Does not wait."""
+        """Cancel requests and discard the deltas not taken yet. Does not wait."""
         left = [response for response in responses if not response.is_over]
         for response in responses:
             self.responses.drop(response)
         self.cancel(left)
 
     async def follow(self, response: Response) -> AsyncGenerator[ResponseDelta, None]:
-        """The deltas of a request as they come, without blocking an event loop. Leaving early drops the request."""
+        """Yield the deltas of a request as they arrive, without blocking the event loop. Closing the generator early
+        drops the request."""
         following = self.following([response])
         try:
             while came := await following.next():
@@ -151,21 +155,22 @@ class EngineClient:
     def following(
         self, responses: abc.Sequence[Response], pause_s: Callable[[], float] | None = None
     ) -> Following:
-        """Some requests, to be followed in an event loop; news of them comes at least `pause_s()` seconds apart."""
+        """Follow several requests in an event loop, with at least `pause_s()` seconds between two batches of deltas."""
         return Following(self.responses, responses, self._cancel, pause_s)
 
     # -- the engine's thread
 
     def call(self, function: Callable[[], T]) -> T:
-        """What `function` returns or raises, run between two steps, on the engine's thread."""
+        """Run `function` on the engine's thread between two steps; return its result or raise its error."""
         return self._thread.call(function)
 
     def warm_up(self) -> None:
-        """Capture the graphs in use ahead of the first requests (`Engine.warm_up`)."""
+        """Capture the graphs before the first requests need them (`Engine.warm_up`)."""
         self.call(self.engine.warm_up)
 
     def observe(self, observer: Observer) -> None:
-        """Let `observer` hear of every step from now on. It must not raise, nor hold the client."""
+        """Call `observer` after every step from now on. It must not raise, and must not reference the client, which
+        could then never be collected."""
         self._steps.observers.append(observer)
 
     def check(self) -> None:
@@ -173,11 +178,11 @@ class EngineClient:
         self._thread.check()
 
     def check_process(self) -> None:
-        """Raise `ExecutorError` in a process that was forked from the client's."""
+        """Raise `ExecutorError` in a fork of the client's process."""
         self._thread.home.check()
 
     def close(self) -> None:
-        """Cancel what runs, wake what waits, and let go of the engine; returns when that is done."""
+        """Cancel all requests, wake all waiting calls and close the engine. Returns when that is done."""
         self._release()
 
     # -- beneath
@@ -206,7 +211,9 @@ class EngineClient:
 
 
 class _Steps:
-    """Hears of the engine's steps. Holds nothing that holds the client."""
+    """The client's listener for the engine's steps."""
+
+    # Must not reference the client: the engine's thread holds this, and a dropped client must be collectable.
 
     def __init__(self, responses: ResponseQueue) -> None:
         self.observers: list[Observer] = []

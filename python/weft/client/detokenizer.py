@@ -1,4 +1,4 @@
-"""Text of answers, as a whole and piece by piece."""
+"""Turns the token ids of answers into text, whole or piece by piece."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from weft.tokenizer.tokenizer import Tokenizer
 
 
 class Detokenizer:
-    """Writes the text of answers. For a guide that is not strict, it also checks whether the answer obeys all of it.
-    Threads may share one. Call `close` when done."""
+    """Decodes answers, and checks them against guides that are not strict. Thread-safe. Call `close` when done."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
         self._tokenizer = tokenizer
@@ -25,7 +24,8 @@ class Detokenizer:
         self._verdicts = Verdicts()
 
     def output(self, response: Response) -> Output:
-        """The answer of a request that has ended, with text and verdict: its first sequence, which holds the others."""
+        """The complete answer of a request that has ended, with text and `guided_valid`. It is the output of the first
+        sequence; `Output.others` are those of the rest."""
         whole = gathered(response)
         for output in whole.outputs:
             output.text = self.text(output, response)
@@ -33,14 +33,14 @@ class Detokenizer:
         return whole
 
     def text(self, output: Output, response: Response) -> str:
-        """The text of an answer that has ended, without the stop word or stop token that ended it."""
+        """The text of a finished answer, without the stop word or stop token that ended it."""
         stop, tokens = output.stopped_by, output.token_ids
         text = self._decode(tokens[:-1] if isinstance(stop, int) else tokens)
         return text[: self._end(tokens, response)] if isinstance(stop, str) else text
 
     def judge(self, output: Output, response: Response) -> None:
-        """Set `stats.guided_valid` of an answer with text, if its guide is not strict. Another process checks the
-        answer, which may take long."""
+        """Set `stats.guided_valid` of a finished answer if its guide is not strict. `output.text` must be set. Blocks
+        while another process checks the answer, which may take long."""
         guide = response.request.guide
         if output.stats.guided_valid and isinstance(guide, Guide):
             question = judged_part(guide, output.text, output.token_ids, self._vocabulary, self._decode)
@@ -48,7 +48,7 @@ class Detokenizer:
                 output.stats.guided_valid = self._verdicts.obeys(*question)
 
     def running(self, sequence: Sequence) -> RunningText:
-        """An empty text for the tokens of a sequence. It finds the stop words of the sequence."""
+        """A new, empty decoder for the tokens of a sequence, which also finds the sequence's stop words."""
         watcher = sequence.stop_words
         return RunningText(self._tokenizer, watcher.words if isinstance(watcher, RunningText) else ())
 
@@ -57,7 +57,7 @@ class Detokenizer:
         self._verdicts.close()
 
     def _end(self, tokens: abc.Sequence[int], response: Response) -> int | None:
-        """The position of the stop word in the text of these tokens; None if there is none."""
+        """The offset of the stop word in the text of these tokens; None if there is none."""
         running = self.running(response.sequences[0])
         return next((running.found_at for token in tokens if running.feed(token) is not None), None)
 
@@ -66,8 +66,8 @@ class Detokenizer:
 
 
 class SequenceText:
-    """The settled text of a sequence as its tokens arrive. Text that may yet become a stop word is held back, and so
-    are the bytes of a cut character."""
+    """The text of a sequence as its tokens arrive. Text that may become a stop word, and the bytes of an incomplete
+    character, are held back."""
 
     def __init__(self, detokenizer: Detokenizer, response: Response, sequence: Sequence) -> None:
         self._detokenizer, self._response = detokenizer, response
@@ -75,7 +75,7 @@ class SequenceText:
         self._num_shown = 0
 
     def add(self, tokens: abc.Sequence[int]) -> str:
-        """The text that these tokens settle."""
+        """Append tokens; return the text that became final."""
         running, shown = self._running, self._num_shown
         for token in tokens:
             running.feed(token)
@@ -83,13 +83,13 @@ class SequenceText:
         return running.text[shown : self._num_shown]
 
     def rest(self, output: Output) -> str:
-        """The rest of the text, at the end of the sequence. Sets `output.text`."""
+        """The text not returned yet, once the sequence has ended. Sets `output.text`."""
         output.text = self._detokenizer.text(output, self._response)
         return output.text[self._num_shown :]
 
 
 class Pieces:
-    """Makes pieces from the deltas of a request."""
+    """Turns the deltas of a streamed request into pieces."""
 
     def __init__(self, detokenizer: Detokenizer, response: Response) -> None:
         self._detokenizer = detokenizer
@@ -97,7 +97,7 @@ class Pieces:
         self._texts = [SequenceText(detokenizer, response, sequence) for sequence in response.sequences]
 
     def piece(self, delta: ResponseDelta) -> Piece:
-        """The piece of a delta. The last one has the whole answer."""
+        """The piece of a delta. The last piece carries the complete answer."""
         if delta.sequence is None:  # the request failed before it began
             return Piece("", [], [], gathered(self._response))
         index, answer = delta.sequence.index, delta.sequence.output
@@ -111,7 +111,8 @@ class Pieces:
 
 
 def gathered(response: Response) -> Output:
-    """The answer of a request that has ended: its first sequence, which holds the others. Its text is not set."""
+    """The complete answer of a request that has ended: the output of the first sequence, with the rest in
+    `Output.others`. `text` is not set."""
     if not response.sequences:  # the request failed before it began
         prompt = response.request.prompt
         return Output(
@@ -123,7 +124,7 @@ def gathered(response: Response) -> Output:
 
 
 def _outputs(response: Response) -> list[Output]:
-    """The outputs of the sequences; for a beam search, those of the answers that it found."""
+    """The outputs of the sequences; for a beam search, those of its answers, best first."""
     first = response.sequences[0]
     if not first.hypotheses:
         return [sequence.output for sequence in response.sequences]
@@ -131,7 +132,7 @@ def _outputs(response: Response) -> list[Output]:
 
 
 def _of_beam(beam: Hypothesis, best: Output) -> Output:
-    """The output of a further answer of a beam search. `best` has the parts that all answers share."""
+    """The output of a beam search's answer after the best. `best` holds the fields that all answers share."""
     is_whole = beam.finish_reason == "stop" and beam.stopped_by is None
     prompts = {name: tensor for name, tensor in best.additional.items() if name.startswith("context_")}
     stats = replace(best.stats, output_tokens=len(beam.token_ids))

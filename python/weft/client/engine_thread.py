@@ -1,8 +1,9 @@
-"""The thread that owns an engine. Everything else reaches the engine through the thread's inbox.
+"""The thread that owns an engine. Other threads reach the engine through its inbox.
 
-It steps while there is work and sleeps otherwise, until a command, a compiled guide or a deadline wakes it. It holds no
-reference to its owner, so an owner that is dropped can end it (`weakref.finalize`). What the loop itself raises ends
-every request and is raised to every later caller.
+The thread steps while there is work and sleeps otherwise, until a command, a compiled guide or a deadline wakes it. An
+error of the loop itself ends every request and is raised to every later caller.
+
+The thread holds no reference to its owner, so that the owner can be collected and its finalizer ends the thread.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ SHUT_DOWN = "the executor was shut down; make a new one"
 
 
 class StepListener(Protocol):
-    """Hears of the engine's steps, on its thread."""
+    """Receives the engine's steps, on the engine's thread."""
 
     def after_step(self, record: StepRecord | None, took: abc.Sequence[Sequence]) -> abc.Sequence[Sequence]:
-        """Requests may have new tokens or have ended. `took` are those that came since the step before. What it gives
-        is cancelled."""
+        """Called after each step; sequences may have new tokens or have ended. `record` is None if no step ran. `took`
+        are the sequences submitted since the previous call. The returned sequences are cancelled."""
 
     def at_end(self, error: ExecutorError) -> None:
-        """There will be no more steps; `error` says why. All requests have ended."""
+        """Called once when there will be no more steps, with the reason. All requests have ended."""
 
 
 @dataclass(frozen=True)
 class _Command:
-    """What the thread is to do between two steps; `abandon` instead, where there will be none."""
+    """A job for the thread between two steps. `abandon` is called instead of `run` if there will be no more steps."""
 
     run: Callable[[], object]
     abandon: Callable[[ExecutorError], object]
@@ -61,40 +62,40 @@ class EngineThread:
         self._listener = listener
         self._wake = threading.Condition()
         self._inbox: deque[_Command] = deque()
-        self._num_sent = self._num_queued = 0  # requests in the inbox, and those that wait in the engine
+        self._num_sent = self._num_queued = 0  # sequences in the inbox, and those that wait in the engine
         self._closing = self._is_due = False
         self._error: ExecutorError | None = None
-        # The thread's alone: requests that have not ended, and those that came since the last step.
+        # Used on the thread only: sequences that have not ended, and those submitted since the last step.
         self._live: dict[Sequence, None] = {}
         self._took: list[Sequence] = []
-        self._untold: StepRecord | None = None  # the last step, of which the listener has not heard
-        # A daemon, so that a program's end does not wait for it before `atexit` closes it.
+        self._untold: StepRecord | None = None  # the last step, if the listener has not received it
+        # A daemon: otherwise the interpreter would join it at exit, before `atexit` closes it.
         self._thread = threading.Thread(target=self._run, name="weft-engine", daemon=True)
         engine.on_wake(partial(_wake, weakref.ref(self)))
         _threads.add(self)
         self._thread.start()
 
     def submit(self, sequences: abc.Sequence[Sequence]) -> None:
-        """Queue requests, all before the same step. Raises `ExecutorError` where there will be none."""
+        """Queue sequences, all before the same step. Raises `ExecutorError` if there will be no more steps."""
         self._post(_Command(partial(self._submit, sequences), partial(_abandon, sequences)), len(sequences))
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait for a guide, a slot or pages, as of the last step; with those that came since."""
+        """Sequences that wait for a guide, a slot or pages as of the last step, and those submitted since."""
         with self._wake:
             return self._num_sent + self._num_queued
 
     @property
     def is_idle(self) -> bool:
-        """Whether it holds no request and no command."""
+        """Whether the thread has no unfinished sequence and no command."""
         return not (self._live or self._took or self._inbox)
 
     def cancel(self, sequences: abc.Sequence[Sequence], reason: FinishReason = "cancelled") -> None:
-        """End requests before the next step; those that have ended stay as they are. Does not wait."""
+        """End sequences before the next step, except those that have ended. Does not wait."""
         self._post(_Command(partial(self._cancel, sequences, reason), lambda error: None))
 
     def call(self, function: Callable[[], T]) -> T:
-        """What `function` returns or raises, run on the thread between two steps."""
+        """Run `function` on the thread between two steps; return its result or raise its error."""
         if threading.current_thread() is self._thread:
             return function()
         future: Future[T] = Future()
@@ -108,13 +109,15 @@ class EngineThread:
             raise ExecutorError(str(self._error)) from self._error.__cause__
 
     def close(self) -> None:
-        """End what runs, with "cancelled", and the thread; returns when it has ended. In a fork there is none."""
+        """Cancel all requests and end the thread. Returns when it has ended; in a fork, which has no such thread, at
+        once."""
         if not self.home.is_here:
             return
         with self._wake:
             self._closing = True
             self._wake.notify()
-        if threading.current_thread() is not self._thread:  # a collection there may drop the owner
+        # A garbage collection on the thread itself may finalize the owner, which closes the thread.
+        if threading.current_thread() is not self._thread:
             self._thread.join()
 
     # -- on the thread
@@ -131,8 +134,8 @@ class EngineThread:
         self._end(error)
 
     def _serve(self) -> bool:
-        """Wait for something to do, and do it; False: it is time to end. What it had to do with is let go of before the
-        next wait, which may be long."""
+        """Wait for work and do it: all commands, then at most one step. False: the thread shall end."""
+        # A function of its own, so that its locals release their objects before the next wait, which may be long.
         commands = self._next()
         if commands is None:
             return False
@@ -151,16 +154,17 @@ class EngineThread:
         return True
 
     def _tell(self) -> None:
-        """Let the listener hear of the last step: after the next launch, so that what it wakes takes the interpreter
-        while the device works, and not while it waits for that launch."""
+        """Pass the last step to the listener."""
+        # Called after the next step's launch: the threads that the listener wakes compete for the interpreter while
+        # the device works, instead of delaying the launch.
         record, self._untold = self._untold, None
         took, self._took = self._took, []
         self._cancel(self._listener.after_step(record, took), "cancelled")
 
     def _next(self) -> abc.Sequence[_Command] | None:
-        """What has come; waits for it if there is nothing else to do. None when it is time to end."""
+        """The commands in the inbox; waits for one if there is no step to run. None when the thread shall end."""
         with self._wake:
-            # Asked under the lock: whoever makes a step due wakes this under it.
+            # `can_step` is read under the lock, because events that make a step due notify under it.
             while not (self._inbox or self._closing or self._is_due or self.engine.can_step):
                 self._wake.wait(self._seconds_to_deadline())
             if self._closing:
@@ -177,14 +181,15 @@ class EngineThread:
 
     def _submit(self, sequences: abc.Sequence[Sequence]) -> None:
         for sequence in sequences:
-            if sequence.is_finished:  # cancelled before it came
+            if sequence.is_finished:  # cancelled before it arrived here
                 continue
             self._live[sequence] = None
             sequence.on_end = self._live.pop
             self._took.append(sequence)
             guide = sequence.guide.compiling if sequence.guide is not None else None
             self.engine.submit(sequence)
-            if guide is not None and not guide.done():  # after the engine's own, which this wakes it for
+            # After the engine's own callback, which makes the step due: this one wakes the thread for it.
+            if guide is not None and not guide.done():
                 guide.add_done_callback(partial(_wake, weakref.ref(self)))
 
     def _cancel(self, sequences: abc.Sequence[Sequence], reason: FinishReason) -> None:
@@ -210,13 +215,13 @@ class EngineThread:
             for command in left:
                 command.abandon(error)
             self._listener.at_end(error)
-        if failed:  # after the news of it: an engine that is broken may not close either
+        if failed:  # after the news: closing a broken engine may fail or hang
             self.engine.close()
 
     # -- from any thread
 
     def _post(self, command: _Command, num_requests: int = 0) -> None:
-        self.home.check()  # before the lock, which may have been held when the process was forked
+        self.home.check()  # before the lock, which the fork may have copied while held
         with self._wake:
             if self._error is None and not self._closing:
                 self._inbox.append(command)
@@ -235,7 +240,7 @@ def _resolve(future: Future[T], function: Callable[[], T]) -> None:
 
 
 def _abandon(sequences: abc.Sequence[Sequence], error: ExecutorError) -> None:
-    """End requests that the engine does not know of, or no longer serves."""
+    """End sequences that the engine has not received or no longer serves."""
     for sequence in sequences:
         if sequence.is_finished:
             continue
@@ -248,7 +253,7 @@ def _abandon(sequences: abc.Sequence[Sequence], error: ExecutorError) -> None:
 
 
 def _wake(thread: weakref.ref[EngineThread], _: object = None) -> None:
-    """Wake the thread: a guide is ready, or never will be; a program has started."""
+    """Wake the thread: a guide is compiled or refused, or a program has started."""
     alive = thread()
     if alive is not None:
         with alive._wake:
@@ -258,7 +263,7 @@ def _wake(thread: weakref.ref[EngineThread], _: object = None) -> None:
 _threads: weakref.WeakSet[EngineThread] = weakref.WeakSet()
 
 
-@atexit.register  # before the runtime's own, which was registered when it was imported
+@atexit.register  # runs before the runtime's handler, which its import registered earlier
 def _close_all() -> None:
     for thread in list(_threads):
         thread.close()

@@ -1,4 +1,4 @@
-"""A flight recorder for a client's engine."""
+"""Installs a flight recorder in a client's engine."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from weft.errors import InputError
 
 
 def record(client: EngineClient, iterations: int, directory: str | None) -> FlightRecorder:
-    """Let the engine, which is idle, keep its last iterations, and write them into `directory` when a request fails.
-    Raises `InputError` where there is no vocabulary."""
+    """Record the engine's last `iterations` iterations, and write them into `directory` when a request fails. The
+    engine must be idle. Raises `InputError` without a vocabulary."""
     built = client.built
     if built.compiler is None:
         raise InputError("a flight recorder needs a vocabulary; give the executor a tokenizer")

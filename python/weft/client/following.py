@@ -1,4 +1,4 @@
-"""The deltas of requests as they come, without blocking an event loop."""
+"""Follows the deltas of requests in an event loop, without blocking it."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ Came = list[tuple[Response, list[ResponseDelta]]]
 
 
 class Wakes:
-    """Wakes tasks of one event loop from other threads: however many an engine's step has news for, the loop is called
-    once."""
+    """Wakes tasks of one event loop from other threads. Wakes of one engine step share one call into the loop."""
 
     _of: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Wakes]] = WeakKeyDictionary()
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = ref(loop)  # which holds the wakes, by the table
+        self._loop = ref(loop)  # weak, or this value of the table would keep its key alive
         self._woken: deque[Callable[[], object]] = deque()
         self._is_called = False
 
     @classmethod
     def of_running_loop(cls) -> Wakes:
-        """Those of the loop that runs."""
+        """The instance of the running loop."""
         loop = asyncio.get_running_loop()
         wakes = cls._of.get(loop)
         if wakes is None:
@@ -39,25 +38,26 @@ class Wakes:
         return wakes
 
     def wake(self, function: Callable[[], object]) -> None:
-        """Let the loop call `function` soon. On any thread."""
+        """Schedule `function` on the loop. Any thread may call this."""
         self._woken.append(function)
         if not self._is_called:
             self._is_called = True
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits
                 loop = self._loop()
                 if loop is not None:
                     loop.call_soon_threadsafe(self._run)
 
     def _run(self) -> None:
-        self._is_called = False  # first: who comes after the last one here calls again
+        self._is_called = False  # before draining, so that a wake added after the last pop schedules again
         while self._woken:
             self._woken.popleft()()
 
 
 class Following:
-    """Some requests, followed to the end of each: `next` gives what came of them since the last time. But for a
-    request's end it pauses `pause_s()` seconds between two times. `close` when done, or when nobody wants more:
-    requests that have not ended are dropped from the queue, and their sequences given to `cancel`."""
+    """Follows several requests to their ends. `next` returns the deltas since its last call.
+
+    Two results are at least `pause_s()` seconds apart, unless a request ends. Call `close` when done or to stop early:
+    it drops requests that have not ended from the queue and passes their sequences to `cancel`."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Following:
             response.listeners.append(self._listener)
 
     async def next(self) -> Came:
-        """What came, once something did; nothing when all have ended."""
+        """Wait for deltas and return them, by request; an empty list once all requests have ended."""
         while self._waiting:
             if not (self._woken.is_set() or (self._told and not self._is_paused)):
                 await self._woken.wait()
@@ -86,14 +86,14 @@ class Following:
         return []
 
     def close(self) -> None:
-        """Let go of the requests."""
+        """Stop following; drop the requests, and cancel those that have not ended."""
         for response in self._responses:
             response.listeners.remove(self._listener)
         early = [response for response in self._responses if not response.is_over]
         for response in self._responses:
-            self._queue.drop(response)  # where all was taken it is gone already
+            self._queue.drop(response)  # does nothing if all its deltas were taken
         if early:
-            with contextlib.suppress(ExecutorError):  # they ended by themselves
+            with contextlib.suppress(ExecutorError):  # the thread has ended, and they with it
                 self._cancel([sequence for response in early for sequence in response.sequences])
 
     def _take(self) -> Came:
@@ -110,7 +110,7 @@ class Following:
         return came
 
     def _pause(self) -> None:
-        """Let what comes next gather for a while."""
+        """Begin a pause, in which deltas gather for the next result."""
         if self._waiting and self._pause_s is not None and (pause_s := self._pause_s()):
             self._is_paused = True
             asyncio.get_running_loop().call_later(pause_s, self._resume)
@@ -121,7 +121,7 @@ class Following:
             self._woken.set()
 
     def _listener(self, response: Response) -> None:
-        """On the engine's thread."""
+        """Called on the engine's thread."""
         self._wakes.wake(partial(self._tell, response))
 
     def _tell(self, response: Response) -> None:

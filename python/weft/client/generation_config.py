@@ -1,4 +1,4 @@
-"""What a checkpoint's generation_config.json says of sampling: the parameters of requests that give none."""
+"""Default sampling parameters from a checkpoint's generation_config.json."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ FIELDS = {
     "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
 }
-"""Keys of the file, and the fields of `SamplingParams` that they are."""
+"""Keys of the file, with the corresponding fields of `SamplingParams`."""
 
 
 def sampling_defaults(directory: Path, source: Source | str = "auto") -> dict[str, Any]:
-    """The fields of `SamplingParams` that a directory's generation_config.json gives, and what it gives them. None with
-    the source "weft", or where there is no such file. Raises `ModelError` for values that no request may have.
+    """The fields of `SamplingParams` that a directory's generation_config.json sets, with their values. Empty with the
+    source "weft", or without such a file. Raises `ModelError` for values that `SamplingParams` refuses, and
+    `InputError` for another source.
 
-    A file that says `do_sample: false` is greedy, whatever else it says; one that says true, without a temperature,
-    samples at 1, as transformers does.
+    As in transformers, `do_sample: false` means greedy whatever the temperature, and `do_sample: true` without a
+    temperature samples at 1.
     """
     if source not in ("auto", "weft"):
         raise InputError(f'generation_config is {source!r}; it must be "auto" (the model\'s file) or "weft"')

@@ -1,4 +1,4 @@
-"""Preparation: requests of any front are read, checked and made into the engine's sequences."""
+"""Prepares requests of any front: checks them, converts them to token ids and makes the engine's sequences."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Shared = dict[tuple[Any, ...], tuple[TokenRules, WatcherFactory]]
 
 
 class InputProcessor:
-    """Reads requests for an engine that is configured by `config` and drafts by `speculation`; `compiler` compiles
-    their guides (None: there is no vocabulary to compile for). Any thread may use it."""
+    """Prepares requests for an engine with this `config` and `speculation`. `compiler` compiles their guides (None:
+    there is no vocabulary, so guides are refused). Thread-safe."""
 
     def __init__(
         self,
@@ -41,20 +41,23 @@ class InputProcessor:
         self._guide_ends = None if set(ends) == set(text.end_ids) else frozenset(ends)
 
     def prepare(self, requests: Iterable[Request]) -> list[Request]:
-        """Read and check requests; nothing begins. Raises `InputError` or `CapacityError` for the first that can't be
-        served. Requests with the same sampling parameters share what is made of them."""
+        """Check requests and convert them to token ids, without starting any. Raises `InputError` or `CapacityError`
+        for the first that can't be served."""
+        # Requests with the same sampling parameters share their rules and stop words: a batch often has one set for
+        # all.
         shared: Shared = {}
         return [self._prepare(request, shared) for request in requests]
 
     def begin(self, request: Request, number: int) -> list[Sequence]:
-        """The sequences of a prepared request, numbered from `number` on. Its guide is compiled from here on."""
+        """The sequences of a prepared request, numbered from `number` on. Starts the compilation of its guide. Raises
+        `InputError` for a guide without a vocabulary."""
         return sequences_of(request, number, self._guide(request))
 
     def _prepare(self, request: Request, shared: Shared) -> Request:
         prompt = self.text.prompt(request.prompt, request.names)
         end_ids = request.end_ids
         if request.guide is not None and end_ids is None:
-            end_ids = self._guide_ends  # the end tokens of its grammar
+            end_ids = self._guide_ends  # the end tokens of its grammar; None if they are the model's
         key = (id(request.sampling), id(request.stop_words), end_ids, id(request.bias), request.penalties)
         if key not in shared:
             shared[key] = self._read(request, end_ids)

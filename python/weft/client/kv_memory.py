@@ -1,4 +1,4 @@
-"""An engine's pages of keys and values, where memory decides how many there are."""
+"""Sizes an engine's KV cache by the memory that is free."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from weft.runtime.interface import Runtime
 def sized_by_memory(
     runtime: Runtime, caches: Sequence[PagedKV], config: ResolvedConfig, given: int | None, num_drafts: int
 ) -> ResolvedConfig:
-    """Make all caches as large as memory allows, now that the weights are there: the config says how large. `given` is
-    the `num_pages` of the caller. Raises `InputError` for too little."""
+    """Resize all caches to the memory that is free, and return the config with the number of pages. All weights must
+    be loaded. `given` is the caller's `num_pages`. Raises `InputError` if too few pages fit."""
     free = runtime.free_memory() if config.kv_memory_fraction is not None else 0
     memory = DeviceMemory(free, is_shared=runtime.device.type == "cpu")
     page_bytes = sum(cache.page_bytes for cache in caches)

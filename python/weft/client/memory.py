@@ -1,5 +1,8 @@
-"""What requests and their answers hold, in bytes, about: for bounds on their sum, which need no more than the order of
-magnitude, and must not cost more to work out than the thing itself."""
+"""Estimates of the host memory of requests and their answers, in bytes.
+
+They serve limits on sums, for which the order of magnitude is enough. An estimate must be cheap compared with the
+request itself.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ from weft.core.request import Request
 from weft.grammar.guide import Guide
 
 SEQUENCE_BYTES = 4096
-"""An engine's request, its output and their bookkeeping."""
+"""A sequence, its output and their bookkeeping."""
 DELTA_BYTES = 256
 TOKEN_BYTES = 48
-"""A token id: a number, and its places in lists. Of a prompt as text, a letter counts as much."""
+"""A token id: an integer object and its places in lists. A character of a text prompt counts the same."""
 PLACE_BYTES = 8
 LETTER_BYTES = 16
-"""A letter of a word to watch for, in what finds it."""
+"""A character of a stop word or bad word, in the automaton that finds it."""
 WORD_BYTES = 100
 GUIDE_LETTER_BYTES = 8
 LOGPROB_BYTES = 250
@@ -27,7 +30,7 @@ TOP_BYTES = 100
 
 
 def request_bytes(request: Request) -> int:
-    """What a request holds before it is answered."""
+    """The size of a request without its answer."""
     prompt = len(request.prompt)
     held = request.num_sequences * (SEQUENCE_BYTES + PLACE_BYTES * prompt) + TOKEN_BYTES * prompt
     held += _words_bytes(request.sampling.bad_words) + _words_bytes(request.watched_words)
@@ -40,7 +43,7 @@ def request_bytes(request: Request) -> int:
 
 
 def answer_bytes(output: Output) -> int:
-    """What the answer of a sequence holds."""
+    """The size of a sequence's answer."""
     held = (TOKEN_BYTES + PLACE_BYTES) * len(output.token_ids)
     if output.logprobs:
         held += sum(LOGPROB_BYTES + TOP_BYTES * len(entry.top) for entry in output.logprobs)
@@ -50,7 +53,7 @@ def answer_bytes(output: Output) -> int:
 
 
 def delta_bytes(delta: ResponseDelta) -> int:
-    """What waits with a delta: beams are kept as they were."""
+    """The size of a delta. Its tokens are not counted, because they are in the sequence; beams are copies."""
     beams = sum(TOKEN_BYTES * len(beam.token_ids) for beam in delta.beams)
     return DELTA_BYTES + beams + len(delta.error)
 

@@ -1,4 +1,4 @@
-"""Texts and token ids of one model: its vocabulary, its tokenizer, and prompts as the engine takes them."""
+"""A model's vocabulary and tokenizer, and the conversion of prompts to token ids."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.tokenizer.tokenizer import ChatTemplate, Tokenizer
 
 LONGEST_TOKEN = 16
-"""Bytes that a token is thought to hold at least, where texts are bounded by it."""
+"""A lower bound, in bytes, for the length of the longest token, when it limits the size of texts."""
 
 
 @dataclass(frozen=True, eq=False)
 class ModelText:
-    """What a model's vocabulary and tokenizer, where there are such, make of texts.
+    """A model's vocabulary and tokenizer, each optional. Without a tokenizer texts are refused (`InputError`); without
+    a vocabulary, guides.
 
-    `end_ids` end an answer. Prompts have at most `max_seq_len` tokens (None: any number); `can_grow`: an
-    engine could take longer ones. Without a tokenizer texts are refused (`InputError`); without a vocabulary, guides.
+    `end_ids` end an answer. Prompts have at most `max_seq_len` tokens (None: any number). `can_grow` says whether the
+    model allows an engine with a longer limit, for error messages.
     """
 
     vocab_size: int
@@ -34,8 +35,9 @@ class ModelText:
     can_grow: bool = True
 
     def prompt(self, prompt: Prompt, names: FieldNames = OWN_NAMES) -> tuple[int, ...]:
-        """The token ids of a prompt, whose length is looked at before anything else. Raises `CapacityError` where it
-        leaves no room for an answer, and `InputError`."""
+        """The token ids of a prompt. Raises `CapacityError` if it leaves no room for an answer, and `InputError` for
+        anything else that is not a prompt of this model."""
+        # The length is checked first: a prompt that is far too long must not cost time or memory.
         if isinstance(prompt, str):
             self.check_text(prompt, names)
             tokens = tuple(self.tokenizer_for(names.prompt).encode(prompt))
@@ -47,7 +49,7 @@ class ModelText:
         return tokens
 
     def expected(self, text: Prompt, name: str = "given") -> tuple[int, ...]:
-        """The token ids of what an answer is expected to be, as far as it can be that long."""
+        """The token ids of an expected answer, cut to `max_seq_len`."""
         if isinstance(text, str):
             if self.max_seq_len is not None:
                 text = text[: self.max_seq_len * self.longest]
@@ -56,9 +58,10 @@ class ModelText:
         return read_ids(name, text[: self.max_seq_len])
 
     def check_text(self, prompt: str, names: FieldNames = OWN_NAMES) -> None:
-        """Raise `CapacityError` for a text of so many bytes that no tokens of this model that fit can hold it, and
-        `InputError` for one that is none."""
-        self._check_bytes(len(prompt), names)  # there are at least as many
+        """Raise `CapacityError` for a text with more bytes than `max_seq_len` of the longest token hold, and
+        `InputError` for text that UTF-8 can't encode."""
+        # UTF-8 has at least one byte a character, so this check saves the encoding of a text far too long.
+        self._check_bytes(len(prompt), names)
         try:
             size = len(prompt.encode())
         except UnicodeEncodeError as error:
@@ -66,11 +69,11 @@ class ModelText:
         self._check_bytes(size, names)
 
     def check(self, name: str, tokens: Sequence[int]) -> None:
-        """Raise `InputError` unless all are ids of this model."""
+        """Raise `InputError` unless all tokens are ids of this model."""
         check_token_ids(name, tokens, self.vocab_size)
 
     def tokenizer_for(self, what: str) -> Tokenizer:
-        """The tokenizer. Raises `InputError` where there is none, so that `what` can't be a text."""
+        """The tokenizer. Raises `InputError` without one; the message says that `what` can't be a text."""
         if self.tokenizer is None:
             raise InputError(
                 f"{what} can't be a text: there is no tokenizer; give token ids, or a model directory with one "
@@ -80,17 +83,17 @@ class ModelText:
 
     @property
     def chat_template(self) -> ChatTemplate | None:
-        """The tokenizer's; None without a tokenizer, too."""
+        """The tokenizer's chat template; None without a template or a tokenizer."""
         return None if self.tokenizer is None else self.tokenizer.chat_template
 
     @cached_property
     def longest(self) -> int:
-        """Bytes of the longest token."""
+        """The length of the longest token in bytes, at least `LONGEST_TOKEN`."""
         vocabulary = self.vocabulary
         if vocabulary is None:
             return LONGEST_TOKEN
         names = (len(name.encode()) for name in vocabulary.special_names)
-        # Tokenizers may drop or merge some characters, never most of a text.
+        # The lower bound allows for tokenizers that drop or merge some characters of a text.
         return max(LONGEST_TOKEN, *map(len, vocabulary.tokens), *names)
 
     def _check_bytes(self, size: int, names: FieldNames) -> None:
@@ -108,7 +111,8 @@ class ModelText:
 
 
 def read_ids(name: str, tokens: Sequence[int]) -> tuple[int, ...]:
-    """The entries of a sequence of token ids. Raises `InputError` unless they are whole numbers, 0 or more."""
+    """The entries of a sequence of token ids as a tuple. Raises `InputError` unless they are whole numbers, 0 or
+    more."""
     if not isinstance(tokens, Sequence) or isinstance(tokens, bytes | bytearray):
         raise InputError(f"{name} is a text or a list of token ids, not a {type(tokens).__name__}")
     return read_token_ids(name, tokens)

@@ -1,4 +1,4 @@
-"""What `LLM.generate` may be asked beside guide and sampling, for one prompt or several."""
+"""The options of `LLM.generate` besides guide and sampling, for one prompt or several."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weft.errors import InputError
 from weft.grammar.guide import Guide
 
 OWN_PROCESSOR = "logits_processor"
-"""What errors call a request's own function."""
+"""The name in errors of a processor that the caller gave as a plain function."""
 
 Function = Callable[..., Any]
 Floats = float | None | Sequence[float | None]
@@ -24,21 +24,21 @@ Integers = int | None | Sequence[int | None]
 
 
 class RequestOptions(TypedDict, total=False):
-    """Options of a request. For a list of prompts each but the last three may be a list of the same length (None: the
-    default).
+    """Options of a request. With a list of prompts, every option but the last three may be a list of the same length,
+    where None is the default.
 
-    - `priority`, 0 to 1 (0.5), goes first where it is higher. After `timeout_s` seconds the answer ends with "timeout"
-      and what there is. Prompts find only what was read with the same `cache_salt`.
-    - `beam_width` asks for the best answers that a search with so many beams finds; `length_penalty`,
-      `early_stopping` and `diversity_rate` are as in `docs/beam-search.md`. Needs `EngineConfig(max_beam_width=...)`.
-    - `given` is what the answer is expected to be, text or token ids: drafts, for `Speculation.given()`. `max_drafts`
-      bounds the drafts of an iteration (None: as the engine has it; 0: none).
-    - `logits_processor` acts on the raw logits: a function `(request_id, logits, tokens, stream, client_id)`
+    - `priority`, 0 to 1 (0.5): requests of a higher priority are scheduled first. After `timeout_s` seconds the
+      request ends with "timeout" and its partial answer. Prompts reuse only cached pages with the same `cache_salt`.
+    - `beam_width` returns the best answers of a beam search of this width; `length_penalty`, `early_stopping` and
+      `diversity_rate` are as in `docs/beam-search.md`. Needs `EngineConfig(max_beam_width=...)`.
+    - `given` is the expected answer, text or token ids: drafts for `Speculation.given()`. `max_drafts` limits the
+      drafts of an iteration (None: the engine's limit; 0: none).
+    - `logits_processor` changes the raw logits: a function `(request_id, logits, tokens, stream, client_id)`
       (`docs/outputs.md`), or a `LogitsProcessor`.
-    - `return_context_logits` and `return_generation_logits` ask for `Output.context_logits` and
-      `Output.generation_logits` (`EngineConfig(gather_generation_logits=True)`); `additional_outputs` for tensors that
-      the model marks, by name, or by pairs of a name and whether it is wanted of the prompt too
-      (`EngineConfig(additional_outputs=...)`): the same ones for all prompts.
+    - `return_context_logits` and `return_generation_logits` fill `Output.context_logits` and
+      `Output.generation_logits` (`EngineConfig(gather_generation_logits=True)`). `additional_outputs` returns tensors
+      that the model marks, by name or as pairs of a name and whether to return the prompt's too
+      (`EngineConfig(additional_outputs=...)`). These three are the same for all prompts.
     """
 
     priority: Floats
@@ -57,10 +57,10 @@ class RequestOptions(TypedDict, total=False):
 
 
 DIRECT = ("priority", "cache_salt", "timeout_s", "given", "max_drafts")
-"""Options that are fields of a `Request`."""
+"""Options that are fields of `Request` under the same name."""
 BEAM = ("length_penalty", "early_stopping", "diversity_rate")
 TEXTS = ("given",)
-"""Options that are prompts themselves."""
+"""Options whose value is text or a list of token ids, so that a list may be one value."""
 SAMPLING = {field.name for field in fields(SamplingParams)}
 GATHERED = ("return_context_logits", "return_generation_logits", "additional_outputs")
 
@@ -73,8 +73,7 @@ def requests_of(
     *,
     streams: bool = False,
 ) -> list[Request]:
-    """One request for each prompt. Raises `InputError` for values that no engine takes, `TypeError` for options that
-    there are not."""
+    """One request for each prompt. Raises `InputError` for invalid values and `TypeError` for unknown options."""
     columns = _columns(options, len(prompts))
     gather = _gather(options)
     return [
@@ -86,7 +85,7 @@ def requests_of(
 
 
 def _columns(options: RequestOptions, count: int) -> dict[str, list[Any]]:
-    """A value of each option for each prompt."""
+    """The values of each given option, one for each of `count` prompts. `GATHERED` options are left out."""
     unknown = set(options) - set(RequestOptions.__annotations__)
     if unknown:
         raise TypeError(_unknown(min(unknown)))
@@ -100,7 +99,7 @@ def _columns(options: RequestOptions, count: int) -> dict[str, list[Any]]:
 
 
 def _unknown(name: str) -> str:
-    """What is said of an option that there is not."""
+    """The error message for an unknown option."""
     if name in SAMPLING:
         return (
             f"there is no option {name!r}: it is a sampling parameter; give "
@@ -112,7 +111,7 @@ def _unknown(name: str) -> str:
 
 
 def _is_one_text(value: object) -> bool:
-    """Whether this is one given text, and no list of them."""
+    """Whether this is one text (or list of token ids) and not a list of them."""
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) and value[0] is None:
         return False
     return is_prompt(value)
@@ -167,7 +166,7 @@ def _processor(given: Function | LogitsProcessor | None) -> LogitsProcessor | No
 
 
 def _gather(options: RequestOptions) -> Gather:
-    """The tensors that are asked for."""
+    """The tensors that the request returns."""
     for name in ("return_context_logits", "return_generation_logits"):
         if not isinstance(options.get(name, False), bool):
             raise InputError(f"{name} is {options[name]!r}; it must be True or False")

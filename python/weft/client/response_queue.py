@@ -1,7 +1,7 @@
-"""Where deltas of answers wait until somebody takes them.
+"""Holds the deltas of answers until callers take them.
 
-The engine's thread notes what happened in short tuples and publishes them once a step. Responses are made of them by
-whoever takes them, on that thread.
+The engine's thread notes progress in short tuples and publishes them once a step. Callers turn the deltas into their
+front's responses on their own threads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Listener = Callable[[Response], object]
 
 
 class Progress(NamedTuple):
-    """One note of the engine's thread: the sequence has `end` tokens by now, after `iteration` iterations."""
+    """A note of the engine's thread: the sequence has `end` tokens after `iteration` iterations."""
 
     response: Response
     sequence: Sequence
@@ -36,15 +36,16 @@ class Progress(NamedTuple):
 
 
 class ResponseQueue:
-    """Deltas of all requests until they are taken, or too many are left unread (`unread.py`). Thread-safe; `note` and
-    `publish` are the engine thread's. `pending_bytes` is what requests hold that have not ended."""
+    """The deltas of all requests, until they are taken or given up as unread (`unread.py`). Thread-safe, but only the
+    engine's thread calls `note` and `publish`. `pending_bytes` is the estimated size of requests that have not
+    ended."""
 
     def __init__(self, limits: ClientLimits = NO_LIMITS) -> None:
         self.pending_bytes = 0
         self._lock = threading.Lock()
         self._any = threading.Condition(self._lock)
         self._responses: dict[int, Response] = {}
-        self._with_deltas: dict[int, Response] = {}  # in the order in which they got their first
+        self._with_deltas: dict[int, Response] = {}  # ordered by their first delta that is not taken
         self._last_id = 0
         self._error: ExecutorError | None = None
         self._unread = Unread(limits)
@@ -54,7 +55,7 @@ class ResponseQueue:
     # -- the engine's thread
 
     def note(self, response: Response, sequence: Sequence) -> None:
-        """Note a sequence that has news: `Sequence.on_progress`."""
+        """Note the progress of a sequence; called as `Sequence.on_progress`."""
         if sequence.is_finished or response.request.streams:
             output, stats = sequence.output, sequence.output.stats
             self.noted.append(
@@ -70,7 +71,8 @@ class ResponseQueue:
             )
 
     def publish(self) -> list[Sequence]:
-        """Let callers take what was noted. Gives the sequences whose sibling failed: they are to be cancelled."""
+        """Turn the notes into deltas that callers can take. Returns the sequences to cancel, because another sequence
+        of their request failed."""
         noted, self.noted = self.noted, []
         orphans: list[Sequence] = []
         told: list[Response] = []
@@ -97,7 +99,7 @@ class ResponseQueue:
         return orphans
 
     def end(self, error: ExecutorError) -> None:
-        """Nothing more will come; whoever waits for it hears why."""
+        """Publish the last notes, then end the queue: calls that wait raise `error`, if it has a cause."""
         self.publish()
         with self._lock:
             self._error = error
@@ -111,12 +113,12 @@ class ResponseQueue:
     # -- any thread
 
     def check(self) -> None:
-        """Raise `ExecutorError` if nothing more will come."""
+        """Raise `ExecutorError` if the queue has ended."""
         if self._error is not None:
             raise ExecutorError(str(self._error)) from self._error.__cause__
 
     def open(self, request: Request, num_bytes: int = 0, listener: Listener | None = None) -> Response:
-        """Give a request, which holds so many bytes, its number. Sequences after the first take one each, too."""
+        """Register a request of this estimated size and give it a number. Each further sequence takes a number too."""
         with self._lock:
             response = Response(self._last_id + 1, request, num_bytes)
             if listener is not None:
@@ -127,7 +129,7 @@ class ResponseQueue:
             return response
 
     def drop(self, response: Response) -> None:
-        """Let go of a request: nobody will take its responses. Who waits for it hears that it is gone."""
+        """Remove a request and discard its deltas. Calls that wait for it return."""
         with self._lock:
             if response.id not in self._responses:
                 return
@@ -137,7 +139,7 @@ class ResponseQueue:
         _tell([response])
 
     def refuse(self, response: Response, error: InputError | RequestError) -> None:
-        """The request ends with an error before it began."""
+        """End a request that has no sequences yet with an error."""
         with self._lock:
             response.is_over, response.error = True, error
             self._add(response, ResponseDelta(None, is_finished=True, is_final=True, error=self._said(error)))
@@ -145,22 +147,23 @@ class ResponseQueue:
         _tell([response])
 
     def was_forgotten(self, request_id: int) -> bool:
-        """Whether a request was given up because nobody took its responses."""
+        """Whether a request was forgotten because its responses were not taken."""
         with self._lock:
             return self._unread.was_forgotten(request_id)
 
     @property
     def num_forgotten(self) -> int:
-        """How many requests were."""
+        """The number of forgotten requests."""
         return self._unread.num_forgotten
 
     def find(self, request_id: int) -> Response | None:
-        """The request of this number; None where its last response was taken. `InputError` for no request's number."""
+        """The request with this number; None if its last response was taken. Raises `InputError` for a number that no
+        request has."""
         with self._lock:
             return self._find(request_id)
 
     def num_ready(self, request_id: int | None = None) -> int:
-        """How many responses could be taken now, of one request or of all."""
+        """The number of responses that can be taken now, of one request or of all."""
         with self._lock:
             if request_id is None:
                 return sum(len(response.deltas) for response in self._with_deltas.values())
@@ -168,7 +171,7 @@ class ResponseQueue:
             return len(response.deltas) if response is not None else 0
 
     def take_any(self, timeout: float | None) -> Taken:
-        """Everything there is, once there is something; nothing if there is none for `timeout` seconds."""
+        """Wait until any request has deltas, then take those of all requests. Empty after `timeout` seconds."""
         with self._lock:
             self._check_entry()
             self._wait(self._any, lambda: bool(self._with_deltas), _deadline(timeout))
@@ -177,8 +180,8 @@ class ResponseQueue:
     def take(
         self, request_ids: abc.Sequence[int], timeout: float | None
     ) -> list[tuple[Response | None, list[ResponseDelta]]]:
-        """For each request what there is of it, once there is something of all, or after `timeout` seconds. None in
-        the place of a request whose last response was taken before."""
+        """Wait until every request has deltas, or for `timeout` seconds, then take those of each request. None stands
+        for a request whose last response was taken before."""
         until = _deadline(timeout)
         with self._lock:
             self._check_entry()
@@ -204,8 +207,8 @@ class ResponseQueue:
             ]
 
     def take_now(self, response: Response) -> list[ResponseDelta] | None:
-        """What there is of a request; None where its last response was taken. Raises `ExecutorError` where there is
-        nothing, and nothing more will come."""
+        """Take the deltas of a request without waiting; None if its last response was taken. Raises `ExecutorError` if
+        there are none and the queue has ended."""
         with self._lock:
             deltas = self._drain(response)
             if not deltas and response.id not in self._responses:
@@ -216,28 +219,28 @@ class ResponseQueue:
 
     @property
     def num_unread_bytes(self) -> int:
-        """What requests hold that have ended, and whose last response nobody has taken."""
+        """The estimated size of requests that have ended and whose last response is not taken."""
         return self._unread.num_bytes
 
     @property
     def num_open(self) -> int:
-        """How many requests there are whose last response was not taken."""
+        """The number of requests whose last response is not taken."""
         return len(self._responses)
 
     @property
     def has_unpublished(self) -> bool:
-        """Whether something was noted that cannot be taken yet."""
+        """Whether there are notes that are not published."""
         return bool(self.noted)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of any request is left, also nothing that was not published."""
+        """Whether there are no requests, deltas or notes."""
         return not (self._responses or self._with_deltas or self.noted)
 
     # -- with the lock
 
     def _end_of(self, response: Response, sequence: Sequence) -> str:
-        """A sequence has ended, and with the last one its request; why it failed, or nothing."""
+        """Record the end of a sequence, which may end its request. Returns its error's text, or ""."""
         error = sequence.output.error
         response.num_unfinished -= 1
         response.is_over = error is not None or response.num_unfinished == 0
@@ -247,14 +250,15 @@ class ResponseQueue:
         return self._said(error)
 
     def _said(self, error: InputError | RequestError) -> str:
-        """What there is to say of an error. Where what nobody reads is bounded, what the exception came from is let go
-        of: frames, and all that they hold, which would be kept as long as nobody takes the response."""
+        """The text of an error."""
+        # Under a limit on unread answers, an error must not keep its traceback's frames, and the objects in them,
+        # alive until the response is taken.
         if self._keeps_answers_alone:
             error.__traceback__ = error.__cause__ = error.__context__ = None
         return str(error) or type(error).__name__
 
     def _has_more(self, response: Response, deltas: list[ResponseDelta]) -> bool:
-        """Whether something came, or will: another thread may have taken the last response meanwhile."""
+        """Whether the request has deltas here or may have more. False if another thread took the last response."""
         return bool(deltas) or response.id in self._responses
 
     def _add(self, response: Response, delta: ResponseDelta) -> None:
@@ -299,14 +303,15 @@ class ResponseQueue:
         return self._responses.get(request_id)
 
     def _check_entry(self) -> None:
-        """Of an executor that was shut down nothing is taken; of one that failed, what there is."""
+        """Raise `ExecutorError` after a shutdown. After a failure (an error with a cause), remaining deltas can still
+        be taken."""
         if self._error is not None and self._error.__cause__ is None:
             self.check()
 
     def _wait_for(self, response: Response, until: float | None) -> bool:
         if response.ready is None:
             response.ready = threading.Condition(self._lock)
-        # Taken by another thread, its last delta leaves nothing to wait for.
+        # The second condition holds when another thread took the last delta: there is nothing to wait for.
         return self._wait(
             response.ready, lambda: bool(response.deltas) or response.id not in self._responses, until
         )
@@ -316,7 +321,7 @@ class ResponseQueue:
     ) -> bool:
         while not is_ready():
             if self._error is not None and self._error.__cause__ is None:
-                return False  # an orderly end: there is nothing to come, and nothing went wrong
+                return False  # a shutdown, which is no error for a call that waits
             self.check()
             left = None if until is None else until - time.monotonic()
             if left is not None and left <= 0:

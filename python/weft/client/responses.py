@@ -1,4 +1,4 @@
-"""A front's view of a request that it submitted: a `Response`, with the `ResponseDelta`s not taken yet."""
+"""A front's view of a submitted request: a `Response` with the `ResponseDelta`s that are not taken yet."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from weft.errors import InputError, RequestError
 
 
 class ResponseDelta(NamedTuple):
-    """Tokens `start` to `end` of a sequence, which are new; with `is_finished` it has ended. `is_final`: so has the
-    request. `beams` are the best answers so far of a beam search. `step` is the engine's, None before the first token.
-    `error` is why the sequence failed, or, without a sequence, why none began."""
+    """The new tokens of a sequence, from `start` to `end` - 1.
+
+    `is_finished`: the sequence has ended. `is_final`: the request has ended. `beams` are the best answers so far of a
+    beam search. `step` is the number of the engine's step, None before the first token. `error` is the reason why the
+    sequence failed or, without a sequence, why the request did not begin.
+    """
 
     sequence: Sequence | None
     start: int = 0
@@ -32,8 +35,10 @@ class ResponseDelta(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Response:
-    """A submitted request, from its number to the last delta that is taken. `num_bytes` is an estimate of its size;
-    `num_waiting` calls wait for it. `listeners` are called with it, on the engine's thread, when a delta came."""
+    """A submitted request, until its last delta is taken.
+
+    `num_bytes` is an estimate of its size. `num_waiting` calls wait for it. `listeners` are called with it after each
+    new delta, on the engine's thread (on the submitting thread if the request is refused)."""
 
     id: int
     request: Request
@@ -49,11 +54,11 @@ class Response:
     listeners: list[Callable[[Response], object]] = field(default_factory=list)
 
     def begin(self, sequences: abc.Sequence[Sequence]) -> None:
-        """Set the sequences that answer it."""
+        """Set the sequences that answer the request."""
         self.sequences, self.num_unfinished = list(sequences), len(sequences)
 
     def drop_inputs(self) -> None:
-        """Release the guide, which may be large: only the answer is kept."""
+        """Release the guide, which may be large, once only the answer is needed."""
         if self.request.guide is None:
             return
         self.request = replace(self.request, guide=None)
@@ -62,7 +67,7 @@ class Response:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a caller waits for it or listens to it."""
+        """Whether a caller waits for the response or listens to it."""
         return self.num_waiting > 0 or bool(self.listeners)
 
 

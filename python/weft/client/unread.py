@@ -1,7 +1,7 @@
-"""What nobody reads has bounds: the responses of one request are merged, and requests that have ended are forgotten.
+"""Limits on unread responses: the deltas of one request are merged, and requests that have ended are forgotten.
 
-Merging loses nothing: tokens that would have come in several responses come in one. Forgetting does, so that it comes
-last: the request that ended first goes first, but never the one that ended last, nor one that somebody waits for.
+Merging loses no tokens: several deltas become one. Forgetting loses an answer, so it is the last resort. The request
+that ended first is forgotten first, but never the one that ended last, and none that a caller waits for.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from weft.client.responses import Response, ResponseDelta
 from weft.engine.sequence import Sequence
 
 MAX_DELTA_BYTES = 4 << 20
-"""What a request's unread deltas may hold, beyond the tokens, before they are merged."""
+"""Bytes of a request's unread deltas, without their tokens, above which they are merged."""
 MAX_PASSED = 64
-"""Awaited requests that one which ends looks past."""
+"""Awaited requests skipped in one search for requests to forget. It bounds the time that a request's end takes."""
 MAX_NAMED = 65_536
-"""Of so many requests that were forgotten it is known that they were."""
+"""Forgotten requests whose numbers are remembered."""
 
 
 class Unread:
-    """Requests that have ended and whose last response nobody has taken, the first that ended first. Its owner's lock
-    guards it. `num_forgotten` were given up since it was made."""
+    """Requests that have ended and whose last response is not taken, in the order of their ends. The owner's lock
+    guards it. `num_forgotten` counts the requests forgotten so far."""
 
     def __init__(self, limits: ClientLimits = NO_LIMITS) -> None:
         self.num_forgotten = 0
@@ -34,20 +34,20 @@ class Unread:
         self._forgotten: dict[int, None] = {}
 
     def add(self, response: Response, delta: ResponseDelta) -> None:
-        """Keep a delta of a request until it is taken; with others, where there are too many."""
+        """Append a delta to its request. Merges the request's deltas if there are too many."""
         response.deltas.append(delta)
         response.unread_bytes += delta_bytes(delta)
         if self._limits.max_unread_responses is None:
             return
-        # Of each sequence one delta stays, so the bound grows with them: merging stays seldom.
+        # Merging leaves one delta for each sequence. The limit grows with the sequences, so that merging stays rare.
         most = max(self._limits.max_unread_responses, 2 * len(response.sequences))
         if len(response.deltas) > most or response.unread_bytes > MAX_DELTA_BYTES:
             response.deltas = deque(merged(response.deltas))
-            # What is left can't be merged further, and counts for nothing here.
+            # The rest can't be merged further, so it must not trigger the next merge.
             response.unread_bytes = 0
 
     def end(self, response: Response) -> list[Response]:
-        """A request has ended. Gives those that are to be forgotten for it."""
+        """Add a request that has ended. Returns the requests to forget in its favour; the caller removes them."""
         response.num_bytes += sum(answer_bytes(sequence.output) for sequence in response.sequences)
         response.num_bytes += sum(map(delta_bytes, response.deltas))
         self._ended[response.id] = response
@@ -73,24 +73,25 @@ class Unread:
                 break
             if other.is_awaited:
                 num_passed += 1
-                self._ended[other.id] = self._ended.pop(other.id)  # not looked at again for a while
+                # Last in the order now, so that the next search does not begin with it.
+                self._ended[other.id] = self._ended.pop(other.id)
             else:
                 gone.append(other)
                 left -= other.num_bytes
         return gone
 
     def remove(self, response: Response) -> None:
-        """Its last response was taken, or nobody will."""
+        """Remove a request whose last response was taken or will not be."""
         if self._ended.pop(response.id, None) is not None:
             self.num_bytes -= response.num_bytes
 
     def was_forgotten(self, request_id: int) -> bool:
-        """Whether a request was given up, unread, of those that it is still known of."""
+        """Whether a request was forgotten; known for the last `MAX_NAMED` of them."""
         return request_id in self._forgotten
 
 
 def merged(deltas: Iterable[ResponseDelta]) -> list[ResponseDelta]:
-    """One delta for each answer, in the order of their last ones; what came of an answer comes in one."""
+    """Merge deltas to one for each sequence, in the order of each sequence's last delta."""
     kept: dict[Sequence | None, ResponseDelta] = {}
     for delta in deltas:
         before = kept.pop(delta.sequence, None)

@@ -1,4 +1,4 @@
-"""What sampling parameters say in token ids: bad words, stop words, ends and biases as the engine takes them."""
+"""Converts the word lists of requests to token ids: bad words, stop words, end tokens and biases."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from weft.tokenizer.stop_words import StopSequences, StopTexts, StopTokens
 from weft.tokenizer.text import RunningText
 
 WatcherFactory = Callable[[], RunningText | StopTokens | None]
-"""Makes what watches an answer for stop words, one for each sequence; they share what finds the words."""
+"""Makes the stop word watcher of a sequence (None: no stop words). The watchers of a request share one automaton."""
 
 
 @dataclass(frozen=True, eq=False)
 class WordRules:
-    """Reads the words of requests. A request has at most `max_words` bad words, and as many stop words; each list holds
-    `max_word_bytes` bytes at most. Texts need a tokenizer. Raises `InputError`."""
+    """Checks and converts the word lists of requests. Each list has at most `max_words` entries and `max_word_bytes`
+    bytes. Texts need a tokenizer. Methods raise `InputError` for words that break a limit or don't fit the model."""
 
     text: ModelText
     max_words: int = EngineConfig.max_words
@@ -45,8 +45,8 @@ class WordRules:
         penalties: PenaltyRule = OWN_PENALTIES,
         names: FieldNames = OWN_NAMES,
     ) -> TokenRules:
-        """What sampling parameters say in token ids. `end_ids` end the answer (default: the model's); `bias` [V] is
-        added to the logits; `penalties` says how they act."""
+        """The rules in token ids that sampling parameters stand for. `end_ids` end the answer (None: the model's).
+        `bias` [V] is added to the logits. `penalties` defines how penalties act."""
         text = self.text
         if bias is not None and bias.shape[0] != text.vocab_size:
             raise InputError(
@@ -68,7 +68,7 @@ class WordRules:
     def stop_words(
         self, words: Sequence[str | Sequence[int]], names: FieldNames = OWN_NAMES
     ) -> WatcherFactory:
-        """What makes the watchers for stop words."""
+        """A factory of watchers for these stop words."""
         if not words:
             return lambda: None
         self._check_words(names.stop_words, words, names)
@@ -83,7 +83,7 @@ class WordRules:
         return lambda: StopTokens(found, make() if make is not None else None)
 
     def _check_words(self, name: str, words: Sequence[str | Sequence[int] | int], names: FieldNames) -> None:
-        """Raise `InputError` for more words than may be, or longer ones."""
+        """Raise `InputError` for a list with too many entries or bytes."""
         if len(words) > self.max_words:
             raise InputError(
                 f"{name} has {len(words)} entries; a request may have {self.max_words}: give "
@@ -116,7 +116,7 @@ class WordRules:
 
 
 def num_bytes(word: str | Sequence[int] | int) -> int:
-    """What a word holds: its bytes in UTF-8, or four for each token id."""
+    """The size of a word: its bytes in UTF-8, or four for each token id."""
     if isinstance(word, str):
         return len(word.encode())
     return 4 * len(word) if isinstance(word, Sequence) else 4
