@@ -1,4 +1,4 @@
-"""Text in, text out: a model directory, its tokenizer, guides and the engine under one roof."""
+"""The `LLM`: text in, text out, over a model directory, its tokenizer, guides and an engine."""
 
 from __future__ import annotations
 
@@ -37,23 +37,24 @@ from weft.grammar.guide import Guide
 from weft.models.config import ModelConfig
 
 LEAST_FED, FED_BATCHES = 64, 4
-"""Of a list of prompts as many are with the engine at a time, or as many batches, if that is more."""
+"""Prompts of a list that are submitted at a time: `LEAST_FED`, or `FED_BATCHES` batches if that is more."""
 
 
 @with_hints(MODEL_HINTS)
 class LLM:
-    """A model that answers prompts, under guides and with speculation.
+    """A model that answers prompts, with guides and speculation.
 
     `model` is a Hugging Face directory (config.json, safetensors, tokenizer.json); None or "weft-tiny" is the model
-    inside the package. `device` is "cpu", "cuda", or "auto" (CUDA where there is a GPU). `dtype` is "auto" (the
-    config's), "float32", "float16" or "bfloat16"; the CPU computes in float32, and its dtype is that of the weights
-    alone ("auto": as they are stored). Raises `ModelError`, `TokenizerError` or `InputError` for what does not fit.
+    inside the package. `device` is "cpu", "cuda", or "auto" (CUDA if there is a GPU). `dtype` is "auto" (the config's),
+    "float32", "float16" or "bfloat16". The CPU computes in float32; there `dtype` applies to the stored weights only
+    ("auto": as in the checkpoint). Raises `ModelError`, `TokenizerError` or `InputError` for parts that can't be loaded
+    or do not fit together.
 
-    Requests without `sampling` take `default_sampling_params`: with `generation_config="auto"` what the directory's
-    generation_config.json says, where that is there; with "weft" those of `SamplingParams()`. `config` is the engine's
-    (`EngineConfig`, resolved), `model_config` the model's.
+    Requests without `sampling` use `default_sampling_params`. With `generation_config="auto"` these are from the
+    directory's generation_config.json, if there is one; with "weft" they are `SamplingParams()`. `config` is the
+    engine's resolved `EngineConfig`, `model_config` the model's config.
 
-    Many threads may use an LLM at once: their requests run together, in one batch. `client` is what submits them.
+    Thread-safe: requests of several threads run in one batch. `client` is the `EngineClient` that submits them.
     """
 
     def __init__(
@@ -115,9 +116,10 @@ class LLM:
     ) -> Output | list[Output]:
         """Answer a prompt (an `Output`) or a list of prompts (a list of `Output`s, in their order).
 
-        A prompt is text or token ids. For a list, `guide`, `sampling` and the options may be lists of the same length.
-        A failed prompt of a list has `output.error` set and the others are whole; a failed single one raises its error.
-        Where several sequences are asked for (`SamplingParams.n`, `beam_width`), `output.outputs` are all of them.
+        A prompt is text or token ids. For a list, `guide`, `sampling` and the options may be lists of the same
+        length. A single prompt that fails raises its error; a prompt of a list that fails has `output.error` set, and
+        the others complete. With several sequences (`SamplingParams.n`, `beam_width`), `output.outputs` are all of
+        them.
 
         The options are those of `weft.client.options.RequestOptions`: `priority`, `timeout_s`, `beam_width` with
         `length_penalty`, `early_stopping` and `diversity_rate`, `given`, `max_drafts`, `logits_processor`,
@@ -144,10 +146,10 @@ class LLM:
         guide: Guide | None = None,
         **options: Unpack[RequestOptions],
     ) -> Iterator[Piece]:
-        """Answer one prompt piece by piece, a piece for each iteration; the last carries the whole `output`. The
-        options are those of `generate`, without beams.
+        """Answer one prompt piece by piece, with one piece for each iteration. The last piece carries the complete
+        `output`. The options are those of `generate`, without beams.
 
-        Closing the iterator cancels the request. A failure raises its error.
+        Closing the iterator cancels the request. If the request fails, the iterator raises its error.
         """
         if not is_prompt(prompt):
             raise InputError("stream takes one prompt, as text or token ids; generate takes lists")
@@ -185,12 +187,12 @@ class LLM:
         guide: Guide | Sequence[Guide | None] | None = None,
         **options: Unpack[ChatRequestOptions],
     ) -> Output | list[Output]:
-        """Answer a conversation, or a list of them, rendered by the tokenizer's chat template. Messages are OpenAI's:
-        contents are texts or lists of parts with texts, and there may be calls of tools and their results.
+        """Answer a conversation, or a list of them, rendered by the tokenizer's chat template. Messages have OpenAI's
+        form: contents are texts or lists of text parts, and messages may hold tool calls and their results.
 
-        The options are those of `generate`, and those of `weft.client.chat.ChatOptions`: `tools`, which the template is
-        told of (what an answer looks like that calls them is `Guide.tools`), `chat_template`, `chat_template_kwargs`,
-        `add_generation_prompt` and `continue_final_message`.
+        The options are those of `generate`, and those of `weft.client.chat.ChatOptions`: `tools`, which the template
+        shows to the model (`Guide.tools` constrains an answer to calls of them), `chat_template`,
+        `chat_template_kwargs`, `add_generation_prompt` and `continue_final_message`.
         """
         about_chat, rest = split_options(options)
         if is_conversation(messages):
@@ -209,51 +211,51 @@ class LLM:
         guide: Guide | None = None,
         **options: Unpack[ChatRequestOptions],
     ) -> Iterator[Piece]:
-        """Answer a conversation piece by piece: `chat` as `stream` is to `generate`."""
+        """Answer a conversation piece by piece: `chat` with the result of `stream`."""
         about_chat, rest = split_options(options)
         return self.stream(self.chat_tokens(messages, **about_chat), sampling, guide=guide, **rest)
 
     def chat_tokens(self, messages: Conversation, **options: Unpack[ChatOptions]) -> list[int]:
-        """The token ids of a conversation under the tokenizer's chat template, with the options of `chat` about it."""
+        """The token ids of a conversation rendered by the tokenizer's chat template, with `ChatOptions`."""
         return chat_tokens(self.client.built.text, messages, options, self.model_path)
 
     @property
     def default_sampling_params(self) -> SamplingParams:
-        """What a request without `sampling` has."""
+        """The sampling parameters of a request without `sampling`."""
         return SamplingParams(**self.sampling_defaults)
 
     def compile(self, guide: Guide) -> Future[CompiledGuide]:
-        """Compile a guide ahead of its first use, in the pool that compiles for requests."""
+        """Compile a guide before its first use, in the pool that compiles the guides of requests."""
         return self._compiler.submit(guide.of_model(self.tokenizer.chat_template))
 
     @property
     def num_iterations(self) -> int:
-        """Decode iterations run so far."""
+        """The number of decode iterations so far."""
         return self.engine.runner.num_iterations
 
     @property
     def num_graph_replays(self) -> int:
-        """Graph replays so far; iterations that were captured and launched with one call."""
+        """The number of graph replays so far: iterations that were captured and launched with one call."""
         return self.engine.graphs.num_replays
 
     @property
     def model_config(self) -> ModelConfig:
-        """The model's sizes, as its config.json has them."""
+        """The model's config: its sizes, as in config.json."""
         return self.client.built.model_config
 
     @property
     def engine(self) -> Engine:
-        """The engine beneath. While requests run, it is its thread's."""
+        """The engine. While requests run, only its thread may use it (`client.call`)."""
         return self.client.engine
 
     def warm_up(self) -> None:
-        """Capture the graphs in use ahead of the first requests (`Engine.warm_up`), which on a GPU is done at once, and
-        import the grammar libraries, which the first guide would wait for."""
+        """Capture the graphs before the first requests need them (`Engine.warm_up`; on a GPU the constructor does
+        this), and import the grammar libraries, so that the first guide does not wait for them."""
         self.client.warm_up()
         self._compiler.warm_up()
 
     def close(self) -> None:
-        """Cancel what runs and let go of graphs and pages."""
+        """Cancel all requests and release the engine's graphs and pages."""
         self._is_closed = True
         self.client.close()
         self._detokenizer.close()
@@ -289,8 +291,9 @@ class LLM:
         return requests_of(prompts, guides, given, options, streams=streams)
 
     def _run(self, requests: Sequence[Request], bar: bool) -> list[Output]:
-        """Answer them all, in their order. As many are with the engine as keep it busy: a long list takes neither its
-        memory, nor the places of guides that wait to be compiled."""
+        """Answer all requests, in their order."""
+        # Only as many requests are submitted at a time as keep the engine busy: a long list would take the engine's
+        # memory and the queue of guides that wait to be compiled.
         told: SimpleQueue[Response] = SimpleQueue()
         responses: list[Response] = []
 
@@ -311,7 +314,7 @@ class LLM:
         return [self._detokenizer.output(response) for response in responses]
 
     def _is_over(self, response: Response) -> bool:
-        """Whether what came of a request is the last of it."""
+        """Take the deltas of a request; whether the last one is among them."""
         deltas = self.client.responses.take_now(response)
         return deltas is not None and any(delta.is_final for delta in deltas)
 
@@ -332,12 +335,12 @@ class LLM:
             self._drop([response])
 
     def _drop(self, responses: Sequence[Response]) -> None:
-        with suppress(ExecutorError):  # closed meanwhile, and they with it
+        with suppress(ExecutorError):  # the client was closed meanwhile, which ended them
             self.client.drop(responses)
 
 
 def _check(output: Output) -> None:
-    """Raise what a request failed with."""
+    """Raise the error of a failed request."""
     if isinstance(output.error, RequestError):
         output.error.output = output
     if output.error is not None:

@@ -1,5 +1,5 @@
-"""Stopwatches and timers that count only time in which this process runs (`csrc/support/awake.h`), so that a stopped
-process does not time out."""
+"""Stopwatches and timers that count only the time in which this process runs (`csrc/support/awake.h`), so that a
+suspended process does not time out."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from weft._core import AwakeWatch
 __all__ = ["AwakeTimer", "AwakeWatch"]
 
 TICK_S = 0.01
-"""The resolution of the clock, and the shortest wait."""
+"""The resolution of the clock and the shortest wait, in seconds."""
 
 
 class AwakeTimer(threading.Thread):
-    """Calls `ring` on a thread of its own once the process has run for `seconds`, unless it is cancelled before, as it
-    is by the end of its `with` block."""
+    """Calls `ring` on its own thread once the process has run for `seconds`. `cancel`, or the end of the `with` block,
+    prevents the call."""
 
     def __init__(self, seconds: float, ring: Callable[[], object]) -> None:
         super().__init__(name="weft-timer", daemon=True)
@@ -25,7 +25,7 @@ class AwakeTimer(threading.Thread):
         self._is_over = threading.Event()
 
     def cancel(self) -> None:
-        """Never call `ring`, unless that has begun."""
+        """Prevent the call of `ring`, unless it has begun."""
         self._is_over.set()
 
     def run(self) -> None:

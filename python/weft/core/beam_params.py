@@ -1,4 +1,4 @@
-"""How a request is searched by beams."""
+"""Parameters of beam search."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _LARGEST = sys.float_info.max
 
 @dataclass(frozen=True)
 class BeamParams:
-    """How a request searches.
+    """The parameters of one request's beam search.
 
-    `width` (2 or more) beams live at a time, and at most `num_return_sequences` (1 to `width`; None: `width`) answers
-    come out, best first. An answer's score is the sum of its log-probabilities over its length, its end token
-    included, to the power of `length_penalty` (0 or more; 0: sums are compared, larger ones favour long answers).
+    - The search keeps `width` beams (2 or more). It returns at most `num_return_sequences` answers (1 to `width`; None:
+      `width`), best first.
+    - The score of an answer is the sum of its log-probabilities divided by its length to the power of `length_penalty`
+      (0 or more). The length includes the end token. With 0 the sums are compared; larger values favour long answers.
+    - `early_stopping` (any whole number) ends the search once there are `width` answers. 1: at once. 0: when no active
+      beam, at its present length, scores better than the worst answer. Any other number: when no active beam could do
+      so at any length.
+    - `diversity_rate` (0 or more): i times the rate is added to the log-probabilities of the continuations of beam i
+      (0: the best) when continuations are chosen, so that not all beams descend from one. Scores do not include it.
+    - `widths` (up to 8 numbers, each 1 or more) varies the number of beams: `widths[i]` beams remain after the answer's
+      token i (from 0), and the last entry holds for all later tokens. `width`, the number of answers that are kept, is
+      then the largest of `width` and `widths`.
 
-    `early_stopping` (any whole number) says when the search stops once there are `width` answers: 1, at once; 0, when
-    no living beam scores better, as long as it is, than the worst of the answers; any other, when none could, however
-    long it became. With `diversity_rate` (0 or more) the continuations of beam i (0: the best) are chosen as if they
-    were i times the rate more likely, so that not all beams descend from one. The scores do not change by it.
-
-    `widths` (1 to 8 of them, each 1 or more) change how many beams live on: after the answer's token i (from 0)
-    `widths[i]`, and the last of them after all later tokens. `width` is then the largest of them and itself: so many
-    answers are kept.
-
-    Raises `InputError` for a value of another type or outside its bounds.
+    Raises `InputError` for a value of another type or out of bounds.
     """
 
     width: int
@@ -63,32 +63,32 @@ class BeamParams:
 
     @property
     def num_answers(self) -> int:
-        """How many answers come out at most."""
+        """The largest number of answers that the search returns."""
         return self.width if self.num_return_sequences is None else self.num_return_sequences
 
     @property
     def step_widths(self) -> tuple[int, ...]:
-        """How many beams live on after each of the first tokens; the last entry holds for all later ones."""
+        """The number of beams after each of the first tokens; the last entry holds for all later tokens."""
         return tuple(self.widths) or (self.width,)
 
     def width_after(self, index: int) -> int:
-        """How many beams live on after the answer's token `index`."""
+        """The number of beams after the answer's token `index` (from 0)."""
         widths = self.step_widths
         return widths[min(index, len(widths) - 1)]
 
     def score(self, cum_log_prob: float, length: int) -> float:
-        """What answers are compared by; `length` tokens, at least 1."""
+        """The score of an answer of `length` tokens, at least 1."""
         try:
             return cum_log_prob / math.pow(length, self.length_penalty)
-        except OverflowError:  # over more than a number can be
+        except OverflowError:  # the power is too large for a float: the limit of the quotient
             return -0.0
 
 
 def beam_pages_needed(prompt: int, room: int, widths: Sequence[int], page_size: int) -> int:
-    """Pages for the beams after `prompt` tokens, with at most `room` tokens each: `widths[i]` of them have i + 1
-    tokens, and the last entry holds to the end. Full pages of the prompt are common."""
+    """The most pages that a beam search holds at a time, for a prompt of `prompt` tokens and answers of at most `room`
+    tokens. `widths` are the step widths (`BeamParams.step_widths`). Beams share the full pages of the prompt."""
     common = prompt // page_size
-    most = -(-prompt // page_size)  # the prompt's own
+    most = -(-prompt // page_size)  # the prompt alone
     for index, width in enumerate(widths):
         length = prompt + (room if index == len(widths) - 1 else min(index + 1, room))
         most = max(most, common + width * (-(-length // page_size) - common))

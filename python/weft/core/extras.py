@@ -9,7 +9,7 @@ REQUIREMENT = re.compile(r"""(?P<package>[^;]+?)\s*;\s*extra\s*==\s*['"](?P<extr
 
 
 def install_hint(extra: str) -> str:
-    """The command that installs the packages of one of weft's extras."""
+    """The command that installs the packages of an extra of weft."""
     try:
         matches = [REQUIREMENT.fullmatch(line) for line in requires("weft") or ()]
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""A queue that serves clients in turn, so that many items of one client delay another client by one item only."""
+"""A queue that serves clients in turn, so that a client with many items delays another client by one item only."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ T = TypeVar("T", bound=Hashable)
 class FairQueue(Generic[T]):
     """Items that wait, each for one client or several. Not thread-safe: the owner's lock or event loop guards it.
 
-    `take` serves the client with the fewest items in progress; among equals, the client served longest ago. A
-    client's own items come in the order of arrival. With `size`, its oldest and its smallest item alternate. Requests
-    without an API key share one client, and a small item of theirs should not wait for all the large ones.
+    `take` serves the client with the fewest items in progress; among equals, the client served least recently. The
+    items of one client are served in the order of arrival. With `size`, its oldest and its smallest item alternate.
     """
 
     def __init__(self, size: Callable[[T], int] | None = None) -> None:
+        # Requests without an API key share one client. With sizes, a small one does not wait for all large ones.
         self._size = size
         self._waiting: OrderedDict[Hashable, _Line[T]] = (
             OrderedDict()
-        )  # the client served longest ago is first
+        )  # the client served least recently is first
         self._clients: dict[T, set[Hashable]] = {}  # the clients of each waiting item
         self._in_progress: Counter[Hashable] = Counter()  # items taken and not yet done, by client
 
@@ -39,16 +39,16 @@ class FairQueue(Generic[T]):
         return 0 if line is None else len(line.items)
 
     def add(self, client: Hashable, item: T) -> None:
-        """Add an item for a client. An item may be added for several clients; the first of their turns serves it."""
+        """Add an item for a client. An item added for several clients is served once, at the first turn of any."""
         self._clients.setdefault(item, set()).add(client)
         if client not in self._waiting:
             self._waiting[client] = _Line(alternates=self._size is not None)
         self._waiting[client].add(item, 0 if self._size is None else self._size(item))
 
     def take(self) -> tuple[Hashable, T]:
-        """Remove the next item; return it with the client that it is served for. The queue must not be empty. The item
-        counts as in progress until `done(client)`."""
-        # min() returns the first of equals, which is the client served longest ago.
+        """Remove and return the next item, with the client that it is served for. The item counts as in progress until
+        `done(client)`. The queue must not be empty."""
+        # min() returns the first of equals, which is the client served least recently.
         client = min(self._waiting, key=lambda waiting: self._in_progress[waiting])
         item = self._waiting[client].next()
         self._waiting.move_to_end(client)
@@ -60,7 +60,7 @@ class FairQueue(Generic[T]):
         return client, item
 
     def done(self, client: Hashable) -> None:
-        """An item that `take` returned for this client is no longer in progress."""
+        """Note that an item that `take` returned for this client is no longer in progress."""
         self._in_progress[client] -= 1
         if self._in_progress[client] <= 0:
             del self._in_progress[client]
@@ -74,7 +74,7 @@ class FairQueue(Generic[T]):
 
 
 class _Line(Generic[T]):
-    """The waiting items of one client, by age and by size."""
+    """The waiting items of one client, ordered by age and by size."""
 
     def __init__(self, alternates: bool) -> None:
         self.items: OrderedDict[T, int] = OrderedDict()  # item -> its number, oldest first
@@ -98,7 +98,7 @@ class _Line(Generic[T]):
             heapq.heapify(self._by_size)
 
     def next(self) -> T:
-        """The item to serve next; the caller removes it."""
+        """Return the item to serve next, without removing it."""
         is_smallest, self._takes_smallest = (
             self._takes_smallest,
             self._alternates and not self._takes_smallest,

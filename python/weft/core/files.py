@@ -1,4 +1,4 @@
-"""Files shared with other programs: read within bounds, and written whole or not at all."""
+"""Files shared with other programs: reads with a size limit, and atomic writes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from weft.errors import ModelError
 
 MAX_JSON_BYTES = 256 << 20
-"""Bytes of a JSON file at most. The index of a model of thousands of shards has a few MiB."""
+"""The largest JSON file that is read, in bytes. The index of a model with thousands of shards has a few MiB."""
 
 STREAMS = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
-"""Folders of open files. /dev/stdout may lead to a regular file, which is appended to and not replaced."""
+"""Folders of open files. Files there are appended to and not replaced: /dev/stdout may lead to a regular file."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file of a model directory. Raises `ModelError` if there is none."""
+    """Read the object in a JSON file of a model directory. Raises `ModelError` if there is none."""
     if not path.exists():
         packed = next(path.parent.glob("*.gguf"), None)
         hint = "a model directory has config.json and safetensors"
@@ -41,10 +41,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def inside(directory: Path, name: object, where: Path) -> Path:
-    """The path of a file of the directory that the file `where` names. Raises `ModelError` if the name leads out of the
-    directory.
+    """The path of a file in a directory, from a `name` found in the file `where`. Raises `ModelError` if the name leads
+    out of the directory.
     """
-    # Links are followed: caches of checkpoints consist of them.
+    # Symbolic links may lead outside: caches of checkpoints consist of them.
     relative = PurePosixPath(name) if isinstance(name, str) and "\0" not in name else None
     if relative is None or relative.is_absolute() or ".." in relative.parts or not relative.parts:
         raise ModelError(f"{where}: names the file {name!r}; give one inside the directory")
@@ -52,7 +52,7 @@ def inside(directory: Path, name: object, where: Path) -> Path:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file. If that fails, raises `OSError`, and the old file is left as it was."""
+    """Write a file atomically. On failure, raises `OSError` and leaves the old file unchanged."""
     if path.parent in STREAMS or (path.exists() and not path.is_file()):
         with path.open("ab") as stream:  # a pipe, a device or an open file: keep its content
             stream.write(data)

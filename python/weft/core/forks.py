@@ -1,4 +1,4 @@
-"""Objects with threads after a fork: the child process has the objects, but not their threads."""
+"""Guards for objects with threads: after a fork, the child process has the objects but not their threads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from weft.errors import WeftError
 
 
 class Home:
-    """The process that an object was made in. `what` names the object in the error."""
+    """The process in which an object was made. `what` names the object in the error."""
 
     def __init__(self, what: str, error: type[WeftError]) -> None:
         self._pid = os.getpid()
@@ -20,7 +20,7 @@ class Home:
         return os.getpid() == self._pid
 
     def check(self) -> None:
-        """Raise the error in a forked process, where waiting for a thread of the object would never end."""
+        """Raise the error in a forked process, where a wait for the object's thread would never end."""
         if not self.is_here:
             raise self._error(
                 f"the {self._what} was made in process {self._pid}, and this one, {os.getpid()}, was forked from it: "

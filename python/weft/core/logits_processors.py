@@ -1,9 +1,9 @@
-"""Logits processors: what a caller gives to act on the raw logits of its request, before everything else does.
+"""Logits processors: functions of a caller that change the raw logits of its requests, before all other rules.
 
-A host processor is called on the engine's thread between the model's forward and sampling: the iteration waits for
-it. One whose function has the attribute `allows_capture` set to True is a device function instead: it follows the rule
-of `Stream.launch` and is captured with the iteration. Either sees every position that is verified; penalties, bias and
-the grammar's mask act on what it leaves. One that raises ends the requests that named it.
+A host processor is called on the engine's thread between the model's forward and sampling, and the iteration waits for
+it. A function with the attribute `allows_capture` set to True is a device processor: it follows the rule of
+`Stream.launch` and is captured with the iteration. Both kinds see every position that is verified. Penalties, bias and
+the grammar's mask apply to their result. If a processor raises, the requests that use it fail.
 """
 
 from __future__ import annotations
@@ -19,25 +19,24 @@ from weft.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class LogitsProcessor:
-    """A request's logits processor; `name` is how errors call it. T positions are verified, V is the vocabulary.
+    """A request's logits processor. `name` is its name in errors. T positions are verified; V is the vocabulary size.
 
-    On the host, `function(request_id, logits, tokens, stream, client_id)` is called for each position: `logits` is
-    [1, 1, V] on the device, in the model's dtype, to be changed in place, unless the function returns a tensor of V
-    values to be taken instead; `tokens` is a list of one list, the text before the position. What the function gives
-    to the device must follow `stream`, a `StreamHandle`, which is torch's current stream on CUDA; what is before it
-    there is done.
+    On the host, `function(request_id, logits, tokens, stream, client_id)` is called for each position. `logits` is
+    [1, 1, V] on the device, in the model's dtype. The function changes it in place, or returns a tensor of V values
+    that replaces it. `tokens` is a list of one list: the text before the position. The function's device work must
+    be on `stream`, a `StreamHandle`, which is torch's current stream on CUDA. Earlier work on it is complete.
 
-    Of a request that is searched by beams it is called once for all beams that live: `logits` is [1, N, V], and
-    `tokens` are their N texts, in the same order. For the first token, before there are beams, each of the N that may
-    live then has the prompt and its logits, and the first row counts.
+    For a beam search the function is called once for all active beams: `logits` is [1, N, V], and `tokens` are their N
+    texts in the same order. At the first token there are no beams yet: all N rows hold the prompt and its logits, and
+    only the first row is used.
 
     With `is_batched`, `function(request_ids, logits, tokens, stream, client_ids)` takes lists, with an entry for each
-    position of all requests of the iteration that have the same function; it returns None, or a list of the same
+    position of all requests of the iteration that have the same function. It returns None, or a list of the same
     length, each entry None or a tensor.
 
     A function with `allows_capture` is called as `function(rows, logits_BTV, stream)` with `ProcessorRows`.
 
-    `request_id` is what the function is told (None: the engine's own number).
+    `request_id` is the number that is passed to the function (None: the engine's number).
     """
 
     name: str
@@ -52,20 +51,22 @@ class LogitsProcessor:
 
     @property
     def allows_capture(self) -> bool:
-        """Whether the function is a device function."""
+        """Whether the function is a device processor."""
         return getattr(self.function, "allows_capture", False) is True
 
 
 @dataclass(frozen=True)
 class ProcessorRows:
-    """The rows of an iteration, on the device, as a captured processor sees them.
+    """The rows of an iteration as a device processor sees them. All tensors are on the device.
 
-    `active` [B] bool: the rows whose requests have this processor; the others are somebody else's, or only pad, and
-    what is done to them is dropped. `slots` [B] int64 and `request_ids` [B] int64: a slot is one request's until
-    another id shows up there, so state may be kept by slot; not of beams, whose texts change slots. `tokens` [B, T]
-    int64: the last token of the text, then the drafts (-1: none, and none after it). `lengths` [B] int64: tokens of
-    the text, up to that last one. Row b's position t follows a text of lengths[b] + t tokens that ends with
-    tokens[b, t].
+    - `active` [B] bool: rows of requests with this processor. Other rows belong to other requests or are padding;
+      changes to them are discarded.
+    - `slots` [B] int64 and `request_ids` [B] int64: a slot belongs to one request until another id appears in it, so a
+      processor may keep state by slot. This does not hold for beams, whose texts change slots.
+    - `tokens` [B, T] int64: the last token of the text, then the drafts. -1 ends the drafts.
+    - `lengths` [B] int64: tokens of the text, including that last token.
+
+    Position t of row b follows a text of lengths[b] + t tokens that ends with tokens[b, t].
     """
 
     active: Tensor

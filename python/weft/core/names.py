@@ -1,4 +1,4 @@
-"""Hints for unknown names: what other libraries call by that name, or the most similar name of weft's."""
+"""Hints for unknown names: weft's name for the same thing in another library, or weft's most similar name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# -- other libraries' names for what weft has under another name; also for fields of HTTP bodies
+# -- names of other libraries, with weft's names; also for fields of HTTP bodies
 
 SAMPLING_NAMES = {
     "max_new_tokens": "max_tokens",
@@ -28,7 +28,7 @@ SAMPLING_NAMES = {
     "stop_sequences": "stop",
     "stop_strings": "stop",
 }
-"""Of sampling parameters: transformers', OpenAI's, Anthropic's, Ollama's and llama.cpp's."""
+"""Sampling parameters of transformers, OpenAI, Anthropic, Ollama and llama.cpp."""
 
 GUIDE_NAMES = {
     "json": "json_schema",
@@ -40,7 +40,7 @@ GUIDE_NAMES = {
     "choices": "choice",
     "program": "wasm",
 }
-"""Of kinds of guides: vLLM's, SGLang's, llama.cpp's, and natural guesses."""
+"""Kinds of guides in vLLM, SGLang and llama.cpp, and likely guesses."""
 
 ENGINE_NAMES = {
     "max_model_len": "max_seq_len",
@@ -49,7 +49,7 @@ ENGINE_NAMES = {
     "block_size": "page_size",
     "num_blocks": "num_pages",
 }
-"""Of settings of an engine: vLLM's and TensorRT-LLM's."""
+"""Engine settings of vLLM and TensorRT-LLM."""
 
 # -- hints, by the unknown name
 
@@ -80,10 +80,10 @@ SAMPLING_HINTS = {
         "it is the guide of a request: generate(..., guide=Guide.json_schema(...)) and the like",
     ),
 }
-"""For parameters of `SamplingParams`."""
+"""Hints for parameters of `SamplingParams`."""
 
 ENGINE_HINTS = _called(ENGINE_NAMES)
-"""For fields of `EngineConfig`."""
+"""Hints for fields of `EngineConfig`."""
 
 _ENGINE_FIELDS = ("max_batch", "max_seq_len", "num_pages", "page_size", "graphs", "overlap", "policy")
 
@@ -104,7 +104,7 @@ MODEL_HINTS = {
     "seed": "it is a parameter of each request: SamplingParams(seed=...)",
     "enable_prefix_caching": "prefixes are cached always",
 }
-"""For parameters of `LLM`."""
+"""Hints for parameters of `LLM`."""
 
 OPTION_HINTS = {
     "sampling_params": "it is called sampling",
@@ -116,11 +116,11 @@ OPTION_HINTS = {
     "use_tqdm": "a list of prompts has a bar on a terminal",
     "lora_request": "there are no adapters; merge one into its model",
 }
-"""For options of `LLM.generate`."""
+"""Hints for options of `LLM.generate`."""
 
 
 def hint(name: str, known: Collection[str], hints: Mapping[str, str]) -> str:
-    """How to go on from an unknown name: its own hint, the most similar of the `known` names, or all of these."""
+    """Advice for an unknown name: its entry in `hints`, the most similar `known` name, or all known names."""
     if name in hints:
         return hints[name]
     close = get_close_matches(name, known, n=1)
@@ -128,7 +128,7 @@ def hint(name: str, known: Collection[str], hints: Mapping[str, str]) -> str:
 
 
 def with_hints(hints: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
-    """A decorator of a class: the `TypeError` for an unknown argument of its constructor has a hint."""
+    """A class decorator that adds a hint to the `TypeError` for an unknown argument of the constructor."""
 
     def decorate(cls: type[T]) -> type[T]:
         make: Any = cls.__init__

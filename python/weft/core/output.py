@@ -13,112 +13,115 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SAMPLED, SPLICED = "sampled", "spliced"
-"""Origins of tokens that were not drafted: drawn from the model's distribution, or written by a program."""
+"""Origins of tokens that were not drafted: sampled from the model's distribution, or written by a program."""
 
 FinishReason = Literal["stop", "length", "cancelled", "timeout", "error"]
 
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """The log-probabilities at one token of an answer, from the distribution that `EngineConfig.logprobs` names."""
+    """The log-probabilities at one token of an answer, in the distribution that `EngineConfig.logprobs` selects."""
 
     logprob: float
-    """That of the token."""
+    """The log-probability of the token."""
 
     top: dict[int, float]
-    """Those of the likeliest tokens at its position by token id, likeliest first."""
+    """Log-probabilities of the most likely tokens at this position by token id, the most likely first."""
 
     num_allowed: int | None = None
-    """How many tokens could be drawn here; guide, bad words and other rules forbade the rest. None for beams, and for a
-    token that a program wrote."""
+    """The number of tokens that were allowed here. The guide, bad words and other rules forbade the rest. None for
+    beams, and for a token that a program wrote."""
 
     forbidden: tuple[int, ...] = ()
-    """Tokens of `top` that could not be drawn."""
+    """Tokens of `top` that were not allowed."""
 
     unnormalized: float | None = None
-    """The log-probability of the token within the whole vocabulary, if `logprob` is within the `top_k` likeliest."""
+    """The log-probability of the token over the whole vocabulary, if `logprob` is over the `top_k` most likely
+    tokens."""
 
 
 class BeamTrace(Protocol):
-    """What a beam search has recorded at each step. An answer finds its own by its path: `path[i]` is the number of the
-    beam that token i continued."""
+    """The record of a beam search, step by step. An answer's path selects its part: `path[i]` is the number of the beam
+    that token i continued."""
 
     @property
     def num_bytes(self) -> int:
-        """The approximate size of the record."""
+        """The approximate size of the record in bytes."""
 
     def generation_logits(self, path: Sequence[int]) -> Tensor | None:
-        """See `Hypothesis`."""
+        """As in `Hypothesis`, for the answer with this path."""
 
     def additional(self, path: Sequence[int]) -> dict[str, Tensor]:
-        """See `Hypothesis`."""
+        """As in `Hypothesis`, for the answer with this path."""
 
     def top_log_probs(self, path: Sequence[int]) -> list[dict[int, float]] | None:
-        """See `Hypothesis`."""
+        """As in `Hypothesis`, for the answer with this path."""
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """An answer of a beam search, or the beginning of one."""
+    """An answer of a beam search, complete or in progress."""
 
     token_ids: list[int]
     log_probs: list[float]
-    """Those of the tokens, from the distribution that the search ranks: after penalties, mask and temperature."""
+    """The tokens' log-probabilities in the distribution that the search ranks: after penalties, mask and
+    temperature."""
 
     cum_log_prob: float
     score: float
     finish_reason: FinishReason | None = None
-    """None while the search goes on."""
+    """None while the beam is active."""
 
     stopped_by: str | int | None = None
-    """The stop word or stop token that ended it."""
+    """The stop word, or the id of the stop token, that ended the answer; None otherwise."""
 
     path: list[int] = field(default_factory=list, repr=False, compare=False)
-    """For each token, the number of the beam that it continued, among the beams that were alive."""
+    """For each token, the number of the beam that it continued, among the beams active then."""
 
     trace: BeamTrace | None = field(default=None, repr=False, compare=False)
 
     @property
     def generation_logits(self) -> Tensor | None:
-        """The model's raw logits [tokens, V], in the model's dtype, on the host; token i was chosen from row i. Each
-        call collects the rows from the beams that the answer was part of. None unless the request gathers them."""
+        """The model's raw logits [tokens, V], in the model's dtype, on the host; token i was chosen from row i. None
+        unless the request gathers them. Each access gathers the rows along the answer's path."""
         return None if self.trace is None else self.trace.generation_logits(self.path)
 
     @property
     def additional(self) -> dict[str, Tensor]:
-        """Marked outputs of the model by name, [tokens, ...] each."""
+        """Marked outputs of the model by name, each [tokens, ...]."""
         return {} if self.trace is None else self.trace.additional(self.path)
 
     @property
     def token_logprobs(self) -> list[TokenLogprob]:
-        """The log-probabilities of its tokens, with the likeliest tokens if the request wants them."""
+        """The log-probabilities of its tokens, with the most likely tokens if the request asks for them."""
         tops = self.top_log_probs or [{} for _ in self.log_probs]
         return [TokenLogprob(value, top) for value, top in zip(self.log_probs, tops, strict=True)]
 
     @property
     def top_log_probs(self) -> list[dict[int, float]] | None:
-        """For each token the likeliest tokens at its position with their log-probabilities, likeliest first, from the
-        distribution of `log_probs`. Tokens that could not be chosen are left out. None if the request wants none."""
+        """For each token, the log-probabilities of the most likely tokens at its position, the most likely first, in
+        the distribution of `log_probs`. Forbidden tokens are left out. None unless the request asks for them."""
         return None if self.trace is None else self.trace.top_log_probs(self.path)
 
 
 @dataclass(slots=True, repr=False)
 class Output:
-    """The answer to one prompt. With several sequences, this is the first of `outputs`; of a beam search, the best."""
+    """The answer to one prompt. With several sequences, this is the first of `outputs`; in a beam search, the best."""
 
     prompt_token_ids: list[int]
     token_ids: list[int] = field(default_factory=list)
     origins: list[str] = field(default_factory=list)
-    """How each token came about: "sampled"; drafted and accepted, by the name of the drafter ("eagle3", "forced", ...);
-    or "spliced", written by a program."""
+    """The origin of each token: "sampled"; the name of the drafter ("eagle3", "forced", ...), for an accepted draft; or
+    "spliced", written by a program."""
 
     text: str = ""
     finish_reason: FinishReason | None = None
     stopped_by: str | int | None = None
-    """The stop word or the id of the stop token that ended the answer, if one did."""
+    """The stop word, or the id of the stop token, that ended the answer; None otherwise."""
 
     logprobs: list[TokenLogprob] | None = None
-    """For each token, if the request wants them. After a beam search, `top` is from the distribution that it ranks."""
+    """One entry for each token, if the request asks for them. In a beam search, all are in the distribution that it
+    ranks."""
 
     generation_logits: Tensor | None = None
     """The model's raw logits [tokens, V] on the host, if the request gathers them; token i was sampled from row i."""
@@ -127,16 +130,16 @@ class Output:
     """The model's raw logits [prompt, V] on the host after each token of the prompt, if the request gathers them."""
 
     additional: dict[str, Tensor] = field(default_factory=dict)
-    """Marked outputs of the model that the request gathers, by name: [tokens, ...] each; those of the prompt,
-    [prompt, ...], under "context_" and the name."""
+    """Marked outputs of the model that the request gathers, by name, each [tokens, ...]. The prompt's, [prompt, ...],
+    are under "context_" and the name."""
 
     program_log: str | None = None
-    """What the steps of a WebAssembly program wrote for these tokens: the last `WasmLimits.log_bytes` bytes, once the
-    answer has ended, also with an error. None without a program, before it has begun, and for beams."""
+    """The log that a WebAssembly program wrote during the steps of these tokens: its last `WasmLimits.log_bytes` bytes.
+    Set once the answer has ended, also with an error. None without a program that has started, and for beams."""
 
     program_variables: dict[str, bytes] | None = None
-    """The variables that a request's sequences share, under the same conditions: at most `max_variables` and
-    `variable_bytes` of `WasmLimits`."""
+    """The program's variables, which a request's sequences share, under the same conditions as `program_log`: at most
+    `max_variables` and `variable_bytes` of `WasmLimits`."""
 
     error: RequestError | InputError | None = None
     guide_notes: tuple[str, ...] = ()
@@ -144,10 +147,10 @@ class Output:
 
     stats: OutputStats = field(default_factory=OutputStats)
     hypotheses: list[Hypothesis] = field(default_factory=list)
-    """The best answers of a beam search so far, best first."""
+    """The best answers of a beam search so far, the best first."""
 
     others: list[Output] = field(default_factory=list)
-    """The sequences besides this one."""
+    """The outputs of the other sequences."""
 
     def __repr__(self) -> str:
         others = f", and {len(self.others)} others" if self.others else ""
@@ -161,23 +164,23 @@ class Output:
 
     @property
     def drafted(self) -> list[bool]:
-        """Whether each token was drafted and accepted."""
+        """Whether each token is an accepted draft."""
         return were_drafted(self.origins)
 
     @property
     def outputs(self) -> list[Output]:
-        """All sequences of the answer, this one first; of a beam search the answers found, best first."""
+        """The outputs of all sequences, this one first; in a beam search, of its answers, the best first."""
         return [self, *self.others]
 
     @property
     def cumulative_logprob(self) -> float | None:
-        """The sum of the tokens' log-probabilities; None if the request wants none."""
+        """The sum of the tokens' log-probabilities; None unless the request asks for them."""
         return None if self.logprobs is None else sum(entry.logprob for entry in self.logprobs)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """The part of a streamed answer that one iteration added."""
+    """The part of a streamed answer that one iteration adds."""
 
     text: str
     token_ids: list[int]
@@ -185,17 +188,17 @@ class Piece:
     """As in `Output`."""
 
     output: Output | None = None
-    """The whole answer, with its last piece."""
+    """The complete answer, with the last piece only."""
 
     index: int = 0
     """The number of the sequence that the piece belongs to."""
 
     @property
     def drafted(self) -> list[bool]:
-        """Whether each of its tokens was drafted and accepted."""
+        """Whether each token is an accepted draft."""
         return were_drafted(self.origins)
 
 
 def were_drafted(origins: list[str]) -> list[bool]:
-    """Whether each of the tokens was drafted."""
+    """Whether each of these origins is a drafter's."""
     return [origin not in (SAMPLED, SPLICED) for origin in origins]

@@ -1,4 +1,4 @@
-"""Arguments of `LLM.generate`, for one prompt or for a list of prompts."""
+"""Arguments of `LLM.generate` for one prompt or for a list of prompts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ T = TypeVar("T")
 
 
 def is_prompt(prompts: object) -> TypeGuard[Prompt]:
-    """Whether this is one prompt, a text or a sequence of ids. False for a sequence of prompts."""
+    """Whether this is one prompt (text or token ids). False for a sequence of prompts. Raises `InputError`
+    otherwise."""
     if isinstance(prompts, str):
         return True
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes | bytearray):
@@ -29,7 +30,7 @@ def single(value: T | Sequence[T], name: str) -> T:
 
 
 def spread(value: T | Sequence[T], count: int, name: str) -> list[T]:
-    """A value for each of `count` prompts, from one for all or a list of as many."""
+    """One value for each of `count` prompts, from a single value or a list of `count` values."""
     if isinstance(value, list | tuple):
         if len(value) != count:
             raise InputError(

@@ -1,6 +1,6 @@
-"""pydantic's errors in weft's words: which of them to report, where it is, and what the value must be.
+"""pydantic's errors in weft's words: which error to report, its place, and what the value must be.
 
-Each front reports them in a sentence of its own: the executor in Python's terms, the server in JSON's.
+Each front builds its own sentence from them: the executor in Python's terms, the server in JSON's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ JSON_KINDS = {
     "less_than": "less than {lt}",
     "literal_error": "{expected}",
 }
-"""What a value of JSON or TOML must be, by the type of the error; `{...}` are entries of the error's context."""
+"""The expected value in JSON or TOML, by the type of the error. `{...}` are entries of the error's context."""
 
 PYTHON_KINDS = {
     **JSON_KINDS,
@@ -51,14 +51,14 @@ PYTHON_KINDS = {
     "string_too_short": "a text that is not empty",
     "string_type": "a text that is not empty",
 }
-"""What a value of Python must be."""
+"""The expected value in Python, by the type of the error."""
 
 OF_A_KEY = "[key]"
 
 
 def expected(kinds: Mapping[str, str], *errors: Mapping[str, Any]) -> str | None:
-    """What a value must be that has these errors, one for each type that it may have: "a text, a list or an object".
-    None for an error of another kind."""
+    """The words for the types that a value may have, from its errors (one for each type): "a text, a list or an
+    object". None if `kinds` has none of the errors."""
     words = [
         kinds[error["type"]].format(**error.get("ctx", {})) for error in errors if error["type"] in kinds
     ]
@@ -68,8 +68,8 @@ def expected(kinds: Mapping[str, str], *errors: Mapping[str, Any]) -> str | None
 
 @dataclass(frozen=True)
 class Fault:
-    """An error to report: its `place` in the data, and the errors of the `others` of the types that the value at this
-    place may have."""
+    """An error to report. `place` is its path in the data. `others` are the errors for the other types that the value
+    may have there."""
 
     error: ErrorDetails
     place: list[str]
@@ -77,8 +77,8 @@ class Fault:
 
 
 def first_fault(raised: ValidationError, data: Any) -> Fault:
-    """The first thing wrong with `data`. A value that may have several types has an error for each: the one that got
-    furthest is chosen."""
+    """The first error in `data`, as pydantic orders its fields."""
+    # A value that may have several types has an error for each type. The deepest place is of the type that fits best.
     errors = raised.errors(include_url=False)
     places = [_place(error, data) for error in errors]
     field = places[0][:1]
@@ -96,12 +96,12 @@ def first_fault(raised: ValidationError, data: Any) -> Fault:
 
 
 def _is_of_type(error: ErrorDetails) -> bool:
-    """Whether the value has the wrong type, whatever it holds."""
+    """Whether the error is about the type of the value, not its content."""
     return error["type"] in JSON_KINDS and error["type"].endswith("_type")
 
 
 def _place(error: ErrorDetails, data: Any) -> list[str]:
-    """The place of an error in the data: pydantic's path without the names of types."""
+    """The path of an error in the data: pydantic's path without the names of types."""
     if not error["loc"]:
         return []
     place: list[str] = []

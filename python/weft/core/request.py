@@ -1,4 +1,4 @@
-"""A `Request`: everything that a caller can ask of the engine for one prompt."""
+"""A `Request`: one prompt, with all parameters of its answer."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ LOGITS = "logits"
 
 @dataclass(frozen=True)
 class Gather:
-    """What a request wants: the raw logits of its prompt's positions and of its answer's, and outputs of the model by
-    name, `names` of the answer's positions, `context_names` of the prompt's."""
+    """The tensors that a request returns: raw logits of the prompt (`context_logits`) and of the answer
+    (`generation_logits`), and marked outputs of the model at the answer's (`names`) and the prompt's (`context_names`)
+    positions."""
 
     context_logits: bool = False
     generation_logits: bool = False
@@ -42,13 +43,13 @@ class Gather:
 
     @cached_property
     def generated(self) -> tuple[str, ...]:
-        """What is wanted of the answer's positions."""
+        """Names of the tensors to gather at the answer's positions."""
         return ((LOGITS,) if self.generation_logits else ()) + self.names
 
     @cached_property
     def context(self) -> tuple[str, ...]:
-        """What is wanted of the prompt's positions. A request that wants any reads its whole prompt: what is found
-        in pages of another request has no outputs."""
+        """Names of the tensors to gather at the prompt's positions. A request with any of them prefills its whole
+        prompt, because cached pages hold no outputs."""
         return ((LOGITS,) if self.context_logits else ()) + self.context_names
 
 
@@ -57,13 +58,13 @@ NOTHING = Gather()
 
 @dataclass(frozen=True)
 class PenaltyRule:
-    """What a request's penalties count, and when they act. By default presence and frequency penalties count the
-    answer, all penalties act on the model's logits, and the bias comes after them.
+    """The tokens that a request's penalties count, and the order in which they apply. By default presence and frequency
+    penalties count the answer only, all penalties apply to the model's logits, and the bias is added after them.
 
-    With `counts_prompt` presence and frequency penalties count the prompt, too, but for its first
-    `prompt_ignore_length` tokens; repetition penalties always see all of it. With `after_temperature` the bias comes
-    first, and presence and frequency penalties are taken from logits / temperature (at temperature 0: as at 1). With
-    both this is what TensorRT-LLM does. Raises `InputError` for a length that is no whole number, 0 or more.
+    With `counts_prompt`, presence and frequency penalties also count the prompt, without its first
+    `prompt_ignore_length` tokens; repetition penalties always count all of it. With `after_temperature`, the bias is
+    added first, and presence and frequency penalties are subtracted from logits / temperature (at temperature 0, as at
+    1). Both together are TensorRT-LLM's behaviour. Raises `InputError` unless the length is a whole number, 0 or more.
     """
 
     counts_prompt: bool = False
@@ -85,10 +86,12 @@ OWN_PENALTIES = PenaltyRule()
 
 @dataclass(frozen=True)
 class TokenRules:
-    """What a request's sampling parameters say in token ids: `bad_words`, none of which may be completed, and `ends`,
-    which may not come before `min_tokens` are out. `bias` float32 [V], any finite number or -inf, which forbids, is
-    added to the logits, with `logit_bias`; what is finite stays so. `penalties` says how they act. Raises `InputError`
-    for more than a slot holds, and for other biases."""
+    """A request's sampling parameters in token ids.
+
+    `bad_words` must not be completed. `ends` are forbidden before `min_tokens` tokens. `bias` float32 [V] is added to
+    the logits, besides `logit_bias`: finite numbers, or -inf, which forbids a token. Finite logits stay finite.
+    `penalties` defines how penalties apply. Raises `InputError` for more tokens than a slot holds, and for a bias of
+    NaN or +inf."""
 
     bad_words: tuple[tuple[int, ...], ...] = ()
     ends: tuple[int, ...] = ()
@@ -115,11 +118,11 @@ NO_RULES = TokenRules()
 
 @dataclass(frozen=True)
 class FieldNames:
-    """What error messages call a request's fields, and the settings that limit them: each front has words of its own.
+    """A front's names, for error messages, of a request's fields and of the settings that limit them.
 
-    `no_beams` says how to do without beams. `config` is the class whose fields the caller can set ("": a caller who
-    cannot change the engine); `settings` are its names for fields of `EngineConfig` and `ClientLimits` that it calls
-    otherwise.
+    `no_beams` is the advice for avoiding beams. `config` is the class whose fields the caller can set ("": the caller
+    cannot configure the engine). `settings` maps fields of `EngineConfig` and `ClientLimits` to the front's names,
+    where these differ.
     """
 
     prompt: str = "the prompt"
@@ -133,18 +136,18 @@ class FieldNames:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def label(self, field: str) -> str:
-        """The name of a setting."""
+        """The front's name of a setting."""
         return self.settings.get(field, field).rpartition(".")[2]
 
     def or_raise(self, field: str) -> str:
-        """The end of an advice, ", or raise" a setting; nothing for a caller who cannot."""
+        """The end of an advice, ", or raise ..."; "" for a caller who cannot change the setting."""
         if not self.config:
             return ""
         name = self.settings.get(field, field)
         return f", or raise {name if '.' in name else f'{self.config}.{name}'}"
 
     def or_set(self, field: str, value: object = True) -> str:
-        """The end of a sentence, "; make the engine with" a setting; nothing for a caller who cannot."""
+        """The end of a sentence, "; make the engine with ..."; "" for a caller who cannot change the setting."""
         if not self.config:
             return ""
         return f"; make the engine with {self.config}({self.label(field)}={value!r})"
@@ -154,52 +157,52 @@ OWN_NAMES = FieldNames()
 
 
 class StopWords(Protocol):
-    """Watches a text for the words that end it."""
+    """Watches the text of a sequence for stop words."""
 
     def feed(self, token: int) -> str | None:
-        """Take the next token; the stop word that the text now holds, if it does."""
+        """Add the next token; return the stop word that it completes, or None."""
 
 
 @runtime_checkable
 class BeamWords(Protocol):
-    """Watches the text of one beam for the words that end it."""
+    """Watches the text of a beam for stop words."""
 
     def feed(self, token: int) -> str | None:
-        """Take the next token; the stop word that the text now holds, if it does."""
+        """Add the next token; return the stop word that it completes, or None."""
 
     def fork(self) -> BeamWords:
-        """Another one that has seen the same tokens."""
+        """A copy that has seen the same tokens."""
 
 
 def no_stop_words() -> None:
-    """The watcher of a text that no word ends."""
+    """The watcher of a request without stop words: None."""
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One prompt and everything about its answer, whichever front it came through. Nothing of it has begun.
+    """One prompt and all parameters of its answer, the same for every front. Immutable; it holds no progress.
 
-    - `prompt` is text or token ids. `guide` constrains the answer; a front that compiles ahead gives the future.
-    - `sampling.n` sequences answer it, or, with `beam`, the best that a beam search finds.
-    - `priority`, 0 to 1, goes first where it is higher; among equals the clients (`client_id`) take turns. After
-      `timeout_s` seconds it ends with "timeout" and what there is.
-    - `given` is the expected answer (text or token ids): drafts, for `Speculation.given()`. `max_drafts`
-      bounds the drafts of an iteration (None: as the engine has it; 0: none). With `only_given` the answer is only
-      compared with it: it ends with "length" at the first token that differs, or that comes after it.
-      `ahead` are its own sizes of lookahead decoding, for `Speculation.lookahead()`: none beyond the engine's (None:
-      these).
-    - `processor` acts on its logits; `gather` names the tensors it wants; `retention` says how long its blocks are
-      worth keeping. Only requests with the same `cache_salt` (a text of 1 to 256 characters) find them again.
-    - `stop_words` (texts or lists of token ids) stand in for `sampling.stop`; `end_ids` for the model's end tokens;
-      `bias` [vocab_size] is added to the logits: any finite numbers, or -inf, which forbids. `penalties` says what
-      the penalties of `sampling` count, and when they act.
-    - With `streams` every iteration that adds to the answer is a delta; otherwise only its end is.
-    - `names` are the words of the front for error messages. `tag` belongs to the front and comes back with the
-      response. `refusal` is why the front refuses the request: it ends with that before it begins.
+    - `prompt` is text or token ids. `guide` constrains the answer; it may be the future of a compiled guide.
+    - `sampling.n` sequences answer the prompt or, with `beam`, the best answers of a beam search.
+    - `priority`, 0 to 1: requests of a higher priority are scheduled first. Among equals, clients (`client_id`) take
+      turns. After `timeout_s` seconds the request ends with "timeout" and its partial answer.
+    - `given` is the expected answer (text or token ids): drafts for `Speculation.given()`. `max_drafts` limits the
+      drafts of an iteration (None: the engine's limit; 0: none). With `only_given` the answer is only compared with
+      `given`: it ends with "length" at the first token that differs from it or follows it.
+      `ahead` sets sizes of lookahead decoding, for `Speculation.lookahead()`: at most the engine's (None: the
+      engine's).
+    - `processor` changes the logits. `gather` names the tensors to return. `retention` sets how long its pages stay
+      cached. Only requests with the same `cache_salt` (a text of 1 to 256 characters) share cached pages.
+    - `stop_words` (texts or lists of token ids) replace `sampling.stop`; `end_ids` replace the model's end tokens.
+      `bias` [vocab_size] is added to the logits: finite numbers, or -inf, which forbids a token. `penalties` defines
+      which tokens the penalties of `sampling` count, and when they apply.
+    - With `streams`, every iteration that adds tokens gives a delta; otherwise only the end of a sequence does.
+    - `names` are the front's names for error messages. `tag` belongs to the front; the engine does not use it.
+      `refusal` is the error with which the front refuses the request: it ends with this error before it begins.
 
-    Preparation (`InputProcessor.prepare`) gives a request whose `prompt` and `given` are token ids of the model, with
-    `rules`, the sampling parameters in token ids, and `watch_stop_words`, which makes a watcher for each sequence.
-    Engines take only such; a request of token ids alone may say itself that it `is_prepared`.
+    Preparation (`InputProcessor.prepare`) converts `prompt` and `given` to token ids of the model, and sets `rules`,
+    the sampling parameters in token ids, and `watch_stop_words`, which makes a watcher for each sequence. Engines take
+    prepared requests only. A caller with only token ids may set `is_prepared` itself.
 
     Raises `InputError` for a value that no engine takes.
     """
@@ -263,26 +266,26 @@ class Request:
 
     @property
     def num_sequences(self) -> int:
-        """How many sequences the engine has of it: one for each answer, or one for all beams."""
+        """The number of sequences in the engine: one for each answer, or one for all beams; 0 for a refused request."""
         if self.refusal is not None:
             return 0
         return self.sampling.n or 1 if self.beam is None else 1
 
     @property
     def prompt_ids(self) -> Sequence[int]:
-        """The prompt of a prepared request."""
+        """The prompt of a prepared request, as token ids."""
         assert not isinstance(self.prompt, str), "the request is not prepared"
         return self.prompt
 
     @property
     def given_ids(self) -> Sequence[int]:
-        """The expected answer of a prepared request."""
+        """The expected answer of a prepared request, as token ids."""
         assert not isinstance(self.given, str), "the request is not prepared"
         return self.given
 
     @property
     def forbidding(self) -> list[str]:
-        """The parameters by which it forbids tokens, besides its guide."""
+        """The names of the parameters, besides the guide, that forbid tokens."""
         sampling, bias = self.sampling, self.rules.bias
         forbids = {
             "bad_words": bool(sampling.bad_words),
@@ -294,7 +297,7 @@ class Request:
 
     @property
     def watched_words(self) -> Sequence[str | Sequence[int]]:
-        """The words that end its answer."""
+        """The stop words of the answer: `stop_words`, or else those of `sampling`."""
         return self.sampling.stop_words if self.stop_words is None else self.stop_words
 
 

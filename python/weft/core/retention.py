@@ -1,4 +1,4 @@
-"""How long a request asks for its pages to be kept once nobody holds them."""
+"""Retention: how long a request's pages stay cached once no sequence holds them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ HIGHEST_PRIORITY = 100
 
 @dataclass(frozen=True)
 class RetentionRange:
-    """What a request asks for the prompt's positions `start` to `end` - 1 (`end` None: to the prompt's end).
+    """The retention of the prompt's positions `start` to `end` - 1 (`end` None: to the prompt's end).
 
-    Pages of a lower `priority`, 0 to 100, are evicted first. `duration_s` seconds after its last holder gave it back,
-    a page has the default priority, 35, again (None: never). Raises `InputError` for what is out of bounds.
+    Pages of a lower `priority`, 0 to 100, are evicted first. `duration_s` seconds after its last holder released it, a
+    page returns to the default priority, 35 (None: never). Raises `InputError` for values out of bounds.
     """
 
     start: int
@@ -38,11 +38,11 @@ class RetentionRange:
 
 @dataclass(frozen=True)
 class Retention:
-    """What one request asks for its pages. A page goes by its first position: a position of the prompt by the range
-    that holds it, one after the prompt by `decode_priority` and `decode_duration_s`.
+    """The retention of one request's pages. The first position of a page decides: in the prompt, the range that holds
+    it; after the prompt, `decode_priority` and `decode_duration_s`.
 
-    Of a prompt's page in no range nothing is asked: it keeps what an earlier request asked, or has the default
-    priority. Raises `InputError` for ranges that overlap.
+    A page of the prompt that is in no range keeps the priority that an earlier request set, or else the default.
+    Raises `InputError` for ranges that overlap.
     """
 
     ranges: tuple[RetentionRange, ...] = ()
@@ -60,7 +60,7 @@ class Retention:
                 )
 
     def at(self, position: int, num_prompt: int) -> tuple[int, float | None] | None:
-        """Priority and duration of the page that begins at `position`; None where nothing is asked."""
+        """Priority and duration of the page that begins at `position`; None if no range holds it."""
         if position >= num_prompt:
             return self.decode_priority, self.decode_duration_s
         for part in self.ranges:

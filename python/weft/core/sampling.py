@@ -1,4 +1,4 @@
-"""How one request samples."""
+"""Sampling parameters of a request."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def _check_ids(name: str, ids: object) -> None:
 @with_hints(SAMPLING_HINTS)
 @dataclass(frozen=True)
 class SamplingParams(Checked):
-    """How one request samples. Every parameter works with every guide and drafter, and requests with different
-    parameters share a batch.
+    """The sampling parameters of one request. Every parameter works with every guide and drafter, and requests with
+    different parameters share a batch.
 
     The logits of a position pass through these rules, in this order:
 
@@ -61,72 +61,73 @@ class SamplingParams(Checked):
     2. The guide's mask, and `min_tokens`.
     3. `temperature`, `top_k`, `top_p` and `min_p`.
 
-    Raises `InputError` for a value of another type or out of bounds, and `TypeError` for an unknown parameter, with the
-    name that weft has for it.
+    Raises `InputError` for a value of another type or out of bounds. Raises `TypeError` for an unknown parameter, with
+    weft's name for it if there is one.
     """
 
     max_tokens: Annotated[int, whole(1, _MAX_INT, "at least 1 (and below 2**31)")] = 256
-    """Tokens of the answer at most."""
+    """The largest number of tokens in the answer."""
 
     min_tokens: Annotated[int, whole(0, _MAX_INT, "0 to max_tokens")] = 0
-    """Tokens of the answer at least. Before them, no end token and no stop token is drawn, unless the guide allows
-    nothing else, and complete stop words do not count."""
+    """The smallest number of tokens in the answer. Before that, end tokens and stop tokens are not sampled, unless the
+    guide allows no other token, and stop words do not end the answer."""
 
     temperature: Annotated[float, number(0, MAX_LOGIT, "0 (greedy) to 10000")] = 0.0
-    """Divides the logits before the softmax. 0, and all below 0.00001, is greedy."""
+    """Divides the logits before the softmax. 0, and any value below 0.00001, is greedy."""
 
     top_k: Annotated[int, whole(0, _MAX_INT, "0 (all) or a positive number of tokens (below 2**31)")] = 0
     """Keeps the k most likely tokens. 0: all."""
 
     top_p: Annotated[float, number(_SMALLEST, 1, f"{_SHARE} (all)")] = 1.0
-    """Of the tokens that `top_k` keeps, keeps the fewest whose probabilities add up to this share. 1: all."""
+    """Keeps the smallest set of most likely tokens, among those of `top_k`, whose probabilities reach this sum. 1:
+    all."""
 
     min_p: Annotated[float, number(0, 1, "0 (all) to 1")] = 0.0
-    """Keeps the tokens that are at least this many times as likely as the likeliest. 0: all."""
+    """Keeps the tokens with at least this fraction of the most likely token's probability. 0: all."""
 
     repetition_penalty: Annotated[float, number(1e-3, 1e3, "0.001 to 1000 (1: none)")] = 1.0
     """Divides positive logits of tokens in the prompt or the answer, and multiplies negative ones. 1: none."""
 
     presence_penalty: Annotated[float, _PENALTY] = 0.0
-    """Is subtracted from the logits of tokens in the answer."""
+    """Is subtracted from the logits of tokens that occur in the answer."""
 
     frequency_penalty: Annotated[float, _PENALTY] = 0.0
-    """Is subtracted from the logit of a token once for each time that the answer has it."""
+    """Is subtracted from the logit of a token once for each occurrence in the answer."""
 
     logit_bias: Annotated[abc.Mapping[int, float], _check_bias] | None = None
-    """Is added to the logits of the token ids that it names, at most 1,000: -10,000 to 10,000 each, or -inf, which
+    """Maps token ids, at most 1,000, to numbers that are added to their logits: -10,000 to 10,000, or -inf, which
     forbids the token."""
 
     bad_words: Annotated[abc.Sequence[str | abc.Sequence[int]], check_words] = ()
-    """Texts and lists of token ids that the answer must not contain. The last token of a list is never drawn after the
-    others. A text stands for several lists: the tokenizer's spelling of the text by itself and after a space, and up to
+    """Texts and lists of token ids that the answer must not contain. The last token of a list is never sampled after
+    the others. A text stands for several lists: the tokenizer's spelling of the text alone and after a space, and up to
     32 other spellings of each, the shortest first, while there is room. A text is not blocked if its first token begins
     before it, or its last token ends after it."""
 
     stop: Annotated[str | abc.Sequence[str], _check_stop] = ()
-    """Texts that end the answer. The one that ends it is not part of the answer's text."""
+    """Texts that end the answer. The answer's text does not include the stop word."""
 
     stop_token_ids: Annotated[abc.Sequence[int], _check_ids] = ()
-    """Tokens that end the answer, besides the model's own end tokens."""
+    """Tokens that end the answer, besides the model's end tokens."""
 
     seed: (
         Annotated[int, whole(-(2**63), 2**64 - 1, "64 bits, signed or unsigned (or None: drawn afresh)")]
         | None
     ) = None
-    """Decides the text completely: the same seed gives the same text in any batch and with any drafter. It has 64 bits,
-    with or without a sign. None: a random one."""
+    """Determines the text: the same seed gives the same text in any batch and with any drafter. It has 64 bits, signed
+    or unsigned. None: a random seed."""
 
     logprobs: Annotated[int, whole(0, MAX_LOGPROBS, f"0 to {MAX_LOGPROBS} (or None: none)")] | None = None
-    """Asks for the log-probability of each token and of this many of the likeliest. They are the model's own, before
-    all of the rules above, unless `EngineConfig.logprobs` says otherwise. None: none."""
+    """Returns the log-probability of each token and of this many of the most likely tokens. They are the model's,
+    before all of the rules above, unless `EngineConfig.logprobs` selects another distribution. None: none."""
 
     on_length: OnLength = "cut"
-    """How an answer ends at `max_tokens`. `"cut"`: anywhere. `"close"`: a guided answer is complete by then. When the
-    room left comes close to the shortest known end, only tokens that lead to that end are drawn. If no end is known, or
-    none fits, the request fails with a `GuideError` before it begins."""
+    """How an answer ends at `max_tokens`. `"cut"`: at any token. `"close"`: a guided answer is complete by then. When
+    the tokens left come close to the shortest known ending, only tokens that lead to that ending are allowed. If no
+    ending is known, or none fits, the request fails with a `GuideError` before it begins."""
 
     n: Annotated[int, whole(1, _MAX_INT, "1 or more sequences (or None: 1)")] | None = None
-    """Sequences that answer the prompt; sequence i has the seed `seed + i`. None: 1, or the width of a beam search."""
+    """The number of sequences; sequence i has the seed `seed + i`. None: 1, or the width of a beam search."""
 
     no_repeat_ngram_size: (
         Annotated[int, whole(0, _MAX_INT, "0 (off) or a number of tokens (below 2**31)")] | None
@@ -140,7 +141,7 @@ class SamplingParams(Checked):
     """`top_p` is at least this after the first token."""
 
     top_p_reset_ids: Annotated[int, whole(0, _MAX_INT, "a token id (or None: none)")] | None = None
-    """The token after which `top_p` has its first value again."""
+    """The token that resets `top_p` to its first value."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

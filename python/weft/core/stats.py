@@ -1,4 +1,4 @@
-"""What one request cost."""
+"""Statistics of one request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class OutputStats:
-    """What one request cost. Moments are seconds of `time.perf_counter`; None if the event has not happened."""
+    """Statistics of one request. Moments are seconds of `time.perf_counter`; None if the event has not happened."""
 
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -20,8 +20,8 @@ class OutputStats:
     """Tokens of the answer from these iterations."""
 
     proposed_drafts: int = 0
-    """Drafts that these iterations verified. A position without a draft does not count, nor does a draft after the end
-    of the answer, or after the point from which a program rewrote the text."""
+    """Drafts that these iterations verified. Not counted are positions without a draft, drafts after the end of the
+    answer, and drafts after the point from which a program rewrote the text."""
 
     accepted_drafts: int = 0
     """Drafts that are part of the answer."""
@@ -30,7 +30,7 @@ class OutputStats:
     """Tokens of the prompt whose keys and values were cached."""
 
     allocated_pages: int = 0
-    """Pages allocated for the request. Page counts add up over all of its admissions."""
+    """Pages allocated for the request. Page counts are sums over all of its admissions."""
 
     new_pages: int = 0
     """Allocated pages that were never used before."""
@@ -43,20 +43,20 @@ class OutputStats:
 
     submitted_at: float = 0.0
     guide_ready_at: float | None = None
-    """When the guide was compiled or refused."""
+    """The moment at which the guide was compiled or refused."""
 
     scheduled_at: float | None = None
-    """When the request first got a slot."""
+    """The moment at which the request first got a slot."""
 
     first_token_at: float | None = None
-    """When the host read the first token."""
+    """The moment at which the host read the first token."""
 
     last_token_at: float | None = None
     ended_at: float | None = None
     guided_valid: bool | None = None
-    """Whether the grammar reached its end; False if the answer was cut, None without a guide. For a JSON schema with
-    `strict=False`, an `LLM` asks the `jsonschema` package; None if that fails, or takes more than 2 s of processor
-    time."""
+    """Whether the grammar reached its end. False if the answer was cut; None without a guide. For a JSON schema with
+    `strict=False`, an `LLM` validates the answer with the `jsonschema` package; None if that fails or takes more than
+    2 s of processor time."""
 
     first_step: int | None = None
     """The number of the engine's step that gave the first token."""
@@ -81,23 +81,23 @@ class OutputStats:
 
     @property
     def compile_s(self) -> float:
-        """How long the request waited for its guide, in seconds; 0.0 without one."""
+        """The wait for the guide in seconds; 0.0 without one."""
         return _seconds(self.submitted_at, self.guide_ready_at)
 
     @property
     def time_to_first_token_s(self) -> float:
-        """From submission to the first token, in seconds; 0.0 before it."""
+        """The time from submission to the first token in seconds; 0.0 before it."""
         return _seconds(self.submitted_at, self.first_token_at)
 
     @property
     def total_s(self) -> float:
-        """From submission to the end, in seconds; 0.0 before it."""
+        """The time from submission to the end in seconds; 0.0 before it."""
         return _seconds(self.submitted_at, self.ended_at)
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens of the answer per second between `scheduled_at` and `last_token_at`, that is without waiting for the
-        guide and for a slot; 0.0 without a token."""
+        """Tokens of the answer per second between `scheduled_at` and `last_token_at`, without the waits for the guide
+        and a slot; 0.0 without a token."""
         seconds = _seconds(self.scheduled_at, self.last_token_at)
         return self.output_tokens / seconds if seconds else 0.0
 
@@ -108,29 +108,29 @@ class OutputStats:
         return (self.output_tokens - 1) / seconds if seconds else 0.0
 
     def note_guide_ready(self, guide: object = None) -> None:
-        """The guide is compiled or refused now. The first call counts; any thread may make it."""
+        """Note that the guide is compiled or refused. Only the first call counts; any thread may make it."""
         if self.guide_ready_at is None:
             self.guide_ready_at = time.perf_counter()
 
     def note_scheduled(self) -> None:
-        """The request got a slot now. The first call counts."""
+        """Note that the request got a slot. Only the first call counts."""
         if self.scheduled_at is None:
             self.scheduled_at = time.perf_counter()
 
     def note_pages(self, allocated: int, new: int, reused: int, missed: int) -> None:
-        """The request got pages for its text."""
+        """Add the page counts of one admission."""
         self.allocated_pages += allocated
         self.new_pages += new
         self.reused_pages += reused
         self.missed_pages += missed
 
     def note_tokens(self, moment: float, step: int) -> None:
-        """The host read tokens of the answer at `moment`, in the engine's step of that number."""
+        """Note that the host read tokens of the answer at `moment`, in the engine's step `step`."""
         if self.first_token_at is None:
             self.first_token_at, self.first_step = moment, step
         self.last_token_at, self.last_step = moment, step
 
 
 def _seconds(begin: float | None, end: float | None) -> float:
-    """The time between two moments; 0.0 if one of them has not happened."""
+    """The seconds between two moments; 0.0 if one of them has not happened."""
     return 0.0 if begin is None or end is None else max(end - begin, 0.0)

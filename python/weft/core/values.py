@@ -1,4 +1,4 @@
-"""Checks of values that users give: numbers, texts, lists of them, and dataclasses whose annotations say what fits."""
+"""Checks of user input: numbers, texts, lists of them, and dataclasses whose annotations declare the valid values."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from weft.errors import InputError
 
 Check = abc.Callable[[str, Any], object]
-"""Raises `InputError` for a value that does not fit; its first argument is the name that the message uses."""
+"""Raises `InputError` for an invalid value. The first argument is the value's name in the message."""
 
 _CHUNK = 1 << 14
-"""Entries of a long list that are checked in one call of C code, during which no other thread runs."""
+"""Entries of a long list checked in one call of C code. No other thread runs during the call, so it must be short."""
 
 MAX_WORDS = 1 << 16
-"""Words in a list at most, whatever the engine allows."""
+"""The largest number of words in a list, whatever the engine allows."""
 
 
 class Kind(Enum):
-    """The kind of a value, with its words in messages."""
+    """The kind of a value. The member's value describes it in messages."""
 
     INTEGER = "a whole number"
     NUMBER = "a number"
@@ -40,7 +40,7 @@ class Kind(Enum):
 
     @property
     def types(self) -> frozenset[type]:
-        """Types whose values are all of this kind."""
+        """Builtin types whose values are all of this kind."""
         return _TYPES[self]
 
 
@@ -61,10 +61,10 @@ class Range:
     valid: str
 
     def __call__(self, name: str, value: Any) -> None:
-        """Raise `InputError` unless `value` is one of them."""
+        """Raise `InputError` unless `value` is in the range."""
         if type(value) is not int and not self.kind.holds(value):
             raise InputError(f"{name} is {value!r}; it must be {self.kind.value}: {self.valid}")
-        if not self.lowest <= value <= self.highest:  # also false for NaN
+        if not self.lowest <= value <= self.highest:  # the comparison is also false for NaN
             raise InputError(f"{name} is {value}; it must be {self.valid}")
 
 
@@ -83,13 +83,13 @@ Count = Annotated[int, whole(1)]
 
 
 class Checked:
-    """Base of dataclasses whose fields are checked when one is made, by their annotations:
+    """Base of dataclasses that check their fields on construction, by their annotations:
 
     - `bool` and `Literal[...]`, and unions of them, allow the values that they name.
     - `Annotated[T, check, ...]` calls each `Check`, such as a `Range`.
-    - With `| None`, None fits too. Other annotations are not checked.
+    - With `| None`, None is valid too. Other annotations are not checked.
 
-    A subclass checks what several fields must be together in its own `__post_init__`, after this one.
+    A subclass checks conditions over several fields in its own `__post_init__`, after this one.
     """
 
     def __post_init__(self) -> None:
@@ -97,8 +97,8 @@ class Checked:
 
 
 def check_fields(settings: Any, prefix: str = "") -> None:
-    """Raise `InputError` for the first field of a dataclass whose value its annotation does not allow. Messages put
-    `prefix` before the field's name."""
+    """Raise `InputError` for the first field of a dataclass with a value that its annotation does not allow. Messages
+    put `prefix` before the field's name."""
     cls: Any = type(settings)
     for name, check in _checks(cls):
         check(prefix + name, getattr(settings, name))
@@ -106,7 +106,7 @@ def check_fields(settings: Any, prefix: str = "") -> None:
 
 @cache
 def ranges(cls: Any) -> dict[str, Range]:
-    """The range of each field of a dataclass that is one number."""
+    """The range of each field of a dataclass that has one, by name."""
     return {
         name: check
         for name, hint in _hints(cls)
@@ -127,7 +127,7 @@ def _hints(cls: Any) -> list[tuple[str, Any]]:
 
 
 def _arms(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, or the one type."""
+    """The members of a union, or the type itself."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
@@ -180,7 +180,7 @@ def check_entries(name: str, values: object, kind: Kind) -> None:
 
 
 def read_token_ids(name: str, values: abc.Sequence[int]) -> tuple[int, ...]:
-    """The entries of a list of token ids. Raises `InputError` unless they are whole numbers, 0 or more."""
+    """The entries of a list of token ids as a tuple. Raises `InputError` unless they are whole numbers, 0 or more."""
     check_entries(name, values, Kind.INTEGER)
     for start in range(0, len(values), _CHUNK):
         lowest = min(values[start : start + _CHUNK])
@@ -190,7 +190,7 @@ def read_token_ids(name: str, values: abc.Sequence[int]) -> tuple[int, ...]:
 
 
 def is_encodable(text: str) -> bool:
-    """Whether UTF-8 can hold the text: it has no half of a surrogate pair."""
+    """Whether UTF-8 can encode the text: it has no lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
