@@ -1,4 +1,4 @@
-"""What the `Executor`'s callers may say in several ways. What is none of them raises `InputError`."""
+"""Reads arguments of the `Executor` that have several forms. Any other form raises `InputError`."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ ENCODERS = "models have no encoder; give one decoder's checkpoint"
 
 @dataclass(frozen=True)
 class Arguments:
-    """What an executor is made of."""
+    """The model and the settings of an executor."""
 
     source: ModelSource
     config: ExecutorConfig
 
     @classmethod
     def read(cls, given: tuple[Any, ...], named: dict[str, Any]) -> Arguments:
-        """From a call's arguments by position and by name, in either of TensorRT-LLM's forms."""
+        """Read the positional and named arguments of a call, in either of TensorRT-LLM's forms (`FORMS`)."""
         places = ["model", "model_type", "executor_config"]
         if (
             any(isinstance(one, bytes | bytearray | memoryview) for one in given[:1])
@@ -68,7 +68,7 @@ _KNOWN |= {"config_json", "tokenizer"}
 
 
 def _materials(config: ExecutorConfig) -> VocabularyMaterials | None:
-    """The vocabulary that the config brings along for guides."""
+    """The vocabulary for guides that the config gives; None for the model's."""
     guided = config.guided_decoding_config
     if guided is None:
         return None
@@ -118,7 +118,7 @@ def _weights(buffer: bytes) -> dict[str, torch.Tensor]:
 
 
 def _config(asked: Mapping[str, Any]) -> ExecutorConfig:
-    """The executor's own copy of its settings."""
+    """The executor's settings: a copy, which later changes of the caller's object do not reach."""
     kind, config = asked.get("model_type"), asked.get("executor_config")
     if isinstance(kind, ExecutorConfig):
         if config is not None:
@@ -136,7 +136,7 @@ def _config(asked: Mapping[str, Any]) -> ExecutorConfig:
 
 
 def seconds_of(timeout: timedelta | float | None) -> float | None:
-    """A timeout in seconds, 0 or more; None for one that never ends."""
+    """A timeout in seconds, 0 or more; None for no timeout."""
     if timeout is None:
         return None
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout

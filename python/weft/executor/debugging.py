@@ -1,4 +1,4 @@
-"""The tensors of iterations that `DebugConfig` asks for: kept until they are asked for, or written to files."""
+"""The tensors of iterations that `DebugConfig` selects: kept until they are taken, or written to files."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from weft.errors import InputError
 from weft.executor.types import DebugConfig, DebugTensorsPerIteration
 
 FOLDER = Path("tllm_debug", "PP_1", "TP_1")
-"""Where TensorRT-LLM writes them, in the system's folder of temporary files: a folder for each iteration."""
+"""TensorRT-LLM's folder for debug tensors, in the system's temporary folder. It has a folder for each iteration."""
 
 _log = logging.getLogger(__name__)
 
 
 def names_of(config: DebugConfig) -> list[str]:
-    """The tensors that a config asks for. Raises `InputError` for a name that no iteration has."""
+    """The names of the tensors that a config selects. Raises `InputError` for a name that no iteration has."""
     named = config.debug_tensor_names or []
     unknown = [name for name in named if name not in (*INPUTS, *OUTPUTS)]
     if unknown:
@@ -40,7 +40,8 @@ def names_of(config: DebugConfig) -> list[str]:
 
 
 class DebugTensors:
-    """Of the last `debug_tensors_max_iterations` iterations, until they are taken; with 0 they go to files."""
+    """The debug tensors of the last `debug_tensors_max_iterations` iterations that are not taken; with 0, files hold
+    them."""
 
     def __init__(self, config: DebugConfig, tap: DebugTap) -> None:
         self._tap = tap
@@ -49,7 +50,7 @@ class DebugTensors:
 
     @classmethod
     def of(cls, client: EngineClient, config: DebugConfig | None) -> DebugTensors | None:
-        """Those of a client's engine, which is idle; None where nothing is asked for."""
+        """Start the collection in a client's engine, which must be idle; None if the config selects no tensors."""
         names = names_of(config) if config is not None else []
         if config is None or not names:
             return None
@@ -61,7 +62,7 @@ class DebugTensors:
         return made
 
     def note(self, record: StepRecord | None, took: abc.Sequence[Sequence]) -> None:
-        """A step is done. On the engine's thread."""
+        """Keep or write the tensors of a step. Called on the engine's thread."""
         tensors = self._tap.take() if record is not None else {}
         if record is None or not tensors:
             return
@@ -71,7 +72,7 @@ class DebugTensors:
             self._kept.append(DebugTensorsPerIteration(record.number, tensors))
 
     def take(self) -> list[DebugTensorsPerIteration]:
-        """Those that nobody was given yet, the oldest first."""
+        """Take the tensors that are not taken yet, the oldest iteration first."""
         taken = []
         while self._kept:
             taken.append(self._kept.popleft())
@@ -83,7 +84,7 @@ def _write(number: int, tensors: dict[str, torch.Tensor]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, tensor in tensors.items():
-            is_known = tensor.dtype is not torch.bfloat16  # numpy has none
+            is_known = tensor.dtype is not torch.bfloat16  # numpy has no bfloat16
             np.save(folder / f"{name}.npy", (tensor if is_known else tensor.float()).numpy())
     except OSError as error:
         _log.warning("debug tensors of iteration %d can't be written to %s: %s", number, folder, error)

@@ -1,4 +1,4 @@
-"""The `Executor`: requests in, responses out, for many clients at once."""
+"""The `Executor`: TensorRT-LLM's interface to the engine, for many clients at once."""
 
 from __future__ import annotations
 
@@ -50,25 +50,28 @@ NO_VOCABULARY = (
 
 
 class Executor:
-    """Serves requests on a thread of its own, many at once, with TensorRT-LLM's Executor API.
+    """Serves many requests at once on its own thread, with TensorRT-LLM's Executor API.
 
-    `Executor(model_path, model_type, executor_config)`: the model is a Hugging Face directory, or None (weft-tiny, the
-    model inside the package); type and config may be left out. `Executor(engine_buffer, json_config_str, model_type,
-    executor_config, managed_weights)`: the bytes of a safetensors file and the text of its config.json; weights by name
-    may come beside them. weft's own form for weights in memory is a dict of tensors as `model`, under a checkpoint's
-    names, with `config_json`, what its config.json says (a dict, or a file).
+    - `Executor(model_path, model_type, executor_config)`: the model is a Hugging Face directory, or None (weft-tiny,
+      the model inside the package). Type and config are optional.
+    - `Executor(engine_buffer, json_config_str, model_type, executor_config, managed_weights)`: the bytes of a
+      safetensors file and the text of its config.json. `managed_weights` are further weights by name.
+    - weft's extension for weights in memory: `model` is a dict of tensors under the names of a checkpoint, and
+      `config_json` the contents of its config.json (a dict, or a file).
 
-    weft's own: `tokenizer` is a directory or a `weft.grammar.Vocabulary`; a model directory has its own, and weights in
-    memory without one take token ids only. `device` is "cpu", "cuda" or "auto"; `dtype` "auto" (the config's),
-    "float32", "float16" or "bfloat16". What is assigned to the config later, or to a request that was enqueued, does
-    not reach the executor. Raises `ModelError`, `TokenizerError` or `InputError` for what does not fit, and for what of
-    the config is not supported.
+    weft's extensions: `tokenizer` is a directory or a `weft.grammar.Vocabulary`. A model directory has a tokenizer;
+    weights in memory without one take token ids only. `device` is "cpu", "cuda" or "auto". `dtype` is "auto" (the
+    config's), "float32", "float16" or "bfloat16".
+
+    Later assignments to the config, or to a request that was enqueued, do not reach the executor. Raises `ModelError`,
+    `TokenizerError` or `InputError` for parts that can't be loaded or do not fit together, and for settings that are
+    not supported.
 
     Every method may be called from any thread. After `shutdown` every call but `can_enqueue_requests` raises
-    `ExecutorError`; so does it, with the cause, where the loop itself failed. Use it with `with`, or call `shutdown`.
+    `ExecutorError`. After a failure of the loop they do so with the cause. Use it with `with`, or call `shutdown`.
 
-    `flight_recorder` writes the last iterations on demand, where `ExecutorConfig.flight_recorder` asks for one.
-    `client` is what the executor translates for.
+    `flight_recorder` writes the last iterations on demand, if `ExecutorConfig.flight_recorder` is set. `client` is the
+    `EngineClient` that serves the translated requests.
     """
 
     @overload
@@ -130,40 +133,40 @@ class Executor:
     # -- requests
 
     def enqueue_request(self, request: Request) -> int:
-        """Take a request; its number. What is wrong with it comes as an error response. Raises `CapacityError` where
-        the queue is full (`ExecutorConfig.max_queue_size` sequences wait, or requests hold `max_pending_bytes`)."""
+        """Submit a request and return its number. A request that can't be served gets an error response. Raises
+        `CapacityError` if the queue is full (`ExecutorConfig.max_queue_size`, `max_pending_bytes`)."""
         return self.enqueue_requests([request])[0]
 
     def enqueue_requests(self, requests: Sequence[Request]) -> list[int]:
-        """Take several requests, all or none; they come before the same iteration."""
+        """Submit several requests, all or none, before the same iteration, and return their numbers."""
         if not isinstance(requests, Sequence):
             raise InputError(f"requests is a {type(requests).__name__}; give a list of weft.executor.Request")
         for request in requests:
             if not isinstance(request, Request):
                 raise InputError(f"a request is a {type(request).__name__}; give weft.executor.Request")
         self.client.check()
-        # The caller may change his own and enqueue it again.
+        # Copies: the caller may change a request and enqueue it again.
         taken = [self._translator.translated(request.snapshot()) for request in requests]
         return [submitted.id for submitted in self.client.submit(taken)]
 
     def cancel_request(self, id: int) -> None:
-        """End a request, with what there is: its last response is no error, and says CANCELLED. It stays until it is
-        taken; who does not want it calls `drop_request`. Does not wait."""
+        """Cancel a request, keeping its partial answer. Its last response is no error and has the reason CANCELLED.
+        Responses stay until they are taken; `drop_request` discards them. Does not wait."""
         self.client.check()
         submitted = self.client.responses.find(id)
         if submitted is not None:
             self.client.cancel([submitted])
 
     def drop_request(self, request_id: int) -> None:
-        """End a request and let go of it whole, with the responses that nobody has taken: whoever asks for it later is
-        told that it was terminated. Of one that is gone nothing happens. Does not wait."""
+        """Cancel a request and discard its responses that are not taken. Later calls with its number get an error
+        response. Does nothing for a request whose last response was taken. Does not wait."""
         self.client.check()
         submitted = self.client.responses.find(request_id)
         if submitted is not None:
             self.client.drop([submitted])
 
     def can_enqueue_requests(self) -> bool:
-        """Whether this process may enqueue requests: until the executor is shut down, or its loop failed."""
+        """Whether this process may enqueue requests. False after a shutdown or a failure of the loop."""
         try:
             self.client.check()
         except ExecutorError:
@@ -171,7 +174,7 @@ class Executor:
         return True
 
     def is_participant(self) -> bool:
-        """Whether this process takes part in the work: it does, there is no other."""
+        """Whether this process takes part in the work: always True, since there is one process."""
         self.client.check()
         return True
 
@@ -202,13 +205,13 @@ class Executor:
         *,
         ids: Sequence[int] | None = None,
     ) -> list[Response] | list[list[Response]]:
-        """Take what is ready, of any request, of one (`id`), or (a list for each, in order) of several (`ids`, or a
-        list in the first place).
+        """Take the responses that are ready: of all requests, of one (`id`), or of several (`ids`, or a list as first
+        argument; the result is a list of lists in their order).
 
-        Waits until there is a response (of several requests: one of each), `timeout` seconds at most (a number or a
-        timedelta; None: for ever); there may be none then. A timedelta alone, in the first place, is the timeout. A
-        request whose last response was taken gives an error response. Raises `InputError` for a number that no request
-        has.
+        Waits until there is a response (for several requests, one of each), at most `timeout` seconds (a number or a
+        timedelta; None: no limit). After the timeout the result may be empty. A timedelta as first argument is the
+        timeout. A request whose last response was taken gives an error response. Raises `InputError` for a number that
+        no request has.
         """
         self.client.check_process()
         if isinstance(id, timedelta):
@@ -231,7 +234,7 @@ class Executor:
         return self._take([id], seconds)[0]
 
     def get_num_responses_ready(self, id: int | None = None) -> int:
-        """How many responses could be taken now, of one request or of all."""
+        """The number of responses that can be taken now, of one request or of all."""
         self.client.check()
         return self.client.responses.num_ready(id)
 
@@ -242,12 +245,12 @@ class Executor:
         return self.enqueue_request(request)
 
     async def adrop(self, request_id: int) -> None:
-        """`drop_request`, which does not wait, for symmetry. Whoever is in `aresponses` of the request leaves it."""
+        """`drop_request`, which does not wait, for symmetry. Iterators from `aresponses` of the request end."""
         self.drop_request(request_id)
 
     async def aresponses(self, request_id: int) -> AsyncIterator[Response]:
-        """The responses of one request as they come. Leaving the loop early, or its task being cancelled, cancels the
-        request."""
+        """Yield the responses of a request as they arrive. Closing the iterator early, or cancelling its task, drops
+        the request."""
         self.client.check()
         submitted = self.client.responses.find(request_id)
         if submitted is None:
@@ -260,45 +263,45 @@ class Executor:
     # -- guides, statistics, end
 
     def register_guide(self, name: str, guide: Guide | GuidedDecodingParams) -> Future[CompiledGuide]:
-        """Compile a guide ahead and keep it: requests name it with `GuidedDecodingParams.handle(name)`.
+        """Compile a guide and keep it under a name, for requests with `GuidedDecodingParams.handle(name)`.
 
-        Requests may do so at once. The future is the compiled guide. Whatever is wrong with the guide's text is raised
-        by the future, as `GuideError`, and is the error of requests that name it; `register_guide` itself raises
-        nothing but `InputError`: without a `guided_decoding_config`, and for what is no name or no guide. A name that
-        is taken is the new guide's from then on.
+        Requests may use the name at once. The future holds the compiled guide. An error in the guide's text is the
+        future's `GuideError`, and the error of requests that use the name. Raises `InputError` without a
+        `guided_decoding_config`, and for an invalid name or guide. A guide replaces an earlier one of the same name.
         """
         self.client.check()
         return self._guides.register(name, guide)
 
     def forget_guide(self, name: str) -> None:
-        """Keep a registered guide no longer. Requests that have it go on."""
+        """Forget a registered guide. Requests that use it continue. Raises `InputError` for an unknown name."""
         self.client.check()
         self._guides.forget(name)
 
     def get_latest_iteration_stats(self) -> list[IterationStats]:
-        """Of the iterations since the last call, `ExecutorConfig.iter_stats_max_iterations` at most."""
+        """Take the statistics of the iterations since the last call: the last `iter_stats_max_iterations` at most."""
         self.client.check()
         return self._history.iterations()
 
     def get_latest_request_stats(self) -> list[RequestStatsPerIteration]:
-        """Of every request in the iterations since the last call, `request_stats_max_iterations` at most."""
+        """Take the statistics of requests in the iterations since the last call: the last
+        `request_stats_max_iterations`."""
         self.client.check()
         return self._history.requests()
 
     def get_latest_debug_tensors(self) -> list[DebugTensorsPerIteration]:
-        """Of the iterations since the last call, as `ExecutorConfig.debug_config` asks for them; none where it has them
-        written to files."""
+        """Take the tensors of the iterations since the last call, as `ExecutorConfig.debug_config` selects them.
+        Empty if they are written to files."""
         self.client.check()
         return self._debug_tensors.take() if self._debug_tensors is not None else []
 
     def get_kv_cache_event_manager(self) -> KVCacheEventManager | None:
-        """The manager of the cache's events; None where `KvCacheConfig.event_buffer_max_size` is 0."""
+        """The manager of KV cache events; None if `KvCacheConfig.event_buffer_max_size` is 0."""
         log = self.client.engine.kv_events
         return None if log is None else KVCacheEventManager(log)
 
     def shutdown(self) -> None:
-        """Cancel what runs, wake whoever waits, and let go of the engine; returns when that is done. Waiting calls are
-        given the last responses; later ones raise `ExecutorError`."""
+        """Cancel all requests, wake waiting calls and close the engine. Returns when that is done. Waiting calls return
+        the last responses; later calls raise `ExecutorError`."""
         self.client.close()
 
     def __enter__(self) -> Executor:

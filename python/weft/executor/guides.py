@@ -1,4 +1,4 @@
-"""Guides of requests: compiled when asked for, or ahead and kept under a name."""
+"""Guides of requests: compiled with the request, or registered under a name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.grammar.guide import Guide
 
 
 class Guides:
-    """What requests name by `GuidedDecodingParams`; `compiler` is None where none may be guided, for `refusal`."""
+    """The guides that `GuidedDecodingParams` stand for. Without a `compiler`, guides are refused with `refusal`."""
 
     def __init__(self, compiler: GuideCompiler | None, refusal: str = "") -> None:
         self._compiler = compiler
@@ -22,8 +22,8 @@ class Guides:
         self._kept: dict[str, Future[CompiledGuide]] = {}
 
     def register(self, name: str, guide: Guide | GuidedDecodingParams) -> Future[CompiledGuide]:
-        """Compile a guide and keep it as `name`, in the place of one that has the name. What is wrong with its text is
-        the future's `GuideError`."""
+        """Compile a guide and keep it as `name`, replacing an earlier one. An error in its text is the future's
+        `GuideError`. Raises `InputError` for an invalid name."""
         if not isinstance(name, str) or not name:
             raise InputError(f"the guide's name is {name!r}; it must be a text that is not empty")
         compiler = self._need_compiler()
@@ -34,14 +34,14 @@ class Guides:
         return future
 
     def forget(self, name: str) -> None:
-        """Keep it no longer. Requests that have it go on."""
+        """Forget a guide. Requests that use it continue. Raises `InputError` for an unknown name."""
         with self._lock:
             if self._kept.pop(name, None) is None:
                 raise InputError(self._unknown(name))
 
     def of(self, params: GuidedDecodingParams) -> Guide | Future[CompiledGuide]:
-        """The guide of a request, or what it waits for. Raises `InputError` where no request may be guided,
-        and for a name that no guide has."""
+        """The guide of a request, or the future of its compilation. Raises `InputError` if guides are refused, and for
+        an unknown name."""
         self._need_compiler()
         if params.guide_type is not GuideType.HANDLE:
             return self._read(params)
@@ -52,7 +52,7 @@ class Guides:
             return self._kept[name]
 
     def _read(self, params: GuidedDecodingParams) -> Guide | Future[CompiledGuide]:
-        """The guide, or the failure to read its text."""
+        """The guide, or a failed future if its text can't be read."""
         try:
             self._need_compiler().check_size(params.guide or "")
             return params.unread_guide()

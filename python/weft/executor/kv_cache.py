@@ -1,7 +1,8 @@
-"""Events of the cache of keys and values: what blocks were stored, moved and given up, for whoever routes requests.
+"""Events of the KV cache: blocks that were stored, moved and removed, for routers that send requests to cached
+prefixes.
 
-`Executor.get_kv_cache_event_manager()` gives the manager; `KvCacheConfig.event_buffer_max_size` says how many are kept.
-"""
+`Executor.get_kv_cache_event_manager()` returns the manager. `KvCacheConfig.event_buffer_max_size` limits the events
+that are kept."""
 
 from __future__ import annotations
 
@@ -42,14 +43,14 @@ class UniqueToken:
 
 @dataclass(frozen=True)
 class KVCacheCreatedData:
-    """The cache was made, with so many blocks on the device and on the host."""
+    """The cache was created. The list holds the number of blocks on the device and on the host."""
 
     num_blocks_per_cache_level: list[int]
 
 
 @dataclass(frozen=True)
 class KVCacheStoredBlockData:
-    """A block that can be found now: `block_hash` is 64 bits over the text up to its end and its salt."""
+    """A block that requests can reuse now. `block_hash` is a 64-bit hash of the text up to its end and of its salt."""
 
     block_hash: int
     tokens: list[UniqueToken]
@@ -61,7 +62,8 @@ class KVCacheStoredBlockData:
 
 @dataclass(frozen=True)
 class KVCacheStoredData:
-    """Blocks can be found, each after the one before, the first after that of `parent_hash` (None: a text begins)."""
+    """Consecutive blocks of a text that requests can reuse now. The first follows the block `parent_hash` (None: the
+    start)."""
 
     parent_hash: int | None
     blocks: list[KVCacheStoredBlockData]
@@ -69,14 +71,14 @@ class KVCacheStoredData:
 
 @dataclass(frozen=True)
 class KVCacheRemovedData:
-    """Blocks can't be found any more."""
+    """Blocks that requests can no longer reuse."""
 
     block_hashes: list[int]
 
 
 @dataclass(frozen=True)
 class KVCacheEventDiffInt:
-    """What a number was, and what it is."""
+    """A number before and after a change."""
 
     old_value: int
     new_value: int
@@ -84,7 +86,7 @@ class KVCacheEventDiffInt:
 
 @dataclass(frozen=True)
 class KVCacheUpdatedData:
-    """A block went to another level (0: device, 1: host), or has another priority; None is what stayed."""
+    """A block with a new level (0: device, 1: host) or priority; None: unchanged."""
 
     block_hash: int
     cache_level: KVCacheEventDiffInt | None
@@ -96,7 +98,7 @@ EventData = KVCacheCreatedData | KVCacheStoredData | KVCacheRemovedData | KVCach
 
 @dataclass(frozen=True)
 class KVCacheEvent:
-    """Event `event_id`, from 0. `window_size` is the longest text, in tokens; `attention_dp_rank` is None."""
+    """Event number `event_id`, from 0. `window_size` is the longest text in tokens. `attention_dp_rank` is None."""
 
     event_id: int
     data: EventData
@@ -105,14 +107,14 @@ class KVCacheEvent:
 
 
 class KVCacheEventManager:
-    """Gives out events of an executor's cache. Any thread may ask."""
+    """Hands out the events of an executor's cache. Thread-safe."""
 
     def __init__(self, log: KvEventLog) -> None:
         self._log = log
 
     def get_latest_events(self, timeout_ms: timedelta | float | None = None) -> list[KVCacheEvent]:
-        """Take all events there are, the oldest first. Waits for the first one, at most `timeout_ms` milliseconds (a
-        number or a timedelta; None: until there is one, or the executor is shut down)."""
+        """Take all events, the oldest first. Waits for the first event, at most `timeout_ms` milliseconds (a number
+        or a timedelta; None: until there is one, or the executor is shut down)."""
         if timeout_ms is None:
             seconds = None
         else:

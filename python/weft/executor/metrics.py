@@ -1,4 +1,4 @@
-"""What a request cost so far, in the API's words."""
+"""Performance metrics of a request, in the types of TensorRT-LLM's API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weft.executor.types.metrics import NEVER
 
 
 def perf_metrics(request: Request, output: Output, delta: ResponseDelta) -> RequestPerfMetrics:
-    """What a request cost up to a delta."""
+    """The metrics of a request up to a delta."""
     stats = output.stats
     timing = TimingMetrics(
         arrival_time=moment(stats.submitted_at),
@@ -40,13 +40,13 @@ def perf_metrics(request: Request, output: Output, delta: ResponseDelta) -> Requ
 
 
 def moment(seconds: float | None) -> timedelta:
-    """A moment of `time.perf_counter`'s clock; timedelta(0) for what did not happen."""
+    """A moment of `time.perf_counter`'s clock; timedelta(0) if the event has not happened."""
     return NEVER if seconds is None else timedelta(seconds=seconds)
 
 
 def _drafting(request: Request, output: Output) -> SpeculativeDecodingMetrics:
-    """Drafts, and those that are in the answer. Those that the request brought along all count, the first too, which is
-    held against the token that comes with the prompt."""
+    """Counts of proposed and accepted drafts. All drafts of the request's own count."""
+    # The engine's counts leave out the first of them, which is compared with the token that the prefill gives.
     accepted, proposed = output.stats.accepted_drafts, output.stats.proposed_drafts
     given = request.external_draft_tokens_config
     if given is not None and output.token_ids:

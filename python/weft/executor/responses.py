@@ -1,4 +1,4 @@
-"""Responses made of deltas, on the thread that takes them."""
+"""Converts deltas to responses, on the thread that takes them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ FORGOTTEN = (
 
 
 def terminated(request_id: int, was_forgotten: bool = False) -> Response:
-    """What there is to say of a request whose last response was taken, or that was forgotten."""
+    """The error response for a request whose last response was taken, or that was forgotten."""
     message = f"ReqId {request_id} has already been processed and was terminated."
     return Response(request_id, error_msg=FORGOTTEN.format(id=request_id) if was_forgotten else message)
 
 
 def response(submitted: responses.Response, delta: ResponseDelta) -> Response:
-    """The response that a delta stands for."""
+    """The response for a delta."""
     client_id = submitted.request.tag.client_id
     if delta.sequence is None or delta.error:
         return Response(submitted.id, error_msg=delta.error, client_id=client_id)
@@ -42,12 +42,12 @@ def response(submitted: responses.Response, delta: ResponseDelta) -> Response:
 
 
 def finish_reason(output: Output) -> FinishReason:
-    """Why an answer has ended."""
+    """The reason why an answer has ended."""
     return reason_of(output.finish_reason, output.stopped_by)
 
 
 def reason_of(reason: EngineFinish | None, stopped_by: str | int | None) -> FinishReason:
-    """The same in the engine's words; `stopped_by` is the stop word or token, if it was one."""
+    """Convert the engine's reason. `stopped_by` is the stop word or stop token, if one ended the answer."""
     if reason == "stop":
         return FinishReason.END_ID if stopped_by is None else FinishReason.STOP_WORDS
     return FinishReason.NOT_FINISHED if reason is None else REASONS[reason]
@@ -57,7 +57,7 @@ def _result(submitted: responses.Response, sequence: Sequence, delta: ResponseDe
     request, output = submitted.request.tag, sequence.output
     wanted = request.output_config
     reason = finish_reason(output) if delta.is_finished else FinishReason.NOT_FINISHED
-    # The token that ended the answer is no part of it.
+    # The answer does not include the end token.
     end = delta.end - 1 if reason is FinishReason.END_ID and sequence.hypotheses is None else delta.end
     start = delta.start if request.streaming and not request.return_all_generated_tokens else 0
     tokens = output.token_ids[start:end]
@@ -91,7 +91,7 @@ def _result(submitted: responses.Response, sequence: Sequence, delta: ResponseDe
 
 
 def unnormalized(entry: TokenLogprob) -> float:
-    """A token's log-probability in the whole vocabulary, which sums are of."""
+    """A token's log-probability over the whole vocabulary; cumulative log-probabilities are sums of these."""
     return entry.logprob if entry.unnormalized is None else entry.unnormalized
 
 
@@ -102,8 +102,9 @@ def _fill_beams(
     reason: FinishReason,
     has_prompt: bool,
 ) -> None:
-    """Every beam as a whole: what a beam was an iteration ago, another one may be now. One that had not ended when the
-    request did has the request's reason."""
+    """Set the tokens, reasons and log-probabilities of all beams. A beam that had not ended gets the request's
+    reason."""
+    # Beams are sent whole: the tokens of a beam number may belong to another beam after an iteration.
     prompt = list(submitted.request.tag.input_token_ids) if has_prompt else []
     reasons = [_beam_reason(beam, reason) for beam in delta.beams]
     ends = [
@@ -128,7 +129,7 @@ def _fill_beams(
 def _add_beams_tensors(
     result: Result, submitted: responses.Response, beams: tuple[Hypothesis, ...], ends: list[int]
 ) -> None:
-    """Tensors of each beam's own path; shorter beams are padded with zeros."""
+    """Add the tensors along each beam's path. Shorter beams are padded with zeros."""
     wanted = submitted.request.tag.output_config
     if wanted.return_generation_logits:
         logits = _stacked([beam.generation_logits for beam in beams], ends)
@@ -140,7 +141,7 @@ def _add_beams_tensors(
 
 
 def _stacked(beams: list[Tensor | None], ends: list[int]) -> Tensor | None:
-    """Each beam's first rows; None unless every beam has them."""
+    """The first `ends[i]` rows of each beam, padded to [beams, tokens, ...]; None unless every beam has rows."""
     rows = [beam[:end] for beam, end in zip(beams, ends, strict=True) if beam is not None]
     return pad_sequence(rows, batch_first=True) if rows and len(rows) == len(beams) else None
 
@@ -150,7 +151,7 @@ def _beam_reason(beam: Hypothesis, otherwise: FinishReason) -> FinishReason:
 
 
 def _add_tensors(result: Result, submitted: responses.Response, output: Output, start: int, end: int) -> None:
-    """Logits and the model's other tensors of the answer, as its tokens come."""
+    """Add logits and marked outputs of the model for the answer's tokens `start` to `end` - 1."""
     wanted, streams = submitted.request.tag.output_config, submitted.request.tag.streaming
     if wanted.return_generation_logits and output.generation_logits is not None:
         rows = output.generation_logits[start:end].float()
@@ -162,7 +163,7 @@ def _add_tensors(result: Result, submitted: responses.Response, output: Output, 
 
 
 def _add_context(result: Result, submitted: responses.Response, output: Output) -> None:
-    """Tensors of the prompt, whole in every response."""
+    """Add the tensors of the prompt, whole in every response."""
     wanted = submitted.request.tag.output_config
     if wanted.return_context_logits and output.context_logits is not None:
         result.context_logits = output.context_logits.float()

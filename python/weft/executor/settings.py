@@ -1,4 +1,4 @@
-"""An `ExecutorConfig` in the words of the engine and its client."""
+"""Converts an `ExecutorConfig` to the settings of the engine and its client."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ CHUNKING: dict[ContextChunkingPolicy | None, Any] = {
 
 
 def engine_config(config: ExecutorConfig) -> EngineConfig:
-    """The sizes and policies of the executor's engine."""
+    """The engine's config."""
     cache, guided = config.kv_cache_config, config.guided_decoding_config
     tuning = config.scheduler_config.dynamic_batch_config or DynamicBatchConfig()
     page_size = cache.tokens_per_block
-    # One page more: the first is the padding's.
+    # One page more: the first page is reserved for padding.
     pages = None if cache.max_tokens is None else 1 + -(-cache.max_tokens // page_size)
     return EngineConfig(
         max_batch=config.max_batch_size if config.max_batch_size is not None else EngineConfig.max_batch,
@@ -82,8 +82,8 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
 
 
 def check_room(config: ExecutorConfig, made: ResolvedConfig, num_draft_tokens: int) -> None:
-    """Raise `InputError` where the executor is to fail at once if its cache has no room for a text of the greatest
-    length, and the cache that was `made` has none. Otherwise only such a request is an error."""
+    """With `fail_fast_on_attention_window_too_large`, raise `InputError` if the cache of the engine's config `made`
+    has no room for a text of `max_seq_len`. Without it, only a request that is too long is refused."""
     needed = made.pages_for(made.max_seq_len, num_draft_tokens)
     if config.fail_fast_on_attention_window_too_large and needed > made.num_pages - 1:
         raise InputError(
@@ -98,8 +98,9 @@ DEFAULT_MEMORY_FRACTION = 0.9
 
 
 def _memory_fraction(config: ExecutorConfig) -> float | None:
-    """The share of what is free that the cache may take. Where nothing bounds the cache, nor the texts, it is
-    TensorRT-LLM's: every slot at a model's full length can be more than there is."""
+    """The share of the free memory that the cache may take; None for no such limit."""
+    # Without any limit the cache would hold every slot at the model's full length, which may exceed the memory. The
+    # default is TensorRT-LLM's.
     cache = config.kv_cache_config
     if cache.free_gpu_memory_fraction is None and cache.max_tokens is None and config.max_seq_len is None:
         return DEFAULT_MEMORY_FRACTION
@@ -107,14 +108,15 @@ def _memory_fraction(config: ExecutorConfig) -> float | None:
 
 
 def _overlap(config: ExecutorConfig) -> bool | Literal["auto"]:
-    """Tensors for debugging are taken of one iteration at a time."""
+    """Whether an iteration is launched before the host has read the one before."""
+    # Debug tensors are taken from one iteration at a time.
     if config.debug_config is not None:
         return False
     return True if config.enable_trt_overlap and config.overlap == "auto" else config.overlap
 
 
 def speculation(config: ExecutorConfig) -> Speculation:
-    """How the executor drafts."""
+    """The speculation of the executor: weft's setting, or the one for TensorRT-LLM's decoding config."""
     if config.speculation is not None:
         return config.speculation
     sizes = config.decoding_config.lookahead_decoding_config if config.decoding_config is not None else None
@@ -125,12 +127,12 @@ def speculation(config: ExecutorConfig) -> Speculation:
 
 
 def lookahead(sizes: LookaheadDecodingConfig) -> Lookahead:
-    """Sizes of lookahead decoding in the engine's words."""
+    """Convert the sizes of lookahead decoding."""
     return Lookahead(sizes.max_window_size, sizes.max_ngram_size, sizes.max_verification_set_size)
 
 
 def client_limits(config: ExecutorConfig) -> ClientLimits:
-    """What the executor's clients may leave with it."""
+    """The client's limits on requests."""
     return ClientLimits(
         max_sequences=config.max_return_sequences,
         max_queue_size=config.queue_size,

@@ -1,4 +1,4 @@
-"""Statistics of iterations and of requests: noted by the engine's thread, made readable for whoever asks."""
+"""Statistics of iterations and requests: recorded on the engine's thread, converted on the thread that takes them."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ STAGES = {
 }
 
 MAX_REQUEST_STATS = 250_000
-"""Statistics of requests that are kept, of all iterations together: each waiting request has some in each of them."""
+"""The largest number of `RequestStats` kept over all iterations. Each iteration has one for every waiting request
+too."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Noted:
-    """One turn, and when it ended."""
+    """The record of a step, with the time at which it ended."""
 
     record: StepRecord
     ended: datetime
@@ -52,8 +53,8 @@ class Noted:
 
 @dataclass(frozen=True)
 class Gauges:
-    """What statistics read at the moment at which they are asked for: bytes in use (`Runtime.memory`: of the device and
-    of pinned memory), the cache of compiled guides, and the queue that may have forgotten requests."""
+    """Sources that are read when statistics are taken: bytes in use (`Runtime.memory`: device and pinned memory), the
+    cache of compiled guides, and the queue that counts forgotten requests."""
 
     memory: Callable[[], tuple[int, int]]
     guides: GuideCache | None
@@ -61,7 +62,7 @@ class Gauges:
 
 
 class History:
-    """The last turns of an engine, until they are asked for; of older ones than are kept nothing is known."""
+    """The statistics of an engine's last steps, until they are taken. Older steps than the limits allow are dropped."""
 
     def __init__(
         self, config: ResolvedConfig, max_iterations: int, max_request_iterations: int, gauges: Gauges
@@ -75,14 +76,14 @@ class History:
 
     @classmethod
     def of(cls, client: EngineClient, config: ExecutorConfig) -> History:
-        """That of a client's engine, as long as `config` keeps it. It does not hold the client."""
+        """The history of a client's engine with the limits of `config`. It does not reference the client."""
         cache = client.compiler.cache if client.compiler is not None else None
         gauges = Gauges(client.built.runtime.memory, cache, client.responses)
         kept = config.iter_stats_max_iterations, config.request_stats_max_iterations
         return cls(client.built.config, *kept, gauges)
 
     def note(self, record: StepRecord | None, took: abc.Sequence[Sequence]) -> None:
-        """Keep a turn. On the engine's thread."""
+        """Record a step. Called on the engine's thread."""
         if self._requests.maxlen:
             self._live += took
         if record is None:
@@ -96,7 +97,7 @@ class History:
             self._live = [request for request in self._live if not request.is_finished]
 
     def _make_room(self, num_stats: int) -> None:
-        """Drop the oldest iterations where one more with `num_stats` requests would be too many."""
+        """Drop the oldest iterations until one with `num_stats` requests fits, and count it."""
         is_full = len(self._requests) == self._requests.maxlen
         while self._requests and (is_full or self._num_request_stats + num_stats > MAX_REQUEST_STATS):
             for oldest in _drain(self._requests, 1):
@@ -105,7 +106,7 @@ class History:
         self._num_request_stats += num_stats
 
     def iterations(self) -> list[IterationStats]:
-        """Those that nobody was given yet, the oldest first."""
+        """Take the statistics of iterations, the oldest first. Memory and counters are those of this moment."""
         taken = [iteration_stats(noted, self._config) for noted in _drain(self._turns)]
         in_use, (of_device, pinned) = resident_bytes(), self._gauges.memory()
         guides, num_forgotten = self._gauges.guides, self._gauges.responses.num_forgotten
@@ -117,14 +118,14 @@ class History:
         return taken
 
     def requests(self) -> list[RequestStatsPerIteration]:
-        """The same of requests."""
+        """Take the statistics of requests, the oldest iteration first."""
         taken = list(_drain(self._requests))
         self._num_request_stats = 0
         return taken
 
 
 def iteration_stats(noted: Noted, config: ResolvedConfig) -> IterationStats:
-    """A turn in the API's words."""
+    """Convert the record of a step."""
     record = noted.record
     limits = record.limits or Limits(config.max_batch, config.max_num_tokens)
     stats = IterationStats(
@@ -177,7 +178,7 @@ def iteration_stats(noted: Noted, config: ResolvedConfig) -> IterationStats:
 
 
 def kv_stats(usage: KvUsage) -> KvCacheStats:
-    """The cache in the API's words."""
+    """Convert the usage of the KV cache."""
     asked = usage.reused_pages + usage.missed_pages
     return KvCacheStats(
         max_num_blocks=usage.max_pages,
@@ -193,10 +194,10 @@ def kv_stats(usage: KvUsage) -> KvCacheStats:
 
 
 def request_stats(request: Sequence, record: StepRecord, page_size: int) -> RequestStats:
-    """A request at the end of a turn."""
+    """The statistics of a sequence at the end of a step."""
     output = request.output
     num_tokens, num_read = len(output.token_ids), len(request.prompt)
-    if not num_tokens:  # the row of a request that reads says what is left
+    if not num_tokens:  # in prefill, the record says how far it is
         num_read = record.prompt_tokens_read.get(request.id, 0 if request.stage is Stage.QUEUED else num_read)
     total = -(-(num_read + num_tokens) // page_size)
     reused = output.stats.reused_tokens // page_size
@@ -218,7 +219,7 @@ def request_stats(request: Sequence, record: StepRecord, page_size: int) -> Requ
 
 
 def resident_bytes() -> int:
-    """The memory that this process has in use; 0 where the system does not say."""
+    """The resident memory of this process in bytes; 0 if the system does not report it."""
     statm = Path("/proc/self/statm")
     if not statm.exists():
         return 0
@@ -230,7 +231,7 @@ def _share(part: float, whole: float) -> float:
 
 
 def _drain(items: deque[T], most: int | None = None) -> Iterator[T]:
-    """Takes what is there, the oldest first, or `most` of it; the engine's thread may add to it meanwhile."""
+    """Take the items present at the call, or `most` of them, the oldest first. Other threads may add and take too."""
     for _ in range(len(items) if most is None else most):
         try:
             yield items.popleft()

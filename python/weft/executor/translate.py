@@ -1,4 +1,4 @@
-"""Requests of TensorRT-LLM's kind in the client's words."""
+"""Translates TensorRT-LLM's requests to weft's."""
 
 from __future__ import annotations
 
@@ -36,23 +36,24 @@ NAMES = FieldNames(
     },
 )
 OWN_PROCESSOR = "logits_post_processor"
-"""What errors call a request's own function."""
+"""The name in errors of a request's own processor."""
 
 
 @dataclass(frozen=True)
 class Translator:
-    """Says an executor's requests in the client's words."""
+    """Translates the requests of one executor."""
 
     config: ExecutorConfig
     text: ModelText
     guides: Guides
 
     def translated(self, request: ExecutorRequest) -> Request:
-        """The same request; what this executor can't do is its `refusal`."""
+        """Translate a request. One that this executor can't serve gets the reason as its `refusal`."""
         try:
             check_served(request)
             made = self._request(request)
-            check_sequences(made, client_limits(self.config))  # before it counts for the queue
+            # Here already: a request with too many sequences is refused by itself, before it counts for the queue.
+            check_sequences(made, client_limits(self.config))
             return made
         except (InputError, RequestError) as error:
             return Request((), tag=request, refusal=error)
@@ -97,7 +98,7 @@ class Translator:
         )
 
     def _end_ids(self, request: ExecutorRequest) -> frozenset[int] | None:
-        """The tokens that end the answer; None for the model's own, with which guided answers end."""
+        """The tokens that end the answer; None for the model's end tokens, with which guided answers end."""
         end = request.end_id if request.end_id is not None and request.end_id >= 0 else None
         if request.guided_decoding_params is not None:
             if end is None or end in self.text.end_ids:
@@ -112,7 +113,7 @@ class Translator:
         return frozenset({end})
 
     def _processor(self, request: ExecutorRequest) -> LogitsProcessor | None:
-        """What acts on the request's logits."""
+        """The request's logits processor. Raises `InputError` for a name that the executor does not have."""
         config, name = self.config.logits_post_processor_config, request.logits_post_processor_name
         function: Callable[..., Any] | None
         if request.logits_post_processor is not None:
@@ -139,7 +140,7 @@ class Translator:
 
 
 def beam_params(config: SamplingConfig) -> BeamParams | None:
-    """How a search by beams goes; None where none is asked for."""
+    """The parameters of a beam search; None for one beam."""
     if config.beam_width == 1:
         return None
     given = {
@@ -153,13 +154,13 @@ def beam_params(config: SamplingConfig) -> BeamParams | None:
 
 
 def _ahead(request: ExecutorRequest) -> Lookahead | None:
-    """The request's own sizes of lookahead decoding."""
+    """The request's sizes of lookahead decoding; None for the engine's."""
     sizes = request.lookahead_config
     return None if sizes is None else lookahead(sizes)
 
 
 def gathered(output: OutputConfig) -> Gather:
-    """The tensors that a request wants."""
+    """The tensors that a request returns."""
     named = output.additional_model_outputs or ()
     if not (output.return_context_logits or output.return_generation_logits or named):
         return NOTHING
@@ -172,7 +173,7 @@ def gathered(output: OutputConfig) -> Gather:
 
 
 def kept(config: KvCacheRetentionConfig) -> Retention:
-    """How long pages are kept."""
+    """The retention of a request's pages."""
     ranges = tuple(
         RetentionRange(part.token_start, part.token_end, part.priority, part.duration_s)
         for part in config.token_range_retention_configs
