@@ -1,4 +1,4 @@
-"""Adapters (LoRA), as requests and executors speak of them. Held as given; a request with one is refused by name."""
+"""Settings of LoRA adapters. Values are kept as given; a request with an adapter is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from weft.executor.types.settings import Settings
 
 
 class LoraConfig(Settings):
-    """Adapter `task_id` of a request: its `weights` and their layout, `config`, unless they were given before."""
+    """Adapter `task_id` of a request: its `weights` and their layout, `config`. Both are optional after the first
+    use."""
 
     task_id: Annotated[int, Within(Kind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")]
     weights: Tensor | None = None
@@ -18,7 +19,7 @@ class LoraConfig(Settings):
 
 
 class PeftCacheConfig(Settings):
-    """Sizes of a cache of adapters. There is none yet, so that they have no effect."""
+    """Sizes of the adapter cache. weft has no such cache, so they have no effect."""
 
     num_host_module_layer: NotNegative = 0
     num_device_module_layer: NotNegative = 0

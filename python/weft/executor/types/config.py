@@ -42,7 +42,7 @@ _HINT = "a weft.Speculation, such as Speculation.eagle3(num_draft_tokens=3), or 
 
 
 class ModelType(ByName, Enum):
-    """What `Executor(model, ModelType.DECODER_ONLY, config)` says of a model. The others are refused."""
+    """The type of a model, as in `Executor(model, ModelType.DECODER_ONLY, config)`. Other types are refused."""
 
     DECODER_ONLY = 0
     ENCODER_ONLY = 1
@@ -59,7 +59,7 @@ class ModelType(ByName, Enum):
 
 class FlightRecorderConfig(Settings):
     """Keeps the last `iterations` iterations in memory, and writes them into `directory` when a request fails. The
-    directory is made where there is none; None: only on demand.
+    directory is created if needed. None: the recorder writes on demand only.
     """
 
     iterations: Count
@@ -69,33 +69,34 @@ class FlightRecorderConfig(Settings):
 class ExecutorConfig(Settings):
     """Settings of an executor.
 
-    - `max_batch_size` requests (default 8) decode at once; an iteration reads and decodes `max_num_tokens` tokens at
-      most, beams apart (None: 2048, or more where a full batch needs more); a request has `max_seq_len` tokens at most,
-      prompt and answer (None: as the model can). Without `enable_chunked_context` prompts are read whole, unless they
-      are longer than `max_num_tokens`.
-      A request that was preempted, and is not admitted again for `max_seq_idle_microseconds`, ends as `TIMED_OUT`.
-    - `max_queue_size` sequences wait at most (None: 16,384), requests that have not ended hold `max_pending_bytes`
-      (prompts, words, guides' texts; 1 GiB), and one has `max_return_sequences` (1,024): more is refused. Of one that
-      streams and is not read, `max_unread_responses` (1,024) are kept before they are merged into one; requests that
-      have ended, and that nobody reads, hold `max_unread_bytes` (256 MiB) before the first of them are forgotten.
-    - `scheduler_config` and `batching_type` say who is served; STATIC is the policy STATIC_BATCH.
-    - `max_beam_width` bounds requests' beams; above 1 there is no drafting.
-    - `speculation`, weft's own, says how tokens are drafted; `guided_decoding_config` lets requests be guided;
-      `logits_post_processor_config` holds what they may name; `additional_model_outputs` and `gather_generation_logits`
-      let them ask for these.
-    - `iter_stats_max_iterations` and `request_stats_max_iterations` are how many iterations' statistics are kept until
-      they are asked for (0: none).
-    - With `normalize_log_probs` log-probabilities are those among the tokens that `top_k` and `top_p` leave, without
-      it among all.
-    - `enable_trt_overlap` is an `overlap` of True. What names TensorRT-LLM's own parts has no effect: `backend`,
+    - Batches: at most `max_batch_size` requests (default 8) decode at once. An iteration processes at most
+      `max_num_tokens` tokens, not counting beams (None: 2048, or more if a full batch needs more). A request has at
+      most `max_seq_len` tokens, prompt and answer together (None: the model's limit). Without `enable_chunked_context`
+      a prompt is prefilled in one iteration, unless it is longer than `max_num_tokens`. A preempted request that is
+      not admitted again within `max_seq_idle_microseconds` ends as `TIMED_OUT`.
+    - Limits, above which requests are refused: `max_queue_size` sequences that wait (None: 16,384);
+      `max_pending_bytes` of requests that have not ended (prompts, words, texts of guides; 1 GiB);
+      `max_return_sequences` sequences of one request (1,024).
+    - Unread responses: above `max_unread_responses` (1,024), those of a streaming request are merged into one. Above
+      `max_unread_bytes` (256 MiB), the oldest requests that have ended unread are forgotten.
+    - `scheduler_config` and `batching_type` define the scheduling; STATIC is the policy STATIC_BATCH.
+    - `max_beam_width` limits the beam width of requests; above 1 there is no speculation.
+    - `speculation`, weft's extension, defines how tokens are drafted. `guided_decoding_config` allows guided requests.
+      `logits_post_processor_config` holds the processors that requests may name. `additional_model_outputs` and
+      `gather_generation_logits` allow requests to return these tensors.
+    - `iter_stats_max_iterations` and `request_stats_max_iterations` are the numbers of iterations with statistics that
+      are kept until they are taken (0: none).
+    - With `normalize_log_probs`, log-probabilities are normalized over the tokens that `top_k` and `top_p` keep;
+      without it, over all tokens.
+    - `enable_trt_overlap` is an `overlap` of True. Settings for parts of TensorRT-LLM have no effect: `backend`,
       `peft_cache_config`, `extended_runtime_perf_knob_config`, `use_gpu_direct_storage`, `recv_poll_period_ms`,
       `mm_embedding_offloading`.
-    - weft's own: `overlap` launches an iteration before the host has read the one before ("auto": where nothing needs
-      the host between); `graphs` is what is captured, and `host_tasks` how that calls the grammar, as in
-      `weft.EngineConfig`; `flight_recorder` keeps the last iterations. A request may have `max_words` stop words, and
-      as many bad words; each list holds `max_word_bytes` bytes at most (texts in UTF-8, a token id counting for four).
+    - weft's extensions: `overlap` launches an iteration before the host has read the one before ("auto": if no request
+      needs the host in between). `graphs` and `host_tasks` define what is captured and how graphs call the grammar, as
+      in `weft.EngineConfig`. `flight_recorder` keeps the last iterations. A request may have `max_words` stop words and
+      as many bad words. Each of these lists holds at most `max_word_bytes` bytes (UTF-8; four for a token id).
 
-    Raises `InputError` for a value that can't be right, and for fields that weft refuses.
+    Raises `InputError` for an invalid value, and for fields that weft refuses.
     """
 
     max_beam_width: Count = 1
@@ -156,12 +157,12 @@ class ExecutorConfig(Settings):
 
     @property
     def queue_size(self) -> int:
-        """How many sequences may wait."""
+        """The number of sequences that may wait."""
         return self.max_queue_size if self.max_queue_size is not None else DEFAULT_MAX_QUEUE_SIZE
 
     @property
     def policy(self) -> CapacitySchedulerPolicy:
-        """The policy in force: STATIC_BATCH where `batching_type` is STATIC."""
+        """The effective policy: STATIC_BATCH if `batching_type` is STATIC."""
         if self.batching_type is BatchingType.STATIC:
             return CapacitySchedulerPolicy.STATIC_BATCH
         return self.scheduler_config.capacity_scheduler_policy

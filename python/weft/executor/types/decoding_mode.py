@@ -1,4 +1,4 @@
-"""`DecodingMode`: what a program says of how tokens are decided."""
+"""`DecodingMode`: TensorRT-LLM's setting of how tokens are chosen."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ from pydantic_core import CoreSchema, core_schema
 
 @dataclass(frozen=True)
 class DecodingMode:
-    """A way to decide tokens, made by `DecodingMode.TopKTopP()` and the like; `parts` are what it combines."""
+    """A way to choose tokens. Make one with `DecodingMode.TopKTopP()` and the like. `parts` are the methods it
+    combines."""
 
     name: str
     parts: frozenset[str]
 
     @staticmethod
     def Auto() -> DecodingMode:
-        """Whatever requests ask for."""
+        """As requests select."""
         return _mode("Auto")
 
     @staticmethod
     def TopK() -> DecodingMode:
-        """The k likeliest."""
+        """Top-k sampling."""
         return _mode("TopK")
 
     @staticmethod
     def TopP() -> DecodingMode:
-        """The fewest whose share reaches p."""
+        """Top-p sampling."""
         return _mode("TopP")
 
     @staticmethod
     def TopKTopP() -> DecodingMode:
-        """Both."""
+        """Top-k and top-p sampling."""
         return _mode("TopKTopP", "TopK", "TopP")
 
     @staticmethod
     def BeamSearch() -> DecodingMode:
-        """Beams."""
+        """Beam search."""
         return _mode("BeamSearch")
 
     @staticmethod
@@ -62,7 +63,7 @@ class DecodingMode:
         return _mode("Eagle")
 
     def isAuto(self) -> bool:
-        """Whether it leaves the choice to requests."""
+        """Whether requests select the mode."""
         return "Auto" in self.parts
 
     def isTopK(self) -> bool:
@@ -74,15 +75,15 @@ class DecodingMode:
         return "TopP" in self.parts
 
     def isTopKorTopP(self) -> bool:
-        """Whether one of the two is."""
+        """Whether top-k or top-p is part of it."""
         return self.isTopK() or self.isTopP()
 
     def isTopKandTopP(self) -> bool:
-        """Whether both are."""
+        """Whether top-k and top-p are part of it."""
         return self.isTopK() and self.isTopP()
 
     def isBeamSearch(self) -> bool:
-        """Whether it searches by beams."""
+        """Whether it is beam search."""
         return "BeamSearch" in self.parts
 
     def isMedusa(self) -> bool:
@@ -102,12 +103,13 @@ class DecodingMode:
         return "Eagle" in self.parts
 
     def useVariableBeamWidthSearch(self) -> bool:
-        """Whether the beams' width may change: `ExecutorConfig.use_variable_beam_width_search` says so."""
+        """Whether the mode sets a variable beam width: False; `ExecutorConfig.use_variable_beam_width_search` sets
+        it."""
         return False
 
     @property
     def drafts(self) -> bool:
-        """Whether it is a way to draft."""
+        """Whether it is a method of speculation."""
         return bool(self.parts & {"Medusa", "Lookahead", "ExplicitDraftTokens", "Eagle"})
 
     @classmethod

@@ -1,5 +1,5 @@
-"""What TensorRT-LLM takes beside token ids: embeddings, images, rotary tables. Held as given; a request that brings one
-is refused by name."""
+"""TensorRT-LLM's inputs besides token ids: embeddings, images, rotary tables. Values are kept as given; a request with
+one of them is refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PromptTuningConfig(Settings):
 
 
 class MultimodalInput(Settings):
-    """Where a prompt has images: their hashes, first positions and lengths."""
+    """The images of a prompt: their hashes, first positions and lengths in tokens."""
 
     multimodal_hashes: Several[Sequence[int]]
     multimodal_positions: Several[int]

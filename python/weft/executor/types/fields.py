@@ -1,4 +1,4 @@
-"""What fields hold: numbers within bounds, durations, token ids, words, tensors, functions."""
+"""Field types of the settings: numbers within bounds, durations, token ids, words, tensors."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ T = TypeVar("T")
 
 
 def wanted(words: str) -> PydanticCustomError:
-    """The error of a value that must be what `words` say; `input_error` names the field, and the value."""
+    """The error for an invalid value. `words` describe the valid ones; `input_error` adds the field and the value."""
     return PydanticCustomError("wanted", "{words}", {"words": words})
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a value must be, in words, where the type says too little."""
+    """A description of valid values for messages, if the type's own says too little."""
 
     words: str
 
@@ -46,13 +46,13 @@ class Wanted:
 
 
 class Within(Range):
-    """A `Range` as pydantic's type of a field."""
+    """A `Range` as a field type of pydantic."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self.parse)
 
     def parse(self, value: Any) -> int | float:
-        """The number as Python's own."""
+        """The number as an int or float of Python."""
         if not self.kind.holds(value):
             raise wanted(f"{self.kind.value}: {self.valid}")
         if not self.lowest <= value <= self.highest:
@@ -66,7 +66,7 @@ def count_from(lowest: int) -> Within:
 
 
 def shared(name: str) -> Within:
-    """The range that `weft.SamplingParams` has for a number of this name."""
+    """The range of the field of this name in `weft.SamplingParams`."""
     bounds = ranges(SamplingParams)[name]
     return Within(bounds.kind, bounds.lowest, bounds.highest, bounds.valid)
 
@@ -88,19 +88,19 @@ def _duration(value: Any) -> timedelta:
 
 
 MAX_MILLISECONDS = 1e14
-"""Some three thousand years: a longer time is as good as none."""
+"""Some three thousand years. Longer durations, which a timedelta may not hold, are cut to this."""
 
 _AS_MILLISECONDS = PlainSerializer(lambda value: value / timedelta(milliseconds=1))
 
 Milliseconds = Annotated[timedelta | float, PlainValidator(_duration), _AS_MILLISECONDS]
-"""A timedelta, or milliseconds as a number; kept as a timedelta, and milliseconds in plain data."""
+"""A timedelta, or milliseconds as a number. Kept as a timedelta; milliseconds in plain data."""
 
 Moment = Annotated[timedelta, PlainValidator(_duration), _AS_MILLISECONDS]
-"""A moment as the time since a clock began, milliseconds in plain data; timedelta(0) for what did not happen."""
+"""A moment, as the time since the clock's start; timedelta(0) if not happened. Milliseconds in plain data."""
 
 
 def seconds(duration: timedelta | float | None) -> float | None:
-    """What a field of `Milliseconds` holds, in seconds."""
+    """The value of a `Milliseconds` field in seconds."""
     return duration.total_seconds() if isinstance(duration, timedelta) else None
 
 
@@ -108,11 +108,11 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 Several = Annotated[Sequence[T], AfterValidator(list)]
-"""A list, kept as a list of its own."""
+"""A list. The field keeps a copy."""
 
 
 class ByName:
-    """An enum whose members stand in plain data by their names."""
+    """Base of enums that plain data holds by the names of their members."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -128,7 +128,7 @@ class ByName:
 
 
 def read_tensor(value: Any, info: ValidationInfo) -> Any:
-    """A tensor from plain data; anything else as it is."""
+    """Read a tensor from plain data; return any other value unchanged. Raises `InputError` for invalid plain data."""
     if info.mode != "json" or not isinstance(value, Mapping):
         return value
     dtype = getattr(torch, str(value.get("dtype")), None)
@@ -149,20 +149,20 @@ def _plain_tensor(value: torch.Tensor) -> dict[str, Any]:
 Tensor = Annotated[torch.Tensor, BeforeValidator(read_tensor), PlainSerializer(_plain_tensor)]
 
 MAX_TOKENS = 1 << 22
-"""A list of token ids may have so many: more than any engine takes."""
+"""The largest number of ids in a list of token ids: more than any engine takes."""
 READ_AT_ONCE = 1 << 16
-"""A list of more token ids is read when the executor has found that it is not too long."""
+"""Longer lists of token ids are checked only once the executor has found that they are not too long for it."""
 
 
 def as_list(value: Any) -> Any:
-    """The numbers of a torch tensor or numpy array of one dimension as a list; anything else as it is."""
+    """Convert a torch tensor or numpy array of one dimension to a list; return any other value unchanged."""
     is_array = isinstance(value, torch.Tensor) or hasattr(value, "__array_interface__")
     return value.tolist() if is_array and value.ndim == 1 else value
 
 
 def _tokens(value: Any, info: ValidationInfo) -> list[int]:
-    """Takes a list of token ids, or an array of them, that is not empty. Of one that is long only the length is looked
-    at; `read_token_ids` does the rest."""
+    """Read a list or array of token ids that is not empty. The ids of a list longer than `READ_AT_ONCE` are not
+    checked here."""
     name, value = str(info.field_name), as_list(value)
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         raise wanted(f"a list, each entry {Kind.INTEGER.value}")
@@ -185,4 +185,4 @@ def _words(value: Any, info: ValidationInfo) -> list[str | list[int]]:
 
 Tokens = Annotated[Sequence[int], PlainValidator(_tokens)]
 Words = Annotated[Sequence[str | Sequence[int]], PlainValidator(_words)]
-"""Texts and lists of token ids, none of them empty, kept as lists."""
+"""Texts and lists of token ids, none of them empty. Kept as lists."""

@@ -1,4 +1,4 @@
-"""What answers must look like: `GuidedDecodingParams` of a request, `GuidedDecodingConfig` of an executor."""
+"""Settings of guided decoding: `GuidedDecodingParams` of a request, `GuidedDecodingConfig` of an executor."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from weft.grammar import Guide
 
 
 class GuideType(ByName, IntEnum):
-    """What the text of a guide is. Weft's own are `HANDLE`, the name of a guide that the executor keeps, and `LARK`, a
-    grammar in LLGuidance's Lark.
+    """The format of a guide's text. weft's extensions are `HANDLE`, the name of a guide that the executor keeps, and
+    `LARK`, a grammar in LLGuidance's Lark.
     """
 
     JSON = 0
@@ -40,15 +40,16 @@ _MAKERS: dict[GuideType, Callable[[str], Guide]] = {
 
 
 class GuidedDecodingParams(Settings):
-    """What one answer must look like: `guide` is the text of a JSON schema, a regular expression, a grammar in GBNF or
-    Lark, or XGrammar's structural tag. `GuideType.JSON` (any JSON object or array) takes none.
+    """The guide of one request: `guide` is the text of a JSON schema, a regular expression, a grammar in GBNF or
+    Lark, or a structural tag of XGrammar. `GuideType.JSON` (any JSON object or array) takes no text.
 
-    Whether the text is right shows when it is compiled: a guide that does not compile is the error of its request.
-    weft's own: JSON schemas, those of structural tags too, are enforced whole where they are `strict`, or are an error
-    that names the keyword and its place; else what can be enforced is, and `Result.guide_notes` tell of the rest.
-    Their objects that name properties have no others, unless `open_objects`. (A guide under a name has options of its
-    own.)
-    Raises `InputError` where the text is missing.
+    The text is checked when it is compiled: a guide that does not compile is the error of its request. Raises
+    `InputError` if the text is missing.
+
+    weft's extensions: with `strict`, a JSON schema (also in a structural tag) is enforced completely, or is an error
+    with the keyword and its place. Without it, the supported part is enforced and `Result.guide_notes` lists the rest.
+    Objects with named properties have no others, unless `open_objects` is set. A registered guide (`HANDLE`) has its
+    own options.
     """
 
     guide_type: GuideType
@@ -71,11 +72,11 @@ class GuidedDecodingParams(Settings):
 
     @classmethod
     def handle(cls, name: str) -> GuidedDecodingParams:
-        """The guide that `Executor.register_guide(name, guide)` compiled and keeps."""
+        """The parameters for a guide registered by `Executor.register_guide(name, guide)`."""
         return cls(GuideType.HANDLE, name)
 
     def to_guide(self) -> Guide:
-        """The guide itself. Raises `GuideError` for a text that is wrong at first sight; for a handle, `InputError`."""
+        """The guide. Raises `GuideError` for a text whose form is invalid, and `InputError` for a handle."""
         if self.guide_type is GuideType.JSON:
             return Guide.json()
         if self.guide_type is GuideType.HANDLE or self.guide is None:
@@ -86,7 +87,7 @@ class GuidedDecodingParams(Settings):
         return _MAKERS[self.guide_type](self.guide)
 
     def unread_guide(self) -> Guide:
-        """`to_guide`, whose text is read when it is compiled."""
+        """`to_guide`, but the text is read only when the guide is compiled."""
         if self.guide_type not in _WITH_SCHEMAS or self.guide is None:
             return self.to_guide()
         _, kind = _WITH_SCHEMAS[self.guide_type]
@@ -94,14 +95,14 @@ class GuidedDecodingParams(Settings):
 
 
 class GuidedDecodingBackend(ByName, Enum):
-    """The grammar library that compiles guides. `AUTO` is weft's own: the one that enforces more of the guide at
-    hand.
+    """The grammar library that compiles guides. `AUTO`, weft's extension, selects for each guide the library that
+    enforces more of it.
     """
 
     XGRAMMAR = 0
     LLGUIDANCE = 1
     AUTO = 100
-    # And whatever else the registry has.
+    # And the other libraries of the registry.
     _ignore_ = "members value library"
     members = vars()
     for value, library in enumerate(registry.names("grammars"), AUTO + 1):
@@ -110,15 +111,21 @@ class GuidedDecodingBackend(ByName, Enum):
 
 
 class GuidedDecodingConfig(Settings):
-    """Lets an executor take guided requests; without one they get an error response. Vocabulary and end tokens are
-    those of the model's tokenizer, or else those given: `encoded_vocab`, each token as the tokenizer writes it, by id;
-    `tokenizer_str`, the tokenizer's tokenizer.json as text, which says how tokens are written; and `stop_token_ids`,
-    which end guided answers. weft's own: with `untrusted` guides come from strangers; they are compiled within
-    tighter limits, and tried in another process before (`docs/untrusted.md`); a guide that takes longer than
-    `mask_time_limit_s` seconds within one token ends its request (`weft.EngineConfig`; None: its default).
-    `programs_ahead` and `max_program_bytes` bound WebAssembly programs that have started (`docs/wasm.md`): how many
-    without a slot (None: as many as slots), and what all may hold together (None: 384 MiB for each of these and of the
-    slots).
+    """Allows guided requests; without it they get an error response.
+
+    The vocabulary for guides is that of the model's tokenizer, unless it is given here: `encoded_vocab` (each token as
+    the tokenizer writes it, by id), `tokenizer_str` (the text of tokenizer.json, which defines how tokens are written)
+    and `stop_token_ids` (the tokens that end guided answers).
+
+    weft's extensions:
+
+    - `untrusted`: guides are untrusted input. They are compiled under tighter limits, and first tried in another
+      process (`docs/untrusted.md`).
+    - `mask_time_limit_s`: a guide that takes longer, in seconds, for one token ends its request (`weft.EngineConfig`;
+      None: its default).
+    - `programs_ahead` and `max_program_bytes` limit WebAssembly programs that have started (`docs/wasm.md`): their
+      number without a slot (None: the number of slots), and their memory together (None: 384 MiB for each of these and
+      each slot).
     """
 
     backend: GuidedDecodingBackend = GuidedDecodingBackend.AUTO

@@ -1,4 +1,4 @@
-"""Tensors for debugging, and knobs of TensorRT-LLM's kernels."""
+"""Settings for debug tensors, and TensorRT-LLM's kernel settings."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from weft.executor.types.settings import Settings
 
 
 class DebugConfig(Settings):
-    """Which tensors `Executor.get_latest_debug_tensors` gives: those of `debug_tensor_names`, and where asked for all
-    inputs (`input_ids`, `position_ids`, `sequence_length`) or outputs (`logits`) of an iteration; of the last
-    `debug_tensors_max_iterations` iterations. With 0 they are written to files, each as
-    `tllm_debug/PP_1/TP_1/iteration_N/NAME.npy` in the system's folder of temporary files.
+    """The tensors that `Executor.get_latest_debug_tensors` returns: those of `debug_tensor_names`, and optionally all
+    inputs (`input_ids`, `position_ids`, `sequence_length`) or outputs (`logits`) of an iteration.
 
-    Parts of prompts come first, then requests that decode: `input_ids` and `position_ids` [tokens], `sequence_length`
-    [requests], `logits` [tokens that are chosen, vocab_size], after processors, penalties and masks. An executor with
-    such a config launches one iteration at a time.
+    They are kept for the last `debug_tensors_max_iterations` iterations. With 0 they are written to files, each as
+    `tllm_debug/PP_1/TP_1/iteration_N/NAME.npy` in the system's temporary folder.
+
+    Chunks of prompts come first, then requests that decode. Shapes: `input_ids` and `position_ids` [tokens],
+    `sequence_length` [requests], `logits` [tokens that are chosen, vocab_size], after processors, penalties and masks.
+    An executor with such a config launches one iteration at a time.
     """
 
     debug_input_tensors: bool = False
@@ -35,7 +36,7 @@ class DebugTensorsPerIteration(Plain):
 
 
 class ExtendedRuntimePerfKnobConfig(Settings):
-    """Knobs of TensorRT-LLM's kernels. They change no result there, and have no effect here."""
+    """Settings of TensorRT-LLM's kernels. They change no result there and have no effect here."""
 
     multi_block_mode: bool = True
     enable_context_fmha_fp32_acc: bool = False

@@ -1,4 +1,4 @@
-"""Keys and values: the cache's size and reuse, and how long what a request leaves there is kept."""
+"""Settings of the KV cache: its size, its reuse, and the retention of requests' blocks."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from weft.executor.types.settings import Settings
 
 DEFAULT_RETENTION_PRIORITY = 35
 Priority = Annotated[int, Within(Kind.INTEGER, 0, 100, "0 to 100")]
-"""How long blocks are kept: 0 is evicted first, 100 last."""
+"""The retention priority of blocks: 0 is evicted first, 100 last."""
 Size = Annotated[int, Within(Kind.INTEGER, 0, 2**63 - 1, "a number of bytes, at least 0")]
 
 
 class KvCacheTransferMode(ByName, Enum):
-    """How blocks go from the device to the host."""
+    """The method that moves blocks from the device to the host."""
 
     DRAM = 0
     GDS = 1
@@ -37,33 +37,32 @@ class KvCacheTransferMode(ByName, Enum):
 
 
 class RuntimeDefaults(Settings):
-    """What a model was built for, for fields of `KvCacheConfig` that are None."""
+    """A model's defaults for fields of `KvCacheConfig` that are None."""
 
     max_attention_window: Several[Count] | None = None
     sink_token_length: NotNegative | None = None
 
 
 class KvCacheConfig(Settings):
-    """The cache of keys and values, in blocks of `tokens_per_block` (weft's own; TensorRT-LLM decides it when an engine
-    is built).
+    """The KV cache, in blocks of `tokens_per_block` tokens (weft's extension: TensorRT-LLM sets it when an engine is
+    built).
 
-    It holds `max_tokens` tokens, or what `free_gpu_memory_fraction` of the memory holds that is free after the weights
-    are there (of the device's; on the CPU of the machine's), whichever is less; `max_gpu_total_bytes` bounds it, too.
-    Without any of the three: every slot at full length; where `ExecutorConfig.max_seq_len` is left out, too,
-    the fraction is 0.9.
+    Size: `max_tokens` tokens, or `free_gpu_memory_fraction` of the memory that is free after the weights are loaded
+    (the device's, or on the CPU the machine's), whichever is less. `max_gpu_total_bytes` is a further limit. Without
+    any of the three the cache holds every slot at full length; if `ExecutorConfig.max_seq_len` is None too, the
+    fraction is 0.9.
 
-    With `enable_block_reuse` the blocks of a finished request are found again by requests whose prompts begin the same;
-    with `enable_partial_reuse` so is the part of a block that is the same, by a copy; without `copy_on_partial_reuse`
-    only a block that nobody else holds is. Blocks of at least `secondary_offload_min_priority` (default 35) that must
-    go are kept in `host_cache_size` bytes of the host's memory, and come back to the device when they are found.
+    Reuse: with `enable_block_reuse`, requests whose prompts have the same prefix reuse the blocks of finished requests.
+    With `enable_partial_reuse` they also reuse the matching part of a block, by a copy; without
+    `copy_on_partial_reuse`, only of a block that no other request holds. Evicted blocks with a priority of at least
+    `secondary_offload_min_priority` (default 35) are kept in `host_cache_size` bytes of host memory, and return to the
+    device on reuse.
 
-    A token attends to `max_attention_window` tokens at most, itself among them: the first `sink_token_length` of the
-    text, and the last ones for the rest. A list of windows is repeated over the layers.
+    Windows: a token attends to at most `max_attention_window` tokens, itself included: the first `sink_token_length` of
+    the text, and the last ones for the rest. A list of windows is repeated over the layers.
 
-    `event_buffer_max_size` events of blocks are kept until `Executor.get_kv_cache_event_manager()` gives them out (0:
-    none).
-
-    `runtime_defaults` fill those of the two fields of their names that are None.
+    Up to `event_buffer_max_size` block events are kept until `Executor.get_kv_cache_event_manager()` hands them out (0:
+    none). `runtime_defaults` sets `max_attention_window` and `sink_token_length` if they are None.
     """
 
     enable_block_reuse: bool = True
@@ -91,7 +90,7 @@ class KvCacheConfig(Settings):
             vars(self)["runtime_defaults"] = None
 
     def fill_empty_fields_from_runtime_defaults(self, runtime_defaults: RuntimeDefaults) -> None:
-        """Let `max_attention_window` and `sink_token_length` have these values where they are None."""
+        """Set `max_attention_window` and `sink_token_length` to these values if they are None."""
         self._fill(runtime_defaults)
 
     def _fill(self, defaults: RuntimeDefaults) -> None:
@@ -101,9 +100,9 @@ class KvCacheConfig(Settings):
 
 
 class TokenRangeRetentionConfig(Settings):
-    """The blocks of the prompt's tokens from `token_start` up to `token_end` (None: the prompt's end) are kept with
-    `priority`, 0 (evicted first) to 100, for `duration_ms` after their last use, then with the default (None: always).
-    """
+    """The retention of the blocks of a prompt's tokens `token_start` to `token_end` - 1 (None: to the prompt's end).
+    They have `priority`, 0 (evicted first) to 100, for `duration_ms` after their last use, then the default (None:
+    always `priority`)."""
 
     token_start: NotNegative
     token_end: Count | None = None
@@ -123,8 +122,8 @@ class TokenRangeRetentionConfig(Settings):
 
 
 class KvCacheRetentionConfig(Settings):
-    """How long the blocks that a request leaves in the cache are kept: by ranges of its prompt, which must not overlap,
-    and with `decode_retention_priority` for `decode_duration_ms` those of its answer. Elsewhere the priority is 35.
+    """The retention of a request's blocks: by ranges of its prompt, which must not overlap, and by
+    `decode_retention_priority` and `decode_duration_ms` for its answer. Elsewhere the priority is 35.
     """
 
     token_range_retention_configs: Several[TokenRangeRetentionConfig] = field(default_factory=list)

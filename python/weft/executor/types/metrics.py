@@ -1,4 +1,4 @@
-"""What one request cost: times, blocks of the cache, drafts."""
+"""Performance metrics of one request: times, KV cache blocks, drafts."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from weft.executor.types.fields import Moment
 from weft.executor.types.plain import Plain
 
 NEVER = timedelta(0)
-"""The moment of what did not happen."""
+"""The moment of an event that has not happened."""
 
 
 @dataclass
 class TimingMetrics(Plain):
-    """Moments, each as the time since the beginning of the clock `time.perf_counter`; timedelta(0) for what did not
-    happen. They are those of the engine's `OutputStats`, in microseconds.
+    """Moments of the clock `time.perf_counter`, each as the time since its start; timedelta(0) if not happened. They
+    are those of the engine's `OutputStats`, rounded to microseconds.
 
-    The request waits for its guide until `guide_ready_time` (weft's own; timedelta(0) without one), then for a slot
-    until `first_scheduled_time`. Tokens count from when the host has read them; `last_token_time` is known when the
-    answer has ended. Keys and values are not sent to other executors, so that their times and size stay 0.
-    """
+    The request waits for its guide until `guide_ready_time` (weft's extension; timedelta(0) without a guide), then
+    for a slot until `first_scheduled_time`. The moment of a token is when the host has read it. `last_token_time` is
+    set once the answer has ended. weft does not send keys and values to other executors, so the transfer's times and
+    size are 0."""
 
     arrival_time: Moment = NEVER
     first_scheduled_time: Moment = NEVER
@@ -33,20 +33,22 @@ class TimingMetrics(Plain):
 
     @property
     def guide_compile_s(self) -> float:
-        """How long the request waited for its guide, in seconds."""
+        """The wait for the guide in seconds; 0.0 without one."""
         return (self.guide_ready_time - self.arrival_time).total_seconds() if self.guide_ready_time else 0.0
 
     @property
     def time_to_first_token_s(self) -> float | None:
-        """From the arrival to the first token, in seconds; waiting for the guide is part of it."""
+        """The time from arrival to first token in seconds, with the wait for the guide; None before the first token."""
         return (self.first_token_time - self.arrival_time).total_seconds() if self.first_token_time else None
 
 
 @dataclass
 class KvCacheMetrics(Plain):
-    """Blocks that the request took when it began to read its prompt: new ones (`num_total_allocated_blocks` counts
-    them, too), and found ones, also where only a part of one was found; `num_missed_blocks` of its prompt were not, the
-    last one counts that the prompt only begins. The rate is the share of what was found in both.
+    """The KV cache blocks of the request at its admission.
+
+    `num_total_allocated_blocks` were allocated, of which `num_new_allocated_blocks` were never used before. Of the
+    prompt's blocks, `num_reused_blocks` were cached, whole or in part, and `num_missed_blocks` were not, the last,
+    incomplete one included. `kv_cache_hit_rate` is the share of reused blocks among these two.
     """
 
     num_total_allocated_blocks: int = 0
@@ -58,9 +60,9 @@ class KvCacheMetrics(Plain):
 
 @dataclass
 class SpeculativeDecodingMetrics(Plain):
-    """Drafts that were verified (`total_draft_tokens`), and those of them that are in the answer; the rate is the share
-    of the second in the first, 0.0 where nothing was drafted. Both are of the same iterations, and a place without a
-    draft is none (`OutputStats`).
+    """`total_draft_tokens` drafts were verified, and `total_accepted_draft_tokens` of them are in the answer.
+    `acceptance_rate` is the share of accepted drafts, 0.0 without drafts. Both counts are of the same iterations, and
+    positions without a draft do not count (`OutputStats`).
     """
 
     acceptance_rate: float = 0.0
@@ -70,9 +72,8 @@ class SpeculativeDecodingMetrics(Plain):
 
 @dataclass
 class RequestPerfMetrics(Plain):
-    """What one request cost so far. `first_iter` and `last_iter` are the executor's iterations that gave its first and
-    its last token, the latter once the answer has ended; `iter` is the present one.
-    """
+    """The metrics of one request so far. `first_iter` and `last_iter` are the executor's iterations of its first and
+    its last token; `last_iter` is set once the answer has ended. `iter` is the current iteration."""
 
     timing_metrics: TimingMetrics = field(default_factory=TimingMetrics)
     kv_cache_metrics: KvCacheMetrics = field(default_factory=KvCacheMetrics)

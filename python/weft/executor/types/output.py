@@ -1,4 +1,4 @@
-"""What a request wants to be given beside its tokens: `OutputConfig`."""
+"""`OutputConfig`: the outputs of a request besides its tokens."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from weft.executor.types.settings import Settings
 
 
 class AdditionalModelOutput(Settings):
-    """A tensor that the model marks by `name`, for every token of the answer; `gather_context`: of the prompt too."""
+    """An output that the model marks by `name`, for every token of the answer and, with `gather_context`, of the
+    prompt."""
 
     name: Text
     gather_context: bool = False
 
 
 class OutputConfig(Settings):
-    """What a request's results hold beside the tokens.
+    """The contents of a request's results besides the tokens.
 
-    `return_log_probs`: the logarithm of each token's probability in the distribution that it was chosen from (see
-    `ExecutorConfig.normalize_log_probs`); `top_log_probs`, weft's own, 0 to 20, asks for those of as many likeliest
-    tokens as well, of the same distribution. `return_context_logits` and `return_generation_logits`: the model's logits
-    at each position of the prompt and of the answer (the latter need `ExecutorConfig.gather_generation_logits`).
-    `exclude_input_from_output` leaves the prompt out of what is not streamed. `return_perf_metrics` fills
-    `Result.request_perf_metrics`. `additional_model_outputs` are some of those that
-    `ExecutorConfig.additional_model_outputs` names.
+    - `return_log_probs`: the log-probability of each token in the distribution that it was chosen from (see
+      `ExecutorConfig.normalize_log_probs`). `top_log_probs`, weft's extension, 0 to 20, adds those of the most likely
+      tokens in the same distribution.
+    - `return_context_logits` and `return_generation_logits`: the model's logits at each position of the prompt and of
+      the answer. The latter need `ExecutorConfig.gather_generation_logits`.
+    - `exclude_input_from_output` leaves the prompt out of results that are not streamed.
+    - `return_perf_metrics` fills `Result.request_perf_metrics`.
+    - `additional_model_outputs`: any of the outputs that `ExecutorConfig.additional_model_outputs` names.
     """
 
     return_log_probs: bool = False

@@ -1,4 +1,4 @@
-"""Several devices and several executors, as TensorRT-LLM has them: one device in this process is what weft serves."""
+"""TensorRT-LLM's settings for several devices and executors. weft serves on one device, in this process."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from weft.executor.types.settings import Settings
 
 
 class CommunicationType(ByName, Enum):
-    """How ranks speak to each other."""
+    """The communication between ranks."""
 
     MPI = 0
 
 
 class CommunicationMode(ByName, Enum):
-    """Who takes requests: rank 0, or a process beside the ranks."""
+    """The process that takes requests: rank 0, or a separate orchestrator."""
 
     LEADER = 0
     ORCHESTRATOR = 1
 
 
 class OrchestratorConfig(Settings):
-    """A process beside the ranks, which starts them as `worker_executable_path`."""
+    """A separate process that starts the ranks as `worker_executable_path`."""
 
     is_orchestrator: bool = True
     worker_executable_path: str = ""
@@ -34,7 +34,7 @@ class OrchestratorConfig(Settings):
 
 
 class ParallelConfig(Settings):
-    """Which devices and processes an executor has. One device and this process is what it may say."""
+    """The devices and processes of an executor. Only one device and this process are allowed."""
 
     communication_type: CommunicationType = CommunicationType.MPI
     communication_mode: CommunicationMode = CommunicationMode.LEADER
@@ -44,7 +44,7 @@ class ParallelConfig(Settings):
     num_nodes: Count | None = None
 
     def check_alone(self) -> None:
-        """Raise `InputError` where more than one device, or another process, is asked for."""
+        """Raise `InputError` for more than one device, or for another process."""
         many = [
             name
             for name, is_more in {
@@ -64,13 +64,13 @@ class ParallelConfig(Settings):
 
 
 class CacheTransceiverConfig(Settings):
-    """How keys and values go from one executor to another."""
+    """The transfer of keys and values from one executor to another."""
 
     max_num_tokens: Count | None = None
 
 
 class ContextPhaseParams(Settings):
-    """What an executor that has read a prompt hands to the one that answers it."""
+    """The state that the executor of a prompt passes to the executor of the answer."""
 
     first_gen_tokens: Several[int]
     req_id: Annotated[int, Within(Kind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")]

@@ -1,4 +1,4 @@
-"""Dataclasses as plain data and back, and what is wrong with their fields, in weft's words."""
+"""Converts dataclasses to plain data and back, and pydantic's errors on their fields to weft's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from weft.executor.types.refused import OLDER_NAMES
 
 
 class Plain:
-    """A dataclass that turns into plain data and back. Fields that weft refuses are left out: they hold defaults."""
+    """Base of dataclasses that convert to plain data and back. Fields that weft refuses are left out at their
+    defaults."""
 
     __pydantic_config__: ClassVar = ConfigDict(
         strict=True,
@@ -29,9 +30,8 @@ class Plain:
     )
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as numbers, texts, lists and dicts. Enum members become their names, bytes
-        hexadecimal, tensors `{"dtype": ..., "values": ...}`. Raises `InputError` for a field that holds a function.
-        """
+        """The fields as numbers, texts, lists and dicts. Enum members become their names, bytes hexadecimal, and
+        tensors `{"dtype": ..., "values": ...}`. Raises `InputError` for a field that holds a function."""
         try:
             held: dict[str, Any] = _writer(type(self)).dump_python(  # type: ignore[arg-type]  # a class is hashable
                 self, mode="json", warnings=False
@@ -42,7 +42,7 @@ class Plain:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """What `to_dict` gave, made again, with every check. Raises `InputError` for a field that there is not."""
+        """Create an object from the result of `to_dict`, with every check. Raises `InputError` for an unknown field."""
         try:
             text = json.dumps(data)
         except (TypeError, ValueError, RecursionError) as error:
@@ -50,12 +50,12 @@ class Plain:
         return cls.from_json(text)
 
     def to_json(self) -> str:
-        """`to_dict` as one line of JSON; numbers that are not finite stand there as Python writes them: -Infinity."""
+        """`to_dict` as one line of JSON. Numbers that are not finite are written as Python does: -Infinity."""
         return json.dumps(self.to_dict())
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` gave, made again."""
+        """Create an object from the result of `to_json`, with every check."""
         try:
             made: Self = _reader(cls).validate_json(text)  # type: ignore[arg-type]
         except ValidationError as error:
@@ -70,7 +70,8 @@ def _reader(cls: Any) -> TypeAdapter[Any]:
 
 @cache
 def _writer(cls: Any) -> TypeAdapter[Any]:
-    """A type beside the class, since pydantic takes no settings with a class alone: how infinity is said is one."""
+    """The serializer of a class."""
+    # A union with None: pydantic takes no config for a dataclass alone, and the config says how infinity is written.
     return TypeAdapter(cls | None, config=cls.__pydantic_config__)
 
 
@@ -81,11 +82,11 @@ _MESSAGES = {
     "unexpected_keyword_argument": "{owner} has no field {name!r}; it has {fields}",
     "unexpected_positional_argument": "{owner} takes {name} values by position; give the others by their names",
 }
-"""Whole messages, by the type of pydantic's error."""
+"""Complete messages, by the type of pydantic's error."""
 
 
 def input_error(cls: type, raised: ValidationError) -> InputError:
-    """The first thing wrong with the fields of a `cls`: the field, its value, and what the value must be."""
+    """The error for the first invalid field of a `cls`: the field, its value, and the valid values."""
     errors = raised.errors(include_url=False)
     error = next((each for each in errors if each["type"] == "unexpected_keyword_argument"), errors[0])
     kind, context = error["type"], error.get("ctx", {})
@@ -108,7 +109,7 @@ def input_error(cls: type, raised: ValidationError) -> InputError:
 
 
 def _named(cls: Any, path: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """The path with the name of the field that an argument by position is for."""
+    """The path with the field's name instead of the position of an argument."""
     if not path or not isinstance(path[0], int):
         return path
     return (fields(cls)[path[0]].name, *path[1:])

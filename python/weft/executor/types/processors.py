@@ -15,9 +15,9 @@ _BY_NAME = "a mapping of names to functions"
 
 
 class LogitsPostProcessorConfig(Settings):
-    """Functions that requests name. Each of `processor_map` is called as `(request_id, logits, tokens, stream,
-    client_id)`, `processor_batched` once for all requests that name it, with a list of each. A name may stand for None
-    until it is used. There is one rank, so that `replicate` says nothing.
+    """Functions that requests use by name. Those of `processor_map` are called as `(request_id, logits, tokens, stream,
+    client_id)`; `processor_batched` is called once for all requests that use it, with a list for each argument. A name
+    may map to None as long as no request uses it. `replicate` has no effect, because there is one rank.
     """
 
     processor_map: Annotated[Mapping[str, LogitsPostProcessor | None], Wanted(_BY_NAME)] | None = None

@@ -1,5 +1,5 @@
-"""TensorRT-LLM's fields that weft does not serve, each with the reason and what to do instead; what has no effect; what
-means something else; and names that are called otherwise."""
+"""TensorRT-LLM's fields that weft refuses, with the reason and an alternative; fields without effect; fields with
+another meaning; and names that differ."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ REFUSED = {
     "ExecutorConfig.gpu_weights_percent": "all weights are on the device; leave it out",
     "ExecutorConfig.cache_transceiver_config": _ONE_EXECUTOR,
 }
-"""Fields that hold what they are given, and that an executor, or a request that is enqueued, may have at their default
-only. `ParallelConfig` says itself what of it is served."""
+"""Fields that can be assigned, but must be at their default when an executor is made or a request is enqueued.
+`ParallelConfig` checks its own fields."""
 
 NO_EFFECT = {
     "ExecutorConfig.backend": "it names a backend of TensorRT-LLM's",
@@ -61,7 +61,7 @@ NO_EFFECT = {
     "LogitsPostProcessorConfig.replicate": "there is one rank, where every processor runs",
     "Request.pad_id": "outputs are never padded",
 }
-"""Fields that are taken and change nothing, and why that is right."""
+"""Fields that are accepted without effect, with the reason."""
 
 OTHERWISE = {
     "ExecutorConfig.fail_fast_on_attention_window_too_large": (
@@ -77,7 +77,7 @@ OTHERWISE = {
     ),
     "SamplingConfig.top_p_reset_ids": "the token resets top_p, as is documented; in TensorRT-LLM's kernels it does not",
 }
-"""Fields that mean something else than in TensorRT-LLM, and what."""
+"""Fields with another meaning than in TensorRT-LLM, with the difference."""
 
 RENAMED = {
     "JSONSerialization": "statistics have to_json_str, and all classes to_json and from_json",
@@ -91,13 +91,14 @@ OLDER_NAMES = {
     "SamplingConfig.random_seed": "seed",
     "SamplingConfig.min_length": "min_tokens",
 }
-"""Names of earlier versions, and today's."""
+"""Names of earlier versions, with the present names."""
 
 
 class MissingNameError(InputError, AttributeError):
-    """A name that `weft.executor` does not have, as `hasattr` and `getattr` with a default expect it."""
+    """An unknown name of `weft.executor`. It is also an `AttributeError`, for `hasattr` and `getattr` with a
+    default."""
 
 
 def refusal(name: str) -> str | None:
-    """Why there is no class of this name, and what to do; None for a name that TensorRT-LLM has not either."""
+    """The reason why a class of TensorRT-LLM is missing, with an alternative; None for any other name."""
     return f"weft.executor has no {name}: {RENAMED[name]}" if name in RENAMED else None

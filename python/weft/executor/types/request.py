@@ -1,4 +1,4 @@
-"""A `Request`: a prompt, and everything about its answer."""
+"""The executor's `Request`: a prompt, with all parameters of its answer."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from weft.executor.types.settings import Settings
 from weft.executor.types.speculation import EagleConfig, ExternalDraftTokensConfig, LookaheadDecodingConfig
 
 LogitsPostProcessor = Callable[..., torch.Tensor | None]
-"""`(request_id, logits, tokens, stream, client_id)`: changes the logits in place, or returns others."""
+"""`(request_id, logits, tokens, stream, client_id)`: changes the logits in place, or returns new ones."""
 
 
 class RequestType(ByName, Enum):
-    """What part of a request's work is asked for."""
+    """The phases of a request that the executor runs."""
 
     REQUEST_TYPE_CONTEXT_AND_GENERATION = 0
     REQUEST_TYPE_CONTEXT_ONLY = 1
@@ -68,33 +68,34 @@ def _bias(value: Any, info: ValidationInfo) -> torch.Tensor:
 
 
 TokenId = Annotated[int, Within(Kind.INTEGER, -(2**31), 2**31 - 1, "32 bits, signed")]
-"""A token id; a negative one is no token."""
+"""A token id; a negative number means no token."""
 Number64 = Annotated[int, Within(Kind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")]
 
 
 class Request(Settings):
-    """A prompt and everything about its answer. All but the first two are given by name.
+    """A prompt with all parameters of its answer. All fields but the first two are keyword-only.
 
-    - `input_token_ids` is the prompt, a list or array of at least one token (one of more than 65,536 is read when it is
-      enqueued); `max_tokens` ends the answer, and so does `end_id`, which is no part of it (None, or a negative one: no
-      token does; but a guide's end ends a guided answer), and `stop_words`: lists of token ids, or texts, which are.
-      `bad_words`, of the same form, are never drawn. `pad_id` is taken for compatibility: outputs are never padded.
-    - `streaming` gives a response for each iteration, with what it added; with `return_all_generated_tokens`, or beams,
+    - `input_token_ids` is the prompt: a list or array of at least one token id. More than 65,536 ids are checked only
+      when the request is enqueued.
+    - The answer ends after `max_tokens` tokens, at `end_id`, which it does not include (None or negative: no such
+      token; a guided answer still ends at the guide's end), or at one of `stop_words` (lists of token ids, or texts),
+      which it includes. `bad_words`, of the same form, never occur in the answer. `pad_id` has no effect: outputs are
+      never padded.
+    - `streaming` gives a response for each iteration with its new tokens; with `return_all_generated_tokens`, or beams,
       with the whole answer so far.
-    - `embedding_bias`, float [vocab_size], is added to the logits (finite numbers; -inf forbids).
-    - `external_draft_tokens_config` is what the answer may begin with: it ends after the tokens that are right, and one
-      more. `num_draft_tokens`, weft's own, is the most tokens that the executor's drafter drafts for this request in an
-      iteration (None: as the executor has it; 0: none).
-    - `logits_post_processor_name` names one of `LogitsPostProcessorConfig`'s
-      (`Request.BATCHED_POST_PROCESSOR_NAME`: its batched one); `logits_post_processor` is a
-      function of this request's own.
-    - `kv_cache_retention_config` says how long its blocks stay in the cache; only requests of the same `cache_salt_id`
-      find them.
-    - `priority`, 0 to 1, goes first where it is higher. After `allotted_time_ms` (a timedelta, or milliseconds) the
-      request ends as `TIMED_OUT`, with what there is. `client_id` comes back with its responses.
+    - `embedding_bias`, float [vocab_size], is added to the logits: finite numbers, or -inf, which forbids a token.
+    - `external_draft_tokens_config` gives drafts for the answer, which ends after the accepted drafts and one more
+      token. `num_draft_tokens`, weft's extension, limits the drafts of an iteration (None: the executor's limit; 0:
+      none).
+    - `logits_post_processor_name` names a processor of `LogitsPostProcessorConfig`
+      (`Request.BATCHED_POST_PROCESSOR_NAME`: the batched one). `logits_post_processor` is a function for this request.
+    - `kv_cache_retention_config` sets the retention of its blocks. Only requests with the same `cache_salt_id` reuse
+      them.
+    - `priority`, 0 to 1: requests of a higher priority are scheduled first. After `allotted_time_ms` (a timedelta, or
+      milliseconds) the request ends as `TIMED_OUT`, with its partial answer. Its responses carry `client_id`.
 
-    Raises `InputError` for a value that can't be right. What depends on the executor (a token beyond the vocabulary, a
-    name it does not know), and what weft does not do, is said in an error response.
+    Raises `InputError` for a value that is invalid for any executor. Errors that depend on the executor (a token beyond
+    the vocabulary, an unknown name), and fields that weft refuses, give an error response.
     """
 
     BATCHED_POST_PROCESSOR_NAME: ClassVar[str] = "batched"
@@ -161,7 +162,7 @@ class Request(Settings):
 
     @property
     def sampling(self) -> SamplingConfig:
-        """`sampling_config`, with `num_return_sequences` where that is said here."""
+        """`sampling_config`, with this request's `num_return_sequences` if it sets none."""
         if self.num_return_sequences == 1 or self.sampling_config.num_return_sequences is not None:
             return self.sampling_config
         asked = copy.copy(self.sampling_config)
@@ -173,7 +174,7 @@ class Request(Settings):
 
     @property
     def request_type(self) -> RequestType:
-        """`type`, by the name that TensorRT-LLM's objects have for it."""
+        """`type`, under the attribute name of TensorRT-LLM's objects."""
         return self.type
 
     @property

@@ -1,4 +1,4 @@
-"""What comes back: a `Response` holds a `Result` or an error."""
+"""The executor's `Response`: a `Result` or an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weft.executor.types.speculation import SpeculativeDecodingFastLogitsInfo
 
 
 class FinishReason(ByName, IntEnum):
-    """Why a sequence ended."""
+    """The reason why a sequence ended."""
 
     NOT_FINISHED = 0
     END_ID = 1
@@ -28,12 +28,12 @@ class FinishReason(ByName, IntEnum):
 
 
 def deserialize_result(data: str | bytes) -> Result:
-    """What `Result.to_json` gave, made again."""
+    """Create a `Result` from the result of `Result.to_json`."""
     return Result.from_json(data.decode() if isinstance(data, bytes) else data)
 
 
 def shown(value: object) -> str:
-    """A value as text: a tensor by its shape and dtype, anything else by its repr."""
+    """A value as text: dtype and shape of a tensor, the repr of anything else."""
     if isinstance(value, torch.Tensor):
         return f"<{str(value.dtype).removeprefix('torch.')} {list(value.shape)}>"
     return repr(value)
@@ -41,8 +41,8 @@ def shown(value: object) -> str:
 
 @dataclass(eq=False, repr=False)
 class AdditionalOutput(Plain):
-    """A tensor of the model's, by name: a row for each token of each beam, [beams, tokens, ...]; of the prompt,
-    [tokens, ...], where the name begins with "context_".
+    """An output of the model by name, [beams, tokens, ...]. If the name begins with "context_", it is the prompt's,
+    [tokens, ...].
     """
 
     name: str
@@ -54,20 +54,23 @@ class AdditionalOutput(Plain):
 
 @dataclass(eq=False, repr=False)
 class Result(Plain):
-    """Tokens of one sequence, or of all beams (the first dimension of lists).
+    """The tokens of one sequence, or of all beams (the first dimension of lists).
 
-    `is_sequence_final`: nothing more of sequence `sequence_index` follows; `is_final`: nothing more of the request.
-    `output_token_ids` hold what the iteration added, where the request streams; else the answer, after the prompt
-    unless that is excluded. The token that ended the answer as `end_id` is not among them. `finish_reasons` is one for
-    each beam. `log_probs` (natural logarithms) of all tokens so far, where asked for, and `cum_log_probs`: the sum of
-    what they are in the whole vocabulary, that of the token that ended the answer among them. `top_log_probs`, weft's
-    own, maps, for each token, the likeliest at its place to theirs.
-    `context_logits` [prompt, vocab_size], in every response, and `generation_logits` [beams, tokens, vocab_size], or
-    [tokens, beams, vocab_size] of an iteration's tokens where the request streams; float32, on the CPU.
-    `decoding_iter` is the iteration, from 0, that the request is in, and `avg_decoded_tokens_per_iter` what one gave.
-    `encoder_output`, `context_phase_params` and `spec_dec_fast_logits_info` stay None: nothing fills them.
-    weft's own: `guide_notes` tell what of the request's guide is not enforced, and there are none where it is strict;
-    with a sequence's last response, `program_log` and `program_variables` of a guide that is a program (`weft.Output`).
+    - `is_sequence_final`: this is the last result of sequence `sequence_index`. `is_final`: it is the last of the
+      request.
+    - `output_token_ids`: the new tokens of the iteration if the request streams; otherwise the answer, after the prompt
+      unless that is excluded. The end token is left out. `finish_reasons` has one entry for each beam.
+    - `log_probs`: natural log-probabilities of all tokens so far, if requested. `cum_log_probs`: sums of the
+      log-probabilities over the whole vocabulary, the end token's included. `top_log_probs`, weft's extension: for each
+      token, the most likely tokens at its position with their log-probabilities.
+    - `context_logits` [prompt, vocab_size], in every response. `generation_logits` [beams, tokens, vocab_size], or
+      [tokens, beams, vocab_size] for the new tokens if the request streams. Both are float32, on the CPU.
+    - `decoding_iter`: the number of the request's iteration, from 0. `avg_decoded_tokens_per_iter`: the mean number of
+      tokens of an iteration.
+    - `encoder_output`, `context_phase_params` and `spec_dec_fast_logits_info` are always None.
+    - weft's extensions: `guide_notes` lists the parts of the guide that are not enforced; it is empty for a strict
+      guide. `program_log` and `program_variables` come with a sequence's last result if the guide is a program
+      (`weft.Output`).
     """
 
     is_final: bool = False
@@ -92,14 +95,14 @@ class Result(Plain):
     program_variables: dict[str, bytes] | None = None
 
     def __repr__(self) -> str:
-        """Every field; of tensors the shape and dtype."""
+        """Every field, with dtype and shape only for tensors."""
         held = ((one.name, getattr(self, one.name)) for one in fields(self))
         return f"Result({', '.join(f'{name}={shown(value)}' for name, value in held)})"
 
 
 @dataclass
 class ResponseData(Plain):
-    """What `Response.to_dict` gives."""
+    """The fields of `Response.to_dict`."""
 
     request_id: int
     result: Result | None = None
@@ -108,8 +111,8 @@ class ResponseData(Plain):
 
 
 class Response(Plain):
-    """An answer to request `request_id`: a `Result`, or the message of an error, as the second argument or by its name.
-    Asking for the other one raises."""
+    """A response to request `request_id`: a `Result`, or an error's message (second argument or `error_msg`). Access to
+    the one that it does not hold raises."""
 
     def __init__(
         self,
@@ -130,12 +133,12 @@ class Response(Plain):
 
     @property
     def request_id(self) -> int:
-        """The number that `enqueue_request` gave."""
+        """The number that `enqueue_request` returned."""
         return self._request_id
 
     @property
     def client_id(self) -> int | None:
-        """The number that the request brought along."""
+        """The request's `client_id`."""
         return self._client_id
 
     def has_error(self) -> bool:
@@ -144,7 +147,7 @@ class Response(Plain):
 
     @property
     def error_msg(self) -> str:
-        """What went wrong. Raises `InputError` where nothing did."""
+        """The error's message. Raises `InputError` if there is no error."""
         if self._error_msg is None:
             raise InputError(
                 f"request {self._request_id} has no error; ask has_error() first, or take its result"
@@ -153,18 +156,18 @@ class Response(Plain):
 
     @property
     def result(self) -> Result:
-        """The result. Raises `RequestError`, with the message, where the request failed."""
+        """The result. Raises `RequestError` with the error's message if the request failed."""
         if self._result is None:
             raise RequestError(f"request {self._request_id} has no result: {self._error_msg}")
         return self._result
 
     def clear_context_logits(self) -> None:
-        """Let go of the result's context logits."""
+        """Release the result's context logits."""
         if self._result is not None:
             self._result.context_logits = None
 
     def clear_generation_logits(self) -> None:
-        """Let go of the result's generation logits."""
+        """Release the result's generation logits."""
         if self._result is not None:
             self._result.generation_logits = None
 
@@ -175,7 +178,7 @@ class Response(Plain):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` gave, made again."""
+        """Create a response from the result of `to_json`."""
         return cls(**vars(ResponseData.from_json(text)))
 
     def __repr__(self) -> str:

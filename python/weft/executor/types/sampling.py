@@ -1,4 +1,4 @@
-"""How the tokens of a request are chosen: `SamplingConfig`."""
+"""`SamplingConfig`: the sampling and beam search of a request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weft.executor.types.settings import Settings
 _TOP_P = shared("top_p")
 _SHARE = Within(_TOP_P.kind, _TOP_P.lowest, _TOP_P.highest, f"0 (not asked for), or {_TOP_P.valid}")
 MAX_BEAM_WIDTH_ARRAY = 8
-"""So many widths TensorRT-LLM takes."""
+"""TensorRT-LLM's limit on the number of widths."""
 
 
 def _top_p(value: Any) -> float:
@@ -24,34 +24,36 @@ def _top_p(value: Any) -> float:
 
 
 class SamplingConfig(Settings):
-    """How the tokens of a request are chosen.
+    """The sampling and beam search of a request.
 
-    - A token is drawn where `top_k` or `top_p` ask for it: `top_k` above 1 keeps the k likeliest tokens, `top_p` above
-      0 of those the fewest whose share reaches it. Where neither does, or with a `top_k` of 1, the likeliest token is
-      taken, whatever `temperature` (default 1) and `min_p` are. `seed` decides what is drawn; None is 0.
-    - `temperature` divides the logits first, after `Request.embedding_bias` was added. Then `repetition_penalty`
-      divides positive logits of tokens in the text, and multiplies negative ones; `presence_penalty` and
-      `frequency_penalty` are subtracted from those of its tokens, once, or once for each time. All three speak of the
-      prompt and of the answer, the last two not of the prompt's first `prompt_ignore_length` tokens. A `temperature` of
-      0 takes the likeliest token.
-    - Without `top_k`, `top_p` is multiplied by `top_p_decay` after each token, down to `top_p_min`; it begins anew
-      after the token `top_p_reset_ids`. No sequence of `no_repeat_ngram_size` tokens comes twice in the text.
-    - `num_return_sequences` sequences come out; without beams each is drawn with its own seed, `seed` + its index.
+    - Sampling: `top_k` above 1 keeps the k most likely tokens; `top_p` above 0 keeps the smallest set of them whose
+      probabilities reach this sum. With neither, or with a `top_k` of 1, the most likely token is taken, whatever
+      `temperature` (default 1) and `min_p` are. `seed` determines the sampled tokens; None is 0.
+    - Order: `Request.embedding_bias` is added, then `temperature` divides the logits, then the penalties apply. A
+      `temperature` of 0 takes the most likely token.
+    - Penalties: `repetition_penalty` divides positive logits of tokens in the text and multiplies negative ones.
+      `presence_penalty` is subtracted once from the logit of each token in the text, `frequency_penalty` once for each
+      occurrence. The text is prompt and answer; these two ignore the prompt's first `prompt_ignore_length` tokens.
+    - Without `top_k`, `top_p` is multiplied by `top_p_decay` after each token, down to `top_p_min`. The token
+      `top_p_reset_ids` resets it. No n-gram of `no_repeat_ngram_size` tokens occurs twice in the text.
+    - `num_return_sequences` sequences are returned. Without beams, each has its own seed: `seed` + its index.
 
-    A `beam_width` above 1 searches by beams, and gives at most as many sequences, best first. They are compared by the
-    sum of their log-probabilities over their length to the power of `length_penalty` (default 0). `early_stopping` says
-    when the search ends once there are `beam_width` answers: 1 (the default), at once; 0, when no living beam scores
-    better, as long as it is, than the worst of them; any other, when none could, however long it became.
-    `beam_search_diversity_rate` times its number among the living beams is added to what a beam goes on with where
-    these are compared; sums and scores do not have it. With `beam_width_array` so many beams live on after token i as
-    its entry i says, and after later ones as the last; `beam_width` is then the widest of all. Beams follow the
-    likeliest tokens: `top_k`, `top_p` and `min_p` have no effect on them. With one beam there is nothing for these to
-    change.
+    A `beam_width` above 1 selects beam search, which returns at most that many sequences, best first:
 
-    `on_length`, weft's own, is "cut" or "close": whether a guided answer may be cut at its `max_tokens`, or is whole by
-    then (see `weft.SamplingParams`).
+    - The score is the sum of log-probabilities divided by the length to the power of `length_penalty` (default 0).
+    - `early_stopping` ends the search once there are `beam_width` answers. 1 (the default): at once. 0: when no active
+      beam, at its present length, scores better than the worst answer. Any other number: when no active beam could do
+      so at any length.
+    - `beam_search_diversity_rate` times a beam's number among the active beams is added to its continuations when
+      continuations are compared. Sums and scores do not include it.
+    - `beam_width_array`: entry i is the number of beams after token i, and the last entry holds for all later tokens.
+      `beam_width` is then the largest of all widths.
+    - `top_k`, `top_p` and `min_p` have no effect on beams. Without beams, the settings of this list have no effect.
 
-    Raises `InputError` for a value of another type, or outside its bounds.
+    `on_length`, weft's extension, is "cut" or "close": whether a guided answer may be cut at `max_tokens`, or is
+    complete by then (see `weft.SamplingParams`).
+
+    Raises `InputError` for a value of another type or out of bounds.
     """
 
     beam_width: Count = 1
@@ -93,30 +95,29 @@ class SamplingConfig(Settings):
 
     @property
     def num_sequences(self) -> int:
-        """How many sequences come out (of beams: in one response): `num_return_sequences`, or else `beam_width`."""
+        """The number of sequences (with beams, in one response): `num_return_sequences`, or else `beam_width`."""
         return self.num_return_sequences if self.num_return_sequences is not None else self.beam_width
 
     @property
     def num_requests(self) -> int:
-        """How many requests that makes for the engine: one for each sequence, or one for all beams."""
+        """The number of sequences in the engine: one for each answer, or one for all beams."""
         return self.num_sequences if self.beam_width == 1 else 1
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the likeliest token is taken."""
+        """Whether the most likely token is always taken."""
         draws = (self.top_k or 0) > 1 or ((self.top_k or 0) == 0 and (self.top_p or 0) > 0)
         return not draws or self.temperature == 0
 
     def parameters(self, *, with_log_probs: bool = False) -> dict[str, Any]:
-        """The fields that `weft.SamplingParams` has too, as keyword arguments for it; what is not given is left out.
-        `with_log_probs`: whether log-probabilities are asked for, which depend on the temperature of greedy requests,
-        too."""
+        """Keyword arguments for `weft.SamplingParams`, without those that are not set. `with_log_probs`: the request
+        returns log-probabilities."""
         given = {"seed": self.seed or 0, "on_length": self.on_length} | self._given(_ALWAYS)
         temperature = 1.0 if self.temperature is None else self.temperature
         if self.beam_width > 1:
             return given | {"temperature": temperature}
         if self.is_greedy:
-            # Of one token nothing is drawn. What penalties and log-probabilities see is divided by the temperature.
+            # The temperature does not change the choice itself, but penalties and log-probabilities depend on it.
             depends = with_log_probs or bool(self.presence_penalty or self.frequency_penalty)
             if not depends or temperature == 0:
                 return given | {"temperature": 0.0}
@@ -136,4 +137,4 @@ _ALWAYS = (
     "no_repeat_ngram_size",
 )
 _DECAY = ("top_p_decay", "top_p_min", "top_p_reset_ids")
-"""They change the top-p of requests without top-k."""
+"""Fields that change `top_p` from token to token. They apply only without `top_k`."""

@@ -1,4 +1,4 @@
-"""Who is served in an iteration: policies and `SchedulerConfig`."""
+"""Scheduling policies and `SchedulerConfig`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from weft.executor.types.settings import Settings
 
 
 class BatchingType(ByName, Enum):
-    """STATIC: a batch is filled, and served until all of it has ended; INFLIGHT: requests come and go."""
+    """STATIC: a batch runs until all of its requests have ended. INFLIGHT: requests join and leave at any iteration."""
 
     STATIC = 0
     INFLIGHT = 1
 
 
 class CapacitySchedulerPolicy(ByName, Enum):
-    """When a request is admitted.
+    """The condition for the admission of a request.
 
-    MAX_UTILIZATION: when there are blocks for what comes next; where they run out a request is preempted, and resumed
-    later. GUARANTEED_NO_EVICT: when there are blocks for the longest answer that it may get. STATIC_BATCH: when all of
-    the batch before have ended.
+    - MAX_UTILIZATION: there are blocks for the next tokens. If blocks run out, a request is preempted and resumed
+    later.
+    - GUARANTEED_NO_EVICT: there are blocks for the longest possible answer.
+    - STATIC_BATCH: all requests of the previous batch have ended.
     """
 
     MAX_UTILIZATION = 0
@@ -29,15 +30,15 @@ class CapacitySchedulerPolicy(ByName, Enum):
 
 
 class ContextChunkingPolicy(ByName, Enum):
-    """Whose prompt is read when all together are too long for an iteration: the first's, or a part of each."""
+    """The prompts to prefill if all together exceed an iteration: the first request's, or a part of each."""
 
     FIRST_COME_FIRST_SERVED = 0
     EQUAL_PROGRESS = 1
 
 
 class DynamicBatchConfig(Settings):
-    """Whether an executor tunes how many requests decode at once, and how many tokens an iteration reads, by the mean
-    lengths of the last `dynamic_batch_moving_average_window` requests' prompts and answers."""
+    """Whether an executor tunes its batch size and its tokens of an iteration, by the mean prompt and answer lengths of
+    the last `dynamic_batch_moving_average_window` requests."""
 
     enable_batch_size_tuning: bool = False
     enable_max_num_tokens_tuning: bool = False
@@ -45,7 +46,7 @@ class DynamicBatchConfig(Settings):
 
 
 class SchedulerConfig(Settings):
-    """Who is served in an iteration. A `context_chunking_policy` of None is FIRST_COME_FIRST_SERVED."""
+    """The scheduling of requests. A `context_chunking_policy` of None is FIRST_COME_FIRST_SERVED."""
 
     capacity_scheduler_policy: CapacitySchedulerPolicy = CapacitySchedulerPolicy.GUARANTEED_NO_EVICT
     context_chunking_policy: ContextChunkingPolicy | None = None

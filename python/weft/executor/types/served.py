@@ -1,4 +1,4 @@
-"""Whether weft serves what settings ask for: asked when an executor is made, and when a request is enqueued."""
+"""The check that weft serves all settings. It runs when an executor is made and when a request is enqueued."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weft.executor.types.settings import Settings, given_refused
 
 
 def check_served(settings: Settings) -> None:
-    """Raise `InputError` for the first field that asks for what weft does not do, here or in what a field holds."""
+    """Raise `InputError` for the first refused field that is not at its default, in these settings or nested ones."""
     refused = given_refused(settings)
     for name, value in vars(settings).items():
         if name in refused:

@@ -1,4 +1,4 @@
-"""Settings that stay right: whatever is given to a field is checked, by the constructor and by each assignment."""
+"""Settings that are always valid: the constructor and each assignment check the fields."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from weft.executor.types.refused import REFUSED
 
 @dataclass_transform(eq_default=False)
 class Settings(Plain):
-    """A dataclass of pydantic's, whose fields are checked when it is made and when they are assigned.
+    """Base of pydantic dataclasses that check their fields on construction and on assignment.
 
-    An assignment passes the same checks as the constructor, those over several fields too; one that fails raises
-    `InputError` and changes nothing. Two are equal where all their fields are, tensors by their numbers.
+    An assignment runs the same checks as the constructor, also those over several fields. If it fails, it raises
+    `InputError` and changes nothing. Two objects are equal if all their fields are; tensors compare by their values.
     """
 
     __pydantic_validator__: ClassVar[SchemaValidator]
@@ -49,7 +49,7 @@ class Settings(Plain):
         return self
 
     def check(self) -> None:
-        """Raise `InputError` where fields, each right by itself, do not go together."""
+        """Raise `InputError` for fields that are valid alone but not together."""
 
     @model_serializer(mode="wrap")
     def _plain(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -64,8 +64,8 @@ class Settings(Plain):
         return {name: value for name, value in dumped.items() if name not in left_out}
 
     def snapshot(self) -> Self:
-        """A copy that later assignments do not reach, checked: what belongs to an object that a field holds can be
-        changed there."""
+        """A deep copy, which later assignments do not reach. Raises `InputError` if the fields do not fit together."""
+        # Checked again, because a nested object may have changed without a check of this one.
         twin = copy.copy(self)
         vars(twin).update({name: _kept(value) for name, value in vars(self).items()})
         twin.check()

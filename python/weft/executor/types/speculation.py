@@ -1,4 +1,4 @@
-"""Drafts: those that a request brings along, and what TensorRT-LLM's classes say of drafters."""
+"""Drafts of requests, and TensorRT-LLM's settings of speculation."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from weft.executor.types.settings import Settings
 
 
 class SpeculativeDecodingConfig(Settings):
-    """Whether draft logits go from one executor to another. (`ExecutorConfig.speculation` says how weft drafts.)"""
+    """The transfer of draft logits between executors. (weft's speculation is `ExecutorConfig.speculation`.)"""
 
     fast_logits: bool = False
 
 
 class ExternalDraftTokensConfig(Settings):
-    """What the answer is expected to begin with, `tokens`. They are verified once: the answer is those that are right,
-    and one more. Needs an executor with `Speculation.given()`.
+    """Drafts for the beginning of the answer, `tokens`. They are verified once: the answer is the accepted drafts and
+    one more token. Needs an executor with `Speculation.given()`.
 
-    A draft is right where it is the token that the target chooses, which gives the target's distribution; `logits`
-    [tokens, vocab_size] of a drafter are not needed for that, and not looked at.
+    A draft is accepted if it is the token that the target chooses, so the answer has the target's distribution. This
+    does not need the drafter's `logits` [tokens, vocab_size], which are ignored.
     """
 
     tokens: Tokens
@@ -35,8 +35,8 @@ class ExternalDraftTokensConfig(Settings):
 
 
 class LookaheadDecodingConfig(Settings):
-    """Lookahead decoding: `max_window_size` tokens are looked ahead, n-grams have `max_ngram_size` tokens, and
-    `max_verification_set_size` of them are verified at once."""
+    """The sizes of lookahead decoding: a lookahead window of `max_window_size` tokens, n-grams of `max_ngram_size`
+    tokens, and `max_verification_set_size` n-grams that are verified at once."""
 
     max_window_size: Count = 4
     max_ngram_size: Count = 3
@@ -51,7 +51,7 @@ class LookaheadDecodingConfig(Settings):
             )
 
     def calculate_speculative_resource(self) -> tuple[int, int, int, int]:
-        """In an iteration: tokens decoded, tokens of a path, tokens drafted, drafts of a path."""
+        """Per iteration: decoded tokens, tokens of a path, drafted tokens, drafts of a path."""
         return self.calculate_speculative_resource_tuple(
             self.max_window_size, self.max_ngram_size, self.max_verification_set_size
         )
@@ -60,7 +60,7 @@ class LookaheadDecodingConfig(Settings):
     def calculate_speculative_resource_tuple(
         window_size: int, ngram_size: int, verification_set_size: int
     ) -> tuple[int, int, int, int]:
-        """`calculate_speculative_resource` of other sizes."""
+        """`calculate_speculative_resource` for the given sizes."""
         depth = ngram_size - 1
         drafts = max(depth - 1, 0) + (window_size - 1 + verification_set_size) * depth
         return drafts + 1, ngram_size, drafts, depth
@@ -82,7 +82,8 @@ class LookaheadDecodingConfig(Settings):
 
 
 class EagleConfig(Settings):
-    """A tree of drafts of an EAGLE head. Held as given; `ExecutorConfig.speculation` drafts one line of tokens."""
+    """A draft tree of an EAGLE head. Values are kept as given; `ExecutorConfig.speculation` drafts one chain of
+    tokens."""
 
     eagle_choices: Several[Sequence[NotNegative]] | None = None
     greedy_sampling: bool = True
@@ -92,7 +93,7 @@ class EagleConfig(Settings):
 
 
 class DecodingConfig(Settings):
-    """How tokens are decided. A config of a way to draft that is assigned sets the mode, too."""
+    """The decoding mode. Assigning the config of a speculation method also sets the mode."""
 
     decoding_mode: Annotated[DecodingMode, Wanted("a DecodingMode, as DecodingMode.Auto()")] | None = None
     lookahead_decoding_config: LookaheadDecodingConfig | None = None
@@ -113,11 +114,11 @@ class DecodingConfig(Settings):
 
 
 class SpeculativeDecodingFastLogitsInfo(Settings):
-    """Where a drafter's logits are to be had."""
+    """The source of a drafter's logits."""
 
     draft_request_id: Annotated[int, Within(Kind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")] = 0
     draft_participant_id: int = 0
 
     def to_tensor(self) -> torch.Tensor:
-        """Both numbers, int64 [2]."""
+        """The two numbers as an int64 tensor [2]."""
         return torch.tensor([self.draft_request_id, self.draft_participant_id], dtype=torch.int64)

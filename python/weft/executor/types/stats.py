@@ -12,11 +12,11 @@ from weft.executor.types.plain import Plain
 
 
 class Stats(Plain):
-    """What all statistics can do."""
+    """Base of all statistics."""
 
     def to_json_str(self) -> str:
-        """One line of JSON with TensorRT-LLM's keys: `iterLatencyMS` is `iter_latency_ms`. `to_json` has the fields'
-        names."""
+        """One line of JSON with TensorRT-LLM's keys, such as `iterLatencyMS` for `iter_latency_ms`. `to_json` uses the
+        fields' names."""
         return json.dumps(_in_camel_case(self.to_dict()))
 
 
@@ -28,7 +28,7 @@ _KEYS = {
     "kv_cache_transfer_ms": "kvCacheTransferMS",
     "specdec_stats": "specDecodingStats",
 }
-"""Keys that do not follow from the field's name."""
+"""Keys that are not the camel case of the field's name."""
 
 
 def _in_camel_case(value: Any) -> Any:
@@ -44,9 +44,9 @@ def _camel(name: str) -> str:
 
 @dataclass
 class KvCacheStats(Stats):
-    """Blocks of the cache now (`free_num_blocks` counts those that keep what may be found again), and since the
-    executor was made: how many were given out, how many of these were fresh, found again, and not found.
-    """
+    """The blocks of the KV cache. `max_num_blocks`, `free_num_blocks` and `used_num_blocks` are those of this moment;
+    free blocks include cached ones that no request holds. The other counts are totals since the executor was made:
+    blocks handed out, of these newly allocated and reused, and blocks of prompts that were not cached."""
 
     max_num_blocks: int = 0
     free_num_blocks: int = 0
@@ -61,7 +61,7 @@ class KvCacheStats(Stats):
 
 @dataclass
 class StaticBatchingStats(Stats):
-    """An iteration under STATIC_BATCH. `empty_gen_slots` belong to requests of the batch that have ended."""
+    """An iteration under STATIC_BATCH. `empty_gen_slots` are the slots without an active request."""
 
     num_scheduled_requests: int = 0
     num_context_requests: int = 0
@@ -72,7 +72,7 @@ class StaticBatchingStats(Stats):
 
 @dataclass
 class InflightBatchingStats(Stats):
-    """An iteration of in-flight batching: requests that read their prompt, that decoded, that were preempted."""
+    """An iteration of in-flight batching: requests in prefill (context), in decoding (gen), and preempted (paused)."""
 
     num_scheduled_requests: int = 0
     num_context_requests: int = 0
@@ -85,10 +85,9 @@ class InflightBatchingStats(Stats):
 
 @dataclass
 class SpecDecodingStats(Stats):
-    """Drafts verified in an iteration, and those of them that are in the answers; both as `OutputStats` counts them.
-    `acceptance_length` is the mean of tokens that a request with drafts got from it; `draft_overhead` the share of the
-    iteration that drafting took (0.0 where graphs hold both).
-    """
+    """Drafts verified in an iteration, and those accepted; both as `OutputStats` counts them. `acceptance_length` is
+    the mean number of tokens of a request with drafts. `draft_overhead` is the share of the iteration that drafting
+    took (0.0 if graphs hold both)."""
 
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
@@ -100,16 +99,17 @@ class SpecDecodingStats(Stats):
 
 @dataclass
 class IterationStats(Stats):
-    """One iteration. Times in milliseconds, memory in bytes; `timestamp` is "%m-%d-%Y %H:%M:%S.%f".
+    """One iteration. Times are in milliseconds, memory in bytes; `timestamp` is "%m-%d-%Y %H:%M:%S.%f".
 
-    `new_active_requests_queue_latency_ms` is what the requests admitted in this iteration had waited, in sum.
-    `num_active_requests` hold a slot at its end. Limits are as made (static), as the tuner of `DynamicBatchConfig`
-    recommends them (0 without one), and in force (runtime). `model_latency_ms` is how long the host waited for the
-    device, `grammar_latency_ms` what grammars took meanwhile, on any thread; `num_compiling_requests` wait for their
-    guide.
-    Since the executor was made, `guide_cache_hits` guides were there compiled when they were asked for, and
-    `guide_cache_misses` were not; `num_forgotten_requests` had ended, and were given up because nobody took their
-    responses (`ExecutorConfig.max_unread_bytes`).
+    - `new_active_requests_queue_latency_ms`: the waits of the requests admitted in this iteration, in sum.
+    - `num_active_requests` hold a slot at the iteration's end; `num_compiling_requests` wait for their guide.
+    - Limits: as configured (static), as the tuner of `DynamicBatchConfig` recommends (0 without a tuner), and in effect
+      (runtime).
+    - `model_latency_ms`: the time the host waited for the device. `grammar_latency_ms`: the time grammars took in this
+      iteration, on any thread.
+    - Totals since the executor was made: `guide_cache_hits` and `guide_cache_misses` of compiled guides, and
+      `num_forgotten_requests`, which had ended and whose responses were not taken in time
+      (`ExecutorConfig.max_unread_bytes`).
     """
 
     timestamp: str = ""
@@ -144,7 +144,7 @@ class IterationStats(Stats):
 
 
 class RequestStage(ByName, Enum):
-    """Where a request is. No model has an encoder, so ENCODER_IN_PROGRESS does not occur."""
+    """The stage of a request. ENCODER_IN_PROGRESS does not occur, because models have no encoder."""
 
     QUEUED = 0
     ENCODER_IN_PROGRESS = 1
@@ -155,7 +155,7 @@ class RequestStage(ByName, Enum):
 
 @dataclass
 class DisServingRequestStats(Stats):
-    """What a transfer of keys and values to another executor took. There are no such transfers."""
+    """The cost of a transfer of keys and values to another executor. weft has no such transfers."""
 
     kv_cache_transfer_ms: float = 0.0
     kv_cache_size: int = 0
@@ -163,9 +163,8 @@ class DisServingRequestStats(Stats):
 
 @dataclass
 class RequestStats(Stats):
-    """One request at an iteration's end: `scheduled` in it, or `paused` (preempted). `context_prefill_position` tokens
-    of its prompt are read. `dis_serving_stats` is always None.
-    """
+    """One request at an iteration's end: `scheduled` in it, or `paused` (preempted). `context_prefill_position`
+    tokens of its prompt are prefilled. `dis_serving_stats` is always None."""
 
     id: int = 0
     stage: RequestStage = RequestStage.QUEUED
