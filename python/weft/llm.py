@@ -46,7 +46,7 @@ class LLM:
 
     `model` is a Hugging Face directory (config.json, safetensors, tokenizer.json); None or "weft-tiny" is the model
     inside the package. `device` is "cpu", "cuda", or "auto" (CUDA if there is a GPU). `dtype` is "auto" (the config's),
-    "float32", "float16" or "bfloat16". The CPU computes in float32; there `dtype` applies to the stored weights only
+    "float32", "float16" or "bfloat16". The CPU computes in float32; there `dtype` is that of the weights only
     ("auto": as in the checkpoint). Raises `ModelError`, `TokenizerError` or `InputError` for parts that can't be loaded
     or do not fit together.
 

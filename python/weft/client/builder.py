@@ -58,9 +58,9 @@ class ModelSource:
     ) -> ModelSource:
         """A source from a model directory (None or its name: weft-tiny) or from tensors in memory.
 
-        A directory's tokenizer is `tokenizer`, or else its own. Tensors in memory need `config_json`: the contents of
-        their config.json, or its path. Guides are compiled for the tokenizer's vocabulary, or for `guides`, whose end
-        tokens then end guided answers. Raises `InputError` for other types or combinations."""
+        A directory's tokenizer is `tokenizer`, or else that in the directory. Tensors in memory need `config_json`:
+        the contents of their config.json, or its path. Guides are compiled for the tokenizer's vocabulary, or for
+        `guides`, whose end tokens then end guided answers. Raises `InputError` for other types or combinations."""
         if not isinstance(tokenizer, str | Path | Vocabulary | None):
             raise InputError(f"tokenizer is a {type(tokenizer).__name__}; give a directory or a Vocabulary")
         if not isinstance(guides, Vocabulary | VocabularyMaterials | None):

@@ -54,7 +54,7 @@ class _Command:
 
 
 class EngineThread:
-    """Runs `engine` on a thread of its own. All methods but `close` may be called from any thread at any time."""
+    """Runs `engine` on a separate thread. All methods but `close` may be called from any thread at any time."""
 
     def __init__(self, engine: Engine, listener: StepListener) -> None:
         self.engine = engine
@@ -135,7 +135,7 @@ class EngineThread:
 
     def _serve(self) -> bool:
         """Wait for work and do it: all commands, then at most one step. False: the thread shall end."""
-        # A function of its own, so that its locals release their objects before the next wait, which may be long.
+        # A separate function, so that its locals release their objects before the next wait, which may be long.
         commands = self._next()
         if commands is None:
             return False
@@ -228,7 +228,7 @@ class EngineThread:
                 self._num_sent += num_requests
                 self._wake.notify()
                 return
-        self.check()
+        self.check()  # raises the loop's error if there is one
         raise ExecutorError(SHUT_DOWN)
 
 

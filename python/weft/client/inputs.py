@@ -43,8 +43,7 @@ class InputProcessor:
     def prepare(self, requests: Iterable[Request]) -> list[Request]:
         """Check requests and convert them to token ids, without starting any. Raises `InputError` or `CapacityError`
         for the first that can't be served."""
-        # Requests with the same sampling parameters share their rules and stop words: a batch often has one set for
-        # all.
+        # Requests with the same sampling parameters share rules and stop words: a batch often has one set for all.
         shared: Shared = {}
         return [self._prepare(request, shared) for request in requests]
 

@@ -80,7 +80,7 @@ class ResponseQueue:
             return orphans
         with self._lock:
             for response, sequence, end, iteration, is_finished, beams, step in noted:
-                if response.is_over:
+                if response.is_over:  # dropped, or another sequence failed
                     continue
                 error = ""
                 if is_finished:
@@ -123,7 +123,7 @@ class ResponseQueue:
             response = Response(self._last_id + 1, request, num_bytes)
             if listener is not None:
                 response.listeners.append(listener)
-            self._last_id += max(request.num_sequences, 1)
+            self._last_id += max(request.num_sequences, 1)  # a refused request has no sequences, but a number
             self._responses[response.id] = response
             self.pending_bytes += num_bytes
             return response
@@ -331,6 +331,7 @@ class ResponseQueue:
 
 
 def _tell(responses: abc.Sequence[Response]) -> None:
+    # Called without the lock, because a listener may take responses.
     for response in responses:
         for listener in list(response.listeners):
             listener(response)

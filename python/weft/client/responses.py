@@ -38,7 +38,7 @@ class Response:
     """A submitted request, until its last delta is taken.
 
     `num_bytes` is an estimate of its size. `num_waiting` calls wait for it. `listeners` are called with it after each
-    new delta, on the engine's thread (on the submitting thread if the request is refused)."""
+    new delta, on the engine's thread (on the caller's if the request is refused or dropped)."""
 
     id: int
     request: Request

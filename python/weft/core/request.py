@@ -200,8 +200,8 @@ class Request:
     - `names` are the front's names for error messages. `tag` belongs to the front; the engine does not use it.
       `refusal` is the error with which the front refuses the request: it ends with this error before it begins.
 
-    Preparation (`InputProcessor.prepare`) converts `prompt` and `given` to token ids of the model, and sets `rules`,
-    the sampling parameters in token ids, and `watch_stop_words`, which makes a watcher for each sequence. Engines take
+    Preparation (`InputProcessor.prepare`) converts `prompt` and `given` to token ids of the model. It sets `rules`, the
+    sampling parameters in token ids, and `watch_stop_words`, which makes a watcher for each sequence. Engines take
     prepared requests only. A caller with only token ids may set `is_prepared` itself.
 
     Raises `InputError` for a value that no engine takes.

@@ -45,7 +45,7 @@ def moment(seconds: float | None) -> timedelta:
 
 
 def _drafting(request: Request, output: Output) -> SpeculativeDecodingMetrics:
-    """Counts of proposed and accepted drafts. All drafts of the request's own count."""
+    """Counts of proposed and accepted drafts. All drafts that the request gives count."""
     # The engine's counts leave out the first of them, which is compared with the token that the prefill gives.
     accepted, proposed = output.stats.accepted_drafts, output.stats.proposed_drafts
     given = request.external_draft_tokens_config

@@ -48,8 +48,8 @@ class GuidedDecodingParams(Settings):
 
     weft's extensions: with `strict`, a JSON schema (also in a structural tag) is enforced completely, or is an error
     with the keyword and its place. Without it, the supported part is enforced and `Result.guide_notes` lists the rest.
-    Objects with named properties have no others, unless `open_objects` is set. A registered guide (`HANDLE`) has its
-    own options.
+    Objects with named properties have no others, unless `open_objects` is set. A registered guide (`HANDLE`) keeps
+    the options of its registration.
     """
 
     guide_type: GuideType

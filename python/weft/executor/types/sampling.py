@@ -48,7 +48,9 @@ class SamplingConfig(Settings):
       continuations are compared. Sums and scores do not include it.
     - `beam_width_array`: entry i is the number of beams after token i, and the last entry holds for all later tokens.
       `beam_width` is then the largest of all widths.
-    - `top_k`, `top_p` and `min_p` have no effect on beams. Without beams, the settings of this list have no effect.
+    - `top_k`, `top_p` and `min_p` have no effect on beams.
+
+    Without beams, the settings of the second list have no effect, apart from these three.
 
     `on_length`, weft's extension, is "cut" or "close": whether a guided answer may be cut at `max_tokens`, or is
     complete by then (see `weft.SamplingParams`).
