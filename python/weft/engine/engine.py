@@ -222,9 +222,8 @@ class Engine:
             self.output.drain(StepRecord(self.num_steps, began))
             self.runner.warm_up(self._speculation)
         _log.info("warm: %d graphs in %.1f s", len(self.graphs.plans), time.perf_counter() - began)
-        self._grammar_s = (
-            self.grammar.state.seconds
-        )  # so that the first step does not count the warm-up's time
+        # So that the first step does not count the warm-up's time.
+        self._grammar_s = self.grammar.state.seconds
 
     def close(self) -> None:
         """Cancel all sequences, and release graphs, streams and matchers."""

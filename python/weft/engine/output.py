@@ -413,9 +413,8 @@ def find_stop(sequence: Sequence, tokens: list[int], end_tokens: frozenset[int])
         return None
     for i, token in enumerate(tokens, 1):
         is_long_enough = len(output.token_ids) + i > sampling.min_tokens
-        word = (
-            words.feed(token) if words is not None else None
-        )  # also before `min_tokens`: a word may span tokens
+        # Feed tokens before `min_tokens` too: a word may span tokens.
+        word = words.feed(token) if words is not None else None
         stop = token if token in sampling.stop_token_ids and token not in end_tokens else word
         if is_long_enough and stop is not None:
             output.stopped_by = stop

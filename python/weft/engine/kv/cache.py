@@ -354,8 +354,8 @@ class KvManager:
                 source.is_on_host or num_taken <= available - (not source.holders)
             )
             # The sequence takes the page over, without a copy, if it continues the text that ended there. It does so
-            # too if it can't copy: with no page left as the target, a sequence that fits would otherwise wait forever
-            # for a page that only its own earlier run left cached.
+            # too if it can't copy: with no page left as the target, a sequence that fits would otherwise wait for pages
+            # that its own earlier run left in the cache.
             takes_over = is_unused and (match.continues or not can_copy)
         uses_source = takes_over or can_copy
         # Order of the taken pages: first the targets of shared pages on the host, then the partial page's copy.
