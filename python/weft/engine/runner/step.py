@@ -121,9 +121,7 @@ def decode_step(it: Iteration) -> None:
             grammar.wait_proposals(stream)
             stream.launch(take_proposals, parts.state, grammar.proposed, slots_B, num_drafts)
     elif num_drafts == 0:
-        stream.launch(
-            draft_forward, parts, buf, 1
-        )  # only to write its keys and values, which later drafts read
+        stream.launch(draft_forward, parts, buf, 1)  # only for its keys and values: later drafts read them
     else:
         assert buf.draft is not None
         for j in range(1, num_drafts + 1):
