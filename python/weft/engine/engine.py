@@ -222,7 +222,7 @@ class Engine:
             self.output.drain(StepRecord(self.num_steps, began))
             self.runner.warm_up(self._speculation)
         _log.info("warm: %d graphs in %.1f s", len(self.graphs.plans), time.perf_counter() - began)
-        # So that the first step does not count the warm-up's time.
+        # Skip the grammar's time so far, or the first step would count the warm-up's.
         self._grammar_s = self.grammar.state.seconds
 
     def close(self) -> None:

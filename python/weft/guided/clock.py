@@ -15,8 +15,8 @@ class GuideClock(_core.GuideClock):
 
     @contextmanager
     def measured(self, part: str) -> Iterator[None]:
-        """A scope in which the caller calls matchers. `part` says what for: "masks" or "tokens". Raises
-        `GuideStateError` at its end if this token's scopes together exceed the limit."""
+        """Measure the calls of matchers in this scope. `part` is their purpose: "masks" or "tokens". At its end it
+        raises `GuideStateError` if all scopes for this token together exceed the limit."""
         self.begin()
         yield
         self.lap(part)

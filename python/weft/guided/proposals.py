@@ -32,8 +32,9 @@ NO_GIVEN_TEXT = (
 class NgramSettings:
     """The settings of n-gram lookup.
 
-    The last `max_length` tokens of a text are looked up in it, then ever fewer, down to the last `min_length`. The
-    latest earlier occurrence is used. For guided drafts, the grammar chooses among the first `candidates` occurrences.
+    The lookup searches the text for its own last `max_length` tokens, then for shorter suffixes down to `min_length`.
+    It uses the latest earlier occurrence. For guided drafts, the grammar chooses among the first `candidates`
+    occurrences.
     """
 
     min_length: int = 1
@@ -96,7 +97,7 @@ class Proposals:
     proposed_host: int64 [K, S+1], allocated by `pinned`. The task writes draft j of slot s to [j-1, s], and -1 after
         the last draft. The padding slot's drafts stay -1.
     window_host: int64 [S+1, W+1], for lookahead; None without. The task reads from it the tokens that the iteration
-        predicted after each token of the slot's window, and the position of the last token with which it began.
+        predicted after each token of the slot's window, and the position of the first token that the iteration read.
     """
 
     def __init__(

@@ -249,8 +249,8 @@ class KvManager:
     def store(self, sequence: KvSequence, tokens: Sequence[int], num_valid: int) -> None:
         """Cache the full pages among the first `num_valid` positions.
 
-        These positions must hold the keys and values of `tokens` by the time that work launched so far is done, and
-        must not be written again. The call is cheap unless another page has become full.
+        Work launched so far must have written the keys and values of `tokens` there, and later work must not write them
+        again. The call is cheap unless another page has become full.
         """
         if self._reuse and not sequence.is_lost and num_valid >= (len(sequence.chain) + 1) * self.page_size:
             self._note_stored(sequence, self._store(sequence, tokens, num_valid))
@@ -383,6 +383,7 @@ class KvManager:
             pool.onboard(page, number)
         pages = [page.number for page in shared] + taken[len(on_host) :]
         num_matched = len(shared) + uses_source
+        # Of the text's pages, don't count those that were shared on the device, nor the one taken over.
         allocated = num_text_pages - (num_pages - num_taken) - (len(taken) - len(are_new))
         counts = PageCounts(allocated, sum(are_new[:allocated]), num_matched, num_text_pages - num_matched)
         return Allocation(pages, match.num_partial if uses_source else 0, copies, counts)
@@ -404,7 +405,7 @@ class KvManager:
             else:
                 self._share(page, sequence.pages[index])
             chain.append(page)
-            self._retain(sequence, index, is_new=bool(new))
+            self._retain(sequence, index, is_new=bool(new))  # after a new page, all pages are new
         return new
 
     def _store_last(self, sequence: KvSequence, tokens: Sequence[int], num_valid: int) -> CachedPage | None:

@@ -74,7 +74,7 @@ class PageMoves:
 
 @dataclass(slots=True)
 class InFlightBatch:
-    """The work of one step: which sequences it serves, and what came of the launch.
+    """The launched work of one step: its sequences, their results, and failures of the launch.
 
     plan: the kind of the decode iteration; None without one.
     decoding: the sequences that decode.

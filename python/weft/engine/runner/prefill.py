@@ -256,8 +256,8 @@ class Prefill:
         return sequence.processor is None and sequence.search is None and not self._rows[sequence].context
 
     def _wait_for_launched(self, batch: InFlightBatch) -> None:
-        """Wait for the work launched so far. The host is about to wait for one prompt's forward, and would otherwise
-        blame that prompt for an earlier failure."""
+        """Wait for the work launched so far, and collect its failures. The host is about to wait for one prompt's
+        forward, and would otherwise blame that prompt for them."""
         try:
             self._stream.synchronize()
             self._runtime.check()

@@ -127,7 +127,7 @@ class ModelRunner:
         return batch
 
     def release(self, released: abc.Sequence[Released]) -> None:
-        """Drop what released slots hold. The next snapshot detaches their matchers."""
+        """Drop the prompt rows and processors of released slots. The next snapshot detaches their matchers."""
         for sequence, slots in released:
             self.snapshots.release(sequence, slots)
             self._prefill.release(sequence)

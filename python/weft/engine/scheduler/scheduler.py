@@ -185,7 +185,8 @@ class Capacity:
     def _store(self, sequence: Sequence) -> None:
         kv = sequence.kv
         num_prompt = len(sequence.prompt) - 1 - self._margin
-        # In a beam search, pages after the prompt belong to single beams and change.
+        # Valid is everything before the last token, less the margin. In a beam search only the prompt's pages count:
+        # the later ones belong to single beams and change.
         num_valid = num_prompt + (len(sequence.output.token_ids) if sequence.search is None else 1)
         if sequence.num_unread:  # preempted before its prompt was read to the end
             num_valid = sequence.num_read - self._margin
@@ -202,7 +203,7 @@ class Capacity:
         sequence.next_cache_at = min(sequence.next_cache_at, max(due, 1))
 
     def release(self, sequence: Sequence) -> None:
-        """Take back slots and pages. The text is cached up to its end, unless its pages may lack parts of it."""
+        """Take back slots and pages. Unless the pages may lack parts of the text, they stay cached up to its end."""
         self.free_slots.extend(reversed(sequence.slots))
         has_read = len(sequence.output.token_ids) > sequence.resumed_at and sequence.search is None
         if self._reuses and has_read and not sequence.must_reread and sequence.output.error is None:

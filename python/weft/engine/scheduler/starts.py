@@ -223,7 +223,7 @@ class MatcherStarts:
             siblings.kept_bytes, siblings.is_starting = kept_bytes, True
             self._ahead.add(sequence)
             clients.add(sequence.request.client_id)
-            chosen.append((sequence, not kept_bytes))
+            chosen.append((sequence, not kept_bytes))  # without kept bytes, it is the last sibling
         for sequence, is_last in chosen:  # not above: the queue must not change during its iteration
             self._waiting.remove(sequence)
             del self._siblings[_guide(sequence)].waiting[sequence]

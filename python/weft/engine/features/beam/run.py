@@ -77,6 +77,7 @@ class BeamRun:
         if sequence.guide is not None and not self._matchers:
             self._matchers = [sequence.guide.take_matcher()]
         sequence.gathered.add_context(sequence.output)
+        # Before `advance`: these are the rows of the iteration whose results are read.
         slots = self._sequence.slots[: self.num_rows]
         offers = [self._offers(results, slot) for slot in slots]
         if self._trace is not None:
@@ -106,7 +107,7 @@ class BeamRun:
         return results.offers(slot, self.num_offers)
 
     def _follow(self, answers: abc.Sequence[tuple[int, Hypothesis]]) -> None:
-        """Fork the matchers as the beams branched, and let each accept its beam's new token."""
+        """Give each beam a fork of its parent's matcher, and let the fork accept the beam's new token."""
         beams, old = self.search.beams, self._matchers
         for parent, answer in answers:
             matcher = old[parent].fork()
