@@ -49,8 +49,12 @@ class LogprobRows:
     def pack(
         cls, values: Tensor, unnormalized: Tensor, ids: Tensor, num_allowed: Tensor, is_allowed: Tensor
     ) -> LogprobRows:
-        """Pack rows of n positions. values [n, 1 + N]: of the token, then of the N likeliest. ids, is_allowed [n, N]:
-        of the N likeliest. unnormalized, num_allowed: [n]."""
+        """Pack the rows of n positions.
+
+        values: [n, 1 + N], the log-probabilities of the token and of the N likeliest.
+        ids, is_allowed: [n, N], of the N likeliest.
+        unnormalized, num_allowed: [n].
+        """
         tokens = torch.cat((num_allowed[:, None], ids, is_allowed), 1)
         return cls(torch.cat((values, unnormalized[:, None]), 1), tokens.int())
 

@@ -22,9 +22,9 @@ def pages_in_memory(
     """The number of device pages, of `page_bytes` bytes each. It includes page 0, which only pads.
 
     `kv_memory_fraction`, `kv_max_bytes` and `given` limit it; `given` is the `num_pages` of the caller's config.
-    Without a fraction and without `given`, the limit is the full need: every slot has a text of `max_seq_len` tokens.
-    With a fraction of shared memory, the limit is twice this need, to leave the rest to other processes. Raises
-    `InputError` if a text of `max_seq_len` tokens does not fit.
+    Without a fraction and without `given`, a further limit is the full need: every slot has a text of `max_seq_len`
+    tokens. With a fraction of shared memory, a further limit is twice this need, to leave the rest to other processes.
+    Raises `InputError` if a text of `max_seq_len` tokens does not fit.
     """
     limits: dict[str, int] = {}
     if config.kv_memory_fraction is not None:
