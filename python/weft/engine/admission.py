@@ -1,4 +1,7 @@
-"""Checks of requests against an engine before they are queued. Error messages use the names of the front."""
+"""Validates requests before they are queued: options, token ids, lengths and pages.
+
+Error messages name options as the front does that made the request (`FieldNames`).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from weft.models.config import ModelConfig
 
 
 class Admission:
-    """Checks sequences against an engine before they are queued."""
+    """Validates sequences before they are queued."""
 
     def __init__(
         self, config: ResolvedConfig, speculation: Speculation, parts: DecodeParts, capacity: Capacity
@@ -23,7 +26,7 @@ class Admission:
         self._model = parts.model.config
 
     def check(self, sequence: Sequence) -> None:
-        """Raise `InputError` or `CapacityError` for a sequence that can never be served."""
+        """Raise `InputError` or `CapacityError` for a sequence that this engine can never serve."""
         request, config = sequence.request, self._config
         check_options(request, config, self._speculation)
         check_token_ids(request.names.given, request.given_ids, self._model.vocab_size)
@@ -33,6 +36,7 @@ class Admission:
             raise InputError("the prompt is empty; give at least one token")
         longest = config.max_seq_len
         check_length(len(sequence.prompt), longest, can_grow(self._model, longest), request.names)
+        # Page 0 only pads, so no sequence gets it.
         num_pages, pages = self._capacity.kv.num_pages - 1, self._capacity.pages_needed(sequence)
         if pages > num_pages:
             raise CapacityError(
@@ -83,7 +87,7 @@ def check_search(request: Request) -> None:
 
 
 def check_ahead(sizes: Lookahead, speculation: Speculation) -> None:
-    """Raise `InputError` for sizes of lookahead decoding beyond those of the engine's `speculation`."""
+    """Raise `InputError` if the request's lookahead sizes exceed those of the engine's `speculation`."""
     limits = speculation.sizes_ahead
     if limits is None:
         raise InputError(
@@ -94,7 +98,7 @@ def check_ahead(sizes: Lookahead, speculation: Speculation) -> None:
 
 
 def check_gather(gather: Gather, config: ExecutionConfig, names: FieldNames) -> None:
-    """Raise `InputError` for tensors that the engine does not gather."""
+    """Raise `InputError` if a request asks for tensors that the engine does not gather."""
     if gather.generation_logits and not config.gather_generation_logits:
         raise InputError(
             "return_generation_logits needs an engine with memory for them"
@@ -124,7 +128,7 @@ def check_token_ids(name: str, tokens: abc.Sequence[int], vocab_size: int) -> No
 
 
 def can_grow(model: ModelConfig, max_seq_len: int) -> bool:
-    """Whether an engine with a larger `max_seq_len` could take longer texts: the model has more positions."""
+    """Whether the model has positions beyond `max_seq_len`, so that raising it would admit longer texts."""
     return max_seq_len < model.max_position_embeddings
 
 
@@ -140,7 +144,7 @@ def check_length(
 
 
 def shorten(can_grow: bool, names: FieldNames) -> str:
-    """The advice about a prompt that is too long."""
+    """The advice in the error for a prompt that is too long."""
     if not can_grow:
         return "shorten the prompt: the model has no more positions"
     return f"shorten the prompt{names.or_raise('max_seq_len')}"

@@ -1,4 +1,4 @@
-"""Builds an engine from its parts. Only this file knows all of them, and the features that few requests need."""
+"""Builds an engine from its parts. Only this file imports all of them, including beam search."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def build_engine(
     end_token_ids: list[int],
     config: ResolvedConfig,
 ) -> Engine:
-    """Build an engine that decodes with `model`, whose keys and values are in `kv`."""
+    """Build an engine that decodes with `model` and keeps the model's keys and values in `kv`."""
     check_beam_width(config.max_beam_width, drafting.speculation, config)
     if drafting.speculation.sizes_ahead is not None and config.additional_outputs:
         raise InputError(
@@ -54,7 +54,7 @@ def build_engine(
         build_kv_manager(config, parts),
         max_drafts=parts.max_drafts,
         margin=drafter.reuse_margin if drafter is not None else 0,
-        # A drafter with its own keys and values attends to the whole text.
+        # A drafter with a KV cache of its own attends to the whole text, so no page can be given back early.
         span=AttentionSpan.of(kv.windows) if drafter is None or drafter.kv is None else None,
     )
 
@@ -76,7 +76,7 @@ def build_engine(
 
 
 def check_beam_width(max_beam_width: int, speculation: Speculation, config: SchedulerConfig) -> None:
-    """Raise `InputError` if an engine can't be built for beam searches of `max_beam_width` beams."""
+    """Raise `InputError` if the engine can't run beam searches of `max_beam_width` beams."""
     if max_beam_width < 1:
         raise InputError(f"the beam width is {max_beam_width}; it must be 1 (no beams) or more")
     if max_beam_width > config.max_batch:
@@ -92,7 +92,7 @@ def check_beam_width(max_beam_width: int, speculation: Speculation, config: Sche
 
 
 def build_kv_manager(config: ResolvedConfig, parts: DecodeParts) -> KvManager:
-    """Build the manager of the pages on the device and on the host."""
+    """Build the manager of KV pages on the device and on the host."""
     return KvManager(
         config.num_pages,
         config.page_size,
@@ -106,10 +106,10 @@ def build_kv_manager(config: ResolvedConfig, parts: DecodeParts) -> KvManager:
 
 
 def drafted_by(speculation: Speculation, grammar: GrammarStream) -> DraftedBy:
-    """A function that names the drafters of accepted tokens.
+    """Return a function that names the drafter of each accepted token.
 
-    With several drafters the host's proposals name theirs; all other tokens are from the drafter on the device, which
-    is the last one.
+    The host's proposals record which drafter each token came from. A token without a record came from the drafter on
+    the device, which is always the last one. With one drafter, no lookup is needed.
     """
     last = speculation.drafters[-1] if speculation.drafters else ""
     proposals = grammar.proposals
@@ -117,6 +117,7 @@ def drafted_by(speculation: Speculation, grammar: GrammarStream) -> DraftedBy:
         return lambda sequence, count: [last] * count
 
     def drafters(sequence: Sequence, count: int) -> list[str]:
+        # The proposals count tokens from the last admission, not from the beginning of the answer.
         first = len(sequence.output.token_ids) - sequence.resumed_at
         return [name or last for name in proposals.origins(sequence.slot, first, count)]
 
@@ -131,7 +132,7 @@ def build_runner(
     end_token_ids: list[int],
     config: ResolvedConfig,
 ) -> ModelRunner:
-    """Build the device's side of an engine: the grammar's stream, the state by slot, the graphs."""
+    """Build the part of the engine that works on the device: grammar stream, slot state, buffers and graphs."""
     stream, max_drafts = runtime.stream(), drafting.speculation.max_draft_tokens
     make_proposals = drafting.proposals_maker(runtime)
     shape = GuidedShape(config.max_batch, max(max_drafts, 1), model.config.vocab_size, end_token_ids)

@@ -1,9 +1,10 @@
 """The engine: schedule, launch, process.
 
-`Engine.step` is one step. It launches one decode iteration and parts of prompts, then processes what was launched: in
-the same step, or with overlap that of the step before. A sequence gets slots, pages and a matcher on admission. However
-it ends, it gives them back once no batch in flight names it. A failure ends the sequence that it concerns; if a whole
-batch fails, it ends the sequences of that batch.
+`Engine.step` launches one batch: a decode iteration and chunks of prompts. Then it processes results. Without overlap
+these are the results of the same batch; with overlap, those of the batch before.
+
+A sequence gets slots, pages and a matcher on admission. It gives them back after it has ended, once no batch in flight
+refers to it. A failure ends only the sequence that it concerns. A failed batch ends all sequences of the batch.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _log = logging.getLogger(__name__)
 
 
 class _CollectionPostponed:
-    """A context without garbage collection: a collection takes long, and may free memory of the device."""
+    """A context in which Python's garbage collector is off: a collection would stall the step, and might free device
+    memory in the middle of it."""
 
     def __enter__(self) -> None:
         self._was_enabled = gc.isenabled()
@@ -47,10 +49,16 @@ class _CollectionPostponed:
 class Engine:
     """Decodes many sequences at once on one device. One batch is in flight, or two with overlap.
 
-    `build_engine` makes one. An engine is not thread-safe: one thread steps it. `config` is the resolved config,
-    `grammar` the grammar's stream and state, `parts` the model and its state on the device, `graphs` the captured
-    iterations. `kv` manages the pages of keys and values. `kv_events` is the log of the prefix cache, None with a
-    `kv_event_buffer` of 0; any thread may call its `get_latest_events`."""
+    `build_engine` makes one. An engine is not thread-safe: only one thread may step it.
+
+    config: the resolved config.
+    grammar: the grammar stream and the grammar state.
+    parts: the model and the state on the device.
+    graphs: the captured iterations.
+    kv: the manager of KV pages.
+    kv_events: the log of prefix-cache events; None if `kv_event_buffer` is 0. Any thread may call its
+        `get_latest_events`.
+    """
 
     def __init__(
         self,
@@ -75,7 +83,7 @@ class Engine:
         self._num_kept = 1 if is_overlapped else 0
         self._grammar_s = 0.0
         self._num_finished = 0
-        self._owes_step = False  # a last step is due, whose record says that no sequence runs any more
+        self._owes_step = False  # one more step is due, whose record reports that no sequence runs any more
 
     # -- state
 
@@ -91,17 +99,17 @@ class Engine:
 
     @property
     def num_waiting(self) -> int:
-        """How many sequences wait."""
+        """The number of sequences that wait for their guide, a slot or pages."""
         return len(self.scheduler.waiting)
 
     @property
     def has_work(self) -> bool:
-        """Whether a sequence has not ended, or the step that reports its end is due."""
+        """Whether some sequence has not ended, or the step that reports the last end is still due."""
         return self._is_busy or self.num_waiting > 0
 
     @property
     def can_step(self) -> bool:
-        """Whether a step would make progress. It would not if all sequences wait for compilations or for matchers to
+        """Whether a step would make progress. It would not while every sequence waits for a compilation or a matcher's
         start, and no deadline has passed."""
         waiting = self.scheduler.waiting
         if self._is_busy or len(waiting.queue):
@@ -110,7 +118,7 @@ class Engine:
 
     @property
     def next_deadline(self) -> float | None:
-        """The next deadline of a sequence, by `time.perf_counter`; None if there is none."""
+        """The earliest deadline of a sequence, as a time of `time.perf_counter`; None if there is none."""
         return self.scheduler.waiting.deadlines.first
 
     @property
@@ -118,7 +126,7 @@ class Engine:
         return bool(self.scheduler.running or self.output.in_flight or self._owes_step)
 
     def on_wake(self, wake: Callable[[], object]) -> None:
-        """Set a function that other threads call once a matcher has started, so that a step can make progress."""
+        """Set the function that other threads call when a matcher has started, to wake the thread that steps."""
         self.scheduler.waiting.starts.on_started = wake
 
     def set_recorder(self, recorder: FlightRecorder) -> None:
@@ -130,7 +138,7 @@ class Engine:
     # -- sequences
 
     def submit(self, sequence: Sequence) -> None:
-        """Queue a sequence. One that can never be served fails at once."""
+        """Queue a sequence. If the engine can never serve it, it fails at once."""
         self._home.check()
         try:
             self._admission.check(sequence)
@@ -141,15 +149,15 @@ class Engine:
             self.scheduler.add(sequence)
 
     def cancel(self, sequence: Sequence, reason: FinishReason = "cancelled") -> None:
-        """End a sequence now. It keeps its output."""
+        """End a sequence now. It keeps the output that it has."""
         if not sequence.is_finished:
             self.output.finish(sequence, reason)
 
     # -- steps
 
     def step(self, launched: Callable[[], object] = lambda: None) -> StepRecord:
-        """Schedule, launch and process one step. `launched` is called between launch and processing, while the device
-        is busy; it must not raise."""
+        """Run one step. It calls `launched` after the launch and before processing, while the device is busy;
+        `launched` must not raise."""
         self._home.check()
         record = StepRecord(self.num_steps, time.perf_counter())
         self.num_steps += 1
@@ -166,14 +174,14 @@ class Engine:
         return record
 
     def _schedule(self, record: StepRecord) -> Schedule:
-        """Decide what to launch. First reads the batches in flight that the decision depends on."""
+        """Decide what to launch. If the decision depends on results in flight, read those first."""
         self.output.begin(self.scheduler.waiting)
         schedule = self.scheduler.schedule_decoding(record, in_flight=bool(self.output.in_flight))
         while schedule is None or (self.output.in_flight and self.runner.waits_for_results(schedule)):
             self.output.drain(record)
             schedule = self.scheduler.schedule_decoding(record, in_flight=False)
         self.scheduler.schedule_prompts(schedule, record)
-        # A logits processor on the host may take long: commit first what is done, which may end sequences.
+        # A logits processor on the host may block for long. Commit finished results first: they may end sequences.
         if self.output.in_flight and self.runner.calls_host(schedule):
             self.output.drain(record)
             self.scheduler.drop_ended(schedule)
@@ -184,7 +192,7 @@ class Engine:
         return schedule
 
     def _complete(self, record: StepRecord) -> None:
-        """Fill in the statistics of a step that is done."""
+        """Fill in the step's record after processing."""
         scheduler, num_finished = self.scheduler, self.output.num_finished
         if record.active > len(record.generation):  # some sequences still read their prompts
             record.prompt_tokens_read = scheduler.prompt_tokens_read()
@@ -206,15 +214,16 @@ class Engine:
         """Read two dummy prompts, and capture the graphs of all batch sizes and draft counts in use, with and without
         guides.
 
-        Any mix of requests runs on these graphs, except for logits processors. On CUDA call this on the thread that
-        steps: libraries keep their handles by thread.
+        These graphs serve any mix of requests, except requests with logits processors. On CUDA, call this on the
+        thread that steps: libraries keep handles per thread.
         """
         began = time.perf_counter()
         with self._scope, _CollectionPostponed():
             self.output.drain(StepRecord(self.num_steps, began))
             self.runner.warm_up(self._speculation)
         _log.info("warm: %d graphs in %.1f s", len(self.graphs.plans), time.perf_counter() - began)
-        self._grammar_s = self.grammar.state.seconds  # so that no step counts this time
+        # Skip the grammar's time so far, or the first step would count the warm-up's.
+        self._grammar_s = self.grammar.state.seconds
 
     def close(self) -> None:
         """Cancel all sequences, and release graphs, streams and matchers."""

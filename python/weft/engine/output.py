@@ -1,10 +1,10 @@
-"""The output processor: it reads batches, commits their tokens to sequences, and ends sequences.
+"""The output processor: it reads the results of batches, commits tokens to sequences, and ends sequences.
 
-Batches are read in the order of their launches. A token is committed only after the sequence's matcher has accepted it.
-A failure of one sequence ends that sequence alone: the others' tokens are already committed on the device.
+It reads batches in launch order. It commits a token only after the sequence's matcher has accepted it. If one sequence
+fails, the others go on: their tokens are already committed on the device.
 
-A matcher may also edit the end of the text (`edit` of `csrc/include/weft/matcher.h`). The device knows nothing of
-that: tokens in flight for the sequence are dropped, and it reads its text again, like a preempted one.
+A matcher may also edit the end of the text (`edit` in `csrc/include/weft/matcher.h`). The device does not see the edit.
+So the sequence drops its tokens in flight and reads its text again, as after preemption.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ if TYPE_CHECKING:
     from weft.engine.features.flight_recorder import FlightRecorder
 
 CommitSearch = Callable[[Sequence, StepResults], FinishReason | None]
-"""Commits an iteration of a beam search; returns why the search ends, if it does."""
+"""Commits one iteration of a beam search. Returns the finish reason, or None if the search goes on."""
 
 DraftedBy = Callable[[Sequence, int], abc.Sequence[str]]
-"""Names the drafter of each of the next accepted tokens of an answer; the second argument is their number."""
+"""Names the drafter of each of the answer's next accepted tokens. The second argument is the number of tokens."""
 
 
 class OutputProcessor:
-    """Reads the batches `in_flight`, at most two. `num_finished` sequences have ended so far; `recorder` is notified of
-    those that failed."""
+    """Commits the results of the batches `in_flight`, of which there are at most two.
+
+    `num_finished` counts the sequences that have ended. `recorder` is told about those that failed.
+    """
 
     def __init__(
         self,
@@ -62,8 +64,11 @@ class OutputProcessor:
     # -- a step
 
     def begin(self, waiting: Waiting) -> None:
-        """Before a step, end sequences whose deadline has passed or whose guide failed, and raise failures in flight
-        now: a later launch would be blamed for them."""
+        """Before a step, end sequences whose deadline has passed or whose guide failed.
+
+        Also collect asynchronous failures of work in flight, and fail its sequences. Otherwise the next launch would
+        raise them, and its sequences would be blamed.
+        """
         if waiting.deadlines.entries or waiting.preempted:
             for sequence in waiting.late():
                 self.finish(sequence, "timeout")
@@ -76,7 +81,7 @@ class OutputProcessor:
             self._fail(self._sequences_in_flight(), error)
 
     def process(self, batch: InFlightBatch, record: StepRecord, keep: int) -> None:
-        """Take a batch that was launched, and read the batches in flight except the last `keep`."""
+        """Take over a new batch, then read the batches in flight except the last `keep`."""
         for sequence, error in batch.unopened:
             self._fail([sequence], error)
         for sequences, error in batch.failures:
@@ -108,7 +113,8 @@ class OutputProcessor:
         if batch.moves is not None:
             self._check_moves(batch)
         now = time.perf_counter()
-        # Without drafts the commit of an iteration may still be due, which must accept its tokens first.
+        # An iteration without drafts leaves its commit to the next one. The matchers must accept its tokens before the
+        # sequences get them, so run an owed commit now.
         self._state.commit_owed(batch.epoch)
         record.model_s += now - waiting_since
         seconds, self._last_read = now - max(batch.began, self._last_read), now
@@ -128,7 +134,7 @@ class OutputProcessor:
         self._retire(batch)
 
     def _observe(self, batch: InFlightBatch, results: StepResults, seconds: float) -> None:
-        """Tell the runner's guidance how long an iteration with guided drafts took, and how many tokens it gave."""
+        """Report the duration and the tokens of an iteration with drafts and guides to the runner's guidance."""
         plan = batch.plan
         if plan is not None and plan.guides and plan.num_drafts:
             guided = [r for r in batch.decoding if r.is_guided and r.stage is not Stage.FINISHED]
@@ -148,7 +154,7 @@ class OutputProcessor:
         record.accepted_drafts += stats.accepted_drafts - accepted
 
     def _commit(self, sequence: Sequence, results: StepResults, record: StepRecord) -> None:
-        """Append the committed tokens to a sequence, and end it if they do."""
+        """Append the committed tokens to a sequence, and end the sequence if they complete its answer."""
         output = sequence.output
         num_before = len(output.token_ids)
         try:
@@ -172,7 +178,7 @@ class OutputProcessor:
             sequence.report()
 
     def _append(self, sequence: Sequence, results: StepResults) -> FinishReason | None:
-        """Append the tokens to the answer. Returns why it ends, if it does."""
+        """Append the tokens to the answer. Returns the finish reason, or None if the answer goes on."""
         if sequence.search is not None:
             return self._commit_search(sequence, results)
         grammar = self._state if sequence.is_guided else None
@@ -190,7 +196,7 @@ class OutputProcessor:
     # -- ends
 
     def finish(self, sequence: Sequence, reason: FinishReason, error: BaseException | None = None) -> None:
-        """End a sequence, in any stage. Unless a batch in flight names it, it gives back what it holds."""
+        """End a sequence in any stage. It releases its resources now, or after the last batch in flight with it."""
         error = _as_request_error(error, sequence.stage)
         had_slot = sequence.is_active
         if had_slot and sequence.is_guided and sequence.search is None:
@@ -208,13 +214,13 @@ class OutputProcessor:
             self.recorder.failed(sequence)
 
     def _fail(self, sequences: abc.Sequence[Sequence], error: BaseException) -> None:
-        """End with an error those of `sequences` that have not ended."""
+        """End those of `sequences` that have not ended, with `error`."""
         for sequence in sequences:
             if not sequence.is_finished:
                 self.finish(sequence, "error", error)
 
     def _sequences_in_flight(self) -> list[Sequence]:
-        """The sequences of all batches in flight. One in two batches appears twice."""
+        """The sequences of all batches in flight. A sequence in two batches appears twice."""
         return [sequence for batch in self.in_flight for sequence in batch.sequences]
 
     def _fail_batch(self, batch: InFlightBatch, error: BaseException) -> None:
@@ -230,7 +236,7 @@ class OutputProcessor:
         self._retire(batch)
 
     def _check_moves(self, batch: InFlightBatch) -> None:
-        """If page moves failed, fail all running sequences and drop the cache: pages don't hold what they should."""
+        """If page moves failed, fail all running sequences and drop the cache: the pages' content is unknown."""
         error = batch.moves.error if batch.moves is not None else None
         if error is not None:
             self._fail([*self._scheduler.running], error)
@@ -239,7 +245,8 @@ class OutputProcessor:
     def _fail_launch(
         self, sequences: abc.Sequence[Sequence], error: BaseException, record: StepRecord
     ) -> None:
-        """Fail the sequences of a failed launch, and those in flight: a launch also raises what failed there."""
+        """Fail the sequences of a failed launch, and all sequences in flight: the error may be a late failure of
+        theirs."""
         self._fail(self._sequences_in_flight(), error)
         self._fail(sequences, error)
         self.drain(record)
@@ -256,7 +263,7 @@ def _as_request_error(error: BaseException | None, stage: Stage) -> RequestError
 
 
 def _note_best(output: Output) -> None:
-    """Give the output the tensors that were gathered for the best answer of a beam search."""
+    """After a beam search, set the output's gathered tensors to those of the best answer."""
     if output.hypotheses:
         best = output.hypotheses[0]
         output.generation_logits = best.generation_logits
@@ -264,7 +271,7 @@ def _note_best(output: Output) -> None:
 
 
 def _note_report(sequence: Sequence) -> None:
-    """Add the matcher's report to the output, if it has one (a program's log and variables)."""
+    """Copy the log and the variables of a WebAssembly program to the output, if the matcher is one."""
     if sequence.guide is None or sequence.guide.matcher is None:
         return
     from weft.aici.guide import program_report  # few requests need it
@@ -284,8 +291,10 @@ def commit_plainly(
     grammar: GuidedState | None,
     drafted_by: DraftedBy,
 ) -> bool:
-    """The fast path of `commit`: append all tokens of the iteration, if none ends the answer and no matcher has failed.
-    Returns False, and changes nothing, in all other cases."""
+    """The fast path of `commit`: append all tokens of the iteration.
+
+    Returns False and changes nothing if a token ends the answer or could not be sampled, or if a matcher has failed.
+    """
     output, end_ids = sequence.output, sequence.request.end_ids
     count, *tokens = results.verified[sequence.slot]
     del tokens[count + 1 :]
@@ -311,12 +320,12 @@ def commit(
     grammar: GuidedState | None,
     drafted_by: DraftedBy,
 ) -> FinishReason | None:
-    """Append the iteration's tokens to the answer. Returns why it ends, if it does.
+    """Append the iteration's tokens to the answer. Returns the finish reason, or None if the answer goes on.
 
-    `grammar` is the grammar's state if the sequence is guided. Raises `RequestError` for a failure that ends the
-    sequence; no token of the iteration is given out then.
+    `grammar` is the grammar state, or None for an unguided sequence. Raises `RequestError` for a failure that ends the
+    sequence. Then none of the iteration's tokens is appended.
     """
-    # An edit parks its slot as a failure does.
+    # An edit parks its slot as a failure does, so it counts in `num_failed`.
     if grammar is not None and grammar.num_failed and (edit := _edit_of(sequence, results, grammar)):
         reason = _commit_edit(sequence, results, edit, end_tokens, drafted_by)
         sequence.must_reread = True  # also at the answer's end: its pages don't hold the appended tokens
@@ -326,7 +335,7 @@ def commit(
     if sequence.processor is not None:
         sequence.processor.check()
     num_accepted, tokens = results.count(slot), results.tokens(slot)
-    # A negative token means that none could be sampled at its position.
+    # A negative token means that no token could be sampled at this position.
     num_sampled = next((i for i, token in enumerate(tokens) if token < 0), len(tokens))
     kept, reason = cut(sequence, tokens[:num_sampled], end_tokens)
     if num_sampled < len(tokens) and reason is None:
@@ -339,7 +348,7 @@ def commit(
     output.token_ids += kept
     proposed = results.proposed(slot)
     if proposed:
-        # Drafts beyond the answer's end can be neither right nor wrong.
+        # Drafts beyond the answer's end are neither accepted nor rejected, so they don't count as proposed.
         num_verified = proposed if reason is None else min(proposed, len(kept))
         count_drafts(output.stats, num_verified, num_drafted, len(kept))
     if output.logprobs is not None:
@@ -350,15 +359,15 @@ def commit(
 
 
 def _is_accepted(sequence: Sequence, grammar: GuidedState, num_tokens: int) -> bool:
-    """Whether the matcher accepted the first `num_tokens` tokens of the answer, and no matcher has failed. With another
-    iteration in flight it may be ahead."""
+    """Whether the matcher accepted the first `num_tokens` tokens of the answer, and no slot's matcher has failed. With
+    another iteration in flight, the matcher may already have accepted that one's tokens."""
     ahead = grammar.committed(sequence.slot) + sequence.resumed_at - num_tokens
     return (ahead == 0 or (ahead > 0 and sequence.in_flight > 1)) and not grammar.num_failed
 
 
 def count_drafts(stats: OutputStats, proposed: int, accepted: int, num_tokens: int) -> None:
-    """Count an iteration that verified `proposed` drafts, of which the first `accepted` are in the answer, and that
-    added `num_tokens` tokens."""
+    """Add an iteration to the statistics. It verified `proposed` drafts, of which the first `accepted` are in the
+    answer, and added `num_tokens` tokens."""
     stats.drafted_iterations += 1
     stats.drafted_tokens += num_tokens
     stats.proposed_drafts += proposed
@@ -368,7 +377,7 @@ def count_drafts(stats: OutputStats, proposed: int, accepted: int, num_tokens: i
 def cut(
     sequence: Sequence, tokens: list[int], end_tokens: frozenset[int]
 ) -> tuple[list[int], FinishReason | None]:
-    """Cut the next tokens at the answer's end. Returns those that belong to it, and why it ends, if it does."""
+    """Cut the next tokens at the answer's end. Returns the tokens that belong to it, and the finish reason or None."""
     request, output, max_tokens = sequence.request, sequence.output, sequence.max_new_tokens
     if request.end_ids is not None:
         end_tokens = request.end_ids
@@ -385,8 +394,11 @@ def cut(
 
 
 def departure(given: abc.Sequence[int], num_before: int, tokens: abc.Sequence[int]) -> int:
-    """The length of an answer that ends with its first token that differs from `given`, or that follows it. `tokens`
-    come after the answer's first `num_before` tokens."""
+    """The length at which an answer leaves its `given` text: up to and including the first token that differs from it,
+    or that comes after its end.
+
+    `tokens` follow the answer's first `num_before` tokens. If none of them leaves the text, the length is beyond them.
+    """
     for number, token in enumerate(tokens, num_before):
         if number >= len(given) or token != given[number]:
             return number + 1
@@ -394,13 +406,15 @@ def departure(given: abc.Sequence[int], num_before: int, tokens: abc.Sequence[in
 
 
 def find_stop(sequence: Sequence, tokens: list[int], end_tokens: frozenset[int]) -> int | None:
-    """The number of `tokens` up to a stop word or stop token; None without one. End tokens are not stop tokens."""
+    """The number of `tokens` up to and including the first stop word or stop token; None without one. End tokens are
+    not stop tokens."""
     sampling, output, words = sequence.request.sampling, sequence.output, sequence.stop_words
     if words is None and not sampling.stop_token_ids:
         return None
     for i, token in enumerate(tokens, 1):
         is_long_enough = len(output.token_ids) + i > sampling.min_tokens
-        word = words.feed(token) if words is not None else None  # also before `min_tokens`: words span tokens
+        # Feed tokens before `min_tokens` too: a word may span tokens.
+        word = words.feed(token) if words is not None else None
         stop = token if token in sampling.stop_token_ids and token not in end_tokens else word
         if is_long_enough and stop is not None:
             output.stopped_by = stop
@@ -409,11 +423,13 @@ def find_stop(sequence: Sequence, tokens: list[int], end_tokens: frozenset[int])
 
 
 def check_grammar(sequence: Sequence, grammar: GuidedState, num_new: int, is_last: bool) -> None:
-    """Raise `GuideStateError` unless the matcher accepted the next `num_new` tokens. Failures after the answer's last
-    token don't count: without drafts they would not have happened."""
+    """Raise `GuideStateError` unless the matcher accepted the next `num_new` tokens.
+
+    Failures after the answer's last token are ignored: decoding without drafts would not have reached them.
+    """
     accepted = grammar.committed(sequence.slot)
     expected = len(sequence.output.token_ids) + num_new - sequence.resumed_at
-    # With another iteration in flight the matcher may be ahead.
+    # With another iteration in flight, the matcher may already have accepted that one's tokens.
     may_be_ahead = sequence.in_flight > 1
     if accepted >= expected and (is_last or may_be_ahead):
         return
@@ -449,12 +465,14 @@ def nothing_left(sequence: Sequence, grammar: GuidedState | None) -> RequestErro
 # -- edits of the text by a matcher
 
 MAX_EMPTY_EDITS = 256
-"""A matcher that drops this many tokens in a row, and appends none, ends its request: it may never come to an end."""
+"""A request fails after this many edits in a row that only drop tokens: such a matcher may never finish."""
 
 
 def _edit_of(sequence: Sequence, results: StepResults, grammar: GuidedState) -> Edit | None:
-    """The edit of the text that the matcher asked for in this iteration, if it did. With another iteration in flight,
-    the edit may be that one's."""
+    """The edit that the matcher asked for in this iteration, or None.
+
+    With another iteration in flight, the slot's edit may belong to that one. Then it is left for later.
+    """
     edit = grammar.edit(sequence.slot)
     before = len(sequence.output.token_ids) - sequence.resumed_at
     return edit if edit and edit.committed <= before + results.count(sequence.slot) + 1 else None
@@ -465,8 +483,10 @@ def _commit_edit(
 ) -> FinishReason | None:
     """Append the iteration's tokens up to those that the edit drops, then the tokens that it appends.
 
-    Returns why the answer ends, if it does. Later tokens in flight are void, because the device knows nothing of the
-    edit, and the sequence must read its text again. Raises `GuideStateError` for an edit that ends the request."""
+    Returns the finish reason, or None if the answer goes on. The device does not see the edit, so later tokens in
+    flight are void and the sequence must read its text again. Raises `GuideStateError` for an edit that fails the
+    request.
+    """
     output, guide = sequence.output, sequence.guide
     assert guide is not None
     num_sampled = edit.committed - (len(output.token_ids) - sequence.resumed_at) - edit.drop

@@ -1,6 +1,6 @@
-"""A sequence: one answer of a request, from its submission until nothing in flight names it.
+"""A sequence: one answer of a request, from its submission until no batch in flight refers to it.
 
-All transitions between stages are in the table; `Sequence.move` makes and checks them.
+`TRANSITIONS` lists the allowed changes of stage; `Sequence.move` checks against it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from weft.grammar.starts import StartedGuide
 
 
 class Stage(Enum):
-    """Where a sequence is."""
+    """The stage of a sequence."""
 
-    COMPILING = "compiling"  # its guide is not ready
+    COMPILING = "compiling"  # waits for its guide
     QUEUED = "queued"  # waits for a slot and pages
-    CONTEXT = "context"  # holds a slot; its prompt is being read
+    CONTEXT = "context"  # holds a slot; reads its prompt
     GENERATION = "generation"  # holds a slot; decodes
     FINISHED = "finished"
 
@@ -39,7 +39,7 @@ class Stage(Enum):
 TRANSITIONS: dict[Stage, frozenset[Stage]] = {
     Stage.COMPILING: frozenset({Stage.QUEUED, Stage.FINISHED}),
     Stage.QUEUED: frozenset({Stage.CONTEXT, Stage.FINISHED}),
-    Stage.CONTEXT: frozenset({Stage.GENERATION, Stage.QUEUED, Stage.FINISHED}),  # back when preempted
+    Stage.CONTEXT: frozenset({Stage.GENERATION, Stage.QUEUED, Stage.FINISHED}),  # preemption requeues it
     Stage.GENERATION: frozenset({Stage.QUEUED, Stage.FINISHED}),
     Stage.FINISHED: frozenset(),
 }
@@ -49,15 +49,15 @@ _ids = itertools.count(1)
 _log = logging.getLogger(__name__)
 
 TextEdit = tuple[int, tuple[int, ...], int]
-"""An edit of the text by the matcher: after how many tokens of the answer, the tokens that it dropped, and how many it
-appended."""
+"""An edit of the text by the matcher: (number of answer tokens before it, tokens dropped, number of tokens
+appended)."""
 
 
 class RequestGuide:
-    """A sequence's guide: a compilation, then a matcher, which stays with a sequence that is preempted.
+    """A sequence's guide: first a compilation, then a matcher. Preemption does not discard the matcher.
 
-    `compiling` ends in `compiled`. `edits` are the matcher's edits of the text; the last `num_empty_edits` of them
-    dropped tokens and appended none.
+    compiling: the future of `compiled`.
+    edits: the matcher's edits of the text. The last `num_empty_edits` of them only dropped tokens.
     """
 
     def __init__(self, compiling: Future[CompiledGuide]) -> None:
@@ -71,7 +71,7 @@ class RequestGuide:
 
     @classmethod
     def of(cls, compiled: CompiledGuide) -> RequestGuide:
-        """A guide of a compilation that is done."""
+        """Wrap a guide that is already compiled."""
         done: Future[CompiledGuide] = Future()
         done.set_result(compiled)
         guide = cls(done)
@@ -80,19 +80,19 @@ class RequestGuide:
 
     @property
     def room(self) -> int | None:
-        """The number of tokens within which the answer must be complete; None if it may be cut."""
+        """The number of tokens in which the answer must be complete; None if the length limit may cut it."""
         return self._opening.room if self._closes else None
 
     def open_with(self, opening: Opening, closes: bool) -> None:
-        """Set what the matcher is told of the sequence. `closes`: the answer must be complete within its length."""
+        """Set what a new matcher learns about the sequence. `closes`: the answer must be complete within its limit."""
         self._opening, self._closes = opening, closes
 
     def bound(self, room: int) -> None:
-        """Limit the answer to `room` tokens, which may be fewer than the request wants."""
+        """Limit the answer to `room` tokens. The engine may have room for fewer than the request wants."""
         self._opening = replace(self._opening, room=room)
 
     def begin(self) -> Matcher:
-        """The matcher; the first call makes it. Raises `GuideError` if it can't be made."""
+        """Return the matcher; the first call makes it. Raises `GuideError` if that fails."""
         if self.matcher is None:
             assert self.compiled is not None
             self.matcher = self._new_matcher(self.compiled)
@@ -119,8 +119,10 @@ class RequestGuide:
 
 @dataclass(frozen=True)
 class BranchRow:
-    """One row of the next iteration: `slot` continues the text of slot `parent` with `token`, which stands at
-    `position`, in `pages`, under `matcher`."""
+    """One beam in the next iteration: `slot` continues the text of slot `parent` with `token`.
+
+    The token is at `position`. The beam's KV pages are `pages`, and its matcher is `matcher`.
+    """
 
     slot: int
     parent: int
@@ -132,27 +134,27 @@ class BranchRow:
 
 @dataclass(frozen=True)
 class Branching:
-    """How beams branch before the next iteration: its rows, and pages to copy first, (from, to)."""
+    """How beams branch before the next iteration: the iteration's rows, and the pages to copy first as (from, to)."""
 
     rows: abc.Sequence[BranchRow]
     copies: abc.Sequence[tuple[int, int]] = ()
 
 
 class Search(Protocol):
-    """A beam search. It decides on the host, after each iteration, which beams continue."""
+    """A beam search. After each iteration it decides on the host which beams continue."""
 
     num_offers: int
-    """How many continuations each row must offer."""
+    """The number of likeliest continuations that the device returns for each row."""
 
     @property
     def num_rows(self) -> int:
-        """Rows of the next iteration; 1 for the prompt."""
+        """The number of rows in the next iteration; 1 while the prompt is read."""
 
     def answer(self, row: int) -> abc.Sequence[int]:
-        """The answer so far of one of the rows."""
+        """The answer tokens so far of row `row`."""
 
     def take_branching(self) -> Branching | None:
-        """Take the branching before the next iteration; None after the first call."""
+        """Take the branching for the next iteration. A second call returns None."""
 
 
 Observer = Callable[["Sequence"], object]
@@ -160,18 +162,22 @@ Observer = Callable[["Sequence"], object]
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """One answer of `request`, or with `request.beam` the search for its best answers.
+    """One answer of `request`, or one beam search if the request has `beam`.
 
-    `id` is the engine's number, `index` the place among the answers of the request. `seed` is this answer's own.
-    `deadline` is a moment of `time.perf_counter` at which it ends with "timeout". `stop_words` watches its text.
-    `output` is the answer so far; the engine's thread adds to it. The front has published `num_published` of its
-    tokens.
+    id: the engine's number for it.
+    index: its place among the answers of the request.
+    seed: the seed of this answer.
+    deadline: the time of `time.perf_counter` at which it ends with "timeout".
+    stop_words: watches its text.
+    output: the answer so far. Only the engine's thread adds to it.
+    num_published: how many tokens of the output the front has published.
 
-    `on_progress` is called on the engine's thread after each iteration that added to the output and at the end,
-    `on_end` after that; without `is_streaming`, `on_progress` is called at the end alone. Neither may raise.
+    `on_progress` is called on the engine's thread after each iteration that added to the output, and at the end.
+    Without `is_streaming` it is called at the end only. `on_end` is called last. Neither may raise.
 
-    From its admission until no batch in flight names it, it holds `slots` and the pages of `kv`; `slot` is the first
-    of the slots, and only a `search` has more. A sequence that is preempted gives them back and is admitted again.
+    From admission until no batch in flight refers to it, the sequence holds `slots` and the pages of `kv`. `slot` is
+    the first of the slots; only a beam search has more than one. A preempted sequence gives both back, and is admitted
+    again later.
     """
 
     request: Request
@@ -196,18 +202,18 @@ class Sequence:
     slots: tuple[int, ...] = field(default=(), init=False)
     slot: int = field(default=-1, init=False)
     kv: KvSequence = field(init=False)
-    num_context: int = field(default=0, init=False)  # tokens to read, `resumed_at` of them of the answer
-    num_read: int = field(default=0, init=False)  # read or under way
-    resumed_at: int = field(default=0, init=False)
+    num_context: int = field(default=0, init=False)  # tokens to read; the last `resumed_at` are the answer's
+    num_read: int = field(default=0, init=False)  # tokens read, or in flight
+    resumed_at: int = field(default=0, init=False)  # length of the answer at the last admission
     max_new_tokens: int = field(default=0, init=False)
-    is_plain: bool = field(default=False, init=False)  # only end tokens, the grammar and its length end it
+    is_plain: bool = field(default=False, init=False)  # may take the fast path `commit_plainly`
     is_guided: bool = field(default=False, init=False)
     starts_ahead: bool = field(default=False, init=False)
-    in_flight: int = field(default=0, init=False)  # batches in flight that name it
-    num_promised: int = field(default=0, init=False)  # tokens that these add at least
-    next_cache_at: int = field(default=0, init=False)  # tokens of the answer at which another page is full
-    must_reread: bool = field(default=False, init=False)  # its text was edited: it must read it again
-    has_left: bool = field(default=False, init=False)  # its slots are to be given back
+    in_flight: int = field(default=0, init=False)  # batches in flight that refer to it
+    num_promised: int = field(default=0, init=False)  # least number of tokens that these batches add
+    next_cache_at: int = field(default=0, init=False)  # answer length at which the next page is full
+    must_reread: bool = field(default=False, init=False)  # an edit changed its text, so it must be read again
+    has_left: bool = field(default=False, init=False)  # it no longer runs, and still holds its slots
     search: Search | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -233,7 +239,7 @@ class Sequence:
 
     @property
     def hypotheses(self) -> abc.Sequence[Hypothesis] | None:
-        """The best answers so far of a beam search, best first; None without a search."""
+        """The best answers of a beam search so far, best first; None without a search."""
         return self.output.hypotheses if self.request.beam is not None else None
 
     @property
@@ -253,7 +259,7 @@ class Sequence:
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens `text` has."""
+        """The number of tokens in `text`."""
         return len(self.prompt) + len(self.output.token_ids)
 
     @property
@@ -263,16 +269,16 @@ class Sequence:
 
     @property
     def num_unread(self) -> int:
-        """How many tokens are left to read, without those in flight."""
+        """The number of tokens that no launch has read yet."""
         return self.num_context - self.num_read
 
     def move(self, stage: Stage) -> None:
-        """Change the stage, if the table allows it."""
+        """Change the stage. Asserts that `TRANSITIONS` allows it."""
         assert stage in TRANSITIONS[self.stage], f"{self.stage} -> {stage}"
         self.stage = stage
 
     def admit(self, slots: tuple[int, ...], kv: KvSequence, max_new_tokens: int) -> None:
-        """Take slots and pages for the text so far; the answer may have `max_new_tokens` tokens."""
+        """Start reading the text so far in the given slots and pages. The answer may have `max_new_tokens` tokens."""
         assert not self.in_flight
         self.move(Stage.CONTEXT)
         self.slots, self.slot, self.kv = slots, slots[0], kv
@@ -316,8 +322,8 @@ class Sequence:
             self.on_progress(self)
 
     def let_go(self) -> None:
-        """Release the guide, the logits processor and the search. Called once the sequence has ended and no batch in
-        flight names it; its output may live much longer."""
+        """Release the guide, the logits processor and the search: the output may live much longer than the sequence.
+        Called once the sequence has ended and no batch in flight refers to it."""
         if self.guide is not None:
             self.guide.close()
         self.processor = self.search = None
@@ -326,13 +332,16 @@ class Sequence:
 def sequences_of(
     request: Request, first: int | None = None, guide: Future[CompiledGuide] | None = None
 ) -> list[Sequence]:
-    """The sequences of a prepared request, numbered from `first` on (None: by the engine's own count): one for each
-    answer, or one for all beams. `guide` ends in its compiled guide."""
+    """Make the sequences of a prepared request: one for each answer, or one for a beam search.
+
+    Their ids count from `first`, or go on with the process's own count if it is None. `guide` is the future of the
+    compiled guide.
+    """
     numbers = [next(_ids) if first is None else first + index for index in range(request.num_sequences)]
     seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63)
     deadline = None if request.timeout_s is None else time.perf_counter() + request.timeout_s
     if request.processor is not None:
-        # Its function is called with the number of the request, not with those of the sequences.
+        # The processor's function gets one request id, the same for all answers of the request.
         processor = replace(request.processor, request_id=numbers[0], client_id=request.client_id)
         request = replace(request, processor=processor)
     return [
@@ -350,5 +359,5 @@ def sequences_of(
 
 
 def _wrapped(seed: int) -> int:
-    """A seed as a signed 64-bit number."""
+    """Wrap a seed to a signed 64-bit number."""
     return (seed + 2**63) % 2**64 - 2**63

@@ -1,4 +1,5 @@
-"""The statistics of one step: which sequences it served, and what that took. All other statistics derive from them."""
+"""The statistics of one step: the sequences that it served, and the time that it took. All other statistics are
+computed from these."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a batch in force, and those that the tuner recommends (0: it is off, or has seen no request)."""
+    """The batch limits in force, and the limits that the tuner recommends (0: it is off, or has seen no request)."""
 
     max_batch: int
     max_num_tokens: int
@@ -17,7 +18,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class KvUsage:
-    """The pages of keys and values at one moment. Counters run since the engine was made."""
+    """The KV pages at one moment. Counters run since the engine was made."""
 
     page_size: int = 0
     max_pages: int = 0
@@ -26,33 +27,33 @@ class KvUsage:
     """Pages that no sequence holds, `cached_pages` among them."""
 
     cached_pages: int = 0
-    """Pages that no sequence holds, and that a prefix may match."""
+    """Cached pages on the device that no sequence holds."""
 
     used_pages: int = 0
     """Pages that sequences hold."""
 
     allocated_pages: int = 0
-    """How many pages were handed out."""
+    """Counts allocations of pages."""
 
     new_pages: int = 0
-    """How many of these were handed out for the first time."""
+    """Counts allocations of pages that had never been allocated before."""
 
     reused_pages: int = 0
-    """How many pages of prompts were in the cache: shared, copied or taken over. A partly used page counts as one."""
+    """Counts prompt pages found in the cache: shared, copied or taken over. A partly used page counts as one."""
 
     missed_pages: int = 0
-    """How many pages of prompts were looked up and were not in the cache."""
+    """Counts prompt pages looked up and not found in the cache."""
 
     max_host_pages: int = 0
 
     host_pages: int = 0
-    """Cached pages on the host, which were evicted from the device."""
+    """Cached pages on the host, evicted from the device."""
 
     offloaded_pages: int = 0
-    """How many pages were copied from the device to the host."""
+    """Counts pages copied from the device to the host."""
 
     onboarded_pages: int = 0
-    """How many pages were copied back."""
+    """Counts pages copied from the host to the device."""
 
     @property
     def hit_rate(self) -> float:
@@ -63,7 +64,7 @@ class KvUsage:
 
 @dataclass(slots=True)
 class StepRecord:
-    """One step of the engine. Times are in seconds; moments are those of `time.perf_counter`."""
+    """The statistics of one step. Durations are in seconds; `started` is a time of `time.perf_counter`."""
 
     number: int
     started: float
@@ -75,10 +76,10 @@ class StepRecord:
     """How long the step waited for the device."""
 
     grammar_s: float = 0.0
-    """How long grammar tasks ran meanwhile, on any thread."""
+    """How long grammar tasks ran during the step, on any thread."""
 
     context: list[int] = field(default_factory=list)
-    """The ids of sequences that read a part of their prompt."""
+    """The ids of sequences that read a chunk of their prompt."""
 
     generation: list[int] = field(default_factory=list)
     """The ids of sequences that decoded."""
@@ -87,46 +88,46 @@ class StepRecord:
     """The ids of sequences that were preempted."""
 
     context_tokens: int = 0
-    """How many prompt tokens were read."""
+    """The number of prompt tokens read."""
 
     new_active: int = 0
-    """How many sequences were admitted for the first time."""
+    """The number of sequences admitted for the first time."""
 
     new_active_queue_s: float = 0.0
-    """How long these waited, in sum."""
+    """The sum of the times that these sequences waited."""
 
     completed: int = 0
-    """How many sequences ended."""
+    """The number of sequences that ended."""
 
-    # Tokens and drafts of the iteration whose results this step read, which was launched earlier.
+    # With overlap, the step reads results of an iteration that an earlier step launched. The next fields count those.
 
     generated_tokens: int = 0
 
     speculating: int = 0
-    """How many sequences had drafts to verify."""
+    """The number of sequences that had drafts to verify."""
 
     speculated_tokens: int = 0
-    """How many tokens these got from the iteration, as in `OutputStats.drafted_tokens`."""
+    """The number of tokens that these sequences got, as in `OutputStats.drafted_tokens`."""
 
     proposed_drafts: int = 0
-    """How many drafts were verified."""
+    """The number of drafts that the target verified."""
 
     accepted_drafts: int = 0
-    """How many of these are in the answers."""
+    """The number of verified drafts that are in the answers."""
 
     active: int = 0
-    """How many sequences the step served."""
+    """The number of sequences that the step served."""
 
     queued: int = 0
-    """How many sequences wait at the end of the step, for their guide, a slot or pages."""
+    """The number of sequences that wait at the end of the step, for their guide, a slot or pages."""
 
     compiling: int = 0
-    """How many of these wait for their guide."""
+    """The number of queued sequences that wait for their guide."""
 
     kv: KvUsage = field(default_factory=KvUsage)
 
     limits: Limits | None = None
-    """The limits in force."""
+    """The batch limits in force during the step."""
 
     prompt_tokens_read: dict[int, int] = field(default_factory=dict)
-    """The tokens read so far of each prompt that is being read, by sequence id."""
+    """The number of tokens read so far of each unfinished prompt, by sequence id."""

@@ -1,4 +1,4 @@
-"""Grammar masks in a decode loop: your own, eager or captured, or the engine's."""
+"""Grammar masks for a decode loop: the engine's, or your own, which may be eager or captured in a graph."""
 
 from weft.guided.capturable import CapturableGuidedDecoder
 from weft.guided.decoder import GuidedDecoder, GuidedRequest

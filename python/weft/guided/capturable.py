@@ -1,6 +1,6 @@
-"""Guided decoding for a loop that is captured in a graph: the host's work runs as host functions of the graph.
+"""Guided decoding for a loop that is captured in a graph. The host's work runs in host function nodes of the graph.
 
-An iteration of `batch_size` rows (B); everything but `add_batch` is captured::
+An iteration has `batch_size` rows (B). Everything but `add_batch` is captured::
 
     decoder.add_batch(requests)                        # on the host, before each launch
     with decoder.step():
@@ -15,7 +15,8 @@ An iteration of `batch_size` rows (B); everything but `add_batch` is captured::
             decoder.add_draft_batch(draft_tokens)
 
 `num_accepted`, `new_tokens` and `draft_tokens` are device tensors that the launched functions wrote. The methods have
-the names of `GuidedDecoder` and give the same tokens. Outside a capture the same calls run eagerly."""
+the same names as those of `GuidedDecoder`, and lead to the same tokens. Outside a capture the same calls run eagerly.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +35,13 @@ from weft.runtime.interface import Runtime, Stream
 
 
 class CapturableGuidedDecoder:
-    """Masks for `num_slots` requests (S) with up to `max_drafts` drafts each (K), in iterations of
+    """Masks logits for up to `num_slots` requests (S) with up to `max_drafts` drafts each (K), in iterations of
     `batch_size` rows (B).
 
-    All work goes to `stream` and, ordered by events, to the grammar's stream. On the device, `drafts` int64 [K, S+1]
-    holds each slot's drafts (-1: none) for the target's forward, and `slots` int64 [B] the slot of each row; padding
-    rows have slot S.
+    Work goes to `stream` and to a grammar stream; events order the two.
+
+    drafts: int64 [K, S+1] on the device, each slot's drafts for the target's forward (-1: none).
+    slots: int64 [B] on the device, the slot of each row. Padding rows have slot S.
     """
 
     def __init__(
@@ -65,9 +67,11 @@ class CapturableGuidedDecoder:
         runtime.publish()
 
     def add_batch(self, requests: Sequence[GuidedRequest]) -> None:
-        """Set the requests of the next launch, in the order of the rows; on the host, once before each launch.
+        """Set the requests of the next launch, in the order of the rows. Call it once before each launch, outside the
+        capture.
 
-        Raises `InputError` for a batch that does not fit, and for requests with tokens, which are on the device here.
+        Raises `InputError` if the batch does not fit, or if a request has tokens: this decoder reads them on the
+        device.
         """
         batch_size, num_slots = self.slots.shape[0], self.state.num_slots
         check_batch(requests, num_slots, self.state.max_drafts)
@@ -85,7 +89,8 @@ class CapturableGuidedDecoder:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """The scope of one iteration. Entering it starts the masks, concurrently with the first work inside."""
+        """The scope of one iteration. On entry the host starts filling masks, in parallel with the first work
+        inside."""
         self._num_drafts = 0
         self.grammar.all_masks(self._stream, self.slots)
         yield
@@ -101,20 +106,21 @@ class CapturableGuidedDecoder:
 
     def rollback_rejected_tokens(self, num_accepted: Tensor | None, new_tokens: Tensor) -> None:
         """Take the result of verification, int64 [B] each: the number of accepted drafts (None: there were no drafts)
-        and the token sampled after them. The other drafts are taken back."""
+        and the token sampled after them. The matchers roll back the rejected drafts."""
         self._stream.launch(
             _write_verified, self.grammar.verified, self.drafts, self.slots, num_accepted, new_tokens
         )
         self.grammar.commit_masks(self._stream, self.slots, copies=True)
 
     def add_draft_batch(self, draft_tokens: Tensor) -> None:
-        """Take the next draft of each row, int64 [B] in the target's ids; -1 for none."""
+        """Take the next draft of each row: int64 [B], as ids of the target's vocabulary; -1 for none."""
         if self._num_drafts == self.state.max_drafts:
             raise InputError(f"there are {self._num_drafts} drafts already, as many as max_drafts")
         self._num_drafts += 1
         j = self._num_drafts
         self._stream.launch(_write_draft, self.drafts[j - 1], self.slots, draft_tokens)
-        # Only verification uses the mask after the last draft, so it is made during the next forward.
+        # No draft follows the last one. Only verification needs the mask after it, which is filled during the next
+        # forward.
         if j < self.state.max_drafts:
             self.grammar.extend_masks(self._stream, j, self.slots, copies=True)
 
@@ -123,18 +129,18 @@ class CapturableGuidedDecoder:
         self.grammar.apply_draft(self._stream, logits, self.slots, self._num_drafts + 1, d2t)
 
     def rollback_draft_tokens(self) -> None:
-        """Drop the drafts, which will not be verified."""
+        """Drop the drafts without verifying them."""
         self._stream.launch(_drop_drafts, self.drafts, self.slots)
         self._num_drafts = 0
 
     def status(self, slot: int) -> tuple[str, str]:
-        """Code and message of the failure that ended the slot's grammar, ("", "") while all is well. Call it after the
-        launch is done.
+        """The code and message of the failure that ended the slot's grammar; ("", "") without a failure. Call it after
+        the launch is done.
         """
         return self.state.status(slot)
 
     def close(self) -> None:
-        """Wait for the launched work."""
+        """Wait for the work on the grammar stream."""
         self.grammar.close()
 
 

@@ -1,4 +1,4 @@
-"""The time limit of guides whose matchers are called from Python, by the clock of the guided state."""
+"""The per-token time limit for matchers that Python calls (beam search), with the same clock as the guided state."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from weft.errors import GuideStateError
 
 
 class GuideClock(_core.GuideClock):
-    """Measures processor time, and waiting, against a limit of `limit_s` seconds for one token (0: no limit)."""
+    """Measures the processor time and the waiting time of matchers against a limit of `limit_s` seconds for each token
+    (0: no limit)."""
 
     @contextmanager
     def measured(self, part: str) -> Iterator[None]:
-        """A scope that calls matchers for `part`, "masks" or "tokens". Raises `GuideStateError` at its end if all
-        scopes for this token are together over the limit."""
+        """Measure the calls of matchers in this scope. `part` is their purpose: "masks" or "tokens". At its end it
+        raises `GuideStateError` if all scopes for this token together exceed the limit."""
         self.begin()
         yield
         self.lap(part)

@@ -1,4 +1,4 @@
-"""Guided decoding for a decode loop of your own, without graphs: the host's work runs on the calling thread.
+"""Guided decoding for your own decode loop, without graphs. The host's work runs on the calling thread.
 
 An iteration with B requests in the batch::
 
@@ -13,8 +13,8 @@ An iteration with B requests in the batch::
         drafts = ...                                   # pick
         decoder.add_draft_batch(drafts)
 
-Without speculation `add_batch` may take each request's `new_token` instead, and then only `execute` follows.
-`CapturableGuidedDecoder` has the same methods for a loop that is captured.
+Without speculation, an iteration needs only `add_batch` and `execute`: each request then carries its last token as
+`new_token`. `CapturableGuidedDecoder` has the same methods for a captured loop.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from weft.runtime.interface import Runtime, Stream
 
 @dataclass(frozen=True)
 class GuidedRequest:
-    """One request of a batch; its place in the batch is its place in the list.
+    """One request of a batch. Its place in the list is its place in the batch.
 
-    The decoder keeps the request's state in `slot`, the same in every iteration. The request's first batch gives its
-    `matcher`, or `is_new` for a request without a guide; both reset the slot. Later batches give neither. If the host
-    knows the tokens (`GuidedDecoder` only), `new_token` is the token sampled last, unless
-    `rollback_rejected_tokens` took it, and `draft_tokens` are the drafts to verify, unless `add_draft_batch` took them.
+    slot: the slot that keeps the request's state. It must be the same in every iteration.
+    matcher, is_new: in the request's first batch, give its matcher, or `is_new` if it has no guide. Both reset the
+        slot. In later batches, give neither.
+    new_token: the token sampled last, unless `rollback_rejected_tokens` took it. `GuidedDecoder` only.
+    draft_tokens: the drafts to verify, unless `add_draft_batch` took them. `GuidedDecoder` only.
     """
 
     slot: int
@@ -56,7 +57,7 @@ class GuidedRequest:
 
 
 def check_batch(requests: Sequence[GuidedRequest], num_slots: int, max_drafts: int) -> None:
-    """Raises `InputError` for slots that are out of range or named twice, and for too many drafts."""
+    """Raise `InputError` if a slot is out of range or occurs twice, or if a request has too many drafts."""
     slots = [request.slot for request in requests]
     for request in requests:
         if not 0 <= request.slot < num_slots:
@@ -68,20 +69,27 @@ def check_batch(requests: Sequence[GuidedRequest], num_slots: int, max_drafts: i
 
 
 def attach_of(requests: Sequence[GuidedRequest]) -> dict[int, Matcher | None]:
-    """The slots whose matcher the batch changes, with the new matcher or None."""
+    """The new matchers of slots that the batch resets, by slot; None for a slot without a guide."""
     return {request.slot: request.matcher for request in requests if request.begins}
 
 
 @dataclass
 class _Row:
-    """A slot's drafts, the number that verification accepted, and the verified tokens that are not yet committed."""
+    """The host's state of a slot.
+
+    drafts: the drafts to verify next.
+    accepted: how many of them verification accepted; None before it.
+    verified: the result that is not committed yet: the number of accepted drafts, these drafts, and the token after
+        them. Empty if there is none.
+    """
 
     drafts: list[int] = field(default_factory=list)
     accepted: int | None = None
     verified: list[int] = field(default_factory=list)
 
     def commit(self, token: int) -> None:
-        """Note the token after the accepted drafts (all of them, unless verification accepted fewer)."""
+        """Set `verified` from the accepted drafts and the `token` sampled after them. Without a verification, all
+        drafts count as accepted."""
         accepted = len(self.drafts) if self.accepted is None else self.accepted
         self.verified = [accepted, *self.drafts[:accepted], token]
         self.drafts = []
@@ -89,12 +97,12 @@ class _Row:
 
 
 class GuidedDecoder:
-    """Masks for `num_slots` requests at a time (S), with up to `max_drafts` drafts each (K), on a runtime's
-    device.
+    """Masks logits on a runtime's device, for up to `num_slots` requests at a time (S) with up to `max_drafts` drafts
+    each (K).
 
-    `vocab_size` is the target's. A mask that would allow no token allows `end_token_ids`. Masks are applied in the
-    order of `stream`, or without one in the order of the calling thread's work. A request whose grammar fails has a
-    `status`; the others go on."""
+    `vocab_size` is the target's. A mask that would allow no token allows `end_token_ids`. Masks are applied on
+    `stream`, or without one on the calling thread's current stream. If a request's grammar fails, its `status` says
+    so, and the other requests go on."""
 
     def __init__(
         self,
@@ -121,7 +129,8 @@ class GuidedDecoder:
         runtime.publish()
 
     def add_batch(self, requests: Sequence[GuidedRequest]) -> None:
-        """Set the requests of the next iteration, in the order of the logits' rows. Raises `InputError`."""
+        """Set the requests of the next iteration, in the order of the logits' rows. Raises `InputError` as
+        `check_batch` does."""
         check_batch(requests, self.state.num_slots, self.state.max_drafts)
         self._settle()
         for request in requests:
@@ -137,12 +146,12 @@ class GuidedDecoder:
 
     @property
     def num_rows(self) -> int:
-        """The number of rows of logits that `execute` expects: one for each request and each of its drafts."""
+        """The number of logits rows that `execute` expects: one for each request, and one for each of its drafts."""
         return sum(1 + len(self._rows[request.slot].drafts) for request in self._batch)
 
     def execute(self, logits: Tensor, d2t: Tensor | None = None) -> None:
-        """Mask the target's logits [num_rows, V] in place. A request's rows are its next token, then the token after
-        each draft.
+        """Mask the target's logits [num_rows, V] in place. A request's first row is for its next token, and one row
+        follows for the token after each draft.
 
         `d2t` int64 [V] has the offsets of a pruned vocabulary: column c stands for token c + d2t[c].
         """
@@ -158,11 +167,12 @@ class GuidedDecoder:
     def rollback_rejected_tokens(
         self, num_accepted: Sequence[int], new_tokens: Sequence[int] | None = None
     ) -> None:
-        """Take the result of verification, by place in the batch: the number of accepted drafts. The others are taken
-        back.
+        """Take the result of verification, by place in the batch: the number of accepted drafts. The matchers roll back
+        the others.
 
-        `new_tokens` are the tokens sampled after the accepted drafts; without them the next `add_batch` has to give
-        each `new_token`."""
+        `new_tokens` are the tokens sampled after the accepted drafts. Without them, the next `add_batch` must give each
+        `new_token`.
+        """
         self._check_length("num_accepted", num_accepted)
         if new_tokens is not None:
             self._check_length("new_tokens", new_tokens)
@@ -179,7 +189,8 @@ class GuidedDecoder:
         self._num_drafted = 0
 
     def add_draft_batch(self, draft_tokens: Sequence[int]) -> None:
-        """Take the next draft of each request, by place in the batch, in the target's ids; -1 for none."""
+        """Take the next draft of each request, by place in the batch, as an id of the target's vocabulary; -1 for
+        none."""
         self._check_length("draft_tokens", draft_tokens)
         if self._num_drafted == self.state.max_drafts:
             raise InputError(f"there are {self._num_drafted} drafts already, as many as max_drafts")
@@ -196,29 +207,29 @@ class GuidedDecoder:
         self._apply(logits, rows, d2t)
 
     def rollback_draft_tokens(self) -> None:
-        """Drop the drafts, which will not be verified."""
+        """Drop the drafts without verifying them."""
         self._settle()
         for request in self._batch:
             self._drop_drafts(request.slot)
         self._num_drafted = 0
 
     def advance(self) -> None:
-        """Let the matchers take the known tokens now, rather than in the next `execute`."""
+        """Advance the matchers over the known tokens now, rather than in the next `execute`."""
         self._settle()
         self._advance()
 
     def num_drafts(self, slot: int) -> int:
-        """The slot's number of drafts."""
+        """The number of drafts that the slot has."""
         return len(self._rows[slot].drafts)
 
     def detach(self, slots: Sequence[int]) -> None:
-        """Detach the matchers of slots whose requests are over."""
+        """Detach the matchers of slots whose requests have ended."""
         self._attach |= dict.fromkeys(slots)
         for slot in slots:
             self._rows[slot] = _Row()
 
     def status(self, slot: int) -> tuple[str, str]:
-        """Code and message of the failure that ended the slot's grammar, ("", "") while all is well
+        """The code and message of the failure that ended the slot's grammar; ("", "") without a failure
         (`GuidedState.status`).
         """
         return self.state.status(slot)
@@ -230,7 +241,7 @@ class GuidedDecoder:
             self.state.release(slot)
 
     def _advance(self) -> None:
-        """Let the matchers take what is known: attach new ones, commit tokens, extend drafts."""
+        """Advance the matchers over all known tokens: attach new matchers, commit tokens, then accept drafts."""
         slots = [request.slot for request in self._batch]
         ready = [slot for slot in slots if self._rows[slot].verified]
         if self._attach or ready:
@@ -276,7 +287,7 @@ class GuidedDecoder:
         )
 
     def _settle(self) -> None:
-        """Wait for the device, which may still read the masks, before they change."""
+        """Wait until the device no longer reads the host's masks, so that they may change."""
         if self._in_flight:
             if self._stream is None:
                 self._runtime.synchronize()

@@ -1,7 +1,7 @@
-"""Records of the last operations of a `GuidedState`: the inputs of each, and the state of every slot after it.
+"""Decodes the records of a `GuidedState`'s last operations: the inputs of each, and the state of every slot after it.
 
-`GuidedState.record` switches them on. They are words in a ring buffer, with the layout of `csrc/guided/recording.cpp`;
-here they become `Operation`s.
+`GuidedState.record` switches recording on. C++ writes the records as 64-bit words to a ring buffer, with the layout of
+`csrc/guided/recording.cpp`. This file turns them into `Operation`s.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ from weft.errors import InputError
 OPERATIONS = ("fetch", "extend", "commit", "extend_through", "release")
 STATUSES = ("", "refused", "dead_end", "matcher", "time_limit", "epoch", "verified", "edited")
 UNKNOWN, END_ONLY = "", "end"
-"""In place of a hash, for rows without a matcher's mask: stale (or filled before the recording began), and end tokens
-only."""
+"""Stand in for the hash of a mask row that no matcher filled. UNKNOWN: the row is stale, or was filled before the
+recording began. END_ONLY: it allows end tokens only."""
 
 
 @dataclass(frozen=True)
 class SlotEntry:
     """The state of a slot after an operation.
 
-    `matcher` is its matcher's serial number (0: unguided), and `position` the number of tokens that the matcher took
-    for good since the start of its guide. `taken` are the drafts after those, `refused` the draft after these that
-    was not taken (-1: none). `rows` are hashes of the mask rows 0, 1, ..., in hex (or `UNKNOWN`, `END_ONLY`).
-    `inputs` are the operation's: the drafts, or the number of accepted drafts and the verified tokens."""
+    matcher: its matcher's serial number (0: unguided).
+    position: the number of committed tokens that the matcher has accepted since it started.
+    taken: the drafts after those that the matcher has accepted.
+    refused: the next draft, which the matcher refused (-1: none).
+    rows: the hashes of mask rows 0, 1, ..., in hex (or `UNKNOWN`, `END_ONLY`).
+    inputs: the operation's inputs: the drafts, or the number of accepted drafts and the verified tokens.
+    """
 
     slot: int
     matcher: int = 0
@@ -47,9 +50,11 @@ class SlotEntry:
 class Operation:
     """One operation on all slots of an iteration.
 
-    `argument` is the draft of an "extend", the number of drafts of an "extend_through", the slot of a "release", and 1
-    for a "fetch" without a snapshot. A "fetch" has the snapshot's `slots`, and in `attached` the slots that it changed:
-    True for those that got a matcher.
+    argument: depends on the operation. "extend": the draft's number. "extend_through": the number of drafts. "release":
+        the slot. "fetch": 1 if there was no snapshot.
+    slots: the snapshot's slots, for a "fetch".
+    attached: the slots whose matcher the snapshot changed, for a "fetch": True if the slot got a matcher.
+    entries: the state of slots afterwards.
     """
 
     name: str
@@ -61,12 +66,12 @@ class Operation:
 
     @property
     def num_words(self) -> int:
-        """The approximate size of its record."""
+        """The approximate size of its record in 64-bit words."""
         entries = sum(8 + len(e.taken) + len(e.rows) + len(e.inputs) for e in self.entries)
         return 7 + len(self.slots) + 2 * len(self.attached) + entries
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data, without fields that have their default."""
+        """The operation as JSON data, without fields that have their default value."""
         data: dict[str, Any] = {"op": self.name, "epoch": self.epoch}
         if self.argument:
             data["argument"] = self.argument
@@ -94,7 +99,7 @@ class Operation:
 
 
 def operations(records: bytes) -> list[Operation]:
-    """The operations of `GuidedState.recorded`, oldest first."""
+    """Decode the result of `GuidedState.recorded`. Returns its operations, oldest first."""
     words: list[int] = np.frombuffer(records, dtype=np.int64).tolist()
     all_operations, at = [], 0
     while at < len(words):
@@ -106,13 +111,17 @@ def operations(records: bytes) -> list[Operation]:
 def hash_rows(
     masks: torch.Tensor, flags: torch.Tensor, rows: torch.Tensor, vocab_size: int, out: torch.Tensor
 ) -> None:
-    """Write the hashes of rows int32 [N] of `masks` int32 [R, W] with `flags` int32 [R] to `out` int64 [N], as
-    entries have them. All on the CPU."""
+    """Hash mask rows as entries do. All tensors are on the CPU.
+
+    masks, flags: int32 [R, W] and int32 [R], the masks and their `token_mask`.
+    rows: int32 [N], the rows to hash.
+    out: int64 [N], receives the hashes.
+    """
     _core.hash_mask_rows(masks.numpy(), flags.numpy(), rows.numpy(), vocab_size, out.numpy())
 
 
 def hash_name(value: int) -> str:
-    """The text of a row's hash in entries, from a signed 64-bit number."""
+    """Format a row's hash, a signed 64-bit number, as entries have it."""
     if value in (0, 1):
         return END_ONLY if value else UNKNOWN
     return f"{value & (2**64 - 1):016x}"
@@ -169,7 +178,7 @@ def _entry_to_json(entry: SlotEntry) -> dict[str, Any]:
 
 def _entry_from_json(data: dict[str, Any]) -> SlotEntry:
     status = data.get("status", "")
-    if status == "spliced":  # as older versions called it
+    if status == "spliced":  # older versions' name
         status = "edited"
     if status not in STATUSES:
         raise InputError(f"{status!r} is no status of a slot")
@@ -187,7 +196,8 @@ def _entry_from_json(data: dict[str, Any]) -> SlotEntry:
 
 
 def integers(values: Sequence[Any]) -> tuple[int, ...]:
-    """Numbers from a file. Raises `InputError`, `TypeError` or `ValueError` unless all are integers of 64 bits."""
+    """Convert values from a file to integers. Raises `InputError`, `TypeError` or `ValueError` unless all are signed
+    64-bit integers."""
     numbers = tuple(int(value) for value in values)
     if any(not -(2**63) <= number < 2**63 for number in numbers):
         raise InputError("it holds a number of more than 64 bits")

@@ -1,16 +1,24 @@
 """The grammar stream: matchers advance on a stream of their own while the model computes.
 
-The calls of an iteration, in order, on the engine's `stream`: `verify_masks`, (target forward), `apply_verify`,
-(sample and verify), `commit_masks`, `propose` if the host drafts, then for each draft j (forward), `apply_draft`,
-(pick), `extend_masks`; at the end `join`. Each call only enqueues work, so all of it can be captured. The host calls
-`push` before each launch. An iteration whose last token needs no masks afterwards leaves `commit_masks` out and owes
-its commit: the next iteration commits during its forward, or the host does with `commit_owed`, whichever comes first.
+An iteration makes these calls in order, with its own work (in parentheses) on the engine's `stream`:
 
-Two events order the two streams: `token_event` (the grammar may read the tokens that the device wrote) and
-`mask_event` (the device may read the masks, and overwrite the tokens that the grammar read before). The kernels that
-produce verified tokens and picked drafts write them to the host's memory, where the grammar reads them, and the
-device reads the host's proposals there. Copies are on the grammar's stream, so that none delays the model. Everything
-is by slot: row slot*(K+1) + j of the masks is for the token after the slot's committed text and j drafts, whatever
+- `verify_masks`, (target forward), `apply_verify`, (sample and verify), `commit_masks`;
+- `propose` if the host drafts;
+- for each draft j: (draft forward), `apply_draft`, (pick), `extend_masks`;
+- `join`.
+
+Each call only enqueues work, so all of it can be captured. The host calls `push` before each launch.
+
+An iteration may leave out `commit_masks` if nothing in it needs the masks after its last token. Then it owes its
+commit: the next iteration's `fetch` does it during the forward, or the host with `commit_owed`, whichever comes first.
+
+Two events order the streams. After `token_event`, the grammar may read the tokens that the device wrote. After
+`mask_event`, the device may read the masks, and overwrite the tokens that the grammar has read.
+
+Kernels write verified tokens and picked drafts directly to pinned host memory, where the grammar reads them. The device
+reads the host's proposals from pinned memory too. Copies are on the grammar stream, so that they don't delay the model.
+
+Everything is by slot: mask row slot*(K+1) + j is for the token after the slot's committed text and j drafts, whatever
 the order of rows in the batch.
 
 S slots, K drafts, T = 1 + K positions, B rows, V vocabulary, W = ceil(V / 32).
@@ -32,26 +40,34 @@ from weft.runtime.interface import NativeTask, Runtime, Stream
 
 
 def default_workers() -> int:
-    """The number of threads that help with a long phase of matchers: a quarter of the cores, or one of two cores."""
+    """The default number of threads that help with a long phase of matchers: a quarter of the cores, at least 1 and at
+    most 8, but none on a single core."""
     cores = os.cpu_count() or 1
     return min(max(cores // 4, 1), cores - 1, 8)
 
 
 class GrammarStream:
-    """Masks for the request slots of a shape, on a runtime's device.
+    """Fills masks for the slots of a shape, and applies them on a runtime's device.
 
     With `polls`, a polling thread runs the tasks that the model's stream waits for (`commit`, `extend`, proposals) in
-    captured graphs, if the device supports it; the attribute `polls` says whether it does. `make_proposals` makes the
-    host's drafting over this object's state.
+    captured graphs, if the device supports it. The attribute `polls` says whether it does. `make_proposals` makes the
+    host's drafting over this object's state. `state` is the grammar state on the host; its pinned tensors are named
+    `*_host`.
 
-    Device tensors, by slot. The engine writes `drafts` int64 [K, S+1] (ids of the target's vocabulary, -1: none),
-    `verified` int64 [S+1, K+2] (number of accepted drafts, then the tokens of positions 0..K) and `num_proposed` int64
-    [S+1] (number of drafts that were verified); `results` is the memory of the last two. It also writes verified tokens
-    and picked drafts to the state's `verified_host` and `drafts_host`, or has them copied. This object writes `masks`
-    int32 [(S+1)*(K+1), W], `token_mask` int32 [(S+1)*(K+1)] and `temperatures` float32 [(S+1)*(K+1)] (the matcher's;
-    negative: the request's own), one row for each position. `state` is the host's side; its pinned tensors are named
-    `*_host`. `window` int64 [S+1, W+1] (None without lookahead) is copied to `Proposals.window_host` before each
-    `propose`.
+    The engine writes these device tensors, and writes verified tokens and picked drafts to the state's `verified_host`
+    and `drafts_host` too, or has them copied:
+
+    drafts: int64 [K, S+1], ids of the target's vocabulary (-1: none).
+    verified: int64 [S+1, K+2], the number of accepted drafts, then the tokens of positions 0..K.
+    num_proposed: int64 [S+1], the number of drafts that were verified.
+    results: one tensor over the memory of `verified` and `num_proposed`.
+    window: int64 [S+1, window+1], copied to `Proposals.window_host` before each `propose`; None without lookahead.
+
+    This object writes these device tensors, with one row for each position of each slot:
+
+    masks: int32 [(S+1)*(K+1), W].
+    token_mask: int32 [(S+1)*(K+1)].
+    temperatures: float32 [(S+1)*(K+1)], the matcher's; negative for the request's own.
     """
 
     def __init__(
@@ -68,9 +84,8 @@ class GrammarStream:
             shape, pinned=runtime.pinned, workers=default_workers(), mask_time_limit_s=mask_time_limit_s
         )
         self.push = self.state.push
-        self.stream = runtime.stream(
-            high_priority=True
-        )  # its kernels are tiny, and the next forward waits for them
+        # High priority: its kernels are tiny, and the model's stream waits for them.
+        self.stream = runtime.stream(high_priority=True)
         self.token_event = runtime.event()
         self.mask_event = runtime.event()
         self.proposal_event = runtime.event()
@@ -94,7 +109,7 @@ class GrammarStream:
         runtime.publish()
 
     def follow(self, stream: Stream) -> None:
-        """Take the snapshot of an iteration without guided rows, which still makes proposals."""
+        """Take the snapshot of an iteration that has no guided rows but makes proposals."""
         self._enter(stream)
         self.stream.hostfunc(self.state.task("fetch"))
 
@@ -104,22 +119,22 @@ class GrammarStream:
         return self.proposals.proposed_host if self.proposals is not None else None
 
     def first_mask(self, stream: Stream, slots_B: Tensor, *, owes_commit: bool = False) -> None:
-        """Send the masks of rows that were just attached and have no drafts. `owes_commit`: no `commit_masks` follows
-        for the tokens sampled under them."""
+        """Take the snapshot, and send the first masks of rows whose matchers it attaches; they have no drafts.
+        `owes_commit`: no `commit_masks` follows in this iteration."""
         self._begin(stream, owes_commit)
         self._copy_masks(slots_B, 0, 1)
 
     def all_masks(self, stream: Stream, slots_B: Tensor) -> None:
-        """Take the snapshot and every draft, and send all masks: assumes nothing about the rows."""
+        """Take the snapshot and all K drafts, and send all masks. It works for any number of drafts in the rows."""
         self.verify_masks(stream, slots_B, self.num_positions - 1)
 
     def verify_masks(
         self, stream: Stream, slots_B: Tensor, num_drafts: int, *, owes_commit: bool = False
     ) -> None:
-        """During the target's forward: commit what the iteration before owes, take the snapshot and the drafts that the
-        matchers have not taken yet, and send the masks. `owes_commit`: no `commit_masks` follows.
+        """During the target's forward, do an owed commit, take the snapshot, advance the matchers over the drafts, and
+        send the masks. `owes_commit`: no `commit_masks` follows in this iteration.
 
-        Drafts that were taken while they were drafted cost nothing here.
+        Drafts that the matchers accepted while they were made (`extend_masks`) cost nothing here.
         """
         self._begin(stream, owes_commit)
         if num_drafts:
@@ -129,7 +144,7 @@ class GrammarStream:
     def apply_verify(
         self, stream: Stream, logits_BTV: Tensor, slots_B: Tensor, d2t: Tensor | None = None
     ) -> None:
-        """Mask the target's logits [B, T, V] in place, T <= K+1: position t with the mask after t drafts.
+        """Mask the target's logits [B, T, V] in place, T <= K+1. Position t gets the mask after t drafts.
 
         `d2t` int64 [V] as in `apply_draft`, for a target with a pruned vocabulary.
         """
@@ -137,8 +152,8 @@ class GrammarStream:
         stream.launch(_apply_masks, logits_BTV.flatten(0, 1), self._masks, slots_B, 0, d2t)
 
     def commit_masks(self, stream: Stream, slots_B: Tensor, *, copies: bool = False) -> None:
-        """Commit the verified tokens, and send the masks after the committed text. With `copies`, only `verified` was
-        written, and is copied to `verified_host` first."""
+        """Commit the verified tokens, and send the masks after the committed text. With `copies`, the device wrote only
+        `verified`, which is copied to `verified_host` first."""
         self._enter(stream)
         if copies:
             self.stream.copy(self.state.verified_host, self.verified)
@@ -146,9 +161,9 @@ class GrammarStream:
         self._copy_masks(slots_B, 0, 1)
 
     def propose(self, stream: Stream, num_drafts: int, is_committed: bool) -> None:
-        """Let the host propose drafts for the slots of the snapshot; `proposed` has them after `wait_proposals`.
+        """Let the host propose drafts for the snapshot's slots. After `wait_proposals`, `proposed` has them.
 
-        `is_committed`: `commit_masks` was called before in this iteration.
+        `is_committed`: `commit_masks` was called earlier in this iteration, so the streams are already ordered.
         """
         assert self.proposals is not None
         if not is_committed:
@@ -160,12 +175,12 @@ class GrammarStream:
         self.stream.record(self.proposal_event)
 
     def wait_proposals(self, stream: Stream) -> None:
-        """Let `stream` wait for the proposals."""
+        """Make `stream` wait for the proposals."""
         stream.wait(self.proposal_event)
 
     def extend_masks(self, stream: Stream, j: int, slots_B: Tensor, *, copies: bool = False) -> None:
-        """Take draft j, and send the masks after it. With `copies`, only `drafts` has the draft, and it is copied to
-        `drafts_host` first."""
+        """Advance the matchers over draft j, and send the masks after it. With `copies`, the device wrote the draft
+        only to `drafts`, from which it is copied to `drafts_host` first."""
         self._enter(stream)
         if copies:
             self.stream.copy(self.state.drafts_host[j - 1], self.drafts[j - 1])
@@ -175,7 +190,7 @@ class GrammarStream:
     def apply_draft(
         self, stream: Stream, logits_BD: Tensor, slots_B: Tensor, j: int, d2t: Tensor | None = None
     ) -> None:
-        """Mask the drafter's logits [B, Vd] of draft j in place, with the mask after j-1 drafts.
+        """Mask the drafter's logits [B, Vd] for draft j in place, with the mask after j-1 drafts.
 
         `d2t` int64 [Vd] has the offsets of a pruned vocabulary: column c stands for token c + d2t[c].
         """
@@ -183,16 +198,16 @@ class GrammarStream:
         stream.launch(_apply_masks, logits_BD, self._masks, slots_B, j - 1, d2t)
 
     def join(self, stream: Stream) -> None:
-        """Let `stream` wait for the grammar's stream, so that a capture may end."""
+        """Make `stream` wait for the grammar stream, since a capture must end with its streams joined."""
         self.stream.record(self.mask_event)
         stream.wait(self.mask_event)
 
     def synchronize(self) -> None:
-        """Wait for the work on the grammar's stream."""
+        """Wait for the work on the grammar stream."""
         self.stream.synchronize()
 
     def close(self) -> None:
-        """Wait for the work on the grammar's stream. The matchers are released with the state."""
+        """Wait for the work on the grammar stream. The matchers are released with the state."""
         self.synchronize()
 
     def _begin(self, stream: Stream, owes_commit: bool) -> None:

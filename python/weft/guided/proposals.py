@@ -1,11 +1,11 @@
-"""Drafts that the host proposes, by slot: text given with the request, text that the grammar forces, n-grams of the
-text, and n-grams of lookahead decoding.
+"""Drafts that the host proposes for slots. They come from text given with the request, text that the grammar forces,
+n-grams of the text, and n-grams of lookahead decoding.
 
-C++ makes them (`csrc/drafting/proposals.h`); here they get their host memory, and become host tasks. A task runs on the
-grammar's stream after the `commit` of an iteration, for the slots of its snapshot. Given text comes first, forced text
-if there is none; n-grams continue either.
+C++ makes them (`csrc/drafting/proposals.h`); this file gives it host memory and wraps it in host tasks. A task runs on
+the grammar stream after an iteration's `commit`, for the slots of the snapshot. Given text comes first, or forced text
+if there is none. N-grams continue either.
 
-S slots and one more for padding, K drafts, W tokens of a window.
+S slots and one more for padding, K drafts, W tokens of a lookahead window.
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ NO_GIVEN_TEXT = (
 
 @dataclass(frozen=True)
 class NgramSettings:
-    """N-grams are looked up from the last `max_length` tokens of a text down to the last `min_length`; the latest
-    earlier occurrence counts. For guided drafts the grammar chooses among the first `candidates` occurrences."""
+    """The settings of n-gram lookup.
+
+    The lookup searches the text for its own last `max_length` tokens, then for shorter suffixes down to `min_length`.
+    It uses the latest earlier occurrence. For guided drafts, the grammar chooses among the first `candidates`
+    occurrences.
+    """
 
     min_length: int = 1
     max_length: int = 4
@@ -40,8 +44,13 @@ class NgramSettings:
 
 @dataclass(frozen=True)
 class Sources:
-    """The sources of drafts, in this order: text given with the request, text that a grammar forces, n-grams of the
-    text (None: none), and n-grams of lookahead decoding (None: none)."""
+    """The sources of drafts in use, in order of precedence.
+
+    given: text given with the request.
+    forced: text that a grammar forces.
+    ngram: n-grams of the text; None if not used.
+    lookahead: n-grams of lookahead decoding; None if not used.
+    """
 
     given: bool = False
     forced: bool = False
@@ -58,15 +67,18 @@ class Sources:
 
     @property
     def places(self) -> list[int]:
-        """The places of the sources in that order."""
+        """The indices of the sources in use, among the four in order."""
         in_order = (self.given, self.forced, self.ngram, self.lookahead)
         return [place for place, source in enumerate(in_order) if source]
 
 
 @dataclass(frozen=True)
 class ProposalCounters:
-    """Since the proposals were made: calls, tokens proposed by each source, seconds in total and of the longest
-    call.
+    """Counters since the proposals object was made.
+
+    calls: the number of calls.
+    tokens: the number of tokens proposed, by source.
+    seconds, max_seconds: the time of all calls, and of the longest one.
     """
 
     calls: int
@@ -78,14 +90,15 @@ class ProposalCounters:
 class Proposals:
     """Proposes drafts for the slots of `state`, up to its `max_drafts` (K).
 
-    `task` writes `proposed_host` int64 [K, S+1], from `pinned`: draft j of slot s in [j-1, s], and -1 after the last
-    draft. The padding slot's drafts stay -1. It reads the verified tokens from the state's `verified_host`.
+    The host task reads the verified tokens from the state's `verified_host`. With `guided`, a guided slot's grammar
+    chooses among n-grams, and cuts n-grams and given text at the first token that it refuses. Raises `InputError` for
+    settings that contradict each other.
 
-    With `guided`, a guided slot's grammar chooses among n-grams, and cuts n-grams and given text where it refuses a
-    token. Raises `InputError` for settings that contradict each other.
-
-    For lookahead it reads `window_host` int64 [S+1, W+1]: the tokens that the iteration predicted after each token of
-    the slot's window, and the position of the last token that it began with."""
+    proposed_host: int64 [K, S+1], allocated by `pinned`. The task writes draft j of slot s to [j-1, s], and -1 after
+        the last draft. The padding slot's drafts stay -1.
+    window_host: int64 [S+1, W+1], for lookahead; None without. The task reads from it the tokens that the iteration
+        predicted after each token of the slot's window, and the position of the first token that the iteration read.
+    """
 
     def __init__(
         self, state: GuidedState, pinned: HostMemory, sources: Sources, *, guided: bool = True
@@ -126,18 +139,20 @@ class Proposals:
         num_answered: int = 0,
         lookahead: Lookahead | None = None,
     ) -> None:
-        """Give the slot a new text: the prompt, before the push of the first iteration that names the slot for it.
+        """Give the slot a new text. Call it before the push of the new request's first iteration. The text is used from
+        that push on; iterations in flight keep the old one.
 
-        `given` is the text that the request expects as its answer, from the answer's beginning; () for none. While the
-        answer follows it, its next tokens are the drafts. An answer that has left the text rejoins it where its last 4
-        tokens occur in it, up to 1024 tokens after the place where it left.
+        tokens: the prompt. For a resumed request, the prompt and the answer so far.
+        max_new_tokens: memory for so many new tokens is allocated now. More tokens allocate in a host callback.
+        given: the text that the request expects as its answer, from the answer's beginning; () for none. While the
+            answer follows it, its next tokens are the drafts. After leaving the text, the answer rejoins it where its
+            last 4 tokens occur in it, up to 1024 tokens after the point of departure.
+        num_answered: how many of `tokens`, at the end, are the answer.
+        lookahead: the request's lookahead sizes, at most those of the proposals (None: these).
 
-        For a resumed request `tokens` are its prompt and its answer so far, of which the last `num_answered` are the
-        answer. `lookahead` are the request's sizes, at most those of the proposals (None: these).
-
-        The text is used from that push on; iterations in flight keep the old one. More than `max_new_tokens` tokens
-        allocate memory in a callback. Raises `ValueError` for a slot out of range, and `InputError` for given text
-        without a source for it or with ids outside the vocabulary."""
+        Raises `ValueError` for a slot out of range. Raises `InputError` for given text if there is no source for it, or
+        if it has ids outside the vocabulary.
+        """
         if given and not self._sources.given:
             raise InputError(NO_GIVEN_TEXT)
         size = self.state.vocab_size
@@ -150,7 +165,7 @@ class Proposals:
         )
 
     def first_window(self, tokens: Sequence[int]) -> list[int]:
-        """The window of a text's first iteration, W tokens: the text's last ones, repeated if the text is shorter.
+        """The lookahead window of a text's first iteration: the text's last W tokens, repeated if the text is shorter.
         Empty without lookahead."""
         if self._sources.lookahead is None:
             return []
@@ -158,32 +173,31 @@ class Proposals:
         return [tokens[(i - width) % count] if count else 0 for i in range(width)]
 
     def set_guided(self, guided: bool) -> None:
-        """Set whether the grammar chooses and cuts n-grams and given text. Applies from the next push on; iterations in
-        flight keep the old value."""
+        """Set whether the grammar chooses among n-grams, and cuts n-grams and given text. It applies from the next push
+        on; iterations in flight keep the old value."""
         self._native.set_guided(guided)
 
     def run(self, num_drafts: int) -> None:
-        """Do the work of `task(num_drafts)`, on the calling thread."""
+        """Do the work of `task(num_drafts)` on the calling thread."""
         self._native.run(num_drafts)
 
     def task(self, num_drafts: int) -> NativeTask:
-        """The host task that reads the committed tokens and proposes up to `num_drafts` (0..K) drafts; after each
-        `commit`.
+        """The host task that reads the committed tokens and proposes up to `num_drafts` (0..K) drafts. It runs after
+        each `commit`.
 
-        Committed tokens are read only here, so an iteration that wants no drafts runs it with 0.
+        Only this task reads committed tokens, so an iteration that wants no drafts must run it too, with 0.
         """
         return NativeTask(*self._native.task_address(num_drafts), self)
 
     def origins(self, slot: int, first: int, count: int) -> list[str | None]:
-        """The sources of accepted drafts, for tokens `first` to `first` + `count` - 1 of those committed since `open`:
-        "given", "forced", "ngram" or "lookahead", or None for a token that was no draft. Only the last 64 tokens are
-        known."""
+        """The sources of tokens `first` to `first` + `count` - 1, counted from `open`: "given", "forced", "ngram" or
+        "lookahead", or None for a token that the host did not propose. Only the last 64 tokens are known."""
         return [
             None if place < 0 else self._names[place] for place in self._native.origins(slot, first, count)
         ]
 
     def counters(self) -> ProposalCounters:
-        """Calls, times and proposed tokens so far; `tokens` has the names of `origins`."""
+        """The counters so far. The keys of `tokens` are the names that `origins` returns."""
         return ProposalCounters(*self._native.counters())
 
 

@@ -1,4 +1,4 @@
-"""Guides in a recording: their text, and the payload of kinds whose payload can be stored."""
+"""Guides as a recording stores them: their text, and for some kinds a payload."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORDED_KINDS: tuple[Kind, ...] = (
     "after",
     "wasm",
 )
-"""Kinds that are recorded whole, unless their payload is an object that can't be stored."""
+"""The kinds of guides that are stored in full, unless their payload can't be stored."""
 
 
 @runtime_checkable
@@ -25,13 +25,13 @@ class Storable(Protocol):
     """A payload that can be stored: a `WasmSource`."""
 
     def to_recording(self) -> dict[str, Any]:
-        """The payload as JSON."""
+        """The payload as JSON data."""
 
 
 @dataclass(frozen=True)
 class RecordedGuide:
-    """A guide in a recording, and the grammar library that compiled it (None: XGrammar). `source` is None for a guide
-    that can't be stored.
+    """A guide in a recording. `backend` is the grammar library that compiled it (None: XGrammar). `source` is None if
+    the guide can't be stored.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class RecordedGuide:
 
     @classmethod
     def of(cls, guide: Guide, backend: str | None = None) -> RecordedGuide:
-        """Record a guide that `backend` compiled, as far as it can be stored."""
+        """Record a guide that `backend` compiled. If it can't be stored, record only its kind."""
         payload = guide.payload if isinstance(guide.payload, Storable) else None
         if guide.kind not in RECORDED_KINDS or guide.payload is not payload:
             return cls(guide.kind, None)
@@ -63,7 +63,7 @@ class RecordedGuide:
         )
 
     def guide(self) -> Guide | None:
-        """The guide, or None if it was not stored."""
+        """Rebuild the guide; None if it was not stored."""
         kind = next((kind for kind in RECORDED_KINDS if kind == self.kind), None)
         if kind is None or self.source is None:
             return None
@@ -79,15 +79,14 @@ class RecordedGuide:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The guide as JSON. The payload's key is "program", as in older recordings."""
+        """The guide as JSON data. The payload's key is "program", for compatibility with older recordings."""
         data = {**vars(self), "program": None if self.payload is None else self.payload.to_recording()}
         del data["payload"]
         return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RecordedGuide:
-        """The guide that `to_json` wrote. Raises `KeyError`, `TypeError`, `ValueError` or `zlib.error` for other
-        data."""
+        """The inverse of `to_json`. Raises `KeyError`, `TypeError`, `ValueError` or `zlib.error` for other data."""
         from weft.aici.source import from_json  # few recordings need it
 
         read = dict(data)

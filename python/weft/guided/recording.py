@@ -1,6 +1,7 @@
-"""The file of a recording: operations of a guided state, their requests, and everything that a replay needs.
+"""Recordings as files: the operations of a guided state, their requests, and everything else that a replay needs.
 
-JSON, compressed if the name ends in `.gz`. It contains the answers, and the prompts that a program has read.
+A file is JSON, gzipped if its name ends in `.gz`. It contains users' data: the answers, and the prompts of requests
+whose guide is a program.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ FORMAT = "weft-flight-1"
 
 @dataclass(frozen=True)
 class RecordedEdit:
-    """An edit of a request's text: after the first `at` tokens of the answer, the tokens `dropped` went, and the next
-    `num_appended` tokens were appended. The request had that text in the slots that it got after epoch `since`."""
+    """An edit of a request's text by its matcher.
+
+    After the first `at` tokens of the answer, the tokens `dropped` were removed, and `num_appended` tokens were
+    appended. The request has the edited text in the slots that it got after epoch `since`.
+    """
 
     since: int
     at: int
@@ -36,10 +40,15 @@ class RecordedEdit:
 class RecordedRequest:
     """A request of a recording.
 
-    `slot` is its last slot, from the first iteration after epoch `since`; `matchers` are the serial numbers of its
-    matchers, `guide` is an index into the recording's guides. `tokens` is its answer so far, `error` the failure that
-    ended it. With `room` its answer had to be complete within that many tokens. `prompt` is the text that its program
-    was started with (empty: no program), `edits` are those of its text, in order."""
+    slot: its last slot, which it had from the first iteration after epoch `since`.
+    matchers: the serial numbers of its matchers.
+    guide: an index into the recording's guides; None without a guide.
+    tokens: its answer so far.
+    error: the failure that ended it.
+    room: the number of tokens in which its answer had to be complete; None without such a limit.
+    prompt: the tokens with which its program was started; empty without a program.
+    edits: the edits of its text, in order.
+    """
 
     id: int
     slot: int
@@ -56,11 +65,15 @@ class RecordedRequest:
 
 @dataclass(frozen=True)
 class Recording:
-    """The last operations of an engine's grammar.
+    """A recording of the last operations of an engine's grammar.
 
-    `reason` says why it was written. `model` is the model's directory (None: weft-tiny), `fingerprint` that of its
-    vocabulary of `vocab_size` tokens, `versions` are those of the packages. The state had `num_slots` slots and up to
-    `max_drafts` drafts; `sources` names the sources of drafts on the host.
+    reason: why it was written.
+    versions: the versions of the packages, by name.
+    model: the model's directory (None: weft-tiny).
+    fingerprint: the fingerprint of the model's vocabulary of `vocab_size` tokens.
+    end_ids: the tokens that the state allows if a mask would allow none.
+    num_slots, max_drafts: the sizes of the state.
+    sources: the names of the host's sources of drafts.
     """
 
     reason: str
@@ -77,16 +90,16 @@ class Recording:
     operations: tuple[Operation, ...]
 
     def request_of(self, matcher: int) -> RecordedRequest | None:
-        """The request of a matcher."""
+        """The request that has the matcher with this serial number, or None."""
         return next((r for r in self.requests if matcher in r.matchers), None)
 
     @property
     def num_iterations(self) -> int:
-        """The number of snapshots in it."""
+        """The number of iterations, which is the number of fetches."""
         return sum(operation.name == "fetch" for operation in self.operations)
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file. Raises `OSError` on failure, and then leaves no file."""
+        """Write the recording to a file. On failure it raises `OSError` and leaves no file."""
         path = Path(path)
         data = {
             "format": FORMAT,
@@ -100,7 +113,7 @@ class Recording:
 
     @classmethod
     def load(cls, path: str | Path) -> Recording:
-        """Read a file that `save` wrote. Raises `InputError` for any other file, `OSError` if it cannot be read."""
+        """Read a file that `save` wrote. Raises `InputError` for any other file, and `OSError` if it can't be read."""
         path = Path(path)
         try:
             content = path.read_bytes()
@@ -136,7 +149,7 @@ class Recording:
         return recording
 
     def _check(self) -> None:
-        """Raise `InputError` for numbers that contradict each other."""
+        """Raise `InputError` unless the sizes, requests and operations are consistent."""
         if self.num_slots < 1 or self.max_drafts < 0 or self.vocab_size < 1 or not self.end_ids:
             raise InputError("it needs slots, a vocabulary and end tokens, and no negative number of drafts")
         for request in self.requests:
@@ -160,7 +173,8 @@ class Recording:
             raise InputError("its iterations are not in order")
 
     def _check_lengths(self, operation: Operation) -> None:
-        """Raise `InputError` for an operation on drafts that do not exist, or entries of wrong lengths."""
+        """Raise `InputError` if the operation's argument is out of range, or if one of its entries has a wrong
+        length."""
         where, drafts = f"iteration {operation.epoch}", self.max_drafts
         lowest = {"extend": 1, "extend_through": 0}.get(operation.name)
         if lowest is not None and not lowest <= operation.argument <= drafts:
@@ -201,6 +215,6 @@ def _request_of(data: dict[str, Any]) -> RecordedRequest:
 
 
 def _edit_of(data: dict[str, Any]) -> RecordedEdit:
-    # Older versions wrote "splices", with other names for the last two fields.
+    # Older versions called edits "splices", and their last two fields "taken" and "num_put".
     names = ("dropped", "num_appended") if "dropped" in data else ("taken", "num_put")
     return RecordedEdit(int(data["since"]), int(data["at"]), integers(data[names[0]]), int(data[names[1]]))

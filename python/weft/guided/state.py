@@ -1,10 +1,15 @@
-"""The grammar's state by slot: which matcher each slot has, and which mask rows are filled.
+"""The grammar state of slots: which matcher each slot has, and which mask rows are filled.
 
-The native class holds the state and its operations; here it gets its host memory. In the order of one stream, `fetch`
-takes the snapshot that `push` left, `extend(j)` takes draft j where it is legal and fills row j (`extend_through(k)`:
-drafts 1..k at once), and `commit` takes back the drafts that were not accepted, takes the bonus token and fills row 0.
-A slot that fails gets a status, and its rows then allow end tokens only; every other slot goes on. An iteration
-without a `commit` owes it to the next `fetch`, or to `commit_owed` on the host.
+The native class holds the state and its operations; this file gives it host memory. The operations run in the order of
+one stream:
+
+- `fetch` takes the snapshot that `push` left.
+- `extend(j)` advances each matcher over draft j if that is legal, and fills row j. `extend_through(k)` does so for
+  drafts 1..k.
+- `commit` rolls back rejected drafts, accepts the token sampled after the accepted ones, and fills row 0.
+
+If a slot fails, it gets a status, and its rows allow only end tokens from then on. The other slots go on. If an
+iteration leaves out its `commit`, the next `fetch` does it, or `commit_owed` on the host.
 
 S slots and one more for padding, K drafts, V vocabulary, W = ceil(V / 32).
 """
@@ -24,13 +29,13 @@ HostMemory = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
 
 def host_memory(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Plain zeroed memory, for a state without a device."""
+    """Allocate plain zeroed memory, for a state without a device."""
     return torch.zeros(shape, dtype=dtype)
 
 
 class Edit(NamedTuple):
-    """An edit of a slot's text after `committed` tokens since its matcher was attached: drop the last `drop` tokens,
-    then append the tokens `append`."""
+    """An edit of a slot's text by its matcher: drop the last `drop` tokens, then append `append`. At that point the
+    slot has committed `committed` tokens since the matcher was attached."""
 
     committed: int
     drop: int
@@ -40,7 +45,7 @@ class Edit(NamedTuple):
 @dataclass(frozen=True)
 class GuidedShape:
     """The sizes of a state: `num_slots` slots (S) with at most `max_drafts` drafts each (K), over `vocab_size` tokens
-    (V). A row that would allow no token allows `end_token_ids`."""
+    (V). A mask row that would allow no token allows `end_token_ids`."""
 
     num_slots: int
     max_drafts: int
@@ -49,17 +54,22 @@ class GuidedShape:
 
 
 class GuidedState(_core.GuidedState):
-    """Matchers and mask rows of a shape's slots.
+    """The matchers and mask rows of the slots of a shape.
 
-    Host tensors, from `pinned` and by slot: `drafts_host` int64 [K, S+1] (-1: no draft) and `verified_host`
-    int64 [S+1, K+2] (the number of accepted drafts, then the tokens of positions 0..K) are read; `masks_host`
-    int32 [(S+1)*(K+1), W], `token_mask_host` int32 [(S+1)*(K+1)] (0: nothing to apply) and `temperatures_host` float32
-    [(S+1)*(K+1)] (what the matcher asks for; negative: nothing) are written. Row slot*(K+1) + j is for the token after
-    the committed text and j drafts.
+    It reads these host tensors, which `pinned` allocates:
 
-    `workers` native threads help with the matchers of a phase that turns out long. A matcher that takes longer than
-    `mask_time_limit_s` (0: no limit) from one commit to the next fails its slot: processor time counts, and of waiting
-    the part over 2 s. At most `max_pending` snapshots wait to be fetched.
+    drafts_host: int64 [K, S+1]; -1 for no draft.
+    verified_host: int64 [S+1, K+2], the number of accepted drafts, then the tokens of positions 0..K.
+
+    It writes these, where row slot*(K+1) + j is for the token after the committed text and j drafts:
+
+    masks_host: int32 [(S+1)*(K+1), W].
+    token_mask_host: int32 [(S+1)*(K+1)]; 0 if there is no mask to apply.
+    temperatures_host: float32 [(S+1)*(K+1)], the temperature that the matcher asks for; negative for none.
+
+    `workers` native threads help if a phase of matchers turns out long. If a matcher takes longer than
+    `mask_time_limit_s` (0: no limit) from one commit to the next, its slot fails. Processor time counts in full, and
+    waiting only beyond 2 s. At most `max_pending` snapshots may wait to be fetched.
     """
 
     def __init__(
@@ -97,12 +107,14 @@ class GuidedState(_core.GuidedState):
         )
 
     def task(self, operation: str, argument: int = 0) -> NativeTask:
-        """`"fetch"` (1: it owes its commit), `"commit"`, `"extend"` (its draft, 1..K) or `"extend_through"` (their
-        number, 0..K) as a host task.
+        """Make an operation a host task. The operation decides the meaning of `argument`:
+
+        "fetch": 1 if this iteration leaves its commit to the next. "commit": unused. "extend": the draft, 1..K.
+        "extend_through": the number of drafts, 0..K.
         """
         return NativeTask(*self.task_address(operation, argument), self)
 
     def edit(self, slot: int) -> Edit | None:
-        """The edit of a slot whose status is "edited", else None."""
+        """The edit that the slot's matcher asked for, if its status is "edited"; else None."""
         values = super().edit(slot)
         return None if values is None else Edit(*values)

@@ -1,1 +1,1 @@
-"""Device memory by slot, and an iteration's results on the host."""
+"""Device memory indexed by slot, and an iteration's results on the host."""

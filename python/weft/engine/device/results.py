@@ -1,7 +1,7 @@
-"""An iteration's results: written by slot on the device, and copied to the host.
+"""An iteration's results: the device writes them by slot, then copies them to the host.
 
-Verification writes the tokens. `note_logprobs` and `note_offers` write log-probabilities and the continuations for a
-search on the host. They run after the iteration, outside of its graph, since few requests want them.
+Verification writes the tokens. `note_logprobs` writes log-probabilities, and `note_offers` writes the likeliest
+continuations for beam search. Both run after the iteration, outside of its graph, since few requests want them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from weft.runtime.interface import Runtime, Stream
 
 
 def note_temperatures(state: SlotState, buf: StepBuffers, temperatures: Tensor | None) -> None:
-    """Keep the temperature at which each position is sampled, since the guide's may have changed by the time
-    log-probabilities are noted. A device function.
+    """Save the temperature at which each position is sampled. A device function.
 
-    The guide's temperature replaces the request's where it is not negative.
+    Log-probabilities are computed later, when the guide's temperature may have changed. A guide's temperature that is
+    not negative replaces the request's.
     """
     rows, width = buf.temperatures_BT.shape
     of_request_B1 = state.params.temperature.index_select(0, buf.slots_B)[:, None]
@@ -40,9 +40,10 @@ def note_temperatures(state: SlotState, buf: StepBuffers, temperatures: Tensor |
 
 
 def note_logprobs(parts: DecodeParts, buf: StepBuffers, max_top_k: int) -> None:
-    """Note the log-probabilities of the verified tokens and of the likeliest, and which tokens could be sampled.
+    """Write the log-probabilities of the verified tokens and of the likeliest ones, and which of those were allowed.
 
-    Slots that do not want them get meaningless values. `max_top_k` is the largest top_k of the rows' requests.
+    It writes all rows of the batch; the values of slots without log-probabilities are meaningless. `max_top_k` is the
+    largest top_k of the rows' requests.
     """
     state = parts.state
     rows, width = buf.tokens_BT.shape
@@ -70,29 +71,32 @@ def note_logprobs(parts: DecodeParts, buf: StepBuffers, max_top_k: int) -> None:
 
 
 def _by_row(by_slot: Tensor, buf: StepBuffers) -> Tensor:
-    """Numbers of slots [S+1] for each row of logits: [N]."""
+    """Spread per-slot values [S+1] over the rows of logits: [N]."""
     return by_slot.index_select(0, buf.slots_B).repeat_interleave(buf.tokens_BT.shape[1])
 
 
 @dataclass(frozen=True)
 class OfferBuffers:
-    """The likeliest continuations of each slot, the likeliest first: `values` float32 [S+1, C], -inf for tokens that
-    can't be sampled, and `ids` int64 [S+1, C]."""
+    """The C likeliest continuations of each slot, likeliest first.
+
+    values: float32 [S+1, C], log-probabilities; -inf for a token that can't be sampled.
+    ids: int64 [S+1, C].
+    """
 
     values: Tensor
     ids: Tensor
 
     @classmethod
     def allocate(cls, state: SlotState, num_offers: int) -> OfferBuffers:
-        """Memory for `num_offers` continuations (C) of each slot."""
+        """Allocate buffers for `num_offers` continuations (C) of each slot."""
         shape, device = (state.length.shape[0], num_offers), state.length.device
         values = torch.full(shape, float("-inf"), dtype=torch.float32, device=device)
         return cls(values, torch.zeros(shape, dtype=torch.int64, device=device))
 
 
 def note_offers(state: SlotState, buf: StepBuffers, offers: OfferBuffers) -> None:
-    """Note the likeliest continuations of each row, after penalties and masks. The temperature scales the distribution,
-    unless sampling is greedy."""
+    """Write the likeliest continuations of each row, after penalties and masks. The temperature scales the
+    distribution, unless sampling is greedy."""
     temperature_B = state.params.temperature.index_select(0, buf.slots_B)
     temperature_B = torch.where(temperature_B >= LOWEST_TEMPERATURE, temperature_B, 1.0)
     logits_BV = buf.logits_BTV[:, 0].float() / temperature_B[:, None]
@@ -102,7 +106,7 @@ def note_offers(state: SlotState, buf: StepBuffers, offers: OfferBuffers) -> Non
 
 
 class ResultRings:
-    """Pinned memory to which iterations copy their results. At most two iterations are in flight at a time."""
+    """The pinned rings to which iterations copy their results. At most two iterations are in flight."""
 
     def __init__(
         self, runtime: Runtime, stream: Stream, state: SlotState, outputs: OutputBuffers | None = None
@@ -122,12 +126,12 @@ class ResultRings:
         drafts: bool = False,
         offers: Iterable[int] = (),
     ) -> StepResults:
-        """Start copying the results of the work issued so far; does not wait.
+        """Issue copies of the results of the work issued so far, without waiting.
 
         logprobs: copy log-probabilities too.
-        gather: the outputs that slots want, by slot.
+        gather: the outputs that each slot wants.
         drafts: whether the work verified drafts.
-        offers: copy the continuations of the buffers for these numbers of offers.
+        offers: the numbers of offers whose buffers to copy.
         """
         logprob_copies = [ring.start_receive(self._stream) for ring in self._logprobs] if logprobs else None
         slots: dict[str, list[int]] = {}
@@ -138,14 +142,14 @@ class ResultRings:
             name: self._outputs[name].start_receive(self._stream, rows) for name, rows in slots.items()
         }
         offer_copies = {count: self._receive_offers(count) for count in offers}
-        # Last, so that a wait for it is a wait for all.
+        # Last in the stream's order, so that waiting for this copy waits for all.
         received = self._results.start_receive(self._stream)
         num_slots = self._state.length.shape[0]
         return StepResults(received, num_slots, logprob_copies, outputs, drafts, offer_copies)
 
     def offer_buffers(self, num_offers: int) -> OfferBuffers:
-        """The device memory for `num_offers` continuations of each slot, for `note_offers`. The first call with a
-        number allocates it."""
+        """The buffers for `note_offers` with `num_offers` continuations of each slot. The first call with a number
+        allocates them."""
         if num_offers not in self._offers:
             buffers = OfferBuffers.allocate(self._state, num_offers)
             rings = PinnedRing(self._runtime, buffers.values), PinnedRing(self._runtime, buffers.ids)
@@ -159,11 +163,11 @@ class ResultRings:
 
 
 class StepResults:
-    """Copies of the slots' verified tokens, log-probabilities and outputs. Read them after `wait`, and before two more
-    iterations are started.
+    """One iteration's results on the host: verified tokens, log-probabilities and outputs of each slot.
 
-    `verified[s]` of slot s is the number of accepted drafts, then the tokens of all positions. `num_proposed[s]` is how
-    many drafts were verified; the list is empty where the work verified none.
+    Read them after `wait`, and before two more iterations start: those reuse the pinned memory. `verified[s]` is the
+    number of accepted drafts of slot s, then the tokens of all positions. `num_proposed[s]` is the number of drafts
+    that were verified; the list is empty if the iteration verified none.
     """
 
     def __init__(
@@ -182,12 +186,12 @@ class StepResults:
         self._offers = dict(offers or {})
         self.verified: list[list[int]] = []
         self.num_proposed: list[int] = []
-        self._num_tokens: dict[int, int] = {}  # of slots with fewer tokens than were verified
+        self._num_tokens: dict[int, int] = {}  # by slot, if `beginning` cut its tokens
         self._logprobs: LogprobRows | None = None
 
     def wait(self) -> StepResults:
-        """Wait for the work of the iteration."""
-        values = self._received.wait().numpy()  # slices of an array take less time than those of a tensor
+        """Wait until the iteration is done and its results are copied."""
+        values = self._received.wait().numpy()  # an array slices faster than a tensor
         self.verified = values[: -self._num_slots].reshape(self._num_slots, -1).tolist()
         if self._has_drafts:
             self.num_proposed = values[-self._num_slots :].tolist()
@@ -196,7 +200,7 @@ class StepResults:
         return self
 
     def beginning(self, slot: int, count: int) -> StepResults:
-        """The results as if the slot had committed its first `count` tokens only, with no draft after them."""
+        """These results as if the slot had committed only its first `count` tokens, and verified no later draft."""
         part = copy(self)
         part.verified = list(self.verified)
         part.num_proposed = list(self.num_proposed)
@@ -207,18 +211,18 @@ class StepResults:
         return part
 
     def outputs(self, slot: int, gather: Gather, count: int) -> dict[str, Tensor]:
-        """The slot's gathered outputs at the positions of the first `count` committed tokens: rows [count, ...] by
-        name, in memory that later iterations overwrite."""
+        """The slot's gathered outputs for its first `count` committed tokens: rows [count, ...] by name. Later
+        iterations overwrite this memory."""
         return {name: self._gathered[name].buffer[slot, :count] for name in gather.generated}
 
     def offers(self, slot: int, count: int) -> list[tuple[int, float]]:
-        """The slot's likeliest continuations, as tokens and log-probabilities, without tokens that can't be sampled.
-        `count` is the number that each row offers."""
+        """The slot's likeliest continuations as (token, log-probability), without tokens that can't be sampled. `count`
+        is the number of offers of the buffers (`offer_buffers`)."""
         values, ids = (received.buffer[slot].tolist() for received in self._offers[count])
         return [(token, value) for token, value in zip(ids, values, strict=True) if value > float("-inf")]
 
     def count(self, slot: int) -> int:
-        """The number of accepted drafts."""
+        """The number of drafts of the slot that were accepted."""
         return self.verified[slot][0]
 
     def proposed(self, slot: int) -> int:
@@ -226,11 +230,11 @@ class StepResults:
         return self.num_proposed[slot] if self.num_proposed else 0
 
     def tokens(self, slot: int) -> list[int]:
-        """The committed tokens: accepted drafts and the one after them."""
+        """The slot's committed tokens: the accepted drafts, then the token that the target sampled after them."""
         row = self.verified[slot]
         return row[1 : self._num_tokens.get(slot, row[0] + 1) + 1]
 
     def logprobs(self, slot: int, count: int, top: int) -> list[TokenLogprob]:
-        """The log-probabilities of the first `count` committed tokens, each with those of the `top` likeliest."""
+        """The log-probabilities of the first `count` committed tokens, each with its `top` likeliest alternatives."""
         assert self._logprobs is not None
         return self._logprobs.read(slot, count, top)

@@ -1,4 +1,5 @@
-"""A request's sampling parameters in the form of its slots: a record and, for few requests, tables (`ops/slots.py`)."""
+"""Packs a request's sampling parameters as a slot keeps them: one record, and for few requests tables
+(`ops/slots.py`)."""
 
 from __future__ import annotations
 
@@ -22,14 +23,15 @@ _NO_LIMIT = torch.iinfo(torch.int32).max
 
 
 class SlotSampling:
-    """A request's sampling parameters as its slots keep them, on the host.
+    """A request's sampling parameters, packed on the host for its slots.
 
     record: int64 [RECORD_WORDS], the bytes of a `SlotRecord`; every slot has one.
-    The tables, which few requests need, are in pinned memory; `write_tables` copies them to the device.
+    text, bad_words, ends, bias: the tables, which few requests need. They are in pinned memory; `write_tables` copies
+        them to the device.
 
-    prompt, answer: the tokens so far. A sequence that was preempted has an answer.
-    max_drafts: the request's own limit of drafts; None for as many as the engine makes.
-    is_searched: whether the host chooses the tokens.
+    prompt, answer: the tokens so far. Only a sequence that was preempted already has an answer.
+    max_drafts: the request's own limit on drafts; None for the engine's.
+    is_searched: whether a beam search on the host chooses the tokens.
     """
 
     def __init__(
@@ -91,12 +93,13 @@ class SlotSampling:
 
     @property
     def has_tables(self) -> bool:
-        """Whether the slots need tables, too."""
+        """Whether the request needs tables besides the record."""
         return self.text is not None or self.ends is not None
 
 
 def _total_bias(params: SamplingParams, rules: TokenRules, vocab_size: int) -> Tensor | None:
-    """The sum of `logit_bias` and the rules' bias, float32 [V], finite where both are; None where there is none."""
+    """The sum of `logit_bias` and the rules' bias, float32 [V]; None if the request has neither. A token that either
+    forbids gets -inf; all other sums are clamped to finite values."""
     by_token, dense = params.logit_bias, rules.bias
     if not by_token and dense is None:
         return None
@@ -119,8 +122,13 @@ def _kind_of_bias(bias: Tensor | None) -> BiasKind:
 
 
 class _Text:
-    """The tables of a text that penalties read: its tokens in order, the set of the prompt's tokens as bits, and how
-    often each token occurs in the answer and in the `counted` part of the prompt (None: never)."""
+    """The tables that penalties read.
+
+    tokens: int32, the prompt and the answer.
+    bits: int32 words, a bit set of the tokens in the prompt.
+    counts: int32 [V], how often each token occurs in the answer and in the `counted` part of the prompt; None for all
+        zeros.
+    """
 
     def __init__(
         self,
@@ -142,7 +150,7 @@ class _Text:
 
 
 def write_tables(params: SlotParams, sampling: SlotSampling, slot: int) -> None:
-    """Write the tables that the request needs to `slot`. A device function."""
+    """Copy the request's tables to those of `slot`. A device function."""
     if sampling.ends is not None:
         params.ends[slot].copy_(sampling.ends, non_blocking=True)
     if sampling.text is None:

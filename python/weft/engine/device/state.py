@@ -1,7 +1,7 @@
-"""The engine's memory: state by slot, the fixed buffers of an iteration, and pages on the host.
+"""The engine's memory: slot state, the fixed buffers of an iteration, and pages on the host.
 
-There are S slots for sequences and one more, the last, for rows that only pad a batch. Every tensor here is allocated
-once: graphs hold its address.
+There are S slots for sequences. One more slot, the last, is for the rows that pad a batch. Every tensor here is
+allocated once, because graphs hold its address.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from weft.spec.base import DraftBuffers, Drafter, Verified
 class LogprobRows:
     """Log-probabilities of positions, and which tokens could be sampled there; on the device or the host.
 
-    There are two tensors, so that two copies bring all to the host. For the N likeliest tokens of each position:
+    Everything is packed into two tensors, so that two copies bring it to the host. Each position has N likeliest
+    tokens:
 
-    values: float32 [..., 1 + N + 1]: of the position's token, of the N likeliest, and once more of the position's token
-        over the whole vocabulary (`TokenLogprob.unnormalized`).
-    tokens: int32 [..., 1 + N + N]: how many tokens could be sampled, the ids of the N likeliest, and whether each of
-        these could be sampled.
+    values: float32 [..., 1 + N + 1], log-probabilities: of the position's token, of the N likeliest, and again of the
+        position's token, but over the whole vocabulary (`TokenLogprob.unnormalized`).
+    tokens: int32 [..., 1 + N + N]: the number of tokens that could be sampled, the ids of the N likeliest, and a flag
+        for each whether it could be sampled.
     """
 
     values: Tensor
@@ -40,7 +41,7 @@ class LogprobRows:
 
     @classmethod
     def zeros(cls, slots: int, positions: int, num_top: int, device: torch.device) -> LogprobRows:
-        """Memory for `num_top` likeliest tokens (N) at each position of each slot."""
+        """Allocate rows for `num_top` likeliest tokens (N) at each position of each slot."""
         values = torch.zeros(slots, positions, 2 + num_top, dtype=torch.float32, device=device)
         return cls(values, torch.zeros(slots, positions, 1 + 2 * num_top, dtype=torch.int32, device=device))
 
@@ -48,14 +49,18 @@ class LogprobRows:
     def pack(
         cls, values: Tensor, unnormalized: Tensor, ids: Tensor, num_allowed: Tensor, is_allowed: Tensor
     ) -> LogprobRows:
-        """Rows of n positions. values [n, 1 + N]: of the token, and of the N likeliest, whose `ids` and `is_allowed`
-        are [n, N]. unnormalized, num_allowed: [n]."""
+        """Pack the rows of n positions.
+
+        values: [n, 1 + N], the log-probabilities of the token and of the N likeliest.
+        ids, is_allowed: [n, N], of the N likeliest.
+        unnormalized, num_allowed: [n].
+        """
         tokens = torch.cat((num_allowed[:, None], ids, is_allowed), 1)
         return cls(torch.cat((values, unnormalized[:, None]), 1), tokens.int())
 
     @property
     def num_top(self) -> int:
-        """The number of likeliest tokens of a position (N)."""
+        """The number of likeliest tokens at each position (N)."""
         return self.values.shape[-1] - 2
 
     @property
@@ -87,17 +92,21 @@ class LogprobRows:
 class SlotState:
     """The state of every slot on the device.
 
-    length: the number of tokens in the KV cache, which is the position of `last_token`.
-    drafts: [K, S+1], memory of the grammar's stream (`guided/grammar_stream.py`). Draft j of a slot is
-        `drafts[j-1, slot]`, -1 for none.
-    verified: [S+1, K+2], memory of the grammar's stream: the number of accepted drafts, then the target's tokens.
-    verified_host, drafts_host: the same in the host's memory, where the grammar reads them.
-    num_proposed: [S+1], the number of drafts in the last iteration with drafts, without those of -1.
-    results: [(S+1) * (K+3)], the memory of `verified` and `num_proposed`.
+    last_token: [S+1], the last committed token, which the next forward reads.
+    length: [S+1], the number of tokens in the KV cache, which is the position of `last_token`.
+    drafts: [K, S+1], owned by the grammar stream (`guided/grammar_stream.py`). Draft j of a slot is
+        `drafts[j-1, slot]`; -1 for none.
+    verified: [S+1, K+2], owned by the grammar stream: the number of accepted drafts, then the target's tokens.
+    verified_host, drafts_host: the same values in host memory, where the grammar reads them.
+    num_proposed: [S+1], the number of drafts that the last iteration with drafts verified. Entries of -1 don't count.
+    results: [(S+1) * (K+3)], one tensor over the memory of `verified` and `num_proposed`.
     window: [S+1, W+1], for lookahead: the tokens that the next forward reads after each text, and the position at which
         the last window began. None without lookahead.
-    request_ids, processors: the requests' ids, and the numbers of their captured processors, 0 for none.
-    logprobs: of the tokens in `verified`, [S+1, K+1, ...].
+    request_ids, processors: [S+1], each request's id, and the number of its captured processor (0: none).
+    page_table: int32 [S+1, pages_per_slot].
+    params: the sampling parameters.
+    logprobs: [S+1, K+1, ...], for the tokens in `verified`.
+    dummy: the slot of rows that pad a batch.
     """
 
     def __init__(self, grammar: GrammarStream, pages_per_slot: int, max_seq_len: int) -> None:
@@ -112,7 +121,7 @@ class SlotState:
         self.request_ids = torch.zeros(rows, dtype=torch.int64, device=device)
         self.processors = torch.zeros(rows, dtype=torch.int64, device=device)
         self.page_table = torch.zeros(rows, pages_per_slot, dtype=torch.int32, device=device)
-        # An iteration may write beyond the longest text.
+        # An iteration may write tokens beyond `max_seq_len` before the host cuts them.
         history_length = max_seq_len + 2 * self.verified.shape[1]
         vocab_size = grammar.state.vocab_size
         self.params = SlotParams.neutral(
@@ -123,7 +132,7 @@ class SlotState:
 
     @property
     def num_beside(self) -> int:
-        """The number of tokens of a window (W); 0 without lookahead."""
+        """The number of tokens in a lookahead window (W); 0 without lookahead."""
         return 0 if self.window is None else self.window.shape[1] - 1
 
     @property
@@ -141,11 +150,11 @@ class SlotState:
 
 @dataclass(frozen=True)
 class LineTables:
-    """Index tables for a row's line: up to T tokens, then the W tokens of its window. Row n of each table is for n
-    tokens before the window, 0 to T.
+    """Index tables for the lines that lookahead reads. A line is one row of the forward's input: n tokens, then the W
+    tokens of the row's lookahead window. Row n of each table is for a line with n tokens (0 to T).
 
-    read: int64 [T+1, T+W], the index of the token at each place of the line, among the T tokens and then the W tokens.
-    places: int64 [T+1, W], the places of the window.
+    read: int64 [T+1, T+W], for each place of the line an index into the T tokens followed by the W window tokens.
+    places: int64 [T+1, W], the places of the window in the line.
     """
 
     read: Tensor
@@ -153,7 +162,7 @@ class LineTables:
 
     @classmethod
     def allocate(cls, width: int, beside: int, device: torch.device) -> LineTables:
-        """For `width` tokens (T) before windows of `beside` (W)."""
+        """Build the tables for up to `width` tokens (T) before a window of `beside` tokens (W)."""
         column = torch.arange(width + beside)
         num_before = torch.arange(width + 1)[:, None]
         in_window = width + (column - num_before).clamp(max=beside - 1)
@@ -163,12 +172,12 @@ class LineTables:
 
 @dataclass(frozen=True)
 class StepBuffers:
-    """The tensors between the nodes of one iteration over B rows that verifies T - 1 drafts.
+    """The tensors that pass values between the nodes of one iteration. It has B rows and verifies T - 1 drafts.
 
-    raw_logits_BTV: the target's unchanged logits, of the rows that want log-probabilities.
-    temperatures_BT: float32, the temperatures of sampling; written unless log-probabilities are of the raw logits.
-    logits_NV: the memory of `logits_BTV`, then the logits of windows, [B, W, V].
-    lines: the tables for a forward with windows; None if it has none.
+    raw_logits_BTV: the target's logits before masks and penalties, for the rows that want log-probabilities.
+    temperatures_BT: float32, the sampling temperatures; not written if log-probabilities are of the raw logits.
+    logits_NV: the memory of `logits_BTV`, followed by the windows' logits [B, W, V].
+    lines: the index tables for a forward with lookahead windows; None without.
     """
 
     slots_B: Tensor
@@ -190,7 +199,7 @@ class StepBuffers:
         state: SlotState,
         drafter: Drafter | None,
     ) -> StepBuffers:
-        """Buffers of `width` positions. The graphs of one batch size share `slots_B`."""
+        """Allocate buffers for `width` positions of each row. The graphs of one batch size share `slots_B`."""
         config, device, batch = model.config, state.length.device, slots_B.shape[0]
         aux = len(drafter.aux_layers) if drafter is not None else 0
         beside = state.num_beside if width > 1 else 0  # an iteration without drafts reads no windows
@@ -224,7 +233,7 @@ class StepBuffers:
         )
 
     def narrow(self, begin: int, count: int) -> StepBuffers:
-        """The `count` rows from row `begin` on, without the drafter's buffers."""
+        """A view of `count` rows from row `begin` on, without the drafter's buffers."""
 
         def narrowed(tensor: Tensor) -> Tensor:
             return tensor.narrow(0, begin, count)
@@ -250,9 +259,9 @@ Verify = Callable[[SlotState, StepBuffers, Tensor], None]
 def verify_coupled(state: SlotState, buf: StepBuffers, sampled_BT: Tensor) -> None:
     """Accept the drafts that equal the target's tokens.
 
-    That is enough, since sampling is coupled (`ops/slots.py`): the target's token at a position is a function of its
-    logits, the request's seed and the position. So the committed tokens are those that decoding without speculation
-    would have sampled, whatever the drafter proposed.
+    Comparing is enough, since sampling is coupled (`ops/slots.py`): the target's token at a position depends only on
+    its logits, the request's seed and the position. So decoding without speculation would have sampled the same tokens,
+    whatever the drafter proposed.
     """
     verified = buf.verified
     advance_slots_(
@@ -262,7 +271,7 @@ def verify_coupled(state: SlotState, buf: StepBuffers, sampled_BT: Tensor) -> No
 
 
 def caches_of(kv: PagedKV, drafter: Drafter | None) -> list[PagedKV]:
-    """The caches whose pages share numbers: the target's, and the drafter's if it has one."""
+    """The KV caches that share page numbers: the target's, and the drafter's if it has one."""
     if drafter is None or drafter.kv is None:
         return [kv]
     return [kv, drafter.kv]
@@ -270,15 +279,17 @@ def caches_of(kv: PagedKV, drafter: Drafter | None) -> list[PagedKV]:
 
 @dataclass(frozen=True)
 class HostPages:
-    """Pages in the host's memory, pinned on CUDA, for cached pages that must leave the device. `tensors[i]` has those
-    of cache i: [num_pages, num_layers, page_size, 2, num_kv_heads, head_dim]."""
+    """Host memory for cached pages that were evicted from the device; pinned on CUDA.
+
+    tensors: one for each KV cache, [num_pages, num_layers, page_size, 2, num_kv_heads, head_dim].
+    """
 
     num_pages: int
     tensors: Sequence[Tensor]
 
     @classmethod
     def allocate(cls, runtime: Runtime, caches: Sequence[PagedKV], num_pages: int) -> HostPages:
-        """Memory for `num_pages` pages of each cache."""
+        """Allocate `num_pages` host pages for each cache."""
         shapes = [(num_pages, *cache.page(0).shape) for cache in caches]
         tensors = [
             runtime.pinned(shape, cache.data.dtype) for shape, cache in zip(shapes, caches, strict=True)
@@ -290,12 +301,14 @@ class HostPages:
 class DecodeParts:
     """The model, caches, drafter and state that an engine decodes with.
 
-    drafter: drafts on the device. has_proposals: whether the host drafts, too. Either makes at most `max_drafts`.
+    drafter: the drafter on the device, if there is one.
+    has_proposals: whether the host proposes drafts.
+    max_drafts: the most drafts of an iteration, from either source.
     outputs: the tensors besides tokens that can be gathered.
-    logprobs: the distribution whose log-probabilities requests get.
-    verify: takes an iteration's sampled tokens int64 [B, T] and moves the slots. A benchmark may replace it before
+    verify: takes an iteration's sampled tokens int64 [B, T] and advances the slots. A benchmark may replace it before
         anything is captured.
-    host: pages in the host's memory; None without offloading.
+    logprobs: the distribution whose log-probabilities requests get.
+    host: the host pages; None without offloading.
     """
 
     model: Model
@@ -311,7 +324,7 @@ class DecodeParts:
 
     @property
     def caches(self) -> list[PagedKV]:
-        """The caches whose pages share numbers (`caches_of`)."""
+        """The KV caches that share page numbers (`caches_of`)."""
         return caches_of(self.kv, self.drafter)
 
     @property

@@ -1,8 +1,8 @@
 """Outputs of a request besides tokens: raw logits, and tensors that the model marks (`models/outputs.py`).
 
-Iterations gather outputs on the device by slot, [S+1, K+1, ...]: position t of a slot's iteration is at [slot, t]. The
-outputs of a prompt are copied to the request's pinned memory, chunk by chunk. Logits are an output like the others; the
-iteration itself marks them, with the name `LOGITS`.
+Iterations gather outputs on the device by slot, [S+1, K+1, ...]; position t of a slot is at [slot, t]. A prompt's
+outputs are copied chunk by chunk to the request's pinned memory. Logits are an output like the others, but the
+iteration marks them, under the name `LOGITS`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from weft.runtime.interface import Runtime, Stream
 
 @dataclass(frozen=True)
 class MarkedOutput:
-    """The shape and dtype of an output at one position. `of_logits`: it depends on the logits, which a prompt has at
-    its last position only, unless a request wants all."""
+    """The shape and dtype of an output at one position.
+
+    of_logits: whether it is computed with the logits. A prompt has logits only at its last position, unless a request
+        wants them all.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -36,7 +39,9 @@ class MarkedOutput:
 class OutputBuffers:
     """The outputs that an engine can gather, by name.
 
-    by_slot: memory for iterations. context: the names of prompts' outputs. marked: the description of each output.
+    by_slot: the tensors to which iterations gather.
+    context: the names of the outputs that prompts may have.
+    marked: the shape and dtype of each output.
     """
 
     by_slot: Mapping[str, Tensor] = field(default_factory=dict)
@@ -55,8 +60,11 @@ class OutputBuffers:
         generation_logits: bool,
         additional: Iterable[tuple[str, bool]],
     ) -> OutputBuffers:
-        """Buffers for `slots` slots and `width` positions. `additional`: names, each with whether prompts have it, too.
-        Raises `InputError` for a name that the model does not mark."""
+        """Allocate buffers for `slots` slots and `width` positions.
+
+        `additional` lists (name, whether prompts have it, too). Raises `InputError` for a name that the model does not
+        mark.
+        """
         config, wanted = model.config, dict(additional)
         marked = {LOGITS: MarkedOutput((config.vocab_size,), config.dtype, of_logits=True)}
         if wanted:
@@ -77,26 +85,26 @@ class OutputBuffers:
         return cls(by_slot, frozenset({LOGITS, *(n for n, context in wanted.items() if context)}), marked)
 
     def context_tensors(self, runtime: Runtime, gather: Gather, length: int) -> dict[str, Tensor]:
-        """Pinned memory [length, ...] for each output of the prompt that a request wants."""
+        """Allocate pinned memory [length, ...] for each prompt output that a request wants."""
         marked = ((name, self.marked[name]) for name in gather.context)
         return {name: runtime.pinned((length, *m.shape), m.dtype) for name, m in marked}
 
     def of_logits(self, names: Iterable[str]) -> bool:
-        """Whether an output needs the logits of every position."""
+        """Whether one of these outputs needs the logits of every position."""
         return any(self.marked[name].of_logits for name in names)
 
     def decoding(self, slots_B: Tensor) -> Collector | None:
-        """A collector of an iteration's outputs by slot; None if the engine gathers none. For device functions."""
+        """The collector of an iteration's outputs by slot; None if the engine gathers none. For device functions."""
         return _Iteration(self.by_slot, slots_B) if self.by_slot else None
 
     def reading(
         self, slots_R: Tensor, last_R: Tensor, context: Mapping[str, Tensor], start: int, stop: int
     ) -> Collector | None:
-        """A collector of a prompt's outputs. For device functions.
+        """The collector of a prompt chunk's outputs; None if there is nothing to collect. For device functions.
 
-        It collects by slot the outputs of tokens `last_R`, after which the first tokens of slots `slots_R` are sampled.
-        `context` is memory with a row for each position of one text. With it, the outputs of all tokens are collected:
-        positions start..stop-1 of that text.
+        It collects by slot the outputs of tokens `last_R`, the last tokens of the prompts of slots `slots_R`. `context`
+        holds memory with one row for each position of one prompt. If it is not empty, the outputs of all tokens are
+        collected, to rows start..stop-1.
         """
         by_slot = self.by_slot if slots_R.shape[0] else {}
         return _Reading(by_slot, slots_R, last_R, context, start, stop) if by_slot or context else None
@@ -132,7 +140,7 @@ class _Reading:
         if name in self.by_slot:
             buffer = self.by_slot[name]
             rows = tensor.reshape(-1, *buffer.shape[2:])
-            if rows.shape[0] != self.last_R.shape[0]:  # of all positions
+            if rows.shape[0] != self.last_R.shape[0]:  # the output has all positions
                 rows = rows.index_select(0, self.last_R)
             buffer.select(1, 0).index_copy_(0, self.slots_R, rows)
         if name in self.context:
@@ -142,7 +150,7 @@ class _Reading:
 
 
 class _Names:
-    """Collects the descriptions of all outputs from a forward over two positions."""
+    """A collector that records the shape and dtype of every output, during a forward over two positions."""
 
     def __init__(self) -> None:
         self.marked: dict[str, MarkedOutput] = {}
@@ -166,7 +174,7 @@ class _Names:
 
 
 def marked_outputs(runtime: Runtime, stream: Stream, model: Model) -> dict[str, MarkedOutput]:
-    """The outputs that a model marks. Runs one forward over two tokens, and waits for it."""
+    """Find the outputs that a model marks: run one forward over two tokens, and wait for it."""
     names, device = _Names(), model.device
     runtime.publish()  # the weights
     with runtime.use(stream), collecting(names):
@@ -181,14 +189,14 @@ def marked_outputs(runtime: Runtime, stream: Stream, model: Model) -> dict[str, 
 
 
 class GrowingRows:
-    """A tensor [n, ...] that grows. Tensors that `append` returned before do not change."""
+    """A tensor [n, ...] that grows. Tensors that `append` has returned never change."""
 
     def __init__(self) -> None:
         self._data: Tensor | None = None
         self._count = 0
 
     def append(self, rows: Tensor) -> Tensor:
-        """Append `rows`; returns all rows."""
+        """Append `rows`. Returns a view of all rows."""
         count = self._count + rows.shape[0]
         if self._data is None or self._data.shape[0] < count:
             data = rows.new_empty(max(16, 2 * count), *rows.shape[1:])
@@ -201,7 +209,7 @@ class GrowingRows:
 
 
 class Gathered:
-    """The outputs that one sequence has gathered so far. `wanted` names them; the prefill fills `context`."""
+    """The outputs that one sequence has gathered so far. `wanted` names them; prefill fills `context`."""
 
     def __init__(self, wanted: Gather = NOTHING) -> None:
         self.wanted = wanted
@@ -209,7 +217,7 @@ class Gathered:
         self._generated: dict[str, GrowingRows] = {}
 
     def add(self, output: Output, generated: Mapping[str, Tensor]) -> None:
-        """Add an iteration's outputs to `output`: for each name the rows [n, ...] of the new tokens. The prompt must
+        """Append an iteration's outputs to `output`: for each name the rows [n, ...] of the new tokens. The prompt must
         have been read."""
         self.add_context(output)
         for name, rows in generated.items():
@@ -220,7 +228,7 @@ class Gathered:
                 output.additional[name] = values
 
     def add_context(self, output: Output) -> None:
-        """Add the prompt's outputs to `output`. The prompt must have been read."""
+        """Move the prompt's outputs to `output`. The prompt must have been read."""
         for name, tensor in self.context.items():
             if name == LOGITS:
                 output.context_logits = tensor

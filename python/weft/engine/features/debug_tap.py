@@ -1,7 +1,7 @@
-"""A tap on an engine's iterations: copies of their inputs and of their logits.
+"""A tap on an engine's iterations: it copies their inputs and logits to the host.
 
-It needs an engine without overlap, in which a step's launches are done when the step is. Engines without a tap pay
-nothing for it.
+It needs an engine without overlap, where a step's work is done when the step returns. An engine without a tap pays
+nothing.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class _Step:
 
 
 class DebugTap:
-    """A `StepTap` that keeps the tensors `names` of a step. In each, the parts of prompts come first, then the
-    sequences that decode. N tokens go in, of R sequences; S of these get tokens.
+    """A `StepTap` that keeps the tensors `names` of each step. Prompt chunks come first in each tensor, then the
+    sequences that decode. A step reads N tokens of R sequences, and S of these sample tokens.
 
     - `input_ids` int64 [N]; `position_ids` int64 [N], from 0.
-    - `sequence_length` int64 [R]: the tokens of the text that are read after the step, without its drafts.
-    - `logits` [S * positions, vocab_size], in the model's dtype: the logits that tokens were sampled from, after
-      processors, penalties, bias and masks.
+    - `sequence_length` int64 [R]: how many tokens of the text have been read after the step, without drafts.
+    - `logits` [S * positions, vocab_size], in the model's dtype: the logits for sampling, after processors, penalties,
+      bias and masks.
     """
 
     def __init__(self, runtime: Runtime, stream: Stream, names: Iterable[str]) -> None:
@@ -44,18 +44,18 @@ class DebugTap:
         self._steps: deque[_Step] = deque()
 
     def begin(self) -> None:
-        """A step launches."""
+        """Start the record of a step, before its launches."""
         self._steps.append(_Step())
 
     def read(self, parts: Sequence[PromptPart], step: StepBuffers) -> None:
-        """One forward reads `parts`; `step` has a row for each prompt that ends in it."""
+        """Record a forward over `parts`. `step` has a row for each prompt that ends in it."""
         self._steps[-1].parts += parts
         num_ended = sum(part.ends for part in parts)
         if num_ended and "logits" in self.names:
             self._steps[-1].first_logits.append(self._copy(step.logits_BTV.narrow(0, 0, num_ended)))
 
     def decode(self, buffers: StepBuffers, rows: int) -> None:
-        """An iteration decodes; the first `rows` rows of `buffers` are of sequences, the others pad."""
+        """Record a decode iteration. The first `rows` rows of `buffers` belong to sequences; the others pad."""
         sources = {"tokens": buffers.tokens_BT, "base": buffers.verified.base_B}
         if "logits" in self.names:
             sources["logits"] = buffers.logits_BTV
@@ -63,7 +63,8 @@ class DebugTap:
         self._steps[-1].decoded.append(copies)
 
     def take(self) -> dict[str, Tensor]:
-        """Remove the oldest step, which must be done; returns its tensors by name, none where it launched nothing."""
+        """Remove the oldest step and return its tensors by name; an empty dict if it launched nothing. Its work must be
+        done."""
         step = self._steps.popleft()
         parts, first, decoded = step.parts, step.first_logits, step.decoded
         if not parts and not decoded:

@@ -1,7 +1,8 @@
-"""The flight recorder: the grammar's operations of the last iterations, kept in memory, written to a file on demand.
+"""The flight recorder: keeps the grammar operations of the last iterations in memory, and writes them to a file on
+demand.
 
-The guided state itself keeps the operations (`csrc/guided/recording.cpp`): the engine's thread spends no time on an
-iteration. `weft replay FILE` repeats them.
+The guided state records the operations itself (`csrc/guided/recording.cpp`), so recording an iteration costs the
+engine's thread no time. `weft replay FILE` repeats a recording.
 """
 
 from __future__ import annotations
@@ -28,13 +29,18 @@ MAX_BYTES = 64 << 20
 """The most memory that a recorder takes by default."""
 
 GATHER_S = 0.05
-"""Seconds that the file of a failure waits for other failures of the same iteration."""
+"""How many seconds the writer waits after a failure, so that other failures of the iteration share its file."""
 
 
 @dataclass
 class _Watched:
-    """The record of a sequence. `since` is the epoch at which it got its slot; `room` and `prompt` are those that its
-    matchers started with; `finished_at` is the epoch at which it was first seen to be finished."""
+    """The record of one sequence.
+
+    since: the epoch at which it got its slot.
+    matchers: the serial numbers of its matchers.
+    room, prompt: the arguments with which its matchers started.
+    finished_at: the epoch at which the recorder first saw that it had finished.
+    """
 
     id: int
     output: Output
@@ -49,25 +55,28 @@ class _Watched:
 
 
 class FlightRecorder:
-    """Keeps the last `iterations` iterations of a grammar state, as far as `max_bytes` of memory hold them. By default
-    the memory is that of `iterations` with every slot in use, up to 64 MiB. Each prompt's first token is an iteration,
-    too.
+    """Keeps the last `iterations` iterations of a grammar state, or fewer if `max_bytes` can't hold them. By default
+    there is memory for `iterations` with every slot in use, up to 64 MiB. The first token of a prompt counts as an
+    iteration.
 
-    The engine calls, on its own thread,
+    The engine's thread calls
 
     - `watch(sequence, slot, matcher)` whenever a sequence gets a slot, before the push that attaches its matcher (None
-      without a guide); again after it was preempted or spliced;
-    - `failed(sequence)` when a sequence ends with an error;
-    - `close()` when it is closed, with nothing in flight.
+      without a guide). It calls again when the sequence gets a slot after preemption or after an edit of its text.
+    - `failed(sequence)` when a sequence ends with an error.
+    - `close()` when the engine closes, with nothing in flight.
 
-    `write` and `recording` are for any thread. Make a recorder with nothing in flight. From then on the state's
-    callbacks take about 0.6 us more for each mask row of 131072 tokens.
+    Any thread may call `write` and `recording`. Make a recorder while nothing is in flight. While it exists, the
+    state's callbacks take about 0.6 us more for each mask row of 131072 tokens.
 
-    With a `directory`, which is made if it does not exist, a failure writes a file there, on a thread of its own. The
-    failures of one iteration share a file; after `max_files` no more are written. `files` are those written. `model` is
-    the model's directory (None: weft-tiny), `sources` names the host's sources of drafts ("forced", "ngram").
+    With a `directory`, a failure writes a file there, on a thread of its own. The directory is made if it does not
+    exist. Failures of one iteration share a file. After `max_files` files, none are written. `files` lists the files
+    written.
 
-    Raises `InputError` for a directory that can't be written to, and for memory that can't hold one iteration.
+    `model` is the model's directory (None: weft-tiny). `sources` names the host's sources of drafts ("forced",
+    "ngram").
+
+    Raises `InputError` if the directory is not writable, or if `max_bytes` can't hold one iteration.
     """
 
     def __init__(
@@ -106,7 +115,7 @@ class FlightRecorder:
         self._writer: threading.Thread | None = None
 
     def watch(self, sequence: Sequence, slot: int, matcher: Matcher | None) -> None:
-        """Note that a sequence gets a slot, to which its guide attaches `matcher`."""
+        """Note that a sequence gets a slot, to which `matcher` is attached next."""
         with self._lock:
             since = self.state.pushed_epoch
             watched = self._watched.get(sequence.id)
@@ -126,7 +135,7 @@ class FlightRecorder:
                 self._prune()
 
     def failed(self, sequence: Sequence) -> None:
-        """Note that a sequence ended with an error. If it had a slot and there is a directory, a file is written."""
+        """Note that a sequence ended with an error. If it ever had a slot and there is a directory, write a file."""
         if self.directory is None or len(self.files) >= self._max_files:
             return
         with self._lock:
@@ -144,7 +153,7 @@ class FlightRecorder:
         return Path(path)
 
     def recording(self, reason: str = "on demand") -> Recording:
-        """The recording so far."""
+        """Make a recording of the last iterations."""
         window = last_iterations(operations(self.state.recorded()), self.iterations)
         seen = {entry.matcher for operation in window for entry in operation.entries}
         first = window[0].epoch if window else 0
@@ -168,7 +177,7 @@ class FlightRecorder:
         )
 
     def close(self) -> None:
-        """Finish the files and stop recording. Nothing may be in flight."""
+        """Wait until all files are written, and stop recording. Nothing may be in flight."""
         with self._lock:
             writer = self._writer
         if writer is not None:
@@ -177,7 +186,8 @@ class FlightRecorder:
         self._watched.clear()
 
     def _appears(self, watched: _Watched, seen: set[int], first_epoch: int) -> bool:
-        """Whether a sequence is in the window. One without a guide is, unless it is known to have ended before."""
+        """Whether a sequence belongs to the recorded iterations. An unguided one leaves no entries; it belongs unless
+        it is known to have ended before them."""
         if watched.matchers:
             return not seen.isdisjoint(watched.matchers)
         self._note_finished(watched)
@@ -188,7 +198,7 @@ class FlightRecorder:
             watched.finished_at = self.state.pushed_epoch
 
     def _prune(self) -> None:
-        """Forget the sequences that ended before the window."""
+        """Forget sequences that ended before the oldest iteration that can still be recorded."""
         oldest = max(self.state.epoch - self.iterations, 0)
         for watched in self._watched.values():
             self._note_finished(watched)
@@ -218,16 +228,16 @@ class FlightRecorder:
 
 
 def default_bytes(state: GuidedState, iterations: int) -> int:
-    """Memory for `iterations` iterations (at least two), with every slot in use, every draft accepted, and drafts made
-    under the grammar."""
+    """The bytes that `iterations` iterations (at least two) need in the worst case, capped at `MAX_BYTES`: every slot
+    in use, every draft accepted, and drafts masked by the grammar."""
     drafts = state.max_drafts
-    extends = max(drafts - 1, 0) * (10 + 2 * drafts)  # one by one
+    extends = max(drafts - 1, 0) * (10 + 2 * drafts)  # drafts are extended one by one
     words = state.num_slots * (4 * 10 + 8 * drafts + extends) + 64
     return 8 * words * min(max(iterations, 2), max(2, MAX_BYTES // (8 * words)))
 
 
 def last_iterations(all_operations: list[Operation], count: int) -> list[Operation]:
-    """The operations of the last `count` snapshots, without those whose snapshot was overwritten."""
+    """The operations of the last `count` snapshots. Operations whose snapshot is already overwritten are dropped."""
     starts = [i for i, operation in enumerate(all_operations) if operation.name == "fetch"]
     return all_operations[starts[-count:][0] :] if starts else []
 

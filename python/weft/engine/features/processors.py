@@ -1,7 +1,7 @@
-"""Logits processors of users, on the target's raw logits, before everything else acts on them.
+"""Users' logits processors. They get the target's raw logits, before penalties and masks.
 
-A processor is a device function that graphs capture (`CapturedProcessors`, `run_captured`), or a function that the host
-calls between the model's forward and sampling, while the iteration waits (`HostProcessors`).
+There are two kinds. Graphs capture a processor that is a device function (`CapturedProcessors`, `run_captured`). The
+host calls any other processor between the model's forward and sampling, while the iteration waits (`HostProcessors`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from weft.runtime.buffers import PinnedRing
 from weft.runtime.interface import Runtime, Stream
 
 MAX_CAPTURED = 8
-"""The most processors that are captured and in use at a time: graphs are kept for each set of them."""
+"""The most captured processors at a time. Each set of processors in one iteration needs graphs of its own."""
 
 HostWork = Callable[[Stream, StepBuffers], None]
-"""The host's work on an iteration's logits, between its launches."""
+"""Calls host processors on an iteration's logits, between two launches."""
 
 
 def failure(name: str, error: BaseException) -> RequestError:
-    """The error of a request whose processor raised `error`."""
+    """Make the error of a request whose processor raised `error`."""
     request_error = RequestError(f"logits processor {name!r} raised {type(error).__name__}: {error}")
     request_error.__cause__ = error
     return request_error
@@ -37,8 +37,12 @@ def failure(name: str, error: BaseException) -> RequestError:
 
 @dataclass(eq=False)
 class CapturedProcessor:
-    """A device function in use. `number` marks its slots on the device, `users` counts its sequences, `failure` is what
-    it raised."""
+    """A processor that graphs capture.
+
+    number: marks its slots on the device (`SlotState.processors`).
+    users: how many sequences use it.
+    failure: the exception that it raised.
+    """
 
     name: str
     function: Callable[..., Any]
@@ -49,8 +53,11 @@ class CapturedProcessor:
 
 @dataclass(eq=False)
 class RequestProcessor:
-    """A sequence's processor while it is served. `captured` is set while graphs hold it; `failure` is what it raised on
-    the host."""
+    """The processor of one sequence.
+
+    captured: the captured processor while the sequence holds slots; None for a host processor.
+    failure: the error of a host processor that raised.
+    """
 
     processor: LogitsProcessor
     captured: CapturedProcessor | None = None
@@ -62,12 +69,12 @@ class RequestProcessor:
         return not self.processor.allows_capture
 
     def number_for(self, request_id: int) -> int:
-        """The request id that its function gets for sequence `request_id`."""
+        """The request id that the function gets for the sequence `request_id`."""
         fixed = self.processor.request_id
         return request_id if fixed is None else fixed
 
     def check(self) -> None:
-        """Raise what it raised."""
+        """Raise the request's error if the processor has raised."""
         if self.failure is not None:
             raise self.failure
         if self.captured is not None and self.captured.failure is not None:
@@ -78,16 +85,16 @@ class RequestProcessor:
 
 
 class CapturedProcessors:
-    """The device functions that an engine's graphs hold, `MAX_CAPTURED` at a time. `forget` closes the graphs of a
-    processor that leaves."""
+    """The processors that an engine's graphs have captured, at most `MAX_CAPTURED`. The least recently used one is
+    dropped for a new one. `forget` closes the graphs of a dropped processor."""
 
     def __init__(self, forget: Callable[[CapturedProcessor], None]) -> None:
         self._forget = forget
         self._numbers = itertools.count(1)
-        self._entries: list[CapturedProcessor] = []  # the last one used is last
+        self._entries: list[CapturedProcessor] = []  # most recently used last
 
     def take(self, processor: LogitsProcessor) -> CapturedProcessor:
-        """The entry of a processor's function. Raises `CapacityError` where all entries are in use."""
+        """Get or make the entry of a processor's function. Raises `CapacityError` if all entries are in use."""
         entry = next(
             (e for e in self._entries if e.function is processor.function and e.failure is None), None
         )
@@ -102,7 +109,7 @@ class CapturedProcessors:
         return entry
 
     def give_back(self, entry: CapturedProcessor) -> None:
-        """Note that a sequence uses the entry no more."""
+        """Note that a sequence no longer uses the entry."""
         entry.users -= 1
         if not entry.users and entry.failure is not None:
             self._drop(entry)
@@ -122,8 +129,11 @@ class CapturedProcessors:
 
 
 def run_captured(processor: CapturedProcessor, state: SlotState, buf: StepBuffers, stream: Stream) -> None:
-    """Apply a processor to the rows of its slots. A device function. A processor that raises is skipped from then on;
-    its error stays in `failure`."""
+    """Apply a processor to the rows of its slots. A device function.
+
+    The processor runs on a copy of all rows; only its own rows are taken from the result. If it raises, the error stays
+    in `failure` and later calls skip it.
+    """
     if processor.failure is not None:
         return
     slots_B = buf.slots_B
@@ -144,7 +154,7 @@ def run_captured(processor: CapturedProcessor, state: SlotState, buf: StepBuffer
                     f"it returned {_kind_of(result)}; it may return None or a tensor {list(logits_BTV.shape)}"
                 )
             logits_BTV = result.to(logits_BTV.dtype)
-    except BaseException as error:  # also one that would end a thread, since the thread is the engine's
+    except BaseException as error:  # even SystemExit: it must not end the engine's thread
         processor.failure = error
         return
     buf.logits_BTV.copy_(torch.where(active_B[:, None, None], logits_BTV, buf.logits_BTV))
@@ -154,8 +164,8 @@ def run_captured(processor: CapturedProcessor, state: SlotState, buf: StepBuffer
 
 
 class StreamHandle(int):
-    """A stream's raw handle for other libraries. On CUDA `torch.cuda.ExternalStream` takes it as a number; others call
-    `__cuda_stream__`, which gives (0, handle). `stream` is the runtime's stream."""
+    """A stream's raw handle for other libraries. `torch.cuda.ExternalStream` takes it as a number; libraries with the
+    `__cuda_stream__` protocol get (0, handle). `stream` is the runtime's stream."""
 
     stream: Stream
 
@@ -175,8 +185,8 @@ class HostRows:
     """A sequence's rows in an iteration, one for each of its `answers` so far.
 
     processor: the sequence's processor, if it has one.
-    is_searched: whether the rows are beams, which the processor sees in one call.
-    copies: how often the processor sees the row. Before beams part, the prompt's one row stands for all of them.
+    is_searched: whether the rows are beams. The processor gets all beams in one call.
+    copies: how often the processor sees the row. While a prompt is read, its one row stands for all beams.
     """
 
     processor: RequestProcessor | None
@@ -189,9 +199,10 @@ class HostRows:
 
 @dataclass(frozen=True)
 class _Call:
-    """One call of a host processor: logits [1, N, V] after N texts, which are beams, or one text.
+    """One call of a host processor, for N beams or for one text.
 
-    target: [V], gets the processed logits of the first text, where `logits_1NV` is a copy.
+    logits_1NV: the logits after each of the N texts `tokens`.
+    target: [V], receives the processed logits of the first text if `logits_1NV` is a copy; None if it is a view.
     """
 
     processor: RequestProcessor
@@ -201,7 +212,7 @@ class _Call:
     target: Tensor | None = None
 
     def take(self, result: object) -> None:
-        """Take the function's result for the logits; None where it changed them in place."""
+        """Store the function's result in the logits. A result of None means that it changed them in place."""
         if result is not None and result is not self.logits_1NV:
             if not isinstance(result, Tensor) or result.numel() != self.logits_1NV.numel():
                 raise TypeError(
@@ -214,7 +225,7 @@ class _Call:
 
 
 class HostProcessors:
-    """Calls host processors between the launches of an iteration."""
+    """Calls host processors between two launches of an iteration."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -227,9 +238,9 @@ class HostProcessors:
         rows: abc.Sequence[HostRows],
         failed: Callable[[], object] = lambda: None,
     ) -> None:
-        """Wait for the forward, then call the processors of `rows` in their order, unless `failed()` gives the
-        forward's error. A processor's exception becomes its `failure`."""
-        # Also without rows: every replay of a split iteration must have the same segments.
+        """Wait for the forward, then call the processors of `rows` in order. If `failed()` returns an error of the
+        forward, call none. A processor's exception becomes its `failure`."""
+        # Receive even without rows: every replay of a split iteration must have the same segments.
         drafts = self._ring(buf).receive(stream)[:, 1:].tolist()
         if failed() is not None:
             return
@@ -265,7 +276,7 @@ class HostProcessors:
 def _calls_of_positions(
     rows: HostRows, processor: RequestProcessor, logits_TV: Tensor, drafts: list[int]
 ) -> list[_Call]:
-    """A call for each position, up to the first missing draft."""
+    """Make one call for each position, up to the first missing draft."""
     text = [*rows.prompt, *rows.answers[0]]
     request_id = processor.number_for(rows.sequence_id)
     count = next((t for t, draft in enumerate(drafts) if draft < 0), len(drafts))
@@ -276,7 +287,7 @@ def _calls_of_positions(
 
 
 def _call_of_beams(rows: HostRows, processor: RequestProcessor, logits_NV: Tensor) -> _Call:
-    """One call for all beams. Before they part, it shows the prompt once for each beam."""
+    """Make one call for all beams. While the prompt is read, it shows the prompt once for each beam."""
     request_id = processor.number_for(rows.sequence_id)
     if rows.copies == 1:
         texts = [[*rows.prompt, *answer] for answer in rows.answers]
@@ -319,11 +330,11 @@ def _call_batched(calls: list[_Call], stream: StreamHandle) -> None:
 
 
 def inner_stream(stream: Stream) -> Stream:
-    """The runtime's stream beneath a segmented one; it takes work at once."""
+    """The runtime's stream under a segmented one, which takes work immediately; any other stream itself."""
     inner: Stream = getattr(stream, "inner", stream)
     return inner
 
 
 def _kind_of(value: object) -> str:
-    """A processor's result, for a message."""
+    """Describe a processor's result in an error message."""
     return f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else f"{type(value).__name__}"

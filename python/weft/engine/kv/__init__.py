@@ -1,1 +1,1 @@
-"""The block manager: pages of keys and values, the prefix cache, eviction. It touches no device."""
+"""The KV block manager: pages, the prefix cache and eviction. It is bookkeeping on the host and touches no device."""

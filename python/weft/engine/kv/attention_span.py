@@ -1,4 +1,4 @@
-"""Which pages of a text no layer attends to any more, in models with sliding windows."""
+"""In models with sliding windows: finds the pages of a text that no layer attends to any more."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from weft.ops.attention import Window
 
 @dataclass(frozen=True)
 class AttentionSpan:
-    """The positions that any layer attends to: the first `sinks`, and the last `reach` up to the query."""
+    """The positions that some layer attends to: the first `sinks` of the text, and the last `reach` up to and including
+    the query's."""
 
     sinks: int
     reach: int
 
     @classmethod
     def of(cls, windows: Sequence[Window]) -> AttentionSpan | None:
-        """The span of layers with these windows; None if one of them attends to the whole text."""
+        """The span over layers with these windows; None if some layer attends to the whole text."""
         if not all(window.size for window in windows):
             return None
         return cls(max(window.sinks for window in windows), max(window.reach for window in windows))

@@ -1,21 +1,25 @@
-"""The block manager: which sequence holds which pages of keys and values, and which content is cached.
+"""The KV block manager: which sequence holds which pages, and which content is cached.
 
 A page is in one of three states:
 
-- free: no content that could be matched;
-- held: one or more sequences read it;
-- cached: no sequence holds it, but its content can be matched until the page is needed (`pool.py` evicts it).
+- free: it has no content that a prefix could match;
+- held: one or more sequences use it;
+- cached: no sequence holds it, but a prefix can match its content until the page is evicted (`pool.py`).
 
-Page 0 is none of these. Padding rows, and positions beyond a sequence's pages, point at it.
+Page 0 is in none of these states. Padding rows, and positions beyond a sequence's pages, point at it.
 
-A page enters the prefix tree once all its positions are valid, and is read-only from then on: a sequence writes only
-positions from `num_reused` on, in pages that it does not share. If two sequences write the same text at the same time,
-the page that is stored first is matched, and the other becomes its duplicate. The duplicate takes its place when the
-last holder of the first one ends, so no page is kept that nothing reads. The partly filled page at the end of a text is
-cached too; a sequence that continues this text takes the page out of the tree and writes on in it.
+A page enters the prefix tree once all its positions are valid. From then on it is read-only: a sequence writes only
+positions from `num_reused` on, in pages that it does not share.
 
-All of this is the host's view. The device follows in stream order: a page that is given back and handed to another
-sequence may still be read or written by work that was launched before, never by work that is launched after.
+Two sequences may write the same text at the same time. The page that is stored first is matched from then on, and the
+other becomes its duplicate. When the last holder of the first page ends, a duplicate replaces it. So no page is kept
+that nothing reads.
+
+The partly filled page at the end of a text is cached too. A sequence that continues this text takes the page out of the
+tree and goes on writing in it.
+
+All of this is the host's view. The device follows in stream order. After a page has been given back and handed to
+another sequence, earlier launches may still read or write it for the old sequence; later launches never do.
 """
 
 from __future__ import annotations
@@ -43,13 +47,13 @@ from weft.engine.kv.prefix_tree import CachedPage, Tokens
 from weft.engine.stats import KvUsage
 
 OFFLOAD_MIN_PRIORITY = 30
-"""The least priority with which an evicted page moves to the host."""
+"""The lowest priority of an evicted page that is copied to the host rather than dropped."""
 
 
 class PrefixMatch(NamedTuple):
     """The cached beginning of a text: full pages, then perhaps the first `num_partial` positions of `partial_page`.
 
-    `continues`: the text that ended in `partial_page` is a prefix of this one.
+    continues: whether `partial_page` is the last page of a text that is a prefix of this one.
     """
 
     full_pages: list[CachedPage]
@@ -59,10 +63,11 @@ class PrefixMatch(NamedTuple):
 
 
 class PageCounts(NamedTuple):
-    """Statistics of the pages that hold a sequence's first text, its partly filled last page included.
+    """Counts the pages that hold a sequence's text on admission, with the partly filled last page.
 
-    `allocated` were handed out, `new` of them for the first time. `reused` were matched, in part or whole; `missed`
-    were looked up and not matched.
+    allocated: pages that were allocated for it, `new` of them never allocated before.
+    reused: pages that the cache matched, wholly or in part.
+    missed: pages that were looked up and not matched.
     """
 
     allocated: int = 0
@@ -72,8 +77,8 @@ class PageCounts(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """The pages of a new sequence. `num_partial` positions after the full matched pages are valid once the page copies
-    `copies`, (from, to), are made."""
+    """The pages of a new sequence. After the fully matched pages, another `num_partial` positions are valid once the
+    page copies `copies`, (from, to), are made."""
 
     pages: list[int]
     num_partial: int
@@ -86,8 +91,8 @@ def match_prefix(
 ) -> PrefixMatch:
     """Find the longest cached prefix of `tokens`, in pages of `size` positions.
 
-    The match is shortened by `margin` positions, and leaves at least the last token to be read. `partial`: whether the
-    beginning of a page may be matched.
+    The match is shortened by `margin` positions. At least the last token remains to be read, since its logits are
+    needed. `partial`: whether only the beginning of the last page may match.
     """
     text, pages, last = tuple(tokens), list[CachedPage](), root
     for start in range(0, len(text) - size + 1, size):
@@ -112,12 +117,14 @@ def match_prefix(
 
 @dataclass(eq=False, slots=True)
 class KvSequence:
-    """The pages that one sequence holds. `pages` are in the order of their positions.
+    """The pages that one sequence holds.
 
-    The first `num_reused` positions are valid once the device has made the manager's moves; reading starts after them.
-    `copies` are those moves that copy a partly matched page to a page of the sequence, (from, to). `chain` are the
-    cached pages that `pages` begins with. If `is_lost`, no more of its pages enter the cache. Pages that it gave back
-    (`KvManager.give_back`) are 0.
+    pages: page numbers in the order of positions. A page that was given back early (`KvManager.give_back`) is 0.
+    num_reused: the number of cached positions at the beginning. They are valid once the device has made the manager's
+        moves; reading starts after them.
+    copies: the moves that copy a partly matched page to a page of the sequence, (from, to).
+    chain: the tree's pages for the first `len(chain)` entries of `pages`.
+    is_lost: if true, no more of its pages enter the cache.
     """
 
     pages: list[int]
@@ -134,12 +141,14 @@ class KvSequence:
 class KvManager:
     """Manages pages 1 to `num_pages` - 1, each of `page_size` positions.
 
-    `reuse`: whether content is cached at all. `partial_reuse`: whether the matched beginning of a page is used too,
-    by copying the page. With `copy_on_partial_reuse` off, the page itself is taken out of the cache instead, if no
-    sequence holds it and nothing is cached after it; else the beginning is not used.
-
-    Evicted pages of priority `offload_min_priority` or more are kept in `num_host_pages` pages on the host. `log`
-    records cache events; `clock` gives seconds. `moves` are page copies that the device must make, in this order.
+    reuse: whether content is cached at all.
+    partial_reuse: whether a page of which only the beginning matches is reused too, by copying it.
+    copy_on_partial_reuse: if False, such a page is not copied but taken out of the cache. That works only if no
+        sequence holds it and it has no children; otherwise its beginning is not reused.
+    num_host_pages: the pages on the host, for evicted pages of priority `offload_min_priority` or more.
+    log: records cache events.
+    clock: gives seconds.
+    moves: page copies that the device must make, in this order.
     """
 
     def __init__(
@@ -169,11 +178,11 @@ class KvManager:
 
     @property
     def num_available(self) -> int:
-        """How many pages can be handed out: free ones and cached ones."""
+        """The number of pages that can be allocated: free ones and cached ones."""
         return self._pool.num_available
 
     def pages_needed(self, num_positions: int) -> int:
-        """How many pages hold positions 0 to `num_positions` - 1."""
+        """The number of pages that hold positions 0 to `num_positions` - 1."""
         return -(-num_positions // self.page_size)
 
     def begin(
@@ -190,9 +199,11 @@ class KvManager:
         """Allocate pages for positions 0 to `num_positions` - 1 of a text that begins with `tokens`. Returns None, and
         changes nothing, if too few pages are available.
 
-        The cached prefix of `tokens`, less `margin` positions, is shared; at least the last token is left to be read.
-        With `reuse` False the cache is not looked up. `retention` takes the first `num_prompt` tokens for the prompt
-        (default: all; a sequence that resumes after preemption has fewer). Only texts of the same `salt` match.
+        The sequence shares the pages of the cached prefix, less `margin` positions. At least the last token remains to
+        be read. With `reuse` False, nothing is looked up. Only texts of the same `salt` match.
+
+        `retention` gives priorities to pages. It counts the first `num_prompt` tokens as the prompt (default: all). A
+        sequence that resumes after preemption has fewer prompt tokens than `tokens`.
         """
         assert 0 < len(tokens) <= num_positions
         salt_number, looks_up = number_of_salt(salt), reuse and self._reuse
@@ -225,8 +236,8 @@ class KvManager:
         return sequence
 
     def grow(self, sequence: KvSequence, num_positions: int) -> bool:
-        """Append pages until they hold `num_positions` positions. Returns False, and changes nothing, if too few pages
-        are available."""
+        """Append pages until the sequence has `num_positions` positions. Returns False and changes nothing if too few
+        pages are available."""
         count = self.pages_needed(num_positions) - len(sequence.pages)
         if count <= 0:
             return True
@@ -238,16 +249,18 @@ class KvManager:
     def store(self, sequence: KvSequence, tokens: Sequence[int], num_valid: int) -> None:
         """Cache the full pages among the first `num_valid` positions.
 
-        These positions hold the keys and values of `tokens`, now or once launched work is done, and are not written
-        again. The call is cheap unless another page is full.
+        Work launched so far must have written the keys and values of `tokens` there, and later work must not write them
+        again. The call is cheap unless another page has become full.
         """
         if self._reuse and not sequence.is_lost and num_valid >= (len(sequence.chain) + 1) * self.page_size:
             self._note_stored(sequence, self._store(sequence, tokens, num_valid))
 
     def end(self, sequence: KvSequence, tokens: Sequence[int] = (), num_valid: int = 0) -> None:
-        """Give all pages back, once for each sequence. Cached pages stay cached until they are needed.
+        """Give all pages of a sequence back. Call it exactly once for each sequence. Cached pages stay cached until
+        they are evicted.
 
-        With `num_valid`, as for `store`, full pages are cached first; with partial reuse, so is the last page.
+        With `num_valid`, the full pages are cached first, as in `store`. With partial reuse, the partly filled last
+        page is cached too.
         """
         assert sequence in self._sequences, "it has ended already"
         self._sequences.remove(sequence)
@@ -265,10 +278,10 @@ class KvManager:
         sequence.pages, sequence.chain = [], []
 
     def give_back(self, sequence: KvSequence, first: int, stop: int) -> None:
-        """Give back pages `first` to `stop` - 1 of a sequence that no longer reads them; 0 takes their place.
+        """Give back pages `first` to `stop` - 1 of a sequence that no longer reads them. Page 0 replaces them.
 
-        The sequence must hold no cached page from `stop` on, and stores none from now on. Those of the pages that are
-        cached stay cached.
+        No page of the sequence from `stop` on may be in the tree. The sequence caches no more pages afterwards: they
+        could not be matched without the missing ones. Pages in the range that are cached stay cached.
         """
         chain, pages = sequence.chain, sequence.pages
         assert len(chain) <= max(first, stop), "cached pages after a page can't be matched without it"
@@ -288,8 +301,8 @@ class KvManager:
         return moves
 
     def forget(self) -> None:
-        """Drop the whole cache, and cache nothing that is held now. Called when moves failed: pages may not hold what
-        the tree says."""
+        """Drop the whole cache, and never cache the pages that are held now. Called when moves failed: pages may not
+        have the content that the tree claims."""
         self._pool.give_up_all()
         for sequence in self._sequences:
             sequence.is_lost = True
@@ -315,19 +328,19 @@ class KvManager:
         )
 
     def check(self) -> None:
-        """Assert the invariants between calls: each page exists once, with the right holders. Visits every page."""
+        """Assert the invariants that hold between calls (`checks.py`). Visits every page."""
         held = [(sequence.chain, sequence.pages) for sequence in self._sequences]
         check_pages(self._pool, held, self.page_size, (self.num_pages, self._num_host_pages))
 
     # -- allocation
 
     def _allocate(self, match: PrefixMatch, num_pages: int, num_text_pages: int) -> Allocation | None:
-        """Hold the matched pages and take new ones, `num_pages` in all, of which the first `num_text_pages` hold the
-        text. Returns None, and changes nothing, if too few are available."""
+        """Hold the matched pages and take new ones, `num_pages` in all. The first `num_text_pages` hold the text.
+        Returns None and changes nothing if too few pages are available."""
         pool, shared, source = self._pool, match.full_pages, match.partial_page
         on_host = [page for page in shared if page.is_on_host]
         num_taken = num_pages - len(shared) + len(on_host)
-        # Cached pages that are about to be held can't be evicted for this sequence.
+        # Matched pages count as available while nothing holds them, but this sequence can't evict what it shares.
         available = pool.num_available - sum(not (page.holders or page.is_on_host) for page in shared)
         if num_taken > available:
             return None
@@ -340,11 +353,12 @@ class KvManager:
             can_copy = self._copies_partial_pages and (
                 source.is_on_host or num_taken <= available - (not source.holders)
             )
-            # A sequence takes the page itself if it continues the text that ended there, or can't copy it. Without a
-            # page left to copy to, a text that fits would otherwise wait for its own remains.
+            # The sequence takes the page over, without a copy, if it continues the text that ended there. It does so
+            # too if it can't copy: with no page left as the target, a sequence that fits would otherwise wait for pages
+            # that its own earlier run left in the cache.
             takes_over = is_unused and (match.continues or not can_copy)
         uses_source = takes_over or can_copy
-        # Of the taken pages the first are for the shared pages on the host; the next holds the copy.
+        # Order of the taken pages: first the targets of shared pages on the host, then the partial page's copy.
         if source is None or not uses_source:
             taken, are_new = pool.take(num_taken)
         elif source.is_on_host:
@@ -360,7 +374,7 @@ class KvManager:
             taken, are_new = pool.take(num_taken - 1)
             taken.insert(len(on_host), number)
         else:
-            pool.hold(source)  # so that it is not evicted for the page that it is copied to
+            pool.hold(source)  # or `take` might evict it to get the target of its own copy
             taken, are_new = pool.take(num_taken)
             pool.release(source)
             copies = [(source.number, taken[len(on_host)])]
@@ -369,6 +383,7 @@ class KvManager:
             pool.onboard(page, number)
         pages = [page.number for page in shared] + taken[len(on_host) :]
         num_matched = len(shared) + uses_source
+        # Of the text's pages, don't count those that were shared on the device, nor the one taken over.
         allocated = num_text_pages - (num_pages - num_taken) - (len(taken) - len(are_new))
         counts = PageCounts(allocated, sum(are_new[:allocated]), num_matched, num_text_pages - num_matched)
         return Allocation(pages, match.num_partial if uses_source else 0, copies, counts)
@@ -376,7 +391,7 @@ class KvManager:
     # -- caching
 
     def _store(self, sequence: KvSequence, tokens: Sequence[int], num_valid: int) -> list[CachedPage]:
-        """Cache the sequence's full pages. Returns those that are new in the tree."""
+        """Cache the sequence's full pages. Returns the pages that the tree did not have."""
         size, chain, new = self.page_size, sequence.chain, list[CachedPage]()
         assert num_valid <= min(len(tokens), len(sequence.pages) * size)
         for index in range(len(chain), num_valid // size):
@@ -390,11 +405,12 @@ class KvManager:
             else:
                 self._share(page, sequence.pages[index])
             chain.append(page)
-            self._retain(sequence, index, is_new=bool(new))
+            self._retain(sequence, index, is_new=bool(new))  # after a new page, all pages are new
         return new
 
     def _store_last(self, sequence: KvSequence, tokens: Sequence[int], num_valid: int) -> CachedPage | None:
-        """Cache the partly filled page at the end of the text; None if its content is cached already."""
+        """Cache the partly filled page at the end of the text. Returns None if there is none, or if its content is
+        already cached."""
         index, size = len(sequence.chain), self.page_size
         page_tokens = tuple(tokens[index * size : num_valid])
         if not page_tokens:
@@ -421,7 +437,10 @@ class KvManager:
         return page
 
     def _share(self, page: CachedPage, number: int) -> None:
-        """Hold a cached page whose content the sequence has also written to its page `number`."""
+        """Hold a page of the tree with the same content as the sequence's own page `number`.
+
+        The own page replaces the tree's if that one is on the host or unheld. Otherwise it becomes a duplicate.
+        """
         if page.is_on_host:
             self._pool.pin(page)
             self._pool.onboard(page, number, is_copied=False)
@@ -432,7 +451,7 @@ class KvManager:
             self._pool.replace(page, number)
 
     def _retain(self, sequence: KvSequence, index: int, is_new: bool = False) -> None:
-        """Give a held page the priority that the sequence asks for. The latest request decides."""
+        """Give a held page the priority that the sequence asks for. The latest request wins."""
         if sequence.retention is None:
             return
         page = sequence.chain[index]
@@ -448,7 +467,7 @@ class KvManager:
             page.priority, page.duration_s = wanted
 
     def _release(self, page: CachedPage, number: int) -> None:
-        """Release a sequence's hold on a cached page, of which its page `number` is the original or a duplicate."""
+        """Release a sequence's hold on a page of the tree. The sequence's page `number` is that page or a duplicate."""
         if page.number == number:
             self._pool.release(page)
         else:
@@ -465,5 +484,6 @@ class KvManager:
 
 
 def number_of_salt(salt: str | None) -> int:
-    """Hash a salt to a number above 0; 0 stands for none. Each page keeps the number, whose length is fixed."""
+    """Hash a salt to a number above 0, or None to 0. The tree keys pages by this number, whose size is fixed, rather
+    than by a user's string."""
     return 0 if salt is None else int.from_bytes(sha256(salt.encode()).digest())

@@ -1,4 +1,4 @@
-"""The invariants of all pages, which hold between calls."""
+"""Checks the invariants that hold for all pages between calls of the manager."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from weft.engine.kv.pool import PagePool
 from weft.engine.kv.prefix_tree import CachedPage
 
 Held = tuple[Sequence[CachedPage], Sequence[int]]
-"""A sequence's cached pages, and all its pages."""
+"""A sequence's pages in the tree (`chain`), and the numbers of all its pages."""
 
 
 def check_pages(pool: PagePool, sequences: Iterable[Held], size: int, counts: tuple[int, int]) -> None:
-    """Assert that each page of both tiers exists once, and has the right holders. `counts` are the numbers of pages on
-    the device, with page 0, and on the host."""
+    """Assert that each page of both tiers exists exactly once and has the right holders. `counts`: the number of pages
+    on the device, with page 0, and the number on the host."""
     seen: list[int] = []
     holders: dict[CachedPage, int] = {}
     duplicates: dict[CachedPage, list[int]] = {}
@@ -53,7 +53,7 @@ def check_pages(pool: PagePool, sequences: Iterable[Held], size: int, counts: tu
 
 
 def _check_page(page: CachedPage, root: CachedPage, size: int) -> None:
-    """Assert the invariants of one page of the tree, and of its children."""
+    """Assert the invariants of one page of the tree and its children."""
     parent = page.parent
     assert parent is not None
     assert (page.released == 0) == (page.holders > 0)

@@ -1,6 +1,7 @@
-"""Events of the prefix cache, for readers outside: a router sends a text to the engine that caches its beginning.
+"""Events of the prefix cache, for other programs. For example, a router sends a text to the engine that caches its
+beginning.
 
-The engine's thread notes events and publishes them once a step; any thread may take them. If no thread does, the oldest
+The engine's thread collects events and publishes them once a step. Any thread may take them. If none does, the oldest
 events are dropped.
 """
 
@@ -15,9 +16,9 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 DEVICE_LEVEL, HOST_LEVEL = 0, 1
-"""The tier of a page."""
+"""The tiers of pages, as `level` in events."""
 ROOT_HASH = 0
-"""The parent of a text's first page."""
+"""The hash that stands for the parent of a text's first page."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,13 @@ class PagesCreated:
 
 @dataclass(frozen=True)
 class StoredPage:
-    """A page that entered the cache. `hash` covers the salt and the text up to the page's end (`page_hash`), and is the
-    same in every process. `tokens` are the page's own; a partly filled page has fewer. `level` is 0 on the device, 1 on
-    the host. `lora_id` is None."""
+    """A page that entered the cache.
+
+    hash: covers the salt and the text up to the page's end (`page_hash`). It is the same in every process.
+    tokens: the page's own tokens. A partly filled page has fewer than the page size.
+    level: 0 on the device, 1 on the host.
+    lora_id: always None.
+    """
 
     hash: int
     tokens: tuple[int, ...]
@@ -42,8 +47,8 @@ class StoredPage:
 
 @dataclass(frozen=True)
 class PagesStored:
-    """Pages entered the cache, in the order of their text. The first follows the page of `parent_hash` (None: it begins
-    a text)."""
+    """Pages entered the cache, in the order of their text. The first follows the page with `parent_hash` (None: it is
+    the first of the text)."""
 
     parent_hash: int | None
     pages: tuple[StoredPage, ...]
@@ -51,7 +56,7 @@ class PagesStored:
 
 @dataclass(frozen=True)
 class PagesRemoved:
-    """Pages left the cache: they are in neither tier."""
+    """Pages left the cache: neither tier has them any more."""
 
     hashes: tuple[int, ...]
 
@@ -66,7 +71,7 @@ class Change:
 
 @dataclass(frozen=True)
 class PageUpdated:
-    """The `level` or the `priority` of a page changed. None stands for no change."""
+    """The `level` or the `priority` of a page changed. A field is None if it did not change."""
 
     hash: int
     level: Change | None = None
@@ -75,8 +80,7 @@ class PageUpdated:
 
 @dataclass(frozen=True)
 class KvEvent:
-    """One event. `id` counts from 0 since the cache was created. `window_size` is the longest text, in tokens. `rank`
-    is None."""
+    """One event. `id` counts events from 0. `window_size` is the engine's `max_seq_len`. `rank` is always None."""
 
     id: int
     data: PagesCreated | PagesStored | PagesRemoved | PageUpdated
@@ -85,7 +89,8 @@ class KvEvent:
 
 
 class KvEventLog:
-    """Keeps the last `size` events that were not taken. Only `get_latest_events` may be called on any thread."""
+    """Keeps the last `size` events that nobody has taken. Any thread may call `get_latest_events`; the other methods
+    belong to the engine's thread."""
 
     def __init__(self, size: int, window_size: int) -> None:
         assert size > 0
@@ -103,11 +108,11 @@ class KvEventLog:
         self._append(data)
 
     def note_removed(self, page_hash: int) -> None:
-        """Note that a page left the cache. Consecutive removals form one event."""
+        """Add the removal of a page to the current step. Consecutive removals become one event."""
         self._removed.append(page_hash)
 
     def flush(self) -> None:
-        """Publish the noted events."""
+        """Publish the events of the current step."""
         self._end_removed()
         if not self._noted:
             return
@@ -117,8 +122,11 @@ class KvEventLog:
         self._noted.clear()
 
     def get_latest_events(self, timeout_s: float | None = None) -> list[KvEvent]:
-        """Take all published events, oldest first. Waits up to `timeout_s` seconds for the first one (None: until there
-        is one, or the log is closed), and returns an empty list if there is none."""
+        """Take all published events, oldest first.
+
+        Waits up to `timeout_s` seconds for the first one (None: without limit), or until the log is closed. Returns an
+        empty list if there is none.
+        """
         with self._has_events:
             self._has_events.wait_for(lambda: self._events or self._is_closed, timeout_s)
             events = list(self._events)
@@ -126,7 +134,7 @@ class KvEventLog:
         return events
 
     def close(self) -> None:
-        """Publish the last events and wake all waiting threads. Published events can still be taken."""
+        """Publish the last events and wake all waiting threads. Events can still be taken afterwards."""
         self.flush()
         with self._has_events:
             self._is_closed = True
@@ -143,11 +151,11 @@ class KvEventLog:
 
 
 def page_hash(parent: int, tokens: Sequence[int], salt: int = 0) -> int:
-    """Name the page of `tokens` after the page named `parent`, for readers outside; the cache itself never looks a page
-    up by its name.
+    """The hash of the page with `tokens` after the page with hash `parent`. Only events use it; the cache itself never
+    looks a page up by its hash.
 
-    It is the first 8 bytes of BLAKE2b over the parent's name (8 bytes), the salt (32 bytes, zeros for none; only on a
-    text's first page) and the tokens (8 bytes each), all little-endian.
+    It is the 8-byte BLAKE2b digest of the parent's hash (8 bytes), the salt (32 bytes; zeros for none, and for all but
+    a text's first page) and the tokens (8 bytes each), all little-endian.
     """
     state = blake2b(parent.to_bytes(8, "little") + salt.to_bytes(32, "little"), digest_size=8)
     numbers = array("q", tokens)

@@ -1,12 +1,12 @@
-"""The pages that no sequence holds: free ones, and cached ones in two tiers, on the device and on the host.
+"""The pool of pages that no sequence holds: free ones, and cached ones in two tiers, on the device and on the host.
 
-A page that is evicted from the device is copied to the host if its priority is high enough, and can be matched there. A
-match on the host is copied back before it is held. These copies are the `moves`. The device makes them in order, on the
-stream of the model and before all other work of the step. So a page can be handed out at once: the content to copy was
-written by work launched before, and the page's new content is written by work launched after. The host never waits.
+A page evicted from the device is copied to the host if its priority is high enough. A prefix can match it there; it is
+copied back before a sequence holds it. These copies are the `moves`. The device makes them in order, on the model's
+stream and before all other work of the step. So a page can be reallocated at once, and the host never waits: earlier
+launches wrote the content to copy, and later launches write the new content.
 
-Two invariants hold of the tree (`prefix_tree.py`): all pages after a page on the host are on the host; and a page that
-leaves the cache takes all pages after it along, which could not be matched without it.
+The tree (`prefix_tree.py`) has two invariants. All descendants of a page on the host are on the host. A page that
+leaves the cache takes its descendants along, since they could not be matched without it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _stamps = itertools.count(1)
 
 
 class MoveKind(Enum):
-    """The tiers between which a page is copied."""
+    """The direction of a page copy."""
 
     COPY = "from the device to the device"
     OFFLOAD = "from the device to the host"
@@ -33,7 +33,7 @@ class MoveKind(Enum):
 
 
 class Move(NamedTuple):
-    """A copy of page `source` to page `target`. Pages of the host have numbers of their own."""
+    """A copy of page `source` to page `target`. Device pages and host pages are numbered separately."""
 
     kind: MoveKind
     source: int
@@ -41,13 +41,14 @@ class Move(NamedTuple):
 
 
 class EvictionOrder:
-    """Orders the cached pages of one tier for eviction: those on the device, or those `on_host`. `clock` gives seconds.
+    """The eviction order of the cached pages of one tier: the device, or with `on_host` the host. `clock` gives
+    seconds.
 
-    The leaf of the lowest priority goes first; among equals, the one released first. A page is no leaf, and so is kept
-    whatever its priority, while pages after it are cached in its tier. The end of a text goes before its beginning.
+    The leaf of the lowest priority is evicted first; among equals, the one released first. A page whose children are
+    cached in the same tier is not a leaf, and stays whatever its priority. So a text is evicted from its end.
 
-    Both heaps keep stale entries, of pages that were held or moved since. They are dropped when they come up, or all at
-    once when they outnumber the pages.
+    Both heaps may have stale entries, of pages that were held or moved since. Stale entries are dropped when they reach
+    the top, or all at once when a heap has twice as many entries as there are pages.
     """
 
     def __init__(self, num_pages: int, clock: Callable[[], float], on_host: bool = False) -> None:
@@ -58,14 +59,14 @@ class EvictionOrder:
         self._expiring: list[tuple[float, int, CachedPage]] = []  # (time, stamp, page)
 
     def add(self, page: CachedPage) -> None:
-        """Add a page that its last holder released. The duration of its priority begins."""
+        """Add a page that its last holder has just released. The duration of its priority starts now."""
         page.released = next(_stamps)
         if page.duration_s is not None:
             page.expires = self._clock() + page.duration_s
         self.move_in(page)
 
     def move_in(self, page: CachedPage) -> None:
-        """Add a cached page from the other tier. It keeps its stamp and the end of its priority."""
+        """Add a page that moved here from the other tier. It keeps its stamp and its time of expiry."""
         if page.expires is not None:
             heappush(self._expiring, (page.expires, page.released, page))
             if len(self._expiring) > self._max_entries:
@@ -74,13 +75,13 @@ class EvictionOrder:
         self.offer(page)
 
     def remove(self, page: CachedPage) -> None:
-        """Remove a page that is held again, or no longer cached."""
+        """Remove a page that is held again or no longer cached. Its heap entries become stale."""
         if page.expires is not None and page.expires <= self._clock():
             page.priority, page.duration_s = DEFAULT_PRIORITY, None
         page.released, page.expires = 0, None
 
     def offer(self, page: CachedPage) -> None:
-        """Let a cached page be evicted if it is a leaf. The pool calls this again when it becomes one."""
+        """Make a cached page evictable if it is a leaf. If it becomes a leaf later, the pool calls this again."""
         if not page.is_leaf:
             return
         heappush(self._leaves, (page.priority, page.released, page))
@@ -89,7 +90,7 @@ class EvictionOrder:
             heapify(self._leaves)
 
     def pop(self) -> CachedPage | None:
-        """Remove and return the page to evict next; None if there is none."""
+        """Remove and return the page to evict next; None if no page is evictable."""
         while self._expiring and self._expiring[0][0] <= self._clock():
             entry = heappop(self._expiring)
             page = entry[2]
@@ -103,21 +104,24 @@ class EvictionOrder:
         return heappop(self._leaves)[2] if self._leaves else None
 
     def _is_here(self, entry: tuple[float, int, CachedPage]) -> bool:
-        """Whether the page has been cached in this tier ever since the entry was made."""
+        """Whether the page has stayed cached in this tier since the entry was made."""
         return entry[2].released == entry[1] and entry[2].is_on_host == self._on_host
 
     def _is_current(self, entry: tuple[int, int, CachedPage]) -> bool:
-        """Whether the entry still holds, with its priority. The page is then still a leaf: only holders add
-        children."""
+        """Whether the entry is not stale and its priority has not changed. Such a page is still a leaf, since only
+        holders add children."""
         return self._is_here(entry) and entry[2].priority == entry[0]
 
 
 class PagePool:
-    """Pages 1 to `num_pages` - 1 of the device, and the pages of the host from 0.
+    """The pool of device pages 1 to `num_pages` - 1, and of host pages 0 to `num_host_pages` - 1.
 
-    Evicted pages of priority `offload_min_priority` or more move to one of `num_host_pages` pages on the host. `log`
-    records cache events; `clock` gives seconds. `free` and `host_free` have no content. `num_cached` and `num_on_host`
-    count the cached pages of each tier. `root` is the root of the prefix tree.
+    Evicted device pages of priority `offload_min_priority` or more move to the host. `log` records cache events;
+    `clock` gives seconds.
+
+    root: the root of the prefix tree.
+    free, host_free: the numbers of pages without content, in each tier.
+    num_cached, num_on_host: the number of cached pages that no sequence holds, in each tier.
     """
 
     def __init__(
@@ -146,7 +150,7 @@ class PagePool:
 
     @property
     def num_available(self) -> int:
-        """How many pages of the device can be handed out: free ones and cached ones."""
+        """The number of device pages that can be allocated: free ones and cached ones."""
         return len(self.free) + self.num_cached
 
     # -- holding cached pages
@@ -159,8 +163,11 @@ class PagePool:
         page.holders += 1
 
     def release(self, page: CachedPage) -> None:
-        """Remove a holder. After the last one, a duplicate takes the page's place, if there is one. Without one, the
-        page is cached, or free if it has left the tree."""
+        """Remove a holder.
+
+        After the last holder, a duplicate replaces the page if there is one. Otherwise the page becomes cached, or free
+        if it has left the tree.
+        """
         page.holders -= 1
         if page.holders == 0 and page.duplicates:
             self.replace(page, page.duplicates.pop())
@@ -172,21 +179,21 @@ class PagePool:
             self._order.add(page)
 
     def replace(self, page: CachedPage, number: int) -> None:
-        """Let page `number` of the device, of the same content, take a page's place in the tree."""
+        """Replace a page in the tree by device page `number`, which has the same content. The old page becomes free."""
         self.free.append(page.number)
         page.number = number
 
     def pin(self, page: CachedPage) -> None:
-        """Keep a page on the host from being evicted while pages of the device are taken."""
+        """Protect a host page from eviction, while taking device pages may offload others."""
         self._host_order.remove(page)
 
     def unpin(self, page: CachedPage) -> None:
-        """Let a pinned page be evicted again, as one that was just released."""
+        """Make a pinned page evictable again, as if it had just been released."""
         self._host_order.add(page)
 
     def onboard(self, page: CachedPage, number: int, is_copied: bool = True) -> None:
-        """Move a pinned page to page `number` of the device, where one sequence holds it. Its parent is on the device.
-        With `is_copied` False the sequence has written the content there itself."""
+        """Move a pinned host page to device page `number`, where one sequence holds it. Its parent must be on the
+        device. With `is_copied` False no copy is made, since the sequence has written the content there itself."""
         if is_copied:
             self.moves.append(Move(MoveKind.ONBOARD, page.number, number))
             self.num_onboarded += 1
@@ -199,15 +206,15 @@ class PagePool:
         self._note_level(page, HOST_LEVEL, DEVICE_LEVEL)
 
     def copy_in(self, page: CachedPage, number: int) -> None:
-        """Copy a pinned page to page `number` of the device. The page itself stays on the host."""
+        """Copy a pinned host page to device page `number`. The tree keeps the page on the host."""
         self.moves.append(Move(MoveKind.ONBOARD, page.number, number))
         self.num_onboarded += 1
 
     # -- taking pages
 
     def take(self, count: int) -> tuple[list[int], list[bool]]:
-        """Take `count` pages, evicting cached ones as needed; the caller checks that they are available. Also returns
-        whether each is handed out for the first time."""
+        """Take `count` device pages, evicting cached ones as needed. The caller must check that enough are available.
+        Returns the pages, and for each whether it was never allocated before."""
         while len(self.free) < count:
             page = self._order.pop()
             assert page is not None
@@ -225,18 +232,19 @@ class PagePool:
         return taken, are_new
 
     def forget(self, page: CachedPage) -> int:
-        """Take a cached page without children on the device out of the tree, and with it all pages after it. Its
-        number, which is returned, belongs to the caller."""
+        """Remove a cached page and all its descendants from the tree. All descendants must be on the host. Returns the
+        page's number, which now belongs to the caller."""
         for descendant in reversed(list(page.descendants())):
             self.host_free.append(self._drop(descendant))
         return self._drop(page)
 
     def give_up(self, page: CachedPage) -> None:
-        """Free a cached page of either tier, which has no children on the device."""
+        """Remove a cached page of either tier from the tree, with its descendants, and free it. It must have no
+        children on the device."""
         (self.host_free if page.is_on_host else self.free).append(self.forget(page))
 
     def give_up_all(self) -> None:
-        """Free all cached pages, and take those that are held out of the tree."""
+        """Remove all pages from the tree. Cached ones become free; held ones stay with their holders."""
         for page in reversed(list(self.root.descendants())):
             if not page.holders:
                 self.give_up(page)
@@ -250,8 +258,7 @@ class PagePool:
     # -- one page
 
     def _offload(self, page: CachedPage) -> bool:
-        """Move a page from the device to the host, and free its place on the device. False if the host has no page for
-        it."""
+        """Move a cached page to the host and free its device page. Returns False if the host has no page to spare."""
         evicted = None if self.host_free else self._host_order.pop()
         if not self.host_free and evicted is None:
             return False
@@ -272,7 +279,7 @@ class PagePool:
         return True
 
     def _drop(self, page: CachedPage) -> int:
-        """Take a cached page without children out of the tree, and return its number."""
+        """Remove a cached page without children from the tree. Returns its number."""
         if page.is_on_host:
             self.num_on_host -= 1
         else:
@@ -287,7 +294,7 @@ class PagePool:
         return page.number
 
     def _offer(self, parent: CachedPage) -> None:
-        """Let a page that lost a child be evicted, if no sequence holds it."""
+        """Make a page that lost a child evictable, unless a sequence holds it."""
         if parent.released:
             (self._host_order if parent.is_on_host else self._order).offer(parent)
 

@@ -1,8 +1,9 @@
-"""The prefix cache: a tree of pages, in which each path from the root spells the beginning of a text.
+"""The prefix tree: a tree of pages, in which each path from the root spells the beginning of a text.
 
-A page is looked up by its tokens, under the page before it, never by a hash of them: a match is always exact.
-Children are sorted by their tokens. So the child with the longest common prefix with some tokens is next to the place
-where these would be inserted."""
+Lookups compare tokens, never hashes of them, so a match is always exact. Children are sorted by their tokens. So a
+binary search finds the child that shares the longest prefix with given tokens: it is a neighbour of their place of
+insertion.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +14,24 @@ from weft.core.retention import DEFAULT_PRIORITY
 
 Tokens = tuple[int, ...]
 Key = tuple[int, Tokens]
-"""Identifies a page under its parent: the salt of the text, and the page's tokens. The salt is a number above 0, or 0
-for none. Only a text's first page has it, and it holds for all pages after that one."""
+"""Identifies a page under its parent: the text's salt (0: none), and the page's tokens. Only a text's first page has
+the salt; its descendants are found only through that page."""
 
 
 class CachedPage:
-    """Page `number`, on the device or if `is_on_host` on the host. It holds the keys and values of `tokens`, after
-    those of its ancestors.
+    """A node of the tree: page `number` on the device, or with `is_on_host` on the host. It holds the keys and values
+    of `tokens`, which follow the tokens of its ancestors.
 
-    A page is full or partly filled. A partly filled one ends a text: it has no children and no holders. No page's
-    tokens are a prefix of a sibling's.
+    A page is full or partly filled. A partly filled page is the end of a text: it has no children and no holders. No
+    page's tokens are a prefix of a sibling's.
 
-    `holders` sequences read this page; `duplicates` are pages to which other sequences wrote the same content. A
-    sequence that holds a page, or a duplicate of it, holds its ancestors too. So an unheld page has no held children.
-    Held pages are on the device, and so is the parent of every page on the device; `num_on_device` counts such
-    children.
-
-    `released` is the stamp of the last release, 0 while the page is held. Its priority falls to the default at the time
-    `expires`, `duration_s` after the release (None: never). `hash` names the page in events.
+    holders: the number of sequences that hold this page. A sequence that holds a page or a duplicate of it holds all
+        ancestors too, so an unheld page has no held children. Held pages are on the device.
+    duplicates: the pages to which other sequences wrote the same content.
+    num_on_device: the number of children on the device. The parent of a page on the device is on the device.
+    released: the stamp of the last release; 0 while the page is held.
+    expires: the time at which the priority falls back to the default, `duration_s` after the release (None: never).
+    hash: identifies the page in events.
     """
 
     __slots__ = (
@@ -70,18 +71,18 @@ class CachedPage:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether no page after it is cached in its tier, so that it may be evicted."""
+        """Whether it has no children in its tier. Only such pages may be evicted."""
         return not self.children if self.is_on_host else not self.num_on_device
 
     def child(self, tokens: Tokens, salt: int = 0) -> CachedPage | None:
-        """The child of exactly these tokens, if there is one."""
+        """The child with exactly these tokens, or None."""
         key = salt, tokens
         index = bisect_left(self.keys, key)
         return self.children[index] if index < len(self.keys) and self.keys[index] == key else None
 
     def nearest(self, tokens: Tokens, salt: int = 0) -> tuple[CachedPage | None, int]:
-        """The child with the longest common prefix with `tokens`, and the length of this prefix; None and 0 if no child
-        has one."""
+        """The child that shares the longest prefix with `tokens`, and the length of this prefix. (None, 0) if no child
+        shares the first token."""
         best, longest = None, 0
         index = bisect_left(self.keys, (salt, tokens))
         for neighbor in range(max(index - 1, 0), min(index + 1, len(self.keys))):
@@ -92,7 +93,7 @@ class CachedPage:
         return best, longest
 
     def beginning(self, tokens: Tokens, salt: int = 0) -> CachedPage | None:
-        """The child whose tokens are a proper prefix of `tokens`; at most one is."""
+        """The child whose tokens are a proper prefix of `tokens`, or None. There is at most one."""
         index = bisect_left(self.keys, (salt, tokens))
         if not index:
             return None
@@ -100,7 +101,7 @@ class CachedPage:
         return self.children[index - 1] if other_salt == salt and shorter == tokens[: len(shorter)] else None
 
     def add(self, number: int, tokens: Tokens, salt: int = 0) -> CachedPage:
-        """Add a child on the device."""
+        """Add device page `number` as a child."""
         page = CachedPage(number, tokens, self, salt)
         index = bisect_left(self.keys, (salt, tokens))
         self.keys.insert(index, (salt, tokens))
@@ -116,7 +117,7 @@ class CachedPage:
         self.num_on_device -= not page.is_on_host
 
     def descendants(self) -> Iterator[CachedPage]:
-        """All pages after it, parents before children."""
+        """Iterate over all descendants, parents before children."""
         pending = list(self.children)
         while pending:
             page = pending.pop()
@@ -125,7 +126,7 @@ class CachedPage:
 
 
 def num_common(first: Tokens, second: Tokens) -> int:
-    """The length of the longest common prefix."""
+    """The length of the longest common prefix of two pages' tokens."""
     length = 0
     for token, other in zip(first, second, strict=False):
         if token != other:

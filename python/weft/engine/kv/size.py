@@ -1,4 +1,4 @@
-"""How many pages of keys and values fit into the memory of the device and the host."""
+"""Computes how many KV pages fit into the memory of the device and of the host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft.errors import InputError
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """The free memory of the device. `is_shared`: it is the host's memory, shared with all other processes."""
+    """The free memory of the device. `is_shared`: it is host memory, which other processes use too."""
 
     free_bytes: int
     is_shared: bool
@@ -19,13 +19,12 @@ class DeviceMemory:
 def pages_in_memory(
     config: ResolvedConfig, given: int | None, page_bytes: int, memory: DeviceMemory, num_draft_tokens: int
 ) -> int:
-    """The number of pages, of `page_bytes` bytes each and including page 0, which only pads. `given` is the `num_pages`
-    of the caller's config.
+    """The number of device pages, of `page_bytes` bytes each. It includes page 0, which only pads.
 
-    It is limited by `kv_memory_fraction`, by `kv_max_bytes` and by `given`. With neither a fraction nor `given`, it is
-    also limited to the need of full slots, each with a text of `max_seq_len` tokens. With a fraction of shared memory
-    the limit is twice this need: the rest is for other processes. Raises `InputError` if a text of `max_seq_len` tokens
-    does not fit.
+    `kv_memory_fraction`, `kv_max_bytes` and `given` limit it; `given` is the `num_pages` of the caller's config.
+    Without a fraction and without `given`, a further limit is the full need: every slot has a text of `max_seq_len`
+    tokens. With a fraction of shared memory, a further limit is twice this need, to leave the rest to other processes.
+    Raises `InputError` if a text of `max_seq_len` tokens does not fit.
     """
     limits: dict[str, int] = {}
     if config.kv_memory_fraction is not None:

@@ -1,1 +1,1 @@
-"""One iteration: the step, its graphs, prompts, and the runner that launches them."""
+"""Launches the work of a step: the decode iteration and its graphs, prompts, and page moves."""

@@ -1,10 +1,10 @@
-"""Graphs of `decode_step`, one for each kind of iteration in use (`Plan`).
+"""CUDA graphs of `decode_step`, one for each kind of iteration in use (`Plan`).
 
-Capture is a wrapper: it calls the function of `step.py` while its streams capture. The setting `graphs` chooses:
+A capture calls `decode_step` (`step.py`) unchanged while its streams capture. The setting `graphs` chooses a mode:
 
-- "one": an iteration is one graph. Only an iteration with logits processors on the host is split around them.
-- "split": `decode_step` is called for each iteration; the launches between two of the grammar's tasks are a graph.
-- "none": `decode_step` is called for each iteration, without graphs.
+- "one": the whole iteration is one graph. Only an iteration with host logits processors is split, around their call.
+- "split": each iteration calls `decode_step`, and the launches between two grammar tasks form a graph.
+- "none": each iteration calls `decode_step` eagerly.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from weft.runtime.segments import SegmentedStream
 
 
 class StepGraphs:
-    """Captures on first use, then replays. `ready` has the plans that were prepared; `num_captures` counts captures."""
+    """Captures a plan's graph on first use, then replays it. `ready` has the plans that need no further preparation;
+    `num_captures` counts captures."""
 
     def __init__(
         self,
@@ -47,8 +48,8 @@ class StepGraphs:
         self.ready: set[Plan] = set()
         self._host = HostProcessors(runtime)
         self._num_replays = self.num_captures = 0
-        self._slots: dict[int, PinnedRing] = {}  # by batch size: a ring around its `slots_B`
-        self._sent: dict[int, list[int]] = {}  # by batch size: the slots that were sent last
+        self._slots: dict[int, PinnedRing] = {}  # by batch size: the ring that sends `slots_B`
+        self._sent: dict[int, list[int]] = {}  # by batch size: the slots sent last
         self._buffers: dict[tuple[int, int], StepBuffers] = {}
         self._graphs: dict[Plan, Graph] = {}
         self._segments: dict[Plan, SegmentedStream] = {}
@@ -59,7 +60,7 @@ class StepGraphs:
         return self._num_replays + sum(segments.num_replays for segments in self._segments.values())
 
     def buffers(self, plan: Plan) -> StepBuffers:
-        """The fixed buffers of an iteration. Those of one batch size share `slots_B`."""
+        """The fixed buffers of a plan's iterations. Plans of one batch size share `slots_B`."""
         key = (plan.batch, plan.num_drafts)
         if key not in self._buffers:
             parts = self._parts
@@ -78,15 +79,15 @@ class StepGraphs:
 
     @property
     def plans(self) -> list[Plan]:
-        """The plans that are captured."""
+        """The plans whose graphs are captured."""
         return [*self._graphs, *self._segments]
 
     def is_ready(self, plan: Plan) -> bool:
-        """Whether an iteration runs without a capture first."""
+        """Whether an iteration can run without capturing first."""
         return self._mode == "none" or plan in self.ready
 
     def send_slots(self, plan: Plan, slots: list[int]) -> None:
-        """Send the slots of the next iteration's rows; rows beyond them pad."""
+        """Send the slots of the next iteration's rows to the device. The remaining rows pad."""
         padded = slots + [self._parts.state.dummy] * (plan.batch - len(slots))
         self.buffers(plan)
         if self._sent.get(plan.batch) != padded:
@@ -94,9 +95,10 @@ class StepGraphs:
             self._sent[plan.batch] = padded
 
     def prepare(self, plan: Plan) -> None:
-        """Warm up and capture. Needs an idle engine: the warm-up runs rows that only pad, under an empty snapshot.
+        """Warm up a plan and capture it. The engine must be idle: the warm-up runs an iteration of padding rows, and
+        takes an empty snapshot of its own.
 
-        A failure with captured processors is blamed on those that raised, or else on all of them.
+        If it fails and the plan has captured processors, those that raised are blamed, or all of them if none did.
         """
         if plan in self.ready:
             return
@@ -109,7 +111,8 @@ class StepGraphs:
             captured = plan.processors.captured
             if not captured:
                 raise
-            # A processor's exception may have ended the capture: `error` is then that of a later call.
+            # A processor's exception may have invalidated the capture. Then `error` comes from a later call, and the
+            # cause is the processor's own failure.
             broken = [processor for processor in captured if processor.failure is not None]
             first = broken[0].failure if broken else error
             assert first is not None
@@ -145,8 +148,8 @@ class StepGraphs:
         self._graphs[plan] = graph
 
     def run(self, plan: Plan, rows: Sequence[HostRows] = ()) -> None:
-        """Issue one iteration over the slots that were sent. The host's processors of `rows` are called on the way;
-        their exceptions are left in `RequestProcessor.failure`."""
+        """Issue one iteration over the slots sent last. It calls the host processors of `rows` on the way; their
+        exceptions end up in `RequestProcessor.failure`."""
         if self._mode == "none":
             decode_step(self._iteration(plan, self._stream, rows))
         elif self._is_split(plan):
@@ -156,7 +159,7 @@ class StepGraphs:
             self._num_replays += 1
 
     def forget(self, processor: CapturedProcessor) -> None:
-        """Close the graphs that hold a processor."""
+        """Close the graphs that captured a processor."""
         for plan in [plan for plan in self.ready if processor in plan.processors.captured]:
             self.ready.remove(plan)
             if plan in self._segments:
@@ -166,7 +169,8 @@ class StepGraphs:
                 self._graphs.pop(plan).close()
 
     def host_work(self, rows: Sequence[HostRows], failed: Callable[[], object] = lambda: None) -> HostWork:
-        """The host's work on the logits of these rows; it is skipped where `failed()` gives the forward's error."""
+        """The function that calls the host processors of `rows`. It calls none if `failed()` returns an error of the
+        forward."""
         return partial(self._host.apply, rows=rows, failed=failed)
 
     def close(self) -> None:
@@ -180,7 +184,7 @@ class StepGraphs:
         self.ready.clear()
 
     def dump(self, plan: Plan) -> GraphDump:
-        """The nodes and edges of an iteration, from a new capture."""
+        """Capture an iteration again and return its nodes and edges."""
         self.prepare(plan)
         iteration = self._iteration(plan, self._stream)
         return dump_graph(self._runtime, self._stream, lambda: decode_step(iteration))

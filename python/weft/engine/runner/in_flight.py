@@ -1,4 +1,4 @@
-"""Work in flight: a launched batch until the host has read it, the prompts in it, and the grammar's snapshots."""
+"""Work in flight: launched batches that the host has not read yet, their prompts, and the grammar's snapshots."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from weft.runtime.interface import Runtime, Stream
 
 @dataclass(eq=False)
 class PromptRow:
-    """One admission of a sequence, as the device work that reads its prompt sees it.
+    """The inputs for reading the prompt of one admission of a sequence.
 
-    The row is a copy: the work may run after the sequence was preempted and admitted again, with other slots and a
-    longer text.
+    The row is a copy of the sequence's data, because the device work may run late. By then the sequence may have been
+    preempted and admitted again, with other slots and a longer text.
 
-    slots: the sequence's slots; the prompt is read into the first.
-    tokens: int64, the text so far. Its first `first` tokens are cached already; those before `position` are read or
-        under way.
-    pages: the pages of keys and values.
-    window: the window that lookahead begins with.
-    context: memory for the outputs of the prompt's positions, by name.
+    slots: the sequence's slots. The prompt is read into the first.
+    tokens: int64, the text so far. Its first `first` tokens come from the cache. Those before `position` are read, or
+        launched.
+    pages: the KV pages.
+    window: the first lookahead window.
+    context: pinned memory for the outputs of the prompt's positions, by name.
     request_id, processor: as in `SlotState`.
-    error: what a device function raised for this row. Later work then leaves the slots alone.
+    error: the exception of a device function for this row. Later work then skips the row.
     """
 
     slots: abc.Sequence[int]
@@ -60,13 +60,13 @@ class PromptRow:
 
     @property
     def length(self) -> int:
-        """The number of tokens of the text."""
+        """The number of tokens in the text."""
         return len(self.tokens)
 
 
 @dataclass(eq=False)
 class PageMoves:
-    """Page copies that are launched together. With an `error`, the host's bookkeeping of pages is wrong."""
+    """Page copies that are launched together. After an `error`, the host's view of the pages' content is wrong."""
 
     moves: abc.Sequence[Move]
     error: BaseException | None = None
@@ -74,18 +74,20 @@ class PageMoves:
 
 @dataclass(slots=True)
 class InFlightBatch:
-    """The sequences of one step.
+    """The launched work of one step: its sequences, their results, and failures of the launch.
 
-    decoding: sequences that decode under `plan`.
-    first: sequences whose prompt ends, so that they get their first token.
-    reading: sequences of which a part of the prompt is read.
-    prompts: the rows of `first` and `reading`.
-    unopened: sequences that could not get their slots, by a fault of their own.
-    failures: sequences that could not be launched, with the error. Work that was in flight may have caused it.
-    is_launched: whether any work was launched.
-    masks_drafts: whether drafts are made under the grammar.
+    plan: the kind of the decode iteration; None without one.
+    decoding: the sequences that decode.
+    first: the sequences whose prompt ends, so that they get their first token.
+    reading: the sequences that read a chunk of their prompt but not its end.
+    prompts: the prompt rows of `first` and `reading`.
+    unopened: the sequences whose slots could not be filled, each with its own error.
+    failures: the sequences that could not be launched, with the error. Earlier work in flight may have caused it.
+    results: the copies of the results.
     began: the time of the launch, of `time.perf_counter`.
-    epoch: the epoch of the last snapshot before the end of the launch: the batch's own, if it has one.
+    is_launched: whether any work was launched.
+    epoch: the epoch of the last snapshot at the end of the launch: the batch's own, if it pushed one.
+    masks_drafts: whether the grammar masks the drafts.
     moves: the page moves that were launched first.
     """
 
@@ -114,7 +116,7 @@ class InFlightBatch:
         return [*self]
 
     def decode(self, plan: Plan, rows: list[Sequence], masks_drafts: bool) -> None:
-        """Note that `rows` decode: each gets at least one token."""
+        """Add a launched iteration in which `rows` decode. Each of them gets at least one token."""
         self.plan, self.decoding, self.masks_drafts = plan, rows, masks_drafts
         self.is_launched = True
         for sequence in rows:
@@ -122,7 +124,7 @@ class InFlightBatch:
             sequence.num_promised += 1
 
     def read(self, sequence: Sequence, row: PromptRow, is_last: bool) -> None:
-        """Note that a part of a prompt is read; the last part gives the first token."""
+        """Add a launched chunk of a prompt. The last chunk gives the sequence its first token."""
         (self.first if is_last else self.reading).append(sequence)
         self.prompts[sequence] = row
         self.is_launched = True
@@ -130,8 +132,8 @@ class InFlightBatch:
         sequence.num_promised += is_last
 
     def end(self) -> list[Sequence]:
-        """Note that the host has read the batch. Returns the sequences that left meanwhile and that no other batch in
-        flight names."""
+        """Note that the host has read the batch. Returns the sequences that have ended or were preempted meanwhile, and
+        that no other batch in flight refers to: their slots and pages can be released."""
         for sequence in (*self.decoding, *self.first):
             sequence.num_promised -= 1
         left: list[Sequence] = []
@@ -143,13 +145,13 @@ class InFlightBatch:
 
 
 class Snapshots:
-    """The snapshots that the host leaves for the grammar's stream, one for each iteration with guides or proposals.
+    """Pushes snapshots to the grammar stream, one for each iteration with guides or proposals.
 
-    A snapshot names the slots of its iteration and changes of their matchers. The matchers of sequences that have ended
-    stay in their slots until the next snapshot, or until `vacate`.
+    A snapshot lists the slots of its iteration, and matchers to attach to or detach from slots. Matchers of ended
+    sequences stay in their slots until the next snapshot, or until `vacate`.
 
     epoch: the epoch of the last snapshot.
-    holds_ended: whether matchers of ended sequences are still in their slots.
+    holds_ended: whether slots still have matchers of ended sequences.
     """
 
     def __init__(self, runtime: Runtime, stream: Stream, grammar: GrammarStream) -> None:
@@ -160,30 +162,34 @@ class Snapshots:
         self._holds_large = False
 
     def change(self, matchers: Mapping[int, Matcher | None]) -> None:
-        """Change the matchers of slots with the next snapshot; None detaches."""
+        """Attach matchers to slots with the next snapshot. None detaches a slot's matcher."""
         self._changes |= matchers
 
     def release(self, sequence: Sequence, slots: abc.Sequence[int]) -> None:
-        """Detach the matchers of the slots that a sequence gave back. It may have other slots by now."""
+        """Detach the matchers of `slots`, which a sequence gave back, with the next snapshot. The sequence may have
+        other slots by now."""
         if sequence.is_guided:
             self._changes |= dict.fromkeys(slots)
             self.holds_ended = True
             self._holds_large |= sequence.starts_ahead
 
     def push(self, slots: abc.Sequence[int]) -> None:
-        """Leave the snapshot of the next iteration, which decodes `slots`."""
+        """Push the snapshot of the next iteration, which has `slots`."""
         changes, self._changes = self._changes, {}
         self.epoch = self._grammar.push(slots, changes)
 
     def vacate(self, is_idle: bool) -> None:
-        """Free the matchers of ended sequences where that is worth a wait for the device: for programs, which are
-        large, or when nothing else runs (`is_idle`). Call it with nothing in flight."""
+        """Free the matchers of ended sequences before the next snapshot does. Call it with nothing in flight.
+
+        It waits for the device, so it acts only for WebAssembly programs, which are large, or if nothing else runs
+        (`is_idle`).
+        """
         if not (self._holds_large or (self.holds_ended and is_idle)):
             return
         try:
             self._stream.synchronize()
             self._grammar.synchronize()
-        except Exception:  # nothing is in flight that the error could concern
+        except Exception:  # no sequence is in flight that the error could concern
             return
         if self._state.num_pending:
             return
@@ -191,7 +197,7 @@ class Snapshots:
         self.holds_ended = self._holds_large = False
 
     def drop_pending(self) -> None:
-        """Remove the snapshots of launches that failed: the next iteration must not take them. Waits for the iterations
+        """Remove the snapshots of failed launches, or the next iteration would take them. First wait for the iterations
         in flight, which take their own."""
         if not self._state.num_pending:
             return

@@ -1,14 +1,14 @@
-"""Prompts: admitted sequences take their slots, their prompts are read in parts, and first tokens are sampled.
+"""Prefill: fills the slots of admitted sequences, reads their prompts in chunks, and samples first tokens.
 
-`Prefill.open` fills the slots of admitted sequences. `Prefill.read` packs parts of prompts into eager forwards. Where a
-prompt ends, the first token is sampled by the functions of a decode iteration (`step.py`), without drafts: only the
-forward differs, which reads many positions of a row.
+`Prefill.open` fills the slots. `Prefill.read` packs chunks of prompts (`PromptPart`) into eager forwards. When a prompt
+ends, the functions of a decode iteration (`step.py`) sample its first token, without drafts. Only the forward differs:
+it reads many positions of a row.
 
-Each forward's inputs are sent from pinned memory of their own, so the host may prepare the next forward at once. Parts
-of different prompts may alternate: all that a prompt keeps between two parts is in its slot.
+Each forward sends its inputs from pinned memory of its own, so the host may prepare the next forward at once. Chunks of
+different prompts may alternate, since everything that a prompt keeps between two chunks is in its slot.
 
-A device function that fails for one prompt fails that prompt alone. `guarded` leaves the error in `PromptRow.error`;
-later work leaves the slots of that row alone, and the host ends the sequence when it reads the batch.
+If a device function fails for one prompt, only that prompt fails. `guarded` stores the error in `PromptRow.error`,
+later work skips the row, and the host ends the sequence when it reads the batch.
 
 Suffixes: B rows, R of them whose prompts end, N tokens of all rows, F width of the auxiliary hidden states.
 """
@@ -56,25 +56,26 @@ if TYPE_CHECKING:
     from weft.engine.features.flight_recorder import FlightRecorder
 
 MAX_ROWS = 64
-"""The most rows of one forward, which has logits for each of them."""
+"""The most rows of one forward: its buffers have logits for each row."""
 
 
 class StepTap(Protocol):
-    """Sees what iterations compute, as it is launched."""
+    """Is called at each launch, and may copy what the launch computes."""
 
     def begin(self) -> None:
-        """A step launches."""
+        """Called before a step's launches."""
 
     def read(self, parts: abc.Sequence[PromptPart], step: StepBuffers) -> None:
-        """One forward reads `parts`; `step` has a row for each prompt that ends in it."""
+        """Called after the launch of a forward over `parts`. `step` has a row for each prompt that ends in it."""
 
     def decode(self, buffers: StepBuffers, rows: int) -> None:
-        """An iteration decodes; the first `rows` rows of `buffers` are of sequences, the others pad."""
+        """Called after the launch of a decode iteration. The first `rows` rows of `buffers` belong to sequences; the
+        others pad."""
 
 
 @dataclass(frozen=True)
 class PromptPart:
-    """Positions start..stop-1 of a prompt."""
+    """A chunk of a prompt: its positions start..stop-1."""
 
     row: PromptRow
     start: int
@@ -87,15 +88,15 @@ class PromptPart:
 
     @property
     def ends(self) -> bool:
-        """Whether the prompt ends with this part, so that the first token is sampled."""
+        """Whether this is the prompt's last chunk, after which the first token is sampled."""
         return self.stop == self.row.length
 
 
 def pack_parts(
     shares: Iterable[tuple[PromptRow, int]], num_tokens: int, num_rows: int
 ) -> Iterator[list[PromptPart]]:
-    """The parts of each forward, of at most `num_tokens` tokens and `num_rows` rows. `shares` gives for each row how
-    many tokens to read, from its `position` on."""
+    """Split the tokens to read into forwards of at most `num_tokens` tokens and `num_rows` rows. `shares` lists how
+    many tokens to read of each row, from its `position` on."""
     parts: list[PromptPart] = []
     room = num_tokens
     for row, count in shares:
@@ -112,10 +113,10 @@ def pack_parts(
 
 
 class Prefill:
-    """Opens slots and reads prompts, on the engine's `stream` and the grammar's.
+    """Fills slots and reads prompts, on the engine's `stream` and the grammar stream.
 
-    One forward reads at most `max_tokens` tokens of `max_rows` rows. `recorder` sees which sequence gets which slot,
-    `tap` sees each forward.
+    One forward reads at most `max_tokens` tokens of `max_rows` rows. `recorder` is told which sequence gets which slot;
+    `tap` is called after each forward.
     """
 
     def __init__(
@@ -143,7 +144,8 @@ class Prefill:
     # -- opening slots
 
     def open(self, batch: InFlightBatch, admitted: abc.Sequence[Sequence]) -> None:
-        """Fill the slots of admitted sequences, on the device and for the grammar."""
+        """Fill the slots of admitted sequences, on the device and in the host's proposals. Sequences that fail go to
+        the batch's `unopened` or `failures`."""
         rows: dict[Sequence, PromptRow] = {}
         for sequence in admitted:
             try:
@@ -160,7 +162,7 @@ class Prefill:
             self._rows |= rows
 
     def _row(self, sequence: Sequence) -> PromptRow:
-        """A sequence's row. An exception here is the sequence's own fault."""
+        """Make a sequence's row. An exception here fails only this sequence."""
         request, parts, proposals = sequence.request, self._parts, self._grammar.proposals
         matcher = sequence.guide.begin() if sequence.guide is not None else None
         if self.recorder is not None:
@@ -184,7 +186,7 @@ class Prefill:
             window=proposals.first_window(tokens) if proposals is not None else (),
             context=sequence.gathered.context,
             request_id=sequence.id if processor is None else processor.number_for(sequence.id),
-            processor=self._capture(sequence),  # last: nothing that follows may raise
+            processor=self._capture(sequence),  # last: nothing may raise after the processor is taken
         )
 
     def _sampling(self, sequence: Sequence) -> SlotSampling:
@@ -204,7 +206,7 @@ class Prefill:
         )
 
     def _capture(self, sequence: Sequence) -> int:
-        """The number that marks the slots of the sequence's captured processor; 0 without one."""
+        """Take an entry for the sequence's captured processor. Returns its number; 0 without such a processor."""
         processor = sequence.processor
         if processor is None or processor.is_on_host:
             return 0
@@ -212,7 +214,7 @@ class Prefill:
         return processor.captured.number
 
     def open_rows(self, rows: abc.Sequence[PromptRow]) -> None:
-        """Write the rows to their slots on the device."""
+        """Launch the writes of the rows to their slots on the device."""
         runtime, stream, grammar, state = self._runtime, self._stream, self._grammar, self._parts.state
         records = _slot_records(runtime, rows, state.page_table.shape[1])
         stream.launch(guarded, rows, open_slots, records, state, grammar.token_mask, grammar.temperatures)
@@ -228,7 +230,7 @@ class Prefill:
                     stream.launch(guarded, [row], write_tables, state.params, row.sampling, slot)
 
     def release(self, sequence: Sequence) -> None:
-        """Forget the row of a sequence that gave its slots back, and its captured processor."""
+        """Drop the row and the captured processor of a sequence that gave its slots back."""
         self._rows.pop(sequence, None)
         captured = self._in_use.pop(sequence, None)
         if captured is not None:
@@ -239,8 +241,8 @@ class Prefill:
     # -- reading prompts
 
     def read(self, batch: InFlightBatch, reading: abc.Sequence[tuple[Sequence, int]]) -> None:
-        """Read the given number of tokens of each sequence's prompt. Sequences that need nothing but a token share
-        forwards; the others are read alone, after them."""
+        """Read the given number of tokens of each sequence's prompt. Plain sequences share forwards. Those with a
+        logits processor, a beam search or prompt outputs then get a forward of their own."""
         shares = {sequence: count for sequence, count in reading if sequence in self._rows}
         shared = {sequence: count for sequence, count in shares.items() if self._shares_forward(sequence)}
         self._read_shares(batch, shared)
@@ -254,8 +256,8 @@ class Prefill:
         return sequence.processor is None and sequence.search is None and not self._rows[sequence].context
 
     def _wait_for_launched(self, batch: InFlightBatch) -> None:
-        """Wait for the work launched so far. The host is about to wait for a prompt, and would take an earlier failure
-        for that prompt's."""
+        """Wait for the work launched so far, and collect its failures. The host is about to wait for one prompt's
+        forward, and would otherwise blame that prompt for them."""
         try:
             self._stream.synchronize()
             self._runtime.check()
@@ -264,7 +266,7 @@ class Prefill:
             self._snapshots.drop_pending()
 
     def _read_shares(self, batch: InFlightBatch, shares: dict[Sequence, int]) -> None:
-        """Read the shares in as few forwards as they take, and note in the batch those that were launched."""
+        """Read the shares in as few forwards as possible. Add to the batch the sequences that were launched."""
         sequences = {self._rows[sequence]: sequence for sequence in shares}
         ends = {row: row.position + shares[sequence] for row, sequence in sequences.items()}
         counts = [(row, shares[sequence]) for row, sequence in sequences.items()]
@@ -276,8 +278,8 @@ class Prefill:
             try:
                 self._read_parts(live)
             except Exception as error:
-                # Where a part failed on the device, the host may have stumbled over what that left undone: the row's
-                # error is the cause.
+                # If a device function failed for a row before, `error` may only be a consequence. The row's own error
+                # is the cause.
                 failed |= {part.row for part in live.values()}
                 batch.failures += [([s], part.row.error or error) for s, part in live.items()]
                 continue
@@ -288,7 +290,7 @@ class Prefill:
                         sequence.move(Stage.GENERATION)
 
     def _read_parts(self, parts: dict[Sequence, PromptPart]) -> None:
-        """Launch one forward, and what is kept of the tokens that are sampled after it."""
+        """Launch one forward with its sampling, then the log-probabilities and offers that sequences want."""
         ended = [sequence for sequence, part in parts.items() if part.ends]
         guides = Guides.TARGET if any(sequence.is_guided for sequence in ended) else Guides.NONE
         for sequence in ended:
@@ -313,7 +315,7 @@ class Prefill:
                 launch(note_offers, self._parts.state, step, offers)
 
     def _host_work(self, parts: dict[Sequence, PromptPart]) -> HostWork | None:
-        """The host's work on the logits of a prompt that is read alone; None for prompts that share a forward."""
+        """The call of the host processor for a prompt that is read alone; None if prompts share the forward."""
         if len(parts) > 1:
             return None
         ((sequence, part),) = parts.items()
@@ -330,11 +332,11 @@ class Prefill:
         host: HostWork | None = None,
     ) -> StepBuffers:
         """Launch one forward over `prompt_parts`, and sample the first tokens of the prompts that end. Returns the
-        buffers, which have a row for each of these.
+        buffers, which have a row for each prompt that ends.
 
-        plan: of these rows, without drafts. Logits processors and outputs of the prompt's positions need a prompt that
-            is read alone.
-        push_snapshot: leaves the snapshot, which attaches matchers.
+        plan: the plan for these rows, without drafts. With logits processors or outputs of the prompt's positions,
+            there must be only one part.
+        push_snapshot: pushes the snapshot, which attaches matchers.
         host: calls the host's logits processor.
         """
         reading = self.buffers.send(self._runtime, self._stream, prompt_parts)
@@ -346,8 +348,8 @@ class Prefill:
         if reading.ended:
             process_logits(stream, plan, parts, step, host, launch)
             if plan.guides or parts.has_proposals:
-                # Right before the task that takes the snapshot: nothing between them may raise, or the next iteration
-                # would take this one's.
+                # Push right before the task that takes the snapshot. If anything between them raised, the next
+                # iteration would take this snapshot.
                 push_snapshot()
             owes = owes_commit(plan, parts)
             if plan.guides:
@@ -360,7 +362,7 @@ class Prefill:
                 grammar.commit_masks(stream, step.slots_B)
             if parts.has_proposals:
                 grammar.propose(stream, parts.max_drafts, is_committed=bool(plan.guides))
-        if parts.drafter is not None:  # after sampling: the drafter reads the sampled token, too
+        if parts.drafter is not None:  # after sampling, since the drafter also reads the sampled token
             stream.launch(each_guarded, reading, parts.state.dummy, draft_parts, parts)
         if reading.ended and parts.has_proposals:
             grammar.wait_proposals(stream)
@@ -369,7 +371,7 @@ class Prefill:
 
 
 def host_rows(sequence: Sequence, answers: abc.Sequence[abc.Sequence[int]], copies: int = 1) -> HostRows:
-    """A sequence's rows as the host's logits processors see them."""
+    """Make a sequence's rows for the host's logits processors."""
     is_searched = sequence.request.beam is not None
     return HostRows(sequence.processor, sequence.id, sequence.prompt, answers, is_searched, copies)
 
@@ -377,12 +379,12 @@ def host_rows(sequence: Sequence, answers: abc.Sequence[abc.Sequence[int]], copi
 # -- slots on the device
 
 _HEAD = 4
-"""The first numbers of a slot's record: slot, length, request id and processor. Then come `SlotSampling.record` and the
-pages, int32."""
+"""The number of int64 values at the beginning of a slot's record: slot, length, request id, processor. After them come
+`SlotSampling.record` and the pages as int32."""
 
 
 def _slot_records(runtime: Runtime, rows: abc.Sequence[PromptRow], pages_per_slot: int) -> Tensor:
-    """Pinned records int64 [n, ...] of the n slots of the rows, for `open_slots`."""
+    """Pack the rows' n slots into pinned records int64 [n, ...], for `open_slots`."""
     slots = [(slot, row) for row in rows for slot in row.slots]
     records_end = _HEAD + RECORD_WORDS
     records = runtime.pinned((len(slots), records_end + -(-pages_per_slot // 2)), torch.int64)
@@ -396,13 +398,13 @@ def _slot_records(runtime: Runtime, rows: abc.Sequence[PromptRow], pages_per_slo
 
 
 def open_slots(records: Tensor, state: SlotState, token_mask: Tensor, temperatures: Tensor) -> None:
-    """Write records to their slots: pages and parameters, no drafts, no mask yet. A device function."""
+    """Write records to their slots, and clear the slots' drafts and masks. A device function."""
     records = records.to(state.length.device, non_blocking=True)
     slots, length, request_ids, processors = records[:, :_HEAD].t().contiguous()
     pages = records[:, _HEAD + RECORD_WORDS :].view(torch.int32)[:, : state.page_table.shape[1]]
     state.page_table.index_copy_(0, slots, pages)
-    # The length is written before the prompt is read. If reading fails, an iteration that is already launched decodes
-    # the slot all the same: it must not write at the last sequence's length, in pages that others may share.
+    # Write the length before the prompt is read. If reading fails, the next iteration may already be launched and still
+    # decodes the slot. With the previous sequence's length it would write to pages that others may share.
     state.length.index_copy_(0, slots, length)
     state.request_ids.index_copy_(0, slots, request_ids)
     state.processors.index_copy_(0, slots, processors)
@@ -417,7 +419,8 @@ def open_slots(records: Tensor, state: SlotState, token_mask: Tensor, temperatur
 
 
 def guarded(rows: abc.Sequence[PromptRow], fn: Callable[..., None], *args: Any) -> None:
-    """Call `fn(*args)` unless all rows have failed; its exception becomes the error of the rows that have none."""
+    """Call `fn(*args)` unless all rows have failed. If it raises, the exception becomes the error of every row that has
+    none."""
     if all(row.error is not None for row in rows):
         return
     try:
@@ -428,8 +431,11 @@ def guarded(rows: abc.Sequence[PromptRow], fn: Callable[..., None], *args: Any) 
 
 
 def each_guarded(reading: Reading, dummy: int, fn: Callable[..., None], parts: DecodeParts) -> None:
-    """Call `fn(reading, parts)` for the rows that have not failed. If it raises, call it for each row alone, so that
-    only the row at fault fails. The slots of failed rows become `dummy`: what samples next leaves theirs alone."""
+    """Call `fn(reading, parts)` for the rows that have not failed.
+
+    If it raises, call it again for each row alone, so that only the row at fault fails. The slots of failed rows become
+    `dummy`, so that sampling writes to the padding slot instead.
+    """
     rows = [part.row for part in reading.parts]
     if all(row.error is None for row in rows):
         try:
@@ -446,7 +452,7 @@ def each_guarded(reading: Reading, dummy: int, fn: Callable[..., None], parts: D
 
 
 def read_parts(reading: Reading, parts: DecodeParts) -> None:
-    """The target's forward over the parts, and the raw logits of the last positions of prompts that end."""
+    """Run the target's forward over the parts, and keep the raw logits after prompts that end."""
     state, step, outputs = parts.state, reading.step, parts.outputs
     context, num_ended = reading.context, len(reading.ended)
     first = reading.parts[0]
@@ -470,7 +476,7 @@ def read_parts(reading: Reading, parts: DecodeParts) -> None:
 
 
 def draft_parts(reading: Reading, parts: DecodeParts) -> None:
-    """The drafter's forward over the parts: their tokens, the tokens after them, and their hidden states."""
+    """Run the drafter's forward over the parts. It reads each token, the token after it, and its hidden states."""
     assert parts.drafter is not None
     if reading.ended:
         sampled_R = parts.state.last_token.index_select(0, reading.step.slots_B)
@@ -491,15 +497,16 @@ def draft_parts(reading: Reading, parts: DecodeParts) -> None:
 
 @dataclass(frozen=True)
 class Reading:
-    """The input of one forward; all tensors are on the device.
+    """The input of one forward. All tensors are on the device.
 
-    parts: the part of each row.
+    parts: the chunk of each row.
     slots_B: the slot of each row.
     base_B: the position of each row's first token.
-    first_B: the position at which the reading of each row's prompt began.
+    first_B: the position from which each row's prompt is read; those before come from the cache.
     starts: [B+1]; row b has tokens `starts[b]`..`starts[b+1]-1` of `tokens_N`.
-    after_N: the token after each token; after a prompt's end, the one that is sampled.
-    last_R: the places in `tokens_N` of the tokens that end prompts.
+    after_N: the token after each token. After a prompt's last token, this is the sampled token.
+    aux_NF: the auxiliary hidden states, which the target's forward writes.
+    last_R: the indices in `tokens_N` of the prompts' last tokens.
     step: buffers with a row for each prompt that ends.
     """
 
@@ -516,22 +523,22 @@ class Reading:
 
     @property
     def ended(self) -> list[PromptPart]:
-        """The parts that end their prompts."""
+        """The parts with which prompts end."""
         return [part for part in self.parts if part.ends]
 
     @property
     def context(self) -> Mapping[str, Tensor]:
-        """Memory for outputs of the positions of a prompt that is read alone."""
+        """The memory for the outputs of all positions, if one prompt is read alone; else empty."""
         return self.parts[0].row.context if len(self.parts) == 1 else {}
 
     def rows(self, page_table: Tensor) -> Rows:
-        """The rows for attention, with the pages of their slots."""
+        """The rows as attention takes them, with the pages of their slots."""
         width = max(part.count for part in self.parts)
         starts = self.starts if len(self.parts) > 1 else None
         return Rows(page_table.index_select(0, self.slots_B), self.base_B, width, starts=starts)
 
     def alone(self, number: int) -> Reading:
-        """The input of row `number` alone. For device functions."""
+        """Views of the input of row `number`. For device functions."""
         begin = sum(part.count for part in self.parts[:number])
         part, place = self.parts[number], self._place(number)
         num_ended = int(part.ends)
@@ -554,7 +561,7 @@ class Reading:
         )
 
     def leave_out(self, number: int, dummy: int) -> None:
-        """Let nothing be sampled for row `number`. For device functions."""
+        """Redirect the sampling of row `number` to slot `dummy`. For device functions."""
         if self.parts[number].ends:
             self.step.slots_B.narrow(0, self._place(number), 1).fill_(dummy)
 
@@ -565,16 +572,17 @@ class Reading:
 
 _NUMBERS = 7
 _SLOTS, _BASE, _FIRST, _STARTS, _END_SLOTS, _END_BASE, _LAST = range(_NUMBERS)
-"""Rows of the numbers that are sent with each forward; `_END_SLOTS` and those after it are of prompts that end."""
+"""Row indices of `PromptBuffers._numbers`, which each forward sends. `_END_SLOTS`, `_END_BASE` and `_LAST` have a
+column for each prompt that ends, the others for each row."""
 
 
 class PromptBuffers:
-    """Device memory for the forwards, of at most `max_tokens` tokens of `max_rows` rows each."""
+    """The device memory of a forward, for at most `max_tokens` tokens of `max_rows` rows. All forwards share it."""
 
     def __init__(self, parts: DecodeParts, max_tokens: int, max_rows: int) -> None:
         config, device = parts.model.config, parts.state.length.device
         self.max_tokens, self.max_rows = max_tokens, min(max_rows, MAX_ROWS)
-        # Even, so that each of the rows is aligned for wide loads.
+        # Round up to an even length, so that each row of numbers is aligned for wide loads.
         length = self.max_rows + 2 - self.max_rows % 2
         self._numbers = torch.zeros(_NUMBERS, length, dtype=torch.int64, device=device)
         self._tokens = torch.zeros(2, max_tokens + max_tokens % 2, dtype=torch.int64, device=device)
@@ -587,7 +595,7 @@ class PromptBuffers:
         self._steps: dict[int, StepBuffers] = {}  # by number of rows
 
     def send(self, runtime: Runtime, stream: Stream, parts: abc.Sequence[PromptPart]) -> Reading:
-        """Launch the copy of a forward's input to the device, and return where it is."""
+        """Launch the copy of a forward's input to the device. Returns the device tensors."""
         num_rows, num_tokens = len(parts), sum(part.count for part in parts)
         num_ended = sum(part.ends for part in parts)
         numbers = runtime.pinned(tuple(self._numbers.shape), torch.int64)
@@ -618,7 +626,7 @@ class PromptBuffers:
 
 
 def _write_parts(parts: abc.Sequence[PromptPart], numbers: Tensor, tokens: Tensor) -> None:
-    """Write parts to pinned memory, `numbers` [7, ...] and `tokens` [2, N]: the tokens, and those after them."""
+    """Write parts to pinned memory: `numbers` [7, ...], and `tokens` [2, N] with each token and the token after it."""
     values, (text, after) = numbers.numpy(), tokens.numpy()
     begin = num_ended = 0
     for b, part in enumerate(parts):
@@ -626,7 +634,7 @@ def _write_parts(parts: abc.Sequence[PromptPart], numbers: Tensor, tokens: Tenso
         values[:_STARTS, b] = row.slot, part.start, row.first
         values[_STARTS, b + 1] = end
         text[begin:end] = row.tokens[part.start : part.stop]
-        following = row.tokens[part.start + 1 : part.stop + 1]  # one less where the prompt ends
+        following = row.tokens[part.start + 1 : part.stop + 1]  # one fewer if the prompt ends
         after[begin : begin + len(following)] = following
         if part.ends:
             values[_END_SLOTS:, num_ended] = row.slot, row.length - 1, end - 1

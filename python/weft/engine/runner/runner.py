@@ -1,10 +1,11 @@
-"""The model runner: launches what a schedule says.
+"""The model runner: launches the work of a schedule.
 
-A launch waits for the device only for logits processors on the host, to capture a graph, and after a failure. It may
-also raise what failed earlier on its stream, so the batch collects failures, and the output processor handles them.
+A launch waits for the device in three cases only: for logits processors on the host, to capture a graph, and after a
+failure. A launch may also raise a failure of earlier work on its stream. So the batch collects failures, and the output
+processor handles them.
 
-Also here, since only the runner uses it: warm-up, the branching of beams, page moves, and the choice whether the
-grammar masks drafts.
+This file also has warm-up, the branching of beams, page moves, and the choice whether the grammar masks drafts, since
+only the runner uses these.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ if TYPE_CHECKING:
     from weft.engine.features.flight_recorder import FlightRecorder
 
 SHORT_PROMPT = 8
-"""Tokens of the shorter prompts of a warm-up: rows of few tokens have another attention kernel."""
+"""The length of a short warm-up prompt. Rows of few tokens use another attention kernel, which must be loaded too."""
 
 
 def bucket(rows: int, max_batch: int) -> int:
-    """The smallest batch size of a graph that holds `rows`: a power of two, or `max_batch`."""
+    """The smallest graph batch size that fits `rows`: a power of two, or `max_batch`."""
     return min(1 << (rows - 1).bit_length(), max_batch)
 
 
 class ModelRunner:
-    """Issues the work of steps, to `stream` and to the grammar's stream. `guidance` decides whether drafts are masked;
-    `snapshots` are those that its launches leave for the grammar."""
+    """Issues the work of steps to `stream` and to the grammar stream. `guidance` decides whether the grammar masks
+    drafts; `snapshots` pushes the snapshots of its launches."""
 
     def __init__(
         self,
@@ -82,11 +83,11 @@ class ModelRunner:
         )
 
     def set_recorder(self, recorder: FlightRecorder) -> None:
-        """Let `recorder` see which sequence gets which slot."""
+        """Tell `recorder` from now on which sequence gets which slot."""
         self._prefill.recorder = recorder
 
     def set_tap(self, tap: StepTap) -> None:
-        """Let `tap` see what iterations compute."""
+        """Call `tap` from now on at each launch."""
         self._tap = self._prefill.tap = tap
 
     # -- a step
@@ -100,20 +101,20 @@ class ModelRunner:
         return plan.processors.on_host or not self.graphs.is_ready(plan)
 
     def calls_host(self, schedule: Schedule) -> bool:
-        """Whether a prompt has a logits processor on the host, so that its launch waits for the forward."""
+        """Whether a prompt has a logits processor on the host. Its launch waits for the forward."""
         return any(sequence.calls_host for sequence, _ in schedule.reading)
 
     def launch(self, schedule: Schedule) -> InFlightBatch:
-        """Launch page moves, then one iteration, then parts of prompts. Sequences that can't be launched are in the
-        batch's `unopened` and `failures`."""
+        """Launch page moves, then one iteration, then chunks of prompts. Sequences that can't be launched end up in the
+        batch's `unopened` or `failures`."""
         batch = InFlightBatch()
         if self._tap is not None:
             self._tap.begin()
         self.release(schedule.released)
-        # First: the iteration and the prompts may use pages that were moved.
+        # Moves come first, since the iteration and the prompts may use moved pages.
         if schedule.moves and not self._move_pages(batch, schedule):
             return batch
-        # Before the prompts, so that decoding does not wait for them.
+        # The iteration comes before the prompts, so that decoding does not wait for them.
         if schedule.decoding:
             self._launch_decoding(batch, schedule)
         if schedule.admitted:
@@ -126,13 +127,14 @@ class ModelRunner:
         return batch
 
     def release(self, released: abc.Sequence[Released]) -> None:
-        """Take back slots; their matchers leave with the next snapshot."""
+        """Drop the prompt rows and processors of released slots. The next snapshot detaches their matchers."""
         for sequence, slots in released:
             self.snapshots.release(sequence, slots)
             self._prefill.release(sequence)
 
     def _move_pages(self, batch: InFlightBatch, schedule: Schedule) -> bool:
-        """Launch the page moves. If that fails, the host's bookkeeping is wrong and nothing else may be launched."""
+        """Launch the page moves. Returns False if that fails: the host's view of the pages is then wrong, and nothing
+        else may be launched."""
         batch.moves = moves = PageMoves(schedule.moves)
         try:
             self.stream.launch(move_pages, self.parts, moves)
@@ -154,14 +156,14 @@ class ModelRunner:
         except Exception as error:
             broken = [sequence for sequence in rows if _captured_failure(sequence) is not None]
             batch.failures.append((broken or rows, error))
-            with suppress(Exception):  # the batches in flight fail with this launch, whatever this raises
+            with suppress(Exception):  # the batches in flight fail with this launch in any case
                 self.snapshots.drop_pending()
             return
         batch.decode(plan, rows, masks_drafts)
         self.num_iterations += 1
 
     def _plan(self, schedule: Schedule) -> tuple[Plan, bool]:
-        """The plan of the iteration, and whether the grammar masks its drafts, the host's among them."""
+        """The plan of the iteration, and whether the grammar masks its drafts, including the host's proposals."""
         rows, num_drafts = schedule.decoding, schedule.num_drafts
         batch = bucket(schedule.num_rows, self.config.max_batch)
         masks_drafts = num_drafts > 0 and self.guidance.choose((batch, num_drafts))
@@ -172,12 +174,12 @@ class ModelRunner:
         return Plan(batch, num_drafts, guides, processors), masks_drafts
 
     def _guides(self, num_drafts: int, masks_drafts: bool) -> Guides:
-        """The logits that the grammar masks in an iteration with guides."""
+        """Which logits the grammar masks in an iteration with guides."""
         masks = masks_drafts and num_drafts > 0 and self.parts.drafter is not None
         return Guides.DRAFTS if masks else Guides.TARGET
 
     def _branch(self, rows: abc.Sequence[Sequence]) -> None:
-        """Let the beams of searches branch, each under its own matcher."""
+        """Launch the branching of beam searches, and attach each beam's matcher with the next snapshot."""
         branchings: list[Branching] = []
         matchers: dict[int, Matcher | None] = {}
         for sequence in rows:
@@ -185,7 +187,7 @@ class ModelRunner:
             if branching is not None:
                 branchings.append(branching)
                 if sequence.is_guided:
-                    matchers |= dict.fromkeys(sequence.slots)  # of beams that have ended
+                    matchers |= dict.fromkeys(sequence.slots)  # detaches the matchers of ended beams
                     matchers |= {row.slot: row.matcher for row in branching.rows}
         if not branchings:
             return
@@ -201,7 +203,7 @@ class ModelRunner:
         self.prepare(plan)
         self.graphs.send_slots(plan, slots)
         if plan.guides or self.parts.has_proposals:
-            # After all that may fail before the graph runs, which takes the snapshot.
+            # Push last, after everything that may fail: only the graph takes the snapshot.
             self.snapshots.push(slots)
         on_host = plan.processors.on_host
         self.graphs.run(plan, [_host_rows(sequence) for sequence in rows] if on_host else ())
@@ -217,11 +219,11 @@ class ModelRunner:
                 self.stream.launch(note_offers, self.parts.state, buffers, offers)
 
     def prepare(self, plan: Plan) -> None:
-        """Capture the graph of a plan, unless that was done."""
+        """Capture the graph of a plan, unless it is captured already."""
         if plan in self.graphs.ready:
             return
         if not self.graphs.is_ready(plan):
-            self.snapshots.drop_pending()  # the warm-up of the capture takes the next snapshot, its own
+            self.snapshots.drop_pending()  # the capture's warm-up pushes a snapshot, and must take that one
         self.graphs.prepare(plan)
 
     def _start_results(self, batch: InFlightBatch) -> None:
@@ -242,10 +244,10 @@ class ModelRunner:
     # -- warm-up
 
     def warm_up(self, speculation: Speculation) -> None:
-        """Read short and long prompts, alone and together, and capture the graph of every plan in `ordinary_plans`, so
-        that kernels are loaded and compiled for this thread. Needs an idle engine.
+        """Load and compile all kernels for this thread: read short and long prompts, alone and together, and capture
+        the graph of every plan in `ordinary_plans`. The engine must be idle.
 
-        The prompts are in the slot that only pads, whose pages belong to no sequence: they leave nothing behind.
+        The prompts use the padding slot and page 0, so they leave no state behind.
         """
         chunk = self.config.prefill_chunk
         self.snapshots.drop_pending()
@@ -258,12 +260,12 @@ class ModelRunner:
             self.prepare(plan)
 
     def ordinary_plans(self, speculation: Speculation) -> list[Plan]:
-        """Every plan that requests without logits processors can need, each once."""
+        """Every plan that requests without logits processors can need, without duplicates."""
         max_batch = self.config.max_batch
         kinds = {
             (bucket(rows, max_batch), speculation.draft_tokens(rows)) for rows in range(1, max_batch + 1)
         }
-        kinds |= {(batch, 0) for batch, _ in kinds}  # of requests that want no drafts
+        kinds |= {(batch, 0) for batch, _ in kinds}  # for requests that want no drafts
         plans = []
         for batch, num_drafts in sorted(kinds):
             guides = {self._guides(num_drafts, masks_drafts) for masks_drafts in self.guidance.choices}
@@ -271,7 +273,7 @@ class ModelRunner:
         return plans
 
     def _read_padding(self, lengths: abc.Sequence[int], guides: Guides) -> None:
-        """Read prompts of these lengths together in the padding slot, and sample after them. Waits for the result."""
+        """Read prompts of these lengths together in the padding slot, sample after them, and wait for the result."""
         parts, prefill = self.parts, self._prefill
         vocab_size, max_length = parts.model.config.vocab_size, self.config.max_seq_len - 1
         rows = []
@@ -291,7 +293,7 @@ class ModelRunner:
 
 
 def _host_rows(sequence: Sequence) -> HostRows:
-    """The rows of a sequence that decodes."""
+    """A decoding sequence's rows for the host's logits processors."""
     search = sequence.search
     if search is None:
         return host_rows(sequence, [sequence.output.token_ids])
@@ -299,7 +301,7 @@ def _host_rows(sequence: Sequence) -> HostRows:
 
 
 def _row_slots(sequence: Sequence) -> tuple[int, ...]:
-    """The slots of a sequence's rows in the iteration that is launched next, or in flight."""
+    """The slots of a sequence's rows in its next iteration, or in the one in flight."""
     return sequence.slots[: 1 if sequence.search is None else sequence.search.num_rows]
 
 
@@ -312,12 +314,12 @@ def _captured_failure(sequence: Sequence) -> BaseException | None:
 
 
 def write_pages(state: SlotState, slot: int, pages: Tensor) -> None:
-    """Write the pages that a slot has by now: int32 [n], pinned. A device function."""
+    """Write a slot's row of the page table. `pages`: int32 [n], pinned. A device function."""
     state.page_table[slot, : pages.shape[0]] = pages.to(state.page_table.device, non_blocking=True)
 
 
 def move_pages(parts: DecodeParts, moves: PageMoves) -> None:
-    """Copy pages one after another, of every cache. A device function; its exception becomes the moves' error."""
+    """Make the page copies in order, in every cache. A device function. Its exception becomes the moves' error."""
     try:
         for move in moves.moves:
             _move_page(parts, move)
@@ -338,16 +340,16 @@ def _move_page(parts: DecodeParts, move: Move) -> None:
             cache.page(move.target).copy_(host_pages[move.source], non_blocking=True)
 
 
-# -- branching: before an iteration of a beam search, a slot continues another slot's text with a token
+# -- branching: before a beam search's iteration, each slot takes over its parent slot's text and adds a token
 
 
 @dataclass(frozen=True)
 class BranchInputs:
-    """The branches before one iteration, in pinned memory.
+    """The branching of n beams before one iteration, in pinned memory.
 
-    slots, parents, tokens, positions: int64 [n].
+    slots, parents, tokens, positions: int64 [n], as in `BranchRow`.
     pages: int32 [n, P], the pages of each slot.
-    copies: the sources and targets of the pages to copy first, int64; None without any.
+    copies: int64, the sources and the targets of the pages to copy first; None without copies.
     """
 
     slots: Tensor
@@ -359,7 +361,7 @@ class BranchInputs:
 
     @classmethod
     def of(cls, runtime: Runtime, branchings: abc.Sequence[Branching], pages_per_slot: int) -> BranchInputs:
-        """The branchings of all searches in the iteration."""
+        """Pack the branchings of all searches in the iteration."""
         rows = [row for branching in branchings for row in branching.rows]
         columns = zip(*((row.slot, row.parent, row.token, row.position) for row in rows), strict=True)
         slots, parents, tokens, positions = (pinned_copy(runtime, column, torch.int64) for column in columns)
@@ -376,8 +378,8 @@ class BranchInputs:
 
 
 def branch(parts: DecodeParts, inputs: BranchInputs) -> None:
-    """Make each slot's text its parent's text and one more token. A slot may be a row's slot and another row's parent.
-    A device function."""
+    """Give each slot its parent's text and one more token. A device function. One row's slot may be the parent of
+    another row."""
     state, device = parts.state, parts.state.length.device
     if inputs.copies is not None:
         sources, targets = (pages.to(device, non_blocking=True) for pages in inputs.copies)
@@ -390,37 +392,37 @@ def branch(parts: DecodeParts, inputs: BranchInputs) -> None:
     state.last_token.index_copy_(0, slots, tokens)
     params = state.params
     for table in (params.counts, params.history):
-        # All parents are read before any slot is written.
+        # `index_select` copies all parents before any slot is written, since a slot may be a parent too.
         table.index_copy_(0, slots, table.index_select(0, parents))
     ones = torch.ones_like(slots, dtype=torch.int32)
     params.counts.index_put_((slots, tokens), ones, accumulate=True)
     params.history.index_put_((slots, positions), tokens.to(torch.int32))
 
 
-# -- whether masking drafts pays
+# -- the choice whether the grammar masks drafts
 #
-# The grammar's masks make drafts likelier to be accepted, but each draft then waits for its mask. Both choices give the
-# same tokens, so the engine measures both while it runs, and may change between them at any iteration.
+# Masked drafts are likelier to be accepted, but each draft then waits for its mask. Both choices give the same tokens.
+# So the engine measures both while it runs, and may switch between them at any iteration.
 
 Kind = tuple[int, int]
-"""Batch size and number of drafts: iterations are compared within one kind."""
+"""The kind of an iteration: (batch size, number of drafts). Only iterations of one kind are compared."""
 
 WARM_UP = 2
-"""Iterations of each kind and choice that are not counted: captures and cold caches."""
+"""How many first iterations of each kind and choice are not counted: they capture graphs and have cold caches."""
 
 BLOCK = 16
-"""Successive iterations of a kind with one choice, while both are measured."""
+"""How many iterations of a kind use one choice before the other, while both are measured."""
 
 MEASURED = 64
-"""Counted iterations of each choice before a decision."""
+"""How many iterations of each choice are counted before a decision."""
 
 HOLD = 4096
-"""Iterations for which a decision holds before both choices are measured again."""
+"""For how many iterations a decision holds before both choices are measured again."""
 
 
 @dataclass
 class _Arm:
-    """The cost and yield of the iterations with one choice."""
+    """The measured time and tokens of the iterations with one choice."""
 
     skipped: int = 0
     iterations: int = 0
@@ -450,7 +452,7 @@ class _Race:
 
 
 class DraftGuidance:
-    """Decides for each iteration whether its drafts are masked."""
+    """Decides for each iteration whether the grammar masks its drafts."""
 
     def __init__(self, setting: GuideDrafts) -> None:
         self._setting = setting
@@ -462,7 +464,7 @@ class DraftGuidance:
         return (True, False) if self._setting == "auto" else (bool(self._setting),)
 
     def choose(self, kind: Kind) -> bool:
-        """Whether to mask the drafts of the next iteration of a kind, of which some rows are guided."""
+        """Whether to mask the drafts of the next iteration of a kind. Some of its rows are guided."""
         if self._setting != "auto":
             return bool(self._setting)
         race = self._races.setdefault(kind, _Race())
@@ -471,7 +473,7 @@ class DraftGuidance:
         return race.iterations // BLOCK % 2 == 0
 
     def observe(self, kind: Kind, masked: bool, seconds: float, tokens: int) -> None:
-        """Count an iteration that took `seconds` and committed `tokens` in guided rows."""
+        """Add a measured iteration: it took `seconds`, and its guided rows committed `tokens` tokens."""
         if self._setting != "auto":
             return
         race = self._races.setdefault(kind, _Race())
@@ -485,5 +487,5 @@ class DraftGuidance:
             self._races[kind] = _Race()
 
     def decision(self, kind: Kind) -> bool | None:
-        """The decision for a kind of iteration; None while it is measured."""
+        """The decision for a kind of iteration; None while both choices are measured."""
         return bool(self._setting) if self._setting != "auto" else self._races.get(kind, _Race()).decided

@@ -1,11 +1,11 @@
-"""One decode iteration, top to bottom. This is the file to read.
+"""One decode iteration, top to bottom. Read this file first.
 
-`decode_step` issues one iteration to two streams. The model's forwards, sampling and drafting go to `stream`; the
-grammar's work goes to the grammar's own stream; events order the two. It waits for nothing, except for logits
-processors on the host. `graphs.py` captures this same function: in a graph, the host does nothing between its lines.
+`decode_step` issues one iteration to two streams. The model's forwards, sampling and drafting go to `stream`. The
+grammar's work goes to the grammar stream. Events order the two. The function never waits for the device, except for
+logits processors on the host. `graphs.py` captures this same function; a replay runs none of its Python.
 
 Suffixes: B rows, K drafts, T = 1 + K positions, V vocabulary, N = B * T rows of logits, H hidden size, W tokens of a
-window, X = T + W.
+lookahead window, X = T + W.
 """
 
 from __future__ import annotations
@@ -39,20 +39,21 @@ class Guides(IntEnum):
 
     NONE = 0
     TARGET = 1
-    DRAFTS = 2  # and the target's
+    DRAFTS = 2  # the drafter's logits, and the target's
 
 
 @dataclass(frozen=True)
 class Processors:
-    """The logits processors of an iteration: the captured ones, and whether the host calls others (`on_host`). The host
-    must then have read every earlier iteration before it issues this one."""
+    """The logits processors of an iteration: the captured ones, and whether the host calls others (`on_host`). With
+    host processors, the host must read all earlier iterations before it issues this one."""
 
     captured: tuple[CapturedProcessor, ...] = ()
     on_host: bool = False
 
     @classmethod
     def of(cls, processors: Iterable[RequestProcessor | None]) -> Processors:
-        """The processors of an iteration's sequences; captured ones once each, in one order."""
+        """The processors of an iteration's sequences. Captured ones appear once, in the order of their numbers, so that
+        one set of processors makes one plan."""
         given = [processor for processor in processors if processor is not None]
         captured = {processor.captured for processor in given if processor.captured is not None}
         in_order = sorted(captured, key=lambda entry: entry.number)
@@ -64,11 +65,12 @@ NO_PROCESSORS = Processors()
 
 @dataclass(frozen=True)
 class Plan:
-    """The kind of an iteration: there is one graph for each. All else that requests ask for is data, by slot.
+    """The kind of an iteration. There is one graph for each plan; everything else that requests ask for is data in
+    their slots.
 
-    batch: number of rows, a bucket; rows without a sequence pad.
-    num_drafts: the number of drafts that are verified, which is also the number that are made. If the iteration before
-        made more, the rest is not verified; if it made fewer, the missing ones count as no draft.
+    batch: the number of rows, rounded up (`bucket`). Rows without a sequence pad.
+    num_drafts: the number of drafts that the iteration verifies, and that it makes for the next one. If the previous
+        iteration made more, the rest are not verified. If it made fewer, the missing ones are -1.
     """
 
     batch: int
@@ -90,43 +92,43 @@ class Iteration:
 
 
 def decode_step(it: Iteration) -> None:
-    """Verify K drafts and sample one more token in each row, then make K drafts for the next iteration."""
+    """In each row, verify K drafts and sample one more token, then make K drafts for the next iteration."""
     plan, stream, grammar, parts, buf = it.plan, it.stream, it.grammar, it.parts, it.buffers
     num_drafts, slots_B, has_proposals = plan.num_drafts, buf.slots_B, parts.has_proposals
     temperatures = grammar.temperatures if plan.guides else None
     owes = owes_commit(plan, parts)
 
-    # The target verifies. The grammar's masks are issued first: they fill while the forward runs.
+    # Verify with the target. Issue the grammar's masks first, so that they fill while the forward runs.
     if plan.guides:
         grammar.verify_masks(stream, slots_B, num_drafts, owes_commit=owes)
     elif has_proposals:
         grammar.follow(stream)
     stream.launch(target_forward, plan, parts, buf)
-    process_logits(stream, plan, parts, buf, it.host, stream.launch)  # on raw logits, so before the masks
+    process_logits(stream, plan, parts, buf, it.host, stream.launch)  # before the masks: they get raw logits
     if plan.guides:
         grammar.apply_verify(stream, buf.logits_BTV, slots_B)  # waits for the masks
     stream.launch(sample_and_verify, parts, buf, temperatures)
 
-    # The grammar accepts the verified tokens, and the host proposes drafts after them, while the drafter runs.
+    # While the drafter runs, the grammar accepts the verified tokens, and the host proposes drafts after them.
     if plan.guides and not owes:
         grammar.commit_masks(stream, slots_B)
     if has_proposals:
         grammar.propose(stream, num_drafts, is_committed=bool(plan.guides))
 
-    # Drafts for the next iteration: the host's alone, or the drafter's, after those that the host proposed.
+    # Make drafts for the next iteration: the host's proposals, and the drafter's drafts in the places without one.
     if parts.drafter is None:
         if has_proposals and num_drafts:
             grammar.wait_proposals(stream)
             stream.launch(take_proposals, parts.state, grammar.proposed, slots_B, num_drafts)
     elif num_drafts == 0:
-        stream.launch(draft_forward, parts, buf, 1)  # for its keys and values: later drafts read them
+        stream.launch(draft_forward, parts, buf, 1)  # only for its keys and values: later drafts read them
     else:
         assert buf.draft is not None
         for j in range(1, num_drafts + 1):
             stream.launch(draft_forward, parts, buf, j)
             if plan.guides is Guides.DRAFTS:
                 grammar.apply_draft(stream, buf.draft.logits_BD, slots_B, j, parts.drafter.d2t)
-            if has_proposals and j == 1:  # as late as possible: the first pick is the first to read them
+            if has_proposals and j == 1:  # as late as possible: `pick_draft` reads the proposals first
                 grammar.wait_proposals(stream)
             stream.launch(pick_draft, parts, buf, j, temperatures, grammar.proposed)
             if plan.guides is Guides.DRAFTS and j < num_drafts:  # no draft follows the last one
@@ -137,13 +139,13 @@ def decode_step(it: Iteration) -> None:
 
 
 def owes_commit(plan: Plan, parts: DecodeParts) -> bool:
-    """Whether the iteration leaves the grammar's commit to the next one. It may where no draft and no proposal of its
-    own needs the matchers after the sampled token."""
+    """Whether the iteration leaves the grammar's commit to the next one. It does if it makes no drafts and no
+    proposals: then nothing in it needs the matchers' state after the sampled token."""
     return plan.num_drafts == 0 and not parts.has_proposals
 
 
 def target_forward(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
-    """The target's forward over each row's last token and drafts. Raw logits are kept for log-probabilities."""
+    """Run the target's forward over each row's last token and drafts. Keep raw logits for log-probabilities."""
     state, verified, slots_B = parts.state, buf.verified, buf.slots_B
     read_slots_(slots_B, state.inputs, verified.base_B, buf.tokens_BT, verified.page_table_BP)
     rows = Rows(verified.page_table_BP, verified.base_B, plan.num_drafts + 1, settled=True)
@@ -165,8 +167,8 @@ def process_logits(
     host: HostWork | None,
     launch: Callable[..., None],
 ) -> None:
-    """Apply logits processors of users to the target's raw logits: captured ones, then the host's. `launch` gives
-    device work to `stream`."""
+    """Apply users' logits processors to the target's raw logits: captured ones, then the host's. `launch` issues device
+    work to `stream`."""
     for processor in plan.processors.captured:
         launch(run_captured, processor, parts.state, buf, inner_stream(stream))
     if plan.processors.on_host:
@@ -175,8 +177,8 @@ def process_logits(
 
 
 def sample_and_verify(parts: DecodeParts, buf: StepBuffers, temperatures: Tensor | None) -> None:
-    """Sample every position, count the drafts that agree, and advance the slots by the committed tokens.
-    `temperatures` are the guides'."""
+    """Sample every position, count the drafts that equal the samples, and advance the slots by the committed tokens.
+    `temperatures` are those that guides set."""
     state, verified = parts.state, buf.verified
     logits_NV = buf.logits_BTV.flatten(0, 1)
     if parts.logprobs != "raw":
@@ -188,12 +190,12 @@ def sample_and_verify(parts: DecodeParts, buf: StepBuffers, temperatures: Tensor
 
 
 def take_proposals(state: SlotState, proposed: Tensor, slots_B: Tensor, num_drafts: int) -> None:
-    """Make the host's proposals the drafts, up to each request's own limit."""
+    """Copy the host's proposals to the drafts, up to each request's own limit."""
     take_proposals_(slots_B, proposed, state.drafts, num_drafts, state.params)
 
 
 def draft_forward(parts: DecodeParts, buf: StepBuffers, j: int) -> None:
-    """The drafter's forward for draft j, up to its logits."""
+    """Run the drafter's forward for draft j, up to its logits."""
     assert parts.drafter is not None and buf.draft is not None
     if j == 1:
         parts.drafter.draft_first(buf.verified, buf.draft)
@@ -204,7 +206,8 @@ def draft_forward(parts: DecodeParts, buf: StepBuffers, j: int) -> None:
 def pick_draft(
     parts: DecodeParts, buf: StepBuffers, j: int, temperatures: Tensor | None, proposed: Tensor | None
 ) -> None:
-    """Pick draft j: the host's proposal, or else a sample with the noise that the target will have at its position."""
+    """Pick draft j: the host's proposal, or else a sample. The sample uses the noise that the target will use at that
+    position, so that the two often agree."""
     assert parts.drafter is not None and buf.draft is not None
     state, verified = parts.state, buf.verified
     pick_drafts_(
@@ -217,15 +220,17 @@ def pick_draft(
 
 
 def forward_with_windows(parts: DecodeParts, buf: StepBuffers) -> None:
-    """The logits of each row's last token and drafts, and the next window of each slot.
+    """Compute the logits of each row's last token and drafts, and the next lookahead window of each slot.
 
-    A row is one causal line: last token, drafts, window. Nothing before the window sees it. The window's keys go where
-    the next iterations write theirs. The target's likeliest tokens after the window's tokens are the next window.
+    A row is one causal line: last token, drafts, window. So the tokens before the window do not attend to it. The
+    window's keys and values are scratch: later iterations overwrite them. The next window consists of the target's
+    likeliest token after each token of this window.
     """
     state, verified = parts.state, buf.verified
     assert state.window is not None and buf.lines is not None
     (batch, width), num_beside = buf.tokens_BT.shape, state.num_beside
-    # The window begins right behind the drafts that a row has; places at the end of shorter lines are read in vain.
+    # The window begins right after a row's last draft. Rows with fewer drafts have shorter lines, whose last places are
+    # computed and ignored.
     num_B = (buf.tokens_BT >= 0).sum(1)
     window_BW = state.window.index_select(0, buf.slots_B)[:, :num_beside]
     line_BX = torch.cat((buf.tokens_BT, window_BW), 1).gather(1, buf.lines.read.index_select(0, num_B))
@@ -234,7 +239,7 @@ def forward_with_windows(parts: DecodeParts, buf: StepBuffers) -> None:
     hidden_BXH = parts.model.forward(line_BX, parts.kv, rows).last
     size = hidden_BXH.shape[2]
     windows_BWH = hidden_BXH.gather(1, place_BW[:, :, None].expand(batch, num_beside, size))
-    # One product with the head: reading its weights costs more than the windows' rows.
+    # One matrix product with the LM head for both: reading its weights costs more than the windows' rows.
     hidden_NH = torch.cat((hidden_BXH[:, :width].reshape(-1, size), windows_BWH.reshape(-1, size)))
     parts.model.logits(hidden_NH, buf.logits_NV)
     next_BW = buf.logits_NV[batch * width :].argmax(1).view(batch, num_beside)
@@ -242,7 +247,7 @@ def forward_with_windows(parts: DecodeParts, buf: StepBuffers) -> None:
 
 
 def write_windows(state: SlotState, slots: Tensor, windows: Tensor) -> None:
-    """Set the windows that slots begin with: int64 [n] and [n, W], pinned. A device function."""
+    """Set the first windows of slots. slots: int64 [n]; windows: int64 [n, W]; both pinned. A device function."""
     assert state.window is not None
     device = state.window.device
     slots, windows = slots.to(device, non_blocking=True), windows.to(device, non_blocking=True)

@@ -1,1 +1,1 @@
-"""Who runs: the scheduler, the waiting sequences, the policies. It touches no device."""
+"""Decides which sequences run: the scheduler, the waiting sequences and the policies. It touches no device."""

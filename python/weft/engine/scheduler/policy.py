@@ -1,11 +1,12 @@
-"""The scheduler's policies: which sequence goes next, which one yields its slot, how a step's tokens are shared.
+"""The scheduler's policies: which sequence is admitted next, which ones yield their slots, and how a step's tokens are
+shared.
 
-These are pure decisions; `scheduler.py` carries them out. Waiting sequences are ordered by priority. Among equal
-priorities clients take turns, and the sequences of one client are served in the order of their arrival. A preempted
-sequence keeps its place.
+These functions only decide; `scheduler.py` acts. Waiting sequences are ordered by priority. At equal priority, clients
+take turns, and one client's sequences are served in order of arrival. A preempted sequence keeps its place.
 
-Slots are shared among active clients: those with a sequence that runs or could run. Each client's share is an equal
-part of the slots, and at least one. A client may hold more while no other client needs them."""
+Slots are shared equally among active clients, which have a running sequence or one that is ready to run. Each client's
+share is at least one slot. A client may hold more than its share while no other client needs the slots.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from weft.config import Chunking
 from weft.engine.sequence import Sequence
 
 Place = tuple[float, int, int]
-"""Orders sequences: the smallest is served first."""
+"""A sequence's place in the queue: (negative priority, turn, id). The smallest is served first."""
 
 Slots = Counter[int | None]
 """The number of slots that each client holds."""
@@ -26,24 +27,27 @@ Slots = Counter[int | None]
 
 @dataclass
 class _Client:
-    """A client with waiting sequences: the turn of its latest one, and their number."""
+    """A client with waiting sequences. `last_turn` is the turn of the one that arrived last."""
 
     last_turn: int
     num_waiting: int = 0
 
 
 class FairTurns:
-    """Numbers the turns of clients (fair queuing). A client's next sequence has the turn after its latest waiting one,
-    but never a turn that was over when it arrived. Requests without a client id count as one client's."""
+    """Fair queuing: gives each sequence a turn number.
+
+    A client's new sequence gets the turn after the client's latest waiting sequence, and at least the turn after the
+    one that is served now. Requests without a client id count as one client.
+    """
 
     def __init__(self) -> None:
         self._now = 0
         self._clients: dict[int | None, _Client] = {}
-        self._turns: dict[Sequence, int] = {}  # of sequences that have not ended
+        self._turns: dict[Sequence, int] = {}  # by sequence, until it ends
         self._waiting: set[Sequence] = set()
 
     def place(self, sequence: Sequence) -> Place:
-        """The place of a sequence among others."""
+        """The place of a sequence in the queue."""
         return (-sequence.request.priority, self._turns.get(sequence, 0), sequence.id)
 
     def take(self, sequence: Sequence) -> None:
@@ -55,12 +59,12 @@ class FairTurns:
         self._waiting.add(sequence)
 
     def admit(self, sequence: Sequence) -> None:
-        """Note that a sequence is served."""
+        """Note that a sequence was admitted. Its turn becomes the current one."""
         self._now = max(self._now, self._turns.get(sequence, 0))
         self._stop_waiting(sequence)
 
     def forget(self, sequence: Sequence) -> None:
-        """Forget a sequence that ends."""
+        """Drop a sequence that has ended."""
         self._stop_waiting(sequence)
         self._turns.pop(sequence, None)
 
@@ -75,12 +79,12 @@ class FairTurns:
 
 
 class WaitingQueue:
-    """Sequences without a slot: `sequences`, in the order of `turns`."""
+    """The sequences that wait for a slot: `sequences`, ordered by `turns`."""
 
     def __init__(self, turns: FairTurns) -> None:
         self._place = turns.place
         self.sequences: list[Sequence] = []
-        self._by_client: dict[int | None, list[Sequence]] = {}  # each in the same order
+        self._by_client: dict[int | None, list[Sequence]] = {}  # each list in the same order
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -103,15 +107,15 @@ class WaitingQueue:
         return self._by_client.keys()
 
     def first_of(self, client: int | None) -> Sequence:
-        """The first sequence of one of the clients."""
+        """The first sequence of a client, which must be one of `clients`."""
         return self._by_client[client][0]
 
     def num_of(self, client: int | None) -> int:
-        """How many sequences of a client wait."""
+        """The number of a client's sequences in the queue."""
         return len(self._by_client.get(client, ()))
 
     def add(self, sequence: Sequence) -> None:
-        """Insert a sequence at its place."""
+        """Insert a sequence according to its place."""
         bisect.insort(self.sequences, sequence, key=self._place)
         bisect.insort(self._by_client.setdefault(sequence.request.client_id, []), sequence, key=self._place)
 
@@ -125,10 +129,10 @@ class WaitingQueue:
             del self._by_client[client]
 
     def _index(self, sequences: abc.Sequence[Sequence], sequence: Sequence) -> int:
-        """The index of a sequence, if it is there."""
+        """The index of a sequence in the list. If it is not there, the entry at this index is another or none."""
         place = self._place(sequence)
         index = bisect.bisect_left(sequences, place, key=self._place)
-        # Sequences that several sources number may have equal places.
+        # Fronts may number sequences themselves, so several may have the same id and the same place.
         while index + 1 < len(sequences) and sequences[index] is not sequence:
             if self._place(sequences[index + 1]) != place:
                 break
@@ -148,12 +152,13 @@ def slots_of(running: abc.Sequence[Sequence]) -> Slots:
 
 
 def share(queue: WaitingQueue, held: Slots, num_slots: int) -> int:
-    """An active client's share of `num_slots` slots."""
+    """The share of `num_slots` slots that each active client has."""
     return max(1, num_slots // len(queue.clients | held.keys()))
 
 
 def has_newcomer(admitted: abc.Sequence[Sequence], running: abc.Sequence[Sequence]) -> bool:
-    """Whether a client of `admitted`, which are the last of `running`, held no slot before."""
+    """Whether one of the clients of `admitted` held no slot before. `admitted` are the last entries of `running`.
+    False if nothing else runs."""
     if not admitted or len(admitted) == len(running):
         return False
     held = slots_of(running[: -len(admitted)])
@@ -163,8 +168,8 @@ def has_newcomer(admitted: abc.Sequence[Sequence], running: abc.Sequence[Sequenc
 def next_to_run(
     queue: WaitingQueue, turns: FairTurns, running: abc.Sequence[Sequence], num_slots: int
 ) -> Sequence:
-    """The sequence to admit next. Among those of the highest priority it is the first one of a client below its share;
-    without such a client, the first of the queue, which must not be empty."""
+    """The sequence to admit next: of those with the highest priority, the first whose client holds less than its share.
+    If there is none, it is the first of the queue. The queue must not be empty."""
     if len(queue.clients) < 2:
         return queue.first
     held = slots_of(running)
@@ -184,9 +189,9 @@ def choose_yielding(
 ) -> list[Sequence]:
     """Choose running sequences that yield their slots to the client of `newcomer`, if it holds none of `num_slots`.
 
-    They are as many as the client can use within its share, `max_yielding` at most. Each is taken from the client that
-    holds most slots at that point, while these exceed its share. A client's least important sequences yield first, the
-    last one before the others.
+    It chooses as many as the client can use within its share, and at most `max_yielding`. Each is taken from the client
+    that then holds the most slots, if that is more than its share. Of that client's sequences, the one with the last
+    place yields first.
     """
     held, client = slots_of(running), newcomer.request.client_id
     if held[client] or newcomer.width > 1:
@@ -216,7 +221,8 @@ def _may_yield(sequence: Sequence, newcomer: Sequence) -> bool:
         sequence.search is None
         and not sequence.must_reread
         and sequence.request.priority <= newcomer.request.priority
-        # Each admission adds a token at least, so that every sequence comes to its end.
+        # A sequence yields only after a new token since its admission. So every admission makes progress, and every
+        # sequence ends.
         and len(sequence.output.token_ids) > sequence.resumed_at
     )
 
@@ -227,10 +233,11 @@ def _may_yield(sequence: Sequence, newcomer: Sequence) -> bool:
 def share_tokens(
     remaining: abc.Sequence[int], budget: int, chunking: Chunking, unit: int, *, whole: int | None = None
 ) -> list[int]:
-    """How many of its `remaining` tokens each prompt reads in a step, within `budget` tokens in all.
+    """How many tokens each prompt reads in a step, of its `remaining` ones and within `budget` tokens in all.
 
-    With "first_come" prompts are read one after another; with "equal_progress" all read the same, in units of `unit`
-    tokens. If `whole` is given, a prompt of at most this length is read at once or not at all, one after another.
+    With "first_come", prompts are read one after another. With "equal_progress", all progress equally, in units of
+    `unit` tokens. If `whole` is given, prompts are read one after another, and a prompt with at most `whole` tokens
+    left is read entirely or not at all.
     """
     shares = [0] * len(remaining)
     if whole is not None:

@@ -1,7 +1,8 @@
-"""The scheduler: which sequences hold slots and pages, which decode in the next step, which prompts are read.
+"""The scheduler decides which sequences hold slots and pages, which decode in the next step, and which prompts are
+read.
 
-It only decides. The runner launches what a `Schedule` says, the output processor commits the results, and neither
-changes who holds what. A `Sequence` moves between these places:
+It only decides. The runner launches the work of a `Schedule`, and the output processor commits the results. Neither
+assigns slots or pages. A `Sequence` moves between these places:
 
     waiting (COMPILING, QUEUED)  --_admit-->  running (CONTEXT)  --runner-->  running (GENERATION)
           ^                                       |                               |
@@ -9,18 +10,19 @@ changes who holds what. A `Sequence` moves between these places:
                                                   |
                                            remove (FINISHED)
 
-- `Waiting` holds sequences without a slot, `running` those with one, in the order of their admission.
-- `schedule_decoding` picks the sequences that decode, and grows their pages. If pages run out it preempts the least
-  important sequence. `schedule_prompts` then admits waiting sequences, and shares the rest of the step's token budget
-  among the prompts.
-- A preempted sequence keeps its text, matcher and place in the queue, gives back slots and pages, and reads its text
-  again when it is admitted again; most of it is usually still cached.
-- A client without a slot may take slots of clients that hold more than their share (`policy.py`).
+- `Waiting` holds the sequences without a slot. `running` lists those with one, in the order of admission.
+- `schedule_decoding` picks the sequences that decode, and allocates the pages that they need next. If pages run out, it
+  preempts the running sequence that is last in the queue's order.
+- `schedule_prompts` then admits waiting sequences, and shares the rest of the step's token budget among prompts.
+- A preempted sequence gives back slots and pages, but keeps its text, matcher and place in the queue. When it is
+  admitted again, it reads its text again; most of it is usually still cached.
+- A client without a slot may take slots from clients that hold more than their share (`policy.py`).
 
 One rule keeps work in flight safe: the slots and pages of a sequence do not change hands while a batch in flight
-names the sequence (`Sequence.in_flight`). So only sequences that no batch names are preempted: where a preemption is
-due, `schedule_decoding` returns None, and the engine reads its batches first. A sequence that ends earlier leaves
-`running` at once, but `retire` releases what it holds after the last batch is read."""
+refers to it (`Sequence.in_flight`). So a sequence can be preempted only if no batch refers to it. If a preemption is
+due, `schedule_decoding` returns None, and the engine reads its batches first. A sequence that ends leaves `running` at
+once, but `retire` releases its slots and pages only after its last batch is read.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ from weft.engine.stats import StepRecord
 
 
 class Released(NamedTuple):
-    """The slots that a sequence gave back. They may be another sequence's before the runner handles this."""
+    """The slots that a sequence gave back. Another sequence may already have them when the runner handles this."""
 
     sequence: Sequence
     slots: tuple[int, ...]
@@ -51,11 +53,14 @@ class Released(NamedTuple):
 
 @dataclass
 class Schedule:
-    """One step's work, in the order in which it is launched.
+    """The work of one step.
 
-    `released` slots were given back since the last schedule, and `moves` copy pages. `admitted` sequences are new in
-    their slots. Of each prompt in `reading` so many tokens are read. The sequences of `decoding` take `num_rows` rows,
-    and verify `num_drafts` drafts each; those in `grown` hold more pages than before.
+    decoding: the sequences that decode. They take `num_rows` rows, and each verifies `num_drafts` drafts.
+    grown: the decoding sequences with new pages, whose page tables must be written.
+    admitted: the sequences whose new slots must be filled.
+    reading: the prompts to read, each with its number of tokens.
+    released: the slots given back since the last schedule.
+    moves: the page copies to launch first.
     """
 
     decoding: list[Sequence] = field(default_factory=list)
@@ -75,11 +80,12 @@ class Schedule:
 
 
 class Capacity:
-    """Gives sequences slots and pages of `kv`, and takes them back. With `reserves_all` a sequence gets all pages that
-    it may ever need on admission.
+    """Allocates slots and pages of `kv` to sequences, and takes them back.
 
-    Drafting writes `max_drafts` positions ahead, and reads the last `margin` positions of a cached prefix again. `span`
-    is what the layers attend to (None: the whole text).
+    reserves_all: whether a sequence gets all pages that it may ever need on admission.
+    max_drafts: the number of positions that drafting writes ahead.
+    margin: the number of positions at the end of a cached prefix that the drafter must read again.
+    span: the positions that the layers attend to (None: the whole text).
     """
 
     def __init__(
@@ -99,12 +105,12 @@ class Capacity:
         self._margin, self._ahead, self._span = margin, positions_ahead(max_drafts), span
 
     def max_new_tokens(self, sequence: Sequence) -> int:
-        """The maximal length of a sequence's answer."""
+        """The maximum length of a sequence's answer."""
         return min(sequence.request.sampling.max_tokens, self._max_seq_len - len(sequence.prompt))
 
     def pages_needed(self, sequence: Sequence) -> int:
-        """The pages for a sequence's longest text, and for positions written ahead. Beams share the full pages of the
-        prompt."""
+        """The number of pages for a sequence's longest text and the positions written ahead. The beams of a search
+        share the full pages of the prompt."""
         if sequence.request.beam is not None:
             return beam_pages_needed(
                 len(sequence.prompt),
@@ -115,12 +121,12 @@ class Capacity:
         return self.kv.pages_needed(self._max_tokens(sequence) + self._ahead)
 
     def take(self, sequence: Sequence, num_running: int) -> bool:
-        """Admit a sequence next to `num_running` others. Returns False, and changes nothing, if there are too few slots
+        """Admit a sequence while `num_running` others run. Returns False and changes nothing if there are too few slots
         or pages."""
         if len(self.free_slots) < sequence.width:
             return False
         positions = self._positions(sequence)
-        # Leave a page for each running sequence to grow: else the new one may be preempted right away.
+        # Leave a page for each running sequence to grow, or the new one may be preempted right away.
         spare = 0 if self.reserves_all else num_running
         if spare and self.kv.pages_needed(positions) + spare > self.kv.num_available:
             return False
@@ -129,7 +135,7 @@ class Capacity:
             sequence.text,
             positions,
             margin=self._margin,
-            # The prompt's tensors are gathered while it is read, so a cached prefix would leave a gap.
+            # The prompt's outputs are gathered while it is read, so a cached prefix would have none.
             reuse=not sequence.request.gather.context or is_resumed,
             retention=sequence.request.retention,
             num_prompt=len(sequence.prompt),
@@ -147,14 +153,14 @@ class Capacity:
         return len(sequence.prompt) + self.max_new_tokens(sequence)
 
     def _positions(self, sequence: Sequence) -> int:
-        """How many positions to allocate on admission. A beam search gets no pages later."""
+        """The number of positions to allocate on admission. A beam search gets all its pages then."""
         if sequence.width > 1:
             return self.pages_needed(sequence) * self.kv.page_size
         return (self._max_tokens(sequence) if self.reserves_all else sequence.num_tokens) + self._ahead
 
     def grow(self, sequence: Sequence) -> bool | None:
-        """Allocate the pages that the next iteration may write. Returns whether pages were added; None if too few are
-        available."""
+        """Allocate the pages that the next iteration may write. Returns whether pages were added, or None if too few
+        are available."""
         if self.reserves_all or sequence.search is not None:
             return False
         num_before = len(sequence.kv.pages)
@@ -163,14 +169,14 @@ class Capacity:
         return len(sequence.kv.pages) > num_before
 
     def cache(self, sequence: Sequence) -> None:
-        """Cache the sequence's full pages, and give back those that no layer attends to any more. Sets the length of
-        the answer at which this is due again."""
+        """Cache the sequence's full pages, and give back those that no layer attends to any more. Sets `next_cache_at`,
+        the answer length at which this is due again."""
         is_first, never = sequence.next_cache_at == 0, sequence.max_new_tokens + 1
         span = self._span if sequence.search is None else None
-        position = sequence.num_tokens - 1  # of the last token, whose keys and values are not written yet
+        position = sequence.num_tokens - 1  # the last token's; its keys and values are not written yet
         hidden = span.hidden(position, self.kv.page_size) if span is not None else range(0)
         sequence.next_cache_at = never
-        # Once pages are hidden, the answer's pages are not cached: a page can't leave before those that follow it.
+        # Once pages are hidden, don't cache the answer's pages: `give_back` can't take pages before cached ones.
         if self._reuses and not sequence.kv.is_lost and (is_first or not hidden):
             self._store(sequence)
         if span is not None:
@@ -179,9 +185,10 @@ class Capacity:
     def _store(self, sequence: Sequence) -> None:
         kv = sequence.kv
         num_prompt = len(sequence.prompt) - 1 - self._margin
-        # The pages of a beam search change after the prompt.
+        # Valid is everything before the last token, less the margin. In a beam search only the prompt's pages count:
+        # the later ones belong to single beams and change.
         num_valid = num_prompt + (len(sequence.output.token_ids) if sequence.search is None else 1)
-        if sequence.num_unread:  # preempted while it was read
+        if sequence.num_unread:  # preempted before its prompt was read to the end
             num_valid = sequence.num_read - self._margin
         if num_valid >= (len(kv.chain) + 1) * self.kv.page_size:
             self.kv.store(kv, sequence.text, num_valid)
@@ -196,7 +203,7 @@ class Capacity:
         sequence.next_cache_at = min(sequence.next_cache_at, max(due, 1))
 
     def release(self, sequence: Sequence) -> None:
-        """Take back slots and pages. The text is cached up to its end, if its pages are sure to hold it."""
+        """Take back slots and pages. Unless the pages may lack parts of the text, they stay cached up to its end."""
         self.free_slots.extend(reversed(sequence.slots))
         has_read = len(sequence.output.token_ids) > sequence.resumed_at and sequence.search is None
         if self._reuses and has_read and not sequence.must_reread and sequence.output.error is None:
@@ -206,10 +213,10 @@ class Capacity:
 
 
 class Scheduler:
-    """Decides for the `waiting` and the `running` sequences of an engine.
+    """Schedules the `waiting` and the `running` sequences of an engine.
 
-    `released` are slots given back that the runner does not know of yet. `begin_search` starts the beam search of a
-    sequence.
+    `released` lists slots that were given back and that the runner has not been told of yet. `begin_search` makes the
+    beam search of a sequence.
     """
 
     def __init__(
@@ -232,8 +239,9 @@ class Scheduler:
         self._rereading: list[Sequence] = []
         self._grown: list[Sequence] = []
         self._lacks_pages = False  # a sequence was preempted for pages in this step
-        self._holds_decoding = False  # in this step only the prompts of newcomers are read
-        self._refused: tuple[Sequence | None, int] = None, 0  # in the last step, with so many pages available
+        self._holds_decoding = False  # this step reads prompts only, for a newcomer
+        # The sequence that did not fit in the last step, and how many pages were available then.
+        self._refused: tuple[Sequence | None, int] = None, 0
 
     # -- sequences come and go
 
@@ -244,35 +252,36 @@ class Scheduler:
         self.waiting.add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Remove a sequence that ends, in any stage. If a batch in flight names it, `retire` releases what it holds."""
+        """Remove a sequence that ends, in any stage. Its slots and pages are released now, or by `retire` if a batch in
+        flight refers to it."""
         self.waiting.forget(sequence)
         self.tuner.note(len(sequence.prompt), len(sequence.output.token_ids))
         if sequence.is_active:
             self._leave(sequence)
 
     def retire(self, left: abc.Sequence[Sequence]) -> None:
-        """Release what sequences hold that left `running` while a batch in flight named them. None does any more."""
+        """Release slots and pages of sequences that left `running` while in flight, and no longer are."""
         for sequence in left:
             self._release(sequence)
 
     def reread(self, sequence: Sequence) -> None:
-        """Let a sequence read its text again. It is preempted as soon as no batch in flight names it."""
+        """Make a sequence read its text again, after an edit. It is preempted once no batch in flight refers to it."""
         self._rereading.append(sequence)
 
     def prompt_tokens_read(self) -> dict[int, int]:
-        """The tokens read so far of each prompt that is being read, by sequence id."""
+        """The number of tokens read so far of each unfinished prompt, by sequence id."""
         return {r.id: r.num_read for r in self.running if r.stage is Stage.CONTEXT}
 
     def take_released(self) -> list[Released]:
-        """Take the slots `released` since the last call."""
+        """Return the slots released since the last call, and clear `released`."""
         released, self.released = self.released, []
         return released
 
     # -- one step
 
     def schedule_decoding(self, record: StepRecord, in_flight: bool) -> Schedule | None:
-        """Choose the sequences that decode next. Returns None if batches in flight must be read first, so that their
-        sequences can be preempted or give pages back."""
+        """Choose the sequences that decode next. Returns None if a preemption is due while batches are in flight: the
+        caller must read them first and call again."""
         self._preempt_rereading()
         self._lacks_pages, yielding = False, self._yielding()
         if yielding and in_flight:
@@ -284,23 +293,24 @@ class Scheduler:
             if in_flight:
                 return None
             self._lacks_pages = True
-            if not self._preempt_rereading():  # their pages are free then
+            if not self._preempt_rereading():  # these give their pages back anyway, so preempt them first
                 self._preempt(max(self.running, key=self.waiting.turns.place), record)
             decoding = self._decoding()
         return Schedule(decoding, _num_rows(decoding), self._num_drafts(decoding))
 
     def drop_ended(self, schedule: Schedule) -> None:
-        """Remove the sequences from a schedule that have ended since."""
+        """Remove from a schedule the sequences that have ended since it was made."""
         decoding = [r for r in schedule.decoding if r.is_active and _wants_tokens(r)]
         schedule.decoding, schedule.num_rows = decoding, _num_rows(decoding)
         schedule.num_drafts = self._num_drafts(decoding)
 
     def schedule_prompts(self, schedule: Schedule, record: StepRecord) -> None:
-        """Admit sequences, and choose which prompts are read with the tokens that decoding leaves of the step."""
+        """Admit sequences, and share among the prompts the tokens that decoding leaves of the step's budget."""
         limits = record.limits = self.tuner.limits
         budget = limits.max_num_tokens - schedule.num_rows * (schedule.num_drafts + 1)
         schedule.admitted = self._admit(record, budget)
-        # A newcomer gets its first token without waiting for an iteration, but decoding never pauses twice in a row.
+        # If a client gets its first slot, skip one iteration, so that its first token comes sooner. Decoding never
+        # pauses twice in a row.
         self._holds_decoding = (
             self._shares and not self._holds_decoding and has_newcomer(schedule.admitted, self.running)
         )
@@ -319,7 +329,7 @@ class Scheduler:
         return [r for r in self.running if r.stage is Stage.GENERATION and _wants_tokens(r)]
 
     def _grow(self, decoding: abc.Sequence[Sequence]) -> bool:
-        """Allocate the pages that each sequence may write next. False if too few are available."""
+        """Allocate the pages that each sequence may write next. Returns False if too few are available."""
         if self.capacity.reserves_all:
             return True
         for sequence in decoding:
@@ -331,13 +341,14 @@ class Scheduler:
         return True
 
     def _num_drafts(self, decoding: abc.Sequence[Sequence]) -> int:
-        """The drafts of a batch depend on its rows alone, so that few graphs are needed; 0 if no sequence wants any."""
+        """The number of drafts for each row; 0 if no sequence wants any. It depends only on the number of rows, so that
+        few graphs are needed."""
         if all(sequence.request.max_drafts == 0 for sequence in decoding):
             return 0
         return self._num_drafts_of[_num_rows(decoding)]
 
     def _admit(self, record: StepRecord, budget: int) -> list[Sequence]:
-        """Give slots and pages to waiting sequences, in their order, as long as some of `budget` is left to read."""
+        """Give slots and pages to waiting sequences, in order, while `budget` has tokens left for their prompts."""
         admitted, queue = list[Sequence](), self.waiting.queue
         self._refused = None, 0
         if self._lacks_pages or not len(queue) or (self._config.policy == "static_batch" and self.running):
@@ -345,7 +356,7 @@ class Scheduler:
         num_unread = sum(sequence.num_unread for sequence in self.running)
         while len(queue) and (self.capacity.free_slots or self._shares):
             sequence = self._next()
-            # All sequences of a batch have one beam width; a sequence of another width waits until they are done.
+            # All running sequences have the same beam width. A sequence of another width waits until they are done.
             fits = not self.running or self.running[0].width == sequence.width
             if not fits or not self._can_read(sequence, budget, num_unread):
                 break
@@ -376,19 +387,19 @@ class Scheduler:
         return self._config.max_batch - len(self.capacity.free_slots)
 
     def _can_read(self, sequence: Sequence, budget: int, num_unread: int) -> bool:
-        """Whether to begin another prompt in a step of `budget` tokens, where `num_unread` tokens of earlier prompts
-        are left."""
+        """Whether a step of `budget` tokens can start another prompt, while earlier prompts have `num_unread` tokens
+        left to read."""
         config = self._config
-        if config.policy == "static_batch":  # a sequence left out now would wait until the whole batch ends
+        if config.policy == "static_batch":  # otherwise it would wait until the whole batch has ended
             return True
         if config.chunked and config.chunking == "equal_progress":
             return budget > 0
-        # A prompt is read in parts if all are, or if no step is large enough for it.
+        # A prompt is read in chunks if chunking is on, or if no step is large enough for it.
         reads_parts = config.chunked or sequence.num_tokens > self.tuner.limits.max_num_tokens
         return num_unread < budget and (reads_parts or num_unread + sequence.num_tokens <= budget)
 
     def _share(self, budget: int) -> list[tuple[Sequence, int]]:
-        """Share the step's tokens among the prompts; each with its number of tokens."""
+        """Share the step's tokens among the prompts. Returns (sequence, number of tokens)."""
         config = self._config
         reading = [r for r in self.running if r.stage is Stage.CONTEXT]
         shares = share_tokens(
@@ -405,7 +416,7 @@ class Scheduler:
     # -- preemption
 
     def _yielding(self) -> list[Sequence]:
-        """The running sequences that yield their slots to a client without any."""
+        """The running sequences that must yield their slots to a client without any."""
         queue, turns = self.waiting.queue, self.waiting.turns
         if not self._shares or not len(queue) or not self.running:
             return []
@@ -418,19 +429,21 @@ class Scheduler:
         refused, num_available = self._refused
         if refused is not newcomer or self.capacity.kv.num_available > num_available:  # it may fit now
             return []
-        # Slots are free, but no pages: the batch is as large as pages allow, and one sequence yields at a time.
+        # Slots are free but pages are not, so pages bound the batch. The client's share is of the slots in use, and
+        # one sequence yields at a time.
         return choose_yielding(newcomer, queue, turns, self.running, self._num_slots_taken, max_yielding=1)
 
     def _preempt(self, sequence: Sequence, record: StepRecord, yields: bool = False) -> None:
-        """Take slots and pages from a sequence that no batch in flight names. It keeps its text and matcher."""
+        """Take slots and pages from a sequence and queue it again. It must not be in flight. It keeps its text and
+        matcher."""
         assert not sequence.in_flight
         record.paused.append(sequence.id)
         self.capacity.cache(sequence)
         self._queue_again(sequence, yields)
 
     def _preempt_rereading(self) -> bool:
-        """Queue the sequences that read their text again and that no batch in flight names; whether there were any.
-        Their pages are not cached, because they don't hold the text."""
+        """Queue again the sequences that must reread their edited text and are no longer in flight. Returns whether
+        there were any. Their pages are not cached, because they don't hold the edited text."""
         if not self._rereading:
             return False
         live = [sequence for sequence in self._rereading if not sequence.has_left]
@@ -463,7 +476,8 @@ def _num_rows(decoding: abc.Sequence[Sequence]) -> int:
 
 
 def _wants_tokens(sequence: Sequence) -> bool:
-    """Whether the sequence can decode now: its answer may grow beyond the tokens that batches in flight add."""
+    """Whether the sequence can decode now: its answer is below its limit, counting tokens that batches in flight will
+    add. A beam search waits for its batch in flight."""
     if sequence.must_reread or (sequence.search is not None and sequence.in_flight):
         return False
     return len(sequence.output.token_ids) + sequence.num_promised < sequence.max_new_tokens

@@ -1,13 +1,18 @@
-"""Starts matchers that take long to start and hold much memory, shortly before their sequences get slots.
+"""Starts matchers that start slowly and hold much memory (WebAssembly programs), shortly before their sequences get
+slots.
 
-At most `max_ahead` of them are started without a slot, and all live ones together may hold `max_bytes`. If clients
-share the slots, each client that has none ahead may have one more, since it may get a slot before other clients do.
-Matchers start in the order of the queue. A request's sequences are copies of its first start, which is kept until the
-last of them has started, and counts like one more.
+A sequence is ahead if its matcher has started, or is starting, and it has no slot yet. At most `max_ahead` sequences
+are ahead, and all live matchers together may hold at most `max_bytes`. If clients share the slots, each client without
+a sequence ahead may have one beyond that limit, since it may get a slot before other clients do. Matchers start in the
+order of the queue.
 
-There is no deadlock over memory: a sequence with siblings starts only if there is room for it and for the kept copy.
-So the sequences of the youngest request can always run one by one. While the first waiting sequence does not fit,
-only such siblings may start before it."""
+A request with several sequences starts its program once. Its matchers are copies of that start, which is kept until the
+last of them has started. The kept copy counts as one more matcher.
+
+Memory can't deadlock: the first of several siblings starts only if there is room for it and for the kept copy. So the
+sequences of the youngest request can always run one by one. While the first waiting sequence does not fit, only
+siblings with a kept copy may start before it.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +30,14 @@ from weft.grammar.base import Matcher
 from weft.grammar.starts import StartedGuide
 
 MAX_PASSED = 256
-"""Sequences that a step passes over in the queue, while others hold memory."""
+"""How many waiting sequences a step may skip in its search for one that can start, while others hold memory."""
 
 Failures = list[tuple[Sequence, BaseException]]
 
 
 class StartThreads:
-    """Runs starts in at most `workers` threads (None: half as many as cores, at most 2, to leave cores for decoding).
-    Call `close` when done."""
+    """Runs starts on at most `workers` threads. None means half as many as cores and at most 2, to leave cores for
+    decoding. Call `close` when done."""
 
     def __init__(self, workers: int | None = None) -> None:
         self._workers = workers or max(1, min(2, (os.cpu_count() or 1) // 2))
@@ -41,7 +46,7 @@ class StartThreads:
         self._is_closed = False
 
     def begin(self, start: Callable[[], Matcher]) -> Future[Matcher]:
-        """The future of `start()`; a `GuideError` after `close`."""
+        """Run `start()` on a thread and return its future. After `close`, the future fails with `GuideError`."""
         with self._lock:
             if not self._is_closed:
                 self._pool = self._pool or ThreadPoolExecutor(self._workers, "weft-start")
@@ -51,7 +56,7 @@ class StartThreads:
         return closed
 
     def close(self) -> None:
-        """Start no more. Running starts are left to end by themselves."""
+        """Cancel starts that wait for a thread, and refuse new ones. Running starts finish on their own."""
         with self._lock:
             self._is_closed, pool, self._pool = True, self._pool, None
         if pool is not None:
@@ -60,7 +65,8 @@ class StartThreads:
 
 @dataclass(eq=False)
 class _Siblings:
-    """The sequences of one request that have not started, and the bytes kept for them. One starts at a time."""
+    """The sequences of one request that have not started, and the bytes of the copy kept for them. Only one of them
+    starts at a time."""
 
     guide: StartedGuide
     waiting: dict[Sequence, None] = field(default_factory=dict)
@@ -70,7 +76,7 @@ class _Siblings:
 
 @dataclass(frozen=True, eq=False)
 class _Orphan:
-    """A start whose sequence has ended. It can't be stopped, and holds its bytes until it is over."""
+    """A running start whose sequence has ended. It can't be stopped, and counts its bytes until it is over."""
 
     siblings: _Siblings
     started: Future[Matcher]
@@ -78,9 +84,11 @@ class _Orphan:
 
 
 class MatcherStarts:
-    """Sequences whose matchers must be started before they get slots. The engine's thread calls all methods; the
-    threads of `threads` call `on_started`, which wakes the engine. `turns` orders the queue. `orphans` are starts
-    whose sequences have ended."""
+    """Starts the matchers of sequences with a `StartedGuide`, before they get slots.
+
+    The engine's thread calls all methods. The start threads call `on_started`, which wakes the engine. `turns` orders
+    the queue. `orphans` are running starts whose sequences have ended.
+    """
 
     def __init__(
         self,
@@ -98,12 +106,12 @@ class MatcherStarts:
         self._waiting = WaitingQueue(turns)
         self._siblings: dict[StartedGuide, _Siblings] = {}
         self._starting: dict[Sequence, Future[Matcher]] = {}
-        self._ahead: set[Sequence] = set()  # started or starting, and without a slot
-        self._held: dict[Sequence, int] = {}  # bytes of each that is started or starting
-        self._has_changed = False  # more may fit than at the last `collect`
+        self._ahead: set[Sequence] = set()  # started or starting, without a slot
+        self._held: dict[Sequence, int] = {}  # bytes of each sequence that is started or starting
+        self._has_changed = False  # since the last `collect`, another sequence may fit
 
     def __len__(self) -> int:
-        """Sequences that have not started."""
+        """The number of sequences that have not started."""
         return len(self._waiting) + len(self._starting)
 
     @property
@@ -123,19 +131,20 @@ class MatcherStarts:
         self._has_changed = True
 
     def collect(self) -> tuple[list[Sequence], Failures]:
-        """Start those that fit. Returns the sequences that have started, and those that failed, with their errors."""
+        """Begin the starts that fit. Returns the sequences whose starts are done, and those that failed with their
+        errors."""
         ready, failed = self._take_started()
         failed += self._start()
         return ready, failed
 
     def admit(self, sequence: Sequence) -> None:
-        """Note that a sequence got a slot."""
+        """Note that a sequence got a slot, so it is no longer ahead."""
         if sequence in self._ahead:
             self._ahead.remove(sequence)
             self._has_changed = True
 
     def forget(self, sequence: Sequence) -> None:
-        """Note that a sequence has ended, wherever it is."""
+        """Drop a sequence that has ended, in any stage."""
         compiled = sequence.guide.compiled if sequence.guide is not None else None
         if not isinstance(compiled, StartedGuide):
             return
@@ -159,7 +168,7 @@ class MatcherStarts:
         self._settle(siblings)
 
     def close(self) -> None:
-        """Start no more."""
+        """Refuse new starts (`StartThreads.close`)."""
         self._threads.close()
 
     def _take_started(self) -> tuple[list[Sequence], Failures]:
@@ -205,7 +214,7 @@ class MatcherStarts:
                 failed.append((sequence, self._too_large(sequence, num_bytes + kept_bytes)))
                 continue
             more = num_bytes + kept_bytes - siblings.kept_bytes
-            # After one that does not fit, only siblings with a kept copy go on.
+            # After a sequence that does not fit, only siblings with a kept copy may start.
             if self.held_bytes + more > self._max_bytes or not (first_fits or siblings.kept_bytes):
                 first_fits, num_passed = False, num_passed + 1
                 continue
@@ -214,8 +223,8 @@ class MatcherStarts:
             siblings.kept_bytes, siblings.is_starting = kept_bytes, True
             self._ahead.add(sequence)
             clients.add(sequence.request.client_id)
-            chosen.append((sequence, not kept_bytes))
-        for sequence, is_last in chosen:  # the queue must not change while it is read
+            chosen.append((sequence, not kept_bytes))  # without kept bytes, it is the last sibling
+        for sequence, is_last in chosen:  # not above: the queue must not change during its iteration
             self._waiting.remove(sequence)
             del self._siblings[_guide(sequence)].waiting[sequence]
             started = self._threads.begin(partial(_guide(sequence).begin, is_last=is_last))
@@ -224,9 +233,9 @@ class MatcherStarts:
         return failed
 
     def _needs(self, sequence: Sequence, siblings: _Siblings) -> tuple[int, int]:
-        """The bytes that a sequence may hold, and those kept for its siblings once it starts."""
+        """The bytes that a sequence may hold, and the bytes of the copy kept for its siblings once it starts."""
         each = _guide(sequence).sequence_bytes
-        # A beam is copied before the beam that it replaces is gone.
+        # One more than the beams: a matcher is forked before the one that it replaces is freed.
         own_bytes = each * (sequence.request.beam.width + 1 if sequence.request.beam is not None else 1)
         return own_bytes, each if len(siblings.waiting) > 1 else 0
 

@@ -1,4 +1,4 @@
-"""Limits of a batch that follow the lengths of recent requests, by the rules of TensorRT-LLM's dynamic batch tuner."""
+"""Tunes the batch limits to the lengths of recent requests, by the rules of TensorRT-LLM's dynamic batch tuner."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from weft.config import ResolvedConfig
 from weft.engine.stats import Limits
 
 BATCH_SIZES = ((144, 128), (336, 256), (672, 512), (832, 768), (1280, 1024), (1664, 1536))
-"""(capacity, batch): with fewer requests than `capacity` in the cache, this batch is recommended."""
+"""(bound, batch): if fewer than `bound` requests fit into the cache, this batch size is recommended."""
 GRANULARITY, THRESHOLD = 512, 128
-"""Beyond the table, a capacity less than `THRESHOLD` above a multiple of `GRANULARITY` is rounded down to it."""
+"""Beyond the table the capacity itself is recommended. If it is less than `THRESHOLD` above a multiple of
+`GRANULARITY`, it is rounded down to that."""
 MIN_TOKENS = ((2.0, 8192), (0.5, 4096), (0.0, 2048))
-"""(ratio, tokens): above this ratio of prompt to answer, at least so many tokens of an iteration are recommended."""
+"""(ratio, tokens): above this ratio of prompt length to answer length, at least so many tokens for a step are
+recommended."""
 
 
 class BatchTuner:
-    """Recommends limits from the mean lengths of the last `tuning_window` requests that ended. The `limits` in force
-    never exceed those of the config, and always allow a full batch to decode.
+    """Computes the `limits` from the mean lengths of the last `tuning_window` requests that ended. Limits in force
+    never exceed the config's, and always allow a full batch to decode.
 
-    The cache has `num_pages` pages; at most `max_drafts` tokens are drafted.
+    `num_pages` is the size of the KV cache, and `max_drafts` the most drafts of a row.
     """
 
     def __init__(self, config: ResolvedConfig, num_pages: int, max_drafts: int) -> None:
@@ -31,7 +33,7 @@ class BatchTuner:
         self.limits = Limits(config.max_batch, config.max_num_tokens)
 
     def note(self, num_prompt: int, num_answer: int) -> None:
-        """Note the lengths of a request that ended."""
+        """Add the lengths of a request that ended, and update the limits."""
         config = self._config
         if not (config.tunes_batch or config.tunes_tokens) or not num_answer:
             return
@@ -51,7 +53,7 @@ class BatchTuner:
 
 
 def recommended_batch(capacity: int) -> int:
-    """The batch size to recommend if the cache holds `capacity` requests."""
+    """The recommended batch size if the cache has room for `capacity` requests."""
     for bound, batch in BATCH_SIZES:
         if capacity < bound:
             return batch
@@ -60,8 +62,8 @@ def recommended_batch(capacity: int) -> int:
 
 
 def recommended_tokens(batch: int, prompt: float, answer: float) -> int:
-    """The tokens of an iteration to recommend: `batch` requests decode, and as many prompts are read as answers end.
-    The sum is rounded up to a power of two, and has a minimum by the ratio of prompt to answer."""
+    """The recommended number of tokens for a step. It assumes that `batch` requests decode, and that as many prompts
+    are read as answers end. The sum is rounded up to a power of two, with a minimum from `MIN_TOKENS`."""
     ratio = prompt / answer
     num_tokens = int(batch * ratio + batch)
     min_tokens = next(tokens for bound, tokens in MIN_TOKENS if ratio > bound or not bound)

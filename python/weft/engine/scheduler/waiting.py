@@ -1,4 +1,5 @@
-"""Sequences without a slot: they wait for their guide, for their matcher's start, or for a slot and pages."""
+"""Sequences without a slot. They wait for their guide's compilation, for their matcher's start, or for a slot and
+pages."""
 
 from __future__ import annotations
 
@@ -17,12 +18,15 @@ from weft.grammar.base import CompiledGuide
 from weft.grammar.starts import StartedGuide
 
 MAX_STALE = 64
-"""How many stale entries a heap of deadlines may have, in excess of the live ones, before all are dropped."""
+"""How many more stale entries than live ones the heap of deadlines may have before the stale ones are dropped."""
 
 
 class Deadlines:
-    """The sequences that have a deadline, waiting or running. `entries` is a heap of deadlines, numbers and sequences,
-    some of which have ended. The next deadline is found in a time that does not grow with the sequences."""
+    """The deadlines of all waiting and running sequences.
+
+    `entries` is a heap of (deadline, number, sequence), so the next deadline is always on top. The number breaks ties.
+    Entries of ended sequences are stale until they reach the top.
+    """
 
     def __init__(self) -> None:
         self._live: set[Sequence] = set()
@@ -48,13 +52,13 @@ class Deadlines:
 
     @property
     def first(self) -> float | None:
-        """The next deadline; None if there is none."""
+        """The earliest deadline; None if there is none."""
         while self.entries and self.entries[0][2] not in self._live:
             heappop(self.entries)
         return self.entries[0][0] if self.entries else None
 
     def late(self, now: float) -> list[Sequence]:
-        """Take the sequences whose deadline has passed at the time `now`, in the order of their deadlines."""
+        """Remove and return the sequences whose deadline has passed at the time `now`, earliest first."""
         late = []
         while (first := self.first) is not None and first <= now:
             late.append(heappop(self.entries)[2])
@@ -62,11 +66,15 @@ class Deadlines:
 
 
 class Waiting:
-    """Sequences without a slot. Those in the `queue` wait for a slot and pages. Those that are `unready` wait for their
-    guide to be compiled, or for their program to start. Other threads add compiled guides to `compiled`.
+    """The sequences without a slot.
 
-    It also keeps the clocks of all sequences: their `deadlines`, and how long the `preempted` ones have waited. One
-    that was preempted for lack of pages may wait `max_idle_s` seconds."""
+    queue: those that wait for a slot and pages.
+    unready: those that wait for their guide's compilation, or for their matcher's start.
+    compiled: finished compilations that `collect` has not handled yet. Other threads append to it.
+    deadlines: the deadlines of all sequences, including running ones.
+    preempted: how long preempted sequences have waited. A sequence preempted for lack of pages may wait `max_idle_s`
+        seconds.
+    """
 
     def __init__(self, max_idle_s: float, turns: FairTurns, starts: MatcherStarts) -> None:
         self._max_idle_s = max_idle_s
@@ -114,12 +122,12 @@ class Waiting:
             compiling.add_done_callback(self.compiled.append)
 
     def add_again(self, sequence: Sequence, yields: bool = False) -> None:
-        """Queue a preempted sequence. One that `yields` its slot to another client may wait without limit."""
+        """Queue a preempted sequence. If it `yields` its slot to another client, it may wait without limit."""
         self.preempted[sequence] = None if yields else AwakeWatch()
         self.queue.add(sequence)
 
     def admit(self, sequence: Sequence) -> bool:
-        """Remove a sequence that got a slot and pages. Returns whether it is admitted for the first time."""
+        """Remove a sequence that got a slot and pages. Returns whether this is its first admission."""
         self.queue.remove(sequence)
         self.turns.admit(sequence)
         if _starts_ahead(sequence):
@@ -129,7 +137,7 @@ class Waiting:
         return is_new
 
     def forget(self, sequence: Sequence) -> None:
-        """Forget a sequence that ends, in any stage."""
+        """Drop a sequence that ends, in any stage."""
         if sequence.stage is Stage.COMPILING:
             self._stop_compiling(sequence)
         elif sequence.stage is Stage.QUEUED and sequence in self.queue:
@@ -143,15 +151,15 @@ class Waiting:
         self.preempted.pop(sequence, None)
 
     def collect(self) -> Failures:
-        """Queue the sequences whose guide is compiled, and whose matcher has started. Returns those that failed, with
-        their errors."""
+        """Queue the sequences whose guide is compiled and whose matcher, if it must start ahead, has started. Returns
+        those that failed, with their errors."""
         failed: Failures = []
         while self.compiled:
             compiling = self.compiled.popleft()
             error = compiling.exception()
             for sequence in list(self._compiling.get(compiling, ())):
                 assert sequence.guide is not None
-                sequence.output.stats.note_guide_ready()  # its own callback may not have run yet
+                sequence.output.stats.note_guide_ready()  # the future's callback for it may not have run yet
                 if error is not None:
                     failed.append((sequence, error))
                     continue

@@ -1,1 +1,1 @@
-"""Beam search. Of the engine only `engine/build.py` imports it."""
+"""Beam search. Only `engine/build.py` imports it; the rest of the engine knows the protocol `Search`."""

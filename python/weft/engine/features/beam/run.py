@@ -1,8 +1,8 @@
-"""A beam search under way: an iteration's continuations go in, the rows of the next iteration come out.
+"""Runs a beam search: turns an iteration's continuations into the rows of the next iteration.
 
-`BeamSearch` (`search.py`) chooses the beams; here their slots, pages and matchers follow. A sequence gets all the pages
-that its beams may ever need when it is admitted, and gives them back when it ends. `BeamPages` counts which of them the
-beams share, copy and free meanwhile: beams have their full pages in common, and each its own last page.
+`BeamSearch` (`search.py`) chooses the beams; this file moves slots, pages and matchers accordingly. On admission the
+sequence gets all pages that its beams may ever need, and it keeps them until it ends. `BeamPages` tracks which beams
+hold which of them: beams with a common ancestor share its full pages, and each beam has its own last page.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from weft.guided.state import GuidedState
 
 
 class BeamRun:
-    """The search of one sequence, which is its `Sequence.search`. Beam b decodes in slot b of the sequence, in pages
-    `BeamPages.tables[b]`, and under matcher b if there is a guide."""
+    """The search of one sequence (`Sequence.search`). Beam b decodes in the sequence's slot b and in pages
+    `BeamPages.tables[b]`. With a guide it has matcher b."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class BeamRun:
         self._trace = Trace(num_top) if num_top or sequence.request.gather.generated else None
         beam_ends = BeamEnds(sequence.max_new_tokens, ends, stops, sequence.request.sampling.min_tokens)
         self.search = BeamSearch(sequence.request.beam, beam_ends, words, self._trace)
-        # A power of two, since each number of offers has memory of its own.
+        # Rounded up to a power of two, since each number of offers has buffers of its own.
         num_wanted = max(self.search.num_needed, num_top or 0)
         self.num_offers = min(1 << (num_wanted - 1).bit_length(), state.vocab_size)
         self._sequence, self._state = sequence, state
@@ -54,22 +54,22 @@ class BeamRun:
 
     @property
     def num_rows(self) -> int:
-        """The number of living beams."""
+        """The number of beams that continue."""
         return len(self.search.beams)
 
     def answer(self, row: int) -> abc.Sequence[int]:
-        """The tokens of a beam."""
+        """The answer tokens of beam `row`."""
         return self.search.beams[row].token_ids
 
     def take_branching(self) -> Branching | None:
-        """The branching before the next iteration; None after the first call."""
+        """Take the branching for the next iteration. A second call returns None."""
         branching, self._branching = self._branching, None
         return branching
 
     def commit(self, results: StepResults) -> FinishReason | None:
-        """Continue the beams with the best continuations of an iteration. Returns why the sequence ends, or None.
+        """Extend the beams by the best continuations of an iteration. Returns the finish reason, or None.
 
-        Raises `RequestError` if no beam can continue and there is no answer, and the errors of matchers.
+        Raises `RequestError` if no beam can continue and there is no answer. Errors of matchers propagate.
         """
         sequence, search = self._sequence, self.search
         if sequence.processor is not None:
@@ -77,6 +77,7 @@ class BeamRun:
         if sequence.guide is not None and not self._matchers:
             self._matchers = [sequence.guide.take_matcher()]
         sequence.gathered.add_context(sequence.output)
+        # Before `advance`: these are the rows of the iteration whose results are read.
         slots = self._sequence.slots[: self.num_rows]
         offers = [self._offers(results, slot) for slot in slots]
         if self._trace is not None:
@@ -96,7 +97,7 @@ class BeamRun:
         return sequence.output.hypotheses[0].finish_reason if search.is_done else None
 
     def _offers(self, results: StepResults, slot: int) -> abc.Sequence[Continuation]:
-        """The likeliest continuations of a slot's text; none if the grammar allows no token."""
+        """The likeliest continuations of a slot's text; empty if the grammar allows no token."""
         if self._matchers:
             code, message = self._state.status(slot)
             if code == "dead_end":
@@ -106,7 +107,7 @@ class BeamRun:
         return results.offers(slot, self.num_offers)
 
     def _follow(self, answers: abc.Sequence[tuple[int, Hypothesis]]) -> None:
-        """Fork the matchers with their beams; each accepts its beam's new token."""
+        """Give each beam a fork of its parent's matcher, and let the fork accept the beam's new token."""
         beams, old = self.search.beams, self._matchers
         for parent, answer in answers:
             matcher = old[parent].fork()
@@ -116,7 +117,7 @@ class BeamRun:
         children = Counter(beam.parent for beam in beams)
         self._matchers = []
         for beam in beams:
-            children[beam.parent] -= 1  # the last child takes the matcher itself
+            children[beam.parent] -= 1  # the last child takes its parent's matcher without a fork
             self._matchers.append(old[beam.parent].fork() if children[beam.parent] else old[beam.parent])
         for beam, matcher in zip(beams, self._matchers, strict=True):
             self._accept(matcher, beam.token_ids[-1])
@@ -147,7 +148,7 @@ class BeamRun:
         self._branching = Branching(rows, copies)
 
     def _show(self, best: Hypothesis) -> None:
-        """Make the best answer so far the output."""
+        """Copy the best answer so far to the sequence's output."""
         output = self._sequence.output
         output.token_ids, output.origins = list(best.token_ids), [SAMPLED] * len(best.token_ids)
         output.stopped_by = best.stopped_by
@@ -169,16 +170,16 @@ class BeamRun:
 
 
 def commit_search(sequence: Sequence, results: StepResults) -> FinishReason | None:
-    """Commit an iteration of a sequence that is searched by beams."""
+    """Commit an iteration of a sequence with a beam search."""
     assert isinstance(sequence.search, BeamRun)
     return sequence.search.commit(results)
 
 
 class BeamPages:
-    """The pages of the beams of one sequence. `tables[b]` are those of beam b, in the order of positions.
+    """The KV pages of one sequence's beams. `tables[b]` lists those of beam b, in the order of positions.
 
-    In the beginning one beam holds the first of `pages`, as many as the prompt's `num_tokens` tokens need. Other
-    sequences may share its full pages: nothing is written to them.
+    At first there is one beam. It holds as many of `pages` as the prompt's `num_tokens` tokens need. The full ones may
+    be shared with other sequences, so nothing may write to them.
     """
 
     def __init__(self, pages: abc.Sequence[int], num_tokens: int, page_size: int) -> None:
@@ -196,9 +197,10 @@ class BeamPages:
         return len(self._free)
 
     def advance(self, parents: abc.Sequence[int]) -> list[tuple[int, int]]:
-        """Make beam b the child of the former beam `parents[b]`, with room for one more token.
+        """Make beam b a child of the previous beam `parents[b]`, with room for one more token.
 
-        Returns the pages to copy, (source, target), before that token is read. No page is both.
+        Returns page copies as (source, target). They must be made before that token is read. No page is both a source
+        and a target, so their order does not matter.
         """
         old, partial = self.tables, self._num_tokens % self._page_size != 0
         self.tables = [list(old[parent]) for parent in parents]
@@ -211,7 +213,7 @@ class BeamPages:
             if not partial:
                 table.append(self._take())
             elif self._holders[table[-1]] > 1:
-                # Each of its holders writes to it next: the last holder keeps it, the others get copies.
+                # Every holder would write the next token to it. All holders but the last get a copy.
                 copies.append((table[-1], self._take()))
                 self._drop(table[-1:])
                 table[-1] = copies[-1][1]

@@ -1,10 +1,12 @@
 """Beam search on the host: which continuations become beams, which become answers, and when the search is done.
 
-A search begins with one beam, the bare prompt. In every step each beam offers its likeliest continuations. The search
-takes them best first, until `width` of them continue: those are the beams of the next step. A continuation that ends is
-an answer if it is among the best `width`. At the length limit, continuations become answers instead of beams.
-A beam's log-probability is a sum; an answer's score is that sum, divided by its length to the power of the length
-penalty. The search knows no tensors, pages or grammars.
+A search starts with one beam, the prompt. In every step, each beam offers its likeliest continuations. The search ranks
+them all, and takes them best first until `width` of them go on: these are the next beams. A continuation that ends
+becomes an answer if it ranks among the first `width`. At the length limit, continuations become answers instead of
+beams.
+
+A beam's log-probability is the sum over its tokens. An answer's score is this sum divided by its length to the power of
+the length penalty. The search knows no tensors, pages or grammars.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from weft.core.beam_params import BeamParams
 from weft.core.request import BeamWords
 
 Continuation = tuple[int, float]
-"""A token and the logarithm of its probability after a beam."""
+"""A token that may follow a beam, and its log-probability there."""
 
 
 @dataclass(frozen=True)
 class BeamEnds:
-    """The ends of an answer: its `room` tokens are full, or one of `end_tokens` comes; after the first `min_tokens`
-    also a stop word or one of `stop_tokens`."""
+    """The conditions that end an answer: it has `room` tokens, or it reaches one of `end_tokens`. After its first
+    `min_tokens` tokens, a stop word or one of `stop_tokens` ends it too."""
 
     room: int
     end_tokens: frozenset[int]
@@ -33,7 +35,7 @@ class BeamEnds:
 
 @dataclass(frozen=True)
 class Beam:
-    """A text that the search continues. `path[i]` is the number of the beam that its token i continued."""
+    """A text that the search continues. `path[i]` is the number of the beam that token i was appended to."""
 
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
@@ -43,12 +45,12 @@ class Beam:
 
     @property
     def parent(self) -> int:
-        """The number of the beam of the step before that it continues."""
+        """The number of the beam in the previous step that this one continues."""
         return self.path[-1]
 
 
 class BeamSearch:
-    """One sequence's search. `beams` and `answers` are sorted, best first. Answers carry the `trace`."""
+    """The search of one sequence. `beams` and `answers` are sorted, best first. Each answer refers to the `trace`."""
 
     def __init__(
         self,
@@ -66,16 +68,19 @@ class BeamSearch:
 
     @property
     def num_needed(self) -> int:
-        """The number of continuations that each beam must offer, so that `width` of them do not end. Stop words may end
-        any of them: then `width` more are offered. If that is not enough, fewer beams live on."""
+        """The number of continuations that each beam must offer, so that `width` of them don't end the answer.
+
+        A stop word may end any continuation, so with stop words each beam offers `width` more. If too many end all the
+        same, fewer beams go on.
+        """
         ending = len(self.ends.end_tokens | self.ends.stop_tokens)
         return self.params.width * (1 if self.beams[0].words is None else 2) + ending
 
     def advance(self, offers: Sequence[Sequence[Continuation]]) -> list[tuple[int, Hypothesis]]:
-        """One step. `offers[b]` are beam b's possible continuations, the likeliest first.
+        """Run one step. `offers[b]` lists the continuations of beam b, likeliest first.
 
-        Returns the new answers, each with the number of the beam that it continues. Afterwards the search is done, or
-        there are beams.
+        Returns the new answers, each with the number of the beam that it continued. If the search is not done
+        afterwards, there is at least one beam.
         """
         params = self.params
         width = params.width_after(len(self.beams[0].token_ids))
@@ -102,24 +107,24 @@ class BeamSearch:
         ]
 
     def best(self) -> list[Hypothesis]:
-        """The best answers, as many as the request wants. Before the search is done, beams count as answers."""
+        """The best answers, as many as the request wants. While the search runs, beams count as answers."""
         living = [] if self.is_done else [self._hypothesis(beam) for beam in self.beams if beam.token_ids]
         ranked = sorted([*self.answers, *living], key=lambda hypothesis: -hypothesis.score)
         return ranked[: self.params.num_answers]
 
     def _ranked(self, offers: Sequence[Sequence[Continuation]]) -> list[tuple[int, int, float]]:
-        """Every continuation as (beam, token, log-probability), the best first."""
+        """All continuations as (beam, token, log-probability), best first."""
         rate = self.params.diversity_rate
         ranked = [
             (beam.cum_log_prob + log_prob + rate * parent, parent, token, log_prob)
             for parent, (beam, offer) in enumerate(zip(self.beams, offers, strict=True))
             for token, log_prob in offer
         ]
-        ranked.sort(key=lambda entry: -entry[0])  # stable: equals stay in the order of beams, then of offers
+        ranked.sort(key=lambda entry: -entry[0])  # stable: ties keep the order of beams, then of offers
         return [(parent, token, log_prob) for _, parent, token, log_prob in ranked]
 
     def _extend(self, parent: int, token: int, log_prob: float) -> Beam | Hypothesis:
-        """The beam with one more token, or the answer if that token ends it."""
+        """Append a token to a beam. Returns the longer beam, or an answer if the token ends it."""
         old, ends = self.beams[parent], self.ends
         words = old.words.fork() if old.words is not None else None
         beam = Beam(
@@ -155,7 +160,7 @@ class BeamSearch:
         )
 
     def _may_improve(self) -> bool:
-        """Whether another step may change the answers, by the rule of `early_stopping`."""
+        """Whether another step may change the answers, according to `early_stopping`."""
         params = self.params
         if not self.beams:
             return False
@@ -163,7 +168,7 @@ class BeamSearch:
             return True
         if params.early_stopping == 1:
             return False
-        # The sum of log-probabilities only falls; a longer answer divides it by more.
+        # A bound on future scores: the sum of log-probabilities only falls, but a longer answer divides it by more.
         length = len(self.beams[0].token_ids) if params.early_stopping == 0 else self.ends.room
         best = max(beam.cum_log_prob for beam in self.beams)
         return params.score(best, length) > self.answers[-1].score

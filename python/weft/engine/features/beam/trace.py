@@ -1,7 +1,7 @@
-"""The record of a beam search: for every step and beam the model's tensors and the likeliest continuations.
+"""The trace of a beam search: the model's tensors and the likeliest continuations of every beam in every step.
 
-A hypothesis finds its rows by its path: a row belongs to every hypothesis that descends from the row's beam. So the
-rows of all beams are kept. Another thread may read while the engine's thread adds.
+A hypothesis finds its rows by its path. A row belongs to every hypothesis that descends from its beam, so the rows of
+all beams are kept. Other threads may read while the engine's thread adds rows.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from weft.engine.device.tensors import GrowingRows
 from weft.engine.features.beam.search import Continuation
 
 TOP_BYTES = 100
-"""The size of a continuation that is kept: a number, and its place in a dict."""
+"""The estimated bytes of one kept continuation: a float and its dict entry."""
 
 
 class Trace:
-    """A `BeamTrace` that keeps the `num_top` likeliest continuations of each row, or none for None."""
+    """A `BeamTrace` that keeps the `num_top` likeliest continuations of each row (None: keeps none)."""
 
     def __init__(self, num_top: int | None = None) -> None:
         self._num_top = num_top
@@ -31,7 +31,7 @@ class Trace:
         self._tops: list[dict[int, float]] = []
 
     def add(self, gathered: Sequence[Mapping[str, Tensor]], offers: Sequence[Sequence[Continuation]]) -> None:
-        """Add a step: for each beam its tensors [1, ...] by name, and its continuations, the likeliest first."""
+        """Add a step: for each beam its tensors [1, ...] by name, and its continuations, likeliest first."""
         for name in gathered[0]:
             rows = torch.cat([of_beam[name] for of_beam in gathered])
             self._tensors[name] = self._growing.setdefault(name, GrowingRows()).append(rows)
@@ -42,7 +42,7 @@ class Trace:
 
     @property
     def num_bytes(self) -> int:
-        """The approximate memory of its tensors and continuations."""
+        """The approximate bytes of its tensors and continuations."""
         tensors = sum(tensor.nbytes for tensor in [*self._tensors.values()])
         return tensors + TOP_BYTES * (self._num_top or 0) * len(self._tops)
 
