@@ -69,7 +69,7 @@ class Connections:
         self.idle: dict[Connection, None] = {}
         """Connections without a request in flight, longest idle first. A dict serves as an ordered set."""
         self._interval = min(limits.max_head_s / 4, limits.slow_reader_s / 4, 1.0)
-        # # The time of the last check of all connections, by the monotonic clock and by `now`.
+        # The time of the last check of all connections, by the monotonic clock and by `now`.
         self._last_look: tuple[float, float] | None = None
 
     def protocol(self) -> type[Connection]:
@@ -170,7 +170,7 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._is_in_head and was_in_head:
-            # # The parser reports a header only when it is complete, so bytes are counted as they arrive.
+            # The parser reports a header only when it is complete, so bytes are counted as they arrive.
             self._num_head += len(data)
             if self._num_head > self.all.limits.max_head_bytes:
                 self._is_too_long = True

@@ -87,7 +87,7 @@ class Guard:
         try:
             self._check(scope, headers, body.max_bytes)
             with body, ExitStack() as admitted:
-                # # Only POST runs the model or stores data, so only POST counts against a tenant's limits.
+                # Only POST runs the model or stores data, so only POST counts against a tenant's limits.
                 if "weft.tenant" in scope and scope["method"] == "POST":
                     admission = Admission(self._tenants, scope["weft.tenant"])
                     body.received = admitted.enter_context(admission).received
@@ -96,7 +96,7 @@ class Guard:
             scope["weft.error"] = error
             if status:
                 raise
-            # # A client that sent `Expect` has not sent its body: it waits for this answer first.
+            # A client that sent `Expect` has not sent its body: it waits for this answer first.
             if b"expect" not in headers:
                 await body.discard()
             await _refuse(send_noted, error)
@@ -291,7 +291,7 @@ class Origins:
         if b"origin" in headers:
             is_refused = not self._allowed & {"*", origin} and not _is_origin_of(origin, host)
         else:
-            # # Browsers load images and scripts without Origin. They send Sec-Fetch-Site instead, but only to
+            # Browsers load images and scripts without Origin. They send Sec-Fetch-Site instead, but only to
             # loopback addresses and over https.
             is_refused = (
                 path != PAGE and "*" not in self._allowed and headers.get(SITE_HEADER, b"") in OTHER_SITES

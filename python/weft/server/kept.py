@@ -54,7 +54,7 @@ class Programs:
         """Store a module in binary or text form. Returns a response in AICI's format. Raises `GuideError` for
         anything else, and `ApiError` if the shelf is full."""
         began = time.perf_counter()
-        # # This checks only the format. The module is compiled in another process when a request needs it.
+        # This checks only the format. The module is compiled in another process when a request needs it.
         Guide.wasm(module)
         module_id = hashlib.sha256(module).hexdigest()
         with self._lock:

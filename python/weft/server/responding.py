@@ -105,7 +105,7 @@ class AnswerResponse(HttpResponse):
                         watched.note(increments)
                         content = self._writer.chunks(increments)
                         if not has_started:
-                            # # Send status 200 only now, so that an error before the first token can set its own
+                            # Send status 200 only now, so that an error before the first token can set its own
                             # status.
                             has_started = True
                             await send(
@@ -117,7 +117,7 @@ class AnswerResponse(HttpResponse):
                     answers.close()
                 await _send_part(send_event, self._writer.last(), is_last=True)
         except asyncio.CancelledError:
-            # # Either the client has disconnected, or the server is shutting down. Only in the second case is there a
+            # Either the client has disconnected, or the server is shutting down. Only in the second case is there a
             # client to answer.
             if not state.has_ended or scope.get("weft.left"):
                 raise
@@ -145,7 +145,7 @@ class AnswerResponse(HttpResponse):
             try:
                 return await asyncio.shield(submitting)
             except asyncio.CancelledError:
-                # # The thread can't be interrupted, so drop the requests after it has submitted them.
+                # The thread can't be interrupted, so drop the requests after it has submitted them.
                 submitting.add_done_callback(partial(_drop, client))
                 raise
         except WeftError as error:

@@ -77,7 +77,7 @@ class Tenants:
         kind, _, key = authorization.partition(b" ")
         digest = _digest(key.strip() if kind.lower() == b"bearer" else b"")
         match = None
-        # # Compare every key, each in constant time, so that timing reveals nothing about the keys.
+        # Compare every key, each in constant time, so that timing reveals nothing about the keys.
         for key_digest, tenant in self._keys:
             if hmac.compare_digest(key_digest, digest):
                 match = tenant
@@ -87,7 +87,7 @@ class Tenants:
     def answering(self, tenant: Tenant, num_sequences: int) -> Iterator[None]:
         """Count a request's sequences as in flight. Raises `ApiError` if the tenant would have too many."""
         limit = self._config.max_answers_per_key
-        # # With one key a single large request harms nobody. With several it would fill the shared queue.
+        # With one key a single large request harms nobody. With several it would fill the shared queue.
         if num_sequences > limit and len(self._keys) > 1:
             raise ApiError(
                 f"{num_sequences} answers are asked for; a key may have {limit} under way: ask for fewer at once",
@@ -144,7 +144,7 @@ class Tenants:
         if before is tenant or not tenant.has_key:
             return
         config = self._config
-        # # A proxy pools connections, and each counts for the tenant that used it last. So without an explicit limit,
+        # A proxy pools connections, and each counts for the tenant that used it last. So without an explicit limit,
         # the share applies only while more than half of `max_connections` are open.
         is_tight = config.max_connections_per_key is not None or 2 * num_open > config.max_connections
         if is_tight and tenant.num_connections >= config.connections_per_key:

@@ -80,7 +80,7 @@ class Turns:
         """Give the free thread to the client whose last turn is longest ago."""
         while self._waiting:
             client, turn = self._waiting.take()
-            self._waiting.done(client)  # marked done at once: clients alternate, however many threads each one holds
+            self._waiting.done(client)  # at once: clients alternate, however many threads each holds
             if not turn.done():
                 turn.set_result(None)
                 return

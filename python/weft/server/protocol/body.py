@@ -50,7 +50,7 @@ def read_json(raw: bytes, max_entries: int) -> Any:
 def _parsed(raw: bytes, max_entries: int) -> Any:
     check_entries(raw, max_entries)
     try:
-        # # json.loads on bytes would accept lone surrogates, and would detect UTF-16.
+        # json.loads on bytes would accept lone surrogates, and would detect UTF-16.
         text = raw.decode()
     except UnicodeDecodeError as error:
         raise ApiError(f"the body is no UTF-8: byte {error.start} can't be read") from None
@@ -59,7 +59,7 @@ def _parsed(raw: bytes, max_entries: int) -> Any:
     try:
         data = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
         if SURROGATE in raw.lower():
-            # # A lone surrogate would otherwise fail only later, when an answer that repeats it is encoded.
+            # A lone surrogate would otherwise fail only later, when an answer that repeats it is encoded.
             json.dumps(data, ensure_ascii=False).encode()
         return data
     except RecursionError:
@@ -85,7 +85,7 @@ def check_entries(raw: bytes, max_entries: int, name: str = "the body") -> None:
         raise _too_many(name, max_large, LARGE)
     entries, brackets = raw.count(b","), raw.count(b"[") + raw.count(b"{")
     if entries > max_entries or brackets + quotes // 2 > max_large:
-        # # The quick count includes commas and brackets inside strings. Count again without strings: remove escapes,
+        # The quick count includes commas and brackets inside strings. Count again without strings: remove escapes,
         # then keep every second part between quotes.
         parts = raw.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
         outside = b"".join(parts[::2])
@@ -258,7 +258,7 @@ class Body(BaseModel):
                 raise PydanticCustomError(
                     REFUSAL, "{name} is not supported: {reason}", {"name": name, "reason": reason}
                 )
-        # # pydantic does not check this: it would build an error for each unknown name, and would report a missing
+        # pydantic does not check this: it would build an error for each unknown name, and would report a missing
         # field before the misspelt one.
         unknown = next((name for name in data if name not in cls._known), None)
         if unknown is not None:

@@ -198,7 +198,7 @@ class SamplingFields(GuideFields):
     on_length: str = "cut"
     timeout_s: float | None = None
     max_drafts: int | None = None
-    # # Accepted but ignored: they label requests, or concern OpenAI's caches.
+    # Accepted but ignored: they label requests, or concern OpenAI's caches.
     user: str | None = None
     metadata: Metadata | None = None
     safety_identifier: str | None = None

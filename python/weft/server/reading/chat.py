@@ -119,7 +119,7 @@ def prompt_of(text: ModelText, messages: Sequence[Mapping[str, Any]], fields: Te
     checked = []
     for place, message in enumerate(messages):
         check_message(message, f"messages.{place}")
-        # # OpenAI has renamed the system role to developer; chat templates know only the old name.
+        # OpenAI has renamed the system role to developer; chat templates know only the old name.
         role = "system" if message["role"] == "developer" else message["role"]
         checked.append({**message, "role": role})
     try:
@@ -145,7 +145,7 @@ def check_message(message: Mapping[str, Any], place: str) -> None:
         raise ApiError(
             f"{place}.role {fault}; it must be one of {', '.join(ROLES)}", param=place.partition(".")[0]
         )
-    # # An assistant's message may have null content: it may consist of only reasoning or only tool calls.
+    # An assistant's message may have null content: it may consist of only reasoning or only tool calls.
     may_be_empty = role == "assistant" and ("content" in message or bool(message.get("tool_calls")))
     if message.get("content") is not None or not may_be_empty:
         check_content(message, place)
@@ -224,7 +224,7 @@ def reasoning_parser(
     if markers is None or thinking in ("none", "closed"):
         return None
     begin, end = markers
-    # # The guide starts after the end marker, so all text before it is reasoning, even if the model did not open it.
+    # The guide starts after the end marker, so all text before it is reasoning, even if the model did not open it.
     return AnswerParser.of_reasoning(begin, end, starts_inside=thinking == "inside" or is_guided)
 
 
@@ -302,7 +302,7 @@ class ToolChoice:
             required=self.required,
             reasoning=REASONING[thinking],
             parallel=parallel,
-            # # OpenAI fully enforces the parameters only of functions with `strict: true`. One guide covers all
+            # OpenAI fully enforces the parameters only of functions with `strict: true`. One guide covers all
             # functions, so it is strict only if each of them is.
             strict=all(function_of(tool).get("strict") is True for tool in self.callable),
         )

@@ -137,7 +137,7 @@ def _of_response_format(form: ResponseFormat) -> Guide | None:
         case _:
             if form.json_schema is None:
                 raise ApiError("response_format.json_schema is missing", param="response_format")
-            # # As with OpenAI, without `strict` the schema is enforced as far as possible. The answer then lists the
+            # As with OpenAI, without `strict` the schema is enforced as far as possible. The answer then lists the
             # parts that were not.
             return _schema(form.json_schema.schema_, strict=bool(form.json_schema.strict))
 
@@ -184,7 +184,7 @@ def _of_guide(given: OwnGuide, handles: Mapping[str, Guide], program: Program) -
 
 def _kind_of_guide(given: OwnGuide, handles: Mapping[str, Guide], program: Program) -> Guide:
     schema_options: dict[str, Any] = {"strict": given.strict}
-    # # Leave out options at their defaults: with `any_order` or `max_whitespace`, `_schema` can't defer parsing.
+    # Leave out options at their defaults: with `any_order` or `max_whitespace`, `_schema` can't defer parsing.
     if given.open_objects:
         schema_options["open_objects"] = True
     if given.any_order or given.max_whitespace != MAX_WHITESPACE:
@@ -225,7 +225,7 @@ def _only_kind(given: OwnGuide | StructuredOutputs, kinds: tuple[str, ...], fiel
 def _kinds(given: OwnGuide | StructuredOutputs) -> dict[str, Any]:
     """Return the kinds that `given` sets, with their values."""
     values = {name: getattr(given, "json_" if name == "json" else name, None) for name in KINDS}
-    # # False is a valid schema, which nothing satisfies. But `json_object: false` means that it is not set.
+    # False is a valid schema, which nothing satisfies. But `json_object: false` means that it is not set.
     return {
         name: value
         for name, value in values.items()
@@ -248,7 +248,7 @@ def _check_option(given: OwnGuide | StructuredOutputs, option: str, kinds: tuple
 
 def _schema(schema: Any, **options: Any) -> Guide:
     text = schema if isinstance(schema, str) else json.dumps(schema)
-    # # Parsing a schema may take long, so the compiler's thread does it. The other options rewrite the schema, so
+    # Parsing a schema may take long, so the compiler's thread does it. The other options rewrite the schema, so
     # they need it parsed here.
     if options.keys() <= {"strict", "open_objects"}:
         return Guide.unread("json_schema", text, **options)

@@ -122,7 +122,7 @@ def job_of(
         )
     beam, bias = _beam(served, body), _allowed(served, body.allowed_token_ids)
 
-    # # Requests with equal parameters share one object, so that the engine converts it only once.
+    # Requests with equal parameters share one object, so that the engine converts it only once.
     @cache
     def sampling(max_tokens: int) -> SamplingParams:
         return body.sampling(served.defaults, max_tokens)
@@ -155,7 +155,7 @@ def _max_tokens(served: ServedModel, body: SamplingFields, num_prompt: int) -> i
     if limit is None:
         limit = max(served.max_model_len - num_prompt, 1)
         limit = min(limit, served.default_max_tokens or limit)
-    # # The engine generates at least one token. A completion that only echoes its prompt drops that token.
+    # The engine generates at least one token. A completion that only echoes its prompt drops that token.
     return max(limit, 1)
 
 

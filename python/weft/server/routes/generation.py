@@ -76,7 +76,7 @@ def _is_heavy(data: Any) -> bool:
     return is_long or data.get("n") not in (None, 1)
 
 
-# # Starlette routes, not FastAPI's: resolving parameters would double a route's overhead, and these routes have none.
+# Starlette routes, not FastAPI's: resolving parameters would double a route's overhead, and these routes have none.
 ROUTES = [
     Route("/v1/chat/completions", chat, methods=["POST"]),
     Route("/v1/completions", completion, methods=["POST"]),

@@ -44,7 +44,7 @@ async def health(request: Request) -> Response:
         try:
             served.client.check()
         except ExecutorError as error:
-            # # This route needs no API key, so the cause appears only in the log.
+            # This route needs no API key, so the cause appears only in the log.
             _log.error("the engine of %s has failed: %s", served.name, error)
             return JSONResponse({"status": "failed", "model": served.name}, 503)
     return JSONResponse({"status": "ok"})

@@ -50,7 +50,7 @@ class ChoicesWriter(ABC):
         options = fields.stream_options
         self._wants_usage = options is not None and options.include_usage
         self._wants_running_usage = options is not None and options.continuous_usage_stats
-        # # All chunks begin with this text. The closing brace is cut off here, and follows the choices.
+        # All chunks begin with this text. The closing brace is cut off here, and follows the choices.
         self._head = json.dumps(self._envelope(self.chunk_kind), separators=(",", ":"))[:-1]
 
     # -- in chunks
@@ -289,7 +289,7 @@ class ChatWriter(ChoicesWriter):
 
     def _reason(self, index: int, output: Output) -> str:
         reason, choice = finish_reason(output), self._choices[index]
-        # # Report "tool_calls" only if every call is complete: a stop word may cut one off.
+        # Report "tool_calls" only if every call is complete: a stop word may cut one off.
         are_whole = 0 < len(choice.calls) == choice.num_whole_calls
         return "tool_calls" if reason == "stop" and are_whole else reason
 

@@ -54,11 +54,11 @@ def usage_of(job: Job, outputs: Iterable[Output], num_reasoning: int = 0) -> dic
     return usage(
         job.prompt_tokens,
         sum(len(output.token_ids) for output in ended),
-        # # Count each prompt's cached tokens once, at its first answer.
+        # Count each prompt's cached tokens once, at its first answer.
         sum(output.stats.reused_tokens for output in ended[:: job.body.num_answers]),
         {
             "reasoning_tokens": num_reasoning,
-            # # The engine does not track rejected drafts by origin, so the number of rejected predictions is unknown.
+            # The engine does not track rejected drafts by origin, so the number of rejected predictions is unknown.
             "accepted_prediction_tokens": sum(output.origins.count("given") for output in ended),
             "rejected_prediction_tokens": 0,
         },
@@ -279,7 +279,7 @@ def prompt_logprobs(prompt: Sequence[int], logits: Tensor, top: int) -> PromptLo
     """Compute the log-probabilities of a prompt from the model's `logits` [prompt length, vocab_size]."""
     if len(prompt) < 2:
         return PromptLogprobs(prompt, [None] * len(prompt), [None] * len(prompt))
-    # # The logits at each position predict the next token, so the last row is not needed.
+    # The logits at each position predict the next token, so the last row is not needed.
     values = logits[: len(prompt) - 1].float().log_softmax(-1)
     token_values = values.gather(1, values.new_tensor(prompt[1:]).long()[:, None])
     ranks = (values > token_values).sum(1).add(1).tolist()

@@ -102,7 +102,7 @@ class Answers:
         )
 
     def _of_beams(self, response: Response, delta: ResponseDelta) -> list[Increment]:
-        # # Beams may change until the search ends, so only the final delta produces increments.
+        # Beams may change until the search ends, so only the final delta produces increments.
         if not delta.is_final:
             return []
         outputs = self.served.detokenizer.output(response).outputs[: self._num_each]
@@ -125,6 +125,6 @@ class Answers:
         response, output = self.responses[increment.choice // self._num_each], increment.output
         guide = response.request.guide
         if output is not None and isinstance(guide, Guide) and not guide.strict:
-            # # Another process checks the answer, which may take long. A thread waits for it, so that the event loop
+            # Another process checks the answer, which may take long. A thread waits for it, so that the event loop
             # does not block.
             await asyncio.to_thread(self.served.detokenizer.judge, output, response)

@@ -131,7 +131,7 @@ class ResponsesWriter:
         self._output: Output | None = None
         self._num_events = 0
         self._reasoning = ""
-        # # The log-probabilities and origins of tokens whose text is held back. They are sent with that text.
+        # The log-probabilities and origins of tokens whose text is held back. They are sent with that text.
         self._held_logprobs: list[dict[str, Any]] = []
         self._held_origins: list[str] = []
 
@@ -176,7 +176,7 @@ class ResponsesWriter:
         for part in self._parts(increment):
             events += self._items.add(part, self._held_logprobs if isinstance(part, Content) else None)
             if isinstance(part, Reasoning):
-                # # The API has no log-probabilities for reasoning. Drop those, and hold the rest for the text that
+                # The API has no log-probabilities for reasoning. Drop those, and hold the rest for the text that
                 # follows.
                 self._reasoning += part.text
                 pieces = (bytes(entry["bytes"]) for entry in self._held_logprobs)
