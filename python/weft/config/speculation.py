@@ -21,8 +21,8 @@ class Lookahead:
     """The parameters of lookahead decoding. Raises `InputError` for a value out of range."""
 
     window: Annotated[int, whole(1, 16, "1 to 16")] = 4
-    """W: the lookahead window of each request, in tokens. A forward pass reads it after the text and the drafts,
-    and the chains of its columns over the iterations become n-grams."""
+    """W: the lookahead window of each request, in tokens. A forward pass reads it after the text and the drafts.
+    Each position of the window predicts one token per iteration, and these chains of tokens become n-grams."""
 
     ngram: Annotated[int, whole(2, MAX_DRAFT_TOKENS + 1, f"2 to {MAX_DRAFT_TOKENS + 1}")] = 3
     """N: the number of tokens in an n-gram. It is the last token of the text plus `ngram` - 1 drafts."""

@@ -311,6 +311,7 @@ class CountingTransport:
         if self.is_closing() or not self._may_be_sending():
             self._transport.close()
             return
+        # Send EOF but keep reading for a while, so that no reset overtakes the answer (`LINGER_S`).
         self._is_over = True
         self._transport.write_eof()
         self._transport.resume_reading()

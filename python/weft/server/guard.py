@@ -94,6 +94,7 @@ class Guard:
                 await self._app(scope, body, send_noted)
         except ApiError as error:
             scope["weft.error"] = error
+            # The response has started, so its status can't change any more.
             if status:
                 raise
             # A client that sent `Expect` has not sent its body: it waits for this answer first.
@@ -101,6 +102,7 @@ class Guard:
                 await body.discard()
             await _refuse(send_noted, error)
         except asyncio.CancelledError:
+            # While the server drains, uvicorn cancels the requests that are left. Their clients get an error.
             if not self._state.is_draining:
                 raise
             scope["weft.error"] = server_ended()

@@ -27,8 +27,8 @@ def new_hex() -> str:
 
 
 def new_id(prefix: str, request_id: str | None = None) -> tuple[str, int]:
-    """Return a new answer id and the Unix time in seconds. The id is `prefix` plus `request_id`, which the client may
-    choose, or plus random digits."""
+    """Return a new answer id and the Unix time in seconds. The id is `prefix` plus `request_id`, or plus random
+    hexadecimal digits if the client has given no `request_id`."""
     return f"{prefix}{request_id or new_hex()}", int(time.time())
 
 

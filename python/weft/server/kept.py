@@ -127,6 +127,7 @@ class Programs:
     def _module(self, tenant: str, name: str) -> bytes:
         with self._lock:
             shelf = self._shelves.get(tenant, ProgramShelf())
+            # A tenant's own tag hides a shared program of the same name.
             if name in self._shared and name not in shelf.tags:
                 return self._shared[name]
             module_id = shelf.tags[name]["module_id"] if name in shelf.tags else name

@@ -30,6 +30,7 @@ SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 
 GAPS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000)
 NUMBERS = (1, 2, 5, 10, 20)
+"""Upper bounds of histogram buckets, like the three tables above."""
 
 
 class Buckets:
@@ -153,6 +154,7 @@ class ModelMetrics:
             if stats.compile_s:
                 histograms["weft:guide_compile_seconds"].observe(stats.compile_s)
         histograms["vllm:e2e_request_latency_seconds"].observe(stats.total_s)
+        # It ended before its first token, so there are no phases to measure.
         if stats.scheduled_at is None or stats.first_token_at is None or stats.last_token_at is None:
             return
         decoding = stats.last_token_at - stats.first_token_at
@@ -199,7 +201,7 @@ class Metrics(Collector):
         self.registry.register(self)
 
     def of(self, model: str) -> ModelMetrics:
-        """The metrics of a model."""
+        """Return the metrics of a model, which are created at the first use of its name."""
         return self.models.setdefault(model, ModelMetrics())
 
     def collect(self) -> Iterable[Metric]:

@@ -168,6 +168,7 @@ class AnswerResponse(HttpResponse):
 async def _send_whole(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
     headers = [*headers, (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
+    # The last part is sent below. It is never empty, unless the body is.
     for start in range(0, len(body) - PART_BYTES, PART_BYTES):
         await _send_part(send, body[start : start + PART_BYTES])
     await _send_part(send, body[max(len(body) - 1, 0) // PART_BYTES * PART_BYTES :], is_last=True)

@@ -38,8 +38,8 @@ class Tenant:
     num_connections: int = 0
 
     def salted(self, salt: str | None) -> str | None:
-        """Return the cache salt for a request. Tenants with keys do not share cached prefixes: from a fast prefill
-        one tenant could infer another's prompts."""
+        """Return the cache salt for a request. Tenants with keys do not share cached prefixes: a fast
+        prefill would show one tenant what another has sent."""
         if not self.has_key:
             return salt
         return f"{self.number}" if salt is None else f"{self.number}/{salt}"

@@ -36,6 +36,7 @@ def begins_of(slices: Sequence[Slice], function: str) -> list[Slice]:
 
 
 PROCESS = 1
+"""The process id of all events in a Chrome trace."""
 
 
 def track_names(slices: Sequence[Slice]) -> dict[int, str]:

@@ -30,7 +30,7 @@ from weft.server.settings import ServerConfig
 MAX_TEXT_ENTRIES = ServerConfig.max_body_entries
 """The entry limit for JSON inside a string of the body, such as a schema given as a string."""
 LARGE_SHARE, LARGE = 4, "lists, objects, names and texts"
-"""At most one entry in `LARGE_SHARE` may be of these kinds, which cost more memory and time than a number."""
+"""At most 1 / `LARGE_SHARE` of the entries may be of these kinds. They cost more memory and time than a number."""
 SURROGATE, BOM = b"\\ud", "\ufeff"
 SMALL = 64 << 10
 """Bodies up to this many bytes are parsed on the event loop."""
@@ -81,6 +81,7 @@ def check_entries(raw: bytes, max_entries: int, name: str = "the body") -> None:
     """Raise `ApiError` for JSON with more than `max_entries` entries, or too many large ones. This counts bytes and
     parses nothing."""
     max_large, quotes = max_entries // LARGE_SHARE, raw.count(b'"')
+    # A lower bound for the number of strings. It refuses most oversized bodies without the copies below.
     if (quotes - raw.count(b'\\"')) // 2 > max_large:
         raise _too_many(name, max_large, LARGE)
     entries, brackets = raw.count(b","), raw.count(b"[") + raw.count(b"{")

@@ -27,7 +27,7 @@ Schema = dict[str, Any] | bool | str
 
 
 class JsonSchemaFormat(Body):
-    """`response_format.json_schema`."""
+    """The `response_format.json_schema` object."""
 
     name: str | None = None
     description: str | None = None
@@ -51,7 +51,7 @@ class ResponseFormat(Body):
 
 
 class StructuredOutputs(Body):
-    """vLLM's `structured_outputs`."""
+    """vLLM's `structured_outputs`: one kind of guide and its options."""
 
     json_: Schema | None = Field(None, alias="json")
     regex: str | None = None
@@ -237,7 +237,7 @@ class SamplingFields(GuideFields):
 
     @property
     def num_logprobs(self) -> int | None:
-        """Most likely tokens to report per token; None for no log-probabilities."""
+        """How many of the most likely tokens to report per token; None for no log-probabilities."""
         return None
 
     @property
@@ -394,7 +394,7 @@ class ChatBody(SamplingFields, TemplateFields):
 
     @property
     def num_logprobs(self) -> int | None:
-        """Most likely tokens to report per token; None for no log-probabilities."""
+        """How many of the most likely tokens to report per token; None for no log-probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
@@ -454,7 +454,7 @@ class CompletionBody(SamplingFields):
 
     @property
     def num_logprobs(self) -> int | None:
-        """Most likely tokens to report per token; None for no log-probabilities."""
+        """How many of the most likely tokens to report per token; None for no log-probabilities."""
         return self.logprobs
 
     @property

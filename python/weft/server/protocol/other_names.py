@@ -22,6 +22,7 @@ CHAT = {
     "enable_thinking": "chat_template_kwargs.enable_thinking",
 }
 COMPLETIONS = {**SAMPLING, "messages": "prompt", "input": "prompt"}
+# This route has no `n`, and calls `max_tokens` max_output_tokens.
 RESPONSES = {
     **{other: name for other, name in SAMPLING.items() if name not in ("n", "max_tokens")},
     **{

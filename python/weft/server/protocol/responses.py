@@ -34,7 +34,7 @@ def _flat_tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 class TextSettings(Body):
-    """`text`."""
+    """The `text` object."""
 
     format: Object | None = None
 
@@ -44,7 +44,7 @@ class TextSettings(Body):
 
 
 class ReasoningSettings(Body):
-    """`reasoning`: the effort. Reasoning summaries are not supported."""
+    """The `reasoning` object: the effort. Reasoning summaries are not supported."""
 
     effort: Effort | None = None
 
@@ -55,7 +55,7 @@ class ReasoningSettings(Body):
 
 
 class StreamSettings(Body):
-    """`stream_options`."""
+    """The `stream_options` object, which has no options here."""
 
     REFUSED: ClassVar[Refused] = {
         "include_obfuscation": ("events are as long as their text", (False,)),

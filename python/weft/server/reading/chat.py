@@ -277,6 +277,7 @@ class ToolChoice:
     def _of_allowed_tools(
         cls, tools: Sequence[dict[str, Any]], choice: dict[str, Any], functions: dict[str, dict[str, Any]]
     ) -> ToolChoice:
+        # Chats nest the members in allowed_tools. The flat form of /v1/responses is accepted too.
         allowed = choice.get("allowed_tools", choice)
         if not isinstance(allowed, dict):
             raise _wrong_choice("allowed_tools must be an object with mode and tools")

@@ -173,6 +173,7 @@ class ChatWriter(ChoicesWriter):
             deltas.insert(0, {"role": "assistant", "content": ""})
         if not deltas and logprobs is None and output is None and not self._body.return_token_ids:
             return b""
+        # The last delta's chunk carries the origins, log-probabilities and finish reason of the whole increment.
         *before, last = deltas or [{}]
         events = [self._delta_event(increment.choice, delta, "") for delta in before]
         rest = f',"token_origins":{json.dumps(choice.held_origins)}'

@@ -79,8 +79,8 @@ def usage(
 
 
 def tokens_through(pieces: Iterable[bytes], text: str) -> int:
-    """Count the tokens, given by their bytes, up to the end of `text`. The text may begin at any token. Returns the
-    number of all tokens if they do not contain `text`, because some tokenizers decode to text that no token holds."""
+    """Count the tokens from the first one up to the end of `text`, wherever `text` begins. `pieces` are the tokens'
+    bytes. If they do not contain `text`, all tokens count: some tokenizers decode to text that no token holds."""
     tokens = list(pieces)
     if not text:
         return 0
@@ -227,8 +227,8 @@ class TokenJson:
 
 @dataclass(frozen=True)
 class PromptLogprobs:
-    """Log-probabilities and ranks of a prompt's own tokens. The highest rank is 1. The entries of the first token are
-    None."""
+    """Log-probabilities and ranks of a prompt's own tokens. Rank 1 is the most likely token. The
+    entries of the first token are None."""
 
     tokens: Sequence[int]
     entries: list[TokenLogprob | None]
