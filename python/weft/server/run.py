@@ -23,7 +23,7 @@ from weft.server.state import ServerState
 _log = logging.getLogger("weft.server")
 
 POLL_S, TICKS = 0.05, 10
-"""Seconds between checks while the server drains, and calls of `on_tick` per check of the engines."""
+"""The poll interval in seconds while the server drains. Every `TICKS`-th call of `on_tick` checks the engines."""
 SWITCH_S = 0.001
 """The GIL switch interval in seconds: after this long the event loop must give up the lock. The engine's thread
 releases the GIL in every operation. With Python's default it would wait five times as long to get it back."""
