@@ -1,4 +1,4 @@
-"""Every error that weft raises on purpose.
+"""The exceptions that weft raises on purpose.
 
 WeftError
 ├── DriverError            a driver call failed; carries the driver's name for it (also RuntimeError)
@@ -40,12 +40,12 @@ __all__ = [
 ]
 
 MAX_MESSAGE = 4000
-"""Characters of an error's text at most, which may quote a client's input."""
+"""The maximum length of an error message in characters. A message may quote a client's input."""
 
 
 def shortened(text: str, limit: int = MAX_MESSAGE) -> str:
-    """The text, if it is not longer than `limit` characters; otherwise without its middle, and with a note of how many
-    characters are left out."""
+    """Cut a text above `limit` characters in the middle, and note how many characters are left out. The note comes on
+    top of `limit`."""
     if len(text) <= limit:
         return text
     tail = limit // 4
@@ -54,35 +54,35 @@ def shortened(text: str, limit: int = MAX_MESSAGE) -> str:
 
 
 def escaped(text: str) -> str:
-    """Untrusted text as one line that is safe for a terminal or a log: control characters, line ends, invisible and
-    bidirectional marks are escaped as in a Python literal."""
+    """Escape untrusted text to one line that is safe for a terminal or a log. Control characters, line breaks, and
+    invisible and bidirectional characters are written as in a Python literal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def readable(text: str) -> str:
-    """Untrusted text as one line of at most some 2 * `MAX_MESSAGE` characters."""
+    """Shorten and escape untrusted text to one line of at most about 2 * `MAX_MESSAGE` characters."""
     line = escaped(shortened(text))
-    return line if len(line) <= 2 * MAX_MESSAGE else shortened(line)  # mostly escapes, which are longer
+    return line if len(line) <= 2 * MAX_MESSAGE else shortened(line)  # escapes may lengthen it
 
 
 def brief(text: object, limit: int = 200) -> str:
-    """Untrusted text as one line of at most `limit` characters, for logs."""
+    """Cut and escape untrusted text to one line of at most `limit` characters, for logs."""
     line = escaped(str(text)[:limit])
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 class WeftError(Exception):
-    """Base of all errors that weft raises on purpose. A message may quote a client's input. It is therefore escaped to
-    one line, and shortened in its middle if it is long."""
+    """Base class of all errors that weft raises on purpose. A message may quote a client's input, so it is escaped to
+    one line, and a long one is cut in the middle."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(readable(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class DriverError(WeftError, RuntimeError):
-    """A driver call failed. `name` is the driver's own name for the error, `code` its number."""
+    """A driver call failed. `name` is the driver's name for the error, and `code` is its number."""
 
     def __init__(self, message: str, name: str = "CUDA_ERROR_UNKNOWN", code: int = 999) -> None:
         super().__init__(message)
@@ -91,11 +91,11 @@ class DriverError(WeftError, RuntimeError):
 
 
 class GraphError(WeftError, RuntimeError):
-    """A graph was captured or replayed against the rules."""
+    """A graph was captured or replayed in a way that is not allowed."""
 
 
 class HostFuncError(WeftError, RuntimeError):
-    """A host function can't be launched, or its payload was freed under a living graph."""
+    """A host function can't be launched, or its payload was freed while a graph still uses it."""
 
 
 class InterfaceError(WeftError, RuntimeError):
@@ -103,7 +103,7 @@ class InterfaceError(WeftError, RuntimeError):
 
 
 class InputError(WeftError, ValueError):
-    """An argument or input is wrong; the message says what would be right."""
+    """An argument or input is invalid. The message says what is valid."""
 
 
 class GuideError(InputError):
@@ -115,18 +115,19 @@ class TokenizerError(InputError):
 
 
 class ModelError(InputError):
-    """A model directory has missing, wrong or unknown parts; the message names the file and the key."""
+    """A model directory has missing, invalid or unknown parts. The message names the file and the key."""
 
 
 class ExecutorError(WeftError, RuntimeError):
-    """An executor takes no more calls: it was shut down, or its loop failed, and then the cause is chained."""
+    """An executor accepts no more calls, because it was shut down or its loop failed. After a failure, the cause is
+    chained."""
 
 
 class RequestError(WeftError):
-    """One request failed; others go on."""
+    """A single request failed. Other requests continue."""
 
     output: Any = None
-    """The `weft.Output` so far, if `LLM.generate` or `LLM.stream` raises the error."""
+    """The partial `weft.Output`, if `LLM.generate` or `LLM.stream` raises the error."""
 
 
 class GuideStateError(RequestError):
@@ -142,4 +143,4 @@ class CapacityError(RequestError):
 
 
 class UnavailableError(CapacityError):
-    """The request can't be served now, through no fault of its own; the same request may be served later."""
+    """The request can't be served now, although it is valid. The same request may succeed later."""

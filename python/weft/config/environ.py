@@ -1,4 +1,4 @@
-"""Environment variables. Apart from the command line, no other module reads them."""
+"""Reads environment variables. Apart from the command line, no other module reads any."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from pathlib import Path
 
 
 def is_debug() -> bool:
-    """Whether WEFT_DEBUG is set: the command line then prints the traceback of an error."""
+    """Return whether WEFT_DEBUG is set. The command line then prints tracebacks of errors."""
     return bool(os.environ.get("WEFT_DEBUG"))
 
 
 def named_commit() -> str | None:
-    """The commit that an installed wheel was built from, as WEFT_COMMIT says; benchmarks record it."""
+    """Return WEFT_COMMIT, the commit that an installed wheel was built from. Benchmarks record it."""
     return os.environ.get("WEFT_COMMIT")
 
 
 def kernel_variant() -> str | None:
-    """The variant of the CUDA kernels that WEFT_KERNELS names (`ops/variants.py`), for measurements."""
+    """Return WEFT_KERNELS, which selects a variant of the CUDA kernels (`ops/variants.py`), for benchmarks."""
     return os.environ.get("WEFT_KERNELS")
 
 
 def cache_directory() -> Path:
-    """The directory of downloaded models and other caches: WEFT_CACHE, or `weft` in XDG_CACHE_HOME (~/.cache)."""
+    """Return the directory of downloaded models and other caches: WEFT_CACHE, or else `weft` in XDG_CACHE_HOME
+    (~/.cache)."""
     directory = os.environ.get("WEFT_CACHE")
     if directory:
         return Path(directory)

@@ -1,4 +1,4 @@
-"""The machine and the versions in use, for benchmark results and bug reports."""
+"""Describes the machine and the installed versions, for benchmark results and bug reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PACKAGES = (
 
 
 def environment() -> dict[str, Any]:
-    """Machine, versions, commit and date, without paths and host names."""
+    """Return the machine, versions, commit and date (UTC). Paths and host names are left out."""
     return {
         "machine": {
             "processor": processor(),
@@ -44,7 +44,7 @@ def environment() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the `PACKAGES` that are installed."""
+    """Return the versions of those `PACKAGES` that are installed."""
     installed = {}
     for name in PACKAGES:
         try:
@@ -55,7 +55,7 @@ def versions() -> dict[str, str]:
 
 
 def processor() -> str:
-    """The processor's name."""
+    """Return the name of the CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -64,7 +64,7 @@ def processor() -> str:
 
 
 def commit() -> str:
-    """The commit of the working tree, with "+" if it has changes; for an installed wheel, WEFT_COMMIT; or "unknown"."""
+    """Return WEFT_COMMIT if it is set, else the working tree's commit, with "+" if it has changes, else "unknown"."""
     if named := named_commit():
         return named
     here = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""Directories of models, by path or by a name that weft knows."""
+"""Finds the directory of a model, by path or by a name in the catalogue."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 def package_model_path() -> Path:
-    """The directory of weft-tiny, the model inside the package."""
+    """Return the directory of weft-tiny, the model bundled in the package."""
     return Path(__file__).parents[1] / "assets" / PACKAGE_MODEL
 
 
 def cached_model_path(name: str) -> Path:
-    """The directory that `weft models get` downloads a model of the catalogue to."""
+    """Return the directory into which `weft models get` downloads a model of the catalogue."""
     return cache_directory() / "models" / name
 
 
 def model_directory(model: str | Path | None) -> Path:
-    """The directory of a model, by its path or by a name that weft knows; None is the model inside the package. A
-    directory of that name in the working directory comes first. If there is none, the `ModelError` says how to get the
-    model.
+    """Return the directory of a model, given by path or by a name in the catalogue. None means the bundled model. A
+    directory of that name in the working directory takes precedence over the catalogue. If there is no directory,
+    raises `ModelError`, which says how to get the model.
     """
     path = package_model_path() if model is None else Path(model)
     if path.is_dir():
@@ -45,7 +45,7 @@ def model_directory(model: str | Path | None) -> Path:
 
 
 def _missing(path: Path, name: str) -> str:
-    """The message for a directory that is not there."""
+    """Return the error message for a missing model directory."""
     names = [PACKAGE_MODEL, *CATALOG]
     if path.suffix == ".gguf" and path.is_file():
         return f"{path}: is a GGUF file; make a directory of it with: weft convert {path} DIR"

@@ -1,4 +1,4 @@
-"""How tokens are drafted: the user's settings."""
+"""The user's settings for speculative decoding."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ MAX_DRAFT_TOKENS = 8
 
 @dataclass(frozen=True)
 class Lookahead:
-    """The sizes of lookahead decoding. Raises `InputError` for a size out of range."""
+    """The parameters of lookahead decoding. Raises `InputError` for a value out of range."""
 
     window: Annotated[int, whole(1, 16, "1 to 16")] = 4
-    """Tokens of a request's window, which a forward reads besides its text, and whose chains become n-grams."""
+    """W: the lookahead window of each request, in tokens. A forward pass reads it after the text and the drafts.
+    Each position of the window predicts one token per iteration, and these chains of tokens become n-grams."""
 
     ngram: Annotated[int, whole(2, MAX_DRAFT_TOKENS + 1, f"2 to {MAX_DRAFT_TOKENS + 1}")] = 3
-    """Tokens of an n-gram: the last token of the text, and `ngram` - 1 drafts."""
+    """N: the number of tokens in an n-gram. It is the last token of the text plus `ngram` - 1 drafts."""
 
     verification: Annotated[int, whole(1, 32, "1 to 32")] = 4
-    """N-grams kept for each first token: the most recent different ones."""
+    """G: the number of n-grams kept for each first token, which are the most recent distinct ones."""
 
     def __post_init__(self) -> None:
         check_fields(self, "lookahead's ")
 
     def check_within(self, limits: Lookahead) -> None:
-        """Raise `InputError` unless each size is at most that of `limits`, the engine's."""
+        """Raise `InputError` if any parameter exceeds the engine's, given by `limits`."""
         for field in fields(self):
             size, limit = getattr(self, field.name), getattr(limits, field.name)
             if size > limit:
@@ -53,25 +54,28 @@ def _check_drafters(name: str, drafters: object) -> None:
 
 @dataclass(frozen=True)
 class Speculation(Checked):
-    """How tokens are drafted. Make one with `none()`, `eagle3()`, `mtp()`, `draft_model()`, `ngram()`, `lookahead()`,
-    `forced()` or `given()`."""
+    """How tokens are drafted. Create it with `none()`, `eagle3()`, `mtp()`, `draft_model()`, `ngram()`,
+    `lookahead()`, `forced()` or `given()`."""
 
     drafters: Annotated[tuple[str, ...], _check_drafters] = ()
-    """Drafters by their names in the registry. Each continues after the drafts of the one before it."""
+    """The drafters' names in the registry. Each drafter continues after the drafts of the previous one."""
 
     num_draft_tokens: DraftTokens = 0
-    """Tokens drafted and verified in an iteration, 1 to 8. Or a number by the smallest batch size that it is for, such
-    as `{1: 5, 4: 3, 16: 0}`: 0 drafts nothing under load, and batches below the smallest size have no drafts."""
+    """The number of tokens to draft and verify per iteration, 1 to 8. A mapping sets the number by batch size, such
+    as `{1: 5, 4: 3, 16: 0}`. Each key is the smallest batch size of its number. 0 turns drafting off under load, and
+    batches below the smallest key have no drafts."""
 
     path: str | None = None
-    """The directory of the drafter's weights. Default: a place within the model's directory."""
+    """The directory of the drafter's weights. Default: a place in the model's directory that depends on the drafter."""
 
     guide_drafts: GuideDrafts = "auto"
-    """Whether the grammar also masks the drafts of guided requests, since it never accepts a draft that it forbids.
-    `"auto"` measures continuously whether that pays. The tokens are the same."""
+    """Whether the grammar also masks the drafter's logits for guided requests. Forbidden drafts are always rejected,
+    so masking can raise the acceptance rate. `"auto"` measures continuously whether it pays off. The tokens are the
+    same."""
 
     ahead: Lookahead | None = None
-    """The sizes of lookahead decoding. Default: those of `Lookahead`, with n-grams for `num_draft_tokens`."""
+    """The parameters of lookahead decoding. Default: those of `Lookahead`, with `ngram` set to `num_draft_tokens` +
+    1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,16 +110,16 @@ class Speculation(Checked):
 
     @property
     def name(self) -> str:
-        """The names of the drafters, such as "forced+eagle3"; "none" without any."""
+        """The drafters' names, such as "forced+eagle3"; "none" without drafters."""
         return "+".join(self.drafters) or "none"
 
     @property
     def max_draft_tokens(self) -> int:
-        """Drafts of an iteration at most, at any batch size."""
+        """The maximum number of drafts per iteration, over all batch sizes."""
         return max((count for _, count in self._schedule), default=0)
 
     def draft_tokens(self, batch: int) -> int:
-        """The number of drafts of an iteration over `batch` requests."""
+        """Return the number of drafts per request in an iteration over `batch` requests."""
         return next((count for start, count in reversed(self._schedule) if start <= batch), 0)
 
     @property
@@ -132,13 +136,13 @@ class Speculation(Checked):
         num_draft_tokens: DraftTokens = 3,
         guide_drafts: GuideDrafts = "auto",
     ) -> Speculation:
-        """Drafts of the drafter `name` of the registry; `path` is the directory of its weights, if they are not in the
-        model's directory."""
+        """Draft with the drafter that the registry has under `name`. `path` is the directory of its weights, if they
+        are not in the model's directory."""
         return cls((name,), num_draft_tokens, _path(path), guide_drafts)
 
     @classmethod
     def none(cls) -> Speculation:
-        """One token per iteration."""
+        """No speculation: each iteration decodes one token per request."""
         return cls()
 
     @classmethod
@@ -149,7 +153,7 @@ class Speculation(Checked):
         num_draft_tokens: DraftTokens = 3,
         guide_drafts: GuideDrafts = "auto",
     ) -> Speculation:
-        """Drafts of an EAGLE3 head at `path`, the directory of a published head, or in the model's `eagle3/`."""
+        """Draft with an EAGLE3 head. `path` is the directory of a published head. Default: the model's `eagle3/`."""
         return cls(("eagle3",), num_draft_tokens, _path(path), guide_drafts)
 
     @classmethod
@@ -160,9 +164,10 @@ class Speculation(Checked):
         num_draft_tokens: DraftTokens = 3,
         guide_drafts: GuideDrafts = "auto",
     ) -> Speculation:
-        """Drafts of the model's multi-token-prediction layers: in the checkpoint, in its `mtp/`, or at `path`.
+        """Draft with the model's multi-token-prediction (MTP) layers. They are in the checkpoint, in its `mtp/`, or
+        at `path`.
 
-        A single layer makes every draft, each from its own last output; of several layers, layer k makes draft k.
+        A single layer makes all drafts, each from its previous output. With several layers, layer k makes draft k.
         """
         return cls(("mtp",), num_draft_tokens, _path(path), guide_drafts)
 
@@ -174,29 +179,31 @@ class Speculation(Checked):
         num_draft_tokens: DraftTokens = 3,
         guide_drafts: GuideDrafts = "auto",
     ) -> Speculation:
-        """Drafts of a small model with the same tokenizer, at `path` or in the model's `draft/`."""
+        """Draft with a small model that has the same tokenizer, at `path` or in the model's `draft/`."""
         return cls(("draft_model",), num_draft_tokens, _path(path), guide_drafts)
 
     @classmethod
     def ngram(cls, *, num_draft_tokens: DraftTokens = 3, guide_drafts: GuideDrafts = "auto") -> Speculation:
-        """Drafts are copied from the text: the tokens that followed an earlier occurrence of its last tokens."""
+        """Draft by prompt lookup: propose the tokens that followed an earlier occurrence of the text's last
+        tokens."""
         return cls(("ngram",), num_draft_tokens, None, guide_drafts)
 
     @classmethod
     def lookahead(
         cls, window: int = 4, ngram: int = 3, verification: int = 4, *, guide_drafts: GuideDrafts = "auto"
     ) -> Speculation:
-        """Lookahead decoding: drafts are n-grams that the model itself generates besides the text, `ngram` - 1 tokens
-        each. `Lookahead` describes the sizes.
+        """Draft by lookahead decoding: the model itself generates n-grams besides the text, and each draft is the
+        `ngram` - 1 tokens after a match. `Lookahead` describes the parameters.
 
-        Each forward reads `window` more tokens of each request. That pays for small batches, where they cost little.
+        Each forward pass reads `window` more tokens per request. That pays off for small batches, where they cost
+        little.
         """
         ahead = Lookahead(window, ngram, verification)
         return cls(("lookahead",), ngram - 1, None, guide_drafts, ahead)
 
     @property
     def sizes_ahead(self) -> Lookahead | None:
-        """The sizes of lookahead decoding; None without it."""
+        """The parameters of lookahead decoding; None if it is not used."""
         if "lookahead" not in self.drafters:
             return None
         return self.ahead or Lookahead(ngram=self.max_draft_tokens + 1)
@@ -205,9 +212,9 @@ class Speculation(Checked):
     def forced(
         cls, then: Speculation | None = None, *, num_draft_tokens: DraftTokens | None = None
     ) -> Speculation:
-        """Drafts are the text that the grammar forces; the drafter of `then` continues after it.
+        """Draft the text that the grammar forces. The drafters of `then` continue after it.
 
-        `num_draft_tokens` is that of `then`, and by default 3 without it.
+        With `then`, its `num_draft_tokens` applies. Without it, `num_draft_tokens` defaults to 3.
         """
         return cls._first("forced", then, num_draft_tokens, alone=3)
 
@@ -215,10 +222,10 @@ class Speculation(Checked):
     def given(
         cls, then: Speculation | None = None, *, num_draft_tokens: DraftTokens | None = None
     ) -> Speculation:
-        """Drafts are the answer that a request expects, its `given` text. The drafters of `then` continue after it, and
-        draft for requests without such text.
+        """Draft the `given` text of a request, which is the answer that the client expects. The drafters of `then`
+        continue after it, and draft for requests without such text.
 
-        `num_draft_tokens` is that of `then`, and by default 8 without it.
+        With `then`, its `num_draft_tokens` applies. Without it, `num_draft_tokens` defaults to 8.
         """
         return cls._first("given", then, num_draft_tokens, alone=MAX_DRAFT_TOKENS)
 
@@ -226,7 +233,7 @@ class Speculation(Checked):
     def _first(
         cls, name: str, then: Speculation | None, num_draft_tokens: DraftTokens | None, alone: int
     ) -> Speculation:
-        """Drafter `name` before those of `then`; without `then` it drafts `alone` tokens by default."""
+        """Put drafter `name` before the drafters of `then`. Without `then`, it drafts `alone` tokens by default."""
         if then is None:
             return cls((name,), alone if num_draft_tokens is None else num_draft_tokens)
         if not isinstance(then, Speculation):

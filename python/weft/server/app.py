@@ -1,4 +1,4 @@
-"""The ASGI application: routes, the guard in front of them, and errors in the form of OpenAI's API."""
+"""Builds the ASGI application: the routes, the guard in front of them, and errors in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ PAGE_HEADERS = {
     "x-frame-options": "DENY",
     "x-content-type-options": "nosniff",
 }
-"""Headers of the playground. Whatever a model writes, the page loads nothing and connects only to its own server. No
-other page may frame it, which would let that page steal clicks."""
+"""Security headers of the playground. A model's output can't make the page load anything or connect to another
+server. No other page may frame it, which prevents clickjacking."""
 
 
 def create_app(state: ServerState) -> ASGIApp:
-    """The application of a server. It watches the connections while it runs. It does not close `state`."""
+    """Build the application. While it runs, it watches the connections for slow clients. It does not close
+    `state`."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -96,7 +97,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _near_route(request: Request) -> str | None:
-    """The route that the client probably meant, if /v1 is missing or is there twice."""
+    """Return the route that the client probably meant, if /v1 is missing or doubled."""
     path = request.scope["path"]
     for near in (f"/v1{path}", path.removeprefix("/v1")):
         scope = {**request.scope, "path": near}
@@ -107,7 +108,7 @@ def _near_route(request: Request) -> str | None:
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
-    """Answer a fault of weft's. The client gets no details; the log has all of them."""
+    """Answer an unexpected exception with status 500. The client gets no details; the log has the traceback."""
     return await _api_error(request, api_error(error))
 
 
@@ -120,6 +121,6 @@ async def _validation_error(request: Request, error: Exception) -> Response:
 
 
 async def _client_left(request: Request, error: Exception) -> Response:
-    """Note that the client left before its body was whole. The answer reaches nobody."""
+    """Record that the client disconnected before it sent its whole body. Nobody reads this response."""
     request.scope["weft.left"] = True
     return Response(status_code=499)

@@ -1,4 +1,4 @@
-"""Settings of a server in a TOML file:
+"""Reads a server's settings from a TOML file:
 
 [server]
 port = 8000
@@ -46,7 +46,8 @@ MODEL_SETTINGS.append("guides")
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """The settings in a file: of the server and its models, and the paths of shared programs by name."""
+    """The contents of a configuration file: the server's settings, the models, and the paths of shared programs by
+    name."""
 
     server: ServerConfig
     models: list[ModelConfig]
@@ -54,7 +55,7 @@ class ConfigFile:
 
 
 def read_config(path: Path) -> ConfigFile:
-    """Read a file. Raises `InputError` that names the file and the key."""
+    """Read a configuration file. Raises `InputError`, which names the file and the key."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -136,7 +137,8 @@ def _speculation(data: Mapping[str, Any], where: str) -> Speculation:
 
 
 def _guide(data: Any, folder: Path, where: str) -> Guide:
-    """A guide of the server's own. Its one kind has a text, or the name of a file beside the configuration."""
+    """Build a configured guide. `data` has exactly one kind. Its value is the guide's source, or the name of a file
+    in `folder`."""
     makers: dict[str, Callable[[Any], Guide]] = {
         "json_schema": Guide.json_schema,
         "regex": Guide.regex,
@@ -159,7 +161,7 @@ def _guide(data: Any, folder: Path, where: str) -> Guide:
 
 
 def _settings(kind: type[T], data: Mapping[str, Any], where: str, **built: Any) -> T:
-    """A settings object from the values in `data`, and from values that are `built` already."""
+    """Build a settings object from the values in `data`, plus values that are already `built`."""
     declared = fields(cast("Any", kind))
     names = [field.name for field in declared]
     _check_names(data, names, where)
@@ -175,7 +177,8 @@ def _settings(kind: type[T], data: Mapping[str, Any], where: str, **built: Any) 
 
 
 def _check_type(value: Any, hint: Any, where: str) -> None:
-    """Raise `InputError` for a value of another type. Strict, since a lenient reader takes "false" for true."""
+    """Raise `InputError` for a value of the wrong type. The check is strict, because a lenient one would read "false"
+    as true."""
     try:
         TypeAdapter(hint).validate_python(value, strict=True)
     except ValidationError as error:
@@ -201,10 +204,10 @@ def _switch(data: Mapping[str, Any], name: str, where: str) -> bool:
 
 
 def _content(path: Path) -> str | None:
-    """The content of a file; None if there is none of this name."""
+    """Return the content of a file; None if the file does not exist."""
     try:
         return path.read_text(encoding="utf-8") if path.is_file() else None
-    except (OSError, ValueError):  # a text that is no name may be too long for one
+    except (OSError, ValueError):  # a schema given in place is no valid path, and may be too long for one
         return None
 
 

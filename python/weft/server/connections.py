@@ -1,10 +1,11 @@
-"""Connections: uvicorn's, with the limits that uvicorn lacks. They guard against:
+"""Adds the limits that uvicorn lacks to its connections. They guard against:
 
-- heads (request line and headers) that are too long or too slow;
-- clients that do not read their answers, which the server would hold;
-- clients that send requests ahead without end, or leave while several of their requests wait;
+- a head (request line and headers) that is too long or arrives too slowly;
+- clients that do not read their answers, which the server would have to buffer;
+- clients that pipeline requests without end, or disconnect while several pipelined requests wait;
 - too many open connections;
-- requests that a proxy might delimit differently: other versions of HTTP, and bodies after an upgrade.
+- request smuggling, where a proxy might see other request boundaries: other HTTP versions, and bodies after an
+  upgrade.
 """
 
 from __future__ import annotations
@@ -24,21 +25,23 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 _log = logging.getLogger("weft.server")
 
 MAX_GATHERED = 4096
-"""Bytes above which a part is given to the system at once; smaller parts are gathered for one turn of the loop."""
+"""Writes above this many bytes go to the socket at once. Smaller ones are batched until the next turn of the event
+loop."""
 VERSIONS = ("1.0", "1.1")
 BODY_HEADERS = (b"content-length", b"transfer-encoding")
 LINGER_S = 1.0
-"""Seconds for which input is still read and dropped after an answer that did not wait for the whole request. Closing a
-socket with unread input makes the system send a reset, which may overtake the answer."""
+"""After an answer that did not wait for the whole request, input is read and dropped for this many seconds. Closing a
+socket with unread input makes the kernel send a reset, which may overtake the answer."""
 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Limits of connections.
+    """Limits for connections.
 
-    The head of a request (its line and headers) may have `max_head_bytes` and take `max_head_s` seconds. A client that
-    reads nothing for `slow_reader_s` seconds is disconnected. During an answer a client may send `max_ahead_bytes` of
-    further requests. Beyond `max_connections`, each new connection closes the one that has been idle longest.
+    A request's head (request line and headers) may have `max_head_bytes` and take `max_head_s` seconds. A client that
+    reads nothing for `slow_reader_s` seconds is disconnected. During an answer a client may pipeline
+    `max_ahead_bytes` of further requests. Above `max_connections`, each new connection closes the one that has been
+    idle longest.
     """
 
     max_head_bytes: int
@@ -51,8 +54,8 @@ class ConnectionLimits:
 class Connections:
     """The open connections of a server. Used only on the event loop.
 
-    `refused` is called for each request that is refused here, before it is whole; `closed` with each connection that
-    has closed.
+    `refused` is called for each request that this module refuses, before it is complete. `closed` is called
+    with each connection that has closed.
     """
 
     def __init__(
@@ -64,13 +67,13 @@ class Connections:
         self.limits, self.refused, self.closed = limits, refused, closed
         self.open: set[Connection] = set()
         self.idle: dict[Connection, None] = {}
-        """Connections without a request, longest idle first."""
+        """Connections without a request in flight, longest idle first. A dict serves as an ordered set."""
         self._interval = min(limits.max_head_s / 4, limits.slow_reader_s / 4, 1.0)
-        # The last look at all connections: by the system's clock, and by `now`.
+        # The time of the last check of all connections, by the monotonic clock and by `now`.
         self._last_look: tuple[float, float] | None = None
 
     def protocol(self) -> type[Connection]:
-        """The class of these connections, for the `http` setting of uvicorn."""
+        """Return the protocol class for uvicorn's `http` setting. Its instances belong to this object."""
         return type("Connection", (Connection,), {"all": self})
 
     def make_room(self) -> None:
@@ -81,15 +84,15 @@ class Connections:
             oldest.transport.abort()
 
     def now(self) -> float:
-        """Seconds of a clock that stands still while the event loop does, for example in a stopped process. Input that
-        arrived meanwhile has not been read, and its client is not late."""
+        """Return the seconds of a clock that stops while the event loop is blocked, for example in a suspended
+        process. Input that arrived in that time is still unread, so its client must not count as late."""
         if self._last_look is None:
             return time.monotonic()
         looked_at, now_then = self._last_look
         return now_then + min(time.monotonic() - looked_at, 2 * self._interval)
 
     async def watch(self) -> None:
-        """Check all connections for slow clients periodically, until cancelled."""
+        """Periodically check all connections for slow clients, until cancelled."""
         try:
             while True:
                 now = self.now()
@@ -102,7 +105,7 @@ class Connections:
 
     @asynccontextmanager
     async def timeout(self, seconds: float) -> AsyncIterator[None]:
-        """`asyncio.timeout` by the clock `now`."""
+        """`asyncio.timeout`, but measured by `now`."""
         loop = asyncio.get_running_loop()
         began = self.now()
 
@@ -122,7 +125,7 @@ class Connections:
 
 
 class Connection(HttpToolsProtocol):
-    """A connection."""
+    """A uvicorn connection with limits. uvicorn calls most of its methods from the HTTP parser."""
 
     all: ClassVar[Connections]
 
@@ -135,7 +138,7 @@ class Connection(HttpToolsProtocol):
         self._num_taken, self._taken_at = 0, 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Open the connection, and wait for its first head."""
+        """Register a new connection, and start the time limit for its first head."""
         self._counting = CountingTransport(cast("asyncio.Transport", transport), self._may_be_sending)
         super().connection_made(cast("asyncio.Transport", self._counting))
         self._head_since = self._taken_at = self.all.now()
@@ -144,7 +147,8 @@ class Connection(HttpToolsProtocol):
         self.all.idle[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell all requests of a closed connection that their client has gone. uvicorn tells only the latest one."""
+        """Tell all requests of the closed connection that the client has disconnected. uvicorn tells only the latest
+        one."""
         self.all.open.discard(self)
         self.all.idle.pop(self, None)
         self.all.closed(self)
@@ -155,7 +159,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read input, and bound heads and input ahead of answers."""
+        """Parse input, and enforce the limits for heads and pipelined input."""
         if self.transport.is_closing():
             self._num_dropped += len(data)
             if self._num_dropped > self.all.limits.max_ahead_bytes:
@@ -166,7 +170,7 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._is_in_head and was_in_head:
-            # The parser holds back a header until it is whole, so its bytes are counted as they arrive.
+            # The parser reports a header only when it is complete, so bytes are counted as they arrive.
             self._num_head += len(data)
             if self._num_head > self.all.limits.max_head_bytes:
                 self._is_too_long = True
@@ -178,13 +182,13 @@ class Connection(HttpToolsProtocol):
             self._head_since = self.all.now()
 
     def on_message_begin(self) -> None:
-        """Begin a head."""
+        """Start counting the bytes of a new head."""
         self._is_in_head, self._num_head = True, 0
         super().on_message_begin()
         self.scope["weft.connection"] = self  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
-        """Check a whole head."""
+        """Check a complete head before uvicorn starts the request."""
         size = len(self.url) + sum(len(name) + len(value) + len(": \r\n") for name, value in self.headers)
         if size > self.all.limits.max_head_bytes:
             self._is_too_long = True
@@ -202,13 +206,13 @@ class Connection(HttpToolsProtocol):
         self._cycles = [*self._under_way, self.cycle]
 
     def on_response_complete(self) -> None:
-        """Mark the connection as idle after its last answer."""
+        """Mark the connection as idle if no answer is pending."""
         if not self._under_way:
             self.all.idle[self] = None
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a head, or the framing of a body, that can't be read."""
+        """Refuse a head or body framing that the parser rejects."""
         limit = self.all.limits.max_head_bytes
         if self._is_too_long:
             self._refuse(431, f"the request line and headers have more than {limit} bytes")
@@ -218,7 +222,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(400, "this is no HTTP/1.1 request")
 
     def check(self, now: float) -> None:
-        """Give up a client that is too slow."""
+        """Disconnect a client that sends its head too slowly or does not read its answer."""
         limits = self.all.limits
         is_late = self._head_since is not None and now - self._head_since > limits.max_head_s
         if is_late and not self.transport.is_closing():
@@ -236,12 +240,12 @@ class Connection(HttpToolsProtocol):
 
     @property
     def _under_way(self) -> list[RequestResponseCycle]:
-        """Requests without a whole answer."""
+        """Requests whose answer is not complete."""
         return [cycle for cycle in self._cycles if not cycle.response_complete]
 
     def _read_ahead(self, size: int) -> None:
-        """Keep reading while requests wait for answers, up to a limit. uvicorn would stop, and then would not see that
-        their client leaves."""
+        """Keep reading pipelined input up to a limit. uvicorn would stop reading, and then would not notice that the
+        client disconnects."""
         self._num_ahead = self._num_ahead + size if len(self._under_way) > 1 else 0
         if self._num_ahead > self.all.limits.max_ahead_bytes:
             _log.warning("a client sends requests and does not wait for answers: its connection is cut")
@@ -250,16 +254,16 @@ class Connection(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def _may_be_sending(self) -> bool:
-        """Whether the client may still be sending when its connection closes."""
+        """Return whether the client may still be sending when the server closes the connection."""
         return self._is_refused or (self.cycle is not None and self.cycle.more_body)
 
     def _refuse(self, status: int, message: str) -> None:
         self.all.refused()
         for cycle in self._under_way:
             if cycle is not self.cycle or cycle.response_started or not cycle.more_body:
-                self.transport.abort()  # a second answer would be read as a part of the first
+                self.transport.abort()  # the client would read the refusal as part of an earlier answer
                 return
-            cycle.disconnected = True  # the refusal is its answer
+            cycle.disconnected = True  # the refusal takes the place of its answer
             cycle.message_event.set()
         self._is_refused = True
         kind = "invalid_request_error"
@@ -275,10 +279,10 @@ class Connection(HttpToolsProtocol):
 
 
 class CountingTransport:
-    """A transport that counts the bytes written to it, and gathers writes of one turn of the loop.
+    """A transport wrapper that counts bytes and batches the writes of one event loop turn.
 
-    A system call costs as much as making an event, so a head and the first part of its body are sent with one call.
-    `may_be_sending` tells, when the transport closes, whether the client may still be sending.
+    A system call costs as much as building an event, so the response head and the first part of the body go out in
+    one call. `may_be_sending` is asked at the close whether the client may still be sending.
     """
 
     def __init__(self, transport: asyncio.Transport, may_be_sending: Callable[[], bool]) -> None:
@@ -295,7 +299,7 @@ class CountingTransport:
             return
         self._gathered.append(data)
         if len(data) > MAX_GATHERED:
-            self._write_gathered()  # flow control must see a slow reader before more is written
+            self._write_gathered()  # flow control must notice a slow reader before more is written
         elif len(self._gathered) == 1:
             self._loop.call_soon(self._write_gathered)
 
@@ -307,6 +311,7 @@ class CountingTransport:
         if self.is_closing() or not self._may_be_sending():
             self._transport.close()
             return
+        # Send EOF but keep reading for a while, so that no reset overtakes the answer (`LINGER_S`).
         self._is_over = True
         self._transport.write_eof()
         self._transport.resume_reading()
@@ -320,6 +325,6 @@ class CountingTransport:
 
     @property
     def taken(self) -> tuple[int, bool]:
-        """The number of bytes that the system has taken, and whether these are all bytes written."""
+        """Return how many bytes the kernel has accepted, and whether that is everything written so far."""
         left = self._transport.get_write_buffer_size()
         return self._num_bytes - left, not left

@@ -1,4 +1,4 @@
-"""Errors in the form of OpenAI's API: an HTTP status, and an object that names the field."""
+"""Errors in OpenAI's format: an HTTP status, and a JSON object that names the wrong field."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TYPES = {
 
 
 class _Repr(reprlib.Repr):
-    """Python's `repr`, but null, true and false as JSON writes them."""
+    """Python's `repr`, except that None and booleans are written as in JSON."""
 
     def repr_NoneType(self, value: None, level: int) -> str:
         return "null"
@@ -48,19 +48,20 @@ _REPR.maxlevel = 1
 
 
 def quoted(value: object) -> str:
-    """A client's value for a message, cut to some 100 characters."""
+    """Return a client's value for an error message, cut to about 100 characters."""
     return _REPR.repr(value)
 
 
 def kind_of(value: object) -> str:
-    """A client's value for a message. Lists and objects are only named as such, without their entries."""
+    """Return a client's value for an error message. For lists and objects this is only "a list" or "an object"."""
     if isinstance(value, dict):
         return "an object"
     return "a list" if isinstance(value, list) else quoted(value)
 
 
 def in_words(error: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) -> str:
-    """The fault of a value, from pydantic's error. `others` are its errors for the other types that it may have."""
+    """Describe what is wrong with a value, from pydantic's error. For a union, `others` are the errors of its other
+    members."""
     kind, context, value = error["type"], error.get("ctx", {}), error.get("input")
     if kind == "missing":
         return "is missing"
@@ -81,14 +82,14 @@ def in_words(error: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ())
 
 
 MAX_MESSAGE = 1000
-"""Characters of a message, which may quote a client's values."""
+"""The maximum length of a message in characters. A message may quote a client's values."""
 
 
 class ApiError(Exception):
-    """An error that the client sees.
+    """An error that is sent to the client.
 
-    `status` is HTTP's, `param` the wrong field, `code` a word for programs, and `retry_after_s` the seconds after which
-    to try again.
+    `status` is the HTTP status, `param` the wrong field, `code` a machine-readable word, and `retry_after_s` the
+    number of seconds after which to try again.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The error object of OpenAI's API."""
+        """The response body: OpenAI's error object."""
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
@@ -117,7 +118,7 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """The HTTP headers of the error."""
+        """The HTTP headers of the error response."""
         headers = [(b"content-type", b"application/json")]
         if self.retry_after_s is not None:
             headers.append((b"retry-after", str(self.retry_after_s).encode()))
@@ -127,7 +128,8 @@ class ApiError(Exception):
 
 
 RETRY_AFTER_S = 5
-"""Seconds after which an unavailable part may be back: a long compile ends, a helper process starts."""
+"""Seconds after which a client may retry when something is unavailable, such as a busy compiler or a restarting
+helper process."""
 
 
 def api_error(
@@ -137,11 +139,11 @@ def api_error(
     guide: str | None = None,
     is_submitting: bool = False,
 ) -> ApiError:
-    """The error that the client gets for an error of weft.
+    """Convert any exception to the error that the client gets.
 
-    `fields` are the names of the body's fields; if the message begins with one, it becomes `param`. `guide` is the
-    field that gives the guide. With `is_submitting` a `CapacityError` means that the engine is full, else that the
-    request is too large for it.
+    `fields` are the names of the body's fields. If the message begins with one of them, it becomes `param`. `guide`
+    is the field that holds the guide. With `is_submitting`, a `CapacityError` means that the engine is full;
+    otherwise it means that the request is too large.
     """
     if isinstance(error, ApiError):
         return error
@@ -175,7 +177,7 @@ def _api_error(
 
 
 def server_ended() -> ApiError:
-    """The error of a request that did not finish before the server ended."""
+    """Return the error for a request that shutdown has cancelled."""
     return ApiError(
         "the server ended before the answer did; ask another", 503, code="draining", retry_after_s=1
     )
@@ -199,24 +201,25 @@ CLIENT_WORDS = [
         (r"(?<=\bmay be )None\b", "null"),
     )
 ]
-"""Words of the Python API in messages of guides and limits, and the words for a client over HTTP: names of JSON fields,
-and no advice that only the owner of the server can follow. Requests have `FieldNames` for this."""
+"""Patterns that match names of the Python API in messages about guides and limits, and their replacements for HTTP
+clients. The replacements name JSON fields, and drop advice that only the server's operator can follow. For errors of
+requests, `FieldNames` does the same."""
 
 
 def client_message(error: WeftError) -> str:
-    """The message of an error in words for clients."""
+    """Return an error's message, rewritten for HTTP clients and shortened."""
     return shortened(for_clients(str(error)), MAX_MESSAGE)
 
 
 def for_clients(message: str) -> str:
-    """A message with the words of `CLIENT_WORDS`."""
+    """Apply the replacements of `CLIENT_WORDS` to a message."""
     for pattern, words in CLIENT_WORDS:
         message = pattern.sub(words, message)
     return message
 
 
 def named_field(message: str, fields: Collection[str]) -> str | None:
-    """The field that a message begins with, by its name or as "the prompt"; None if it begins with no field."""
+    """Return the field that a message begins with, either by name or as "the prompt"; None if there is none."""
     if message.startswith("the prompt "):
         return next((name for name in ("messages", "prompt") if name in fields), None)
     match = re.match(r"[a-z_]+", message)

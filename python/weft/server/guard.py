@@ -1,15 +1,16 @@
-"""The guard in front of the application. Every request passes it before any of its body is read.
+"""Checks requests in front of the application, before any of their body is read.
 
 It refuses:
 
-- repeated security headers, of which a proxy might believe the other, and expectations that weft does not meet;
-- web pages of strangers (`Origins`): a page that a browser shows can send requests to this machine;
-- wrong API keys;
-- bodies that are too long (`LimitedBody`): memory is bounded for each body, and for all of them;
-- requests beyond what a tenant may have under way (`tenants.py`), and all requests while the server drains.
+- repeated security headers, because a proxy in front might have checked the other one;
+- `Expect` headers that the server can't meet;
+- requests from foreign web pages (`Origins`): any page in a browser can send requests to this machine;
+- missing or wrong API keys;
+- bodies that are too long (`LimitedBody`): memory is bounded per body, and for all bodies together;
+- requests above a tenant's limits (`tenants.py`), and POST requests while the server drains.
 
-`connections.py` guards what comes before a request is whole. The guard also numbers requests, writes the access log,
-and counts refusals.
+`connections.py` handles limits that apply earlier, such as slow or oversized headers. The guard also assigns request
+ids, writes the access log, and counts refusals.
 """
 
 from __future__ import annotations
@@ -41,19 +42,21 @@ GUARDED = ("/v1", "/tokenize", "/detokenize")
 """Paths that need an API key."""
 UPLOADS = "/v1/controllers"
 WATCHED = ("/health", "/ready")
-"""Supervisors restart a server that does not answer these, so they are answered even without free connections."""
+"""Health checks. They are answered even above `max_connections`, because a supervisor restarts a server that fails
+them."""
 SINGLE_HEADERS = frozenset(
     (b"authorization", b"host", b"origin", b"content-length", b"content-type", b"expect", b"sec-fetch-site")
 )
-"""Headers that a request may have only once. Of two, a proxy in front might have checked the other."""
+"""Headers that a request may have only once. If there are two, a proxy in front might have checked the other one."""
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
 class Guard:
-    """The guard as pure ASGI: it does not wrap the body of an answer.
+    """The guard as plain ASGI middleware, which does not wrap response bodies.
 
-    It sets `scope["weft.tenant"]`, `scope["weft.request_id"]`, and `scope["weft.send"]`. Streams send their parts with
-    the last one directly, because each wrapper around `send` costs as much as the rest of an event.
+    It sets `scope["weft.tenant"]`, `scope["weft.request_id"]`, and `scope["weft.send"]`, the server's unwrapped
+    `send`. Streams send their events with it directly, because each wrapper around `send` costs as much as the rest
+    of an event.
     """
 
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
@@ -84,20 +87,22 @@ class Guard:
         try:
             self._check(scope, headers, body.max_bytes)
             with body, ExitStack() as admitted:
-                # Only POST computes or keeps anything, so only POST counts against a tenant's limits.
+                # Only POST runs the model or stores data, so only POST counts against a tenant's limits.
                 if "weft.tenant" in scope and scope["method"] == "POST":
                     admission = Admission(self._tenants, scope["weft.tenant"])
                     body.received = admitted.enter_context(admission).received
                 await self._app(scope, body, send_noted)
         except ApiError as error:
             scope["weft.error"] = error
+            # The response has started, so its status can't change any more.
             if status:
                 raise
-            # A client that sent `Expect` waits for this answer before it sends its body.
+            # A client that sent `Expect` has not sent its body: it waits for this answer first.
             if b"expect" not in headers:
                 await body.discard()
             await _refuse(send_noted, error)
         except asyncio.CancelledError:
+            # While the server drains, uvicorn cancels the requests that are left. Their clients get an error.
             if not self._state.is_draining:
                 raise
             scope["weft.error"] = server_ended()
@@ -150,7 +155,7 @@ class Guard:
         return config.programs.max_module_bytes if path == UPLOADS else config.max_body_bytes
 
     def _count(self, scope: Scope) -> None:
-        """Count a refusal. Whichever part refuses leaves its error in the scope."""
+        """Count a failed request. The part that refused it has left the error in the scope."""
         error, job = scope.get("weft.error"), scope.get("weft.job")
         if error is not None:
             model = scope.get("weft.model", "") if job is None else job.served.name
@@ -165,7 +170,7 @@ async def _refuse(send: Send, error: ApiError) -> None:
 
 
 def _write_access_log(scope: Scope, status: int, seconds: float) -> None:
-    """Write one line of the access log, which `logs.py` formats as text or as JSON."""
+    """Write one access log line. `logs.py` formats it as text or as JSON."""
     if not _log.isEnabledFor(logging.INFO):
         return
     job, error, tenant = scope.get("weft.job"), scope.get("weft.error"), scope.get("weft.tenant")
@@ -190,11 +195,11 @@ def _write_access_log(scope: Scope, status: int, seconds: float) -> None:
 # -- the size of bodies
 
 LINGER_S, LINGER_BODIES = 1.0, 4
-"""How long, and how many times `max_bytes`, the rest of a refused body is read."""
+"""Limits for draining the rest of a refused body: seconds, and bytes as a multiple of `max_bytes`."""
 
 
 class TooLargeError(ApiError):
-    """The body is longer than the server reads."""
+    """The body exceeds the size limit."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(
@@ -203,11 +208,11 @@ class TooLargeError(ApiError):
 
 
 class LimitedBody:
-    """An ASGI `receive` that bounds a body to `max_bytes`, and all bodies to the server's limit.
+    """An ASGI `receive` that limits a body to `max_bytes`, and all bodies together to the server's limit.
 
-    Chunked bodies have no declared length, so parts are counted as they arrive. Raises `ApiError` beyond a limit. The
-    bytes count until the `with` block ends, which is when the answer does. `received`, if set, is called with the size
-    of each part and whether it is the last.
+    Chunked bodies declare no length, so bytes are counted as they arrive. Raises `ApiError` above a limit. The bytes
+    count until the `with` block ends, which is at the end of the answer. If `received` is set, it is called with the
+    size of each part and whether it is the last one.
     """
 
     def __init__(self, receive: Receive, max_bytes: int, tenants: Tenants) -> None:
@@ -238,7 +243,8 @@ class LimitedBody:
         self._tenants.num_body_bytes -= self._num_bytes
 
     async def discard(self) -> None:
-        """Read on for a while. A client that is still sending when its connection closes does not see the answer."""
+        """Keep reading the body for a while and drop it. Otherwise a client that is still sending when the connection
+        closes would miss the answer."""
         num_bytes = 0
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
@@ -252,17 +258,17 @@ class LimitedBody:
 
 PAGE = "/"
 SITE_HEADER, OTHER_SITES = b"sec-fetch-site", (b"cross-site", b"same-site")
-"""The header in which a browser relates the page to the server, and its values for pages that are refused. A page of
-another port of this machine is "same-site"."""
+"""The header in which a browser states how the page's site relates to the server's, and the values that are refused.
+A page from another port of this machine counts as "same-site"."""
 HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::\d*)?")
 
 
 class Origins:
-    """Protects a server without API keys from web pages of strangers.
+    """Protects a server without API keys from foreign web pages.
 
-    A page can make its browser send requests to this machine; `Origin`, or else `Sec-Fetch-Site`, gives it away. A page
-    can also make its own name resolve to this machine (DNS rebinding), so that the browser sees one origin; then `Host`
-    is that name.
+    A page can make the browser send requests to this machine. `Origin`, or else `Sec-Fetch-Site`, reveals such a
+    request. A page can also make its own domain resolve to this machine (DNS rebinding), so that the browser sees a
+    single origin. Then `Host` reveals it, because it holds that domain.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -272,7 +278,7 @@ class Origins:
         self._checks_hosts = is_loopback(config.host)
 
     def check(self, headers: Mapping[bytes, bytes], path: str = "/v1") -> None:
-        """Raise `ApiError` for a request that a stranger's page may have sent. Any page may link to the playground."""
+        """Raise `ApiError` for a request that a foreign page may have sent. Any page may link to the playground."""
         if self._has_keys:
             return
         host = headers.get(b"host", b"").decode("latin-1").lower()
@@ -287,8 +293,8 @@ class Origins:
         if b"origin" in headers:
             is_refused = not self._allowed & {"*", origin} and not _is_origin_of(origin, host)
         else:
-            # Images and scripts of a page come without Origin. Browsers then send Sec-Fetch-Site, to addresses of this
-            # machine and over https.
+            # Browsers load images and scripts without Origin. They send Sec-Fetch-Site instead, but only to
+            # loopback addresses and over https.
             is_refused = (
                 path != PAGE and "*" not in self._allowed and headers.get(SITE_HEADER, b"") in OTHER_SITES
             )
@@ -301,14 +307,15 @@ class Origins:
             )
 
     def _is_known(self, host: str) -> bool:
-        """Whether `Host` is a name of the server, or an address. An address can't be rebound."""
+        """Return whether `Host` is a known server name or an IP address. DNS rebinding needs a name, so any address
+        is safe."""
         match = HOST.fullmatch(host)
         name = match[1].rstrip(".") if match is not None else ""
         return name in self._hosts or _address(name) is not None
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server that listens at `host` can be reached only from this machine."""
+    """Return whether `host` is a loopback address, which only this machine can reach."""
     address = _address(host)
     return host.lower() == "localhost" or (address is not None and address.is_loopback)
 
@@ -321,7 +328,7 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _is_origin_of(origin: str, host: str) -> bool:
-    """Whether a page comes from the server itself."""
+    """Return whether the origin is the server itself."""
     try:
         return bool(host) and urlsplit(origin).netloc == host
     except ValueError:

@@ -1,7 +1,6 @@
-"""Random ids that nobody can guess: of requests, answers, their items and their calls.
+"""Unguessable random ids of requests, answers, output items and tool calls.
 
-The operating system's randomness is read in batches. Each read releases the interpreter lock, and a thread of a busy
-server waits to get it back.
+`os.urandom` is read in batches. Each read releases the GIL, and on a busy server a thread waits to get it back.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ SIZE, BATCH = 16, 256
 _drawn: deque[bytes] = deque()
 
 ITEM_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
-"""Types of items in a response, and how their ids begin."""
+"""The id prefix of each type of response item."""
 
 
 def new_hex() -> str:
-    """16 random bytes in hexadecimal. Any thread may call this."""
+    """Return 16 random bytes in hexadecimal. Thread-safe."""
     while True:
         try:
             return _drawn.popleft().hex()
@@ -28,15 +27,16 @@ def new_hex() -> str:
 
 
 def new_id(prefix: str, request_id: str | None = None) -> tuple[str, int]:
-    """The id of an answer and the time in seconds. The id is `prefix` and `request_id`, which the client may choose."""
+    """Return a new answer id and the Unix time in seconds. The id is `prefix` plus `request_id`, or plus random
+    hexadecimal digits if the client has given no `request_id`."""
     return f"{prefix}{request_id or new_hex()}", int(time.time())
 
 
 def new_item_id(kind: str) -> str:
-    """The id of an item of a response. `kind` is a type in `ITEM_PREFIXES`."""
+    """Return a new id for a response item. `kind` is a type in `ITEM_PREFIXES`."""
     return f"{ITEM_PREFIXES[kind]}_{new_hex()}"
 
 
 def new_call_id() -> str:
-    """The id of a tool call."""
+    """Return a new id for a tool call."""
     return f"call_{new_hex()[:24]}"

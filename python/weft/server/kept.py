@@ -1,6 +1,6 @@
-"""Data that tenants leave with the server: WebAssembly programs, and the responses of /v1/responses.
+"""Stores data of tenants: uploaded WebAssembly programs, and the responses of /v1/responses.
 
-Each tenant sees only its own shelf, and each shelf is bounded. Both classes are thread-safe.
+Each tenant sees only its own shelf, and each shelf has limits. `Programs` and `KeptResponses` are thread-safe.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 @dataclass
 class ProgramShelf:
-    """The programs of a tenant: modules by their SHA-256, and tags that name them."""
+    """A tenant's programs: modules by their SHA-256, and tags, which are names for modules."""
 
     modules: dict[str, bytes] = field(default_factory=dict)
     tags: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class ProgramShelf:
 
 
 class Programs:
-    """The programs of all tenants, and the server's own, which every tenant may use by name."""
+    """The programs of all tenants, plus shared ones, which every tenant may use by name."""
 
     def __init__(self, limits: ProgramLimits) -> None:
         self._limits = limits
@@ -46,15 +46,15 @@ class Programs:
         self._lock = threading.Lock()
 
     def share(self, name: str, module: bytes) -> None:
-        """Add a program of the server's own. Raises `GuideError`."""
+        """Add a shared program. Raises `GuideError`."""
         Guide.wasm(module)
         self._shared[name] = module
 
     def upload(self, tenant: str, module: bytes) -> dict[str, Any]:
-        """Keep a module in binary or text form. Returns the answer of AICI's servers. Raises `GuideError` for another
-        form, and `ApiError` if the shelf is full."""
+        """Store a module in binary or text form. Returns a response in AICI's format. Raises `GuideError` for
+        anything else, and `ApiError` if the shelf is full."""
         began = time.perf_counter()
-        # This checks only the form. A module is compiled, in another process, when a request needs it.
+        # This checks only the format. The module is compiled in another process when a request needs it.
         Guide.wasm(module)
         module_id = hashlib.sha256(module).hexdigest()
         with self._lock:
@@ -75,7 +75,7 @@ class Programs:
             shelf.modules[module_id] = module
 
     def tag(self, tenant: str, module_id: str, tags: list[str]) -> dict[str, Any]:
-        """Name a module. Existing tags of these names move to it. Raises `ApiError`."""
+        """Attach tags to a module. Existing tags with these names move to it. Raises `ApiError`."""
         with self._lock:
             shelf = self._shelves.setdefault(tenant, ProgramShelf())
             _check_module(shelf, module_id)
@@ -98,7 +98,7 @@ class Programs:
             return {"tags": [shelf.tags[tag] for tag in tags]}
 
     def list(self, tenant: str) -> dict[str, Any]:
-        """The tags and modules of a tenant, and the names of the server's programs."""
+        """List a tenant's tags and modules, and the names of the shared programs."""
         with self._lock:
             shelf = self._shelves.get(tenant, ProgramShelf())
             modules = [
@@ -120,13 +120,14 @@ class Programs:
             return {"deleted": name}
 
     def guide(self, tenant: str, name: str, argument: str) -> Guide:
-        """The guide of a program, by its tag or its module id. Reads the module again, which takes time for a large
-        one. Raises `ApiError` if there is none."""
+        """Return a guide that runs a program, found by its tag, its module id, or its shared name. This parses the
+        module again, which is slow for a large one. Raises `ApiError` if there is no such program."""
         return Guide.wasm(self._module(tenant, name), argument, trusted=self._limits.trusted)
 
     def _module(self, tenant: str, name: str) -> bytes:
         with self._lock:
             shelf = self._shelves.get(tenant, ProgramShelf())
+            # A tenant's own tag hides a shared program of the same name.
             if name in self._shared and name not in shelf.tags:
                 return self._shared[name]
             module_id = shelf.tags[name]["module_id"] if name in shelf.tags else name
@@ -148,7 +149,7 @@ def _check_module(shelf: ProgramShelf, module_id: str) -> None:
 
 @dataclass(frozen=True)
 class Kept:
-    """A response that was kept, and the items of the conversation before it. `num_bytes` is their size as JSON."""
+    """A stored response, and the conversation items before it. `num_bytes` is the size of both as JSON."""
 
     response: dict[str, Any]
     items: list[dict[str, Any]]
@@ -156,20 +157,20 @@ class Kept:
 
     @property
     def conversation(self) -> list[dict[str, Any]]:
-        """The items of the conversation, with those of the response."""
+        """All items of the conversation, including those of the response."""
         return [*self.items, *self.response["output"]]
 
 
 @dataclass
 class ResponseShelf:
-    """The responses of a tenant as JSON by their ids, oldest first."""
+    """A tenant's responses by id, oldest first. They are stored as JSON."""
 
     kept: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
     num_bytes: int = 0
 
 
 class KeptResponses:
-    """The last responses of each tenant: at most `max_responses`, and `max_bytes` together."""
+    """The latest responses of each tenant: at most `max_responses`, with at most `max_bytes` together."""
 
     def __init__(self, max_responses: int, max_bytes: int) -> None:
         self._max_responses, self._max_bytes = max_responses, max_bytes
@@ -177,7 +178,8 @@ class KeptResponses:
         self._shelves: dict[str, ResponseShelf] = {}
 
     def keep(self, tenant: str, response: dict[str, Any], items: list[dict[str, Any]]) -> None:
-        """Keep a response, and drop the tenant's oldest ones for it. A response above `max_bytes` is not kept."""
+        """Store a response, and evict the tenant's oldest ones if necessary. A response above `max_bytes` is not
+        stored."""
         content = json.dumps([response, items]).encode()
         if len(content) > self._max_bytes:
             return
@@ -190,7 +192,7 @@ class KeptResponses:
                 shelf.num_bytes -= len(oldest)
 
     def get(self, tenant: str, response_id: str, param: str | None = None) -> Kept:
-        """A response. Raises `ApiError`, which names the field `param`, if there is none."""
+        """Return a response. If there is none, raises `ApiError`, which names the field `param`."""
         with self._lock:
             content = self._shelves.get(tenant, ResponseShelf()).kept.get(response_id)
         if content is None:

@@ -1,4 +1,4 @@
-"""The server's log: lines of text for people, or one JSON object per line."""
+"""Sets up the server's log, as plain text or as one JSON object per line."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ WRITE_EVERY_S, MAX_LINES = 0.1, 10_000
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as a JSON object. Records of the access log bring their own fields."""
+    """Formats a log record as a JSON object. Access log records carry their own fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record."""
+        """Return the record as one line of JSON."""
         members = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -34,10 +34,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class LineWriter(logging.Handler):
-    """Writes lines on a thread of its own: ten times a second, and warnings at once.
+    """Writes log lines on its own thread, ten times a second. A warning is written at once.
 
-    A log whose reader has stopped must not block the event loop, and a system call for each request would cost the loop
-    a tenth of its time. If more than `MAX_LINES` wait, further lines are dropped; the log then has their number.
+    A stalled log reader must not block the event loop, and a system call per request would cost the loop a tenth of
+    its time. While `MAX_LINES` lines are queued, further lines are dropped. The log then reports how many.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -50,7 +50,7 @@ class LineWriter(logging.Handler):
         atexit.register(self.flush)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue the line of a record for the thread."""
+        """Format a record and queue its line for the thread."""
         if len(self._lines) >= MAX_LINES:
             self._num_dropped += 1
             return
@@ -69,7 +69,7 @@ class LineWriter(logging.Handler):
             if dropped:
                 lines.append(f"{dropped} lines were dropped: the log is read too slowly")
             if lines:
-                with suppress(OSError):  # the reader of a pipe has gone
+                with suppress(OSError):  # the reader of the pipe has exited
                     self._stream.write("\n".join(lines) + "\n")
                     self._stream.flush()
 
@@ -81,8 +81,8 @@ class LineWriter(logging.Handler):
 
 
 def set_up(form: LogFormat, level: str) -> LineWriter:
-    """Write the records of weft and uvicorn to standard error. Call `flush` on the returned handler before writing
-    there by other means."""
+    """Send the log records of weft and uvicorn to standard error. Call `flush` on the returned handler before other
+    code writes there."""
     handler = LineWriter(sys.stderr)
     if form == "json":
         handler.setFormatter(JsonFormatter())

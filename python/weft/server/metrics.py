@@ -1,6 +1,7 @@
-"""Prometheus metrics, with vLLM's names where the meaning is the same, and weft's own for guides and drafts.
+"""Prometheus metrics. They have vLLM's names where the meaning is the same, and weft's own for guides and the
+engine's time.
 
-Counting an event takes a few additions in plain Python. Prometheus's objects are made only when the metrics are read.
+Recording an event takes a few additions in plain Python. Prometheus objects are built only when /metrics is read.
 """
 
 from __future__ import annotations
@@ -29,23 +30,24 @@ SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 
 GAPS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000)
 NUMBERS = (1, 2, 5, 10, 20)
+"""Upper bounds of histogram buckets, like the three tables above."""
 
 
 class Buckets:
-    """A histogram."""
+    """A histogram: a count for each bucket, and the sum of all values."""
 
     def __init__(self, bounds: abc.Sequence[float]) -> None:
         self.bounds, self.total = bounds, 0.0
         self.counts = [0] * (len(bounds) + 1)
 
     def observe(self, value: float, count: int = 1) -> None:
-        """Count a value, `count` times."""
+        """Record a value `count` times."""
         self.counts[bisect_left(self.bounds, value)] += count
         self.total += value * count
 
     @property
     def cumulative(self) -> list[tuple[str, float]]:
-        """Pairs of an upper bound and the count up to it, as Prometheus wants them."""
+        """Pairs of an upper bound and the cumulative count up to it, as Prometheus expects."""
         pairs, total = [], 0
         for bound, count in zip((*map(str, map(float, self.bounds)), "+Inf"), self.counts, strict=True):
             total += count
@@ -102,7 +104,8 @@ class ModelMetrics:
     gauges: dict[str, float] = field(default_factory=dict)
 
     def step(self, record: StepRecord | None, arrived: abc.Sequence[Sequence]) -> None:
-        """Count a step of the engine, on its thread. `arrived` are the sequences that it took in."""
+        """Record an engine step. The engine calls this on its own thread. `arrived` are the sequences that joined in
+        this step; they are not counted here."""
         if record is None:
             return
         counters, kv = self.counters, record.kv
@@ -124,22 +127,22 @@ class ModelMetrics:
         }
 
     def note_prompt(self, stats: OutputStats) -> None:
-        """Count a prompt that was read."""
+        """Record a prompt after its prefill, at the first token."""
         self.counters["vllm:prompt_tokens"] += stats.prompt_tokens
         self.counters["vllm:prefix_cache_queries"] += stats.prompt_tokens
         self.counters["vllm:prefix_cache_hits"] += stats.reused_tokens
 
     def begin(self, stats: OutputStats) -> None:
-        """Count an answer that has its first token, also if its client leaves later."""
+        """Record an answer's first token. This counts even if the client disconnects later."""
         self.histograms["vllm:time_to_first_token_seconds"].observe(stats.time_to_first_token_s)
 
     def abort(self, count: int) -> None:
-        """Count answers whose client left before they ended."""
+        """Record answers that were aborted because their client disconnected."""
         self.ended["abort"] = self.ended.get("abort", 0) + count
 
     def end(self, output: Output, is_first: bool) -> None:
-        """Count an answer that has ended. With `is_first` it is the first answer of its prompt, and counts the
-        prompt."""
+        """Record a finished answer. With `is_first` it is the first answer of its prompt, so the prompt's own metrics
+        are recorded too."""
         stats, histograms = output.stats, self.histograms
         reason = FINISHED.get(output.finish_reason or "error", "error")
         self.ended[reason] = self.ended.get(reason, 0) + 1
@@ -151,6 +154,7 @@ class ModelMetrics:
             if stats.compile_s:
                 histograms["weft:guide_compile_seconds"].observe(stats.compile_s)
         histograms["vllm:e2e_request_latency_seconds"].observe(stats.total_s)
+        # It ended before its first token, so there are no phases to measure.
         if stats.scheduled_at is None or stats.first_token_at is None or stats.last_token_at is None:
             return
         decoding = stats.last_token_at - stats.first_token_at
@@ -163,7 +167,7 @@ class ModelMetrics:
             histograms["vllm:request_time_per_output_token_seconds"].observe(per_token)
 
     def families(self, labels: dict[str, str]) -> Iterator[Metric]:
-        """The metrics in Prometheus's form."""
+        """Yield the metrics as Prometheus metric families."""
         names, values = [*labels], [*labels.values()]
         for name, buckets in self.histograms.items():
             histogram = HistogramMetricFamily(name, HISTOGRAMS[name][0], labels=names)
@@ -197,11 +201,11 @@ class Metrics(Collector):
         self.registry.register(self)
 
     def of(self, model: str) -> ModelMetrics:
-        """The metrics of a model."""
+        """Return the metrics of a model, which are created at the first use of its name."""
         return self.models.setdefault(model, ModelMetrics())
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics of all models; those with one name are one family. Refusals may belong to no model."""
+        """Yield the metrics of all models, with one family per metric name. A refusal may belong to no model."""
         families: dict[str, Metric] = {}
         for number, (name, model) in enumerate(self.models.items()):
             for family in model.families({"model_name": name, "engine": str(number)}):
@@ -218,12 +222,13 @@ class Metrics(Collector):
         return [*families.values(), refusals]
 
     def refuse(self, model: str, reason: str) -> None:
-        """Count a request that was refused or failed. `model` is "" if the request named no known model."""
+        """Record a request that was refused or has failed. `model` is "" if the request named no known model."""
         self.refusals[model, reason] = self.refusals.get((model, reason), 0) + 1
 
     @contextmanager
     def request(self, job: Job) -> Iterator[Watched]:
-        """Count a request, from its submission to its end of any kind. Yields the counter of its increments."""
+        """A context manager around a submitted request, until it ends in any way. Yields the object that records its
+        increments."""
         model = self.of(job.served.name)
         num_each = job.body.num_answers
         model.histograms["vllm:request_params_n"].observe(num_each)
@@ -239,7 +244,7 @@ class Metrics(Collector):
 
 
 class Watched:
-    """Counts the increments of one request. `num_each` is the number of answers per prompt."""
+    """Records the increments of one request. `num_each` is the number of answers per prompt."""
 
     def __init__(
         self, model: ModelMetrics, num_each: int, clock: Callable[[], float] = time.perf_counter
@@ -249,7 +254,7 @@ class Watched:
         self.num_ended = 0
 
     def note(self, increments: abc.Sequence[Increment]) -> None:
-        """Count increments that have just arrived."""
+        """Record increments that have just arrived."""
         now, gaps = self._clock(), self._model.histograms["vllm:inter_token_latency_seconds"]
         for increment in increments:
             count, choice = len(increment.token_ids), increment.choice
@@ -270,7 +275,7 @@ class Watched:
 
 
 FINISHED = {"stop": "stop", "length": "length", "timeout": "length"}
-"""The engine's finish reasons in vLLM's words."""
+"""Maps the engine's finish reasons to vLLM's. All others count as "error"."""
 
 REASONS = (
     (GuideError, "guide"),
@@ -289,11 +294,11 @@ WORDS = {
     503: "unavailable",
 }
 BAD_HEAD = "head"
-"""The reason of a request that is refused before its headers are whole."""
+"""The reason label for a request whose head or framing is refused."""
 
 
 def reason_of(error: ApiError) -> str:
-    """Why a request failed, as one of a few words."""
+    """Return the reason label for a failed request, one of a fixed set of words."""
     cause = error.__cause__
     word = next((word for kind, word in REASONS if isinstance(cause, kind)), None)
     return word or WORDS.get(error.status, "input" if error.status < 500 else "internal")

@@ -1,4 +1,4 @@
-"""Models that the server answers with: how one is configured, built, and used by requests."""
+"""The served models: how each is configured and built, and what requests need from it."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ from weft.tokenizer.tokenizer import ChatTemplate
 _log = logging.getLogger("weft.server")
 
 TOOLS = re.compile(r"\btools\b")
-"""A template that uses this variable shows tools to the model."""
+"""Matches the variable `tools`. A chat template that uses it shows tools to the model."""
 UNREAD_RESPONSES = 64
-"""Deltas kept for a slow client before they are merged."""
+"""Deltas that are queued for a slow client before they are merged."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """Formats that a model's family uses.
+    """The text formats of a model family.
 
-    `tool_style` is the format of its tool calls, one of `tool_styles()`. It is guessed if neither the chat template nor
-    the configuration gives one. `thinking` are the markers around its thinking; None if it does not think.
-    `shows_tools` is False if the chat template does not read `tools`, so that the model does not know of them.
+    `tool_style` is the format of tool calls, one of `tool_styles()`. `is_style_guessed` is set if neither the chat
+    template nor the configuration gives one. `thinking` holds the begin and end markers of the reasoning; None for a
+    model without reasoning. `shows_tools` is False if the chat template ignores `tools`, so that the model never sees
+    them.
     """
 
     tool_style: str = "qwen_3"
@@ -54,10 +55,11 @@ class Family:
 
 @dataclass(eq=False)
 class ServedModel:
-    """A running engine under a name.
+    """A running engine and the name that clients use for it.
 
-    `defaults` are the sampling parameters of a request that gives none. `default_max_tokens` bounds the answers of
-    chats that give no length. `handles` are guides that requests may use by name. `created` is a Unix time in seconds.
+    `defaults` are the sampling parameters that a request gets where it sets none. `default_max_tokens` bounds the
+    answers of chats that set no length. `handles` maps names to guides that requests may use. `created` is a Unix
+    time in seconds.
     """
 
     name: str
@@ -76,25 +78,25 @@ class ServedModel:
 
     @property
     def max_model_len(self) -> int:
-        """Limit for the tokens of prompt and answer together."""
+        """The maximum number of tokens in prompt and answer together."""
         return self.client.built.config.max_seq_len
 
     @cached_property
     def detokenizer(self) -> Detokenizer:
-        """Turns tokens into text."""
+        """The detokenizer."""
         text = self.text
         assert text.tokenizer is not None and text.vocabulary is not None  # every model directory has both
         return Detokenizer(text.tokenizer, text.vocabulary)
 
     @cached_property
     def tokens(self) -> TokenTexts:
-        """Tokens one by one, as texts and bytes."""
+        """Converts single tokens to strings and bytes."""
         assert self.text.vocabulary is not None
         return TokenTexts(self.text.vocabulary)
 
     def warn_of_tools(self) -> None:
-        """Log why tool calls may be poor. Called at each request with tools, and logs at the first: a model that serves
-        no tools needs no warning."""
+        """Log why tool calls may be poor. Every request with tools calls this, but only the first one logs. A model
+        that never gets tools logs nothing."""
         if self._has_warned:
             return
         self._has_warned = True
@@ -110,35 +112,35 @@ class ServedModel:
             _log.warning("%s: the chat template does not read tools; the model is told of none", self.name)
 
     def close(self) -> None:
-        """Stop the engine."""
+        """Stop the engine and the detokenizer."""
         self.client.close()
         self.detokenizer.close()
 
 
 class TokenTexts:
-    """Single tokens as texts and bytes, as log-probabilities show them."""
+    """Converts single tokens to strings and bytes, for log-probabilities."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._tokens = vocabulary.tokens
         self._special = {number: name for name, number in vocabulary.special_names.items()}
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes of a token; the name of a special token."""
+        """Return a token's bytes. For a special token these are the bytes of its name."""
         return self._tokens[token] or self._special.get(token, "").encode()
 
     def is_special(self, token: int) -> bool:
-        """Whether a token is special, and so not part of the text."""
+        """Return whether a token is special. Special tokens are not part of the text."""
         return not self._tokens[token]
 
     def text(self, token: int) -> str:
-        """The text of a token. Bytes that are not UTF-8 on their own are replaced."""
+        """Return a token's string. Bytes that are not valid UTF-8 on their own become U+FFFD."""
         return self.bytes_of(token).decode(errors="replace")
 
 
 class TextOffsets:
-    """Offsets of tokens in the text that they form, in characters.
+    """Computes each token's offset in the decoded text, in characters.
 
-    A token that begins inside a character has the offset of that character. Special tokens take no space.
+    A token that begins inside a character gets the offset of that character. Special tokens have no width.
     """
 
     def __init__(self, tokens: TokenTexts) -> None:
@@ -147,14 +149,14 @@ class TextOffsets:
         self._end = 0
 
     def next(self, token: int) -> int:
-        """The offset of the next token."""
+        """Return the offset of `token`, and advance past it."""
         offset = self._end
         if not self._tokens.is_special(token):
             self._end += len(self._decoder.decode(self._tokens.bytes_of(token)))
         return offset
 
     def end_text(self) -> None:
-        """End this text; the next token begins another one behind it."""
+        """Flush the decoder at the end of a text. The next token starts another text after it."""
         self._end += len(self._decoder.decode(b"", final=True))
         self._decoder.reset()
 
@@ -166,9 +168,9 @@ class TextOffsets:
 class ModelConfig:
     """A model to serve.
 
-    `path` is a directory or a name; None is the embedded model. `tool_style` and `thinking` (two markers, or () for a
-    model that does not think) override what the chat template shows. `place` is the model's place in a configuration
-    file, for errors.
+    `path` is a directory or a name; None is the embedded model. `tool_style` and `thinking` override the chat
+    template's formats. `thinking` is two markers, or () for a model without reasoning. `place` is the model's
+    position in a configuration file, for error messages.
     """
 
     path: str | Path | None = None
@@ -189,12 +191,12 @@ class ModelConfig:
 
 
 def name_of(config: ModelConfig) -> str:
-    """The name that clients use for a model. Raises `ModelError`."""
+    """Return the name that clients use for a model. Raises `ModelError`."""
     return config.name or ModelSource.of(config.path).path.name
 
 
 def check(config: ModelConfig) -> None:
-    """Raise `InputError` for faults that show without loading the model."""
+    """Raise `InputError` for errors that can be found without loading the model."""
     if config.tool_style is not None and config.tool_style not in tool_styles():
         known = ", ".join(tool_styles())
         raise _wrong(config, f"tool_style is {config.tool_style!r}; it must be one of {known}")
@@ -216,7 +218,7 @@ def build(config: ModelConfig) -> ServedModel:
     )
     built = BuiltEngine.build(source, config.device, config.dtype, config.speculation, config.engine)
     if built.compiler is not None:
-        built.compiler.warm_up()  # else the first guided request would pay for it
+        built.compiler.warm_up()  # otherwise the first guided request pays for it
         _compile(built.compiler, config)
     client = EngineClient(built, limits)
     if built.compiler is not None:
@@ -233,7 +235,7 @@ def build(config: ModelConfig) -> ServedModel:
 
 
 def _compile(compiler: GuideCompiler, config: ModelConfig) -> None:
-    """Compile the guides of a configuration, so that a wrong one is reported before the server listens."""
+    """Compile the configured guides, so that an invalid one is reported before the server listens."""
     for name, guide in config.handles.items():
         try:
             compiler.compile(guide)
@@ -242,13 +244,13 @@ def _compile(compiler: GuideCompiler, config: ModelConfig) -> None:
 
 
 def _wrong(config: ModelConfig, message: str) -> InputError:
-    """An error in a model's configuration. Its message names the model."""
+    """Return an error about a model's configuration. Its message names the model."""
     name = name_of(config)
     return InputError(f"{config.place} ({name}): {message}" if config.place else f"{name}: {message}")
 
 
 def family_of(template: ChatTemplate | None, config: ModelConfig) -> Family:
-    """The formats that a chat template shows, unless the configuration gives others."""
+    """Detect the model family's formats from the chat template. The configuration overrides them."""
     shown_style = tool_style_of(template)
     style = config.tool_style or shown_style or Family.tool_style
     tool_template = (

@@ -1,7 +1,7 @@
-"""Submits the requests of a job and sends their answers over HTTP, streamed or whole.
+"""Submits a job's requests to the engine and sends the answers over HTTP, streamed or in one response.
 
-An error before the first byte gets a status of its own; a later one is an event of the stream. If the client leaves,
-its requests are cancelled.
+An error before the first byte sets the HTTP status. A later one is sent as an event of the stream. If the client
+disconnects, its requests are cancelled.
 """
 
 from __future__ import annotations
@@ -36,40 +36,41 @@ STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 PART_BYTES = 64 << 10
-"""Bytes of a whole answer that are sent at once. Data that a slow client has not taken is then held once, not twice."""
+"""A response that is not streamed is sent in parts of this many bytes. Otherwise the part that a slow client has not
+read would be in memory twice."""
 DIRECT_SEQUENCES = 64
-"""Sequences up to which a job is submitted on the event loop. A thousand would hold the loop for 10 ms, or 100 ms
-beside a busy engine."""
+"""Jobs up to this many sequences are submitted on the event loop. Submitting a thousand would block it for 10 ms, or
+for 100 ms next to a busy engine."""
 
 
 class Writer(Protocol):
-    """Writes the answer of a route from increments, as events or as a whole."""
+    """Formats a route's answer from increments, either as events or as one object."""
 
     def chunks(self, increments: Sequence[Increment]) -> bytes:
-        """The events of some increments."""
+        """Return the events for some increments."""
 
     def last(self) -> bytes:
-        """The events after the last increment."""
+        """Return the final events, after the last increment."""
 
     def failed(self, error: ApiError) -> bytes:
-        """The events of an error after the first chunk."""
+        """Return the events for an error after the first chunk."""
 
     def api_error(self, error: BaseException) -> ApiError:
-        """The error that the client gets."""
+        """Convert an exception to the error that the client gets."""
 
     def whole(self, increments: Sequence[Increment]) -> dict[str, Any]:
-        """The whole answer, from all its increments."""
+        """Return the complete answer, built from all increments."""
 
 
 class AnswerResponse(HttpResponse):
-    """The HTTP response with the answers of a job."""
+    """The HTTP response that runs a job and sends its answers."""
 
     def __init__(self, job: Job, writer: Writer, tenant: Tenant, state: ServerState) -> None:
         self.status_code, self.background = 200, None
         self._job, self._writer, self._tenant, self._state = job, writer, tenant, state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer, unless the client leaves first."""
+        """Send the answer. If the client disconnects first, cancel the job."""
         working = asyncio.ensure_future(self._run(scope, send))
         self._state.answering.add(working)
         leaving = asyncio.ensure_future(_disconnected(receive))
@@ -104,7 +105,8 @@ class AnswerResponse(HttpResponse):
                         watched.note(increments)
                         content = self._writer.chunks(increments)
                         if not has_started:
-                            # The status is sent only now, so that an error before the first token has its own.
+                            # Send status 200 only now, so that an error before the first token can set its own
+                            # status.
                             has_started = True
                             await send(
                                 {"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS}
@@ -115,7 +117,8 @@ class AnswerResponse(HttpResponse):
                     answers.close()
                 await _send_part(send_event, self._writer.last(), is_last=True)
         except asyncio.CancelledError:
-            # Either the client left, and hears nothing, or the server ends, and its clients get an error.
+            # Either the client has disconnected, or the server is shutting down. Only in the second case is there a
+            # client to answer.
             if not state.has_ended or scope.get("weft.left"):
                 raise
             await self._fail(scope, send, server_ended(), has_started)
@@ -131,7 +134,7 @@ class AnswerResponse(HttpResponse):
         await _send_whole(send, 200, body, [(b"content-type", b"application/json")])
 
     async def _submitted(self) -> list[Response]:
-        """Submit the job. Raises `ApiError` if the engine is full."""
+        """Submit the job's requests. Raises `ApiError`, for example if the engine is full."""
         client, requests = self._job.served.client, self._job.requests
         try:
             if self._job.num_answers <= DIRECT_SEQUENCES:
@@ -142,7 +145,7 @@ class AnswerResponse(HttpResponse):
             try:
                 return await asyncio.shield(submitting)
             except asyncio.CancelledError:
-                # The thread can't be stopped: drop the requests once it has submitted them.
+                # The thread can't be interrupted, so drop the requests after it has submitted them.
                 submitting.add_done_callback(partial(_drop, client))
                 raise
         except WeftError as error:
@@ -165,6 +168,7 @@ class AnswerResponse(HttpResponse):
 async def _send_whole(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
     headers = [*headers, (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
+    # The last part is sent below. It is never empty, unless the body is.
     for start in range(0, len(body) - PART_BYTES, PART_BYTES):
         await _send_part(send, body[start : start + PART_BYTES])
     await _send_part(send, body[max(len(body) - 1, 0) // PART_BYTES * PART_BYTES :], is_last=True)
@@ -180,6 +184,6 @@ def _drop(client: EngineClient, submitting: asyncio.Future[list[Response]]) -> N
 
 
 async def _disconnected(receive: Receive) -> None:
-    """Return when the client has gone."""
+    """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass

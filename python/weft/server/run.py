@@ -1,4 +1,4 @@
-"""Runs a server: it listens, drains on a signal, and closes its engines."""
+"""Runs the server: listens, drains on a signal, and closes the engines at the end."""
 
 from __future__ import annotations
 
@@ -23,22 +23,24 @@ from weft.server.state import ServerState
 _log = logging.getLogger("weft.server")
 
 POLL_S, TICKS = 0.05, 10
+"""The poll interval in seconds while the server drains. Every `TICKS`-th call of `on_tick` checks the engines."""
 SWITCH_S = 0.001
-"""Seconds after which the event loop must yield the interpreter lock. The engine's thread releases the lock in each of
-its many operations, and by default would wait five times as long to get it back."""
+"""The GIL switch interval in seconds: after this long the event loop must give up the lock. The engine's thread
+releases the GIL in every operation. With Python's default it would wait five times as long to get it back."""
 FAREWELL_S = 1.0
-"""Seconds in which cancelled requests get their last error at the end."""
+"""Seconds that shutdown waits for cancelled requests to send their final error."""
 YOUNG = 10_000
-"""New objects after which the garbage collector looks for cycles. Python's default is a 14th of this, and one body may
-have tens of thousands of objects."""
+"""Threshold of the youngest garbage-collector generation, in objects. Python's default is 14 times lower, and parsing
+one body may create tens of thousands of objects."""
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn's server, with an orderly end.
+    """uvicorn's server with a graceful shutdown.
 
-    On SIGTERM or SIGINT it takes no new requests, which /ready shows, and finishes those under way. A second signal
-    ends it at once; `has_cut` tells whether that cut requests. A failed engine also ends it, with the error in
-    `failure`, so that a supervisor can start another process.
+    On SIGTERM or SIGINT it refuses new requests, fails /ready, and finishes the requests in flight. A second signal
+    cancels those at once, and `has_cut` tells whether there were any.
+
+    A failed engine also ends the server, with the error in `failure`, so that a supervisor can restart the process.
     """
 
     def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
@@ -49,7 +51,7 @@ class DrainingServer(uvicorn.Server):
         self.has_cut, self._has_second_signal = False, False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to drain; at the second signal, stop waiting; at the third, exit."""
+        """Start draining on the first signal, stop waiting on the second, and exit on the third."""
         if self._state.is_draining or self.should_exit:
             if self._has_second_signal:
                 self.force_exit = self.should_exit = True
@@ -59,11 +61,12 @@ class DrainingServer(uvicorn.Server):
         _log.info(
             "told to end by %s: %d requests are under way", signal.Signals(sig).name, self._num_requests
         )
-        # From a signal handler the loop only wakes up by a thread-safe call.
+        # A signal handler must use the thread-safe call: a plain one does not wake a loop that is waiting for I/O.
         asyncio.get_running_loop().call_soon_threadsafe(self._begin)
 
     async def on_tick(self, counter: int) -> bool:
-        """Whether to end. uvicorn asks ten times a second; the engines are checked once a second."""
+        """Return whether to shut down. uvicorn calls this ten times a second; the engines are checked once a
+        second."""
         if counter % TICKS == 0:
             try:
                 for model in self._state.models.values():
@@ -97,7 +100,8 @@ class DrainingServer(uvicorn.Server):
 
 
 def check_address(config: ServerConfig) -> None:
-    """Raise `InputError` if the server can't listen at its address. Checked early, since models take long to load."""
+    """Raise `InputError` if the server can't listen at its address. Call this before loading models, which is
+    slow."""
     try:
         addresses = socket.getaddrinfo(
             config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -115,7 +119,7 @@ def check_address(config: ServerConfig) -> None:
 
 
 def uvicorn_config(state: ServerState, port: int | None = None) -> uvicorn.Config:
-    """The settings of uvicorn. `port` overrides the configuration's."""
+    """Return uvicorn's settings. `port` overrides the port in the configuration."""
     config = state.config
     return uvicorn.Config(
         create_app(state),
@@ -134,11 +138,11 @@ def uvicorn_config(state: ServerState, port: int | None = None) -> uvicorn.Confi
 def serve(
     config: ServerConfig, models: Mapping[str, ServedModel], programs: Mapping[str, bytes] | None = None
 ) -> bool:
-    """Serve until a signal ends it. Returns False if a second signal cut requests. Raises `ExecutorError` if an engine
-    failed. Closes the models at the end.
+    """Serve until a signal arrives, then close the models. Returns False if a second signal cut off requests. Raises
+    `ExecutorError` if an engine failed.
 
-    `programs` are shared with all tenants, by name. This changes settings of the whole process: the switch interval of
-    threads, and the garbage collector's thresholds (`keep_heap`).
+    `programs` are WebAssembly modules by name, which all tenants may use. Serving changes two settings of the whole
+    process: the thread switch interval and the garbage collector's thresholds (`keep_heap`).
     """
     state = ServerState(config, models)
     sys.setswitchinterval(SWITCH_S)
@@ -158,8 +162,9 @@ def serve(
 
 
 def keep_heap() -> None:
-    """Exclude all present objects, which live as long as the process, from garbage collection. A full collection of a
-    model's objects would stop all threads for some tenths of a second, and a large body would start one."""
+    """Freeze the existing heap, so that the garbage collector no longer scans it. The models' objects live as long as
+    the process. A full collection over them stops all threads for some tenths of a second, and a large body would
+    trigger one."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG, *gc.get_threshold()[1:])

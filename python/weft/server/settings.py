@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from weft.errors import InputError
 
 MIN_SHARE = 4
-"""A key may use at least one part in `MIN_SHARE` of a limit, however many keys there are."""
+"""Each key gets at least 1 / `MIN_SHARE` of a limit, however many keys there are."""
 
 
 @dataclass(frozen=True)
 class ProgramLimits:
-    """Limits for the programs that a tenant keeps: modules, bytes of each and of all, and tags. Programs run as
-    untrusted guides unless `trusted` is set."""
+    """Limits for a tenant's uploaded programs: their number, the bytes of each and of all together, and the number of
+    tags. Programs run as untrusted guides unless `trusted` is set."""
 
     max_modules: int = 64
     max_module_bytes: int = 16 << 20
@@ -34,29 +34,31 @@ class ProgramLimits:
 class ServerConfig:
     """Settings of a server.
 
-    Address and keys: the server listens at `host` and `port` (0: any free one). `api_keys` maps names of tenants to
-    their keys; without keys anybody may send requests.
+    Address and keys: the server listens at `host` and `port` (0: any free port). `api_keys` maps tenant names to
+    their keys. Without keys anybody may send requests.
 
-    Reading: the line and the headers of a request may have `max_head_bytes` and take `max_head_s` seconds; a body
-    `max_body_bytes` and `max_body_s`. All bodies together may have `max_bodies_bytes`. A body of JSON may have
-    `max_body_entries` entries; at most a quarter of them may be lists, objects, names and texts.
+    Reading: a request's head (request line and headers) may have `max_head_bytes` and take `max_head_s` seconds. A
+    body may have `max_body_bytes` and take `max_body_s` seconds. All bodies together may hold `max_bodies_bytes`. A
+    JSON body may have `max_body_entries` entries, and at most a quarter of those may be lists, objects, names and
+    strings.
 
-    Load: at most `max_requests` are under way, as many more may be sending their body, and `max_connections` are open.
-    A key may use `max_requests_per_key` and `max_connections_per_key`; None is an equal share, but at least a quarter.
-    The same share applies to the bytes of bodies. A key may have `max_answers_per_key` answers under way, counting `n`
-    and several prompts. With one key, or none, a single request may exceed that.
+    Load: at most `max_requests` requests are in flight, and as many more may be sending their body. At most
+    `max_connections` connections are open. `max_requests_per_key` and `max_connections_per_key` limit a single key;
+    None gives each key an equal share, but at least a quarter. Body bytes are shared the same way. A key may have
+    `max_answers_per_key` sequences in flight, counting `n` and every prompt. With at most one key, a single request
+    may exceed that.
 
-    Streams: tokens that arrive within `stream_interval_ms` share an event. Above 16 requests under way this time grows
-    with their number, up to five times. A client that reads nothing for `slow_reader_s` seconds is disconnected. A
-    server that is told to end takes nothing new, and waits up to `drain_s` seconds for requests under way.
+    Streams: tokens that arrive within `stream_interval_ms` share an event. Above 16 requests in flight this interval
+    grows with their number, up to five times. A client that reads nothing for `slow_reader_s` seconds is
+    disconnected. On shutdown the server refuses new requests and waits up to `drain_s` seconds for those in flight.
 
-    Permissions: `allow_priority` lets requests set their priority, which goes before the fair shares of tenants (None:
-    only without keys). `allowed_origins` are origins of web pages that may send requests ("*": all). `allowed_hosts`
-    are further names of a server without keys that listens only on this machine; addresses are always allowed.
-    `has_page` serves the playground at /.
+    Permissions: `allow_priority` lets requests set their priority, which overrides the tenants' fair shares (None:
+    only on a server without keys). `allowed_origins` lists the origins of web pages that may send requests ("*":
+    all). `allowed_hosts` lists additional `Host` names for a server without keys that listens only on loopback; IP
+    addresses are always allowed. `has_page` serves the playground at /.
 
-    Kept data: /v1/responses keeps `max_kept_responses` for each tenant, of `max_kept_bytes` together. `programs` limits
-    uploaded programs.
+    Stored data: /v1/responses keeps up to `max_kept_responses` responses per tenant, with up to `max_kept_bytes`
+    together. `programs` limits uploaded programs.
     """
 
     host: str = "127.0.0.1"
@@ -121,7 +123,7 @@ class ServerConfig:
 
     @property
     def requests_per_key(self) -> int:
-        """Requests that one key may have under way; as many more may be sending their body."""
+        """Requests that one key may have in flight. As many more may be sending their body."""
         return self._share(self.max_requests, self.max_requests_per_key)
 
     @property
@@ -131,13 +133,13 @@ class ServerConfig:
 
     @property
     def body_bytes_per_key(self) -> int:
-        """Bytes that the bodies of one key may have. A single body of the greatest length always fits."""
+        """Body bytes that one key may hold. This is never less than one body of the maximum size."""
         longest = max(self.max_body_bytes, self.programs.max_module_bytes)
         return max(self._share(self.max_bodies_bytes, None), longest)
 
     def _share(self, total: int, explicit: int | None) -> int:
-        """The part of `total` that one key may use: `explicit` if set, else an equal share of at least a quarter. Up to
-        four keys can't take each other's share."""
+        """Return one key's part of `total`: `explicit` if set, else an equal share, but at least a quarter. With up
+        to four keys, no key can use another's share."""
         if explicit is not None:
             return explicit
         return max(total // max(min(len(self.api_keys), MIN_SHARE), 1), 1)

@@ -1,6 +1,6 @@
-"""The parts of a running server, and the first steps of every route: its state, its tenant, and its body.
+"""The shared state of a running server, and the helpers that every route starts with: state, tenant, and body.
 
-Work that would hold up the event loop is done on a reading thread (`off_loop`), where tenants take turns.
+`off_loop` moves work that would block the event loop to a reading thread, where tenants take turns.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from weft.server.workers import Workers
 T = TypeVar("T")
 
 SMALL_BODY = 4 << 10
-"""Bytes up to which a body is checked on the event loop."""
+"""Bodies up to this many bytes are processed on the event loop."""
 UNHURRIED_REQUESTS, MAX_STRETCH = 16, 5
-"""Above this many requests under way a stream's pauses between events grow in proportion, up to this factor. A busy
-server would otherwise spend on sockets the time in which its engine could compute."""
+"""Above `UNHURRIED_REQUESTS` requests in flight, the pauses between a stream's events grow in proportion, up to a
+factor of `MAX_STRETCH`. Otherwise a busy server would spend its CPU time on sockets instead of the engine."""
 
 
 class ServerState:
-    """The parts of a server. Once `is_draining` is set, nothing new is taken; once `has_ended`, answers are cut."""
+    """The shared state of a server. After `is_draining` is set, new requests are refused; after `has_ended`, answers
+    in flight are cancelled."""
 
     def __init__(self, config: ServerConfig, models: Mapping[str, ServedModel]) -> None:
         self.config, self.models = config, models
@@ -58,7 +59,8 @@ class ServerState:
             model.client.observe(self.metrics.of(name).step)
 
     def model(self, name: str | None) -> ServedModel:
-        """The model of a request; the first one if the request names none. Raises `ApiError`."""
+        """Return the model called `name`, or the first model if `name` is None. Raises `ApiError` for an unknown
+        name."""
         if name is None:
             return next(iter(self.models.values()))
         if name not in self.models:
@@ -71,7 +73,7 @@ class ServerState:
         return self.models[name]
 
     def check_priority(self, priority: int) -> None:
-        """Raise `ApiError` for a priority on a server that does not take one."""
+        """Raise `ApiError` for a nonzero priority if the server does not allow clients to set one."""
         allowed = self.config.allow_priority
         if priority and not (not self.tenants.have_keys if allowed is None else allowed):
             raise ApiError(
@@ -81,12 +83,12 @@ class ServerState:
             )
 
     def pause_s(self) -> float:
-        """Seconds for which a stream gathers tokens before it sends them."""
+        """Return how many seconds a stream collects tokens before it sends an event."""
         stretch = min(max(self.tenants.num_requests / UNHURRIED_REQUESTS, 1.0), MAX_STRETCH)
         return self.config.stream_interval_ms / 1000 * stretch
 
     def end_answers(self) -> None:
-        """Cancel all answers under way. Their clients get an error."""
+        """Cancel all answers in flight. Their clients get an error."""
         self.has_ended = True
         for answer in self.answering:
             answer.cancel()
@@ -99,19 +101,19 @@ class ServerState:
 
 
 def state_of(request: Request) -> ServerState:
-    """The server's state."""
+    """Return the server's state."""
     state: ServerState = request.app.state.weft
     return state
 
 
 def tenant_of(request: Request) -> Tenant:
-    """The tenant that sent a request."""
+    """Return the tenant that sent the request."""
     tenant: Tenant = request.scope["weft.tenant"]
     return tenant
 
 
 async def raw_body(request: Request) -> bytes:
-    """The bytes of a body. Raises `ApiError` if they do not arrive in time."""
+    """Read the body's bytes. Raises `ApiError` if they do not arrive within `max_body_s`."""
     state = state_of(request)
     seconds = state.config.max_body_s
     try:
@@ -122,8 +124,8 @@ async def raw_body(request: Request) -> bytes:
 
 
 async def json_body(request: Request, *, is_of_model: bool = True) -> tuple[Any, int]:
-    """The JSON of a body, and its size in bytes. With `is_of_model` the body may name a model, and a refusal of the
-    request is counted for that model."""
+    """Read and parse a JSON body. Returns the data and the size in bytes. With `is_of_model` the body may name a
+    model, and the metrics attribute a refusal to that model."""
     raw = await raw_body(request)
     max_entries = state_of(request).config.max_body_entries
     if len(raw) > body_json.SMALL:
@@ -138,7 +140,7 @@ async def json_body(request: Request, *, is_of_model: bool = True) -> tuple[Any,
 
 
 async def off_loop(request: Request, size: int, work: Callable[[], T], *, is_heavy: bool = False) -> T:
-    """The result of `work`. For a large body, or with `is_heavy`, a reading thread does it."""
+    """Run `work` and return its result. For a large body, or with `is_heavy`, it runs on a reading thread."""
     if size <= SMALL_BODY and not is_heavy:
         return work()
     return await state_of(request).workers.read(tenant_of(request).number, work)

@@ -1,7 +1,7 @@
-"""Tenants: who sends a request, and how much each tenant may have under way.
+"""Identifies the tenant of a request by its API key, and limits what each tenant may have in flight.
 
-Limits keep one tenant from filling the server for the others: requests, bodies that are still arriving, bytes of
-bodies, answers, and connections. All of this runs on the event loop, without locks.
+The limits keep one tenant from starving the others. They apply to requests, bodies still arriving, body bytes,
+answers, and connections. All of this runs on the event loop, without locks.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from weft.server.errors import ApiError
 from weft.server.settings import ServerConfig
 
 ANYBODY = "anybody"
-"""The name of the one tenant of a server without keys."""
+"""The name of the only tenant of a server without keys."""
 
 
 @dataclass(eq=False)
 class Tenant:
     """The owner of an API key, or everybody on a server without keys.
 
-    `number` is the engine's client id, by which its scheduler shares slots. The counts are of requests whose body is
-    still arriving, requests under way, sequences under way, bytes of bodies, and open connections.
+    `number` is the client id by which the engine's scheduler shares slots. The counts are, in order: requests whose
+    body is still arriving, requests in flight, sequences in flight, body bytes held, and open connections.
     """
 
     name: str
@@ -38,8 +38,8 @@ class Tenant:
     num_connections: int = 0
 
     def salted(self, salt: str | None) -> str | None:
-        """The cache salt of a request. Tenants with keys do not share prefixes: a fast prefill would show a tenant what
-        another one has sent."""
+        """Return the cache salt for a request. Tenants with keys do not share cached prefixes: a fast
+        prefill would show one tenant what another has sent."""
         if not self.has_key:
             return salt
         return f"{self.number}" if salt is None else f"{self.number}/{salt}"
@@ -48,8 +48,8 @@ class Tenant:
 class Tenants:
     """The tenants of a server, and the totals of their counts.
 
-    `num_arriving` counts requests whose body is still arriving, `num_requests` those under way, `num_inside` all
-    requests in the server, and `num_body_bytes` the bytes of all bodies.
+    `num_arriving` counts requests whose body is still arriving. `num_requests` counts those in flight. `num_inside`
+    counts all requests in the server, of any method. `num_body_bytes` counts the bytes of all bodies.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -67,17 +67,17 @@ class Tenants:
 
     @property
     def have_keys(self) -> bool:
-        """Whether the server asks for keys."""
+        """Whether the server requires API keys."""
         return bool(self._keys)
 
     def of(self, authorization: bytes) -> Tenant | None:
-        """The tenant of an `Authorization` header; None for a wrong key."""
+        """Return the tenant of an `Authorization` header; None for a wrong key."""
         if not self._keys:
             return self._anybody
         kind, _, key = authorization.partition(b" ")
         digest = _digest(key.strip() if kind.lower() == b"bearer" else b"")
         match = None
-        # All keys are compared, in constant time: the time of an answer tells nothing about a key.
+        # Compare every key, each in constant time, so that timing reveals nothing about the keys.
         for key_digest, tenant in self._keys:
             if hmac.compare_digest(key_digest, digest):
                 match = tenant
@@ -85,9 +85,9 @@ class Tenants:
 
     @contextmanager
     def answering(self, tenant: Tenant, num_sequences: int) -> Iterator[None]:
-        """Count the sequences of a request as under way. Raises `ApiError` if the tenant then has too many."""
+        """Count a request's sequences as in flight. Raises `ApiError` if the tenant would have too many."""
         limit = self._config.max_answers_per_key
-        # With one tenant a single large request harms nobody. With several it would fill the queue of all of them.
+        # With one key a single large request harms nobody. With several it would fill the shared queue.
         if num_sequences > limit and len(self._keys) > 1:
             raise ApiError(
                 f"{num_sequences} answers are asked for; a key may have {limit} under way: ask for fewer at once",
@@ -109,8 +109,8 @@ class Tenants:
 
     @contextmanager
     def arriving(self, tenant: Tenant) -> Iterator[None]:
-        """Count a request whose body arrives. Raises `ApiError` if there are too many, or if the request would not be
-        admitted afterwards."""
+        """Count a request whose body is arriving. Raises `ApiError` if there are too many, or if `admitted` would
+        refuse the request."""
         self._check(tenant)
         if self.num_arriving >= self._config.max_requests:
             raise _full(f"the bodies of {self.num_arriving} requests have not come")
@@ -126,7 +126,7 @@ class Tenants:
 
     @contextmanager
     def admitted(self, tenant: Tenant) -> Iterator[None]:
-        """Count a request as under way, from the end of its body to the end of its answer. Raises `ApiError` if there
+        """Count a request as in flight, from the end of its body to the end of its answer. Raises `ApiError` if there
         are too many."""
         self._check(tenant)
         tenant.num_requests += 1
@@ -138,14 +138,14 @@ class Tenants:
             self.num_requests -= 1
 
     def hold(self, tenant: Tenant, connection: Hashable, num_open: int) -> None:
-        """Count a connection for the tenant that last sent a request on it. Raises `ApiError` if the tenant has too
-        many. `num_open` connections are open in all."""
+        """Count a connection for `tenant`, which has just sent a request on it. Raises `ApiError` if the tenant has
+        too many. `num_open` is the number of all open connections."""
         before = self._connections.get(connection)
         if before is tenant or not tenant.has_key:
             return
         config = self._config
-        # A proxy keeps a pool of connections, which count for the last tenant on each. So without an explicit limit a
-        # tenant's share applies only while more than half of all connections are open.
+        # A proxy pools connections, and each counts for the tenant that used it last. So without an explicit limit,
+        # the share applies only while more than half of `max_connections` are open.
         is_tight = config.max_connections_per_key is not None or 2 * num_open > config.max_connections
         if is_tight and tenant.num_connections >= config.connections_per_key:
             raise ApiError(
@@ -167,12 +167,12 @@ class Tenants:
             tenant.num_connections -= 1
 
     def check_bytes(self, tenant: Tenant) -> None:
-        """Raise `ApiError` if the bodies of a tenant with a key exceed its share of bytes."""
+        """Raise `ApiError` if the bodies of a tenant with a key exceed its share of the bytes."""
         if tenant.has_key and tenant.num_body_bytes > self._config.body_bytes_per_key:
             raise _too_many(f"the bodies of this key's requests have {tenant.num_body_bytes} bytes")
 
     def check_all_bytes(self) -> None:
-        """Raise `ApiError` if all bodies together have too many bytes."""
+        """Raise `ApiError` if all bodies together exceed `max_bodies_bytes`."""
         limit = self._config.max_bodies_bytes
         if self.num_body_bytes > limit:
             raise ApiError(
@@ -183,7 +183,7 @@ class Tenants:
             )
 
     def _check(self, tenant: Tenant) -> None:
-        """Raise `ApiError` if no further request is admitted."""
+        """Raise `ApiError` if the server or the tenant already has as many requests as allowed."""
         if self.num_requests >= self._config.max_requests:
             raise _full(f"{self.num_requests} requests are under way")
         if tenant.num_requests >= self._config.requests_per_key:
@@ -191,9 +191,9 @@ class Tenants:
 
 
 class Admission:
-    """Counts a request of a tenant within `with`: as arriving while its body arrives, then as under way.
+    """A context manager that counts a request for its tenant: first as arriving, then as in flight.
 
-    The two are counted apart, so that clients who never finish their bodies do not keep out those who have.
+    The two are counted separately, so that clients who never finish their bodies can't block those who have.
     """
 
     def __init__(self, tenants: Tenants, tenant: Tenant) -> None:
@@ -212,8 +212,8 @@ class Admission:
         self._stage.close()
 
     def received(self, num_bytes: int, is_whole: bool) -> None:
-        """Count a part of the body; after the last part the request is under way. Raises `ApiError` if the tenant's
-        bodies have too many bytes, or if too many requests are under way."""
+        """Count a part of the body. After the last part the request is in flight. Raises `ApiError` if the tenant's
+        bodies have too many bytes, or if too many requests are in flight."""
         self._num_bytes += num_bytes
         self._tenant.num_body_bytes += num_bytes
         self._tenants.check_bytes(self._tenant)

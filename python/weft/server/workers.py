@@ -1,4 +1,4 @@
-"""Worker threads beside the event loop: some read requests, others write answers."""
+"""Worker threads beside the event loop: one pool reads requests, another writes answers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ READERS, WRITERS = 4, 2
 
 
 class Workers:
-    """A pool of threads that read bodies, and one of threads that write answers.
+    """One thread pool that reads bodies, and one that writes answers.
 
-    They are apart because a hostile body may take a second to read, which must not delay answers. Both are small: the
-    work holds the interpreter lock, so that more threads would not do more of it.
+    They are separate because a hostile body may take a second to read, which must not delay answers. Both are small
+    because the work holds the GIL, so more threads would not be faster.
     """
 
     def __init__(self) -> None:
@@ -28,30 +28,30 @@ class Workers:
         self._turns = Turns(self.reading, READERS)
 
     async def read(self, client: int, work: Callable[[], T]) -> T:
-        """The result of `work`, done on a reading thread. Waiting clients take turns."""
+        """Run `work` on a reading thread and return its result. Waiting clients take turns."""
         return await self._turns.run(client, work)
 
     def close(self) -> None:
-        """Start no more work."""
+        """Shut down both pools. Queued work is dropped; running work finishes."""
         for pool in (self.reading, self.writing):
             pool.shutdown(wait=False, cancel_futures=True)
 
 
 def on(pool: Executor, work: Callable[[], T]) -> asyncio.Future[T]:
-    """The result of `work`, done on a thread of `pool`."""
+    """Run `work` on a thread of `pool`. Returns a future of its result."""
     return asyncio.get_running_loop().run_in_executor(pool, work)
 
 
 class Turns:
-    """Work of several clients on `count` threads of a pool: one that asks for much waits for itself. Used on the event
-    loop alone."""
+    """Shares `count` threads of a pool fairly between clients. A client with much work delays only itself. Use it
+    only on the event loop."""
 
     def __init__(self, pool: Executor, count: int) -> None:
         self._pool, self._free = pool, count
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
 
     async def run(self, client: int, work: Callable[[], T]) -> T:
-        """What `work` gives, on a thread, when it is the client's turn."""
+        """Wait for the client's turn, run `work` on a thread, and return its result."""
         loop = asyncio.get_running_loop()
         if self._free:
             self._free -= 1
@@ -62,25 +62,25 @@ class Turns:
                 await turn
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
-                    self._next()  # it came, and nobody uses it
+                    self._next()  # the turn was already granted; pass it on
                 raise
         try:
             working = self._pool.submit(work)
-        except RuntimeError:  # the pool has ended
+        except RuntimeError:  # the pool is shut down
             self._next()
             raise
         working.add_done_callback(lambda _: self._ended(loop))
         return await asyncio.wrap_future(working)
 
     def _ended(self, loop: asyncio.AbstractEventLoop) -> None:
-        with suppress(RuntimeError):  # the loop has ended, and everybody with it
+        with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
             loop.call_soon_threadsafe(self._next)
 
     def _next(self) -> None:
-        """Give a thread that is free to the client that has waited longest for a turn."""
+        """Give the free thread to the client whose last turn is longest ago."""
         while self._waiting:
             client, turn = self._waiting.take()
-            self._waiting.done(client)  # clients alternate here, however many threads each has
+            self._waiting.done(client)  # at once: clients alternate, however many threads each holds
             if not turn.done():
                 turn.set_result(None)
                 return

@@ -1,4 +1,4 @@
-"""Timelines of a run by stream, as Chrome/Perfetto JSON and as pictures."""
+"""Records per-stream timelines of a run, and exports them as Chrome/Perfetto JSON or as plots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws timelines: grammar and forward, stream by stream."""
+"""Plots timelines with one row per stream, to show how grammar work and forward passes overlap."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ COLOURS = {
 }
 OTHER = "#b0b0b0"
 HAIR = 600
-"""Short slices are drawn 1/HAIR of the axis wide, so that they stay visible."""
+"""Slices are drawn at least 1/HAIR of the time axis wide, so that short ones stay visible."""
 
 
 def colour(label: str) -> str:
-    """The colour of the first known word in `label`."""
+    """Return the colour of the first entry of `COLOURS` whose name is in `label`."""
     return next((c for word, c in COLOURS.items() if word in label), OTHER)
 
 
 def plot(panels: Mapping[str, Sequence[Slice]], path: Path, title: str) -> None:
-    """Draw one panel for each recording, with a row for each stream, and save to `path` (svg or png).
+    """Plot one panel per recording, with a row per stream, and save to `path` (svg or png).
 
-    Each panel starts at 0, and its key is its heading. Raises `InterfaceError` without matplotlib.
+    Each panel's time axis starts at 0. The key in `panels` is the panel's title. Raises `InterfaceError` without
+    matplotlib.
     """
     try:
         from matplotlib import rc_context
@@ -62,7 +63,7 @@ def plot(panels: Mapping[str, Sequence[Slice]], path: Path, title: str) -> None:
 
 
 def draw(axes: Any, slices: Sequence[Slice]) -> None:
-    """Draw one recording, shifted to begin at 0."""
+    """Plot one recording, shifted to start at 0."""
     names = track_names(slices)
     order = sorted(names, key=lambda n: names[n] != "model stream")
     begin = min((s.begin_us for s in slices), default=0.0)

@@ -1,4 +1,4 @@
-"""Records the work of a runtime as slices."""
+"""Records a runtime's work as slices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weft.trace.timeline import Slice, slices_of, write_chrome
 
 @contextmanager
 def record() -> Iterator[list[Slice]]:
-    """Record the CPU runtime; the yielded list is filled at the end."""
+    """Record the CPU runtime. The yielded list is filled when the `with` block ends."""
     slices: list[Slice] = []
     with cpu.trace() as nodes:
         yield slices
@@ -37,9 +37,10 @@ def record() -> Iterator[list[Slice]]:
 
 @contextmanager
 def record_on(runtime: Runtime, with_grids: bool = False) -> Iterator[list[Slice]]:
-    """Record `runtime` until the work launched inside has ended; the yielded list is filled then.
+    """Record `runtime` until all work launched in the `with` block has finished. Only then is the yielded list
+    filled.
 
-    `with_grids` appends the grid to kernels' labels on a GPU."""
+    On a GPU, `with_grids` appends the launch grid to kernel labels."""
     if runtime.device.type == "cpu":
         with record() as slices:
             yield slices
@@ -55,7 +56,8 @@ def record_on(runtime: Runtime, with_grids: bool = False) -> Iterator[list[Slice
 
 @contextmanager
 def recording(runtime: Runtime, path: Path) -> Iterator[None]:
-    """Record `runtime` until the work launched inside has ended, and write Chrome/Perfetto JSON to `path`."""
+    """Record `runtime` until all work launched in the `with` block has finished, and write Chrome/Perfetto JSON to
+    `path`."""
     if runtime.device.type == "cpu":
         with record() as slices:
             yield

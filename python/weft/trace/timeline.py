@@ -1,4 +1,5 @@
-"""Timelines of a run: slices, Chrome/Perfetto files, torch's profiles, and the overlap of grammar and forward."""
+"""Timelines as lists of slices: reads torch profiles, writes Chrome/Perfetto files, and measures how grammar work
+overlaps with the forward pass."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Slice:
-    """One node that ran. `kind` is "kernel", "host", "memcpy", ...; `stream` and `thread` are numbers; times are in
-    microseconds since the recording began."""
+    """One executed graph node. `kind` is "kernel", "host", "memcpy" or similar. `stream` and `thread` are numbers.
+    Times are in microseconds since the first slice began."""
 
     label: str
     kind: str
@@ -23,7 +24,8 @@ class Slice:
 
 
 def begins_of(slices: Sequence[Slice], function: str) -> list[Slice]:
-    """The first slice of each call of a launched function. A graph runs such a function as consecutive operations."""
+    """Return the first slice of each call of `function`. A call may appear as several consecutive slices on its
+    stream."""
     firsts, is_inside = [], dict[int, bool]()
     for current in sorted(slices, key=lambda s: s.begin_us):
         is_part = function in current.label
@@ -34,11 +36,12 @@ def begins_of(slices: Sequence[Slice], function: str) -> list[Slice]:
 
 
 PROCESS = 1
+"""The process id of all events in a Chrome trace."""
 
 
 def track_names(slices: Sequence[Slice]) -> dict[int, str]:
-    """Names of the streams: the one with the most host nodes is the grammar's; of the others, the one with the most
-    device work is the model's.
+    """Guess the name of each stream. The stream with the most host nodes is the grammar's. Of the others, the one
+    with the most kernel time is the model's.
     """
     streams = sorted({s.stream for s in slices})
     busy = {
@@ -56,7 +59,7 @@ def track_names(slices: Sequence[Slice]) -> dict[int, str]:
 
 
 def write_chrome(slices: Sequence[Slice], path: Path, names: dict[int, str] | None = None) -> None:
-    """Write slices to `path` for Perfetto or chrome://tracing, one track for each stream. `names` maps stream numbers
+    """Write slices to `path` for Perfetto or chrome://tracing, with one track per stream. `names` maps stream numbers
     to names (default: `track_names`)."""
     events: list[dict[str, Any]] = [
         {"ph": "M", "pid": PROCESS, "tid": number, "name": "thread_name", "args": {"name": name}}
@@ -83,10 +86,12 @@ KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 
 
 def slices_of(profile: dict[str, Any], with_grids: bool = False) -> list[Slice]:
-    """The device work in a torch profile (Chrome's format), ordered by begin; the first slice begins at 0.
+    """Extract the device work from a torch profile in Chrome's format. The slices are sorted by start time, and the
+    first starts at 0.
 
-    With `with_grids` a kernel's label ends in its grid, such as 448x1x1, which tells products of different shapes
-    apart. The profiler does not see host nodes of graphs: streams that wait for them look idle."""
+    With `with_grids` a kernel's label ends in its launch grid, such as 448x1x1, which tells matrix products of
+    different shapes apart. The profiler does not record the host nodes of graphs, so a stream that waits for one
+    looks idle."""
     events = [e for e in profile["traceEvents"] if e.get("ph") == "X" and e.get("cat") in KINDS]
     start = min((e["ts"] for e in events), default=0.0)
     slices = []
@@ -100,25 +105,26 @@ def slices_of(profile: dict[str, Any], with_grids: bool = False) -> list[Slice]:
 
 
 def shortened(kernel: str) -> str:
-    """A kernel's name without template and function arguments."""
+    """Return a kernel's name without template and function arguments."""
     return kernel.removeprefix("void ").split("<")[0].split("(")[0] or kernel
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """Busy time of the grammar stream, and the part of it during which another stream worked, in microseconds."""
+    """The busy time of the grammar stream, and the part of it during which another stream was busy too. Both are in
+    microseconds."""
 
     grammar_us: float
     beside_us: float
 
     @property
     def share(self) -> float:
-        """The overlapped part of the grammar's work, 0 to 1."""
+        """The fraction of the grammar's busy time that overlaps, 0 to 1."""
         return self.beside_us / self.grammar_us if self.grammar_us else 0.0
 
 
 def overlap(slices: Sequence[Slice]) -> Overlap:
-    """The overlap in a recording; zeros if no stream has host nodes."""
+    """Compute the overlap in a recording. It is zero if no stream has host nodes."""
     names = track_names(slices)
     grammar = busy(s for s in slices if names[s.stream] == "grammar stream")
     others = busy(s for s in slices if names[s.stream] != "grammar stream")
@@ -127,7 +133,7 @@ def overlap(slices: Sequence[Slice]) -> Overlap:
 
 
 def busy(slices: Iterable[Slice]) -> list[tuple[float, float]]:
-    """The disjoint intervals in which any slice ran, in order."""
+    """Return the union of the slices' time intervals, as disjoint intervals in order."""
     intervals: list[tuple[float, float]] = []
     for begin, end in sorted((s.begin_us, s.end_us) for s in slices):
         if intervals and begin <= intervals[-1][1]:

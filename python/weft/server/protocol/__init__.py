@@ -1,1 +1,1 @@
-"""Bodies of requests: their fields, and the reasons for fields that weft refuses."""
+"""Request bodies: the fields of each route, and the reasons why some fields are refused."""

@@ -1,7 +1,8 @@
-"""Request bodies: JSON bytes to data (`read_json`), and data to a checked `Body`.
+"""Parses request bodies: `read_json` turns bytes into data, and `Body` validates the data.
 
-Both refuse early and cheaply. Python's JSON parser holds the interpreter lock on any thread, so entries are counted
-before anything is built; pydantic would build an error object for each bad entry, so lists stop at the first.
+Both reject bad input early and cheaply. Python's JSON parser holds the GIL on any thread, so entries are counted
+before anything is built. pydantic would build an error object for each bad entry, so list validation stops at the
+first.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from weft.server.settings import ServerConfig
 # -- JSON
 
 MAX_TEXT_ENTRIES = ServerConfig.max_body_entries
-"""Limit for JSON that is inside a text of the body, such as a schema given as a string."""
+"""The entry limit for JSON inside a string of the body, such as a schema given as a string."""
 LARGE_SHARE, LARGE = 4, "lists, objects, names and texts"
-"""At most one entry in `LARGE_SHARE` may be one of these, which cost more memory and time than a number."""
+"""At most 1 / `LARGE_SHARE` of the entries may be of these kinds. They cost more memory and time than a number."""
 SURROGATE, BOM = b"\\ud", "\ufeff"
 SMALL = 64 << 10
-"""Bytes up to which a body is parsed on the event loop."""
+"""Bodies up to this many bytes are parsed on the event loop."""
 _parsing = Lock()
-"""One thread parses a large body at a time. Several would only compete for the interpreter lock, and the event loop
-would wait for each of them in turn."""
+"""Only one thread at a time parses a large body. Several would only compete for the GIL, and the event loop would
+wait for each of them in turn."""
 
 
 def read_json(raw: bytes, max_entries: int) -> Any:
-    """Parse the bytes of a body. Raises `ApiError`."""
+    """Parse a body's bytes as JSON. Raises `ApiError`."""
     if not raw:
         raise ApiError("the body is empty; send a JSON object")
     with _parsing if len(raw) > SMALL else nullcontext():
@@ -49,7 +50,7 @@ def read_json(raw: bytes, max_entries: int) -> Any:
 def _parsed(raw: bytes, max_entries: int) -> Any:
     check_entries(raw, max_entries)
     try:
-        # json.loads on bytes would accept half a character, and would guess at UTF-16.
+        # json.loads on bytes would accept lone surrogates, and would detect UTF-16.
         text = raw.decode()
     except UnicodeDecodeError as error:
         raise ApiError(f"the body is no UTF-8: byte {error.start} can't be read") from None
@@ -58,7 +59,7 @@ def _parsed(raw: bytes, max_entries: int) -> Any:
     try:
         data = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
         if SURROGATE in raw.lower():
-            # A lone surrogate would only fail later, when the answer that repeats it is encoded.
+            # A lone surrogate would otherwise fail only later, when an answer that repeats it is encoded.
             json.dumps(data, ensure_ascii=False).encode()
         return data
     except RecursionError:
@@ -70,20 +71,23 @@ def _parsed(raw: bytes, max_entries: int) -> Any:
 
 
 def checked_text(text: str) -> str:
-    """Return a text of JSON if it has no more entries than a body may have. Raises `ApiError`."""
+    """Return a JSON string unchanged, after checking that it has no more entries than a body may have. Raises
+    `ApiError`."""
     check_entries(text.encode(), MAX_TEXT_ENTRIES, "a text of JSON")
     return text
 
 
 def check_entries(raw: bytes, max_entries: int, name: str = "the body") -> None:
-    """Raise `ApiError` for JSON with more than `max_entries` entries, or too many large ones. Nothing is parsed."""
+    """Raise `ApiError` for JSON with more than `max_entries` entries, or too many large ones. This counts bytes and
+    parses nothing."""
     max_large, quotes = max_entries // LARGE_SHARE, raw.count(b'"')
+    # A lower bound for the number of strings. It refuses most oversized bodies without the copies below.
     if (quotes - raw.count(b'\\"')) // 2 > max_large:
         raise _too_many(name, max_large, LARGE)
     entries, brackets = raw.count(b","), raw.count(b"[") + raw.count(b"{")
     if entries > max_entries or brackets + quotes // 2 > max_large:
-        # The quick count includes commas and brackets inside texts. Count again without texts: remove escapes, then
-        # keep every second part between quotes.
+        # The quick count includes commas and brackets inside strings. Count again without strings: remove escapes,
+        # then keep every second part between quotes.
         parts = raw.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
         outside = b"".join(parts[::2])
         entries, brackets = outside.count(b","), outside.count(b"[") + outside.count(b"{")
@@ -101,8 +105,8 @@ def _too_many(name: str, limit: int, entries: str) -> ApiError:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object. Raises `ApiError` for a repeated name: a proxy that checked the body might have read the other
-    value."""
+    """Build an object. Raises `ApiError` for a repeated name, because a proxy that checked the body might have read
+    the other value."""
     members = dict(pairs)
     if len(members) < len(pairs):
         names = Counter(name for name, _ in pairs)
@@ -120,44 +124,44 @@ def _refuse_constant(name: str) -> Any:
 # -- fields
 
 REFUSAL, UNKNOWN = "unsupported_parameter", "unknown_parameter"
-"""Codes of errors, and types of pydantic's errors in `Body`."""
+"""Codes of `ApiError`. `Body` also uses them as pydantic error types."""
 MAX_NAME = 100
-"""Characters of a field's name that an error repeats."""
+"""The maximum length of a field name in an error message."""
 MAX_ENTRIES = 10_000
 MAX_COUNT = 2**31 - 1
-"""Limit for counts of tokens and whitespace: the engine and the grammar libraries use 32-bit integers."""
+"""The limit for token and whitespace counts. The engine and the grammar libraries use 32-bit integers."""
 EXACT_FLOATS = 2**53
-"""Whole floats below this value are exact integers."""
+"""Below this value, a whole float is an exact integer."""
 T = TypeVar("T")
 
 
 def _bounded(value: Any) -> Any:
-    """Refuse a list or an object with too many entries before any of them is validated."""
+    """Reject a list or an object with too many entries before any entry is validated."""
     if isinstance(value, list | dict) and len(value) > MAX_ENTRIES:
         raise ValueError(f"has {len(value)} entries; at most {MAX_ENTRIES} are read")
     return value
 
 
 class _FirstOnly(FailFast):
-    """pydantic's `FailFast`, made hashable so that it may stand in a union."""
+    """pydantic's `FailFast`, made hashable so that it can be used in a union."""
 
     __hash__ = object.__hash__
 
 
 Few = Annotated[list[T], _FirstOnly(), BeforeValidator(_bounded)]
-"""A list of bounded length. Validation stops at the first wrong entry: a body has room for millions."""
+"""A list of bounded length. Validation stops at the first bad entry, because a body has room for millions."""
 Object = Annotated[dict[str, Any], BeforeValidator(_bounded)]
 Refused = Mapping[str, tuple[str, tuple[Any, ...]]]
-"""Fields by name, each with the reason for its refusal and the values that ask for nothing, which are accepted."""
+"""Refused fields by name. Each has the reason, and the values that are accepted because they request nothing."""
 
 
 class Body(BaseModel):
-    """A body, or an object within one.
+    """Base class for a request body, or for an object inside one.
 
-    `REFUSED` names fields that other servers accept and weft does not honour. `OTHER_NAMES` maps other libraries' names
-    for a field to weft's, for hints in errors. A null field counts as absent, unless null is a value of its own.
+    `REFUSED` lists fields that other servers accept but weft does not support. `OTHER_NAMES` maps other libraries'
+    names for a field to weft's, for hints in errors. A null field counts as absent, unless its type includes null.
 
-    Values must have the type of their field: "5" is no number, and 1 is not true. But 5.0 is 5.
+    Types are strict: "5" is not accepted as a number, nor 1 as true. But 5.0 is accepted as 5.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
@@ -165,9 +169,9 @@ class Body(BaseModel):
     REFUSED: ClassVar[Refused] = {}
     OTHER_NAMES: ClassVar[Mapping[str, str]] = {}
     _null_is_absent: ClassVar[frozenset[str]] = frozenset()
-    """Fields for which null means the default."""
+    """Fields whose type excludes null, so that null means the default."""
     _known: ClassVar[frozenset[str]] = frozenset()
-    """Names that a body may have."""
+    """All accepted names, including those of refused fields."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
@@ -183,7 +187,7 @@ class Body(BaseModel):
 
     @classmethod
     def read(cls, data: Any) -> Self:
-        """The body for parsed JSON. Raises `ApiError` that names the field."""
+        """Validate parsed JSON. Raises `ApiError`, which names the field."""
         if not isinstance(data, dict):
             raise ApiError(f"the body is {kind_of(data)}; it must be an object")
         try:
@@ -193,7 +197,7 @@ class Body(BaseModel):
 
     @classmethod
     def _api_error(cls, error: ValidationError, data: Any) -> ApiError:
-        """The first fault of `data`, in one line."""
+        """Convert pydantic's error to an `ApiError` with one line about the first fault."""
         fault = first_fault(error, data)
         kind, place = fault.error["type"], fault.place
         if kind in (REFUSAL, UNKNOWN):
@@ -210,7 +214,7 @@ class Body(BaseModel):
 
     @classmethod
     def _hint(cls, place: Sequence[str]) -> str:
-        """A question with the field that an unknown one probably means; empty if there is none."""
+        """Return a "did you mean" hint for an unknown field; empty if no known field is similar."""
         *parents, name = place
         owner: type[Body] | None = cls
         for part in parents:
@@ -225,7 +229,7 @@ class Body(BaseModel):
 
     @classmethod
     def within(cls, name: str) -> type[Body] | None:
-        """The class of a field's members, if the field is an object with known members."""
+        """Return the `Body` class of a field, if the field is an object with known members."""
         annotation = next(
             (
                 field.annotation
@@ -239,7 +243,7 @@ class Body(BaseModel):
 
     @classmethod
     def meant_by(cls, name: str) -> str | None:
-        """The field that an unknown name probably means."""
+        """Return the field that an unknown name probably means."""
         if name in cls.OTHER_NAMES:
             return cls.OTHER_NAMES[name]
         known = [*(field.alias or key for key, field in cls.model_fields.items()), *cls.REFUSED]
@@ -255,8 +259,8 @@ class Body(BaseModel):
                 raise PydanticCustomError(
                     REFUSAL, "{name} is not supported: {reason}", {"name": name, "reason": reason}
                 )
-        # Checked here, not by pydantic: it would make an error of each unknown name, and would report a missing field
-        # before the misspelt one.
+        # pydantic does not check this: it would build an error for each unknown name, and would report a missing
+        # field before the misspelt one.
         unknown = next((name for name in data if name not in cls._known), None)
         if unknown is not None:
             raise PydanticCustomError(UNKNOWN, "unknown field", {"name": unknown})
@@ -270,11 +274,11 @@ def _takes_null(annotation: Any) -> bool:
 
 
 def _number(value: Any) -> Any:
-    """JSON has one kind of number, and some clients write 5 as 5.0."""
+    """Convert a whole float to int. JSON has only one number type, and some clients write 5 as 5.0."""
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) < EXACT_FLOATS
     return int(value) if is_whole else value
 
 
 def _is_inert(value: Any, inert: tuple[Any, ...]) -> bool:
-    """Whether a value of a refused field asks for nothing. True is not 1 here."""
+    """Return whether a refused field's value requests nothing. Types must match, so True is not 1."""
     return value is None or any(value == other and type(value) is type(other) for other in inert)

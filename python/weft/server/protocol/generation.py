@@ -1,7 +1,8 @@
-"""Fields of the routes that generate: /v1/chat/completions and /v1/completions.
+"""The request bodies of the generating routes: /v1/chat/completions and /v1/completions.
 
-A field is declared once, in the class for its purpose: `GuideFields`, `SamplingFields`, `TemplateFields`. The two
-bodies combine these with fields of their own. `check_together` checks fields against each other.
+Each shared field is declared once, in the class for its purpose: `GuideFields`, `SamplingFields`, `TemplateFields`.
+The two bodies combine these classes with fields of their own. `check_together` finds fields that contradict each
+other.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Schema = dict[str, Any] | bool | str
 
 
 class JsonSchemaFormat(Body):
-    """`response_format.json_schema`."""
+    """The `response_format.json_schema` object."""
 
     name: str | None = None
     description: str | None = None
@@ -37,7 +38,8 @@ class JsonSchemaFormat(Body):
 
 
 class ResponseFormat(Body):
-    """`response_format`: text, json_object, json_schema or structural_tag (of XGrammar's form, or vLLM's older one)."""
+    """`response_format`: text, json_object, json_schema or structural_tag (in XGrammar's form, or in vLLM's older
+    one)."""
 
     type: str
     json_schema: JsonSchemaFormat | None = None
@@ -49,7 +51,7 @@ class ResponseFormat(Body):
 
 
 class StructuredOutputs(Body):
-    """vLLM's `structured_outputs`."""
+    """vLLM's `structured_outputs`: one kind of guide and its options."""
 
     json_: Schema | None = Field(None, alias="json")
     regex: str | None = None
@@ -67,7 +69,8 @@ class StructuredOutputs(Body):
 
 
 class OwnGuide(Body):
-    """weft's `guide`: one kind with its options. The guide begins after the text or special token `after`."""
+    """weft's `guide`: one kind of guide and its options. With `after`, the guide starts only after this text or
+    special token."""
 
     json_object: bool | None = None
     json_schema: Schema | None = None
@@ -90,7 +93,7 @@ class OwnGuide(Body):
 
 
 class GuideFields(Body):
-    """The fields that constrain an answer, on every route that generates."""
+    """The fields that constrain an answer. Every generating route has them."""
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -122,7 +125,7 @@ def _bounded_biases(value: Any) -> Any:
 
 
 def _bounded_metadata(value: Any) -> Any:
-    """Check metadata against OpenAI's limits."""
+    """Enforce OpenAI's limits for metadata."""
     if isinstance(value, dict) and (
         len(value) > 16 or any(len(str(name)) > 64 or len(str(text)) > 512 for name, text in value.items())
     ):
@@ -139,13 +142,13 @@ def _id(name: Any) -> int:
 
 
 TokenId = Annotated[int, BeforeValidator(_id)]
-"""A token id as the name of a JSON member. Only one spelling of each number is taken, so that no two names are one
+"""A token id as a JSON member name. Only the canonical spelling is accepted, so that two names can't mean the same
 token."""
 Metadata = Annotated[dict[str, Any], BeforeValidator(_bounded_metadata)]
 
 
 class StreamOptions(Body):
-    """`stream_options`: usage in a last chunk, and in every chunk."""
+    """`stream_options`: whether to send usage in a last chunk, and in every chunk."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -156,8 +159,8 @@ class StreamOptions(Body):
 
 
 class SamplingFields(GuideFields):
-    """Sampling fields of OpenAI, vLLM and weft. None means the default of the model's generation_config.json, or else
-    the API's."""
+    """The sampling fields of OpenAI, vLLM and weft. None means the default from the model's generation_config.json,
+    or else the API's default."""
 
     model: str | None = None
     max_tokens: int | None = Field(None, ge=0)
@@ -195,7 +198,7 @@ class SamplingFields(GuideFields):
     on_length: str = "cut"
     timeout_s: float | None = None
     max_drafts: int | None = None
-    # Accepted without effect: they name the user and OpenAI's caches.
+    # Accepted but ignored: they label requests, or concern OpenAI's caches.
     user: str | None = None
     metadata: Metadata | None = None
     safety_identifier: str | None = None
@@ -223,7 +226,8 @@ class SamplingFields(GuideFields):
 
     @property
     def engine_priority(self) -> float:
-        """The engine's priority, 0 to 1, highest first. vLLM's, which clients send, is lowest first."""
+        """The engine's priority, from 0 to 1, where higher runs first. Clients send vLLM's `priority`, where lower
+        runs first."""
         return 1 / (1 + math.exp(self.priority))
 
     @property
@@ -233,7 +237,7 @@ class SamplingFields(GuideFields):
 
     @property
     def num_logprobs(self) -> int | None:
-        """Most likely tokens to report per token; None for no log-probabilities."""
+        """How many of the most likely tokens to report per token; None for no log-probabilities."""
         return None
 
     @property
@@ -261,7 +265,8 @@ class SamplingFields(GuideFields):
             raise ApiError("prompt_logprobs are not streamed; leave out stream", param="prompt_logprobs")
 
     def sampling(self, defaults: SamplingParams, max_tokens: int) -> SamplingParams:
-        """The sampling parameters. Fields that the body leaves out come from `defaults`. Raises `InputError`."""
+        """Build the sampling parameters. Fields that the body leaves out come from `defaults`. Raises
+        `InputError`."""
 
         def chosen(name: str) -> Any:
             value = getattr(self, name)
@@ -272,7 +277,7 @@ class SamplingFields(GuideFields):
             min_tokens=self.min_tokens,
             temperature=chosen("temperature"),
             top_p=chosen("top_p"),
-            top_k=max(chosen("top_k"), 0),  # vLLM also writes -1 for "all tokens"
+            top_k=max(chosen("top_k"), 0),  # in vLLM, -1 also means "all tokens"
             min_p=chosen("min_p"),
             frequency_penalty=chosen("frequency_penalty"),
             presence_penalty=chosen("presence_penalty"),
@@ -295,7 +300,7 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
 class TemplateFields(Body):
-    """Fields for the chat template, beside the messages."""
+    """The fields that a chat template uses, besides the messages."""
 
     tools: Few[Object] | None = None
     reasoning_effort: Effort | None = None
@@ -306,7 +311,7 @@ class TemplateFields(Body):
 
     @property
     def template_arguments(self) -> dict[str, Any]:
-        """Variables for the template."""
+        """The variables for the template. Explicit `chat_template_kwargs` take precedence over the other fields."""
         arguments = dict(self.chat_template_kwargs or {})
         if self.reasoning_effort is not None:
             arguments.setdefault("reasoning_effort", self.reasoning_effort)
@@ -317,8 +322,8 @@ class TemplateFields(Body):
         return arguments
 
     def settle_generation_prompt(self) -> None:
-        """Decide whether the prompt opens an answer or continues the last message. Raises `ApiError` if the body asks
-        for both."""
+        """Turn `add_generation_prompt` off if the prompt continues the last message. Raises `ApiError` if the body
+        explicitly asks for both."""
         if self.continue_final_message and "add_generation_prompt" not in self.model_fields_set:
             self.add_generation_prompt = False
         if self.continue_final_message and self.add_generation_prompt:
@@ -340,7 +345,7 @@ def _known_prediction(value: Any) -> Any:
 
 
 class ChatBody(SamplingFields, TemplateFields):
-    """OpenAI's chat request, with vLLM's fields."""
+    """OpenAI's chat completion request, with vLLM's fields."""
 
     messages: Few[Object] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
@@ -389,7 +394,7 @@ class ChatBody(SamplingFields, TemplateFields):
 
     @property
     def num_logprobs(self) -> int | None:
-        """Most likely tokens to report per token; None for no log-probabilities."""
+        """How many of the most likely tokens to report per token; None for no log-probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
@@ -397,12 +402,12 @@ class ChatBody(SamplingFields, TemplateFields):
 
 MAX_PROMPTS = 1024
 DEFAULT_COMPLETION_TOKENS = 16
-"""OpenAI's `max_tokens` of a completion that gives none."""
+"""OpenAI's default for `max_tokens` of a completion."""
 
 
 def _prompt(value: Any) -> Any:
-    """Check for a text, token ids, or a list of either. Not left to pydantic, which would build an error for each of
-    millions of entries."""
+    """Check for a string, token ids, or a list of either. pydantic does not check this, because it would build an
+    error for each of millions of entries."""
     if isinstance(value, str) or is_ids(value):
         return value
     if isinstance(value, list) and all(
@@ -420,7 +425,7 @@ def is_ids(value: Any) -> bool:
 class CompletionBody(SamplingFields):
     """OpenAI's completion request with vLLM's fields. `prompt` is one prompt or a list, as text or token ids.
 
-    weft's `token_details` adds the tokens of the answer to a choice, in the form of a chat's `logprobs.content`."""
+    weft's `token_details` adds the answer's tokens to each choice, in the format of a chat's `logprobs.content`."""
 
     prompt: Annotated[Any, BeforeValidator(_prompt)]
     logprobs: int | None = Field(None, ge=0, le=20)
@@ -432,7 +437,7 @@ class CompletionBody(SamplingFields):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """The prompts, at least one."""
+        """The prompts as a list, which is never empty. Raises `ApiError` for no prompt or too many."""
         prompt = self.prompt
         if isinstance(prompt, str):
             return [prompt]
@@ -449,7 +454,7 @@ class CompletionBody(SamplingFields):
 
     @property
     def num_logprobs(self) -> int | None:
-        """Most likely tokens to report per token; None for no log-probabilities."""
+        """How many of the most likely tokens to report per token; None for no log-probabilities."""
         return self.logprobs
 
     @property

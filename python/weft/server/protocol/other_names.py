@@ -1,5 +1,5 @@
-"""Other names of fields: those of other APIs and libraries, and of another route of this server. The error of a request
-with such a name says weft's."""
+"""Names of fields in other APIs, in other libraries, or on other routes of this server. An error about such a name
+suggests the field to use instead."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ CHAT = {
     "enable_thinking": "chat_template_kwargs.enable_thinking",
 }
 COMPLETIONS = {**SAMPLING, "messages": "prompt", "input": "prompt"}
+# This route has no `n`, and calls `max_tokens` max_output_tokens.
 RESPONSES = {
     **{other: name for other, name in SAMPLING.items() if name not in ("n", "max_tokens")},
     **{

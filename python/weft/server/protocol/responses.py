@@ -1,4 +1,4 @@
-"""The body of /v1/responses. `reading/responses.py` turns it into a chat's."""
+"""The request body of /v1/responses. `reading/responses.py` converts it to a chat body."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOOL_FORM = 'a tool here is {"type": "function", "name": ..., "parameters": ...}
 
 
 def _flat_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool in the flat form of this route. Clients may also send a chat's nested form."""
+    """Return a tool in this route's flat form. Clients may also send the nested form of chats."""
     if tool.get("type") != "function":
         raise ValueError(f"is of type {quoted(tool.get('type'))}; only functions can be called")
     function = tool.get("function")
@@ -34,7 +34,7 @@ def _flat_tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 class TextSettings(Body):
-    """`text`."""
+    """The `text` object."""
 
     format: Object | None = None
 
@@ -44,7 +44,7 @@ class TextSettings(Body):
 
 
 class ReasoningSettings(Body):
-    """`reasoning`: its effort. There are no summaries."""
+    """The `reasoning` object: the effort. Reasoning summaries are not supported."""
 
     effort: Effort | None = None
 
@@ -55,7 +55,7 @@ class ReasoningSettings(Body):
 
 
 class StreamSettings(Body):
-    """`stream_options`."""
+    """The `stream_options` object, which has no options here."""
 
     REFUSED: ClassVar[Refused] = {
         "include_obfuscation": ("events are as long as their text", (False,)),
@@ -63,7 +63,7 @@ class StreamSettings(Body):
 
 
 class ResponsesBody(GuideFields):
-    """OpenAI's request for a response, with weft's and vLLM's fields."""
+    """OpenAI's request to create a response, with fields of weft and vLLM."""
 
     input: str | Few[Object]
     model: str | None = None
@@ -119,5 +119,5 @@ class ResponsesBody(GuideFields):
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether the body asks for log-probabilities of the text."""
+        """Whether the body requests log-probabilities of the output text."""
         return "message.output_text.logprobs" in (self.include or []) or bool(self.top_logprobs)

@@ -1,4 +1,4 @@
-"""Structural tags of requests, in XGrammar's form and in vLLM's older one. Unknown members are refused."""
+"""Checks structural tags in requests, in XGrammar's form and in vLLM's older one. Unknown members are refused."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "dispatch": ("rules", "loop", "excludes"),
     "token_dispatch": ("rules", "loop", "exclude_tokens"),
 }
-"""XGrammar's formats by `type`, with the members of each. XGrammar ignores a misspelt member, so weft checks the names.
-`strict` of a schema is weft's own. A test compares the table with XGrammar's models, whose import takes seconds."""
+"""The members of each of XGrammar's formats, by `type`. XGrammar ignores a misspelt member, so weft checks the names.
+`strict` in a schema's format is weft's own. The table is not read from XGrammar's models, because importing them
+takes seconds; a test compares the two."""
 STRUCTURE = ("begin", "schema", "end")
 TAG = ("type", "format", "structures", "triggers")
 
 
 def tag_text(tag: Mapping[str, Any], place: str) -> str:
-    """A structural tag as XGrammar's JSON. `place` is its path in the body. Raises `ApiError` for members that neither
-    form has; compiling finds other faults."""
+    """Return a structural tag as JSON in XGrammar's form. `place` is its path in the body. Raises `ApiError` for
+    members that neither form has. Compiling the guide finds other faults."""
     kind = tag.get("type", "structural_tag")
     if kind != "structural_tag":
         raise _wrong(place, f"{place}.type is {quoted(kind)}; it must be 'structural_tag'")
@@ -84,7 +85,7 @@ def _tag_of(structure: Any, place: str) -> dict[str, Any]:
 
 
 def _check_format(form: Any, place: str) -> None:
-    """Raise `ApiError` for an unknown member of a format or of a format within it."""
+    """Raise `ApiError` for an unknown member of a format or of any nested format."""
     pending: list[tuple[Any, str, str | None]] = [(form, place, None)]
     while pending:
         node, where, kind = pending.pop()
@@ -93,7 +94,7 @@ def _check_format(form: Any, place: str) -> None:
         kind = node.get("type", kind)
         known = FORMATS.get(kind) if isinstance(kind, str) else None
         if known is None:
-            continue  # XGrammar refuses an unknown type, and lists the known ones
+            continue  # XGrammar's own error for an unknown type lists the known ones
         _check_members(node, ("type", *known), where, f"a format of the type {kind}")
         pending += _within(node, known, where)
 
@@ -101,14 +102,15 @@ def _check_format(form: Any, place: str) -> None:
 def _within(
     node: dict[str, Any], known: tuple[str, ...], place: str
 ) -> Iterable[tuple[Any, str, str | None]]:
-    """The formats inside a format: each with its place, and its type if it need not give one."""
+    """Yield the formats nested in a format. Each comes with its path, and with its type if the format may omit
+    `type`."""
     for name in ("content", "begin", "end"):
         if name in known and name in node:
             yield node[name], f"{place}.{name}", None if name == "content" else "token"
     for name in ("elements", "tags", "rules"):
         entries = node.get(name) if name in known else None
         for i, entry in enumerate(entries if isinstance(entries, list) else ()):
-            if name == "rules":  # a pair of a pattern and the format behind it
+            if name == "rules":  # a pair of a pattern and the format after it
                 entry = entry[1] if isinstance(entry, list) and len(entry) == 2 else None
             yield entry, f"{place}.{name}.{i}", "tag" if name == "tags" else None
 

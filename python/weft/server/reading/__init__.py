@@ -1,1 +1,1 @@
-"""Reads a body into a `Job`: prompts, guides, tools. Nothing begins here."""
+"""Reads a request body into a `Job`: its prompts, guides and tools. Nothing is submitted to the engine here."""

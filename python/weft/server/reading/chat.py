@@ -1,8 +1,8 @@
-"""Reads a chat: messages become a prompt, tools and other fields a guide, and both a `Job`.
+"""Reads a chat into a `Job`: messages become a prompt, and tools or guide fields become a guide.
 
-The chat template renders the prompt. Its end shows whether the model begins inside its thinking, which decides where a
-guide begins and how the answer is split. A model's tool calls are guided too: `Guide.tools` bounds the calls that
-`tool_choice` permits.
+The chat template renders the prompt. The end of the prompt shows whether the model starts inside its reasoning
+("thinking" in this module). That decides where the guide starts and how the answer is split. Tool calls are guided
+too: `Guide.tools` allows only the calls that `tool_choice` permits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from weft.server.tenants import Tenant
 def chat_job(
     served: ServedModel, program: Program, tenant: Tenant, body: ChatBody, prefix: str = "chatcmpl-"
 ) -> Job:
-    """The job of a chat. The id of its answer begins with `prefix`. Raises `ApiError` and `WeftError`."""
+    """Build the job for a chat. The answer's id begins with `prefix`. Raises `ApiError` and `WeftError`."""
     choice = ToolChoice.of(body)
     prompt = prompt_of(served.text, body.messages, body)
     if choice.shown:
@@ -53,7 +53,7 @@ def chat_job(
 def _guide(
     served: ServedModel, program: Program, body: ChatBody, choice: ToolChoice, thinking: Thinking
 ) -> tuple[Guide | None, bool]:
-    """The guide of the answer, and whether it is the guide of the tools."""
+    """Return the guide for the answer, and whether it is the tools' guide."""
     guide = guide_of(body, served.handles, program)
     tools = choice.guide(served.family.tool_style, thinking, parallel=body.parallel_tool_calls is not False)
     if tools is None:
@@ -72,7 +72,7 @@ def _guide(
 
 
 def _prediction(served: ServedModel, body: ChatBody) -> str:
-    """The predicted text, which the engine drafts."""
+    """Return the text of `prediction`, which the engine proposes as drafts; "" without one."""
     prediction = body.prediction
     if prediction is None:
         return ""
@@ -94,7 +94,7 @@ def _prediction(served: ServedModel, body: ChatBody) -> str:
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 TEXT_PARTS = ("text", "input_text", "output_text")
-"""Types of content parts that hold text."""
+"""The types of content parts that hold text."""
 RESERVED = (
     "self",
     "tools",
@@ -104,11 +104,11 @@ RESERVED = (
     "tokenize",
     "chat_template",
 )
-"""Variables that `chat_template_kwargs` may not set: fields set them, or weft does."""
+"""Template variables that `chat_template_kwargs` may not set, because other fields or the server set them."""
 
 
 def prompt_of(text: ModelText, messages: Sequence[Mapping[str, Any]], fields: TemplateFields) -> str:
-    """The prompt that the model's chat template renders. Raises `ApiError`, also for what the template refuses."""
+    """Render the prompt with the model's chat template. Raises `ApiError`, also if the template itself fails."""
     variables = fields.template_arguments
     wrong = next((name for name in variables if name in RESERVED), None)
     if wrong is not None:
@@ -119,7 +119,7 @@ def prompt_of(text: ModelText, messages: Sequence[Mapping[str, Any]], fields: Te
     checked = []
     for place, message in enumerate(messages):
         check_message(message, f"messages.{place}")
-        # Templates do not know OpenAI's newer name for the system role.
+        # OpenAI has renamed the system role to developer; chat templates know only the old name.
         role = "system" if message["role"] == "developer" else message["role"]
         checked.append({**message, "role": role})
     try:
@@ -138,21 +138,21 @@ def prompt_of(text: ModelText, messages: Sequence[Mapping[str, Any]], fields: Te
 
 
 def check_message(message: Mapping[str, Any], place: str) -> None:
-    """Raise `ApiError` for an unknown role or an unreadable content. `place` is the message's path in the body."""
+    """Raise `ApiError` for an unknown role or invalid content. `place` is the message's path in the body."""
     role = message.get("role")
     if role not in ROLES:
         fault = f"is {quoted(role)}" if "role" in message else "is missing"
         raise ApiError(
             f"{place}.role {fault}; it must be one of {', '.join(ROLES)}", param=place.partition(".")[0]
         )
-    # An assistant's message may have no content: it may be all reasoning, or all calls.
+    # An assistant's message may have null content: it may consist of only reasoning or only tool calls.
     may_be_empty = role == "assistant" and ("content" in message or bool(message.get("tool_calls")))
     if message.get("content") is not None or not may_be_empty:
         check_content(message, place)
 
 
 def check_content(message: Mapping[str, Any], place: str, name: str = "content") -> None:
-    """Raise `ApiError` unless the member `name` is a text or a list of text parts."""
+    """Raise `ApiError` unless the member `name` is a string or a list of text parts."""
     field, content = place.partition(".")[0], message.get(name)
     if not isinstance(content, str | list):
         fault = f"is {kind_of(content)}" if name in message else "is missing"
@@ -164,7 +164,7 @@ def check_content(message: Mapping[str, Any], place: str, name: str = "content")
 
 
 def _part_fault(part: Any) -> str | None:
-    """The fault of a content part, as the end of a sentence that begins with its place; None if it is a text."""
+    """Return the end of an error message that begins with the part's path; None if the part is valid text."""
     if isinstance(part, str):
         return None
     if not isinstance(part, dict):
@@ -180,13 +180,18 @@ def _part_fault(part: Any) -> str | None:
 # -- thinking
 
 Thinking = Literal["none", "inside", "closed", "open"]
-"""none: the model does not think. inside: the prompt opened the thinking. closed: the prompt ended it. open: the model
-may open it."""
+"""The state of the reasoning at the end of the prompt:
+
+- none: the model has no reasoning.
+- inside: the prompt has opened the reasoning.
+- closed: the prompt has closed it.
+- open: the model may open it.
+"""
 
 
 def thinking_of(markers: tuple[str, str] | None, prompt: str) -> Thinking:
-    """The state of the thinking at the end of a prompt. `markers` begin and end it; None if the model does not
-    think."""
+    """Return the state of the reasoning at the end of a prompt. `markers` are its begin and end markers; None for a
+    model without reasoning."""
     if markers is None:
         return "none"
     if starts_inside(prompt, *markers):
@@ -197,7 +202,8 @@ def thinking_of(markers: tuple[str, str] | None, prompt: str) -> Thinking:
 def guide_after_thinking(
     guide: Guide | None, thinking: Thinking, markers: tuple[str, str] | None, budget: int | None
 ) -> Guide | None:
-    """The guide, delayed until the thinking has ended. `budget` bounds the tokens of the thinking."""
+    """Return the guide, delayed until the reasoning has ended. `budget` limits the number of reasoning tokens. Raises
+    `ApiError` for a budget without a guide or without reasoning."""
     thinks = markers is not None and thinking in ("inside", "open")
     if budget is not None and not (thinks and guide is not None):
         raise ApiError(
@@ -213,11 +219,12 @@ def guide_after_thinking(
 def reasoning_parser(
     thinking: Thinking, markers: tuple[str, str] | None, *, is_guided: bool
 ) -> AnswerParser | None:
-    """Splits thinking from content in an answer without calls; None if all of the answer is content."""
+    """Return a parser that splits reasoning from content in an answer without tool calls; None if the whole answer is
+    content."""
     if markers is None or thinking in ("none", "closed"):
         return None
     begin, end = markers
-    # A guide begins after the end marker, so the text before it is thinking even if the model did not open it.
+    # The guide starts after the end marker, so all text before it is reasoning, even if the model did not open it.
     return AnswerParser.of_reasoning(begin, end, starts_inside=thinking == "inside" or is_guided)
 
 
@@ -229,13 +236,13 @@ REASONING: dict[Thinking, Literal["enabled", "disabled", "auto"]] = {
     "inside": "enabled",
     "open": "auto",
 }
-"""The `reasoning` of `Guide.tools` for each state of the thinking."""
+"""The `reasoning` argument of `Guide.tools` for each state of the reasoning."""
 
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """The tools that the template shows to the model, those that it may call, and whether it must. `required` is a
-    name if the model must call that function."""
+    """The tools that the template shows to the model, the ones that it may call, and whether it must call one.
+    `required` is a function name if the model must call that function."""
 
     shown: Sequence[dict[str, Any]] = ()
     callable: Sequence[dict[str, Any]] = ()
@@ -243,7 +250,7 @@ class ToolChoice:
 
     @classmethod
     def of(cls, body: ChatBody) -> ToolChoice:
-        """The choice that `tools` and `tool_choice` make. Raises `ApiError` if they do not fit together."""
+        """Read `tools` and `tool_choice`. Raises `ApiError` if they do not fit together."""
         tools, choice = body.tools or [], body.tool_choice
         functions = functions_of(tools)
         if not tools:
@@ -270,6 +277,7 @@ class ToolChoice:
     def _of_allowed_tools(
         cls, tools: Sequence[dict[str, Any]], choice: dict[str, Any], functions: dict[str, dict[str, Any]]
     ) -> ToolChoice:
+        # Chats nest the members in allowed_tools. The flat form of /v1/responses is accepted too.
         allowed = choice.get("allowed_tools", choice)
         if not isinstance(allowed, dict):
             raise _wrong_choice("allowed_tools must be an object with mode and tools")
@@ -285,7 +293,8 @@ class ToolChoice:
         return cls(tools, [_tool_named(functions, name) for name in names if name], mode == "required")
 
     def guide(self, style: str, thinking: Thinking, parallel: bool) -> Guide | None:
-        """The guide that bounds the calls; None if the model may call nothing. Raises `GuideError`."""
+        """Return the guide that constrains the calls; None if the model may not call any tool. Raises
+        `GuideError`."""
         if not self.callable:
             return None
         return Guide.tools(
@@ -294,14 +303,14 @@ class ToolChoice:
             required=self.required,
             reasoning=REASONING[thinking],
             parallel=parallel,
-            # OpenAI enforces parameters whole only for functions with `strict: true`. One guide serves all of them, so
-            # it is strict only if each function is.
+            # OpenAI fully enforces the parameters only of functions with `strict: true`. One guide covers all
+            # functions, so it is strict only if each of them is.
             strict=all(function_of(tool).get("strict") is True for tool in self.callable),
         )
 
 
 def functions_of(tools: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Tools by the names of their functions. Raises `ApiError` for a wrong tool, even one that may not be called."""
+    """Return the tools by function name. Raises `ApiError` for an invalid tool, even one that may not be called."""
     try:
         return {function_of(tool)["name"]: tool for tool in tools}
     except GuideError as error:
@@ -309,7 +318,8 @@ def functions_of(tools: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _function_name(choice: Any, members: tuple[str, ...]) -> str | None:
-    """The name in a choice of a function, which may have only these members; None if it is no such choice."""
+    """Return the function name in `choice`; None if `choice` does not name a function. `members` are the allowed
+    members besides `type`."""
     if not isinstance(choice, dict) or choice.get("type", "function") != "function":
         return None
     function = choice.get("function", choice)

@@ -1,6 +1,6 @@
-"""The guide of a request. Seven fields may give it: one of OpenAI's, five of vLLM's, and weft's `guide`.
+"""Reads the guide of a request. Seven fields can set it: one of OpenAI's, five of vLLM's, and weft's `guide`.
 
-`guide_of` is the table: one case per field. Fields with several kinds of guide have a function with one case per kind.
+`guide_of` has one case per field. A field with several kinds of guide has its own function, with one case per kind.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ FIELDS = (
     "guided_grammar",
     "guide",
 )
-"""Fields that give a guide, beside `tools`."""
+"""The fields that set a guide, besides `tools`."""
 KINDS = (
     "json", "json_schema", "json_object", "regex", "choice", "ebnf", "lark", "grammar", "structural_tag", "wasm",
     "handle",
 )  # fmt: skip
-"""Members of `structured_outputs` and `guide` that give a guide; the others are options."""
+"""The members of `structured_outputs` and `guide` that define a guide. The other members are options."""
 STRUCTURED_KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 GUIDE_KINDS = (
     "json_object", "json_schema", "regex", "ebnf", "lark", "choice", "structural_tag", "wasm", "handle",
@@ -42,24 +42,25 @@ FORMAT_MEMBERS = {
     "text": (),
     "json_object": (),
 }
-"""Types of `response_format`, and the members that go with each."""
+"""The types of `response_format`, and the members that each allows."""
 OPTIONS = {
     "strict": ("json_schema", "json_object", "structural_tag"),
     "open_objects": ("json_schema", "json_object", "structural_tag"),
     "any_order": ("json_schema", "json_object"),
     "max_whitespace": ("json_schema", "json_object"),
 }
-"""Options of `guide`, and the kinds that each applies to."""
+"""The options of `guide`, and the kinds that each applies to."""
 ANY_OBJECT = '{"type": "object"}'
 COMPACT = (", ", ": ")
 EBNF_RULE = re.compile(r"^[ \t]*<?[A-Za-z_][\w.-]*>?\s*::=", re.MULTILINE)
 
 Program = Callable[[str, str], Guide]
-"""Makes the guide of an uploaded program from its name and its argument."""
+"""Returns the guide that runs a program, given the program's name and its argument."""
 
 
 def guide_field(body: GuideFields) -> str | None:
-    """The field that gives the guide, for errors. The body has at most one of them; `tools` counts if no other does."""
+    """Return the name of the field that sets the guide, for error messages. A valid body has at most one. It is
+    `tools` if there are tools and no other field."""
     present = _present(body)
     if present:
         return present[0]
@@ -67,9 +68,10 @@ def guide_field(body: GuideFields) -> str | None:
 
 
 def guide_of(body: GuideFields, handles: Mapping[str, Guide], program: Program) -> Guide | None:
-    """The guide that a body's fields give, without the one of its tools; None if they give none.
+    """Build the guide that the body's fields set, except for `tools`; None if they set none.
 
-    `handles` are the server's own guides by name. Raises `ApiError` that names the field, also for two guides.
+    `handles` are the configured guides by name. Raises `ApiError`, which names the field, also if two fields set a
+    guide.
     """
     present = _present(body)
     if len(present) > 1:
@@ -104,7 +106,7 @@ def guide_of(body: GuideFields, handles: Mapping[str, Guide], program: Program) 
 
 
 def _present(body: GuideFields) -> list[str]:
-    """The fields that give a guide. A `response_format` of type text gives none."""
+    """Return the fields that set a guide. A `response_format` of type text does not."""
     present = [name for name in FIELDS if getattr(body, name) is not None]
     if body.response_format is not None and body.response_format.type == "text":
         present.remove("response_format")
@@ -135,8 +137,8 @@ def _of_response_format(form: ResponseFormat) -> Guide | None:
         case _:
             if form.json_schema is None:
                 raise ApiError("response_format.json_schema is missing", param="response_format")
-            # OpenAI's meaning of `strict`: without it the schema is enforced as far as possible, and the answer says
-            # which parts were not.
+            # As with OpenAI, without `strict` the schema is enforced as far as possible. The answer then lists the
+            # parts that were not.
             return _schema(form.json_schema.schema_, strict=bool(form.json_schema.strict))
 
 
@@ -182,7 +184,7 @@ def _of_guide(given: OwnGuide, handles: Mapping[str, Guide], program: Program) -
 
 def _kind_of_guide(given: OwnGuide, handles: Mapping[str, Guide], program: Program) -> Guide:
     schema_options: dict[str, Any] = {"strict": given.strict}
-    # Options at their defaults are left out: `_schema` defers reading only for schemas without them.
+    # Leave out options at their defaults: with `any_order` or `max_whitespace`, `_schema` can't defer parsing.
     if given.open_objects:
         schema_options["open_objects"] = True
     if given.any_order or given.max_whitespace != MAX_WHITESPACE:
@@ -211,7 +213,7 @@ def _kind_of_guide(given: OwnGuide, handles: Mapping[str, Guide], program: Progr
 
 
 def _only_kind(given: OwnGuide | StructuredOutputs, kinds: tuple[str, ...], field: str) -> tuple[str, Any]:
-    """The one kind that `given` has, and its value. Raises `ApiError` for none, and for several."""
+    """Return the single kind that `given` sets, and its value. Raises `ApiError` for none or several."""
     present = _kinds(given)
     if len(present) > 1:
         raise ApiError(f"{field} has {' and '.join(present)}; it must have one of them", param=field)
@@ -221,9 +223,9 @@ def _only_kind(given: OwnGuide | StructuredOutputs, kinds: tuple[str, ...], fiel
 
 
 def _kinds(given: OwnGuide | StructuredOutputs) -> dict[str, Any]:
-    """The kinds that `given` has, with their values."""
+    """Return the kinds that `given` sets, with their values."""
     values = {name: getattr(given, "json_" if name == "json" else name, None) for name in KINDS}
-    # False is a schema, which nothing satisfies; json_object: false asks for nothing.
+    # False is a valid schema, which nothing satisfies. But `json_object: false` means that it is not set.
     return {
         name: value
         for name, value in values.items()
@@ -232,7 +234,7 @@ def _kinds(given: OwnGuide | StructuredOutputs) -> dict[str, Any]:
 
 
 def _check_option(given: OwnGuide | StructuredOutputs, option: str, kinds: tuple[str, ...]) -> None:
-    """Raise `ApiError` if `given` is of a kind that the option does not apply to."""
+    """Raise `ApiError` if `given` sets a kind that the option does not apply to."""
     other = next((name for name in _kinds(given) if name not in kinds), None)
     if other is not None:
         raise ApiError(
@@ -246,14 +248,15 @@ def _check_option(given: OwnGuide | StructuredOutputs, option: str, kinds: tuple
 
 def _schema(schema: Any, **options: Any) -> Guide:
     text = schema if isinstance(schema, str) else json.dumps(schema)
-    # A compiling thread reads the schema, which may take long. The other options change the schema when it is read.
+    # Parsing a schema may take long, so the compiler's thread does it. The other options rewrite the schema, so
+    # they need it parsed here.
     if options.keys() <= {"strict", "open_objects"}:
         return Guide.unread("json_schema", text, **options)
     return Guide.json_schema(checked_text(text), **options)
 
 
 def _grammar(text: str) -> Guide:
-    """A `grammar` of vLLM's: EBNF if a line begins with a rule's name and `::=`, else Lark."""
+    """Build the guide for vLLM's `grammar`. It is EBNF if a line begins with a rule's name and `::=`, else Lark."""
     return Guide.ebnf(text) if EBNF_RULE.search(text) else Guide.lark(text)
 
 

@@ -1,6 +1,7 @@
-"""A `Job`: the requests of one body, before any of them begins. Both generating routes make one with `job_of`.
+"""Defines `Job`, the engine requests of one body before they are submitted. All generating routes build it with
+`job_of`.
 
-A completion is read here; `chat.py` reads a chat, which adds a template, tools and thinking.
+This module reads completions. `chat.py` reads chats, which add a template, tools and reasoning.
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ NAMES = FieldNames(
     config="",
     settings={"max_seq_len": "max_model_len"},
 )
-"""Names in errors for clients: those of JSON fields, without advice that only the owner of the server can follow."""
+"""The names for error messages to clients: JSON fields, without advice that only the server's operator can follow."""
 MAX_PROMPT_LOGITS = 256 << 20
-"""Limit in bytes for the logits of a job's prompts, which log-probabilities of prompts need."""
+"""The limit in bytes for the logits of a job's prompts. Prompt log-probabilities need them."""
 
 
 @dataclass
 class Job:
-    """The requests of one body, one per prompt, and the data that their answers are written with.
+    """The engine requests of one body, one per prompt, and the data that is needed to write the answers.
 
-    `parsers` split the answers of a chat, one per choice. `echoes` are the texts of prompts that a completion repeats.
+    `parsers` holds one parser per choice of a chat, which splits the answer. `echoes` holds the prompts' texts that a
+    completion with `echo` repeats.
     """
 
     served: ServedModel
@@ -54,16 +56,16 @@ class Job:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of all prompts."""
+        """The number of tokens in all prompts."""
         return sum(len(request.prompt_ids) for request in self.requests)
 
     @property
     def num_answers(self) -> int:
-        """Answers of all prompts."""
+        """The number of answers to all prompts."""
         return len(self.requests) * self.body.num_answers
 
     def api_error(self, error: BaseException) -> ApiError:
-        """The error that the client gets for a failure of the job."""
+        """Convert an exception to the error that the client gets for this job."""
         answer = api_error(error)
         if answer.code == "guide_error" and answer.param is None:
             answer.param = guide_field(self.body)
@@ -71,7 +73,7 @@ class Job:
 
 
 def completion_job(served: ServedModel, program: Program, tenant: Tenant, body: CompletionBody) -> Job:
-    """The job of a completion. Raises `ApiError` and `WeftError`."""
+    """Build the job for a completion. Raises `ApiError` and `WeftError`."""
     tokens = [_tokens(served, prompt, body.add_special_tokens) for prompt in body.prompts]
     guide = guide_of(body, served.handles, program)
     job = job_of(served, body, tokens, tenant, new_id("cmpl-", body.request_id), guide=guide)
@@ -107,8 +109,8 @@ def job_of(
     guide: Guide | None,
     given: str = "",
 ) -> Job:
-    """The job for these prompts. `answer_id` is the id of the answer and its time; `given` is the expected answer,
-    which the engine drafts. Raises `ApiError` and `WeftError`."""
+    """Build the job for tokenized prompts. `answer_id` is the answer's id and creation time. `given` is the predicted
+    answer, which the engine proposes as drafts. Raises `ApiError` and `WeftError`."""
     if body.truncate_prompt_tokens is not None:
         prompts = [prompt[-body.truncate_prompt_tokens :] for prompt in prompts]
     if body.wants_prompt_logits:
@@ -120,7 +122,7 @@ def job_of(
         )
     beam, bias = _beam(served, body), _allowed(served, body.allowed_token_ids)
 
-    # Requests with equal parameters share one object, which the engine then converts only once.
+    # Requests with equal parameters share one object, so that the engine converts it only once.
     @cache
     def sampling(max_tokens: int) -> SamplingParams:
         return body.sampling(served.defaults, max_tokens)
@@ -153,7 +155,7 @@ def _max_tokens(served: ServedModel, body: SamplingFields, num_prompt: int) -> i
     if limit is None:
         limit = max(served.max_model_len - num_prompt, 1)
         limit = min(limit, served.default_max_tokens or limit)
-    # The engine gives at least one token; a completion that only echoes its prompt drops it.
+    # The engine generates at least one token. A completion that only echoes its prompt drops that token.
     return max(limit, 1)
 
 
@@ -177,7 +179,7 @@ def _beam(served: ServedModel, body: SamplingFields) -> BeamParams | None:
 
 
 def _check_logits(served: ServedModel, body: SamplingFields, prompts: Sequence[Sequence[int]]) -> None:
-    """Raise `ApiError` if the logits of the prompts do not fit into `MAX_PROMPT_LOGITS`."""
+    """Raise `ApiError` if the prompts' logits need more than `MAX_PROMPT_LOGITS` bytes."""
     num_tokens = sum(map(len, prompts))
     size = 4 * num_tokens * served.text.vocab_size
     if size > MAX_PROMPT_LOGITS:
@@ -189,7 +191,7 @@ def _check_logits(served: ServedModel, body: SamplingFields, prompts: Sequence[S
 
 
 def _allowed(served: ServedModel, tokens: Sequence[int] | None) -> torch.Tensor | None:
-    """A bias [vocab_size] that forbids all tokens but these."""
+    """Return a logit bias, float32 [vocab_size], that forbids all other tokens; None if all tokens are allowed."""
     if tokens is None:
         return None
     size = served.text.vocab_size

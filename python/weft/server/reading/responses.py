@@ -1,6 +1,6 @@
-"""Reads a request for a response as a chat: its input items become messages, and its fields a chat's fields.
+"""Converts a /v1/responses request to a chat: input items become messages, and fields become the chat's fields.
 
-The items are also kept with the response, and listed by /v1/responses/{id}/input_items.
+The items are also stored with the response. /v1/responses/{id}/input_items lists them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MAX_ID = 128
 
 
 def input_items(content: str | Iterable[Item], before: Sequence[Item]) -> list[Item]:
-    """The items of a request's `input` in OpenAI's form, with type, id and status. A client's id is kept unless it is
-    also in `before`, the conversation that the request continues. Raises `ApiError`."""
+    """Return the items of `input` in OpenAI's form, with type, id and status. A client's id is kept unless it is
+    invalid or already taken. `before` is the conversation that the request continues. Raises `ApiError`."""
     if isinstance(content, str):
         content = [{"role": "user", "content": content}]
     taken = {item["id"] for item in before}
@@ -62,12 +62,12 @@ def _members(kind: str, item: Item, place: str) -> Item:
 
 
 def _parts(item: Item) -> Any:
-    """A message's content as a list of parts, with the part type of the message's role."""
+    """Return a message's content as a list of parts. The role decides their type: input_text or output_text."""
     content = item.get("content")
     if isinstance(content, str):
         content = [{"text": content}]
     if not isinstance(content, list):
-        return content  # reading the chat refuses it
+        return content  # null, which only an assistant's message may have
     is_answer = item.get("role") == "assistant"
     return [_part(part, is_answer) for part in content]
 
@@ -81,7 +81,7 @@ def _part(part: Any, is_answer: bool) -> Any:
 
 
 def messages_of(items: Iterable[Item]) -> list[dict[str, Any]]:
-    """Items as messages of a chat. Consecutive calls share a message; reasoning is left out."""
+    """Convert items to chat messages. Consecutive calls share a message. Reasoning is dropped."""
     messages: list[dict[str, Any]] = []
     for item in items:
         kind = item["type"]
@@ -100,7 +100,7 @@ def messages_of(items: Iterable[Item]) -> list[dict[str, Any]]:
 
 
 def _text(content: Any) -> Any:
-    """The text of a content with a single text part; any other content unchanged."""
+    """Return the text of a content with a single text part. Any other content is returned unchanged."""
     is_single = isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict)
     if is_single and content[0].get("type") in ("input_text", "output_text"):
         return content[0].get("text")
@@ -108,8 +108,8 @@ def _text(content: Any) -> Any:
 
 
 def page(items: Sequence[Item], limit: int, order: str, after: str | None) -> dict[str, Any]:
-    """A page of at most `limit` items in the order "asc" or "desc", starting behind the item `after`, in OpenAI's list
-    form. Raises `ApiError` if `after` is not among the items."""
+    """Return one page of items in OpenAI's list form. It has at most `limit` items in the order "asc" or "desc",
+    starting after the item with the id `after`. Raises `ApiError` if there is no such item."""
     ordered = list(items) if order == "asc" else list(reversed(items))
     start = 0
     if after is not None:
@@ -135,7 +135,7 @@ SHARED_FIELDS = (
     "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "guide",
     "chat_template_kwargs", "max_drafts", "timeout_s", "on_length",
 )  # fmt: skip
-"""Fields with the same name and meaning in both bodies."""
+"""The fields with the same name and meaning in both bodies."""
 NAMES_HERE = {
     "response_format.json_schema": "text.format",
     "response_format": "text.format",
@@ -144,13 +144,13 @@ NAMES_HERE = {
     "max_tokens": "max_output_tokens",
     "reasoning_effort": "reasoning.effort",
 }
-"""Fields of a chat, and their names in this route."""
+"""Maps field names of a chat to this route's names, for error messages."""
 CHAT_NAME = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, NAMES_HERE))})(?!\w)")
 
 
 def chat_body(body: ResponsesBody, items: list[Item]) -> ChatBody:
-    """The chat for a response: the body's instructions, then `items`. Raises `ApiError`, which may use a chat's field
-    names; see `renamed`."""
+    """Build the chat body: the instructions as a system message, then `items`. Raises `ApiError`, whose message may
+    use a chat's field names. `renamed` fixes them."""
     unknown = set(body.include or []) - {"message.output_text.logprobs", "reasoning.encrypted_content"}
     if unknown:
         raise ApiError(f"include has {quoted(min(unknown))}, which weft does not have", param="include")
@@ -175,7 +175,7 @@ def chat_body(body: ResponsesBody, items: list[Item]) -> ChatBody:
 
 
 def renamed(error: ApiError) -> ApiError:
-    """An error of a chat, changed to use this route's field names."""
+    """Change an error from the chat reader to use this route's field names. Modifies and returns it."""
     error.message = _renamed(error.message)
     if error.param is not None:
         error.param = _renamed(error.param)

@@ -1,1 +1,1 @@
-"""The routes: each reads a body into a job and returns the response that answers it."""
+"""The HTTP routes. The generating ones read a body into a job and return the response that runs it."""

@@ -1,4 +1,4 @@
-"""/v1/controllers: programs that clients upload, by AICI's API."""
+"""The routes of /v1/controllers, AICI's API for WebAssembly programs that clients upload."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAGIC = b"\0asm"
 
 
 class TagsBody(Body):
-    """A module and tags for it."""
+    """The body of /v1/controllers/tags: a module id, and tags for the module."""
 
     module_id: str
     tags: Few[str]
@@ -25,7 +25,7 @@ class TagsBody(Body):
 
 @router.post("/v1/controllers")
 async def upload(request: Request) -> dict[str, Any]:
-    """Keep a module. The body is WebAssembly in binary form."""
+    """Store a module. The body is WebAssembly in binary form."""
     module = await raw_body(request)
     if module[:4] != MAGIC:
         raise ApiError("the body is no WebAssembly module in binary form; send the .wasm file as it is")
@@ -40,7 +40,7 @@ async def upload(request: Request) -> dict[str, Any]:
 
 @router.post("/v1/controllers/tags")
 async def tag(request: Request) -> dict[str, Any]:
-    """Tag a module."""
+    """Attach tags to a module."""
     data, _ = await json_body(request, is_of_model=False)
     body = TagsBody.read(data)
     return state_of(request).programs.tag(tenant_of(request).name, body.module_id, body.tags)
@@ -49,11 +49,11 @@ async def tag(request: Request) -> dict[str, Any]:
 @router.get("/v1/controllers")
 @router.get("/v1/controllers/tags")
 async def programs(request: Request) -> dict[str, Any]:
-    """The modules and tags of the tenant."""
+    """List the tenant's modules and tags, and the names of shared programs."""
     return state_of(request).programs.list(tenant_of(request).name)
 
 
 @router.delete("/v1/controllers/{name}")
 async def delete(request: Request, name: str) -> dict[str, Any]:
-    """Delete a tag, or a module with its tags."""
+    """Delete a tag, or a module with all its tags."""
     return state_of(request).programs.delete(tenant_of(request).name, name)

@@ -1,4 +1,4 @@
-"""/v1/chat/completions and /v1/completions: body, job, answer."""
+"""The routes /v1/chat/completions and /v1/completions. Each reads the body into a job and returns its answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from weft.server.writing.choices import ChatWriter, CompletionWriter
 
 
 async def chat(request: Request) -> Response:
-    """Answer a conversation."""
+    """Complete a chat."""
     data, size = await json_body(request)
     state, tenant = state_of(request), tenant_of(request)
 
@@ -36,7 +36,7 @@ async def chat(request: Request) -> Response:
 
 
 async def completion(request: Request) -> Response:
-    """Continue prompts."""
+    """Complete one or more prompts."""
     data, size = await json_body(request)
     state, tenant = state_of(request), tenant_of(request)
 
@@ -52,7 +52,7 @@ async def completion(request: Request) -> Response:
 def job_of_body(
     state: ServerState, tenant: Tenant, body: ChatBody | CompletionBody, prefix: str = "chatcmpl-"
 ) -> Job:
-    """The job of a body. The id of a chat's answer begins with `prefix`. Raises `ApiError`."""
+    """Build the job for a body. For a chat, the answer's id begins with `prefix`. Raises `ApiError`."""
     body.check_together()
     state.check_priority(body.priority)
     served = state.model(body.model)
@@ -66,8 +66,9 @@ def job_of_body(
 
 
 def _is_heavy(data: Any) -> bool:
-    """Whether even a short body may take long to read: a guide may name a program of megabytes, or a schema whose
-    properties have many orders. A body that is no object is refused at once."""
+    """Return whether even a short body may take long to process. Its guide may name a program of several megabytes,
+    or a schema whose properties may come in any order. With `n` there are more sequences to prepare."""
+    # True for any other JSON value, which `read` refuses: the callers use `data.get` only after False.
     if not isinstance(data, dict):
         return True
     guide = data.get("guide")
@@ -75,7 +76,7 @@ def _is_heavy(data: Any) -> bool:
     return is_long or data.get("n") not in (None, 1)
 
 
-# Routes of Starlette, not of FastAPI: resolving parameters, of which these have none, would double the time of a route.
+# Starlette routes, not FastAPI's: resolving parameters would double a route's overhead, and these routes have none.
 ROUTES = [
     Route("/v1/chat/completions", chat, methods=["POST"]),
     Route("/v1/completions", completion, methods=["POST"]),

@@ -24,13 +24,13 @@ _log = logging.getLogger("weft.server")
 
 @router.get("/v1/models")
 async def models(request: Request) -> dict[str, Any]:
-    """The models."""
+    """List the models."""
     return {"object": "list", "data": [_model(served) for served in state_of(request).models.values()]}
 
 
 @router.get("/v1/models/{name:path}")
 async def model(request: Request, name: str) -> dict[str, Any]:
-    """A model."""
+    """Describe one model."""
     served = state_of(request).models.get(name)
     if served is None:
         raise ApiError(f"there is no model {quoted(name)}", 404, param="model", code="model_not_found")
@@ -39,12 +39,12 @@ async def model(request: Request, name: str) -> dict[str, Any]:
 
 @router.api_route("/health", methods=["GET", "HEAD"])
 async def health(request: Request) -> Response:
-    """Whether all engines run: 200, or 503 if one has failed."""
+    """Return 200 if all engines run, or 503 if one has failed."""
     for served in state_of(request).models.values():
         try:
             served.client.check()
         except ExecutorError as error:
-            # This route needs no key, so the cause goes only to the log.
+            # This route needs no API key, so the cause appears only in the log.
             _log.error("the engine of %s has failed: %s", served.name, error)
             return JSONResponse({"status": "failed", "model": served.name}, 503)
     return JSONResponse({"status": "ok"})
@@ -52,7 +52,7 @@ async def health(request: Request) -> Response:
 
 @router.api_route("/ready", methods=["GET", "HEAD"])
 async def ready(request: Request) -> Response:
-    """Whether new requests are taken: 503 if an engine has failed, or if the server drains."""
+    """Return 200 if the server accepts requests, or 503 if it is draining or an engine has failed."""
     if state_of(request).is_draining:
         return JSONResponse({"status": "draining"}, 503)
     return await health(request)
@@ -60,13 +60,13 @@ async def ready(request: Request) -> Response:
 
 @router.get("/version")
 async def version() -> dict[str, str]:
-    """The version of weft."""
+    """Return the version of weft."""
     return {"version": importlib.metadata.version("weft")}
 
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """The metrics in Prometheus's text format."""
+    """Return the metrics in Prometheus's text format."""
     return Response(generate_latest(state_of(request).metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -98,7 +98,8 @@ _recording = asyncio.Lock()
 
 @router.get("/v1/timeline")
 async def timeline(request: Request, ms: int = 50, model: str | None = None) -> dict[str, Any]:
-    """The work of the CPU runtime's streams in the next `ms` milliseconds, of all models. One recording at a time."""
+    """Record the CPU runtime's streams for the next `ms` milliseconds, over all models. Only one recording runs at a
+    time."""
     state = state_of(request)
     served = state.model(model)
     if not state.config.has_page:

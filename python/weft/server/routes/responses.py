@@ -1,4 +1,5 @@
-"""/v1/responses: OpenAI's newer API. The server keeps responses for a while, so that requests may continue them."""
+"""The routes of /v1/responses, OpenAI's newer API. The server stores responses, so that later requests can continue
+them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ router = APIRouter()
 
 @router.post("/v1/responses")
 async def respond(request: Request) -> Response:
-    """Answer, and keep the response unless `store` is false."""
+    """Create a response, and store it unless `store` is false."""
     data, size = await json_body(request)
     state, tenant = state_of(request), tenant_of(request)
     return await off_loop(request, size, lambda: _response(state, tenant, data, size), is_heavy=True)
@@ -30,7 +31,7 @@ async def respond(request: Request) -> Response:
 
 @router.get("/v1/responses/{response_id}")
 async def response(request: Request, response_id: str) -> dict[str, Any]:
-    """A response that was kept."""
+    """Return a stored response."""
     return (await _kept(request, response_id)).response
 
 
@@ -42,14 +43,14 @@ async def listed_items(
     order: Literal["asc", "desc"] = "desc",
     after: str | None = None,
 ) -> dict[str, Any]:
-    """The items of the conversation before a response, latest first unless `order` is "asc"."""
+    """List the conversation items before a response, latest first unless `order` is "asc"."""
     kept = await _kept(request, response_id)
     return page(kept.items, limit, order, after)
 
 
 @router.delete("/v1/responses/{response_id}")
 async def delete(request: Request, response_id: str) -> dict[str, Any]:
-    """Delete a response."""
+    """Delete a stored response."""
     state_of(request).responses.delete(tenant_of(request).name, response_id)
     return {"id": response_id, "object": "response", "deleted": True}
 

@@ -1,4 +1,4 @@
-"""/tokenize and /detokenize, with their bodies."""
+"""The routes /tokenize and /detokenize, and their bodies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ router = APIRouter()
 
 
 class TokenizeBody(TemplateFields):
-    """A text, or a conversation that the chat template renders."""
+    """The body of /tokenize: a string, or a conversation that the chat template renders."""
 
     model: str | None = None
     prompt: str | None = None
@@ -33,14 +33,15 @@ class TokenizeBody(TemplateFields):
     OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.TOKENIZE
 
     def check_together(self) -> None:
-        """Raise `ApiError` unless the body has exactly one of the two, and for contradictory fields."""
+        """Raise `ApiError` unless exactly one of `prompt` and `messages` is set, and if fields contradict each
+        other."""
         if (self.prompt is None) == (self.messages is None):
             raise ApiError("give prompt or messages", param="prompt")
         self.settle_generation_prompt()
 
 
 class DetokenizeBody(Body):
-    """Token ids."""
+    """The body of /detokenize: token ids."""
 
     model: str | None = None
     tokens: Annotated[list[int], FailFast()]
@@ -50,7 +51,7 @@ class DetokenizeBody(Body):
 
 @router.post("/tokenize")
 async def tokenize(request: Request) -> Response:
-    """The tokens of a text or of a conversation."""
+    """Tokenize a string or a conversation."""
     data, size = await json_body(request)
     state = state_of(request)
     return await off_loop(request, size, lambda: JSONResponse(_tokenized(state, TokenizeBody.read(data))))
@@ -58,7 +59,7 @@ async def tokenize(request: Request) -> Response:
 
 @router.post("/detokenize")
 async def detokenize(request: Request) -> Response:
-    """The text of tokens; special tokens by their names."""
+    """Convert token ids to text. Special tokens appear as their names."""
     data, size = await json_body(request)
     state = state_of(request)
     return await off_loop(request, size, lambda: JSONResponse(_detokenized(state, DetokenizeBody.read(data))))
@@ -95,7 +96,7 @@ def _detokenized(state: ServerState, body: DetokenizeBody) -> dict[str, Any]:
 
 
 def _check(served: ServedModel, text: str, field: str) -> None:
-    """Raise `ApiError` for a text that is too long for any prompt, before time is spent on tokenizing it."""
+    """Raise `ApiError` for a text that is too long for any prompt, before spending time on tokenizing it."""
     try:
         served.text.check_text(text)
     except WeftError as error:

@@ -1,1 +1,1 @@
-"""Writes answers in each route's form, from increments of text."""
+"""Formats answers for each route, from increments of text."""

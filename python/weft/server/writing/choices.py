@@ -1,7 +1,7 @@
-"""Writes answers with `choices`: of /v1/chat/completions (`ChatWriter`) and /v1/completions (`CompletionWriter`).
+"""Formats answers with `choices`, for /v1/chat/completions (`ChatWriter`) and /v1/completions (`CompletionWriter`).
 
-A streamed token costs as much in Python as writing its event does, so `ChatWriter` builds the usual chunk, a piece of
-text, by string formatting. All other chunks take the general way.
+Most of a streamed token's cost in Python is building its event. So `ChatWriter` builds the common chunk, which has
+only text, by string formatting. All other chunks take the general path.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from weft.server.writing.increments import Increment
 
 
 class ChoicesWriter(ABC):
-    """The common part of both writers. `kind` and `chunk_kind` are OpenAI's names for an answer and for a chunk."""
+    """Base class of both writers. `kind` and `chunk_kind` are OpenAI's `object` names for a complete answer and for a
+    chunk."""
 
     kind: ClassVar[str]
     chunk_kind: ClassVar[str]
@@ -49,36 +50,36 @@ class ChoicesWriter(ABC):
         options = fields.stream_options
         self._wants_usage = options is not None and options.include_usage
         self._wants_running_usage = options is not None and options.continuous_usage_stats
-        # Each chunk begins with the same text; the closing brace comes after its choices.
+        # All chunks begin with this text. The closing brace is cut off here, and follows the choices.
         self._head = json.dumps(self._envelope(self.chunk_kind), separators=(",", ":"))[:-1]
 
     # -- in chunks
 
     def chunks(self, increments: Sequence[Increment]) -> bytes:
-        """The events of some increments."""
+        """Return the events for some increments."""
         return b"".join(self._chunk(increment) for increment in increments)
 
     def last(self) -> bytes:
-        """The events after the last increment."""
+        """Return the final events, after the last increment."""
         if not self._wants_usage:
             return DONE
         data = {"choices": [], "usage": self._usage(), "weft": extras(self._ended)}
         return event({**self._envelope(self.chunk_kind), **data}) + DONE
 
     def failed(self, error: ApiError) -> bytes:
-        """The events of an error after the first chunk."""
+        """Return the events for an error after the first chunk."""
         return event(error.body) + DONE
 
     def api_error(self, error: BaseException) -> ApiError:
-        """The error that the client gets."""
+        """Convert an exception to the error that the client gets."""
         return self._job.api_error(error)
 
     @abstractmethod
     def _chunk(self, increment: Increment) -> bytes:
-        """The events of an increment; empty if its text is held back."""
+        """Return the events for an increment; empty if its text is held back."""
 
     def _event(self, choice: str) -> bytes:
-        """The event of a choice, which is JSON already."""
+        """Return the event for a choice, given as a JSON string."""
         text = f'data: {self._head},"choices":[{choice}]'
         if self._wants_running_usage:
             text += f',"usage":{json.dumps(usage(self._job.prompt_tokens, self._num_tokens))}'
@@ -95,11 +96,11 @@ class ChoicesWriter(ABC):
     @property
     @abstractmethod
     def _num_tokens(self) -> int:
-        """Tokens of all choices so far."""
+        """The number of tokens in all choices so far."""
 
     @property
     def _num_reasoning(self) -> int:
-        """Reasoning tokens of the choices that have ended."""
+        """The number of reasoning tokens in the choices that have ended."""
         return 0
 
     @property
@@ -111,7 +112,7 @@ class ChoicesWriter(ABC):
         return {"id": job.id, "object": kind, "created": job.created, "model": job.served.name}
 
     def _text(self, increment: Increment) -> str:
-        """The text of an increment. The last one includes the stop word if the client wants it."""
+        """Return an increment's text. The last increment includes the stop word if the client asked for it."""
         output = increment.output
         if output is None or not self._fields.include_stop_str_in_output:
             return increment.text
@@ -126,9 +127,9 @@ class ChoicesWriter(ABC):
 
 @dataclass
 class Choice:
-    """The written part of a chat's choice. `parser` splits its text; None if all of it is content.
+    """The part of a chat's choice that is written so far. `parser` splits the text; None if all of it is content.
 
-    `held_origins` are origins of tokens whose text is held back; they go out with the text.
+    `held_origins` are the origins of tokens whose text is held back. They are sent with that text.
     """
 
     parser: AnswerParser | None
@@ -142,7 +143,7 @@ class Choice:
 
 
 class ChatWriter(ChoicesWriter):
-    """Writes the answers of a chat."""
+    """Formats the answers of a chat."""
 
     kind, chunk_kind = "chat.completion", "chat.completion.chunk"
 
@@ -172,6 +173,7 @@ class ChatWriter(ChoicesWriter):
             deltas.insert(0, {"role": "assistant", "content": ""})
         if not deltas and logprobs is None and output is None and not self._body.return_token_ids:
             return b""
+        # The last delta's chunk carries the origins, log-probabilities and finish reason of the whole increment.
         *before, last = deltas or [{}]
         events = [self._delta_event(increment.choice, delta, "") for delta in before]
         rest = f',"token_origins":{json.dumps(choice.held_origins)}'
@@ -184,7 +186,7 @@ class ChatWriter(ChoicesWriter):
         return b"".join(events)
 
     def _plain_chunk(self, choice: Choice, increment: Increment) -> bytes:
-        """The usual chunk: only text, and the origins of its tokens."""
+        """Return the common chunk, which has only text and the origins of its tokens."""
         choice.num_tokens += len(increment.token_ids)
         origins = increment.origins
         if choice.held_origins:
@@ -211,7 +213,7 @@ class ChatWriter(ChoicesWriter):
         return self._event(f'{{"index":{index},"delta":{delta_json},"finish_reason":{reason}{rest}}}')
 
     def _deltas(self, choice: Choice, increment: Increment) -> list[dict[str, Any]]:
-        """The `delta` objects for an increment."""
+        """Return the `delta` objects for an increment."""
         parts = self._parts(choice, increment)
         return merged([delta for part in parts if (delta := self._delta(choice, part)) is not None])
 
@@ -225,7 +227,7 @@ class ChatWriter(ChoicesWriter):
         return parts
 
     def _delta(self, choice: Choice, part: Part) -> dict[str, Any] | None:
-        """Add a part to its choice. Returns its `delta` object, if it has one."""
+        """Add a part to its choice. Returns the part's `delta` object; None if it has none."""
         match part:
             case Content(text):
                 choice.content += text
@@ -247,7 +249,7 @@ class ChatWriter(ChoicesWriter):
     # -- as a whole
 
     def whole(self, increments: Sequence[Increment]) -> dict[str, Any]:
-        """The answer, from the increments of all its choices."""
+        """Return the complete answer, built from the increments of all choices."""
         for increment in increments:
             choice = self._choices[increment.choice]
             choice.num_tokens += len(increment.token_ids)
@@ -288,7 +290,7 @@ class ChatWriter(ChoicesWriter):
 
     def _reason(self, index: int, output: Output) -> str:
         reason, choice = finish_reason(output), self._choices[index]
-        # A stop word may cut a call.
+        # Report "tool_calls" only if every call is complete: a stop word may cut one off.
         are_whole = 0 < len(choice.calls) == choice.num_whole_calls
         return "tool_calls" if reason == "stop" and are_whole else reason
 
@@ -306,7 +308,7 @@ class ChatWriter(ChoicesWriter):
 
 
 def merged(deltas: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Deltas in which neighbours with text of the same kind are one."""
+    """Merge adjacent deltas that hold text of the same kind. Modifies the deltas."""
     result: list[dict[str, Any]] = []
     for delta in deltas:
         last = result[-1] if result else {}
@@ -323,7 +325,7 @@ def merged(deltas: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class CompletionWriter(ChoicesWriter):
-    """Writes the answers of a completion."""
+    """Formats the answers of a completion."""
 
     kind = chunk_kind = "text_completion"
 
@@ -374,7 +376,7 @@ class CompletionWriter(ChoicesWriter):
     # -- as a whole
 
     def whole(self, increments: Sequence[Increment]) -> dict[str, Any]:
-        """The answer, from the increments of all its choices."""
+        """Return the complete answer, built from the increments of all choices."""
         for increment in increments:
             if self._body.is_prompt_only:
                 increment = without_answer(increment)
@@ -418,7 +420,7 @@ class CompletionWriter(ChoicesWriter):
         return self._tokens.completion(tokens, logprobs, self._tokens.offsets(), num_prompt)
 
     def _echo(self, index: int) -> str:
-        """The prompt of a choice, if the client wants it repeated."""
+        """Return the prompt's text if the client wants it repeated, else ""."""
         return self._job.echoes[index // self._body.num_answers] if self._body.echo else ""
 
     @property
@@ -427,7 +429,8 @@ class CompletionWriter(ChoicesWriter):
 
 
 def without_answer(increment: Increment) -> Increment:
-    """An increment without the one token that the engine gives even where the client wants only the prompt."""
+    """Return the increment without its generated token. The engine always generates at least one, even if the client
+    wants only the prompt."""
     output = increment.output
     if output is not None:
         logprobs = None if output.logprobs is None else list[TokenLogprob]()

@@ -1,4 +1,4 @@
-"""Parts of an answer that all routes write alike: its end, its usage, weft's extras, and tokens with
+"""The parts of an answer that all routes share: finish reasons, usage, weft's extras, and tokens with
 log-probabilities."""
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ FINISH_REASONS = {
     "cancelled": "abort",
     "error": "error",
 }
-"""The engine's finish reasons in OpenAI's words."""
+"""Maps the engine's finish reasons to OpenAI's. "abort" and "error" are not in OpenAI's API."""
 
 
 def finish_reason(output: Output) -> str:
-    """The `finish_reason` of an answer without calls."""
+    """Return the `finish_reason` of an answer without tool calls."""
     return FINISH_REASONS[output.finish_reason or "error"]
 
 
 def stop_reason(output: Output) -> int | str | None:
-    """The stop word or token that ended the answer, or "timeout"; None for an end token and for the length."""
+    """Return the stop word or stop token that ended the answer, or "timeout". None for an end token or the length
+    limit."""
     return "timeout" if output.finish_reason == "timeout" else output.stopped_by
 
 
 def was_cut(output: Output) -> bool:
-    """Whether the answer was cut at its length, a deadline or a stop word, and did not end itself."""
+    """Return whether the answer was cut off by its length limit, a deadline or a stop word, instead of ending by
+    itself."""
     return output.finish_reason != "stop" or isinstance(output.stopped_by, str)
 
 
@@ -46,16 +48,17 @@ def was_cut(output: Output) -> bool:
 
 
 def usage_of(job: Job, outputs: Iterable[Output], num_reasoning: int = 0) -> dict[str, Any]:
-    """The `usage` of a job whose answers have ended. `num_reasoning` counts their reasoning tokens."""
+    """Return the `usage` of a job whose answers have ended. `num_reasoning` is the number of their reasoning
+    tokens."""
     ended = list(outputs)
     return usage(
         job.prompt_tokens,
         sum(len(output.token_ids) for output in ended),
-        # The first answer of each prompt counts the prompt's reused tokens.
+        # Count each prompt's cached tokens once, at its first answer.
         sum(output.stats.reused_tokens for output in ended[:: job.body.num_answers]),
         {
             "reasoning_tokens": num_reasoning,
-            # Only accepted predictions are known; how many tokens were drafted in vain is not.
+            # The engine does not track rejected drafts by origin, so the number of rejected predictions is unknown.
             "accepted_prediction_tokens": sum(output.origins.count("given") for output in ended),
             "rejected_prediction_tokens": 0,
         },
@@ -65,7 +68,7 @@ def usage_of(job: Job, outputs: Iterable[Output], num_reasoning: int = 0) -> dic
 def usage(
     prompt: int, completion: int, cached: int = 0, details: dict[str, int] | None = None
 ) -> dict[str, Any]:
-    """OpenAI's `usage` object from counts of tokens."""
+    """Return OpenAI's `usage` object for these token counts."""
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -76,8 +79,8 @@ def usage(
 
 
 def tokens_through(pieces: Iterable[bytes], text: str) -> int:
-    """How many tokens, given by their bytes, it takes to reach the end of `text`, which begins at any of them. All of
-    them if the tokens do not contain `text`: some tokenizers write text that no token has."""
+    """Count the tokens from the first one up to the end of `text`, wherever `text` begins. `pieces` are the tokens'
+    bytes. If they do not contain `text`, all tokens count: some tokenizers decode to text that no token holds."""
     tokens = list(pieces)
     if not text:
         return 0
@@ -94,7 +97,8 @@ def tokens_through(pieces: Iterable[bytes], text: str) -> int:
 
 
 def extras(outputs: Sequence[Output]) -> dict[str, Any]:
-    """The `weft` object of an answer: unenforced parts of guides, results of programs, and speculation."""
+    """Return an answer's `weft` object: unenforced parts of guides, program results, and statistics of speculation
+    and timing."""
     programs = [
         {"log": output.program_log, "variables": _as_texts(output.program_variables)}
         for output in outputs
@@ -126,7 +130,7 @@ def extras(outputs: Sequence[Output]) -> dict[str, Any]:
 
 
 def counted(origins: Iterable[str]) -> dict[str, int]:
-    """Tokens by origin."""
+    """Count the tokens of each origin."""
     counts: dict[str, int] = {}
     for origin in origins:
         counts[origin] = counts.get(origin, 0) + 1
@@ -140,30 +144,31 @@ def _as_texts(variables: dict[str, bytes] | None) -> dict[str, str]:
 # -- tokens and log-probabilities
 
 LOWEST_LOGPROB = -9999.0
-"""Stands for the logarithm of 0, which JSON can't hold."""
+"""Replaces -inf, the logarithm of 0, which JSON can't represent."""
 
 
 def finite(logprob: float) -> float:
-    """A log-probability that JSON can hold."""
+    """Clamp a log-probability to a value that JSON can represent."""
     return max(logprob, LOWEST_LOGPROB)
 
 
 class TokenJson:
-    """Tokens with log-probabilities and origins as JSON. With `as_ids` a token's text is "token_id:7"."""
+    """Converts tokens with log-probabilities and origins to JSON. With `as_ids`, a token's text is its id, such as
+    "token_id:7"."""
 
     def __init__(self, tokens: TokenTexts, as_ids: bool = False) -> None:
         self._tokens, self._as_ids = tokens, as_ids
 
     def text(self, token: int) -> str:
-        """The text of a token."""
+        """Return a token's text, or its id with `as_ids`."""
         return f"token_id:{token}" if self._as_ids else self._tokens.text(token)
 
     def offsets(self) -> TextOffsets:
-        """Offsets for the tokens of one text."""
+        """Return a new offset counter, for the tokens of one text."""
         return TextOffsets(self._tokens)
 
     def entry(self, token: int, logprob: float) -> dict[str, Any]:
-        """A token in the form of the chat API, with its bytes."""
+        """Return a token in the chat API's format, with its bytes."""
         return {
             "token": self.text(token),
             "bytes": list(self._tokens.bytes_of(token)),
@@ -174,8 +179,8 @@ class TokenJson:
     def chat(
         self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob], origins: Sequence[str]
     ) -> dict[str, Any]:
-        """The `logprobs` of a chat's choice. weft adds `token_id`, `origin`, `num_allowed`, and `forbidden` for tokens
-        that the guide excluded. Special tokens are left out, as they are no text."""
+        """Return the `logprobs` of a chat's choice. weft adds `token_id`, `origin`, `num_allowed`, and `forbidden`
+        for tokens that the guide masked. Special tokens are omitted, because they are not part of the text."""
         content = [
             {
                 **self.entry(token, logprob.logprob),
@@ -201,8 +206,8 @@ class TokenJson:
         offsets: TextOffsets,
         num_prompt: int = 0,
     ) -> dict[str, Any]:
-        """The `logprobs` of a completion's choice. As OpenAI's, `top_logprobs` include the token itself. Special tokens
-        are left out, except among the first `num_prompt` tokens, which are the prompt."""
+        """Return the `logprobs` of a completion's choice. As in OpenAI's API, `top_logprobs` includes the sampled
+        token itself. The first `num_prompt` tokens are the prompt. Special tokens after it are omitted."""
         columns: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for place, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
             if num_prompt and place == num_prompt:
@@ -222,14 +227,16 @@ class TokenJson:
 
 @dataclass(frozen=True)
 class PromptLogprobs:
-    """Log-probabilities and ranks, from 1, of a prompt's own tokens. Those of the first token are None."""
+    """Log-probabilities and ranks of a prompt's own tokens. Rank 1 is the most likely token. The
+    entries of the first token are None."""
 
     tokens: Sequence[int]
     entries: list[TokenLogprob | None]
     ranks: list[int | None]
 
     def vllm_form(self, token_json: TokenJson) -> list[dict[str, Any] | None]:
-        """vLLM's `prompt_logprobs`: for each token an object by token id, with the token itself and the most likely."""
+        """Return vLLM's `prompt_logprobs`: per position an object by token id, with the prompt's token and the most
+        likely ones."""
         entries: list[dict[str, Any] | None] = []
         for token, logprob, rank in zip(self.tokens, self.entries, self.ranks, strict=True):
             if logprob is None:
@@ -252,15 +259,16 @@ class PromptLogprobs:
 
 
 PromptReader = Callable[[int, int], PromptLogprobs]
-"""Gives the log-probabilities of prompt p with the k most likely tokens per position."""
+"""A function (p, k) that returns the log-probabilities of prompt p, with the k most likely tokens per position."""
 
 
 def prompt_reader(outputs: dict[int, Output], num_each: int) -> PromptReader:
-    """Reads the prompts of `outputs`, which are by choice, `num_each` per prompt. Each prompt is read once."""
+    """Return a cached function that computes the log-probabilities of a prompt. `outputs` are by choice, with
+    `num_each` choices per prompt."""
 
     @cache
     def read(place: int, top: int) -> PromptLogprobs:
-        output = outputs[place * num_each]  # the first answer of a prompt has its logits
+        output = outputs[place * num_each]  # the prompt's logits are in its first answer
         assert output.context_logits is not None
         return prompt_logprobs(output.prompt_token_ids, output.context_logits, top)
 
@@ -268,10 +276,10 @@ def prompt_reader(outputs: dict[int, Output], num_each: int) -> PromptReader:
 
 
 def prompt_logprobs(prompt: Sequence[int], logits: Tensor, top: int) -> PromptLogprobs:
-    """The log-probabilities of a prompt from the model's `logits` [prompt length, vocab_size]."""
+    """Compute the log-probabilities of a prompt from the model's `logits` [prompt length, vocab_size]."""
     if len(prompt) < 2:
         return PromptLogprobs(prompt, [None] * len(prompt), [None] * len(prompt))
-    # The logits at a position are for the token after it.
+    # The logits at each position predict the next token, so the last row is not needed.
     values = logits[: len(prompt) - 1].float().log_softmax(-1)
     token_values = values.gather(1, values.new_tensor(prompt[1:]).long()[:, None])
     ranks = (values > token_values).sum(1).add(1).tolist()
@@ -287,5 +295,5 @@ DONE = b"data: [DONE]\n\n"
 
 
 def event(data: dict[str, Any]) -> bytes:
-    """A server-sent event."""
+    """Format a server-sent event."""
     return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"

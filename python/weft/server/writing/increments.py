@@ -1,4 +1,4 @@
-"""Follows submitted requests on the event loop, and decodes their deltas into increments of text."""
+"""Receives the deltas of submitted requests on the event loop, and detokenizes them into increments of text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from weft.server.models import ServedModel
 
 @dataclass(slots=True)
 class Increment:
-    """New tokens of one choice and the text that they settle. `output` is the whole answer, once it has ended."""
+    """New tokens of one choice, and the text that they complete. `output` is the whole answer in the last increment,
+    else None."""
 
     choice: int
     text: str
@@ -33,10 +34,10 @@ class Increment:
 
 
 class Answers:
-    """The answers to submitted requests: choice p * `num_each` + i is sequence i of prompt p.
+    """The answers to submitted requests. Choice p * `num_each` + i is sequence i of prompt p.
 
-    Increments arrive at least `pause_s()` seconds apart; the end of an answer is not delayed. Call `close` when done:
-    it cancels requests that have not ended.
+    Increments arrive at least `pause_s()` seconds apart, but the end of an answer is not delayed. Call `close` when
+    done. It cancels the requests that have not ended.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Answers:
         self._following = served.client.following(self.responses, pause_s)
 
     async def next(self) -> list[Increment]:
-        """Wait for the next increments; an empty list at the end. Raises `ApiError`."""
+        """Wait for the next increments. Returns an empty list at the end. Raises `ApiError`."""
         try:
             while news := await self._following.next():
                 if increments := await self._increments(news):
@@ -63,7 +64,7 @@ class Answers:
         return []
 
     def close(self) -> None:
-        """Stop following the requests."""
+        """Stop following the requests, and cancel those that have not ended."""
         self._following.close()
 
     async def _increments(self, news: Came) -> list[Increment]:
@@ -101,7 +102,7 @@ class Answers:
         )
 
     def _of_beams(self, response: Response, delta: ResponseDelta) -> list[Increment]:
-        # Beams may change until the search ends, so that only the last delta makes increments.
+        # Beams may change until the search ends, so only the final delta produces increments.
         if not delta.is_final:
             return []
         outputs = self.served.detokenizer.output(response).outputs[: self._num_each]
@@ -120,9 +121,10 @@ class Answers:
         ]
 
     async def _judge(self, increment: Increment) -> None:
-        """Check whether an answer obeys a guide that was only partly enforced."""
+        """Check whether a finished answer satisfies a guide that was only partly enforced."""
         response, output = self.responses[increment.choice // self._num_each], increment.output
         guide = response.request.guide
         if output is not None and isinstance(guide, Guide) and not guide.strict:
-            # Another process checks, which may take long; a thread waits for it in place of the event loop.
+            # Another process checks the answer, which may take long. A thread waits for it, so that the event loop
+            # does not block.
             await asyncio.to_thread(self.served.detokenizer.judge, output, response)

@@ -1,5 +1,5 @@
-"""Writes answers of /v1/responses. `ResponseItems` builds the output items and their events; `ResponsesWriter` puts
-them into a response, as a whole or as a stream of events."""
+"""Formats answers of /v1/responses. `ResponseItems` builds the output items and their events. `ResponsesWriter` puts
+them into a complete response or a stream of events."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from weft.server.writing.increments import Increment
 
 Events = list[dict[str, Any]]
 Keep = Callable[[dict[str, Any]], None]
-"""Called with a response that has ended."""
+"""Called with a finished response, to store it."""
 
 
 class ResponseItems:
-    """The output items of a response: reasoning, messages and calls. Only the last one grows."""
+    """The output items of a response: reasoning, messages and function calls. Only the last item is still growing."""
 
     def __init__(self) -> None:
         self.items: list[dict[str, Any]] = []
         self._is_open = False
 
     def add(self, part: Part, logprobs: list[dict[str, Any]] | None = None) -> Events:
-        """Add a part of the answer. Returns its events."""
+        """Add a part of the answer, and return its events."""
         match part:
             case Content(text):
                 return self._add_text("message", text, logprobs)
@@ -46,7 +46,7 @@ class ResponseItems:
                 return self.close()
 
     def close(self, status: str = "completed") -> Events:
-        """Close the last item if it is open. Returns its events."""
+        """Close the last item if it is open, and return the events."""
         if not self._is_open:
             return []
         self._is_open = False
@@ -72,7 +72,8 @@ class ResponseItems:
         return events
 
     def end(self, status: str) -> Events:
-        """Close the last item at the end of the answer. A call that is still open was cut."""
+        """Close the last item at the end of the answer. A call that is still open was cut off, and becomes
+        "incomplete"."""
         is_call = bool(self.items) and self.items[-1]["type"] == "function_call"
         return self.close("incomplete" if is_call else status)
 
@@ -115,12 +116,12 @@ class ResponseItems:
 
 
 def _snapshot(item: Any) -> Any:
-    """A deep copy: items grow after their events are made."""
+    """Return a deep copy, because items still grow after their events are built."""
     return json.loads(json.dumps(item))
 
 
 class ResponsesWriter:
-    """Writes the answer of a response. `keep` is called with the whole response if the client wants it stored."""
+    """Formats a response. `keep` is called with the finished response if the client wants it stored."""
 
     def __init__(self, job: Job, body: ResponsesBody, keep: Keep) -> None:
         self._job, self._body, self._keep = job, body, keep
@@ -130,12 +131,12 @@ class ResponsesWriter:
         self._output: Output | None = None
         self._num_events = 0
         self._reasoning = ""
-        # Log-probabilities and origins of tokens whose text is held back. They go out with the text.
+        # The log-probabilities and origins of tokens whose text is held back. They are sent with that text.
         self._held_logprobs: list[dict[str, Any]] = []
         self._held_origins: list[str] = []
 
     def chunks(self, increments: Sequence[Increment]) -> bytes:
-        """The events of some increments."""
+        """Return the events for some increments."""
         events: Events = []
         if not self._num_events:
             response = self._response("in_progress")
@@ -146,23 +147,23 @@ class ResponsesWriter:
         return b"".join(map(self._event, events))
 
     def last(self) -> bytes:
-        """The event with the whole response."""
+        """Return the final event, with the complete response."""
         response = self._ended()
         return self._event({"type": f"response.{response['status']}", "response": response})
 
     def failed(self, error: ApiError) -> bytes:
-        """The events of an error after the first chunk."""
+        """Return the events for an error after the first chunk."""
         data = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
         response = self._response("failed")
         response["error"] = {"code": error.code or "server_error", "message": error.message}
         return self._event(data) + self._event({"type": "response.failed", "response": response})
 
     def api_error(self, error: BaseException) -> ApiError:
-        """The error that the client gets, in this route's field names."""
+        """Convert an exception to the error that the client gets, with this route's field names."""
         return renamed(self._job.api_error(error))
 
     def whole(self, increments: Sequence[Increment]) -> dict[str, Any]:
-        """The response, from all its increments."""
+        """Return the complete response, built from all increments."""
         for increment in increments:
             self._add(increment)
         return self._ended()
@@ -175,7 +176,8 @@ class ResponsesWriter:
         for part in self._parts(increment):
             events += self._items.add(part, self._held_logprobs if isinstance(part, Content) else None)
             if isinstance(part, Reasoning):
-                # The API has no log-probabilities of reasoning. Those after it belong to text that follows.
+                # The API has no log-probabilities for reasoning. Drop those, and hold the rest for the text that
+                # follows.
                 self._reasoning += part.text
                 pieces = (bytes(entry["bytes"]) for entry in self._held_logprobs)
                 self._held_logprobs = self._held_logprobs[tokens_through(pieces, part.text) :]
@@ -188,7 +190,8 @@ class ResponsesWriter:
         return events
 
     def _add_origins(self, increment: Increment, events: Events) -> None:
-        """Add the origins of the tokens to the last event with text, or at the end to the last event."""
+        """Add the token origins to the last delta event. At the end of the answer, add them to the last event of any
+        kind."""
         self._held_origins += increment.origins
         deltas = [event for event in events if event["type"].endswith(".delta")]
         if deltas or (increment.output is not None and events):
