@@ -8,8 +8,8 @@
 
 namespace weft {
 
-// The answer may leave the text. It rejoins it where its last kRejoin tokens, all from after it left, occur in the text
-// at most kReach tokens after the place where it left; the nearest such place counts.
+// The answer may depart from the text. It rejoins once its last kRejoin tokens, all after the departure, occur in the
+// text within kReach tokens after the place of departure. The nearest such occurrence counts.
 class GivenText {
  public:
   static constexpr int kRejoin = 4, kReach = 1024;
@@ -18,8 +18,8 @@ class GivenText {
 
   // The next token of the answer.
   void append(std::int32_t token);
-  // Writes the continuation of the text to `out`, up to `capacity` tokens, and returns their number: 0 while the answer
-  // is outside the text, and at its end.
+  // Writes the continuation of the text to `out`, up to `capacity` tokens, and returns their number: 0 at the end of
+  // the text and while the answer is outside it.
   int next(std::int32_t *out, int capacity) const;
 
  private:
