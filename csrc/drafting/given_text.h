@@ -16,7 +16,7 @@ class GivenText {
 
   explicit GivenText(std::vector<std::int32_t> text) : text_(std::move(text)) {}
 
-  // The next token of the answer.
+  // Takes the next token of the answer.
   void append(std::int32_t token);
   // Writes the continuation of the text to `out`, up to `capacity` tokens, and returns their number: 0 at the end of
   // the text and while the answer is outside it.

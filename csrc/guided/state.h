@@ -1,13 +1,13 @@
-// The grammar's side of decoding: which matcher each slot has, how far it has been taken, and which mask rows are
+// The grammar's side of decoding: each slot's matcher, the tokens that it has taken, and the mask rows that it has
 // filled. Python-free, so that the sanitizers can run it.
 //
 // THEORY OF OPERATION
 //
-// An iteration is a snapshot (which slots it works on, which matchers come and go) and four operations: `fetch` takes
-// the snapshot, `extend` takes drafts, `commit` settles which of them stand and takes the token after them. The host
-// pushes snapshots; the driver's callback thread runs the operations in the order of one stream, often from a captured
-// graph, iterations later. So an operation cannot raise: a failure becomes the status of its slot, and every other
-// slot goes on.
+// An iteration is a snapshot (the slots it works on, the matchers to attach and detach) and three operations. `fetch`
+// takes the snapshot. `extend` feeds drafts to the matchers. `commit` keeps the accepted drafts, rolls back the others,
+// and takes the token after them. Between iterations the host may `release` a slot's drafts. The host pushes snapshots.
+// The driver's callback thread runs the operations in the order of one stream, often from a captured graph, and
+// iterations later. So an operation cannot throw: a failure becomes the status of its slot, and the other slots go on.
 //
 // A slot is in one of these states. "Row j" is the mask for the token after the committed text and j drafts.
 //
@@ -17,8 +17,8 @@
 //   ended      yes     yes    kOk     all allow end tokens only                  fetch with a change, vacate
 //   failed     yes     any    other   all allow end tokens only                  fetch with a change, vacate
 //
-// A live slot has a stop beside it: the reason why the draft after the `extended` taken ones was not taken. Operations
-// on a live slot:
+// A live slot also has a stop: the reason why the matcher did not take the draft after the `extended` taken ones, or
+// none. Operations on a live slot:
 //
 //   operation     condition                                          effect
 //   extend(j)     j-1 drafts are taken, and no stop                  takes draft j, fills row j; or stops at draft j
@@ -35,8 +35,9 @@
 // Stopping is not a failure: verification is expected to reject a draft that the grammar refuses. Only an accepted one
 // contradicts the masks that were sent.
 //
-// An iteration may owe its commit. Nothing waits for the masks of its last token, so the commit is left to the first
-// who needs it: the next `fetch`, or the host by `commit_owed` when it reads the iteration's results.
+// An iteration may owe its commit, because nothing on the device waits for the masks after its last token. The commit
+// then runs when something first needs it: in the next `fetch`, or when the host reads the iteration's results and
+// calls `commit_owed`.
 //
 // Threads, and what they may touch:
 //
@@ -52,8 +53,8 @@
 //   attached_, pushed_epoch_,              push, vacate: the host's thread       the same            one thread
 //   MatcherHandle::slot
 //
-// Destroying a matcher may run Python code and free much memory, and the model would wait for that. So `fetch` moves a
-// matcher that leaves to `detached_`, and the host's next `push` or `vacate` destroys it.
+// Destroying a matcher may run Python code and free much memory, and the model would wait for that. So `fetch` only
+// moves a detached matcher to `detached_`, and the host's next `push` or `vacate` destroys it.
 #pragma once
 
 #include <array>
