@@ -1,6 +1,6 @@
 // The mask kernels on CUDA. A thread works on aligned groups of 16 bytes of logits. The first and the last group of a
-// row may be partial and are done by element. A group with nothing blocked reads and writes no logits; a group with all
-// blocked only writes.
+// row may be partial and are handled element by element. A group with nothing blocked reads and writes no logits; a
+// group with all blocked only writes.
 #include <cuda_runtime.h>
 
 #include <kernels/launch.cuh>
@@ -41,7 +41,8 @@ struct MaskRow {
   __device__ __forceinline__ std::uint32_t word(std::int64_t i) const {
     return i >= 0 && i < count ? __ldg(words + i) : 0u;
   }
-  // Bits first, first + 1, ... in bit 0 and on, of which at least kCount are valid. `first` may be negative.
+  // Returns the mask bits from bit number `first` on, in bit 0 and up. At least kCount of them are valid. `first` may
+  // be negative.
   template <int kCount>
   __device__ __forceinline__ std::uint32_t bits(std::int64_t first) const {
     const std::int64_t i = first >> 5;
