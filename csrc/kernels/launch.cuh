@@ -1,10 +1,10 @@
-// Kernel launches, chained by programmatic dependent launch. A file of its own, included by <>, so that tests can
+// Kernel launches, chained by programmatic dependent launch. It is a separate file, included with <>, so that tests can
 // replace it by launches on the CPU.
 //
 // A chained kernel starts when all blocks of the kernel before it have called `let_next_start` or ended. So every
 // thread calls `wait_for_earlier` before it reads or writes memory that another kernel writes: then the kernel before
-// is complete, and its writes are visible. That kernel has waited too, so the same holds for all earlier ones. After a
-// kernel that is not chained, after other work, or on a device without such launches, these calls have no effect.
+// is complete, and its writes are visible. That kernel has waited too, so the same holds for all earlier ones. These
+// calls have no effect after an unchained kernel, after other work, and on a device without such launches.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,7 +25,7 @@ __device__ __forceinline__ void wait_for_earlier() {
 #endif
 }
 
-// The first line of a kernel whose results the next kernel does not read before it waits.
+// Call it first in a kernel, provided that the next kernel waits before it reads this one's results.
 __device__ __forceinline__ void begin_chained() {
   let_next_start();
   wait_for_earlier();
