@@ -25,7 +25,8 @@ __device__ __forceinline__ void wait_for_earlier() {
 #endif
 }
 
-// Call it first in a kernel, provided that the next kernel waits before it reads this one's results.
+// Lets the next kernel start, then waits for the earlier ones. Call it first in a kernel, provided that the next kernel
+// also waits before it reads this one's results.
 __device__ __forceinline__ void begin_chained() {
   let_next_start();
   wait_for_earlier();

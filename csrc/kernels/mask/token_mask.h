@@ -60,7 +60,7 @@ struct CopyCall {
   const float *src_temperatures = nullptr;
 };
 
-// On the CPU. Return -1, or the first i whose row number is out of bounds; then nothing was written.
+// The CPU kernels. They return -1, or the first i whose row number is out of bounds; then nothing was written.
 std::int64_t apply_token_bitmask_cpu(const ApplyCall &call, int threads);
 std::int64_t copy_mask_rows_cpu(const CopyCall &call);
 
@@ -68,7 +68,7 @@ std::int64_t copy_mask_rows_cpu(const CopyCall &call);
 // they return an error.
 const char *cuda_architectures();
 
-// On CUDA: enqueue the kernel on `stream` of the current device, which has `sms` multiprocessors. Return null, or
+// The CUDA kernels, enqueued on `stream` of the current device, which has `sms` multiprocessors. They return null, or
 // CUDA's error message. If a row number is out of bounds, apply blocks the whole row of logits, and copy skips the row.
 const char *apply_token_bitmask_cuda(const ApplyCall &call, int sms, void *stream);
 const char *copy_mask_rows_cuda(const CopyCall &call, void *stream);
