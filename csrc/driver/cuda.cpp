@@ -1,6 +1,6 @@
 // CUDA's table, resolved from libcuda.so.1 at run time, so that building and loading weft need no CUDA.
 //
-// It makes no context current: `driver/context.h` does that for each thread that calls.
+// It makes no context current; each calling thread uses `driver/context.h` for that.
 #include <dlfcn.h>
 
 #include <string>
@@ -103,7 +103,7 @@ void resolve(Loader &load, Driver &d) {
   load.required(d.cuGraphRetainUserObject, "cuGraphRetainUserObject");
 }
 
-// Fills `d`. Returns the reason if that fails, else nothing.
+// Fills `d`. Returns "" or the reason why it failed.
 std::string fill(Driver &d) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) {
