@@ -1,11 +1,12 @@
-// Failures of callbacks, and the callbacks that are skipped because of them.
+// Failures of callbacks, and skipping of later callbacks after a failure.
 //
 // A domain is a set of host functions that fail together: those of one capture, or those launched eagerly on one stream
 // of one driver. After a task of a domain has failed, its later host functions are skipped until the failure has been
 // raised: on a stream those launched before that moment, in a capture those of the replay that failed.
 //
-// A scope says to whom a failure is raised. A domain belongs to the scope of the thread that launched it, and its
-// failures are raised in that scope only. So an engine's failures end its own requests, and a user's callback cannot.
+// A scope decides which thread a failure is raised in. A domain belongs to the scope of the thread that launched it,
+// and its failures are raised in that scope only. So an engine's failures end its own requests, and a user's callback
+// cannot.
 #pragma once
 
 #include <Python.h>
@@ -41,7 +42,7 @@ std::uint64_t exchange_scope(std::uint64_t scope);
 
 // Records that execution `ordinal` of `task` failed with Python's current exception. GIL held.
 void fail_with_current_exception(const std::shared_ptr<Domain> &domain, std::uint64_t ordinal, const std::string &task);
-// The same with a C++ exception; needs no GIL.
+// Records a failure with the text of a C++ exception. Needs no GIL.
 void fail_with_text(const std::shared_ptr<Domain> &domain, std::uint64_t ordinal, const std::string &task,
                     const std::string &text);
 
