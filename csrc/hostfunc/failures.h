@@ -1,8 +1,8 @@
 // Failures of callbacks, and skipping of later callbacks after a failure.
 //
 // A domain is a set of host functions that fail together: those of one capture, or those launched eagerly on one stream
-// of one driver. After a task of a domain has failed, its later host functions are skipped until the failure has been
-// raised: on a stream those launched before that moment, in a capture those of the replay that failed.
+// of one driver. After a task fails, later host functions of its domain are skipped. On a stream, all that were
+// launched before the failure is raised are skipped. In a capture, the rest of the failed replay is skipped.
 //
 // A scope decides which thread a failure is raised in. A domain belongs to the scope of the thread that launched it,
 // and its failures are raised in that scope only. So an engine's failures end its own requests, and a user's callback

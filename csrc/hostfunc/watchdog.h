@@ -14,8 +14,8 @@
 
 namespace weft {
 
-// Marks this thread as waiting for the GIL, or as inside Python, on behalf of the callback `name` (null: of none)
-// during its lifetime. `name` and `driver` outlive it.
+// While it lives, marks this thread as waiting for the GIL or as inside Python, for the callback `name` (null: no
+// callback). `name` and `driver` must outlive it.
 class GilWatch {
  public:
   enum class Phase { kWaiting, kInside };

@@ -71,7 +71,7 @@ class StealingQueue {
     return false;
   }
 
-  static constexpr std::int64_t kPieces = 8;  // a range is this part of the rest, so that ranges shrink to the end
+  static constexpr std::int64_t kPieces = 8;  // a range is 1 / kPieces of the rest, so ranges shrink towards the end
   const std::int64_t min_rows_;
   const int workers_;
   Part parts_[kMaxWorkers];

@@ -3,11 +3,11 @@
 // Where CUDA leaves a choice or does not document one, this driver behaves as follows:
 // - Host functions run one at a time, as on one host-function thread; destructors of user objects run on an internal
 //   thread, and cuCtxSynchronize waits for those that are due.
-// - cuGraphLaunch into a captured stream is CUDA_ERROR_NOT_SUPPORTED and invalidates the capture: no child graphs. - A
-// captured stream can't be destroyed (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); the capture must be ended first. - In the
-// schedule kInline, a query runs ready work, at most up to the point that it asks about. - A word that a stream waits
-// for (cuStreamWaitValue32) may be anywhere in memory. A thread that waits for the device
-//   reads it from time to time, and at once after `values_changed`.
+// - cuGraphLaunch into a captured stream is CUDA_ERROR_NOT_SUPPORTED and invalidates the capture: no child graphs.
+// - A captured stream can't be destroyed (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); the capture must be ended first.
+// - In the schedule kInline, a query runs ready work, at most up to the point that it asks about.
+// - A word that a stream waits for (cuStreamWaitValue32) may be anywhere in memory. A thread that waits for the device
+//   polls it, and checks it at once after `values_changed`.
 #pragma once
 
 #include <cstdint>
