@@ -8,13 +8,13 @@
 
 namespace weft {
 
-// Resolves the interface from the installed library (an absolute path). Returns "" on success, else the name of what is
-// missing. It may be called again; the first success stays.
+// Resolves the interface from the installed library (an absolute path). Returns "" on success, else what is missing.
+// May be called again; after the first success it does nothing.
 std::string llguidance_bind(const char *library_path);
 
 namespace llg {
 
-// The functions, after a bind.
+// The resolved functions, valid after a successful bind.
 extern Api api;
 
 // Throws std::logic_error before a successful llguidance_bind.
