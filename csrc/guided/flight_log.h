@@ -1,4 +1,4 @@
-// A ring buffer of records in memory of a fixed size: the last operations of a guided state.
+// A ring buffer of fixed size for records of a guided state's last operations.
 #pragma once
 
 #include <cstddef>

@@ -32,14 +32,14 @@
 //   release       nothing in flight                                  takes back all drafts
 //   any           the matcher fails or takes too long                failed
 //
-// Stopping is not a failure: verification is expected to reject a draft that the grammar refuses. Only an accepted one
-// contradicts the masks that were sent.
+// Stopping is not a failure: verification is expected to reject a draft that the grammar refuses. Only an accepted
+// draft that the grammar refuses contradicts the masks that were applied.
 //
 // An iteration may owe its commit, because nothing on the device waits for the masks after its last token. The commit
 // then runs when something first needs it: in the next `fetch`, or when the host reads the iteration's results and
 // calls `commit_owed`.
 //
-// Threads, and what they may touch:
+// Data, and the threads that may touch it:
 //
 //   data                                   written by                            read by             ordered by
 //   slots_, rows, log_, current_, guided_  callback thread, in stream order;     the same            the stream, and
@@ -91,11 +91,11 @@ struct GuidedShape {
   int max_drafts = 0;  // K
   int vocab_size = 0;
   int words() const { return (vocab_size + 31) / 32; }
-  // Throws std::invalid_argument for sizes that no state can have.
+  // Throws std::invalid_argument if the sizes are invalid.
   void check() const;
 };
 
-// Why a slot's grammar stopped.
+// The status of a slot: kOk, or why its grammar stopped.
 enum class SlotStatus : int {
   kOk = 0,
   kRefused,    // a committed token is not in the grammar
@@ -195,9 +195,9 @@ class GuidedState {
 
   // Readable at any time.
   std::pair<SlotStatus, std::string> status(int slot) const;
-  // For a slot whose status is kEdited.
+  // The edit of a slot whose status is kEdited; nothing for other slots.
   std::optional<Edit> edit(int slot) const;
-  // Slots whose status is not kOk.
+  // The number of slots whose status is not kOk.
   int num_failed() const { return num_failed_.load(std::memory_order_acquire); }
   std::int64_t committed(int slot) const { return slots_.at(slot).committed.load(std::memory_order_acquire); }
   int extended(int slot) const { return slots_.at(slot).extended.load(std::memory_order_acquire); }
@@ -214,8 +214,8 @@ class GuidedState {
   const GuidedShape &shape() const { return shape_; }
 
  private:
-  // What a mask row holds. kStale: garbage, or the mask of an older text. kFilled: the matcher's mask. kEndOnly: end
-  // tokens only, so `end_rows` need not write the row again.
+  // The content of a mask row. kStale: garbage, or the mask of an older text. kFilled: the matcher's mask. kEndOnly:
+  // end tokens only, so `end_rows` need not write the row again.
   enum class Row : std::uint8_t { kStale, kFilled, kEndOnly };
 
   // Why the matcher did not take the draft after the `extended` taken ones.
