@@ -1,4 +1,4 @@
-// The source of each of a slot's last drafts. Python-free.
+// Remembers which source proposed each of a slot's last drafts. Python-free.
 #pragma once
 
 #include <array>

@@ -34,8 +34,8 @@ class GivenSource final : public DraftSource {
  public:
   explicit GivenSource(GuidedState &state) : state_(state), guided_(state), texts_(state) {}
 
-  // Host side, before the push that first names the slot: the given text (empty for a request without one), and the
-  // answer so far of a resumed request. Throws std::invalid_argument for a token outside the vocabulary.
+  // Host side, before the push that first names the slot: sets the given text (empty for a request without one), and
+  // for a resumed request the answer so far. Throws std::invalid_argument for a token outside the vocabulary.
   void open(int slot, const std::vector<std::int32_t> &text, const std::int32_t *answer, int num_answered);
   // Host side: whether the drafts of guided slots are cut at the first one that the grammar refuses. Applies from the
   // next push on.

@@ -1,4 +1,4 @@
-// The text that a request expects as its answer, and the answer's place in it. Python-free.
+// A text that a request expects as its answer (predicted output), and the answer's place in it. Python-free.
 #pragma once
 
 #include <cstddef>
