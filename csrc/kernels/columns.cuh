@@ -11,7 +11,7 @@ namespace weft {
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Calls fn with a value of the element type of `dtype`.
+// Calls fn with a default value of the C++ type of `dtype`, so that fn can deduce the type.
 template <class F>
 void with_element(DType dtype, F &&fn) {
   switch (dtype) {

@@ -39,7 +39,7 @@ WEFT_INLINE void load_block(const T *logits, std::int64_t first, std::int64_t vo
   }
 }
 
-// The maximum of a block, ignoring NaN. Sixteen running maxima make the compiler vectorise it in any mode.
+// The maximum of a block, ignoring NaN. Sixteen running maxima let the compiler vectorise it in any mode.
 WEFT_INLINE float block_max(const float *x) {
   float lane[16];
   for (int j = 0; j < 16; ++j) lane[j] = x[j] > -kInfinity ? x[j] : -kInfinity;

@@ -2,9 +2,10 @@
 // replace it by launches on the CPU.
 //
 // A chained kernel starts when all blocks of the kernel before it have called `let_next_start` or ended. So every
-// thread calls `wait_for_earlier` before it reads or writes memory that another kernel writes: then the kernel before
-// is complete, and its writes are visible. That kernel has waited too, so the same holds for all earlier ones. These
-// calls have no effect after an unchained kernel, after other work, and on a device without such launches.
+// thread calls `wait_for_earlier` before it touches memory that another kernel writes. It returns when the previous
+// kernel is complete and its writes are visible. The previous kernel has waited in the same way, so this holds for all
+// earlier kernels too. These calls have no effect after an unchained kernel, after other work, and on a device without
+// such launches.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -43,7 +44,7 @@ inline unsigned add_chaining(cudaLaunchAttribute *attribute) {
   return 1;
 }
 
-// Enqueues `kernel`, which calls `wait_for_earlier`, to `stream` of the current device.
+// Enqueues `kernel` on `stream` of the current device. The kernel must call `wait_for_earlier`.
 template <class... Parameters, class... Arguments>
 void launch_kernel(void (*kernel)(Parameters...), dim3 grid, unsigned threads, void *stream,
                    const Arguments &...arguments) {

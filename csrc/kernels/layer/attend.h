@@ -14,7 +14,7 @@ namespace weft {
 // as far as the table reaches. The result is out [tokens, heads, head_dim].
 //
 // With a `window` above 0 a query sees at most that many keys: 0..sinks-1 and the last window - sinks, including its
-// own. Pages with no key that one of the row's new tokens sees are not read. 0 <= sinks < window.
+// own. A page is not read if none of the row's new tokens sees a key in it. 0 <= sinks < window.
 //
 // The bits of a row's result depend on that row alone: sums over keys go from the first to the last, whatever the
 // batch.

@@ -1,4 +1,4 @@
-// A decoder's kernels on rows of activations between its linear layers, on the CPU.
+// CPU kernels of a decoder that work on rows of activations between the linear layers.
 #pragma once
 
 #include <cstdint>

@@ -163,7 +163,7 @@ template <DType kType>
 void launch_apply(const ApplyCall &call, int sms, void *stream) {
   constexpr std::int64_t kColumns = kThreads * (16 / sizeof(typename Type<kType>::Bits));
   const unsigned y = grid_rows(call.logits.rows);
-  // Enough blocks to fill the device once, but no block without a group.
+  // Use enough blocks to fill the device once, but no block without a group to work on.
   const std::int64_t fill = (static_cast<std::int64_t>(sms) * kBlocksPerSm + y - 1) / y;
   const std::int64_t limit = (call.logits.vocab + kColumns - 1) / kColumns;
   const dim3 grid(static_cast<unsigned>(fill < limit ? fill : limit), y);

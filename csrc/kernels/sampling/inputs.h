@@ -9,10 +9,9 @@
 
 namespace weft {
 
-// Batch row b reads its slot, slot[b]: base[b] is the slot's length, tokens[b * width ...] its last token and its
-// drafts
-// (-1: none), pages[b * table_width ...] its page table. `length`, `last_token`, `drafts` [.., slots] and `page_table`
-// are by slot.
+// Reads slot slot[b] for each batch row b. Writes the slot's length to base[b], its last token and then its drafts (-1:
+// none) to tokens[b * width ...], and its page table to pages[b * table_width ...]. `length`, `last_token`, `drafts`
+// [.., slots] and `page_table` are by slot.
 struct InputsCall {
   std::int64_t rows, width, slots, table_width;
   const std::int64_t *slot, *length, *last_token, *drafts;

@@ -68,6 +68,7 @@ __device__ void block_bad_words(const PenaltyRow &row, T *logits, std::int64_t v
   if (threadIdx.x == 0) memory.end = width;
   __syncthreads();
   for (unsigned at = threadIdx.x; at < width; at += kTeamThreads) {
+    // An empty word ends the list.
     if (row.bad_words[at] < 0 && (at == 0 || row.bad_words[at - 1] < 0)) atomicMin(&memory.end, at);
   }
   __syncthreads();

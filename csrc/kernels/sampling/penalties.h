@@ -24,9 +24,10 @@ struct PenalizeCall {
 // A row whose slot is out of bounds is left alone.
 void penalize_cpu(const PenalizeCall &call, int threads);
 
-// Levelling: logits that a bias has moved far from 0 are moved back, so that float32 can still tell noise apart. All
-// logits of a row move alike, so the draw stays the same. Logits row i belongs to slot[i]; where that slot's bias is
-// wide, the row's largest logit is subtracted from all, unless it is infinite. Finite logits stay finite.
+// Levelling moves logits back towards 0 after a large bias, so that float32 does not lose the noise when it is added.
+// All logits of a row move by the same amount, so the draw stays the same. Logits row i belongs to slot[i]. If that
+// slot's bias is wide, the row's largest logit is subtracted from all its logits, unless it is infinite. Finite logits
+// stay finite.
 struct LevelCall {
   Logits logits;
   SlotTables tables;

@@ -1,5 +1,5 @@
-// Sampling by slot on CUDA: one kernel, in which a team of blocks takes all steps of a row. Steps that the row's slot
-// does not need return at once.
+// Sampling by slot on CUDA: one kernel, in which a team of blocks takes all steps of a row. A step that the row's slot
+// does not need returns at once.
 #include <cuda_runtime.h>
 
 #include <kernels/launch.cuh>

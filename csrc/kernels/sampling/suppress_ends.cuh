@@ -20,6 +20,7 @@ __device__ void suppress_row(const std::int32_t *ends, std::int64_t width, T *lo
     if (threadIdx.x == 0) has_another = 0;
     for (std::int64_t first = 0; first < vocab; first += kTeamThreads) {
       __syncthreads();
+      // A barrier on both sides: all threads must read the same value before one of them sets it again.
       if (has_another) break;
       __syncthreads();
       const std::int64_t c = first + threadIdx.x;

@@ -1,6 +1,6 @@
 // Truncation on CUDA, for the threads of a team on one row. Each round of the narrowing
 // (kernels/sampling/truncation_rule.h) is one pass over the row, which the first pass leaves in the L2 cache. Every
-// block counts its columns in a histogram, adds up its slice of the bins of all blocks, and finds in the sums the bin
+// block counts its columns in a histogram. Then it adds up one slice of the bins over all blocks, and finds the bin
 // where the wanted amount is reached.
 #pragma once
 
@@ -131,6 +131,7 @@ struct TruncatedRow {
     std::uint64_t missing = first ? wanted(total) : memory.missing;
     const bool reached = missing <= total;
     if (reached) {
+      // Find the group of bins in which the wanted amount is reached, then the half of the group, then the bin.
       const std::uint64_t up_to = warp_prefix(of_group);
       const int group = __ffs(static_cast<int>(__ballot_sync(kAllLanes, up_to >= missing))) - 1;
       missing -= __shfl_sync(kAllLanes, up_to - of_group, group);

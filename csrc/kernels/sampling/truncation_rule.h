@@ -1,4 +1,4 @@
-// Truncation of one row: its cuts, and their arithmetic, the same bits on every device.
+// The rules of truncation for one row. The arithmetic gives the same bits on every device.
 //
 // Probabilities are summed as integers, so the order of summation does not matter. Each cut is a threshold in the order
 // of the logits, found by narrowing a range of their keys (kernels/floats.h). A histogram over equal parts of the range
