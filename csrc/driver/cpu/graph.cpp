@@ -99,7 +99,7 @@ void finish_graph_node(State &s, Runnable &node) {
 CUresult graph_instantiate(State &s, Lock &, CUgraphExec *out, CUgraph handle, unsigned long long flags) {
   const std::shared_ptr<Graph> graph = find(s.graphs, handle);
   if (!graph) return CUDA_ERROR_INVALID_HANDLE;
-  // Flag 1 frees the memory of allocation nodes, which this driver does not have.
+  // Flag 1 (free the memory of allocation nodes at launch) has no effect: this driver has no such nodes.
   if (!out || graph->capturing || flags > 1) return CUDA_ERROR_INVALID_VALUE;
   auto exec = std::make_shared<GraphExec>();
   exec->nodes.resize(graph->nodes.size());

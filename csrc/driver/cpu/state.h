@@ -93,7 +93,7 @@ struct Op {
   std::shared_ptr<GraphExec> exec;  // kLaunch
 };
 
-// Living objects by handle.
+// Live objects by handle.
 template <class T>
 using Registry = std::unordered_map<T *, std::shared_ptr<T>>;
 
@@ -166,7 +166,7 @@ struct Destructor {
   void *pointer;
 };
 
-// Leaked on purpose, so that callbacks and threads outlive static destruction.
+// The CPU driver's state. It is leaked on purpose, because callbacks and threads may outlive static destruction.
 struct State {
   std::mutex mutex;
   std::condition_variable progress;  // signalled when an operation is done or the player stops

@@ -102,6 +102,7 @@ void count_down(std::atomic<std::int64_t> &expected) {
 // not used any more.
 void run(Poller &p, const PolledCall &call) noexcept {
   const bool cpu = is_cpu(*call.driver);
+  // Clear the request before the answer: after the answer the stream may request the next run at once.
   store(call.request, 0);
   call.fn(call.data);
   store(call.answer, 1);
@@ -132,6 +133,7 @@ void sleep(Poller &p, std::uint64_t seen, std::chrono::nanoseconds limit) {
   std::unique_lock lock(p.mutex);
   p.asleep.store(true);
   const auto is_launched = [&p, seen] { return p.launches.load() != seen; };
+  // Without calls there is nothing to poll, so wait without a limit.
   if (p.live.load() <= 0)
     p.wake.wait(lock, [&] { return is_launched() || p.live.load() > 0; });
   else

@@ -38,9 +38,9 @@ cu::CUresult launch_polled(cu::CUstream stream, const PolledCall &call, const ch
 // failed). A run that was not announced may wait for a tenth of a second.
 void expect_polled(const cu::Driver &driver, std::int64_t runs);
 
-// Waits at most `seconds` for the calls of CUDA's graphs in flight. Returns whether all were answered. The thread runs
-// until the process exits: a task that must not start at that point refuses by itself (hostfunc/host_task.cpp) and is
-// still answered, so that no device waits for it.
+// Waits at most `seconds` for the calls of CUDA graphs in flight. Returns whether all were answered. The polling thread
+// runs on until the process exits. A task that must not start any more refuses by itself (hostfunc/host_task.cpp), but
+// its call is still answered, so that no device waits for it.
 bool drain_polled(double seconds);
 
 }  // namespace weft
