@@ -32,8 +32,8 @@ struct Domain {
   bool skips(std::uint64_t ordinal) const { return ordinal < skip_below.load(std::memory_order_acquire); }
 };
 
-// The domain of `stream`'s eager host functions, or of the capture with this id. It stays the same object while one of
-// its tasks or failures lives.
+// Returns the domain of `stream`'s eager host functions, or of the capture with this id. The object stays the same as
+// long as one of its tasks or failures lives.
 std::shared_ptr<Domain> stream_domain(const cu::Driver &driver, cu::CUstream stream);
 std::shared_ptr<Domain> capture_domain(const cu::Driver &driver, std::uint64_t id);
 

@@ -30,7 +30,7 @@ struct NativeTask {
   bool polled = false;  // when captured, run by the polling thread, if the driver can (driver/polling/polled.h)
 };
 
-// The record of one node. The GIL guards its Python objects.
+// One task: the data of a host node. The GIL guards its Python objects.
 struct HostTask {
   const cu::Driver *driver;
   std::string name;
@@ -53,7 +53,7 @@ HostTask *native_task(const cu::Driver &driver, const NativeTask &task);
 // The function to give to the driver. It runs the task, and then frees an eager one.
 cu::CUhostFn entry_of(const HostTask &task);
 
-// Removes one owner; the last one queues the task for the reaper. Takes no lock and no GIL.
+// Removes one owner. Removing the last one queues the task for the reaper. Takes no lock and no GIL.
 void disown(HostTask *task);
 // Frees the queued tasks. GIL held.
 void drain();
@@ -63,7 +63,7 @@ void drain();
 std::uint64_t add_handle(HostTask *task);
 HostTask *remove_handle(std::uint64_t handle);
 std::vector<std::uint64_t> handles();
-// Drops the callable of a live handle; false for an unknown handle. GIL held.
+// Drops the callable of a live handle. Returns false for an unknown handle. GIL held.
 bool free_handle(std::uint64_t handle);
 
 // Whether this thread is inside a task.

@@ -47,7 +47,7 @@ bool submit_polled(const Driver &driver, CUstream stream, HostTask *task, Outcom
   return true;
 }
 
-// The driver calls of one launch, without the GIL. With `keep` an eager task is not freed after it ran.
+// Makes the driver calls of one launch, without the GIL. With `keep`, an eager task is not freed after it ran.
 Outcome submit(const Driver &driver, CUstream stream, HostTask *task, bool keep) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   cuuint64_t id = 0;
