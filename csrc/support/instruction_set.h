@@ -1,4 +1,4 @@
-// Code that exists once for each set of vector instructions, and the choice among them.
+// Selection among variants of code that are compiled for different vector instruction sets.
 #pragma once
 
 namespace weft {

@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// Construction is linear in the total length of the words, and reading is linear in the text, whatever the number of
+// Construction is linear in the total length of the words. A search is linear in the text, whatever the number of
 // words. Immutable, so any number of texts and threads share one.
 class WordAutomaton {
  public:
