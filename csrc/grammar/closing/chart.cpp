@@ -88,6 +88,7 @@ bool ClosingChart::step(const std::vector<Reading> &from, unsigned char byte, st
     } else {
       if (here.count >= place.min_times) visit(here.at + 1, 0, here.parent);
       if (place.max_times >= 0 && here.count >= place.max_times) continue;
+      // Without a maximum, counts from min_times on are equivalent. Treating them as one bounds the number of frames.
       const int count = place.max_times < 0 ? std::min(here.count + 1, place.min_times) : here.count + 1;
       // A rule at the end of its alternative is a tail call: it returns directly to this rule's caller, so it needs no
       // frame.

@@ -68,11 +68,12 @@ struct ClosingMatcher {
     const ClosingChart::State &state = *steps.back().state;
     const bool is_lost = state.readings.size() > kManyReadings || chart.num_frames() > ClosingChart::kMaxFrames / 2;
     if (is_lost || state.dearest >= ClosingGrammar::kNever) return -ClosingGrammar::kNever;
+    // 2: the next token itself, and the end token.
     return left() - 2 - state.dearest;
   }
   bool is_far(int slack) const { return growth().greatest() < ClosingGrammar::kNever && slack >= growth().greatest(); }
 
-  // Whether the inner matcher takes these tokens and then an end token. -1: it failed.
+  // Whether the inner matcher takes these tokens and then an end token: 1 or 0; -1 if it failed.
   int takes(std::vector<std::int32_t> tokens) {
     tokens.push_back(growth().first_end());
     const auto count = static_cast<int>(tokens.size());

@@ -20,7 +20,7 @@ extern Api api;
 // Throws std::logic_error before a successful llguidance_bind.
 void need_binding();
 
-// A message of LLGuidance without the dump of its state or stack that may follow.
+// Returns an LLGuidance message without the dump of state or stack that may follow it.
 std::string tidy(const char *text);
 
 struct FreeMatcher {

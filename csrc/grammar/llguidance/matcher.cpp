@@ -140,6 +140,7 @@ int llg_rollback(LlguidanceMatcher &matcher, int count) {
     matcher.error = "rollback of " + std::to_string(count) + " tokens; only " + std::to_string(all) + " were taken";
     return -1;
   }
+  // LLGuidance was never given the end token, so it has one token less to roll back.
   const auto fed = static_cast<std::size_t>(count - (count > 0 && matcher.ended));
   if (fed > 0 && api.rollback(matcher.handle, fed) != 0) return matcher.fail();
   matcher.taken.resize(matcher.taken.size() - fed);

@@ -166,6 +166,7 @@ int walk(RecognizerMatcher &matcher, std::int32_t *row) {
   for (std::size_t at = 0; at < trie.nodes().size();) {
     const TokenTrie::Node &node = trie.nodes()[at];
     if (depth >= node.depth) {
+      // The walk has left a subtree: pop back to this node's parent.
       if (matcher.pop(static_cast<int>(depth - node.depth + 1)) < 0) return -1;
       depth = node.depth - 1;
     }
