@@ -32,8 +32,8 @@ class History {
   // Begins the history of an instance that is at its start. The writes so far become permanent.
   void start(const Instance &instance, Position position, const Variables::Writes &writes);
 
-  // To take a token: `open` adds a record; if the program took a step, `follow` records its changes; `close` ends the
-  // record, or `drop` removes it.
+  // Taking a token: first `open` adds a record. If the program takes a step, `follow` records its changes. In the end
+  // `close` completes the record, or `drop` removes it.
   void open();
   void follow(Instance &instance);
   void close(Position next) noexcept;

@@ -13,8 +13,8 @@ namespace {
 
 // A smaller memory is compared in less time than asking the kernel takes.
 constexpr std::size_t kMinWatchedBytes = 1 << 20;
-// Writing one watched page costs as much as comparing this many pages. If a step writes a larger share of the memory,
-// the watch ends.
+// Writing one watched page costs as much as comparing this many pages. So if a step writes more than 1 /
+// kPagesPerWatchedWrite of the memory, the watch ends.
 constexpr std::size_t kPagesPerWatchedWrite = 16;
 
 constexpr std::size_t kPagesBetweenChecks = 64;  // about half a millisecond
@@ -104,7 +104,7 @@ std::vector<WrittenPages::Range> GuestShadow::written_ranges(const Instance &ins
     if (num_bytes > size / kPagesPerWatchedWrite) written_.stop();
     return written;
   }
-  // Compare the whole memory. A memory that has just grown may grow again, so it is watched from the next step on.
+  // Compare the whole memory. A memory that has just grown may grow again, so watch it only from the next step on.
   const bool is_new = size != size_ || watched_ != instance.num_memories();
   watched_ = size == size_ ? instance.num_memories() : 0;
   if (is_new && size == size_ && size >= kMinWatchedBytes) written_.watch(instance.memory(), size);

@@ -28,7 +28,7 @@ struct GuestChange {
   std::size_t num_bytes() const { return pages.size() * kGuestPage; }
 };
 
-// Consecutive changes joined into one.
+// Several consecutive changes, joined into one.
 class GuestChanges {
  public:
   // If it throws, a part of the change has been added. It is safe to append the same change again.

@@ -28,7 +28,8 @@ struct Func {
   void *code;
 };
 
-// The C struct nests the first two members, so `second` lies after their padding.
+// The C struct puts the first two members in a nested struct. That is repeated here, because the nested struct's
+// padding determines the place of `second`.
 struct Memory {
   struct {
     std::uint64_t store;

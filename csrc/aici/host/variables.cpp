@@ -125,6 +125,7 @@ std::string Variables::write(Write made, const Limits &limits, Writes &writes) {
     join(**last, made);
     num_written_bytes_ += size_of(**last) - size;
   } else {
+    // Reserve first, so that the push_back below can't throw.
     if (writes.size() == writes.capacity()) writes.reserve(2 * writes.size() + 1);
     auto added = std::make_shared<Write>(made);
     if (is_new) {
