@@ -60,7 +60,7 @@ void must(int driver, const char *name, Call call) {
   check(answer.result, name, answer.driver);
 }
 
-// For calls that return CUDA_ERROR_NOT_READY for "not yet".
+// Makes a query call: true if it succeeds, false for CUDA_ERROR_NOT_READY.
 template <class Call>
 bool is_ready(int driver, const char *name, Call call) {
   const Answer answer = ask(driver, call);

@@ -1,4 +1,4 @@
-// Contents page of the extension: one bind call per area.
+// The extension module, with one bind call per area.
 #include <nanobind/nanobind.h>
 
 #include "bindings/bind.h"
