@@ -45,7 +45,7 @@ Splice splice_from(const JsonValue &value, bool samples, int num_tokens) {
   return splice;
 }
 
-// The items of a list of objects. An empty list was parsed as a list of numbers.
+// Returns the items of a list of objects. An empty list was parsed as a list of numbers, so it needs a case of its own.
 const std::vector<JsonValue> &list_of(const JsonValue &value, const char *key) {
   static const std::vector<JsonValue> kNone;
   const JsonValue *member = value.find(key);
@@ -59,7 +59,7 @@ void take_mask(Host &host, double ticket, Decision &decision) {
   if (!host.has_mask || ticket != host.ticket)
     fail("names a mask that it did not return in this step (aici_host_return_logit_bias)");
   decision.mask = std::move(host.mask);
-  // The program may have set bits after the last token.
+  // Clear the bits after the last token, which the program may have set.
   if (const int bits = host.program->num_tokens % 32)
     decision.mask.back() &= static_cast<std::int32_t>((1u << bits) - 1);
   if (std::all_of(decision.mask.begin(), decision.mask.end(), [](std::int32_t word) { return word == 0; }))

@@ -10,11 +10,11 @@
 
 namespace weft::aici {
 
-// AICI's word for an edit that follows a sampled token.
+// An edit of the text after a sampled token. AICI calls it a splice.
 struct Splice {
   std::vector<std::int32_t> when_sampled;  // sorted; empty: any token
-  bool replaces = false;                   // drop the sampled token
-  std::vector<std::int32_t> tokens;        // then append these
+  bool replaces = false;                   // drops the sampled token
+  std::vector<std::int32_t> tokens;        // the tokens to append then
 };
 
 struct Decision {
@@ -25,17 +25,17 @@ struct Decision {
   std::vector<Splice> splices;
 
   bool allows(std::int32_t token) const;
-  // The splice that follows a sampled token, or null if the token is appended as it is.
+  // Returns the splice that applies to a sampled token, or null if the token is appended as it is.
   const Splice *splice_of(std::int32_t token) const;
 };
 
 // Parses the result in `host`. Throws ProgramError if it breaks the interface, or needs a feature that weft lacks.
 Decision read_decision(Host &host);
 
-// The argument of aici_mid_process: the tokens since the last step, and the sampled one among them (-1: none).
+// The JSON argument of aici_mid_process: the tokens since the last step, and which of them was sampled (-1: none).
 std::string step_argument(const std::vector<std::int32_t> &tokens, std::int32_t sampled, std::uint32_t sequence);
 
-// "[1,2,3]"
+// The tokens as a JSON list: "[1,2,3]".
 std::string json_tokens(const std::vector<std::int32_t> &tokens);
 
 }  // namespace weft::aici

@@ -58,11 +58,12 @@ void History::close(Position next) noexcept {
                                num_bytes_ > static_cast<std::size_t>(limits_.undo_bytes)))
       merge_oldest();
   } catch (const std::bad_alloc &) {
-    // The token is taken all the same. The next one merges what is over the limits.
+    // Ignore it: the token is taken, and the next token's `close` merges what is over the limits.
   }
 }
 
-// If it throws, `merged_` has a part of the change. That is harmless: it still leads back to the start.
+// Merges the oldest token's change into `merged_`. If it throws, `merged_` may have a part of that change. That is
+// harmless, because `merged_` still leads back to the start.
 void History::merge_oldest() {
   const Record &oldest = *taken_.front();
   if (merged_tokens_.empty()) first_ = oldest.before;
@@ -78,7 +79,7 @@ void History::merge_oldest() {
   taken_.pop_front();
 }
 
-// Returns whether the program took a step.
+// Undoes one token's record. Returns whether the program took a step for that token.
 bool History::undo_record(const Record &record) {
   position_ = record.before;
   if (!record.has_run) return false;
@@ -91,7 +92,7 @@ History::Extent History::extent() const {
   return {merged_extent_.num_tokens + taken_.size(), merged_extent_.num_bytes + num_bytes_};
 }
 
-// The limits under which the last `num_tokens` merged tokens would not have been merged.
+// Names the limits to raise so that the last `num_tokens` merged tokens would not have been merged.
 std::string History::what_to_raise(std::size_t num_tokens) const {
   const auto oldest = merged_tokens_.end() - static_cast<std::ptrdiff_t>(num_tokens);
   Extent max;
@@ -127,7 +128,7 @@ bool History::undo(int count) {
 
 bool History::undo_all() {
   if (merged_tokens_.empty()) return undo(static_cast<int>(taken_.size()));
-  // The refusal comes before the first change.
+  // Refuse before the first change.
   if (has_merged_writes_) variables_->check_alone();
   bool has_run = undo(static_cast<int>(taken_.size()));
   if (has_merged_writes_) variables_->restore(first_values_);

@@ -1,7 +1,8 @@
-// The tokens that a program's sequence has taken, and the changes that undo them. Python-free.
+// An undo log: the tokens that a program's sequence has taken, and the saved contents that undo them. Python-free.
 //
-// The log is bounded by undo_tokens and undo_bytes. Older tokens are merged into one change, which leads back to the
-// start. So a program may change any amount of memory, and only a rollback beyond the log fails.
+// The log is bounded by undo_tokens and undo_bytes. Older tokens are merged into one change that leads back to the
+// start, so they can only be undone all together. So a program may change any amount of memory, and only a rollback to
+// a point within the merged tokens fails.
 #pragma once
 
 #include <cstdint>
@@ -21,38 +22,37 @@ namespace weft::aici {
 class History {
  public:
   History(std::shared_ptr<Variables> variables, const Limits &limits);
-  ~History();  // the sequence's writes to variables stay
+  ~History();  // makes the sequence's writes to variables permanent
   History(const History &) = delete;
   History &operator=(const History &) = delete;
 
   const Position &position() const { return position_; }
-  std::size_t num_bytes() const { return num_bytes_; }  // kept to undo tokens
+  std::size_t num_bytes() const { return num_bytes_; }  // saved to undo tokens
 
-  // The instance is at its start. Its writes so far are permanent.
+  // Begins the history of an instance that is at its start. The writes so far become permanent.
   void start(const Instance &instance, Position position, const Variables::Writes &writes);
 
-  // To take a token: `open` adds a record; if the program took a step, `follow` records its changes; `close` ends the
-  // record, or `drop` removes it.
+  // Taking a token: first `open` adds a record. If the program takes a step, `follow` records its changes. In the end
+  // `close` completes the record, or `drop` removes it.
   void open();
   void follow(Instance &instance);
   void close(Position next) noexcept;
   void drop() { taken_.pop_back(); }
 
-  // Undoes the last `count` tokens, or all of them, everywhere but in the instance, which `restore` brings to the same
-  // state. Returns whether the instance has to change. Throws ProgramError, and changes nothing, if the log does not
-  // reach that far.
+  // Undoes the last `count` tokens, or all tokens, everywhere but in the instance; `restore` does that. Returns whether
+  // the instance has to be restored. Throws ProgramError, and changes nothing, if the log does not reach that far.
   bool undo(int count);
   bool undo_all();
 
-  // Brings the instance to the state after the last token. `has_run`: it may have changed in more than what was undone.
-  // If `needs_guest`, `restore` may run the program's start function, so call it on a guest thread.
+  // Brings the instance to the state after the last token. `has_run`: the instance may have changed in more than the
+  // undone pages. If `needs_guest`, `restore` may run the program's start function, so call it on a guest thread.
   bool needs_guest(const Instance &instance) const { return shadow_.needs_instance(instance); }
   void restore(Instance &instance, bool has_run) { shadow_.restore(instance, has_run); }
 
-  // Makes `other`, with a new instance, a copy. Call it on a guest thread.
+  // Makes `other` a copy of this history, and makes `instance` its new instance. Call it on a guest thread.
   void copy_to(History &other, Instance &instance) const;
 
-  // While one lives, tokens are taken on trial: they will be undone, so none is merged.
+  // While a Trial lives, the tokens taken will be undone soon, so none are merged.
   class Trial {
    public:
     explicit Trial(History &history) : history_(history) { history_.bytes_before_trial_ = history_.num_bytes_; }
@@ -65,13 +65,13 @@ class History {
   };
 
  private:
-  // One token, and the changes that it caused.
+  // A token's entry in the log: the position before it, and the changes that its step made.
   struct Record {
     Position before;
     bool has_run = false;  // the program took a step
     GuestChange change;
     Variables::Writes writes;
-    std::size_t num_bytes = 0;  // as the step ended
+    std::size_t num_bytes = 0;  // at the end of the step
   };
   struct Extent {
     std::size_t num_tokens = 0, num_bytes = 0;
@@ -87,17 +87,17 @@ class History {
   GuestShadow shadow_;
   Position position_;
   std::deque<std::shared_ptr<Record>> taken_;  // shared with copies; only the open record changes
-  std::size_t num_bytes_ = 0;                  // of the closed records
+  std::size_t num_bytes_ = 0;                  // in the closed records
   std::optional<std::size_t> bytes_before_trial_;
 
-  // The start, and the merged tokens between it and `taken_`.
+  // The start, and the merged tokens between the start and `taken_`.
   Position first_;
   Variables::Values first_values_;
   GuestChanges merged_;
   bool has_merged_writes_ = false;
-  bool has_kept_writes_ = false;  // this sequence, not the one it was copied from, made permanent writes
+  bool has_kept_writes_ = false;  // this sequence itself (not the one it was copied from) made permanent writes
   struct Merged {
-    Extent before, max;  // of all tokens: before this one, and at most since then
+    Extent before, max;  // of all tokens: before this token, and the largest since then
   };
   std::vector<Merged> merged_tokens_;
   Extent merged_extent_;  // of all merged tokens

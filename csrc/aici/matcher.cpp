@@ -17,7 +17,8 @@
 namespace weft::aici {
 namespace {
 
-// An instance and its history. Decisions that need no step of the program are made on the caller's thread.
+// An instance and its history as a matcher. A decision that needs no step of the program is made on the caller's
+// thread.
 class ProgramMatcher {
  public:
   ProgramMatcher(std::shared_ptr<const Program> program, std::string argument, std::shared_ptr<Variables> variables)
@@ -41,7 +42,7 @@ class ProgramMatcher {
     publish_log();
   }
 
-  // A step that neither ended nor could be undone leaves its writes.
+  // If a step neither ended nor could be undone, its writes become permanent.
   ~ProgramMatcher() { instance_.host.variables->keep(instance_.host.writes); }
   ProgramMatcher(const ProgramMatcher &) = delete;
   ProgramMatcher &operator=(const ProgramMatcher &) = delete;
@@ -68,7 +69,7 @@ class ProgramMatcher {
     const History::Trial trial(history_);
     int accepted = 0;
     try {
-      // The last token is only looked up, which needs no step of the program.
+      // For the last token, only check that it is allowed; that needs no step of the program.
       int outcome = 1;
       while (outcome == 1 && accepted + 1 < count) {
         if ((outcome = accept(tokens[accepted])) == 0) break;
@@ -86,8 +87,8 @@ class ProgramMatcher {
 
   int fill(std::int32_t *row, int words) const { return position().fill(*program_, row, words), 1; }
 
-  // Writes back the pages that steps saved within their time. A new instance, if one is needed, has the time of a
-  // start.
+  // Needs no time limit: it writes back pages that steps saved within their own limits. If a new instance is needed,
+  // that has the limit of a start.
   int rollback(int count) {
     return undo([&] { return history_.undo(count); }), 0;
   }
@@ -121,7 +122,7 @@ class ProgramMatcher {
 
   std::size_t undo_bytes() const { return history_.num_bytes(); }
 
-  // `log` and `report` may be called on any thread.
+  // `log` and `report` may be called on any thread, at any time.
   std::string log() const {
     std::lock_guard<std::mutex> lock(log_mutex_);
     return published_log_;
@@ -172,7 +173,8 @@ class ProgramMatcher {
     instance_.host.writes.clear();
   }
 
-  // Runs the program's step. If it throws, all is as it was before but the instance, which the next use restores.
+  // Runs a step of the program. If it throws, everything but the instance is as before, and the next use restores the
+  // instance.
   void run(Transition &transition) {
     run_as_guest([&] {
       try {
@@ -194,7 +196,7 @@ class ProgramMatcher {
     });
   }
 
-  // Undoes tokens: in the history by `body`, then in the instance.
+  // Undoes tokens: `body` undoes them in the history, then the instance is restored.
   template <class Body>
   void undo(Body body) {
     check_usable();
@@ -202,7 +204,7 @@ class ProgramMatcher {
     try {
       has_changed = body();
     } catch (const ProgramError &) {
-      throw;  // a refusal, which has changed nothing
+      throw;  // the history refused, and nothing has changed
     } catch (const std::exception &problem) {
       break_with(problem);
     }
@@ -224,7 +226,7 @@ class ProgramMatcher {
     history_.restore(instance_, std::exchange(is_stale_, false));
   }
 
-  // Runs a part of an undo that can't be undone itself. If it fails, the matcher is of no more use.
+  // Runs a part of an undo that can't itself be undone. If it fails, the matcher refuses all further calls.
   template <class Body>
   void or_break(Body body) {
     try {
@@ -240,7 +242,7 @@ class ProgramMatcher {
     throw ProgramError(broken_);
   }
 
-  // Copies the log for readers on other threads, and marks where it ends after this token.
+  // Copies the log for readers on other threads, and records where it ends after this token.
   void publish_log() noexcept {
     const std::uint64_t log_total = instance_.host.log_total();
     const std::int64_t num_tokens = position().num_tokens;
@@ -257,7 +259,7 @@ class ProgramMatcher {
       if (marks_.size() == kMaxMarks) marks_.pop_front();
       marks_.push_back({num_tokens, log_total});
     } catch (const std::bad_alloc &) {
-      // The next step publishes it.
+      // Ignore it: the next step publishes the log.
     }
   }
 
@@ -267,10 +269,10 @@ class ProgramMatcher {
 
   std::optional<std::vector<std::int32_t>> replacement_;  // of the last token, if it was replaced
   bool is_stale_ = false;  // a step failed, and its effects on the instance are still to be undone
-  std::string broken_;     // why an undo failed; the matcher then refuses every call
+  std::string broken_;     // why an undo failed; the matcher refuses every call from then on
 
-  // Where the log ended after a number of tokens. The marks cover more tokens than iterations in flight can be ahead of
-  // the answer.
+  // The log's length after a number of tokens. There are enough marks for all tokens that iterations in flight can be
+  // ahead of the answer.
   struct Mark {
     std::int64_t num_tokens = 0;
     std::uint64_t log_total = 0;

@@ -14,10 +14,10 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-// AICI's servers repeat a step whose decision is empty. weft bounds the repetitions.
+// A step whose decision is empty is repeated, as AICI's servers do, but at most this often.
 constexpr int kMaxEmptySteps = 100;
 
-// Takes the next forced token.
+// The transition for the next forced token.
 Transition forced_transition(const Program &program, Transition transition, std::int32_t token) {
   const ForcedTokens &forced = *transition.next.forced;
   ++transition.next.num_forced;
@@ -31,7 +31,7 @@ Transition forced_transition(const Program &program, Transition transition, std:
   return transition;
 }
 
-// Drops the token, and puts `tokens` in its place, up to the first end token.
+// The transition that drops the sampled token and puts `tokens` in its place, up to the first end token.
 Transition replacing_transition(const Program &program, Transition transition, Tokens tokens, std::int32_t token) {
   const auto end = std::find_if(tokens.begin(), tokens.end(), [&](std::int32_t item) { return program.is_end(item); });
   if (end != tokens.end()) {
@@ -79,7 +79,7 @@ std::string text_of(const Tokens &tokens, const TokenTexts &texts) {
   return text;
 }
 
-// The tokens of a prompt after the first `size` bytes of its text.
+// Returns the tokens of a prompt after the first `size` bytes of its text.
 Tokens after_text(const Tokens &prompt, std::size_t size, const TokenTexts &texts) {
   std::size_t count = prompt.size(), end = text_of(prompt, texts).size();
   while (end > size) end -= texts.text(prompt[--count]).size();
@@ -147,7 +147,8 @@ Transition transition_of(const Program &program, const Position &position, std::
 Position run_step(Instance &instance, Position position, const Tokens &new_tokens, std::int32_t sampled) {
   std::string argument = step_argument(new_tokens, sampled, instance.host.sequence);
   for (int i = 0; i < kMaxEmptySteps; ++i) {
-    // Tickets count the steps of the text, so that a step that is repeated after a rollback gets the same ticket.
+    // A ticket is the number of steps so far in the text, so that a step repeated after a rollback gets the same
+    // ticket.
     instance.host.ticket = ++position.num_steps;
     instance.host.num_tokens = position.num_tokens;
     instance.mid_process(std::move(argument));

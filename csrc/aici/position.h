@@ -1,7 +1,7 @@
-// A program's position in its sequence's text, and how one token moves it on. Python-free.
+// A program's position in its sequence's text, and how one token advances it. Python-free.
 //
-// Some tokens need no step of the program: those that it forced, and an end. `transition_of` decides what can be
-// decided without the program. `run_step` tells the program the new tokens and reads its next decision.
+// Some tokens need no step of the program: forced tokens and an end token. `transition_of` decides what can be decided
+// without the program. `run_step` passes the new tokens to the program and reads its next decision.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace weft::aici {
 
-// Tokens that follow without sampling. The program's next step comes after the last of them.
+// Tokens that follow without sampling. The program takes its next step after the last of them.
 struct ForcedTokens {
   std::vector<std::int32_t> tokens;
   std::vector<std::int32_t> new_tokens;  // passed to that step
@@ -40,7 +40,7 @@ struct Position {
   float temperature() const { return forced || is_terminated ? -1.0f : decision->temperature; }
 };
 
-// The effect of taking one token, as far as it needs no step of the program.
+// The effect of one token, as far as it is known without a step of the program.
 struct Transition {
   Position next;
   bool needs_step = false;  // the program's step gets these:
@@ -50,17 +50,17 @@ struct Transition {
   std::vector<std::int32_t> replacement;
 };
 
-// The effect of `token`, which `position` takes.
+// Returns the effect of `token`, which must be allowed at `position`.
 Transition transition_of(const Program &program, const Position &position, std::int32_t token);
 
-// Tells the program the new tokens. Repeats the step while its decision neither samples, forces nor stops. Returns the
-// next position. Call it on a guest thread. Throws ProgramError.
+// Passes the new tokens to the program. Repeats the step as long as its decision neither samples, nor forces, nor
+// stops. Returns the next position. Call it on a guest thread. Throws ProgramError.
 Position run_step(Instance &instance, Position position, const std::vector<std::int32_t> &new_tokens,
                   std::int32_t sampled);
 
-// How a program changes the end of its request's prompt. AICI lets a program replace the whole prompt, but the model
-// has read the request's prompt by then. Appended tokens are forced at the beginning of the answer. Removed tokens,
-// which the model should write again together with what follows, are passed to the program as if they had been sampled.
+// A program's change to the end of its request's prompt. AICI lets a program replace the whole prompt, but here the
+// model has already read it. Appended tokens are forced at the beginning of the answer. Removed tokens, which the model
+// should write again together with what follows, are passed to the program as if they had been sampled.
 struct PromptChange {
   std::vector<std::int32_t> appended;
   std::vector<std::int32_t> removed;

@@ -11,9 +11,10 @@
 namespace weft::aici {
 namespace {
 
-// Comparing a smaller memory takes less time than asking the kernel.
+// A smaller memory is compared in less time than asking the kernel takes.
 constexpr std::size_t kMinWatchedBytes = 1 << 20;
-// Writing a watched page costs as much as comparing this many. A step that writes a larger share ends the watch.
+// Writing one watched page costs as much as comparing this many pages. So if a step writes more than 1 /
+// kPagesPerWatchedWrite of the memory, the watch ends.
 constexpr std::size_t kPagesPerWatchedWrite = 16;
 
 constexpr std::size_t kPagesBetweenChecks = 64;  // about half a millisecond
@@ -26,7 +27,8 @@ void GuestChanges::append(const GuestChange &later) {
     size_before_ = later.size_before;
     is_empty_ = false;
   }
-  // An earlier change's page is older, so it stays. Pages beyond the first size go away with the memory.
+  // `emplace` keeps the page of an earlier change, which is older. Pages beyond the first size are not needed, because
+  // the memory shrinks to that size.
   for (const auto &[index, page] : later.pages)
     if (index < size_before_ / kGuestPage) pages_.emplace(index, page);
 }
@@ -65,7 +67,7 @@ GuestChange GuestShadow::follow(const Instance &instance) {
     save_changes(instance, change);
     change.globals_before = std::exchange(globals_, instance.globals());
   } catch (...) {
-    // Memory or time ran out: undo what was copied so far.
+    // Memory or time ran out. Bring the shadow back to its old state.
     resize(change.size_before);
     for (const auto &[index, page] : change.pages) std::memcpy(data_ + index * kGuestPage, page->data(), kGuestPage);
     throw;
@@ -92,7 +94,7 @@ void GuestShadow::save_changes(const Instance &instance, GuestChange &change) {
     }
 }
 
-// The parts of the memory that may differ from the shadow.
+// Returns the parts of the memory that may differ from the shadow.
 std::vector<WrittenPages::Range> GuestShadow::written_ranges(const Instance &instance) {
   const std::size_t size = instance.memory_size();
   std::vector<WrittenPages::Range> written;
@@ -102,7 +104,7 @@ std::vector<WrittenPages::Range> GuestShadow::written_ranges(const Instance &ins
     if (num_bytes > size / kPagesPerWatchedWrite) written_.stop();
     return written;
   }
-  // Compare the whole memory. A memory that has just grown may grow again, so it is watched from the next step on.
+  // Compare the whole memory. A memory that has just grown may grow again, so watch it only from the next step on.
   const bool is_new = size != size_ || watched_ != instance.num_memories();
   watched_ = size == size_ ? instance.num_memories() : 0;
   if (is_new && size == size_ && size >= kMinWatchedBytes) written_.watch(instance.memory(), size);

@@ -1,7 +1,8 @@
-// Undoing what a program's step changed in its memory and globals. Python-free.
+// Undo of a program step's changes to its memory and globals. Python-free.
 //
-// A shadow holds a copy of the memory. After a step the memory is compared with it, and the old contents of pages that
-// differ are kept. In a large memory only the pages that the kernel reports as written are compared, if it can tell.
+// A shadow holds a copy of the memory. After a step the memory is compared with the copy, and the old contents of pages
+// that differ are saved. In a large memory, only pages that the kernel reports as written are compared, if the kernel
+// can report them.
 #pragma once
 
 #include <array>
@@ -19,7 +20,7 @@ namespace weft::aici {
 inline constexpr std::size_t kGuestPage = 4096;
 using GuestPage = std::array<std::uint8_t, kGuestPage>;
 
-// The old contents of what a step changed.
+// One step's changes: the old contents of the memory and globals that it changed.
 struct GuestChange {
   std::size_t size_before = 0;  // of the memory, in bytes
   std::vector<std::pair<std::uint32_t, std::shared_ptr<const GuestPage>>> pages;
@@ -27,10 +28,10 @@ struct GuestChange {
   std::size_t num_bytes() const { return pages.size() * kGuestPage; }
 };
 
-// Consecutive changes joined into one.
+// Several consecutive changes, joined into one.
 class GuestChanges {
  public:
-  // If it throws, a part of the change has been added, and it may be added again.
+  // If it throws, a part of the change has been added. It is safe to append the same change again.
   void append(const GuestChange &later);
   bool is_empty() const { return is_empty_; }
   GuestChange joined() const;  // not if it is empty
@@ -50,18 +51,18 @@ class GuestShadow {
   GuestShadow(const GuestShadow &) = delete;
   GuestShadow &operator=(const GuestShadow &) = delete;
 
-  // Updates the shadow to the instance, and returns the change since the last call. Throws ProgramError if the step's
-  // time is over; the shadow is unchanged then.
+  // Copies the instance's state to the shadow, and returns the change since the last call. Throws ProgramError if the
+  // step's time is over, and leaves the shadow as it was.
   GuestChange follow(const Instance &instance);
-  // Undoes a change in the shadow only. `restore` then brings the instance to the same state.
+  // Undoes a change in the shadow only; `restore` then brings the instance to the same state.
   void undo(const GuestChange &change);
   // Whether `restore` must make a new instance, because a memory can't shrink. That runs the program's start function,
   // so it must happen on a guest thread.
   bool needs_instance(const Instance &instance) const { return instance.memory_size() != size_; }
-  // Brings the instance to the shadow's state. `has_run`: it may have changed since `follow` in more than the undone
-  // pages, so all pages are compared.
+  // Brings the instance to the shadow's state. `has_run`: the instance may have changed since `follow` in more than the
+  // undone pages, so all pages are compared.
   void restore(Instance &instance, bool has_run);
-  // Makes `other` a new instance in the shadow's state. Call it on a guest thread.
+  // Instantiates `other` anew and brings it to the shadow's state. Call it on a guest thread.
   void copy_to(Instance &other) const;
 
  private:
@@ -74,7 +75,7 @@ class GuestShadow {
   std::vector<wasmtime::Val> globals_;
   std::vector<std::uint32_t> undone_;  // pages undone since the last `restore`
   WrittenPages written_;
-  std::uint64_t watched_ = 0;  // Instance::num_memories of the memory that `written_` watches, or may; 0: none
+  std::uint64_t watched_ = 0;  // Instance::num_memories of the memory that `written_` watches or may watch; 0: none
 };
 
 }  // namespace weft::aici

@@ -60,7 +60,8 @@ Limits limits_of(const nb::dict &values) {
   return limits;
 }
 
-// The process that compiles untrusted modules has no weft package, and so no GuideError.
+// Raises GuideError. The process that compiles untrusted modules has no weft package, so it has no GuideError and gets
+// another exception.
 [[noreturn]] void raise_guide_error(const std::string &problem) {
   try {
     raise("GuideError", problem);

@@ -1,5 +1,5 @@
-// Arrays in the host's memory as arguments. Pinned tensors come as `tensor.numpy()`: DLPack may call their memory that
-// of another device.
+// Arrays in host memory as arguments. Pinned tensors are passed as `tensor.numpy()`, because DLPack may label pinned
+// memory as another device's.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,11 +11,11 @@
 
 namespace weft {
 
-// Bind such an argument with `.noconvert()`: a converted array is a copy that nothing else reads.
+// An array argument. Bind it with `.noconvert()`: a converted array would be a copy that nobody else sees.
 template <class T, std::size_t Dimensions>
 using HostArray = nanobind::ndarray<T, nanobind::ndim<Dimensions>, nanobind::c_contig, nanobind::device::cpu>;
 
-// The array's data. Raises ValueError unless it has this shape.
+// Returns the array's data. Raises ValueError unless the array has this shape.
 template <class... Kind>
 auto *host_data(const nanobind::ndarray<Kind...> &array, const char *name, std::initializer_list<std::size_t> shape) {
   bool fits = true;

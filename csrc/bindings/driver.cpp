@@ -28,7 +28,7 @@ namespace {
 
 using Handle = std::uintptr_t;
 
-struct From {  // converts a handle to the type of the call's argument
+struct From {  // converts a handle (an address) to the argument type of the call
   Handle value;
   template <class T>
   operator T *() const {
@@ -60,7 +60,7 @@ void must(int driver, const char *name, Call call) {
   check(answer.result, name, answer.driver);
 }
 
-// For calls that return CUDA_ERROR_NOT_READY for "not yet".
+// Makes a query call: true if it succeeds, false for CUDA_ERROR_NOT_READY.
 template <class Call>
 bool is_ready(int driver, const char *name, Call call) {
   const Answer answer = ask(driver, call);
@@ -282,7 +282,7 @@ void bind_cpu(nb::module_ &m) {
     GilRelease release;
     cpu::trace_start();
   });
-  // [(label, node type, stream number, thread number, begin, end)], times in seconds of one clock.
+  // Returns [(label, node type, stream number, thread number, begin, end)], with times in seconds of the same clock.
   m.def("cpu_trace_stop", &trace_stop);
   m.def("label_next", [](const std::string &label) {
     GilRelease release;
@@ -312,7 +312,7 @@ void bind_driver(nb::module_ &m) {
   m.def("use_device", &use_device, nb::arg("ordinal"));        // for threads without a context
   m.def("driver_version", [](int driver) {
     GilRelease release;
-    const Driver &table = driver_by_index(driver);  // this call needs no context, and must not make one
+    const Driver &table = driver_by_index(driver);  // no `ensure_context`: this call must not make a context
     int version = 0;
     check(table.cuDriverGetVersion(&version), "cuDriverGetVersion", table);
     return version;

@@ -21,13 +21,14 @@ using namespace nb::literals;
 namespace weft {
 namespace {
 
-// The time that the end of the interpreter waits for running callbacks.
+// At exit, the interpreter waits this long for running callbacks.
 constexpr double kExitSeconds = 2.0;
 
-// faulthandler prints every Python stack on this signal; a real-time one, since those have no other use by default.
+// faulthandler prints every Python stack on this signal. It is a real-time signal, because these have no other use by
+// default.
 const int kWatchdogSignal = SIGRTMIN + 7;
 constexpr double kWatchdogSeconds = 10.0;
-int watchdog_signal = 0;  // one with a handler of faulthandler; guarded by the GIL
+int watchdog_signal = 0;  // the signal for which faulthandler is registered; guarded by the GIL
 bool watchdog_is_set = false;
 
 cu::CUstream stream_of(std::uintptr_t handle) { return reinterpret_cast<cu::CUstream>(handle); }
@@ -40,7 +41,7 @@ std::string name_of(nb::handle fn) {
   return module.is_none() ? name : std::string(nb::str(module).c_str()) + "." + name;
 }
 
-// The limit in seconds, 0 for none, and the signal that prints every Python stack.
+// Sets the watchdog's limit in seconds (0: none), and the signal that prints every Python stack.
 void watch_gil(double seconds, int signal) {
   nb::module_ faulthandler = nb::module_::import_("faulthandler");
   if (watchdog_signal && watchdog_signal != signal) faulthandler.attr("unregister")(watchdog_signal);
@@ -114,7 +115,7 @@ nb::dict stats() {
   return out;
 }
 
-// Allocates memory for polled tasks. Returns None, or the reason why this driver has none.
+// Allocates memory for polled tasks. Returns None, or the reason why this driver can't poll.
 std::optional<std::string> prepare_polling_of(int driver) {
   GilRelease release;
   const cu::Driver &table = driver_by_index(driver);
@@ -133,7 +134,7 @@ std::int64_t polled_tasks(int driver, std::uint64_t capture) {
 
 void expect_polled_runs(int driver, std::int64_t runs) { expect_polled(driver_by_index(driver), runs); }
 
-// Registered with atexit. No callback starts after it, and every failure that nobody has raised is printed.
+// Registered with atexit. Stops callbacks from starting, and prints every failure that was not raised.
 void at_exit() {
   bool all_done = leave_interpreter(kExitSeconds);
   {
@@ -142,7 +143,8 @@ void at_exit() {
   }
   drain();
   print_failures();
-  // The tasks of graphs that still live are leaked on purpose: their objects can no longer be released.
+  // Tasks of graphs that still live are leaked on purpose, because their Python objects can no longer be released. So
+  // do not warn of leaks.
   if (!all_done || host_stats().live != 0) nb::set_leak_warnings(false);
 }
 

@@ -1,6 +1,5 @@
-// Kernels for Python: `weft.ops` checks tensors and passes their addresses and sizes. It gets a Kernel, which runs at
-// once
-// (`run`) or in a graph (`launch_kernel`).
+// Kernels for Python. `weft.ops` checks tensors and passes their addresses and sizes. It gets a Kernel, which runs at
+// once (`run`) or in a graph (`launch_kernel`).
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -107,7 +106,7 @@ Made take_rows(Address x, Address index, Address out, std::int64_t rows, std::in
   return kernel_of([call] { take_rows_cpu(call); });
 }
 
-// Sizes and strides (in bytes) of up to 4 dimensions.
+// Makes a StridedCopy of up to 4 dimensions. Strides are in bytes.
 Made strided_copy(Address to, Address from, const std::vector<std::int64_t> &sizes,
                   const std::vector<std::int64_t> &to_strides, const std::vector<std::int64_t> &from_strides,
                   std::int64_t element) {
@@ -167,10 +166,10 @@ void bind_kernels(nb::module_ &m) {
   nb::class_<Kernel>(m, "Kernel").def("run", &Kernel::run, nb::call_guard<nb::gil_scoped_release>());
   m.def("launch_kernel", &launch_kernel, nb::arg("stream"), nb::arg("kernel"), nb::arg("owner").none(),
         nb::arg("name"));
-  m.def("chain_kernels", [](bool chains) { chains_kernels = chains; }, nb::arg("chains"));  // those on CUDA
+  m.def("chain_kernels", [](bool chains) { chains_kernels = chains; }, nb::arg("chains"));  // CUDA kernels only
   m.def("linear_cpu", &linear);
   m.def("has_tiles", &has_tiles);
-  instruction_set_name();  // throws now, not in a kernel, for a wrong name in the environment
+  instruction_set_name();  // throws here, and not in a kernel, if WEFT_INSTRUCTION_SET has a wrong value
   m.def("instruction_set", &instruction_set_name);
   m.def("rms_norm_cpu", &rms_norm);
   m.def("attend_cpu", &attend);

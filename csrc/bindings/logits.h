@@ -1,7 +1,8 @@
-// Helpers of the bindings of kernels: addresses and sizes become arguments, and a long call releases the GIL.
+// Helpers for the bindings of kernels: they turn addresses and sizes into arguments, and release the GIL for long
+// calls.
 //
-// Kernels get tensors as addresses, not as nb::ndarray: DLPack costs some microseconds for each, an address 0.1 us.
-// `weft.ops` checks shapes and dtypes before.
+// Kernels get tensors as addresses, not as nb::ndarray: DLPack costs some microseconds per tensor, an address 0.1 us.
+// `weft.ops` has checked shapes and dtypes.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,7 +13,7 @@
 
 namespace weft {
 
-constexpr std::int64_t kLogitsToHoldGil = 1 << 17;  // more logits release the GIL: some 20 us of work
+constexpr std::int64_t kLogitsToHoldGil = 1 << 17;  // above this, a call releases the GIL: some 20 us of work
 
 template <class T>
 T *pointer(std::uintptr_t address) {

@@ -1,4 +1,4 @@
-// Matchers for Python, and functions that make some of them.
+// Matchers for Python, and functions that make matchers of several kinds.
 #include "bindings/matcher.h"
 
 #include <nanobind/nanobind.h>

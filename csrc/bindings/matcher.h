@@ -13,15 +13,15 @@ namespace weft {
 
 struct Matcher {
   MatcherRef ref;
-  bool needs_python = false;  // it or a matcher within it is written in Python
+  bool needs_python = false;  // the matcher, or one inside it, is written in Python
 };
 
 inline Matcher wrap(weft_matcher matcher, bool needs_python = false) {
   return {std::make_shared<MatcherHandle>(matcher), needs_python};
 }
 
-// Calls a matcher without the GIL, because the call may take as long as a program's step. A matcher that needs Python
-// keeps the GIL, which it would take again at once.
+// Calls a matcher without the GIL, because a call may take as long as a program's step. A matcher that needs Python is
+// called with the GIL, since it would take it again at once.
 template <class Call>
 auto called(const Matcher &matcher, Call call) {
   if (matcher.needs_python) return call();

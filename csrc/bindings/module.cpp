@@ -1,4 +1,4 @@
-// Contents page of the extension: one bind call per area.
+// The extension module, with one bind call per area.
 #include <nanobind/nanobind.h>
 
 #include "bindings/bind.h"
@@ -7,7 +7,7 @@
 NB_MODULE(_core, m) {
   m.doc() = "weft's native code: drivers, host tasks, the mask kernel, sampling, attention, guided state.";
   weft::outlive_finalisation();
-  // An engine in a global variable until the process ends is not a leak.
+  // An engine in a global variable lives until the process ends, which nanobind would report as a leak.
   nanobind::set_leak_warnings(false);
   weft::bind_driver(m);
   weft::bind_hostfunc(m);

@@ -23,7 +23,8 @@ using namespace nb::literals;
 namespace weft {
 namespace {
 
-// The thread that drops the last reference may not hold the GIL.
+// Keeps a Python object alive from C++. The deleter takes the GIL, because the thread that drops the last reference may
+// not hold it.
 std::shared_ptr<nb::object> keep(nb::object object) {
   return {new nb::object(std::move(object)), [](nb::object *kept) {
             GilForCallback gil("destroy", "recogniser");

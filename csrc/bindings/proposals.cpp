@@ -28,12 +28,12 @@ using namespace nb::literals;
 namespace weft {
 namespace {
 
-// The proposals, with direct access to the sources that have methods for the host.
+// The Proposals object, with pointers to the sources that have methods for the host.
 struct BoundProposals {
   GivenSource *given = nullptr;
   NgramSource *ngram = nullptr;
   LookaheadSource *lookahead = nullptr;
-  LookaheadSettings sizes;  // of lookahead; a request may have smaller ones
+  LookaheadSettings sizes;  // lookahead's settings; a request may have smaller ones
   std::vector<std::string> names;
   std::unique_ptr<Proposals> native;
 

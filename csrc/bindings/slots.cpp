@@ -1,5 +1,5 @@
-// Slots' records and sampling by slot, for Python. Calls are made of addresses and sizes: weft.ops checks the tensors
-// and passes their pointers.
+// Slots' records and sampling by slot, for Python. Arguments are addresses and sizes: weft.ops checks the tensors and
+// passes their addresses.
 #include "kernels/sampling/slots.h"
 
 #include <nanobind/nanobind.h>
@@ -27,7 +27,7 @@ constexpr const char *format_of() {  // as numpy names it
   return sizeof(T) == 8 ? "i8" : "i4";
 }
 
-// Format and offset in bytes of each field, by name.
+// Each record field's numpy format and offset in bytes, by name.
 std::map<std::string, std::pair<std::string, std::size_t>> record_fields() {
   return {
 #define WEFT_FIELD(type, name, neutral, doc) {#name, {format_of<type>(), offsetof(SlotRecord, name)}},
@@ -71,7 +71,7 @@ SlotCall target_call(std::uintptr_t logits, int dtype, std::int64_t rows, std::i
   call.slot = pointer<const std::int64_t>(slot);
   call.base = pointer<const std::int64_t>(base);
   call.offset = 1;
-  call.extra = pointer<const std::int64_t>(inputs) + 1;  // after each row's last committed token
+  call.extra = pointer<const std::int64_t>(inputs) + 1;  // skip each row's last committed token: drafts follow it
   call.num_extra = positions - 1, call.row_stride = positions, call.token_stride = 1;
   call.temperatures = pointer<const float>(temperatures);
   call.temperatures_width = temperatures_width;

@@ -1,4 +1,4 @@
-// Operations of torch as kernels, for Python; `weft.runtime.torch_nodes` translates calls of torch to them.
+// torch operations as kernels, for Python; `weft.runtime.torch_nodes` translates torch calls to them.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>

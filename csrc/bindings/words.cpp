@@ -1,4 +1,4 @@
-// Searches in texts and tokens for Python: words, and the depth of brackets.
+// Searches in texts and tokens, for Python: finding words, and measuring the depth of brackets.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>

@@ -1,4 +1,4 @@
-// The source of each of a slot's last drafts. Python-free.
+// Remembers which source proposed each of a slot's last drafts. Python-free.
 #pragma once
 
 #include <array>
@@ -13,8 +13,9 @@
 
 namespace weft {
 
-// The callback thread writes while the host reads drafts that were verified since. Two iterations in flight write later
-// places, and the ring is long enough for all of them.
+// A ring of draft sources for each slot. The callback thread writes while the host reads the sources of drafts that
+// were verified meanwhile. This is safe because the iterations in flight (at most two) write later places, and the ring
+// is long enough for all of them.
 class DraftOrigins {
  public:
   static constexpr int kPlaces = 256;
@@ -23,13 +24,13 @@ class DraftOrigins {
   explicit DraftOrigins(GuidedState &state)
       : rings_(static_cast<std::size_t>(state.shape().num_slots)), texts_(state) {}
 
-  // Host side, before the push that first names the slot: a new text, with nothing committed.
+  // Host side, before the push that first names the slot: starts a new text with no committed tokens.
   void open(int slot) {
     auto ring = std::make_shared<Ring>();
     texts_.open(slot, std::make_unique<Shared>(Shared{ring}));
     rings_[static_cast<std::size_t>(slot)] = std::move(ring);
   }
-  // Host side: the sources of `count` drafts, for the tokens from number `first` on that were committed since `open`.
+  // Host side: the draft sources of `count` committed tokens, from token number `first` (counted since `open`) on.
   std::vector<int> of(int slot, std::int64_t first, int count) const {
     const auto &ring = rings_.at(static_cast<std::size_t>(slot));
     std::vector<int> sources(static_cast<std::size_t>(count), kNobody);
@@ -38,7 +39,7 @@ class DraftOrigins {
     return sources;
   }
 
-  // Callback side.
+  // Callback side: call `begin` in each iteration before the others.
   void begin() { texts_.begin(); }
   void commit(int slot, int count) {
     if (Shared *text = texts_.of(slot)) text->ring->committed += count;

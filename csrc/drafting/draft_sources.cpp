@@ -29,7 +29,7 @@ void GivenSource::commit(int slot, const std::int64_t *tokens, int count) {
 
 int GivenSource::propose(int slot, std::int32_t *tokens, int have, int capacity) {
   const GivenText *text = texts_.of(slot);
-  // The given text continues the committed text, not the drafts of other sources.
+  // The given text continues the committed text, so it cannot follow another source's drafts.
   if (!text || have > 0) return 0;
   const int count = text->next(tokens, capacity);
   if (count == 0 || !guided_.is_on() || !state_.is_guided(slot)) return count;
@@ -37,19 +37,19 @@ int GivenSource::propose(int slot, std::int32_t *tokens, int have, int capacity)
 }
 
 int ForcedSource::propose(int slot, std::int32_t *tokens, int have, int capacity) {
-  // The matcher stands at the committed text, not after the drafts of other sources.
+  // The matcher's state is after the committed text, not after another source's drafts.
   return have > 0 ? 0 : state_.forced(slot, tokens, capacity);
 }
 
 NgramSource::NgramSource(GuidedState &state, NgramSettings settings)
     : state_(state), settings_(settings), guided_(state), texts_(state) {
-  NgramIndex(settings.min_length, settings.max_length, 0);  // throws
+  NgramIndex(settings.min_length, settings.max_length, 0);  // only for its check of the lengths, which throws
   if (settings.candidates < 1 || settings.candidates > kMaxCandidates)
     throw std::invalid_argument("the grammar chooses among 1 to " + std::to_string(kMaxCandidates) + " places");
 }
 
 void NgramSource::open(int slot, const std::int32_t *tokens, int count, int max_new_tokens) {
-  // An iteration may commit up to K tokens beyond the last one that counts, and two are in flight.
+  // An iteration may commit up to K tokens after the request's last one, and two iterations are in flight.
   const int room = std::max(max_new_tokens, 0) + 2 * (state_.shape().max_drafts + 1);
   auto text = std::make_unique<NgramIndex>(settings_.min_length, settings_.max_length,
                                            static_cast<std::size_t>(count) + static_cast<std::size_t>(room));
@@ -72,7 +72,8 @@ int NgramSource::propose(int slot, std::int32_t *tokens, int have, int capacity)
   return capacity - have;
 }
 
-// Among a few places, the one whose continuation the grammar takes furthest; cut where it refuses a token.
+// Tries the continuations of a few earlier occurrences, and proposes the one that the grammar accepts furthest, cut
+// where it refuses a token.
 int NgramSource::choose(int slot, const NgramIndex &text, std::int32_t *tokens, int have, int capacity) const {
   std::int32_t places[kMaxCandidates], tried[kMaxProposed];
   const int count = text.find(tokens, have, places, settings_.candidates);

@@ -14,13 +14,13 @@ namespace weft {
 
 constexpr int kMaxProposed = 64;  // drafts of a slot at once
 
-// Methods run on the callback thread, those of a slot one after another, and never raise.
+// A source of drafts. Methods run on the callback thread, one at a time for each slot, and never throw.
 class DraftSource {
  public:
   virtual ~DraftSource() = default;
-  // Called before anything else in an iteration.
+  // Called first in each iteration.
   virtual void begin() {}
-  // The tokens that were committed to the slot since the last call.
+  // Takes the tokens that were committed to the slot since the last call.
   virtual void commit(int /*slot*/, const std::int64_t * /*tokens*/, int /*count*/) {}
   // Called after `commit`, if drafts are wanted: reads the iteration's other results for the slot.
   virtual void observe(int /*slot*/) {}
@@ -29,15 +29,16 @@ class DraftSource {
   virtual int propose(int slot, std::int32_t *tokens, int have, int capacity) = 0;
 };
 
-// The text that was given with the request, while the answer follows it (GivenText).
+// Drafts from the text given with the request, as long as the answer follows it (GivenText).
 class GivenSource final : public DraftSource {
  public:
   explicit GivenSource(GuidedState &state) : state_(state), guided_(state), texts_(state) {}
 
-  // Host side, before the push that first names the slot: the given text (empty for a request without one), and the
-  // answer so far of a resumed request. Throws std::invalid_argument for a token outside the vocabulary.
+  // Host side, before the push that first names the slot: sets the given text (empty for a request without one), and
+  // for a resumed request the answer so far. Throws std::invalid_argument for a token outside the vocabulary.
   void open(int slot, const std::vector<std::int32_t> &text, const std::int32_t *answer, int num_answered);
-  // Host side: whether the grammar cuts the drafts of guided slots where it refuses one. Applies from the next push on.
+  // Host side: whether the drafts of guided slots are cut at the first one that the grammar refuses. Applies from the
+  // next push on.
   void set_guided(bool guided) { guided_.set(guided); }
 
   void begin() override {
@@ -53,7 +54,7 @@ class GivenSource final : public DraftSource {
   SlotTexts<GivenText> texts_;
 };
 
-// Text that the grammar forces.
+// Drafts from text that the grammar forces.
 class ForcedSource final : public DraftSource {
  public:
   explicit ForcedSource(GuidedState &state) : state_(state) {}
@@ -65,20 +66,21 @@ class ForcedSource final : public DraftSource {
 
 struct NgramSettings {
   int min_length = 1, max_length = 4;  // of the n-grams
-  int candidates = 8;                  // earlier places among which the grammar chooses
+  int candidates = 8;                  // earlier occurrences that are tried against the grammar
 };
 
-// The continuation of the last tokens where they occurred before in the slot's text, prompt and answer.
+// Prompt lookup: drafts are the continuation of an earlier occurrence of the last tokens in the slot's prompt and
+// answer.
 class NgramSource final : public DraftSource {
  public:
-  // Throws std::invalid_argument for settings that contradict each other.
+  // Throws std::invalid_argument for settings out of range, and for a min_length above max_length.
   NgramSource(GuidedState &state, NgramSettings settings);
 
-  // Host side, before the push that first names the slot: its text so far, and the number of tokens that may follow.
-  // More tokens than that allocate memory in a callback.
+  // Host side, before the push that first names the slot: its text so far, and the number of tokens that may follow. If
+  // more follow, the callback thread allocates memory.
   void open(int slot, const std::int32_t *tokens, int count, int max_new_tokens);
-  // Host side: whether the grammar chooses among the places for guided slots, and cuts the drafts where it refuses one.
-  // Applies from the next push on.
+  // Host side: whether guided slots use the occurrence whose continuation the grammar accepts furthest, cut where it
+  // refuses a token. Applies from the next push on.
   void set_guided(bool guided) { guided_.set(guided); }
 
   void begin() override {

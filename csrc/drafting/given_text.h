@@ -1,4 +1,4 @@
-// The text that a request expects as its answer, and the answer's place in it. Python-free.
+// A text that a request expects as its answer (predicted output), and the answer's place in it. Python-free.
 #pragma once
 
 #include <cstddef>
@@ -8,18 +8,18 @@
 
 namespace weft {
 
-// The answer may leave the text. It rejoins it where its last kRejoin tokens, all from after it left, occur in the text
-// at most kReach tokens after the place where it left; the nearest such place counts.
+// The answer may depart from the text. It rejoins once its last kRejoin tokens, all after the departure, occur in the
+// text within kReach tokens after the place of departure. The nearest such occurrence counts.
 class GivenText {
  public:
   static constexpr int kRejoin = 4, kReach = 1024;
 
   explicit GivenText(std::vector<std::int32_t> text) : text_(std::move(text)) {}
 
-  // The next token of the answer.
+  // Takes the next token of the answer.
   void append(std::int32_t token);
-  // Writes the continuation of the text to `out`, up to `capacity` tokens, and returns their number: 0 while the answer
-  // is outside the text, and at its end.
+  // Writes the continuation of the text to `out`, up to `capacity` tokens, and returns their number: 0 at the end of
+  // the text and while the answer is outside it.
   int next(std::int32_t *out, int capacity) const;
 
  private:

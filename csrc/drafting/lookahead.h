@@ -1,4 +1,4 @@
-// Lookahead decoding: n-grams that the model generates beside the text, as drafts. Python-free.
+// Lookahead decoding: drafts are n-grams that the model generated beside the text. Python-free.
 //
 // A slot has a window of tokens. Every iteration's forward predicts the token after each of them, and these form the
 // next window. So each column of the window is a chain, and its last n tokens are an n-gram that the model generated.
@@ -18,7 +18,7 @@ namespace weft {
 
 struct LookaheadSettings {
   int window = 4;        // columns
-  int ngram = 3;         // tokens of an n-gram: the last token of the text, and its drafts
+  int ngram = 3;         // tokens of an n-gram: the last token of the text and the drafts after it
   int verification = 4;  // n-grams that are kept for each first token
 };
 
@@ -31,18 +31,20 @@ class LookaheadText {
   void append(std::int32_t token);
   // Call before appending the tokens that an iteration committed.
   void begin() { size_before_ = size_; }
-  // Appends the predicted tokens `window` to the columns. The iteration that predicted them read the text up to the
-  // token at `position`; without effect unless that is the iteration whose tokens were appended last.
+  // Appends the predicted tokens `window` to the columns. `position` is that of the last committed token that the
+  // predicting iteration read. Does nothing unless that iteration's tokens were the last ones appended, since the
+  // prediction would be for another text.
   void follow(const std::int64_t *window, std::int64_t position);
 
-  // The n-grams that begin with `first`, without it, the newest last: `num_following()` tokens each.
+  // Finds the n-grams that begin with `first`, newest last. Each is given without `first`: `num_following()` tokens.
   int find(std::int32_t first, const std::int32_t **tokens) const { return pool_.find(first, tokens); }
   int num_following() const { return pool_.num_following(); }
   std::int32_t last() const { return recent_[static_cast<std::size_t>(num_recent_ - 1)]; }
   bool is_empty() const { return num_recent_ == 0; }
 
  private:
-  // Appends to a chain, of which the last `ngram` tokens are kept, and adds a complete n-gram to the pool.
+  // Appends a token to a chain, which keeps its last `ngram` tokens. A full chain is also added to the pool. Returns
+  // the new length.
   int extend(std::int32_t *chain, int length, std::int32_t token);
 
   const LookaheadSettings settings_;
@@ -53,14 +55,14 @@ class LookaheadText {
   int num_recent_ = 0, depth_ = 1;
 };
 
-// Proposes the newest n-gram that begins with the text's last token; for a guided slot the one that its grammar takes
-// furthest.
+// Proposes the newest n-gram that begins with the text's last token, or for a guided slot the one that its grammar
+// accepts furthest.
 class LookaheadSource final : public DraftSource {
  public:
   static constexpr int kMaxWindow = 16, kMaxNgram = 16, kMaxVerification = 32;
 
-  // `window` [S+1, settings.window + 1] is pinned host memory, kept alive by the caller: the tokens that the last
-  // iteration predicted after each slot's window, and the position of the token it began at. Throws
+  // `window` [S+1, settings.window + 1] is pinned host memory, kept alive by the caller: for each slot, the tokens that
+  // the last iteration predicted for its window, then the position of the token where that iteration began. Throws
   // std::invalid_argument for settings out of range.
   LookaheadSource(GuidedState &state, LookaheadSettings settings, const std::int64_t *window);
 
@@ -68,7 +70,8 @@ class LookaheadSource final : public DraftSource {
   // settings of its request (each at most the source's), and the window of its first iteration.
   void open(int slot, const std::int32_t *tokens, int count, int max_new_tokens, LookaheadSettings settings,
             const std::vector<std::int32_t> &first);
-  // Host side: whether the grammar chooses and cuts the drafts of guided slots. Applies from the next push on.
+  // Host side: whether guided slots use the n-gram that the grammar accepts furthest, cut where it refuses a token.
+  // Applies from the next push on.
   void set_guided(bool guided) { guided_.set(guided); }
 
   void begin() override {

@@ -40,7 +40,7 @@ NgramIndex::Suffix NgramIndex::suffix_of(std::size_t text_end, const std::int32_
   return suffix;
 }
 
-// The n-gram's place in the table, or the empty place where it would go.
+// Returns the index of the n-gram's entry in the hash table, or of the empty entry where it belongs.
 std::size_t NgramIndex::locate(const Table &table, const Suffix &suffix, int length) const {
   const std::size_t bits = table.last.size() - 1;
   const auto is_it = [&](std::int32_t place) {
@@ -54,7 +54,7 @@ std::size_t NgramIndex::locate(const Table &table, const Suffix &suffix, int len
 }
 
 void NgramIndex::append(std::int32_t token) {
-  // The n-grams that ended the text now have a continuation, so they enter the tables.
+  // Only now do the n-grams that ended the text have a continuation, so only now do they enter the tables.
   const auto place = static_cast<std::int32_t>(text_.size());
   const Suffix suffix = suffix_of(text_.size(), nullptr, 0);
   text_.push_back(token);

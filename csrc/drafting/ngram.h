@@ -1,4 +1,4 @@
-// A text with an index of its n-grams: finds where the last tokens occurred before. Python-free.
+// A text with an index of its n-grams, which finds earlier occurrences of the last tokens. Python-free.
 #pragma once
 
 #include <cstddef>
@@ -21,13 +21,13 @@ class NgramIndex {
   void append(std::int32_t token);
   std::size_t size() const { return text_.size(); }
 
-  // Finds the places after earlier occurrences of the n-grams that end the text followed by `extra[0..num_extra)`.
-  // Longer n-grams come first, then later places; each place is given once, at most `limit` of them. Returns their
-  // number.
+  // Takes the n-grams at the end of the text plus `extra[0..num_extra)`, and writes the places just after their earlier
+  // occurrences. Places of longer n-grams come first, then later places; no place is written twice. Returns their
+  // number, at most `limit`.
   int find(const std::int32_t *extra, int num_extra, std::int32_t *places, int limit) const;
 
-  // Copies `count` tokens from `place` on to `out`. At its end the text goes on with `extra` and then with `out`
-  // itself, so a repetition goes on repeating.
+  // Copies `count` tokens to `out`, starting at `place`. The source is the text, then `extra`, then `out` itself, so
+  // that a repetition continues past the end of the text.
   void copy(std::int32_t place, const std::int32_t *extra, int num_extra, std::int32_t *out, int count) const;
 
  private:
@@ -36,7 +36,7 @@ class NgramIndex {
     std::vector<std::int32_t> previous;  // by place: the place before with the same n-gram, or -1
     std::size_t used = 0;
   };
-  // The last tokens of a text with its extra tokens, in reverse, and the hash of each number of them.
+  // The last tokens of a text plus its extra tokens, last one first. hashes[n] is the hash of the first n of them.
   struct Suffix {
     std::int32_t tokens[kMaxLength];
     std::uint64_t hashes[kMaxLength + 1];

@@ -15,7 +15,7 @@ NgramPool::NgramPool(int length, int set_size, std::size_t reserve) : following_
   tokens_.reserve(reserve * static_cast<std::size_t>(set_size_ * following_));
 }
 
-// The first token's place in the table, or the empty place where it would go.
+// Returns the index of the first token's entry in the hash table, or of the empty entry where it belongs.
 std::size_t NgramPool::locate(std::int32_t first) const {
   const std::size_t bits = table_.size() - 1;
   std::uint64_t hash = static_cast<std::uint32_t>(first) * 0x9E3779B97F4A7C15u;
@@ -41,7 +41,7 @@ void NgramPool::insert(const std::int32_t *ngram) {
   Entry &entry = entries_[static_cast<std::size_t>(number)];
   std::int32_t *const set = tokens_.data() + static_cast<std::ptrdiff_t>(number) * set_size_ * following_;
   const auto at = [&](int i) { return set + static_cast<std::ptrdiff_t>(i) * following_; };
-  int place = 0;  // of the n-gram to remove: the same one, else the oldest of a full set
+  int place = 0;  // the n-gram to remove: the same one, or the oldest of a full set
   while (place < entry.count && !std::equal(at(place), at(place + 1), ngram + 1)) ++place;
   if (place == entry.count) {
     if (entry.count < set_size_)

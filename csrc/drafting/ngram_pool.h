@@ -7,17 +7,17 @@
 
 namespace weft {
 
-// For each first token the last `set_size` different n-grams are kept. Inserting one again makes it the newest.
+// Keeps the last `set_size` distinct n-grams for each first token. Inserting one again makes it the newest.
 class NgramPool {
  public:
-  // For n-grams of `length` >= 2 tokens. Memory for `reserve` first tokens is allocated; more allocate more.
+  // For n-grams of `length` >= 2 tokens. Allocates memory for `reserve` first tokens; more first tokens allocate more.
   NgramPool(int length, int set_size, std::size_t reserve);
 
-  // `ngram[0..length)`.
+  // Inserts the n-gram `ngram[0..length)`.
   void insert(const std::int32_t *ngram);
 
-  // The n-grams that begin with `first`, without it, the newest last: `length - 1` tokens each, one after another.
-  // Returns their number; `tokens` is valid until the next `insert`.
+  // Finds the n-grams that begin with `first`, newest last. Each is given without `first`: `length - 1` tokens, one
+  // n-gram after another. Returns their number; `tokens` is valid until the next `insert`.
   int find(std::int32_t first, const std::int32_t **tokens) const;
 
   int num_following() const { return following_; }

@@ -1,8 +1,8 @@
-// Drafts that the host proposes: text given with the request, text that the grammar forces, n-grams of the text, and
-// n-grams of lookahead decoding. Python-free.
+// Drafts that the host proposes. Sources are text given with the request, text that the grammar forces, n-grams of the
+// text, and n-grams of lookahead decoding. Python-free.
 //
-// `run` is a task of the grammar's stream, after the `commit` of an iteration. Sources propose in order, each after the
-// drafts of those before it.
+// `run` is a host task on the grammar's stream, after the `commit` of an iteration. Sources propose in order, and each
+// continues the drafts of those before it.
 #pragma once
 
 #include <atomic>
@@ -19,26 +19,26 @@ namespace weft {
 
 struct ProposalCounters {
   std::uint64_t calls = 0, nanoseconds = 0, max_nanoseconds = 0;
-  std::vector<std::uint64_t> tokens;  // proposed, by source
+  std::vector<std::uint64_t> tokens;  // proposed tokens, by source
 };
 
 class Proposals {
  public:
-  // Pinned host memory, kept alive by the caller: `verified` [S+1, K+2] and `proposed` [K, S+1] as GuidedBuffers has
-  // `verified` and `drafts`; `proposed` comes filled with -1. The state outlives the proposals. Throws
-  // std::invalid_argument for more than kMaxProposed drafts.
+  // Pinned host memory, kept alive by the caller: `verified` [S+1, K+2] and `proposed` [K, S+1], laid out like
+  // `verified` and `drafts` of GuidedBuffers. The caller fills `proposed` with -1. The state outlives the proposals.
+  // Throws std::invalid_argument for more than kMaxProposed drafts.
   Proposals(GuidedState &state, const std::int64_t *verified, std::int64_t *proposed,
             std::vector<std::unique_ptr<DraftSource>> sources);
 
-  // Passes the tokens that were committed to the slots of the snapshot in work to the sources, and writes up to
-  // `num_drafts` drafts for each slot, then -1. Runs once for every commit, with 0 if no drafts are wanted, because
-  // verified tokens are read only here.
+  // For each slot of the current snapshot, passes the committed tokens to the sources, and writes up to `num_drafts`
+  // drafts, then -1. Must run once for every commit, with 0 if no drafts are wanted, because only this call reads the
+  // verified tokens.
   void run(int num_drafts);
   // `run(num_drafts)`, 0..K, as a host task that lives as long as the proposals.
   GuidedState::Call task(int num_drafts);
 
-  // The source of each draft of a slot, by its place in their order. The host opens a slot's text here when it opens
-  // the sources'.
+  // The source of each draft of a slot, as an index into `sources`. The host must open a slot's text here when it opens
+  // the sources' texts.
   DraftOrigins &origins() { return origins_; }
 
   // Readable at any time.

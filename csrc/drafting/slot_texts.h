@@ -1,4 +1,4 @@
-// A text for each slot, which the host opens and the callback thread uses. Python-free.
+// A text for each slot, which the host sets and the callback thread uses. Python-free.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 namespace weft {
 
-// A text is in use from the first iteration that was pushed after it was opened; iterations in flight keep the old one.
+// A text applies from the first snapshot pushed after it was opened; iterations in flight keep the old text.
 template <class Text>
 class SlotTexts {
  public:
@@ -25,21 +25,21 @@ class SlotTexts {
     closed_.reserve(2 * texts_.size());
   }
 
-  // Host side, before the push that first names the slot for its request; null for no text. Throws
-  // std::invalid_argument for a slot out of range. Destroys texts that were replaced before: the callback thread does
-  // not, because freeing a long text takes time.
+  // Host side, before the push that first names the slot for its request: sets the slot's text, or null for none.
+  // Throws std::invalid_argument for a slot out of range. Also destroys texts replaced earlier, because freeing a long
+  // text would delay the callback thread.
   void open(int slot, std::unique_ptr<Text> text) {
     if (slot < 0 || slot >= state_.shape().num_slots)
       throw std::invalid_argument("slot " + std::to_string(slot) + " is out of range");
     std::vector<std::unique_ptr<Text>> garbage;
-    garbage.reserve(2 * texts_.size());  // the callback side gets it, so that it seldom allocates
+    garbage.reserve(2 * texts_.size());  // becomes `closed_`, so that the callback side seldom allocates
     std::lock_guard<std::mutex> lock(mutex_);
     garbage.swap(closed_);
     opened_.push_back({slot, state_.pushed_epoch(), std::move(text)});
     has_opened_.store(true, std::memory_order_release);
   }
 
-  // Callback side, before an iteration's first use.
+  // Callback side: call it in each iteration before `of`.
   void begin() {
     if (!has_opened_.load(std::memory_order_acquire)) return;
     std::lock_guard<std::mutex> lock(mutex_);
@@ -56,7 +56,7 @@ class SlotTexts {
     has_opened_.store(!opened_.empty(), std::memory_order_relaxed);
   }
 
-  // Callback side: null where there is none.
+  // Callback side: the slot's text, or null.
   Text *of(int slot) const { return texts_[static_cast<std::size_t>(slot)].get(); }
 
  private:

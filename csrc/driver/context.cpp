@@ -12,7 +12,8 @@ namespace {
 
 std::atomic<int> device_in_use{0};
 
-// Retained once and never released: a thread that destroys an event late in the process's life still needs it.
+// The primary context is retained once and never released, because a thread that destroys an event late in the
+// process's life still needs it.
 CUresult primary_context(const Driver &d, int ordinal, CUcontext *context) {
   static std::mutex mutex;
   static auto *retained = new std::map<int, CUcontext>;
@@ -38,7 +39,7 @@ int used_device() { return device_in_use.load(); }
 CUresult ensure_context(const Driver &d) {
   if (!d.cuCtxGetCurrent) return CUDA_SUCCESS;
   CUcontext context = nullptr;
-  // If even this call is refused, as in a callback, the caller's next call reports the error.
+  // If even this call fails, as it does in a callback, do nothing: the caller's next call reports the error.
   if (d.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context) return CUDA_SUCCESS;
   if (CUresult r = primary_context(d, used_device(), &context)) return r;
   return d.cuCtxSetCurrent(context);

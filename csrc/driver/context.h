@@ -1,4 +1,4 @@
-// A context on every thread that calls CUDA's driver.
+// Makes a context current on threads that call CUDA's driver.
 //
 // torch makes a context current when a thread first uses torch.cuda. A thread that only waits for an event, destroys
 // one or launches a host function has no context, and the driver refuses its calls.
@@ -8,12 +8,12 @@
 
 namespace weft {
 
-// The device of threads without a context: that of the last runtime made, initially device 0.
+// The device for threads without a context: that of the runtime created last, initially device 0.
 void use_device(int ordinal);
 int used_device();
 
-// Makes the primary context of that device, which torch uses too, current on this thread, unless a context is current.
-// Returns the driver's error.
+// If this thread has no current context, makes that device's primary context current, which torch uses too. Returns the
+// driver's error code.
 cu::CUresult ensure_context(const cu::Driver &driver);
 
 }  // namespace weft

@@ -1,6 +1,6 @@
 // CUDA's table, resolved from libcuda.so.1 at run time, so that building and loading weft need no CUDA.
 //
-// It makes no context current: `driver/context.h` does that for each thread that calls.
+// It makes no context current; each calling thread uses `driver/context.h` for that.
 #include <dlfcn.h>
 
 #include <string>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kMinVersion = 12000;  // CUDA 12.0, as cuDriverGetVersion gives it
 
-// For drivers older than 12.3, which added edge data to this call.
+// The form without edge data, for drivers older than 12.3.
 CUresult (*get_capture_info_v2)(CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **,
                                 std::size_t *);
 CUresult get_capture_info_v3_from_v2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
@@ -26,7 +26,7 @@ CUresult get_capture_info_v3_from_v2(CUstream stream, CUstreamCaptureStatus *sta
   return get_capture_info_v2(stream, status, id, graph, dependencies, count);
 }
 
-// For later drivers that have only the form with edge data.
+// The form with edge data, for later drivers that have no other.
 CUresult (*get_edges_v2)(CUgraph, CUgraphNode *, CUgraphNode *, CUgraphEdgeData *, std::size_t *);
 CUresult get_edges_v1_from_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, std::size_t *count) {
   return get_edges_v2(graph, from, to, nullptr, count);
@@ -103,7 +103,7 @@ void resolve(Loader &load, Driver &d) {
   load.required(d.cuGraphRetainUserObject, "cuGraphRetainUserObject");
 }
 
-// Fills `d`. Returns the reason if that fails, else nothing.
+// Fills `d`. Returns "" or the reason why it failed.
 std::string fill(Driver &d) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) {

@@ -1,6 +1,6 @@
 // The CUDA driver calls that weft uses, as a table of functions with CUDA's names and rules.
 //
-// All code that launches callbacks, owns their data or captures graphs calls through a `Driver`, never through a CUDA
+// All code that launches callbacks, owns their data or captures graphs goes through a `Driver`, never through a CUDA
 // library. `driver/cuda.cpp` fills the table from libcuda.so.1 at run time; `driver/cpu/cpu.cpp` implements the calls
 // on threads. The declarations are weft's own, so that it builds without CUDA; a test compares constants and struct
 // sizes with NVIDIA's.
@@ -141,7 +141,7 @@ struct Driver {
   // Stream memory operations (v2), optional. The memory is the device's, or page-locked and mapped.
   CUresult (*cuStreamWriteValue32)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
   CUresult (*cuStreamWaitValue32)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
-  // Calls of CUDA that these need, optional: on the CPU any memory will do.
+  // Calls that memory operations need on CUDA, optional: on the CPU any memory will do.
   CUresult (*cuDeviceGetAttribute)(int *value, CUdevice_attribute attribute, CUdevice device);
   CUresult (*cuMemHostAlloc)(void **pointer, std::size_t bytes, unsigned flags);
   CUresult (*cuMemHostGetDevicePointer)(CUdeviceptr *pointer, void *host, unsigned flags);

@@ -1,4 +1,4 @@
-// The C++ exception for a driver call that failed. Python sees weft.errors.DriverError.
+// The C++ exception for a failed driver call, which Python sees as weft.errors.DriverError.
 #pragma once
 
 #include <stdexcept>
@@ -27,7 +27,7 @@ const ErrorText *error_text(cu::CUresult code);
 // Throws DriverError "call: NAME (code): meaning" unless `result` is CUDA_SUCCESS.
 void check(cu::CUresult result, const char *call, const cu::Driver &driver);
 
-// 0: the CPU's table, 1: CUDA's. Throws DriverError with the reason if CUDA cannot be used.
+// Returns the CPU's table for 0 and CUDA's for 1. Throws DriverError with the reason if CUDA cannot be used.
 const cu::Driver &driver_by_index(int index);
 
 }  // namespace weft

@@ -13,8 +13,8 @@ namespace {
 constexpr std::array<const char *, GuideClock::kNumParts> kPartNames = {"masks", "taking tokens", "taking tokens back",
                                                                         "trying drafts", "forced text"};
 
-// Reading the processor time is a system call. So it is read only when this much time has passed since the last
-// reading, and for laps that take as long. Shorter laps count as work.
+// Reading the CPU time is a system call. So `begin` reads it only if the last reading is older than this, and `lap`
+// only if this much time has passed since then. A shorter lap counts as work in full.
 constexpr std::int64_t kGrainNs = 250'000;
 
 std::string milliseconds(std::int64_t ns) { return std::to_string(ns / 1'000'000) + " ms"; }
@@ -56,7 +56,7 @@ void GuideClock::lap(Part part) {
   std::int64_t work = passed;
   if (now - base_.passed_ns >= kGrainNs) {
     const Reading reading = read_at(now);
-    // The time between the base reading and the lap counts as work of others.
+    // Work between the base reading and the start of the lap is not the lap's.
     const std::int64_t before = lap_began_ns_ - base_.passed_ns;
     if (passed >= kGrainNs) work = std::clamp<std::int64_t>(reading.work_ns - base_.work_ns - before, 0, passed);
     base_ = reading;

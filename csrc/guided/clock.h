@@ -2,12 +2,12 @@
 //
 // Work is processor time of the calling thread and of threads that work for it. The limit counts work only, so a busy
 // machine ends no request. But a matcher that waits delays the other slots too, so work and waiting together have a
-// second limit, at least kMinTotalNs. Only Python and plug-ins can wait (support/awake.h); a call of another library
-// that does not work has lost its processor. Waiting counts only while the process runs, so that stopping it ends no
-// request.
+// second limit, at least kMinTotalNs. Only Python and plug-ins can wait (support/awake.h); when a call into any other
+// library is not working, its thread has been preempted. Waiting counts only while the process runs, so that stopping
+// it ends no request.
 //
-// A guide that stays just below the limit with every token would still delay the other slots. So the work of a token
-// beyond its share, an eighth of the limit, is owed, and counts against the limit of the next token.
+// A guide that stays just below the limit with every token would still delay the other slots. So work beyond a token's
+// share (an eighth of the limit) is carried over: it is owed, and is added to the work of the next token.
 #pragma once
 
 #include <array>
@@ -18,28 +18,29 @@ namespace weft {
 
 class GuideClock {
  public:
-  // The parts of the time, which the message names.
+  // The kinds of matcher calls, whose times the message lists separately.
   enum Part : int { kMasks, kTaking, kTakingBack, kTrying, kForcing };
   static constexpr int kNumParts = 5;
   static constexpr std::int64_t kMinTotalNs = 2'000'000'000;
-  static constexpr int kShares = 8;  // of the limit; a token has one of them
+  static constexpr int kShares = 8;  // a token's share is this fraction of the limit
 
   GuideClock() = default;
-  // With 0 there is no limit, and nothing is measured.
+  // With a `limit_s` of 0 there is no limit, and nothing is measured.
   explicit GuideClock(double limit_s, std::int64_t min_total_ns = kMinTotalNs);
 
-  // Begins another guide, which owes nothing.
+  // Starts over for a new guide, with no work owed.
   void reset();
-  // Begins new tokens; the work so far was for `tokens` of them.
+  // Ends the measurement of `tokens` tokens: work beyond their shares is carried over as owed, and the counts restart.
   void restart(int tokens = 1);
-  // Called on the matcher's thread: `begin` starts a lap, and `lap` counts its time for `part` and starts another.
+  // Called on the matcher's thread: `begin` starts a lap, and `lap` adds the lap's time to `part` and starts the next
+  // lap.
   void begin();
   void lap(Part part);
 
   bool is_over() const {
     return limit_ns_ > 0 && (owed_ns_ + work_ns() > limit_ns_ || work_ns() + waited_ns() > total_limit_ns_);
   }
-  // The message of a failure: the time of each part, and the setting that raises the limit.
+  // The error message: the time of each part, and the setting that raises the limit.
   std::string problem() const;
 
   std::int64_t work_ns() const;
@@ -55,10 +56,10 @@ class GuideClock {
   static Reading read_at(std::int64_t passed_ns);
 
   std::int64_t lap_began_ns_ = 0, lap_began_awake_ns_ = 0, lap_began_calls_ = 0;
-  Reading base_;  // taken less than a grain before the lap began
+  Reading base_;  // taken less than kGrainNs (clock.cpp) before the lap began
   std::array<std::int64_t, kNumParts> work_ns_{};
-  // Of laps with calls that may wait. A lap is short compared with a tick of the awake clock, so a token's laps are
-  // added up first.
+  // Time without work, by wall clock and by awake clock, in laps with calls that may wait. Both are sums over a token's
+  // laps, because one lap is short compared with a tick of the awake clock.
   std::int64_t without_work_ns_ = 0, awake_without_work_ns_ = 0;
   std::int64_t owed_ns_ = 0;
 };

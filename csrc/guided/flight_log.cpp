@@ -8,6 +8,7 @@ void FlightLog::end() {
   record_[0] = static_cast<std::int64_t>(record_.size());
   std::lock_guard<std::mutex> lock(mutex_);
   while (words_.size() - used_ < record_.size()) {
+    // The first word of a record is its length.
     const auto oldest = static_cast<std::size_t>(words_[first_]);
     first_ = (first_ + oldest) % words_.size();
     used_ -= oldest;

@@ -1,4 +1,4 @@
-// A ring buffer of records in memory of a fixed size: the last operations of a guided state.
+// A ring buffer of fixed size for records of a guided state's last operations.
 #pragma once
 
 #include <cstddef>
@@ -8,21 +8,21 @@
 
 namespace weft {
 
-// A record is a sequence of 64-bit words that begins with its length. A new record drops the oldest. One thread at a
-// time writes, without allocations; any thread may read.
+// A record is a sequence of 64-bit words that begins with its length. A new record replaces as many of the oldest as it
+// needs room for. One thread at a time writes, without allocations; any thread may read.
 class FlightLog {
  public:
-  // For `capacity` words, of which a record has at most `longest`.
+  // Holds `capacity` words; one record has at most `longest` words.
   FlightLog(std::size_t capacity, std::size_t longest) : words_(capacity) { record_.reserve(longest); }
 
   void begin() { record_.assign(1, 0); }
   void put(std::int64_t word) { record_.push_back(word); }
-  // The place of the next word, and `set` for a word that counts later ones.
+  // The index of the next word. `set` fills in a word put earlier, such as a count of the words after it.
   std::size_t place() const { return record_.size(); }
   void set(std::size_t place, std::int64_t word) { record_[place] = word; }
   void end();
 
-  // The records, oldest first.
+  // Returns the records as one sequence of words, oldest first.
   std::vector<std::int64_t> records() const;
 
  private:

@@ -1,5 +1,5 @@
-// The operations of the guided state, slot by slot, on the callback thread; the host's thread may do a commit that is
-// owed. guided/state.h has the theory of operation.
+// The operations of the guided state, slot by slot. They run on the callback thread, except that the host's thread may
+// run an owed commit. guided/state.h has the theory of operation.
 #include <algorithm>
 #include <limits>
 
@@ -11,7 +11,7 @@ namespace weft {
 
 void GuidedState::fetch(bool owes_commit) {
   commit_owed(std::numeric_limits<std::uint64_t>::max());
-  // Without the mutex, because first masks may take long and the host may be waiting for an earlier iteration's commit.
+  // Not under the mutex: first masks may take long, and the host may be waiting for an earlier iteration's commit.
   if (!take_snapshot() || !owes_commit) return;
   std::lock_guard<std::mutex> lock(owed_mutex_);
   owed_epoch_ = fetched_epoch_.load(std::memory_order_relaxed);
@@ -29,7 +29,7 @@ void GuidedState::commit_owed(std::uint64_t epoch) {
   owed_epoch_ = 0;
 }
 
-// Returns whether there was one.
+// Takes the next snapshot off the queue and attaches its matchers. Returns false if the queue was empty.
 bool GuidedState::take_snapshot() {
   Timed<AtomicCounters> timed(counters_[kFetch]);
   Snapshot snapshot;
@@ -43,13 +43,13 @@ bool GuidedState::take_snapshot() {
     }
   }
   if (missing) {
-    // Slots without a guide need no mask, so the iteration can go on for them.
+    // Only guided slots fail: the others need no mask, so the iteration goes on for them.
     for (int slot : guided_)
       fail(slot, SlotStatus::kEpoch, "no snapshot was pushed for this iteration; push one before each launch");
     log_fetch({}, true);
     return false;
   }
-  // All leave before the first comes: a matcher may move from one slot to another.
+  // Detach everything before attaching anything: a matcher may move from one slot to another.
   for (const auto &[slot, matcher] : snapshot.attach) detach(slot);
   for (auto &[slot, matcher] : snapshot.attach) {
     if (!matcher) continue;
@@ -74,8 +74,8 @@ bool GuidedState::take_snapshot() {
 void GuidedState::detach(int number) {
   Slot &slot = slots_[number];
   if (slot.matcher) {
-    // Its owner may attach it again, so it leaves with the committed text. If the rollback fails, its next fill reports
-    // that to the slot it has then.
+    // Its owner may attach it again later, so roll it back to the committed text. A failed rollback is not reported
+    // here: the matcher's next fill fails, in whatever slot it has then.
     if (const int extended = slot.extended.load(std::memory_order_relaxed)) slot.matcher->rollback(extended);
     slot.matcher->position = slot.start + slot.committed.load(std::memory_order_relaxed);
     if (slot.status.load(std::memory_order_relaxed) == SlotStatus::kEdited)
@@ -131,7 +131,7 @@ void GuidedState::extend(int draft) {
 void GuidedState::extend_through(int count) {
   each_guided(kExtend, [&](int slot) {
     for (int draft = 1; draft <= std::min(count, shape_.max_drafts); ++draft) {
-      // Each draft is measured alone, so that a slot over its limit stops here and not after all of them.
+      // Measure each draft separately, so that a slot over its limit stops at once and not after all drafts.
       if (slots_[slot].status.load(std::memory_order_relaxed) != SlotStatus::kOk) return;
       measured(slot, [&] { extend_slot(slot, draft); });
     }
@@ -143,7 +143,7 @@ void GuidedState::commit() { commit_slots(false); }
 
 void GuidedState::commit_slots(bool is_owed) {
   each_guided(kCommit, [&](int slot) {
-    // The time since the last commit was for the drafts and the token before them.
+    // The time since the last commit covers the extended drafts and the token before them.
     slots_[slot].clock.restart(1 + slots_[slot].extended.load(std::memory_order_relaxed));
     measured(slot, [&] { commit_slot(slot); });
   });
@@ -154,8 +154,8 @@ void GuidedState::extend_slot(int number, int draft) {
   Slot &slot = slots_[number];
   const std::int64_t token = buffers_.drafts[static_cast<std::size_t>(draft - 1) * slots_.size() + number];
   if (!is_next(number, draft, token)) return;
-  // The mask decides first: it allows no "no draft" (-1). After the end it allows end tokens, which would be a second
-  // end.
+  // Check the mask first: it refuses -1 ("no draft"). The second test is needed because a terminated matcher's mask
+  // allows end tokens, and a second end token must be refused.
   if (!is_allowed(number, draft - 1, token) || slot.matcher->is_terminated())
     return stop(number, draft, Stop::kRefused, token);
   const int outcome = slot.matcher->accept(static_cast<std::int32_t>(token));
@@ -163,7 +163,7 @@ void GuidedState::extend_slot(int number, int draft) {
   if (outcome < 0) return fail_matcher(number, "accepting a draft");
   if (outcome == 0) return stop(number, draft, Stop::kRefused, token);
   if (outcome == 2) {
-    // An edit of the text cannot be taken back, so it waits until the token is committed.
+    // An edit can't be rolled back once the host has applied it, so it waits until the token is committed.
     if (slot.matcher->rollback(1) != 0) return fail_matcher(number, "rolling back a draft");
     return stop(number, draft, Stop::kEdits, token);
   }
@@ -171,13 +171,14 @@ void GuidedState::extend_slot(int number, int draft) {
   slot.extended.store(draft, std::memory_order_release);
   if (slot.matcher->is_terminated()) return end_rows(number, draft);
   if (fill(number, draft, kExtend) != Fill::kEmpty) return;
-  // An empty row would leave the sampler without a token. So the draft counts as refused: earlier rows stay valid, and
-  // verification may still reject it.
+  // An empty row would leave the sampler without a token. So the draft counts as refused: the rows before it stay
+  // valid, and verification may reject the draft anyway.
   if (take_back(number, draft - 1)) stop(number, draft, Stop::kDeadEnd, token);
 }
 
-// Whether draft `draft` is the one that the slot's matcher takes next. Takes back a draft at this position that was
-// replaced since. If the draft's turn does not come, its rows are defined all the same: the device applies them.
+// Returns whether the matcher should take draft `draft` now. If the draft at this position was replaced since it was
+// taken, the old one is rolled back first. If the draft cannot be reached, the rows from it on allow end tokens only:
+// the device applies them in any case, so they must be defined.
 bool GuidedState::is_next(int number, int draft, std::int64_t token) {
   Slot &slot = slots_[number];
   const int extended = slot.extended.load(std::memory_order_relaxed);
@@ -191,7 +192,7 @@ bool GuidedState::is_next(int number, int draft, std::int64_t token) {
   return false;
 }
 
-// Takes back drafts down to `count`, and forgets the stop. False: the matcher failed.
+// Rolls the matcher back to the first `count` drafts and clears the stop. Returns false if the matcher failed.
 bool GuidedState::take_back(int number, int count) {
   Slot &slot = slots_[number];
   const int extended = slot.extended.load(std::memory_order_relaxed);
@@ -211,28 +212,28 @@ void GuidedState::commit_slot(int number) {
   Slot &slot = slots_[number];
   const std::int64_t *verified = buffers_.verified + static_cast<std::size_t>(number) * (shape_.max_drafts + 2);
   const std::int64_t accepted = verified[0];
-  if (accepted == kHeldSlot) return;  // the host chooses this slot's tokens, and has not yet
+  if (accepted == kHeldSlot) return;  // the host chooses this slot's tokens and has not done so yet
   const int extended = slot.extended.load(std::memory_order_relaxed);
   if (accepted < 0 || accepted > shape_.max_drafts)
     return fail(number, SlotStatus::kVerified, std::to_string(accepted) + " accepted drafts are not in 0..K");
 
-  // Keep the drafts that were both taken and accepted. A difference between them would put the matcher at another text
-  // than the request's, and no later operation could notice.
+  // Keep the drafts that were both taken and accepted. If a taken draft differs from the verified token, the matcher
+  // would follow another text than the request's, and no later operation could detect it.
   const int kept = static_cast<int>(std::min<std::int64_t>(accepted, extended));
   for (int i = 0; i < kept; ++i)
     if (verified[1 + i] != slot.taken[i])
       return fail(number, SlotStatus::kVerified,
                   "token " + std::to_string(verified[1 + i]) + " was verified where draft " + std::to_string(i + 1) +
                       " was token " + std::to_string(slot.taken[i]));
-  const Stop reason = slot.stop;  // take_back forgets it
+  const Stop reason = slot.stop;  // take_back clears it
   if (!take_back(number, kept)) return;
   slot.extended.store(0, std::memory_order_release);
   slot.committed.fetch_add(kept, std::memory_order_acq_rel);
 
-  // The engine cuts tokens after an end token off, so the grammar does not judge them.
+  // The engine drops tokens after an end token, so the grammar need not check them.
   if (kept > 0 && slot.matcher->is_terminated()) return end_slot(number);
 
-  // Either an accepted draft that the matcher had not taken, or the token that was sampled after the accepted ones.
+  // This is an accepted draft that the matcher did not take, or the token sampled after the accepted drafts.
   const std::int64_t token = verified[1 + kept];
   if (accepted > extended) return commit_untaken(number, reason, kept + 1, token);
   const int outcome = is_allowed(number, kept, token) ? slot.matcher->accept(static_cast<std::int32_t>(token)) : 0;
@@ -243,7 +244,7 @@ void GuidedState::commit_slot(int number) {
   if (outcome == 2) return take_edit(number);
   slot.committed.fetch_add(1, std::memory_order_acq_rel);
 
-  // Every mask was for the old text.
+  // The filled rows are masks for the text before this token.
   for (Row &row : slot.rows)
     if (row == Row::kFilled) row = Row::kStale;
   if (slot.matcher->is_terminated()) return end_slot(number);
@@ -251,7 +252,8 @@ void GuidedState::commit_slot(int number) {
     fail(number, SlotStatus::kDeadEnd, "no token may follow token " + std::to_string(token));
 }
 
-// Draft `draft`, which the slot stopped at, was accepted all the same: the text now holds `token`.
+// Handles an accepted draft that the matcher had not taken: the text now holds `token`, and `reason` says why the slot
+// stopped there.
 void GuidedState::commit_untaken(int number, Stop reason, int draft, std::int64_t token) {
   Slot &slot = slots_[number];
   if (reason == Stop::kEdits) {
@@ -259,7 +261,7 @@ void GuidedState::commit_untaken(int number, Stop reason, int draft, std::int64_
     return outcome == 2 ? take_edit(number) : fail_matcher(number, "accepting a token again");
   }
   if (reason == Stop::kDeadEnd) {
-    slot.committed.fetch_add(1, std::memory_order_acq_rel);  // the grammar takes this token; only none may follow
+    slot.committed.fetch_add(1, std::memory_order_acq_rel);  // the grammar takes this token, but allows none after it
     return fail(number, SlotStatus::kDeadEnd, "no token may follow token " + std::to_string(token));
   }
   fail(number, SlotStatus::kRefused,
@@ -267,7 +269,7 @@ void GuidedState::commit_untaken(int number, Stop reason, int draft, std::int64_
            ", which the grammar did not take");
 }
 
-// The text has an end token: nothing else may follow.
+// Marks the slot ended: its text has an end token, so all its rows allow end tokens only.
 void GuidedState::end_slot(int number) {
   slots_[number].ended.store(true, std::memory_order_release);
   end_rows(number, 0);
@@ -283,7 +285,7 @@ void GuidedState::fail(int number, SlotStatus status, std::string message) {
   Slot &slot = slots_[number];
   {
     std::lock_guard<std::mutex> lock(status_mutex_);
-    if (slot.status.load(std::memory_order_relaxed) != SlotStatus::kOk) return;  // the first failure is the reason
+    if (slot.status.load(std::memory_order_relaxed) != SlotStatus::kOk) return;  // keep the first failure
     slot.message = std::move(message);
     slot.status.store(status, std::memory_order_release);
   }
@@ -291,8 +293,8 @@ void GuidedState::fail(int number, SlotStatus status, std::string message) {
   end_rows(number, 0);
 }
 
-// The matcher has taken a token that asks for an edit of the text. The slot rests until the host has applied it and
-// attaches the matcher again.
+// Stores the edit that the token just taken asks for. The slot then has status kEdited and does nothing until the host
+// has applied the edit and attached the matcher again.
 void GuidedState::take_edit(int number) {
   constexpr int kMaxTokens = 1 << 16;
   Slot &slot = slots_[number];
@@ -310,7 +312,7 @@ void GuidedState::take_edit(int number) {
   edit.append.resize(static_cast<std::size_t>(count));
   if (slot.matcher->is_terminated()) slot.ended.store(true, std::memory_order_release);
   slot.clock.lap(GuideClock::kTaking);
-  if (slot.clock.is_over()) return;  // which ends the slot, too
+  if (slot.clock.is_over()) return;  // `measured` then fails the slot with kTimeLimit
   {
     std::lock_guard<std::mutex> lock(status_mutex_);
     slot.edit = std::move(edit);
@@ -322,7 +324,7 @@ void GuidedState::fail_matcher(int slot, const char *during) {
   fail(slot, SlotStatus::kMatcher, std::string(during) + ": " + slots_[slot].matcher->error());
 }
 
-// Whether the slot is live and its matcher stands at the committed text.
+// Whether the slot is live and its matcher has taken exactly the committed text.
 bool GuidedState::is_at_committed(int number) const {
   const Slot &slot = slots_[number];
   return slot.matcher && slot.status.load(std::memory_order_relaxed) == SlotStatus::kOk &&
@@ -349,7 +351,7 @@ int GuidedState::forced(int number, std::int32_t *tokens, int capacity) {
     if (count < 0) fail_matcher(number, "looking for forced tokens");
   });
   if (count != 0) return std::max(count, 0);
-  // Not every matcher can spell what must follow. A mask with a single token says as much about the next one.
+  // Not every matcher finds forced text. A mask that allows a single token forces that token as well.
   tokens[0] = only_token(row(number, 0));
   return tokens[0] < 0 ? 0 : 1;
 }

@@ -1,4 +1,4 @@
-// The records of a guided state's operations for a recording: their inputs, and the state of every slot after each.
+// Recording of a guided state's operations: each record has an operation's inputs and the state of the slots after it.
 //
 // A record has the words
 //   length, operation, epoch, argument (the draft, the number of drafts, the released slot; 1: no snapshot),
@@ -82,7 +82,8 @@ void GuidedState::log_operation(Operation operation, int argument, bool is_owed)
   log_->put(0);
   std::int64_t entries = 0;
   if (operation == kCommit) {
-    // An owed commit may run during the next iteration, which may already write the verified tokens of unguided slots.
+    // An owed commit may run during the next iteration, which may already be writing the verified tokens of unguided
+    // slots. So only guided slots are recorded then.
     for (int slot : is_owed ? guided_ : current_) {
       if (slot >= shape_.num_slots) continue;
       log_slot(slot, 0, kCommit);

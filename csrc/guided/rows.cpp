@@ -17,7 +17,7 @@ bool GuidedState::is_empty(const std::int32_t *row) const {
   return (static_cast<std::uint32_t>(row[last]) & last_word_bits_) == 0;
 }
 
-// The only token that a row allows, or -1 if there are several or none.
+// Returns the only token that a row allows, or -1 if it allows several or none.
 std::int32_t GuidedState::only_token(const std::int32_t *row) const {
   std::int32_t only = -1;
   for (int word = 0; word < shape_.words(); ++word) {

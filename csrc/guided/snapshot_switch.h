@@ -11,12 +11,12 @@
 
 namespace weft {
 
-// A new value holds from the next iteration that is pushed; iterations in flight keep the old one.
+// A new value applies from the next snapshot that is pushed; iterations in flight keep the old value.
 class SnapshotSwitch {
  public:
   explicit SnapshotSwitch(const GuidedState &state) : state_(state) {}
 
-  // Host side.
+  // Host side: the value for iterations pushed from now on.
   void set(bool is_on) {
     if (is_on == last_) return;
     std::lock_guard<std::mutex> lock(mutex_);
@@ -25,7 +25,7 @@ class SnapshotSwitch {
     has_changes_.store(true, std::memory_order_release);
   }
 
-  // Callback side: before an iteration's first use.
+  // Callback side: call it in each iteration before `is_on`.
   void begin() {
     if (!has_changes_.load(std::memory_order_acquire)) return;
     std::lock_guard<std::mutex> lock(mutex_);
@@ -34,7 +34,7 @@ class SnapshotSwitch {
     has_changes_.store(!changes_.empty(), std::memory_order_relaxed);
   }
 
-  // Callback side.
+  // Callback side: the value for the current iteration.
   bool is_on() const { return is_on_; }
 
  private:
@@ -43,7 +43,7 @@ class SnapshotSwitch {
   bool is_on_ = false;  // callback side
   std::atomic<bool> has_changes_{false};
   std::mutex mutex_;
-  std::deque<std::pair<std::uint64_t, bool>> changes_;  // the last epoch with the old value, and the new one
+  std::deque<std::pair<std::uint64_t, bool>> changes_;  // the last epoch with the old value, and the new value
 };
 
 }  // namespace weft

@@ -53,7 +53,7 @@ GuidedState::GuidedState(GuidedShape shape, std::vector<std::int32_t> end_tokens
       slots_(static_cast<std::size_t>(std::max(shape.num_slots, 0)) + 1),
       phase_(std::max(workers, 0)) {
   shape.check();
-  // Without one, a row that has nothing else to allow would leave the sampler with nothing.
+  // Without an end token, a row with an empty mask would leave the sampler no token to choose.
   if (end_tokens.empty()) throw std::invalid_argument("guided state needs at least one end token");
   end_row_ = row_of(end_tokens, shape);
   for (Slot &slot : slots_) {
@@ -195,7 +195,7 @@ void GuidedState::run_task(void *data) {
     case kExtendThrough:
       return task.state->extend_through(task.argument);
     case kRelease:
-      return;  // the host's
+      return;  // never a task: the host calls `release` itself
   }
 }
 

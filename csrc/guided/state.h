@@ -1,13 +1,13 @@
-// The grammar's side of decoding: which matcher each slot has, how far it has been taken, and which mask rows are
+// The grammar's side of decoding: each slot's matcher, the tokens that it has taken, and the mask rows that it has
 // filled. Python-free, so that the sanitizers can run it.
 //
 // THEORY OF OPERATION
 //
-// An iteration is a snapshot (which slots it works on, which matchers come and go) and four operations: `fetch` takes
-// the snapshot, `extend` takes drafts, `commit` settles which of them stand and takes the token after them. The host
-// pushes snapshots; the driver's callback thread runs the operations in the order of one stream, often from a captured
-// graph, iterations later. So an operation cannot raise: a failure becomes the status of its slot, and every other
-// slot goes on.
+// An iteration is a snapshot (the slots it works on, the matchers to attach and detach) and three operations. `fetch`
+// takes the snapshot. `extend` feeds drafts to the matchers. `commit` keeps the accepted drafts, rolls back the others,
+// and takes the token after them. Between iterations the host may `release` a slot's drafts. The host pushes snapshots.
+// The driver's callback thread runs the operations in the order of one stream, often from a captured graph, and
+// iterations later. So an operation cannot throw: a failure becomes the status of its slot, and the other slots go on.
 //
 // A slot is in one of these states. "Row j" is the mask for the token after the committed text and j drafts.
 //
@@ -17,8 +17,8 @@
 //   ended      yes     yes    kOk     all allow end tokens only                  fetch with a change, vacate
 //   failed     yes     any    other   all allow end tokens only                  fetch with a change, vacate
 //
-// A live slot has a stop beside it: the reason why the draft after the `extended` taken ones was not taken. Operations
-// on a live slot:
+// A live slot also has a stop: the reason why the matcher did not take the draft after the `extended` taken ones, or
+// none. Operations on a live slot:
 //
 //   operation     condition                                          effect
 //   extend(j)     j-1 drafts are taken, and no stop                  takes draft j, fills row j; or stops at draft j
@@ -32,13 +32,14 @@
 //   release       nothing in flight                                  takes back all drafts
 //   any           the matcher fails or takes too long                failed
 //
-// Stopping is not a failure: verification is expected to reject a draft that the grammar refuses. Only an accepted one
-// contradicts the masks that were sent.
+// Stopping is not a failure: verification is expected to reject a draft that the grammar refuses. Only an accepted
+// draft that the grammar refuses contradicts the masks that were applied.
 //
-// An iteration may owe its commit. Nothing waits for the masks of its last token, so the commit is left to the first
-// who needs it: the next `fetch`, or the host by `commit_owed` when it reads the iteration's results.
+// An iteration may owe its commit, because nothing on the device waits for the masks after its last token. The commit
+// then runs when something first needs it: in the next `fetch`, or when the host reads the iteration's results and
+// calls `commit_owed`.
 //
-// Threads, and what they may touch:
+// Data, and the threads that may touch it:
 //
 //   data                                   written by                            read by             ordered by
 //   slots_, rows, log_, current_, guided_  callback thread, in stream order;     the same            the stream, and
@@ -52,8 +53,8 @@
 //   attached_, pushed_epoch_,              push, vacate: the host's thread       the same            one thread
 //   MatcherHandle::slot
 //
-// Destroying a matcher may run Python code and free much memory, and the model would wait for that. So `fetch` moves a
-// matcher that leaves to `detached_`, and the host's next `push` or `vacate` destroys it.
+// Destroying a matcher may run Python code and free much memory, and the model would wait for that. So `fetch` only
+// moves a detached matcher to `detached_`, and the host's next `push` or `vacate` destroys it.
 #pragma once
 
 #include <array>
@@ -82,7 +83,7 @@ struct GuidedBuffers {
   const std::int64_t *verified = nullptr;  // [S+1, K+2]   number of accepted drafts, then the tokens of positions 0..K
   std::int32_t *masks = nullptr;           // [(S+1)*(K+1), W]
   std::int32_t *token_mask = nullptr;      // [(S+1)*(K+1)]  1: apply the row's mask
-  float *temperatures = nullptr;           // [(S+1)*(K+1)]  the matcher's, negative: the request's own; or null
+  float *temperatures = nullptr;           // [(S+1)*(K+1)]  the matcher's; negative: use the request's own; or null
 };
 
 struct GuidedShape {
@@ -90,11 +91,11 @@ struct GuidedShape {
   int max_drafts = 0;  // K
   int vocab_size = 0;
   int words() const { return (vocab_size + 31) / 32; }
-  // Throws std::invalid_argument for sizes that no state can have.
+  // Throws std::invalid_argument if the sizes are invalid.
   void check() const;
 };
 
-// Why a slot's grammar stopped.
+// The status of a slot: kOk, or why its grammar stopped.
 enum class SlotStatus : int {
   kOk = 0,
   kRefused,    // a committed token is not in the grammar
@@ -124,9 +125,9 @@ class GuidedState {
   using Attach = std::vector<std::pair<int, MatcherRef>>;
   enum Operation { kFetch, kExtend, kCommit, kExtendThrough, kRelease };
 
-  // A row that would allow no token allows `end_tokens`. `workers` threads help with the matchers of a phase that
-  // turns out long; 0 keeps all of it on the calling thread. A slot whose matcher takes longer than `mask_time_limit_s`
-  // (0: no limit) from one commit to the next fails (guided/clock.h).
+  // A row whose mask would allow no token allows `end_tokens` instead. Up to `workers` threads help when an operation's
+  // matcher calls turn out long; with 0 the calling thread does them all. A slot whose matcher takes longer than
+  // `mask_time_limit_s` (0: no limit) from one commit to the next fails (guided/clock.h).
   GuidedState(GuidedShape shape, std::vector<std::int32_t> end_tokens, GuidedBuffers buffers, int workers = 0,
               double mask_time_limit_s = 0, int max_pending = 64);
   ~GuidedState();
@@ -136,30 +137,31 @@ class GuidedState {
   // Host side, before the launch of an iteration: its slots, and the slots that get a matcher or (null) lose theirs.
   // Returns the snapshot's epoch: `epoch` if it is given, else the last one plus 1. Throws std::invalid_argument for a
   // slot that is out of range or named twice, or a matcher that has a slot already, and std::length_error when
-  // `max_pending` snapshots have not been fetched. Destroys matchers that were detached before.
+  // `max_pending` snapshots have not been fetched. Also destroys the matchers that earlier fetches detached.
   std::uint64_t push(std::vector<int> slots, Attach attach, std::uint64_t epoch = 0);
 
-  // The operations of one iteration, in stream order. With `owes_commit` the iteration has no `commit` of its own.
+  // The operations of one iteration, in stream order. With `owes_commit` the iteration runs no `commit`; the next
+  // `fetch` or `commit_owed` does.
   void fetch(bool owes_commit = false);
   void extend(int draft);          // 1..K
-  void extend_through(int count);  // extend(1), ..., extend(count) at once; drafts that are taken cost nothing
+  void extend_through(int count);  // extend(1) to extend(count) in one call; drafts already taken cost nothing
   void commit();
 
-  // Host side, on any thread, after iteration `epoch` is done: commit what it owes, unless that was done. Waits for a
-  // `fetch` that is committing it.
+  // Host side, on any thread, after iteration `epoch` is done: runs the commit that it owes, unless that has run
+  // already. Waits for a `fetch` that is running it.
   void commit_owed(std::uint64_t epoch);
-  // Host side, after iteration `epoch` failed and nothing of it is in flight: what it owes is never committed.
+  // Host side, after iteration `epoch` failed and nothing of it is in flight: cancels the commit that it owes.
   void forget_owed(std::uint64_t epoch);
 
   // For draft sources on the callback thread, between `commit` and the next `extend` (an iteration that owes its commit
   // drafts nothing). Slots may be served by different threads at once. Both return 0 for a slot without a live matcher,
   // and change no state, except that a matcher that fails here fails its slot.
   //
-  // How many of the tokens the grammar takes, one after another, after the committed text.
+  // Returns how many of `tokens` the grammar accepts in sequence after the committed text.
   int validate(int slot, const std::int32_t *tokens, int count);
-  // Tokens that spell the text that must follow (weft_matcher_ops.forced), or else the only token that may follow.
+  // Writes the tokens of forced text (weft_matcher_ops.forced), or the only allowed token, and returns their number.
   int forced(int slot, std::int32_t *tokens, int capacity);
-  // Calls `body(slot)` once for each slot of the snapshot in work but padding, on this thread and the state's workers.
+  // Calls `body(slot)` once for each slot of the current snapshot, except padding, on this thread and the workers.
   template <class Body>
   void each_current(Body body) {
     phase_.for_each(static_cast<int>(current_.size()), [&](int i) {
@@ -168,22 +170,22 @@ class GuidedState {
     });
   }
 
-  // Host side, with nothing in flight: back to the committed text; the matcher stays attached.
+  // Host side, with nothing in flight: rolls the slot back to its committed text. The matcher stays attached.
   void release(int slot);
 
-  // Host side, with nothing in flight: destroy these slots' matchers now. The snapshot that detaches them may come much
-  // later. Throws std::logic_error while a snapshot waits.
+  // Host side, with nothing in flight: destroys these slots' matchers at once, because the snapshot that detaches them
+  // may come much later. Throws std::logic_error while a pushed snapshot has not been fetched.
   void vacate(const std::vector<int> &slots);
 
-  // Keep records of the last operations in `capacity_words` words, and forget those there are; 0 keeps none.
-  // guided/recording.cpp has their layout. Host side, with nothing in flight. Throws std::invalid_argument for too few
-  // words.
+  // Starts a recording of the last operations in a ring buffer of `capacity_words` words, and drops any previous one; 0
+  // stops recording. guided/recording.cpp documents the layout. Host side, with nothing in flight. Throws
+  // std::invalid_argument for too few words.
   void record(std::size_t capacity_words);
-  // Those records, oldest first. At any time, on any thread.
+  // Returns the records, oldest first. Callable at any time, on any thread.
   std::vector<std::int64_t> recorded() const;
 
-  // The operations as host tasks: `run(data)`, named `name`, valid while the state lives. `argument` is the draft of
-  // kExtend, the number of drafts of kExtendThrough, and 1 for a kFetch that owes its commit.
+  // An operation as a host task: `run(data)`, named `name`, valid while the state lives. `argument` is the draft number
+  // for kExtend, the number of drafts for kExtendThrough, and 1 for a kFetch that owes its commit.
   struct Call {
     void (*run)(void *data);
     void *data;
@@ -193,30 +195,30 @@ class GuidedState {
 
   // Readable at any time.
   std::pair<SlotStatus, std::string> status(int slot) const;
-  // For a slot whose status is kEdited.
+  // The edit of a slot whose status is kEdited; nothing for other slots.
   std::optional<Edit> edit(int slot) const;
-  // Slots whose status is not kOk.
+  // The number of slots whose status is not kOk.
   int num_failed() const { return num_failed_.load(std::memory_order_acquire); }
   std::int64_t committed(int slot) const { return slots_.at(slot).committed.load(std::memory_order_acquire); }
   int extended(int slot) const { return slots_.at(slot).extended.load(std::memory_order_acquire); }
   bool is_terminated(int slot) const { return slots_.at(slot).ended.load(std::memory_order_acquire); }
   bool is_guided(int slot) const { return slots_.at(slot).guided.load(std::memory_order_acquire); }
-  // The epochs of the last snapshot that was fetched and, on the host's side, of the last that was pushed.
+  // The epoch of the last snapshot that was fetched, and (host side) of the last one that was pushed.
   std::uint64_t epoch() const { return fetched_epoch_.load(std::memory_order_acquire); }
   std::uint64_t pushed_epoch() const { return pushed_epoch_; }
   int num_pending() const;
-  // kExtendThrough is counted as kExtend, one call.
+  // A kExtendThrough counts as one call of kExtend.
   OperationCounters counters(Operation operation) const;
-  // The time of all operations.
+  // The total time of all operations.
   double seconds() const;
   const GuidedShape &shape() const { return shape_; }
 
  private:
-  // A mask row: undefined or of an older text, the matcher's mask, or end tokens alone. Remembering kEndOnly saves
-  // writing the row again.
+  // The content of a mask row. kStale: garbage, or the mask of an older text. kFilled: the matcher's mask. kEndOnly:
+  // end tokens only, so `end_rows` need not write the row again.
   enum class Row : std::uint8_t { kStale, kFilled, kEndOnly };
 
-  // Why the draft after the taken ones was not taken.
+  // Why the matcher did not take the draft after the `extended` taken ones.
   enum class Stop : std::uint8_t {
     kNone,
     kRefused,  // the grammar does not take it
@@ -236,7 +238,7 @@ class GuidedState {
     std::vector<Row> rows;              // [K+1]
     std::vector<std::uint64_t> hashes;  // [K+1] of filled rows, while recording
     std::int64_t start = 0;             // the matcher's position when it was attached
-    GuideClock clock;                   // the time that its matcher took since the last commit
+    GuideClock clock;                   // the time spent in its matcher since the last commit
     std::string message;                // under status_mutex_
     Edit edit;                          // under status_mutex_, while the status is kEdited
   };
@@ -261,7 +263,7 @@ class GuidedState {
   static void run_task(void *data);
   template <class Body>
   void each_guided(Operation operation, Body body);
-  // Every call of a slot's matcher runs within this: it measures the time, and fails the slot when that was too long.
+  // Wraps every call of a slot's matcher: measures the time, and fails the slot if it is over the limit.
   template <class Body>
   void measured(int slot, Body body) {
     GuideClock &clock = slots_[static_cast<std::size_t>(slot)].clock;
@@ -292,7 +294,7 @@ class GuidedState {
   bool is_empty(const std::int32_t *row) const;
   std::int32_t only_token(const std::int32_t *row) const;
   bool is_at_committed(int slot) const;
-  // Fills one row. kEmpty: no token may follow, and the row allows none.
+  // Fills one row with the matcher's mask. kEmpty: the mask allows no token, and the caller must deal with the row.
   enum class Fill { kDone, kEmpty, kFailed };
   Fill fill(int slot, int position, Operation operation);
   void end_rows(int slot, int from);
@@ -302,7 +304,7 @@ class GuidedState {
   void take_edit(int slot);
   void fail_matcher(int slot, const char *during);
 
-  // Record the effect of an operation, if there is a log. `through` is the last row that an extend is to fill.
+  // Append a record of an operation to the log, if there is one. `through` is the last row that an extend should fill.
   void log_fetch(const Attach &attach, bool is_missing);
   void log_operation(Operation operation, int argument, bool is_owed = false);
   void log_release(int slot);
@@ -327,14 +329,15 @@ class GuidedState {
   std::uint64_t pushed_epoch_ = 0;
   std::vector<MatcherRef> attached_;  // [S+1] by slot, as of the last push
 
-  // The iteration that owes its commit, or 0. A thread that commits it holds the mutex. That excludes every other
-  // operation: those of its own iteration are over, and a later one follows a `fetch`, which takes the mutex first.
+  // The epoch of the iteration that owes its commit, or 0. The thread that runs the commit holds the mutex, which keeps
+  // out every other operation: those of the same iteration are done, and later ones follow a `fetch`, which takes the
+  // mutex first.
   std::uint64_t owed_epoch_ = 0;
   std::mutex owed_mutex_;
 
-  // Callback side, and under owed_mutex_ the thread that commits what is owed.
+  // Used on the callback thread, and under owed_mutex_ by the thread that runs an owed commit.
   std::unique_ptr<FlightLog> log_;
-  std::vector<int> current_;  // slots of the snapshot in work
+  std::vector<int> current_;  // slots of the current snapshot
   std::vector<int> guided_;   // those of them with a matcher
 };
 

@@ -22,7 +22,7 @@ struct Failure {
   std::string text;
 };
 
-// Its mutex is never held while the GIL is taken, so that it may be locked with and without it.
+// The mutex is never held while a thread waits for the GIL, so it may be locked with and without the GIL.
 struct Failures {
   std::mutex mutex;
   std::vector<Failure> unraised;
@@ -80,7 +80,7 @@ nb::object exception_of(Failure &failure) {
   return nb::module_::import_("weft.errors").attr("HostFuncError")(failure.text.c_str());
 }
 
-// Adds a note to an exception, if it takes notes.
+// Adds a note to an exception, if the exception supports notes.
 void add_note(nb::handle exception, nb::handle text) {
   PyObject *result = PyObject_CallMethod(exception.ptr(), "add_note", "O", text.ptr());
   if (!result) PyErr_Clear();

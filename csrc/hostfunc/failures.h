@@ -1,11 +1,12 @@
-// Failures of callbacks, and the callbacks that are skipped because of them.
+// Failures of callbacks, and skipping of later callbacks after a failure.
 //
 // A domain is a set of host functions that fail together: those of one capture, or those launched eagerly on one stream
-// of one driver. After a task of a domain has failed, its later host functions are skipped until the failure has been
-// raised: on a stream those launched before that moment, in a capture those of the replay that failed.
+// of one driver. After a task fails, later host functions of its domain are skipped. On a stream, all that were
+// launched before the failure is raised are skipped. In a capture, the rest of the failed replay is skipped.
 //
-// A scope says to whom a failure is raised. A domain belongs to the scope of the thread that launched it, and its
-// failures are raised in that scope only. So an engine's failures end its own requests, and a user's callback cannot.
+// A scope decides which thread a failure is raised in. A domain belongs to the scope of the thread that launched it,
+// and its failures are raised in that scope only. So an engine's failures end its own requests, and a user's callback
+// cannot.
 #pragma once
 
 #include <Python.h>
@@ -31,8 +32,8 @@ struct Domain {
   bool skips(std::uint64_t ordinal) const { return ordinal < skip_below.load(std::memory_order_acquire); }
 };
 
-// The domain of `stream`'s eager host functions, or of the capture with this id. It stays the same object while one of
-// its tasks or failures lives.
+// Returns the domain of `stream`'s eager host functions, or of the capture with this id. The object stays the same as
+// long as one of its tasks or failures lives.
 std::shared_ptr<Domain> stream_domain(const cu::Driver &driver, cu::CUstream stream);
 std::shared_ptr<Domain> capture_domain(const cu::Driver &driver, std::uint64_t id);
 
@@ -41,7 +42,7 @@ std::uint64_t exchange_scope(std::uint64_t scope);
 
 // Records that execution `ordinal` of `task` failed with Python's current exception. GIL held.
 void fail_with_current_exception(const std::shared_ptr<Domain> &domain, std::uint64_t ordinal, const std::string &task);
-// The same with a C++ exception; needs no GIL.
+// Records a failure with the text of a C++ exception. Needs no GIL.
 void fail_with_text(const std::shared_ptr<Domain> &domain, std::uint64_t ordinal, const std::string &task,
                     const std::string &text);
 

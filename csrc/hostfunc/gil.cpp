@@ -26,7 +26,8 @@ bool is_finalizing() {
 #endif
 }
 
-// For scopes that CPython may end with pthread_exit: the unwinding stops here.
+// Guards a scope that CPython may end with pthread_exit: its destructor parks the thread, so the unwinding goes no
+// further.
 struct ParkOnUnwind {
   bool armed = true;
   ~ParkOnUnwind() {
@@ -36,8 +37,8 @@ struct ParkOnUnwind {
 
 std::terminate_handler previous_handler = nullptr;
 
-// Other libraries release the GIL too. The unwinding of pthread_exit reaches one of their noexcept frames and ends in
-// std::terminate, in the thread that CPython ended and without an exception. That thread is parked.
+// The terminate handler. When CPython ends a thread inside another library's code, the unwinding of pthread_exit may
+// reach a noexcept frame and so std::terminate. There is no current exception then, and the thread is parked.
 [[noreturn]] void park_or_terminate() {
   if (!std::current_exception() && (is_finalizing() || !Py_IsInitialized()))
     for (;;) pause();
@@ -49,7 +50,7 @@ std::terminate_handler previous_handler = nullptr;
 
 void outlive_finalisation() {
   previous_handler = std::set_terminate(park_or_terminate);
-  // A forked child has none of the other threads, and its end would wait for their entries.
+  // A forked child lacks the other threads, so drop their entries. Otherwise its end would wait for them.
   pthread_atfork(nullptr, nullptr, [] { entered.store(t_entered); });
 }
 
@@ -61,8 +62,8 @@ GilRelease::~GilRelease() noexcept(false) {
 }
 
 Entry::Entry() {
-  // This increments the count and then reads the flag; `leave_interpreter` sets the flag and then reads the count. So
-  // at least one of them sees the other.
+  // The order matters. This increments the count and then reads the flag, while `leave_interpreter` sets the flag and
+  // then reads the count. So at least one of them sees the other.
   entered.fetch_add(1);
   entered_ = !leaving.load();
   if (entered_)
@@ -92,7 +93,7 @@ GilForCallback::GilForCallback(const char *name, const char *driver) {
 GilForCallback::~GilForCallback() {
   if (!entry_) return;
   inside_.reset();
-  // Reached without the GIL when CPython ends this thread inside the callback.
+  // CPython may have ended this thread inside the callback. Then it has no GIL to release, so park it.
   while (is_finalizing()) pause();
   PyGILState_Release(state_);
 }

@@ -1,6 +1,6 @@
-// The GIL in both directions: released around driver calls, taken for callbacks.
+// Releasing the GIL around driver calls, and taking it for callbacks.
 //
-// The end of the interpreter breaks both. CPython ends a thread that asks for the GIL during finalisation with
+// Both are unsafe at the end of the interpreter. CPython ends a thread that asks for the GIL during finalisation with
 // pthread_exit, whose unwinding aborts the process at the first noexcept frame; a thread that asks later finds no
 // interpreter. So callbacks are refused after `leave_interpreter`, and a thread that CPython still ends is parked until
 // the process exits.
@@ -26,9 +26,9 @@ class GilRelease {
   PyThreadState *state_;
 };
 
-// An entry that `leave_interpreter` waits for; false once the interpreter is leaving. It does not take the GIL. It is
-// for native functions, which may take the GIL themselves (those of ctypes do) and use memory that the process's end
-// frees.
+// Marks a native function as running, so that `leave_interpreter` waits for it. Converts to false once the interpreter
+// is leaving; then the function must not run. It does not take the GIL, but the function may (ctypes functions do), and
+// may use memory that is freed at exit.
 class Entry {
  public:
   Entry();
@@ -41,9 +41,9 @@ class Entry {
   bool entered_;
 };
 
-// Takes the GIL for a callback; false once the interpreter is leaving, and then the GIL is not taken. The watchdog
-// reports `name` and `driver` (null: nothing) if the callback waits long for the GIL, now or later; both outlive this
-// object.
+// Takes the GIL for a callback. Converts to false once the interpreter is leaving; then the GIL was not taken. If the
+// callback waits long for the GIL, now or later, the watchdog reports `name` and `driver` (null: no report). Both must
+// outlive this object.
 class GilForCallback {
  public:
   GilForCallback(const char *name, const char *driver);
@@ -58,12 +58,13 @@ class GilForCallback {
   std::optional<GilWatch> inside_;
 };
 
-// Refuses entries and callbacks from now on, and waits at most `seconds` for those that run. False if some still run.
-// GIL held on entry and return.
+// Refuses entries and callbacks from now on, and waits at most `seconds` for those that are running. Returns false if
+// some still run. The GIL is held on entry and return.
 bool leave_interpreter(double seconds);
 
-// Also parks threads that CPython ends in a frame of another C++ library, which would abort the process; CPython does
-// so itself from 3.14 on. Called once, when the extension is loaded.
+// Installs the handlers for the end of the interpreter and for fork. Threads that CPython ends inside another C++
+// library are then parked instead of aborting the process; CPython 3.14 and later does so itself. Called once, when the
+// extension is loaded.
 void outlive_finalisation();
 
 }  // namespace weft

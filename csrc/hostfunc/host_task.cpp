@@ -42,7 +42,8 @@ struct InTask {
   ~InTask() { --task_depth; }
 };
 
-// Releasing these may run any code, and may destroy the graph that owns the task, so the task is not used afterwards.
+// Releases the task's Python objects. That may run any code and even destroy the graph that owns the task, so the task
+// must not be used afterwards.
 void drop_payload(HostTask *task) {
   PyObject *objects[] = {std::exchange(task->fn, nullptr), std::exchange(task->args, nullptr),
                          std::exchange(task->kwargs, nullptr)};
@@ -66,7 +67,7 @@ void call_python(HostTask &task, std::uint64_t ordinal) {
                    "its payload was freed by free_hostfunc_user_data before it ran; free it when its graph is gone");
     return;
   }
-  // References of its own: an early free while the callable runs must not destroy it.
+  // Hold references during the call: an early free must not destroy the callable while it runs.
   PyObject *fn = Py_NewRef(task.fn), *args = Py_NewRef(task.args), *kwargs = Py_XNewRef(task.kwargs);
   PyObject *result = PyObject_Call(fn, args, kwargs);
   if (!result) fail_with_current_exception(task.domain, ordinal, task.name);
@@ -107,8 +108,9 @@ void call_native(HostTask &task, std::uint64_t ordinal) {
   }
 }
 
-// Refused at the end of the interpreter like a Python callable, although it takes no GIL here: polling threads run
-// until the process exits, and a ctypes function that starts without an interpreter crashes it.
+// A native function is refused at the end of the interpreter, as a Python callable is, although it takes no GIL here.
+// The polling thread runs until the process exits, and a ctypes function crashes the process if it starts without an
+// interpreter.
 void run_native(void *data) {
   HostTask *task = static_cast<HostTask *>(data);
   const std::uint64_t ordinal = begin_execution(*task);
@@ -128,7 +130,7 @@ void reap() {
   for (;;) {
     while (sem_wait(&tasks().has_released) != 0) {
     }
-    // Taking the GIL once frees many tasks.
+    // Let tasks pile up for a moment, so that the GIL is taken once for many of them.
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
     GilForCallback gil(nullptr, nullptr);
     if (!gil) return;
@@ -175,9 +177,8 @@ void disown(HostTask *task) {
 
 void drain() {
   Tasks &all = tasks();
-  // One at a time, because releasing an object may release the GIL, and a thread that drains meanwhile should take a
-  // part. Only holders of the GIL pop, so the head cannot be popped and pushed again between the load and the exchange
-  // (ABA).
+  // Pop one task at a time: releasing an object may release the GIL, and another thread can then drain the rest. Only
+  // holders of the GIL pop, so the head cannot be popped and pushed again between the load and the exchange (ABA).
   while (HostTask *task = all.released.load(std::memory_order_acquire)) {
     if (all.released.compare_exchange_weak(task, task->next_released, std::memory_order_acquire)) destroy(task);
   }

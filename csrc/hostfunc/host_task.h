@@ -1,8 +1,8 @@
 // One callback: a Python callable with its arguments, or a native function with a pointer.
 //
-// A task that was launched eagerly is freed after it ran. A captured task belongs to the graph through a user object,
-// and is freed with the last exec made from it. It is never freed on the driver's thread: a reaper thread gets it
-// through a queue and takes the GIL.
+// An eagerly launched task is freed after it ran. A captured task belongs to the graph through a user object, and is
+// freed with the last exec made from the graph. Tasks are never freed on the driver's thread: they are queued for a
+// reaper thread, which takes the GIL.
 #pragma once
 
 #include <Python.h>
@@ -30,7 +30,7 @@ struct NativeTask {
   bool polled = false;  // when captured, run by the polling thread, if the driver can (driver/polling/polled.h)
 };
 
-// The record of one node. The GIL guards its Python objects.
+// One task: the data of a host node. The GIL guards its Python objects.
 struct HostTask {
   const cu::Driver *driver;
   std::string name;
@@ -50,19 +50,20 @@ struct HostTask {
 HostTask *python_task(const cu::Driver &driver, std::string name, PyObject *fn, PyObject *args, PyObject *kwargs);
 HostTask *native_task(const cu::Driver &driver, const NativeTask &task);
 
-// The function given to the driver: runs the task, and frees an eager one.
+// The function to give to the driver. It runs the task, and then frees an eager one.
 cu::CUhostFn entry_of(const HostTask &task);
 
-// Removes one owner; the last one queues the task for the reaper. Takes no lock and no GIL.
+// Removes one owner. Removing the last one queues the task for the reaper. Takes no lock and no GIL.
 void disown(HostTask *task);
 // Frees the queued tasks. GIL held.
 void drain();
 
-// Handles of the Python tasks that can be freed early. Removing one returns its task, or null if it is unknown.
+// Registers a handle for a Python task that can be freed early. `remove_handle` returns its task, or null for an
+// unknown handle.
 std::uint64_t add_handle(HostTask *task);
 HostTask *remove_handle(std::uint64_t handle);
 std::vector<std::uint64_t> handles();
-// Drops the callable of a live handle; false for an unknown handle. GIL held.
+// Drops the callable of a live handle. Returns false for an unknown handle. GIL held.
 bool free_handle(std::uint64_t handle);
 
 // Whether this thread is inside a task.
@@ -80,12 +81,12 @@ void start_threads();
 // Launches a native task on `stream`, with or without the GIL held. All launches may throw DriverError.
 void launch_native(const cu::Driver &driver, cu::CUstream stream, const NativeTask &task);
 
-// Launches a Python callable. Captured, or with `free_after_run` false, it has a handle, which is returned; else 0.
-// `args` is a tuple, `kwargs` a dict or null. GIL held.
+// Launches a Python callable. Returns a handle if it is captured or `free_after_run` is false, else 0. `args` is a
+// tuple, `kwargs` a dict or null. GIL held.
 std::uint64_t launch_python(const cu::Driver &driver, cu::CUstream stream, std::string name, PyObject *fn,
                             PyObject *args, PyObject *kwargs, bool free_after_run);
 
-// Both as device work of the CPU driver.
+// Launch the same tasks as device work of the CPU driver.
 void launch_native_device(cu::CUstream stream, const NativeTask &task);
 void launch_device(cu::CUstream stream, std::string name, PyObject *fn, PyObject *args, PyObject *kwargs);
 

@@ -21,7 +21,7 @@ struct Outcome {
 
 void destroy_user_object(void *task) { disown(static_cast<HostTask *>(task)); }
 
-// Makes the graph that `stream` is captured into an owner of the task, before the node exists.
+// Makes the graph being captured an owner of the task. This happens before the node is added.
 Outcome retain(const Driver &driver, CUgraph graph, HostTask *task) {
   CUuserObject object = nullptr;
   CUresult code = driver.cuUserObjectCreate(&object, task, destroy_user_object, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
@@ -31,7 +31,8 @@ Outcome retain(const Driver &driver, CUgraph graph, HostTask *task) {
   return {"cuGraphRetainUserObject", code, true, 0};
 }
 
-// Captures the task without a host node. False: not possible here, and nothing was captured.
+// Captures the task as a polled call, without a host node. Returns false if that is not possible; then nothing was
+// captured.
 bool submit_polled(const Driver &driver, CUstream stream, HostTask *task, Outcome &outcome) {
   if (!task->captured || !task->native.polled || !can_poll(driver)) return false;
   task->polled = new_polled_call(driver, entry_of(*task), task);
@@ -46,7 +47,7 @@ bool submit_polled(const Driver &driver, CUstream stream, HostTask *task, Outcom
   return true;
 }
 
-// The driver calls of one launch, without the GIL. With `keep` an eager task is not freed after it ran.
+// Makes the driver calls of one launch, without the GIL. With `keep`, an eager task is not freed after it ran.
 Outcome submit(const Driver &driver, CUstream stream, HostTask *task, bool keep) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   cuuint64_t id = 0;
@@ -73,7 +74,7 @@ Outcome submit(const Driver &driver, CUstream stream, HostTask *task, bool keep)
 
   if (submit_polled(driver, stream, task, outcome)) return outcome;
   if (&driver == &cpu_driver()) cpu::label_next(task->name.c_str());
-  // An eager task may have run and been freed when the call returns.
+  // Do not use an eager task after this call: it may already have run and been freed.
   outcome.call = task->device ? "launch" : "cuLaunchHostFunc";
   outcome.code = task->device ? cpu::launch_device(stream, entry_of(*task), task)
                               : driver.cuLaunchHostFunc(stream, entry_of(*task), task);

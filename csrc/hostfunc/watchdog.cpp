@@ -22,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Phase = GilWatch::Phase;
 
-// The total time by which the watchdog overslept: the process did not run then, so it is no waiting of a callback.
+// The total time by which the watchdog overslept. The process did not run then, so it does not count as waiting.
 std::atomic<std::int64_t> paused{0};
 
 std::int64_t now() { return Clock::now().time_since_epoch().count() - paused.load(std::memory_order_relaxed); }
@@ -51,7 +51,7 @@ struct Watchdog {
   int signal = 0;
   bool started = false;
   std::condition_variable asked;
-  std::int64_t asking_since = 0;  // the time since when the second thread asks for the GIL; 0: it does not
+  std::int64_t asking_since = 0;  // since when the second thread has been asking for the GIL; 0: it is not
 };
 
 // Never destroyed: threads may outlive the statics of this library.
@@ -98,8 +98,8 @@ bool print_stacks(int signal) {
   return pthread_kill(pthread_self(), signal) == 0;
 }
 
-// The time for which the callback of `record` is known to have waited for the GIL. `asking_since` is 0 while the GIL is
-// free.
+// Returns how long the callback of `record` is known to have waited for the GIL, in seconds. `asking_since` is the time
+// since when the second thread has been asking for the GIL, 0 if it is not.
 double kept_waiting(const ThreadRecord &record, std::int64_t asking_since) {
   if (!record.name) return 0;
   if (record.phase == Phase::kWaiting) return seconds_between(record.since, now());
@@ -134,13 +134,13 @@ void block_signals() {
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
 }
 
-// Whether a callback has been inside Python for `seconds`, so that the second thread has to ask for the GIL.
+// Whether a callback has been inside Python for `seconds`. Then the second thread must ask for the GIL.
 bool stays_inside(ThreadRecord &record, double seconds) {
   std::lock_guard lock(record.mutex);
   return record.name && record.phase == Phase::kInside && seconds_between(record.since, now()) >= seconds;
 }
 
-// The second thread: asks for the GIL on request, while the watchdog measures the time.
+// The second thread: takes the GIL on request, while the watchdog measures how long that takes.
 void ask() {
   block_signals();
   Watchdog &dog = watchdog();

@@ -1,4 +1,4 @@
-// Reports callbacks that wait long for the GIL, to begin or to continue.
+// Reports callbacks that wait long for the GIL, at their start or later.
 //
 // A thread may hold the GIL inside a call that waits for a callback, while the callback waits for the GIL. Python
 // cannot report this deadlock, because no Python code runs. A native thread detects it, names the callback on stderr,
@@ -14,8 +14,8 @@
 
 namespace weft {
 
-// Marks this thread as waiting for the GIL, or as inside Python, on behalf of the callback `name` (null: of none)
-// during its lifetime. `name` and `driver` outlive it.
+// While it lives, marks this thread as waiting for the GIL or as inside Python, for the callback `name` (null: no
+// callback). `name` and `driver` must outlive it.
 class GilWatch {
  public:
   enum class Phase { kWaiting, kInside };
@@ -27,14 +27,14 @@ class GilWatch {
  private:
   Phase phase_;
   const char *name_, *driver_;
-  std::int64_t since_;  // these are the values of the mark that it interrupts
+  std::int64_t since_;  // like the others: of the previous mark, which the destructor restores
   double next_report_;
 };
 
 // The limit in seconds (0: none), and the signal (0: name the callback but print no stacks).
 void set_watchdog(double seconds, int signal);
 
-// Starts the threads; later calls do nothing.
+// Starts the watchdog's two threads. Later calls do nothing.
 void start_watchdog();
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// Loops of the CPU kernels over a row of logits: in blocks of columns, widened to float32, in code that is compiled for
+// Loops over rows of logits in CPU kernels. They work on blocks of columns, widened to float32, and are compiled for
 // several instruction sets.
 #pragma once
 
@@ -14,8 +14,8 @@ namespace weft {
 constexpr int kBlock = 64;  // columns of a block
 constexpr std::int64_t kCostOfLogit = 20;
 
-// Calls rows(call, begin, end) over all rows of the call's logits, on at most `threads` threads if the work is worth
-// it.
+// Calls rows(call, begin, end) for ranges that cover all rows of the call's logits. Uses up to `threads` threads if
+// there is enough work.
 template <class Call>
 void for_logits(const Call &call, int threads, void (*rows)(const Call &, std::int64_t, std::int64_t)) {
   for_rows(call.logits.rows, threads, call.logits.vocab * kCostOfLogit,
@@ -28,7 +28,7 @@ WEFT_INLINE int block_columns(std::int64_t first, std::int64_t vocab) {
   return vocab - first < kBlock ? static_cast<int>(vocab - first) : kBlock;
 }
 
-// Columns first .. first + kBlock - 1 of a row; -inf beyond the vocabulary.
+// Loads columns first .. first + kBlock - 1 of a row into `x`; -inf beyond the vocabulary.
 template <class T>
 WEFT_INLINE void load_block(const T *logits, std::int64_t first, std::int64_t vocab, float *x) {
   const int count = block_columns(first, vocab);
@@ -39,7 +39,7 @@ WEFT_INLINE void load_block(const T *logits, std::int64_t first, std::int64_t vo
   }
 }
 
-// The maximum of a block, ignoring NaN. Sixteen running maxima make the compiler vectorise it in any mode.
+// The maximum of a block, ignoring NaN. Sixteen running maxima let the compiler vectorise it in any mode.
 WEFT_INLINE float block_max(const float *x) {
   float lane[16];
   for (int j = 0; j < 16; ++j) lane[j] = x[j] > -kInfinity ? x[j] : -kInfinity;

@@ -1,4 +1,4 @@
-// A kernel with all its arguments (addresses and sizes) bound. It can run at once, and again in a graph.
+// A kernel with all its arguments (addresses and sizes) bound. It can run at once, or any number of times in a graph.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@ namespace weft {
 class Kernel {
  public:
   virtual ~Kernel() = default;
-  // Throws std::exception for arguments whose fault shows only when it runs, as a row number out of bounds.
+  // Throws std::exception for invalid arguments that only a run can detect, such as a row number out of bounds.
   virtual void run() const = 0;
 };
 
@@ -29,7 +29,7 @@ std::unique_ptr<Kernel> kernel_of(F function) {
   return std::make_unique<KernelOf<F>>(std::move(function));
 }
 
-// Whether CUDA kernels of this process may start before the kernel before them is done (kernels/launch.cuh).
+// Whether CUDA kernels of this process are launched with programmatic dependent launch (kernels/launch.cuh).
 inline std::atomic<bool> chains_kernels{true};
 
 }  // namespace weft

@@ -1,10 +1,11 @@
-// Kernel launches, chained by programmatic dependent launch. A file of its own, included by <>, so that tests can
+// Kernel launches, chained by programmatic dependent launch. It is a separate file, included with <>, so that tests can
 // replace it by launches on the CPU.
 //
 // A chained kernel starts when all blocks of the kernel before it have called `let_next_start` or ended. So every
-// thread calls `wait_for_earlier` before it reads or writes memory that another kernel writes: then the kernel before
-// is complete, and its writes are visible. That kernel has waited too, so the same holds for all earlier ones. After a
-// kernel that is not chained, after other work, or on a device without such launches, these calls have no effect.
+// thread calls `wait_for_earlier` before it touches memory that another kernel writes. It returns when the previous
+// kernel is complete and its writes are visible. The previous kernel has waited in the same way, so this holds for all
+// earlier kernels too. These calls have no effect after an unchained kernel, after other work, and on a device without
+// such launches.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,7 +26,8 @@ __device__ __forceinline__ void wait_for_earlier() {
 #endif
 }
 
-// The first line of a kernel whose results the next kernel does not read before it waits.
+// Lets the next kernel start, then waits for the earlier ones. Call it first in a kernel, provided that the next kernel
+// also waits before it reads this one's results.
 __device__ __forceinline__ void begin_chained() {
   let_next_start();
   wait_for_earlier();
@@ -42,7 +44,7 @@ inline unsigned add_chaining(cudaLaunchAttribute *attribute) {
   return 1;
 }
 
-// Enqueues `kernel`, which calls `wait_for_earlier`, to `stream` of the current device.
+// Enqueues `kernel` on `stream` of the current device. The kernel must call `wait_for_earlier`.
 template <class... Parameters, class... Arguments>
 void launch_kernel(void (*kernel)(Parameters...), dim3 grid, unsigned threads, void *stream,
                    const Arguments &...arguments) {

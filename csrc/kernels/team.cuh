@@ -1,5 +1,5 @@
-// A team of blocks that share a row: a thread block cluster where the device has them, else one block. A file of its
-// own, included by <>, so that tests can replace it by threads of the CPU.
+// A team of blocks that share a row: a thread block cluster where the device has them, else one block. It is a separate
+// file, included with <>, so that tests can replace it by CPU threads.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -11,7 +11,7 @@ namespace weft {
 
 constexpr int kTeamThreads = 512;  // of a block
 
-// A team, seen from a thread of one of its blocks.
+// A team as seen by a thread of one of its blocks.
 struct Team {
   unsigned rank = 0, size = 1;  // rank of this block; number of blocks, a power of two
 
@@ -28,7 +28,7 @@ struct Team {
 #endif
     __syncthreads();
   }
-  // The address in block `other` of the shared memory that this block has at `local`.
+  // Maps the address `local` in this block's shared memory to the same variable in block `other`.
   template <class T>
   __device__ T *of(T *local, unsigned other) const {
 #if __CUDA_ARCH__ >= 900
@@ -38,7 +38,7 @@ struct Team {
   }
 };
 
-// A block's shared memory as a T.
+// A T in the block's shared memory.
 template <class T>
 __device__ T &block_memory() {
   __shared__ alignas(T) unsigned char bytes[sizeof(T)];
@@ -54,7 +54,7 @@ inline unsigned largest_team() {
   return has_clusters ? kLargestTeam : 1;
 }
 
-// Enqueues `teams` teams of `size` blocks to `stream` of the current device.
+// Launches `kernel` with `teams` teams of `size` blocks on `stream` of the current device.
 template <class... Parameters, class... Arguments>
 void launch_teams(void (*kernel)(Parameters...), unsigned teams, unsigned size, void *stream,
                   const Arguments &...arguments) {

@@ -9,10 +9,10 @@ namespace weft {
 namespace {
 
 constexpr std::int32_t kNoMerge = std::numeric_limits<std::int32_t>::max();
-// At most this many longer tokens are tried. If the grammar takes none of them, it is assumed to take another.
+// `takes_longer` tries at most this many tokens. If there are more, it assumes that the grammar accepts one of them.
 constexpr int kMaxTried = 64;
 
-// The length of the UTF-8 character that begins here; 1 for a byte that begins none.
+// The length in bytes of the UTF-8 character at the start of `text`; 1 for a byte that starts no character.
 int character_bytes(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
   const int length = first < 0xC0 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
@@ -40,9 +40,9 @@ TokenTexts::TokenTexts(const std::vector<std::string> &texts) {
             [this](std::int32_t left, std::int32_t right) { return text(left) < text(right); });
 }
 
-// Of tokens with the same text the first counts. But a single byte that occurs twice is first sentencepiece's fallback
-// byte, for text without another token, and then the character, which is the one in use. Such a vocabulary merges
-// characters, not bytes.
+// Among tokens with the same text, the first is used. A single byte that occurs twice is the exception: in a
+// sentencepiece vocabulary the first is the fallback byte and the second the character, which the model uses. Such a
+// vocabulary merges characters, not bytes.
 void TokenTexts::insert(std::int32_t token) {
   const std::string_view bytes = text(token);
   std::size_t at = std::hash<std::string_view>()(bytes) & (table_.size() - 1);
@@ -65,7 +65,7 @@ std::int32_t TokenTexts::find(std::string_view bytes) const {
   return table_[at];
 }
 
-// In the order of texts they follow the prefix itself, without a gap.
+// In the sorted order these tokens directly follow `beginning` itself, so they are one range.
 TokenTexts::Range TokenTexts::longer(std::string_view beginning) const {
   if (beginning.size() >= longest_) return {nullptr, nullptr};
   const auto is_before = [&](std::int32_t token) { return text(token) <= beginning; };
@@ -82,7 +82,8 @@ int TokenTexts::encode(std::string_view text, std::int32_t *tokens) const {
   return count < 0 ? encode_longest(text, tokens) : merge(text, tokens, ends, count);
 }
 
-// The units that merging begins with, bytes or characters: the token and the end of each. -1: one has no token.
+// Splits the text into the units that merging starts from, bytes or characters. Writes the token and the end offset of
+// each. Returns their number, or -1 if a unit has no token.
 int TokenTexts::first_units(std::string_view text, std::int32_t *tokens, int *ends) const {
   int count = 0;
   for (std::size_t at = 0; at < text.size(); ++count) {
@@ -134,7 +135,7 @@ int TokenTexts::encode_longest(std::string_view text, std::int32_t *tokens) cons
 
 namespace {
 
-// Whether the grammar takes a token of which `rest` is a proper prefix: 1 or 0; -1 if the matcher failed.
+// Whether the grammar accepts a token that begins with `rest` and is longer: 1 or 0; -1 if the matcher failed.
 int takes_longer(weft_matcher matcher, const TokenTexts &vocabulary, std::string_view rest) {
   int tried = 0;
   for (std::int32_t token : vocabulary.longer(rest)) {
@@ -152,6 +153,7 @@ int forced_tokens(weft_matcher matcher, const TokenTexts &vocabulary, std::strin
                   int capacity) {
   std::int32_t spelled[TokenTexts::kMaxBytes];
   const bool is_cut = text.size() > TokenTexts::kMaxBytes;
+  // Drop the last token of cut text: with the rest of the text it might be tokenized otherwise.
   const int count = vocabulary.encode(text, spelled) - (is_cut ? 1 : 0);
   int taken = 0, outcome = 1;
   while (taken < std::min(count, capacity)) {

@@ -1,7 +1,7 @@
-// Spells text that a grammar forces as tokens. Python-free.
+// Tokenizes text that a grammar forces. Python-free.
 //
-// The tokens become drafts, so a spelling other than the model's costs acceptance and nothing else. The tokenizer here
-// is therefore byte-pair merging without pre-tokenization, which forced text hardly ever needs.
+// The tokens become drafts, so a tokenization other than the model's lowers the acceptance rate and does no other harm.
+// So plain BPE without pre-tokenization is enough here; forced text hardly ever needs more.
 #pragma once
 
 #include <weft/matcher.h>
@@ -17,7 +17,7 @@ namespace weft {
 // The tokens of a vocabulary by their bytes. Immutable, so any number of matchers and threads share one.
 class TokenTexts {
  public:
-  static constexpr int kMaxBytes = 256;  // of a text that is spelled
+  static constexpr int kMaxBytes = 256;  // of text that `encode` tokenizes at once
 
   // `texts[i]` are the bytes of token i; "" for special and unused tokens, which never spell text.
   explicit TokenTexts(const std::vector<std::string> &texts);
@@ -26,22 +26,23 @@ class TokenTexts {
   std::int32_t find(std::string_view bytes) const;
   // The bytes of a token; "" for an id out of range.
   std::string_view text(std::int32_t token) const;
-  // The concatenated bytes of all tokens, and the start of each: [V+1].
+  // The concatenated bytes of all tokens, and the offset of each token in them: [V+1].
   const char *bytes() const { return bytes_.data(); }
   const std::vector<std::uint32_t> &starts() const { return starts_; }
 
-  // Spells the first kMaxBytes of `text`: writes at most that many tokens and returns their number. Pairs are merged by
-  // rank, which is the id of the merged token (byte-level and sentencepiece vocabularies are numbered so). If the
-  // vocabulary lacks a byte of the text, each token is the longest that fits instead, and a byte that begins no token
-  // ends the spelling.
+  // Tokenizes the first kMaxBytes of `text`: writes at most that many tokens and returns their number. Pairs are merged
+  // by rank, which is the id of the merged token (byte-level and sentencepiece vocabularies are numbered so). If the
+  // vocabulary lacks a byte of the text, each token is the longest match instead, and encoding stops at a byte that
+  // begins no token.
   int encode(std::string_view text, std::int32_t *tokens) const;
 
-  // The tokens of which `beginning` is a proper prefix.
+  // A range of tokens, in the order of their texts.
   struct Range {
     const std::int32_t *first, *last;
     const std::int32_t *begin() const { return first; }
     const std::int32_t *end() const { return last; }
   };
+  // The tokens whose text begins with `beginning` and is longer.
   Range longer(std::string_view beginning) const;
 
  private:
@@ -58,9 +59,10 @@ class TokenTexts {
   std::vector<std::int32_t> sorted_;  // tokens by text, each text once
 };
 
-// Spells `text`, which must follow the tokens that `matcher` has taken. Writes the tokens that it takes, at most
-// `capacity`, and returns their number, or -1 if the matcher fails. The matcher's state does not change. The spelling
-// stops where the grammar takes a token that begins with all of the rest and is longer: the model may choose that one.
+// Tokenizes `text`, which must follow the tokens that `matcher` has taken. Writes the tokens that the matcher accepts,
+// at most `capacity`, and returns their number, or -1 if the matcher fails. The matcher's state does not change. It
+// stops where the grammar also accepts a token that spells all of the remaining text and more, because the model may
+// choose that token.
 int forced_tokens(weft_matcher matcher, const TokenTexts &vocabulary, std::string_view text, std::int32_t *tokens,
                   int capacity);
 

@@ -10,7 +10,7 @@
 
 namespace weft {
 
-// The only owner of a matcher, until it is released.
+// A unique owner of a matcher, which destroys it unless it is released.
 class OwnedMatcher {
  public:
   explicit OwnedMatcher(weft_matcher matcher) : matcher_(matcher) {}
@@ -27,7 +27,7 @@ class OwnedMatcher {
   weft_matcher matcher_;
 };
 
-// A matcher with any number of references (MatcherRef). It is attached to at most one slot.
+// A shared matcher (see MatcherRef), attached to at most one slot.
 class MatcherHandle {
  public:
   explicit MatcherHandle(weft_matcher matcher) : serial(next_serial()), matcher_(matcher) {}
@@ -44,7 +44,7 @@ class MatcherHandle {
   int forced(std::int32_t *tokens, int capacity) { return matcher_.ops->forced(matcher_.self, tokens, capacity); }
   bool is_terminated() { return matcher_.ops->is_terminated(matcher_.self) > 0; }
   const char *error() { return matcher_.ops->error(matcher_.self); }
-  // Optional functions. Without them: a negative temperature, and no tokens.
+  // Optional functions. A matcher without them has a negative temperature and an empty edit.
   float temperature() { return matcher_.ops->temperature ? matcher_.ops->temperature(matcher_.self) : -1.0f; }
   int edit(int *drop, std::int32_t *append, int capacity) {
     return matcher_.ops->edit ? matcher_.ops->edit(matcher_.self, drop, append, capacity) : *drop = 0;
@@ -52,10 +52,10 @@ class MatcherHandle {
   const weft_matcher_ops *ops() const { return matcher_.ops; }
   const weft_matcher &native() const { return matcher_; }
 
-  int slot = -1;              // as attached by the host; only GuidedState's host side writes it
+  int slot = -1;              // the slot that the host attached it to, -1: none; only GuidedState's host side writes it
   const std::int64_t serial;  // unique in the process: 1, 2, ...
-  // The number of tokens that it took for good since its start. While it has a slot this is the number at the time it
-  // got the slot; the state updates it when the matcher leaves.
+  // The number of committed tokens since the matcher's start. While it is attached to a slot, this is the number at the
+  // time of attaching; the state updates it when the matcher is detached.
   std::int64_t position = 0;
   bool has_edit = false;  // the outcome of Python's last `accept`
 

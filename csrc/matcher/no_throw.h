@@ -1,5 +1,6 @@
-// Wrappers for the functions of a matcher's table, which must not throw (weft/matcher.h). The functions take the
-// matcher's own type; an exception becomes the return value of a failure, and its text the matcher's `error`:
+// Wrappers for the functions in a matcher's table, which must not throw (weft/matcher.h). A wrapped function takes the
+// matcher's own type. If it throws, the wrapper returns the failure value and stores the exception's text in the
+// matcher's `error`:
 //
 //   int foo_accept(FooMatcher &matcher, std::int32_t token);
 //   const weft_matcher_ops kOps = {WEFT_MATCHER_ABI, guarded<foo_accept>, ...};
@@ -41,7 +42,7 @@ struct Guarded<function> {
     try {
       return function(matcher, args...);
     } catch (...) {
-      // A void function is `destroy`: the matcher's `error` is gone.
+      // The only void function is `destroy`, after which there is no `error` to write to.
       if constexpr (!std::is_void_v<Result>) keep_raised(matcher.error);
     }
     return failure<Result>();

@@ -1,4 +1,4 @@
-// The tokens of a vocabulary as a trie of their bytes, for walks with a recogniser. Python-free.
+// A trie over the bytes of a vocabulary's tokens, which a recogniser walks to make a mask. Python-free.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,18 @@ namespace weft {
 // Immutable, so any number of matchers and threads share one.
 class TokenTrie {
  public:
-  // The tokens below `vocab_size` that have bytes.
+  // Builds the trie of the tokens below `vocab_size` that have bytes.
   TokenTrie(const TokenTexts &texts, int vocab_size);
 
-  // In depth-first order, so that a node's children follow it.
+  // Nodes are in depth-first order, so a node's subtree directly follows it.
   struct Node {
     std::uint32_t after;        // the node after this one's subtree
-    std::uint32_t first_token;  // the first of its tokens, which end at the next node's
-    std::uint32_t depth;        // bytes up to here, at least 1
+    std::uint32_t first_token;  // index of its first token; its tokens end where the next node's begin
+    std::uint32_t depth;        // length in bytes of the text up to this node, at least 1
     std::uint8_t byte;
   };
   const std::vector<Node> &nodes() const { return nodes_; }
-  // The tokens whose bytes end at a node; there may be several with the same bytes.
+  // The tokens that end at a node; several tokens may have the same bytes.
   const std::int32_t *tokens_begin(std::size_t node) const { return tokens_.data() + nodes_[node].first_token; }
   const std::int32_t *tokens_end(std::size_t node) const {
     return node + 1 < nodes_.size() ? tokens_begin(node + 1) : tokens_.data() + tokens_.size();

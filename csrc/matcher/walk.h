@@ -1,4 +1,4 @@
-// Walks a matcher along tokens as the engine does, one mask and one token at a time; for benchmarks. Python-free.
+// Drives a matcher over given tokens as the engine does: a mask, then a token. For benchmarks. Python-free.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 namespace weft {
 
 struct Walk {
-  int taken = 0;          // tokens that the matcher took; it stands after them
+  int taken = 0;          // tokens that the matcher took; its state is after them
   int disagreements = 0;  // tokens for which the mask and `accept` disagree
   bool failed = false;    // the matcher's `error` has the reason
   // Processor time of each fill and each accept in ns; empty unless timed.
   std::vector<std::int64_t> fill_ns, accept_ns;
 };
 
-// Fills `row` and takes the next token, until one is refused or all are taken.
+// For each token, fills `row` and then takes the token. Stops when a token is refused.
 Walk walk(MatcherHandle &matcher, const std::vector<std::int32_t> &tokens, std::int32_t *row, int words, bool timed);
 
 }  // namespace weft

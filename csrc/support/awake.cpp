@@ -61,7 +61,7 @@ class Ticker {
         if (awake::is_wanted.exchange(false, std::memory_order_relaxed)) num_idle = 0;
       }
       lock.lock();
-      // A call that wanted the clock meanwhile saw it ticking and did not wake it.
+      // Check `is_wanted` again: a call that set it just now saw the clock ticking, so it did not wake this thread.
       if (num_listeners_ == 0 && !awake::is_wanted.load()) awake::is_ticking.store(false);
     }
   }
@@ -80,8 +80,8 @@ class Ticker {
   bool has_thread_ = false;
 };
 
-// Never destroyed: its thread still sleeps in it when the process ends. A forked child has no such thread, and makes
-// another ticker.
+// Never destroyed, because its thread still uses it when the process ends. A forked child lacks that thread and makes a
+// new ticker.
 std::atomic<Ticker *> the_ticker{nullptr};
 
 Ticker *make_ticker() {
@@ -108,7 +108,7 @@ AwakeWatch::AwakeWatch() : began_ns_((ticker().listen(), awake_ns())) {}
 AwakeWatch::~AwakeWatch() { ticker().leave(); }
 
 void end_process_after(std::int64_t ns) {
-  // The listener is never removed: such a process has no other use for the clock.
+  // The listener is never removed, so the clock keeps ticking. Such a process has no other use for the clock.
   if (ns > 0) ticker().listen();
   ticker().end_process_at(ns > 0 ? awake_ns() + ns : 0);
 }

@@ -2,8 +2,8 @@
 // machine, or throttled by its cgroup. For the system's clocks such a pause looks like a wait, and a time limit would
 // end a request that did nothing wrong. Python-free.
 //
-// While the clock has listeners, its thread sleeps kAwakeTickNs at a time and adds the time that passed. More than
-// twice a tick counts as one tick: then this thread did not get to run, so others may not have either.
+// While the clock has listeners, its thread sleeps kAwakeTickNs at a time and adds the time that passed. If more than
+// two ticks passed, only one is added: this thread did not get to run, so the others may not have run either.
 #pragma once
 
 #include <atomic>
@@ -13,10 +13,11 @@ namespace weft {
 
 inline constexpr std::int64_t kAwakeTickNs = 10'000'000;
 
-// The clock's time. Differences are right to one tick if there was a listener from the first reading to the second.
+// The clock's time. The difference of two readings is exact to one tick if there was a listener all the time between
+// them.
 std::int64_t awake_ns();
 
-// A listener, and the time since its construction. Throws std::system_error if no thread can be started.
+// A listener that measures the time since its construction. Throws std::system_error if no thread can be started.
 class AwakeWatch {
  public:
   AwakeWatch();
@@ -29,7 +30,7 @@ class AwakeWatch {
   const std::int64_t began_ns_;
 };
 
-// Ends this process by SIGALRM after it has run for `ns`; 0 cancels that. A process has one such limit.
+// Ends this process with SIGALRM after it has run for `ns`; 0 cancels the limit. A process has one such limit.
 void end_process_after(std::int64_t ns);
 
 namespace awake {
@@ -42,8 +43,8 @@ void begin_ticking() noexcept;
 // The number of calls so far of this thread that may wait.
 inline thread_local std::int64_t calls_that_may_wait = 0;
 
-// Marks a call that may wait: of Python or of a plug-in. All other calls of a guide compute until they return. The
-// clock then ticks for a second.
+// Call it before a call that may wait, into Python or a plug-in; all other calls of a guide compute until they return.
+// It also keeps the clock ticking for a second.
 inline void note_that_may_wait() {
   ++calls_that_may_wait;
   if (!awake::is_wanted.load(std::memory_order_relaxed)) awake::is_wanted.store(true, std::memory_order_relaxed);

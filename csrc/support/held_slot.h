@@ -1,5 +1,5 @@
-// The count of accepted drafts that verification writes for a held slot, whose tokens the host chooses: the grammar
-// then commits nothing. Python-free.
+// A marker in place of the number of accepted drafts. Verification writes it for a held slot, whose tokens the host
+// chooses, and the grammar then commits nothing for that slot. Python-free.
 #pragma once
 
 #include <cstdint>

@@ -1,13 +1,12 @@
-// Code that exists once for each set of vector instructions, and the choice among them.
+// Selection among variants of code that are compiled for different vector instruction sets.
 #pragma once
 
 namespace weft {
 
 enum class InstructionSet { kPlain, kAvx2, kAvx512 };
 
-// The best set of the processor, or the lower one that WEFT_INSTRUCTION_SET (plain, avx2, avx512) names. So the code
-// for other processors can be tested and timed on this one. Determined once. Throws std::invalid_argument for an
-// unknown name.
+// The processor's best set, or a lower one named by WEFT_INSTRUCTION_SET (plain, avx2, avx512), so that code for other
+// processors can be tested here. Determined once. Throws std::invalid_argument for an unknown name.
 InstructionSet instruction_set();
 
 // Its name, as in WEFT_INSTRUCTION_SET.
@@ -19,8 +18,8 @@ bool has_amx();
 
 }  // namespace weft
 
-// WEFT_MULTIVERSION: compile a function for several instruction sets; the loader of the extension chooses.
-// WEFT_INLINE: a part of such a function, compiled for the set of its caller.
+// WEFT_MULTIVERSION: compile a function for several instruction sets; the loader of the extension chooses. WEFT_INLINE:
+// a part of such a function, compiled for the instruction set of its caller.
 #define WEFT_INLINE [[gnu::always_inline]] inline
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)

@@ -7,7 +7,8 @@
 
 namespace weft {
 
-// Brackets within strings do not count. Of text that is not JSON: whatever its brackets say.
+// Returns the greatest number of open brackets, not counting those in strings. For text that is not JSON the result has
+// no meaning.
 inline std::size_t json_depth(std::string_view text) {
   std::size_t depth = 0, deepest = 0;
   bool is_text = false;

@@ -15,15 +15,16 @@
 namespace weft {
 namespace {
 
-// In units of cost: a call below the first is faster on the caller alone; below the second waking a helper costs more
-// than it brings. The third is the smallest range that is worth claiming.
+// Limits in units of cost. Below kMinCostForHelpers a call is faster on the caller alone. Below kMinCostToWake, waking
+// a sleeping helper costs more than it gains. kMinCostOfRange is the smallest range worth claiming.
 constexpr std::int64_t kMinCostForHelpers = 30'000, kMinCostToWake = 400'000, kMinCostOfRange = 20'000;
 constexpr auto kSpin =
-    std::chrono::microseconds(200);  // before a helper sleeps: the host's time between two iterations
-// The caller waits this long for a helper's last range, plus the time of this many of its own, before it yields.
+    std::chrono::microseconds(200);  // a helper spins this long before it sleeps: the host's time between iterations
+// At the end the caller spins for helpers for kPatience plus the time of kPatientRanges of its own ranges. Then it
+// yields.
 constexpr auto kPatience = std::chrono::microseconds(50);
 constexpr int kPatientRanges = 2;
-// After a longer wait the caller does without helpers for this many times the wait, up to a limit.
+// After a longer wait, calls use no helpers for kAlone times the wait, at most for kLongestAlone.
 constexpr int kAlone = 10;
 constexpr auto kLongestAlone = std::chrono::milliseconds(100);
 
@@ -43,20 +44,20 @@ class Team {
     grow(helpers);
     job_ = &job;
     places_.store(std::min(helpers, size_), std::memory_order_relaxed);
-    open_.fetch_add(1);  // odd: there is a job
+    open_.fetch_add(1);  // now odd: there is a job
     if (wakes && sleeping_.load() > 0) wake();
     const auto begun = Clock::now();
     Share mine(job.queue, 0);
     job.fn(job.context, mine);
-    open_.fetch_add(1);  // helpers that have not started yet need not start
+    open_.fetch_add(1);  // now even: helpers that have not started yet will not
     wait_for_helpers(begun, mine.count());
     taken_.clear(std::memory_order_release);
     return true;
   }
 
  private:
-  // A helper that lost its core to another program delays the call. Then the caller works alone for a while, so that
-  // its speed falls only with its own share of the cores.
+  // Waits until all helpers are done. A helper that lost its core to another program delays the call. In that case
+  // calls use no helpers for a while, so that only preemption of the caller itself slows them down.
   void wait_for_helpers(Clock::time_point job_begun, int num_ranges) {
     if (active_.load() == 0) return;
     const auto begun = Clock::now();
@@ -99,7 +100,8 @@ class Team {
     for (;;) {
       const std::uint64_t open = wait_for_job(done);
       active_.fetch_add(1);
-      // A caller that closes the job after this sees `active_` and waits. If it closed before, the number has changed.
+      // If the caller closes the job after this increment, it sees `active_` and waits. If it closed the job before,
+      // `open_` has changed, and the job must not be touched.
       if (open_.load() == open) {
         if (const int place = places_.fetch_sub(1, std::memory_order_relaxed); place > 0) {
           Share mine(job_->queue, place);
@@ -130,7 +132,7 @@ class Team {
     return open;
   }
 
-  std::atomic_flag taken_ = ATOMIC_FLAG_INIT;  // a call has the helpers
+  std::atomic_flag taken_ = ATOMIC_FLAG_INIT;  // a call is using the helpers
   Job *job_ = nullptr;
   int size_ = 0;
   alignas(64) std::atomic<std::uint64_t> open_{0};
@@ -145,8 +147,8 @@ class Team {
 
 std::atomic<Team *> g_team{nullptr};
 
-// Never destroyed: its detached threads outlive static destruction. A forked child has none of them, so it makes a team
-// of its own.
+// Returns this process's team. It is never destroyed, because its detached threads outlive static destruction. A forked
+// child lacks those threads, so it makes a new team.
 Team &team() {
   static const int registered = pthread_atfork(nullptr, nullptr, [] { g_team.store(nullptr); });
   (void)registered;

@@ -1,11 +1,11 @@
 // Parallel loops of the CPU kernels over a team of a few persistent threads, with work stealing.
 //
-// The caller works too, and helpers take only rows that nobody has begun. So the caller never waits for a helper that
-// starts late, but it does wait for one that loses its core amid its rows. After a call a helper spins for the next
-// one, about as long as the host takes between two iterations, and then sleeps: so each is woken once an iteration. The
-// team serves one call at a time; a call that finds it taken does its rows alone. When the team turns out slower than
-// the caller alone, because other programs use the cores, calls do without it for a while. Results must not depend on
-// which thread does which rows. Safe after fork.
+// The caller works too, and helpers take only unclaimed rows. So the caller never waits for a helper that starts late,
+// but it does wait for one that loses its core in the middle of its rows. After a call, a helper spins for about the
+// time that the host takes between two iterations, and then sleeps. So a helper is woken at most once an iteration. The
+// team serves one call at a time; a call that finds it in use does its rows alone. When other programs use the cores
+// and the caller has to wait for helpers, calls do without them for a while. Results must not depend on which thread
+// does which rows. Safe after fork.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,8 @@
 namespace weft {
 
 // The rows of a call, claimed with work stealing. Each worker has a part of its own and claims it in order, range by
-// range, so that it reads memory in order. A worker without rows steals the second half of another worker's rest.
+// range, so that it reads memory in order. A worker without rows steals the second half of another worker's remaining
+// rows.
 class StealingQueue {
  public:
   static constexpr int kMaxWorkers = 64;
@@ -62,7 +63,7 @@ class StealingQueue {
         const auto taken =
             static_cast<std::uint32_t>(std::min(std::max(min_rows_, (left.size() + 1) / 2), left.size()));
         if (!theirs.compare_exchange_weak(left, {left.begin, left.end - taken})) continue;
-        parts_[worker].left.store({left.end - taken, left.end});  // no thief looks at it while it is empty
+        parts_[worker].left.store({left.end - taken, left.end});  // nobody steals from it while it is empty
         if (take(worker, begin, end)) return true;
         break;  // another worker stole all of it
       }
@@ -70,7 +71,7 @@ class StealingQueue {
     return false;
   }
 
-  static constexpr std::int64_t kPieces = 8;  // a range is this part of the rest, so that ranges shrink to the end
+  static constexpr std::int64_t kPieces = 8;  // a range is 1 / kPieces of the rest, so ranges shrink towards the end
   const std::int64_t min_rows_;
   const int workers_;
   Part parts_[kMaxWorkers];
@@ -98,8 +99,9 @@ class Share {
 
 using WorkFunction = void (*)(void *context, Share &share);
 
-// Calls fn(context, share) on at most `threads` threads (and StealingQueue::kMaxWorkers), including the caller, which
-// together claim [0, rows). `cost` estimates one row, in units of about 1/20 ns: a byte read from memory, or a product.
+// Calls fn(context, share) on at most `threads` threads, including the caller, which together claim [0, rows). There
+// are never more than StealingQueue::kMaxWorkers. `cost` estimates the cost of one row in units of about 1/20 ns, the
+// time of one byte read from memory or one product.
 void for_workers(std::int64_t rows, int threads, std::int64_t cost, WorkFunction fn, void *context);
 
 template <class F>

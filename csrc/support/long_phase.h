@@ -1,4 +1,4 @@
-// A loop over host work of unknown length, on the kernels' threads when it turns out long. Python-free.
+// A loop over host work of unknown duration, which uses the kernel threads only if it turns out long. Python-free.
 #pragma once
 
 #include <chrono>
@@ -10,11 +10,11 @@ namespace weft {
 
 class LongPhase {
  public:
-  // Up to `helpers` threads may help; 0 keeps all of it on the caller.
+  // Up to `helpers` threads may help; with 0 the caller does everything.
   explicit LongPhase(int helpers) : threads_(helpers + 1) {}
 
-  // Calls `body(i)` once for each i in [0, count), in any order, and returns when all are done. The caller works too:
-  // at first alone, until the items so far took longer than a hand-off to other threads costs.
+  // Calls `body(i)` once for each i in [0, count), in any order, and returns when all are done. The caller starts
+  // alone. Others help once the items so far have taken longer than a hand-off to other threads.
   template <class Body>
   void for_each(int count, Body &&body) const {
     int first = 0;

@@ -1,4 +1,5 @@
-// Included before every file of the extension, so that one compiled by GCC 12 also loads with GCC 11's libstdc++.
+// Included before every file of the extension, so that an extension compiled by GCC 12 also loads with GCC 11's
+// libstdc++.
 #pragma once
 
 // GCC 12 gave this function a new version and kept the old one, which does the same. No other function that the

@@ -1,4 +1,4 @@
-// One round of a spin loop. It leaves more of the core to the core's other hardware thread.
+// The body of a spin loop: a pause instruction, which leaves more of the core to its other hardware thread.
 #pragma once
 
 namespace weft {

@@ -1,5 +1,5 @@
 // A 64-bit hash of a mask row, which a recording keeps in place of the row. Fast, not cryptographic: four lanes of
-// 64-bit multiplications, 16 bytes each.
+// 64-bit multiplications, each of which takes 16 bytes.
 #pragma once
 
 #include <cstddef>

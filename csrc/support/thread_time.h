@@ -14,7 +14,8 @@ inline std::int64_t thread_cpu_ns() {
   return static_cast<std::int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
 }
 
-// Processor time of other threads on behalf of this one while it waited for them. The waiting thread adds it.
+// Processor time that other threads spent working for this thread while it waited for them. This thread adds it up
+// itself.
 inline thread_local std::int64_t worked_for_thread_ns = 0;
 
 }  // namespace weft

@@ -82,7 +82,8 @@ void WordAutomaton::grow(const std::vector<Symbol> &symbols, const std::vector<s
   }
 }
 
-// A fallback is less deep than its state, so in breadth-first order it is linked before.
+// Links each state to its fallback. A fallback is less deep than its state, so in breadth-first order it is already
+// linked.
 void WordAutomaton::link() {
   for (std::size_t at = 0; at + 1 < states_.size(); ++at) {
     for (std::uint32_t child = states_[at].children; child < states_[at + 1].children; ++child) {

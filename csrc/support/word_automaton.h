@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// Construction is linear in the total length of the words, and reading is linear in the text, whatever the number of
+// Construction is linear in the total length of the words. A search is linear in the text, whatever the number of
 // words. Immutable, so any number of texts and threads share one.
 class WordAutomaton {
  public:
@@ -22,31 +22,33 @@ class WordAutomaton {
   // The state of a text with one more symbol. An empty text, or one with an unknown beginning, is in state 0.
   std::int32_t next(std::int32_t state, Symbol symbol) const;
 
-  // Of the words that a text in this state ends with, the longest, and the one given first; kNone without one.
+  // Among the words that end a text in this state: the longest one, and the one that was given first. kNone if there
+  // are none.
   std::int32_t longest_word(std::int32_t state) const { return states_[index(state)].longest; }
   std::int32_t first_word(std::int32_t state) const { return states_[index(state)].first; }
 
-  // Reads the continuation `text` of a UTF-8 text in `state`. The part that it shares with `seen` was searched before,
-  // so only words that end after it count: the one that begins first, and of those the shortest. `begin` counts
-  // characters from the start of `text`; it is negative for a word that begins before.
+  // Searches `text`, which continues a UTF-8 text in `state`. The prefix that it shares with `seen` was searched
+  // before, so only words that end after that prefix count. Among these it finds the word that begins first, and the
+  // shortest of several. `begin` is in characters from the start of `text`, and negative if the word begins before it.
   struct Found {
     std::int32_t state, word;
     std::int64_t begin;
   };
   Found find(std::int32_t state, std::string_view text, std::string_view seen) const;
 
-  // The number of characters at the end of a text in this state that may become a word. A complete longest word does
-  // not count as open.
+  // The number of characters at the end of a text in this state that may still become a word. A complete word of the
+  // greatest length cannot grow, so it does not count.
   std::int64_t num_open(std::int32_t state) const;
 
   std::size_t num_states() const { return states_.size() - 1; }
   std::size_t memory_bytes() const;
 
  private:
-  // States are numbered breadth first, so the children of a state are consecutive. A sentinel ends those of the last.
+  // States are numbered breadth first, so a state's children are consecutive and end where the next state's begin. A
+  // sentinel follows the last state.
   struct State {
     std::uint32_t children;        // the first
-    Symbol symbol;                 // that leads here
+    Symbol symbol;                 // the symbol on the edge to this state
     std::int32_t fallback = 0;     // the state of the longest proper suffix that is a prefix of a word
     std::int32_t longest = kNone;  // word
     std::int32_t first = kNone;    // word

@@ -20,7 +20,7 @@ class Reader {
     if (count > code_.size() - at_) throw ProgramError("the module ends within an instruction");
     at_ += count;
   }
-  // An unsigned LEB128 number of at most 64 bits. Signed numbers have the same length; their values are not used.
+  // Reads an unsigned LEB128 number of at most 64 bits. It also skips signed numbers, which have the same length.
   std::uint64_t number() {
     std::uint64_t value = 0;
     for (int shift = 0; shift < 70; shift += 7) {
@@ -39,7 +39,7 @@ class Reader {
   std::size_t at_ = 0;
 };
 
-// An instruction with the prefix 0xFC: its name if it changes a table, else null.
+// Skips an instruction with the prefix 0xFC. Returns its name if it changes a table, else null.
 const char *prefixed(Reader &reader) {
   switch (reader.number()) {
     case 8:   // memory.init
@@ -74,7 +74,7 @@ void skip_vector(Reader &reader) {
   if ((opcode >= 21 && opcode <= 34) || (opcode >= 84 && opcode <= 91)) reader.byte();  // a lane
 }
 
-// Reads one instruction: its name if it changes a table, else null.
+// Skips one instruction. Returns its name if it changes a table, else null.
 const char *instruction(Reader &reader) {
   const std::uint8_t opcode = reader.byte();
   switch (opcode) {

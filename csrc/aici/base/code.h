@@ -1,4 +1,4 @@
-// Finds instructions that change tables. A copy of memory and globals would miss such a change. Python-free.
+// Finds instructions that change tables, because a copy of memory and globals would miss such a change. Python-free.
 #pragma once
 
 #include <string>
@@ -6,9 +6,9 @@
 
 namespace weft::aici {
 
-// The name of the first instruction in a function body (locals and code) that changes a table, or "". The answer is
-// right only for a body that compiles under the extensions that aici/host/engine.cpp enables. Throws ProgramError for a
-// body that ends within an instruction, and for an unknown instruction.
+// Returns the name of the first instruction in a function body (locals and code) that changes a table, or "". This is
+// reliable only for a body that compiles with the extensions that aici/host/engine.cpp enables. Throws ProgramError for
+// a body that ends within an instruction, and for an unknown instruction.
 std::string table_change(std::string_view body);
 
 }  // namespace weft::aici

@@ -14,7 +14,7 @@ using Library = nlohmann::json;
 constexpr std::size_t kMaxDepth = 16;
 constexpr int kMaxValues = 16384;
 
-// The library calls these for each part of the text. Each appends to the value that is open.
+// The handler of the JSON parser. Each callback appends to the innermost open object or array.
 class Builder final : public nlohmann::json_sax<Library> {
  public:
   Builder(std::string_view text, const char *what) : text_(text), what_(what) {}
@@ -50,7 +50,7 @@ class Builder final : public nlohmann::json_sax<Library> {
   [[noreturn]] void fail(const char *problem) const {
     throw ProgramError(std::string(what_) + " is not JSON that can be read: it " + problem);
   }
-  // `position` counts the bytes read; the last of them is the problem.
+  // `position` is the number of bytes read; the last one is the wrong byte.
   [[noreturn]] void fail(const std::string &problem, std::size_t position) const {
     fail((problem + " at byte " + std::to_string(position > 0 ? position - 1 : 0)).c_str());
   }
@@ -114,7 +114,7 @@ const JsonValue *JsonValue::find(std::string_view key) const {
 
 JsonValue parse_json(std::string_view text, const char *what) {
   Builder builder(text, what);
-  // The library would take a NUL for the end of the text.
+  // Refuse a NUL here, because the library would take it for the end of the text.
   if (const std::size_t nul = text.find('\0'); nul != text.npos) builder.fail("has an unexpected character", nul + 1);
   Library::sax_parse(text, &builder);
   return builder.take();

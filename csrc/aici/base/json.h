@@ -1,7 +1,7 @@
 // Parses small untrusted JSON texts with nlohmann-json, bounded in depth and size. Python-free.
 //
-// The library's own values allocate in their destructors, which ends the process when memory is short. So the parser
-// builds plain values instead.
+// The library's own values allocate in their destructors, and the process would end there when memory is short. So the
+// parser builds plain values instead.
 #pragma once
 
 #include <string>

@@ -9,7 +9,8 @@
 
 namespace weft::aici {
 
-// Ends a program's request: a broken limit, a trap, or a wrong answer. Its text is for the program's author.
+// The error that ends a program's request: a broken limit, a trap, or an invalid result. Its text is for the program's
+// author.
 struct ProgramError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -21,21 +22,22 @@ struct Limits {
   std::int64_t memory_bytes = 64 << 20;
   std::int64_t stack_bytes = 512 << 10;  // the program's call stack, on its thread's stack
   std::int64_t table_elements = 100000;
-  std::int64_t log_bytes = 64 << 10;      // written in one step; the log keeps as many of its last bytes
+  std::int64_t log_bytes = 64 << 10;      // written in one step; the log keeps this many of its last bytes
   std::int64_t result_bytes = 1 << 20;    // of a result, a storage command, or a text to tokenize
   std::int64_t variable_bytes = 1 << 20;  // of one request's variables, with their names
   std::int64_t max_variables = 1000;
-  std::int64_t undo_bytes = 64 << 20;  // kept to roll tokens back
-  int undo_tokens = 256;               // that can be rolled back
+  std::int64_t undo_bytes = 64 << 20;  // saved contents for rolling tokens back
+  int undo_tokens = 256;               // the number of tokens that can be rolled back
 };
 
 inline constexpr std::int64_t kMaxStackBytes = 4 << 20;  // half of a guest thread's stack
 
-// The thread time that a step or a start may take, in the program and in the host's functions. It counts the time of
-// the working thread, so a busy machine does not end a program.
+// The CPU time that a step or a start may take, in the program and in host functions. It is the time of the working
+// thread, so a busy machine ends no program.
 class TimeBudget {
  public:
-  // Starts to count on this thread. `limit` is the limit's name, `during` completes "more than N ms".
+  // Starts to count on this thread. For the error message, `limit` is the limit's name, and `during` completes "more
+  // than N ms".
   void begin(std::int64_t milliseconds, const char *limit, const char *during) {
     limit_ms_ = milliseconds;
     limit_name_ = limit;
@@ -48,7 +50,7 @@ class TimeBudget {
     return "the program took more than " + std::to_string(limit_ms_) + " ms " + during_ + "; raise " + limit_name_ +
            " to allow it";
   }
-  // Throws ProgramError when the time is used up. The host's long loops call it now and then.
+  // Throws ProgramError if the time is used up. Long loops of the host call it regularly.
   void check() const {
     if (left_ns() <= 0) throw ProgramError(problem());
   }

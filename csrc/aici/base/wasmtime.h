@@ -28,7 +28,8 @@ struct Func {
   void *code;
 };
 
-// The C struct nests the first two members, so `second` lies after their padding.
+// The C struct puts the first two members in a nested struct. That is repeated here, because the nested struct's
+// padding determines the place of `second`.
 struct Memory {
   struct {
     std::uint64_t store;
@@ -107,7 +108,7 @@ using HostFunc = Trap *(*)(void *env, Caller *caller, Raw *args, std::size_t cou
 using Finalizer = void (*)(void *);
 using EpochCallback = Error *(*)(Context *context, void *data, std::uint64_t *delta, std::uint8_t *kind);
 
-// X(result, name, arguments)
+// The functions that weft calls, as X(result, name, arguments).
 #define WEFT_WASMTIME_CALLS(X)                                                                                        \
   X(Config *, wasm_config_new, ())                                                                                    \
   X(void, wasmtime_config_epoch_interruption_set, (Config *, bool))                                                   \
@@ -172,7 +173,7 @@ using EpochCallback = Error *(*)(Context *context, void *data, std::uint64_t *de
   X(void, wasmtime_error_delete, (Error *))                                                                           \
   X(void, wasm_byte_vec_delete, (Bytes *))
 
-// The resolved functions, each a member of its C name.
+// The resolved functions, as members with their C names.
 struct Api {
 #define WEFT_WASMTIME_MEMBER(result, name, arguments) result(*name) arguments;
   WEFT_WASMTIME_CALLS(WEFT_WASMTIME_MEMBER)

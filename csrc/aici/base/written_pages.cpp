@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uintptr_t kPage = 4096;
 
-// From linux/userfaultfd.h and linux/fs.h: the headers of the machine that builds weft may be older than these.
+// Copied from linux/userfaultfd.h and linux/fs.h, because the build machine's headers may be too old to have them.
 struct Api {
   std::uint64_t api, features, ioctls;
 };
@@ -39,7 +39,7 @@ constexpr int kUserModeOnly = 1;
 
 struct Kernel {
   int faults = -1, pagemap = -1;
-  const pid_t process = getpid();  // in a forked child the files still refer to the parent's memory
+  const pid_t process = getpid();  // in a forked child the files still refer to the parent's memory, so `scan` fails
 
   Kernel() {
     faults = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | kUserModeOnly));
@@ -61,7 +61,7 @@ struct Kernel {
     Span span{begin, end - begin};
     ioctl(faults, kUnregister, &span);
   }
-  // Adds the written ranges, and protects them again.
+  // Appends the ranges that were written, and write-protects them again. Returns false on failure.
   bool scan(std::uintptr_t begin, std::uintptr_t end, std::vector<WrittenPages::Range> &ranges) const {
     if (getpid() != process) return false;
     std::array<Region, 64> regions;
@@ -86,7 +86,7 @@ struct Kernel {
   }
 
  private:
-  // Tries both calls on a few pages.
+  // Tests both calls on a few pages.
   bool works() const {
     constexpr std::size_t kSize = 8 * kPage;
     void *mapped = mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -105,7 +105,7 @@ struct Kernel {
   }
 };
 
-// Never destroyed: the end of the process closes the files.
+// Returns this process's files. They are never closed before its end.
 const Kernel &kernel() {
   static const Kernel &kernel = *new Kernel;
   return kernel;

@@ -1,4 +1,4 @@
-// Asks the kernel which pages of a memory were written. Python-free.
+// Asks the kernel which pages of a WebAssembly memory were written. Python-free.
 //
 // This works on Linux 6.7 or later, unless a container's policy forbids userfaultfd.
 #pragma once
@@ -9,18 +9,18 @@
 
 namespace weft::aici {
 
-// Watches one mapping at a time. One thread uses it at a time, and no other thread writes the memory meanwhile.
+// Watches one mapping at a time. Only one thread may use it at a time, and no other thread may write the memory then.
 class WrittenPages {
  public:
   struct Range {
     std::size_t begin, end;  // in bytes from the memory's start; whole pages
   };
 
-  // Starts to watch. Does nothing if the memory is not whole pages, or if the kernel can't watch it; `take` then gives
-  // false.
+  // Starts to watch a memory. If the memory is not whole pages, or the kernel can't watch it, does nothing, and `take`
+  // returns false.
   void watch(const std::uint8_t *memory, std::size_t size);
   void stop();
-  // Adds the ranges that may have been written since `watch` or the last call. False if that is not known.
+  // Appends the ranges that may have been written since `watch` or the last call. Returns false if they are not known.
   bool take(std::vector<Range> &ranges);
 
  private:

@@ -31,7 +31,7 @@ std::mutex bind_mutex;
 
 class EngineTable {
  public:
-  // Never destroyed: the clock thread reads it until the process ends.
+  // Never destroyed, because the clock thread reads it until the process ends.
   static EngineTable &instance() {
     static EngineTable &table = *new EngineTable;
     return table;
@@ -54,7 +54,7 @@ class EngineTable {
   void leave() { active_.fetch_sub(1); }
 
  private:
-  // The clock ticks on for a while when no program runs, so that a step seldom has to wake it.
+  // The clock keeps ticking for this many ticks after the last program, so that a step seldom has to wake it.
   static constexpr int kIdleTicks = 50;
 
   [[noreturn]] void tick() {
@@ -127,14 +127,15 @@ Engine &Engine::of(std::int64_t stack_bytes) {
 Engine::Engine(std::int64_t stack_bytes) {
   const wasmtime::Api &api = wasmtime::api();
   wasmtime::Config *config = api.wasm_config_new();
-  // An inconsistent configuration ends the process. The order matters; the self-test covers it.
+  // The order of these calls matters: wasmtime ends the process for an inconsistent configuration. The self-test covers
+  // it.
   api.wasmtime_config_wasm_component_model_async_set(config, false);
   api.wasmtime_config_wasm_component_model_set(config, false);
   api.wasmtime_config_wasm_exceptions_set(config, false);
   api.wasmtime_config_wasm_gc_set(config, false);
   api.wasmtime_config_wasm_function_references_set(config, false);
-  // Compilers encode indirect calls as this extension does. The audit before compiling refuses every instruction that
-  // changes a table, so memory and globals are all of a program's state.
+  // Enabled because compilers use its encoding of indirect calls. The audit before compiling refuses every instruction
+  // that changes a table, so memory and globals are the whole state of a program.
   api.wasmtime_config_wasm_reference_types_set(config, true);
   api.wasmtime_config_shared_memory_set(config, false);
   api.wasmtime_config_wasm_threads_set(config, false);

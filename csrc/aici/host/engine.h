@@ -11,23 +11,23 @@
 
 namespace weft::wasmtime {
 
-// The functions. Throws aici::ProgramError until `bind_wasmtime` has succeeded.
+// wasmtime's functions. Throws aici::ProgramError unless `bind_wasmtime` has succeeded.
 const Api &api();
 
 }  // namespace weft::wasmtime
 
 namespace weft::aici {
 
-// Resolves wasmtime's functions from the library at an absolute path, and tests them. Returns "", or the problem. After
-// a success, further calls change nothing. Thread-safe.
+// Resolves wasmtime's functions from the library at an absolute path, and tests them. Returns "" or the reason of a
+// failure. Does nothing after the first success. Thread-safe.
 std::string bind_wasmtime(const char *library_path);
 
-// Runs a small program through every function and layout that weft uses. Returns "", or the difference.
+// Runs a small program that uses every function and layout that weft relies on. Returns "", or what is different.
 std::string self_test();
 
 class Engine {
  public:
-  // The engine of programs with this stack size. It is created once and never destroyed. Throws ProgramError.
+  // Returns the engine for programs with this stack size. It is created once and never destroyed. Throws ProgramError.
   static Engine &of(std::int64_t stack_bytes);
 
   wasmtime::Engine *native() const { return engine_; }
@@ -38,7 +38,8 @@ class Engine {
   // Loads an artefact that `compile` made. An artefact is machine code: never load one from another source. Throws
   // ProgramError.
   wasmtime::Module *load(std::string_view artefact);
-  // Resolves a module's imports to weft's functions. Throws ProgramError, also for any other import.
+  // Resolves a module's imports to weft's functions. Throws ProgramError, for example for an import that weft does not
+  // have.
   wasmtime::InstancePre *link(const wasmtime::Module *module);
 
  private:
@@ -49,7 +50,7 @@ class Engine {
   wasmtime::Linker *linker_;
 };
 
-// While one of these lives, the epochs of all engines advance by one each millisecond.
+// While an object of this class lives, the epochs of all engines advance by one each millisecond.
 class EpochTicks {
  public:
   EpochTicks();
@@ -58,7 +59,7 @@ class EpochTicks {
   EpochTicks &operator=(const EpochTicks &) = delete;
 };
 
-// The message of an error or a trap, which is deleted.
+// Returns the message of an error or a trap, and deletes the error or trap.
 std::string take_message(wasmtime::Error *error);
 std::string take_message(wasmtime::Trap *trap);
 // Throws ProgramError, with a text that begins with `what`, unless `error` is null. Deletes `error`.

@@ -15,7 +15,7 @@
 namespace weft::aici {
 namespace {
 
-// Lies on the stack of the thread that waits for it.
+// A call of `run_as_guest`. It lies on the stack of the thread that waits for it.
 struct Job {
   const std::function<void()> *work;
   std::exception_ptr raised;
@@ -35,7 +35,7 @@ class Pool {
         try {
           start_thread();
         } catch (...) {
-          if (num_threads_ == 0) {  // else a busy thread takes the job later
+          if (num_threads_ == 0) {  // otherwise a busy thread will take the job later
             jobs_.pop_back();
             throw;
           }
@@ -84,7 +84,7 @@ class Pool {
       }
       job->work_ns = thread_cpu_ns() - began_ns;
       {
-        // Notified under the lock: the waiter destroys the job as soon as it sees `done`.
+        // Notify under the lock, because the waiter destroys the job as soon as it sees `done`.
         std::lock_guard<std::mutex> done_lock(job->mutex);
         job->done = true;
         job->done_changed.notify_one();
@@ -99,7 +99,7 @@ class Pool {
   std::size_t idle_ = 0, num_threads_ = 0;
 };
 
-// Never destroyed: its threads wait in it until the process ends.
+// Never destroyed, because its threads wait in it until the process ends.
 Pool &pool() {
   static Pool &pool = *new Pool;
   return pool;

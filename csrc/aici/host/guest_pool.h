@@ -1,7 +1,7 @@
 // Threads that run programs' code: guest threads. Python-free.
 //
-// A program needs a thread stack of known size: wasmtime ends the process when the thread's stack is smaller than the
-// engine's stack limit. So its code never runs on the caller's thread, which may be a driver's callback thread.
+// A program needs a thread with a stack of known size: wasmtime ends the process if the stack is smaller than the
+// engine's stack limit. So programs never run on the caller's thread, which may be a driver's callback thread.
 #pragma once
 
 #include <cstddef>

@@ -13,7 +13,7 @@ using wasmtime::Caller;
 using wasmtime::Raw;
 using wasmtime::Trap;
 
-// A call of a host function: the host's data, and checked access to the program's memory.
+// The context of one call of a host function: the host's data, and checked access to the program's memory.
 class Call {
  public:
   explicit Call(Caller *caller)
@@ -27,13 +27,13 @@ class Call {
     }
   }
 
-  // A pointer to `count` bytes of the program's memory. Throws ProgramError if they leave it.
+  // Returns a pointer to `count` bytes of the program's memory. Throws ProgramError if they are out of bounds.
   std::uint8_t *at(std::int32_t pointer, std::uint64_t count) const {
     const std::uint64_t begin = static_cast<std::uint32_t>(pointer);
     if (begin + count > size_) throw ProgramError("the program gave a pointer that leaves its memory");
     return data_ + begin;
   }
-  // A text of at most `result_bytes` in the program's memory.
+  // Returns a text in the program's memory. Throws ProgramError if it has more than `result_bytes`.
   std::string_view text(std::int32_t pointer, std::int32_t size, const char *what) const {
     const std::uint64_t count = static_cast<std::uint32_t>(size);
     const std::uint8_t *begin = at(pointer, count);
@@ -59,7 +59,7 @@ class Call {
   Host &host;
 };
 
-// Makes a host function of `Body`. Its result is returned to the program; its exception becomes a trap.
+// Wraps `Body` as a host function. The program gets its result; an exception becomes a trap.
 template <std::int32_t (*Body)(const Call &, const Raw *)>
 Trap *host_function(void *, Caller *caller, Raw *args, std::size_t count) {
   const Call call(caller);
@@ -144,7 +144,7 @@ std::int32_t storage_cmd(const Call &call, const Raw *args) {
 std::int32_t self_seq_id(const Call &call, const Raw *) { return static_cast<std::int32_t>(call.host.sequence); }
 std::int32_t eos_token(const Call &call, const Raw *) { return call.host.program->end_tokens.front(); }
 
-// Of AICI's optional features weft has forced tokens, but neither forks nor backtracking.
+// Returns whether weft has an optional feature of AICI. It has forced tokens, but neither forks nor backtracking.
 std::int32_t get_config(const Call &call, const Raw *args) {
   return call.text(args[0].i32, args[1].i32, "a configuration's name") == "ff_tokens";
 }
@@ -157,7 +157,7 @@ constexpr std::int32_t kBadFile = 8, kNotPermitted = 63;
 constexpr std::uint64_t kVectorsBetweenChecks = 4096;
 
 std::int32_t clock_time_get(const Call &call, const Raw *args) {
-  constexpr std::int32_t kMonotonic = 1;  // it stands still
+  constexpr std::int32_t kMonotonic = 1;  // the monotonic clock, which stands still
   if (args[0].i32 != kMonotonic) return kNotPermitted;
   std::memset(call.at(args[2].i32, 8), 0, 8);
   return 0;
@@ -191,7 +191,7 @@ std::int32_t fd_write(const Call &call, const Raw *args) {
     num_written += size;
     if (!host.is_muted) host.log.append(reinterpret_cast<const char *>(from), size);
   }
-  if (host.log.size() > 2 * limit) {  // not at every write, which would move the log each time
+  if (host.log.size() > 2 * limit) {  // not at every write, because that would move the log each time
     host.log_dropped += host.log.size() - limit;
     host.log.erase(0, host.log.size() - limit);
   }
@@ -209,7 +209,7 @@ std::int32_t two_zero_sizes(const Call &call, const Raw *args) {
 
 const std::vector<HostFunction> &host_functions() {
   static constexpr const char *kEnv = "env", *kWasi = "wasi_snapshot_preview1";
-  // Never destroyed: engines keep pointers to the names.
+  // Never destroyed, because engines keep pointers to the names.
   static const auto *functions = [] {
     constexpr auto kRefuse = host_function<constant<kBadFile>>;
     auto *made = new std::vector<HostFunction>{
@@ -240,7 +240,7 @@ const std::vector<HostFunction> &host_functions() {
         {kWasi, "fd_fdstat_get", "ii", true, host_function<fd_fdstat_get>},
         {kWasi, "fd_write", "iiii", true, host_function<fd_write>},
     };
-    // Standard libraries import these without calling them.
+    // Functions that standard libraries import but do not call. They return an error.
     static constexpr std::pair<const char *, const char *> kRefused[] = {{"fd_advise", "iIIi"},
                                                                          {"fd_allocate", "iII"},
                                                                          {"fd_close", "i"},

@@ -1,8 +1,9 @@
 // The functions that programs import: AICI's interface, and the part of WASI that programs in C and Rust need to start.
 // Python-free.
 //
-// A program sees no files, network, threads, timers or entropy. Every pointer from a program is checked against its
-// memory in 64 bits. No exception passes through the program's frames: an error becomes a trap.
+// A program has no access to files, network, threads, timers or entropy. Every pointer from a program is checked
+// against its memory, with 64-bit arithmetic. No exception passes through the program's frames: an error becomes a
+// trap.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +33,10 @@ struct Host {
   std::shared_ptr<Variables> variables;
   std::string argument;        // of `Guide.wasm`
   std::uint32_t sequence = 1;  // the sequence's number within its request
-  bool is_muted = false;       // while a copy starts: writes to the log and to variables have no effect
+  bool is_muted = false;       // true while a copy starts: writes to the log and to variables have no effect
   TimeBudget time;             // of the current step or start
 
-  // The state of the current call.
+  // State of the current call into the program.
   std::string call_argument, tokenized, storage_reply, result;
   bool has_result = false, has_mask = false;
   std::uint32_t ticket = 0;        // names this call's mask in the program's decision
@@ -44,14 +45,14 @@ struct Host {
   std::int64_t num_tokens = 0;     // tokens after the prompt that the program knows in this step
   std::string problem;             // why a host function trapped
 
-  // Writes to variables since the owner last emptied the list.
+  // Writes to variables since the matcher last cleared the list.
   Variables::Writes writes;
 
-  std::string log;                // the end of all that the program has written
+  std::string log;                // the last part of what the program has written
   std::uint64_t log_dropped = 0;  // bytes dropped before it
 
   void begin_call(std::string argument_text);
-  // Cuts the log after the first `total` bytes that the program has written.
+  // Truncates the log after the first `total` bytes of all that the program has written.
   void cut_log(std::uint64_t total);
   std::uint64_t log_total() const { return log_dropped + log.size(); }
 };

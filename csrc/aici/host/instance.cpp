@@ -41,7 +41,8 @@ void Instance::delete_store() {
   store_ = nullptr;
 }
 
-// Epochs count wall-clock time. When they are used up, the thread's CPU time decides whether the program goes on.
+// wasmtime calls it when the epochs are used up. They count wall-clock time, so the thread's CPU time decides here
+// whether the program goes on.
 wasmtime::Error *Instance::out_of_time(wasmtime::Context *, void *data, std::uint64_t *delta, std::uint8_t *kind) {
   auto &self = *static_cast<Instance *>(data);
   const std::int64_t left_ns = self.host.time.left_ns();
@@ -115,7 +116,7 @@ wasmtime::Func Instance::function(const char *name) {
 
 void Instance::create() {
   wasmtime::Extern reactor{};
-  // A module that was linked as a library sets up its C library here.
+  // In a module linked as a library, `_initialize` sets up the C library.
   if (wasmtime::api().wasmtime_instance_export_get(context_, &instance_, "_initialize", 11, &reactor) &&
       reactor.kind == wasmtime::kExternFunc)
     call(reactor.of.func, nullptr, nullptr, "_initialize");
@@ -156,7 +157,7 @@ void Instance::call(const wasmtime::Func &function, const wasmtime::Val *argumen
 }
 
 void Instance::fail(std::string problem) {
-  // A trap in a host function has its cause in `host.problem`, which says more than the trap.
+  // If a host function failed, `host.problem` says more than the trap does.
   if (!host.problem.empty()) throw ProgramError(host.problem);
   constexpr std::size_t kMaxWords = 200;  // bytes
   const std::size_t count = std::min<std::size_t>({host.log_bytes, host.log.size(), kMaxWords});

@@ -20,7 +20,7 @@ class Instance {
   Instance(const Instance &) = delete;
   Instance &operator=(const Instance &) = delete;
 
-  // Replaces the store by a new one with a new instance.
+  // Replaces the store and the instance by new ones.
   void instantiate();
   // Calls aici_init and aici_create.
   void create();
@@ -31,7 +31,7 @@ class Instance {
   // The program's state. `memory()` is valid until the next call.
   std::uint8_t *memory() const;
   std::size_t memory_size() const;
-  std::uint64_t num_memories() const { return num_memories_; }  // counts instantiations: tells memories apart
+  std::uint64_t num_memories() const { return num_memories_; }  // number of instantiations, which identifies the memory
   void grow_memory(std::size_t size);
   std::vector<wasmtime::Val> globals() const;  // the mutable ones, which the audit exported
   void set_globals(const std::vector<wasmtime::Val> &values);

@@ -25,8 +25,8 @@ struct Program {
 
   int words() const { return (num_tokens + 31) / 32; }
   bool is_end(std::int32_t token) const;
-  // The tokens that spell `text`. Calls `check` now and then, which may throw to stop it. Throws ProgramError if the
-  // vocabulary can't spell the text.
+  // Tokenizes `text`. Calls `check` regularly, which may throw to stop it. Throws ProgramError if the vocabulary can't
+  // spell the text.
   std::vector<std::int32_t> tokenize(std::string_view text, const std::function<void()> &check) const;
 
   const std::string trie;

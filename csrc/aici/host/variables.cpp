@@ -49,7 +49,7 @@ std::string answer(const Variables::Value *value) {
          R"("}})";
 }
 
-constexpr std::size_t kWriteBytes = 64;  // of a write, not counting its name and bytes
+constexpr std::size_t kWriteBytes = 64;  // the size of a write without its name and bytes
 std::size_t size_of(const Variables::Write &write) { return kWriteBytes + write.name.size() + write.bytes.size(); }
 
 // Joins `later` into `first`, the write before it.
@@ -63,7 +63,7 @@ void join(Variables::Write &first, const Variables::Write &later) {
   first.count += later.count;
 }
 
-// The value after one more write.
+// Returns the value after one more write.
 Variables::Value with(const Variables::Value &before, const Variables::Write &write) {
   auto bytes = std::make_shared<std::string>();
   if (write.appends && before.bytes) *bytes = *before.bytes;
@@ -71,7 +71,7 @@ Variables::Value with(const Variables::Value &before, const Variables::Write &wr
   return {before.version + write.count, std::move(bytes)};
 }
 
-// Whether every holder has undone it.
+// Whether every holder has undone the write.
 bool is_gone(const Variables::Write &write) { return write.num_holders == 0 && !write.is_kept; }
 
 }  // namespace
@@ -106,7 +106,8 @@ std::string Variables::write(Write made, const Limits &limits, Writes &writes) {
   if (num_bytes_ - before + after > static_cast<std::size_t>(limits.variable_bytes))
     throw ProgramError("the request's variables have more than " + std::to_string(limits.variable_bytes) +
                        " bytes; raise variable_bytes to allow it");
-  // One sequence alone never reaches this: its log is bounded by undo_bytes, and by twice that while it validates.
+  // A single sequence never reaches this limit: its undo log is bounded by undo_bytes, or by twice that while it
+  // validates.
   const auto limit = static_cast<std::size_t>(2 * limits.undo_bytes + limits.variable_bytes) +
                      kWriteBytes * static_cast<std::size_t>(limits.max_variables);
   if (num_written_bytes_ + size_of(made) > limit)
@@ -115,7 +116,7 @@ std::string Variables::write(Write made, const Limits &limits, Writes &writes) {
 
   // Everything that may throw comes before the first change.
   Value current = with(is_new ? Value{} : variable->second.current, made);
-  // Consecutive writes of one step to a variable are undone together, so they are joined.
+  // Consecutive writes to a variable in one step are undone together, so join them.
   const auto last = is_new || variable->second.writes.empty()
                         ? writes.end()
                         : std::find(writes.begin(), writes.end(), variable->second.writes.back());
@@ -124,6 +125,7 @@ std::string Variables::write(Write made, const Limits &limits, Writes &writes) {
     join(**last, made);
     num_written_bytes_ += size_of(**last) - size;
   } else {
+    // Reserve first, so that the push_back below can't throw.
     if (writes.size() == writes.capacity()) writes.reserve(2 * writes.size() + 1);
     auto added = std::make_shared<Write>(made);
     if (is_new) {
@@ -139,7 +141,7 @@ std::string Variables::write(Write made, const Limits &limits, Writes &writes) {
   return R"({"WriteVar":{"version":)" + std::to_string(variable->second.current.version) + "}}";
 }
 
-// The variable's value without the writes for which `is_gone` holds.
+// Returns the variable's value without the writes for which `is_gone` is true.
 template <class IsGone>
 Variables::Value Variables::value_of(const Variable &variable, IsGone is_gone) {
   auto bytes = std::make_shared<std::string>(variable.settled.bytes ? *variable.settled.bytes : "");
@@ -172,8 +174,8 @@ void Variables::retract(ByName::iterator variable, Value left) noexcept {
   old.current = std::move(left);
 }
 
-// Joins writes that no sequence can undo any more, so that only undoable writes stay apart. If it throws, it has done a
-// part of that, and the variable is consistent.
+// Joins the writes that no sequence can undo any more, so that only undoable writes are stored separately. If it
+// throws, only some are joined, and the variable is still consistent.
 void Variables::settle(Variable &variable) {
   auto &all = variable.writes;
   const auto is_settled = [](const auto &write) { return write->num_holders == 0; };
@@ -207,7 +209,7 @@ void Variables::settle(const std::string &name) noexcept {
   try {
     settle(variable->second);
   } catch (const std::bad_alloc &) {
-    // The values are right all the same. The writes are joined at the next call.
+    // The values are right even so, and the next call joins the writes.
   }
 }
 

@@ -1,8 +1,8 @@
 // The variables that the sequences of one request share, through AICI's storage commands. Python-free.
 //
-// A variable is the list of its writes, in order, without those that were undone. So undoing a write keeps later writes
-// of other sequences, also what they appended to the undone text. A variable's version is its number of writes, so it
-// returns to the old version if no sequence has written since.
+// A variable is the ordered list of its writes, without those that were undone. So undoing a write keeps the later
+// writes of other sequences, even what they appended to the undone text. A variable's version is its number of writes,
+// so undoing a write restores the old version if no sequence has written since.
 //
 // A copy of a sequence shares the writes from before the copy. A shared write is undone once every holder has undone
 // it. It is permanent as soon as one holder can no longer undo it.
@@ -29,12 +29,12 @@ class Variables {
     std::shared_ptr<const std::string> bytes;
   };
   using Values = std::map<std::string, Value, std::less<>>;
-  // Who wrote: a sequence, in the step after its first `num_tokens` tokens.
+  // The writer of a write: a sequence, in the step after its first `num_tokens` tokens.
   struct Origin {
     std::uint32_t sequence = 0;
     std::int64_t num_tokens = 0;
   };
-  // One write, or several joined ones. Only its writer reads it without the mutex, and only until its step has ended. A
+  // One write, or several joined writes. Only the writer may read it without the mutex, and only until its step ends. A
   // permanent write may be joined with an earlier one.
   struct Write {
     std::string name;
@@ -46,31 +46,31 @@ class Variables {
     bool is_kept = false;  // permanent, even if the other holders undo it
   };
   using Writes = std::vector<std::shared_ptr<Write>>;
-  // The bytes that a step's writes take. Valid until the step has ended.
+  // The memory that a step's writes take, in bytes. Call it before the step ends.
   static std::size_t num_bytes(const Writes &writes);
 
   // Executes a storage command (JSON) and returns its reply (JSON). Adds its write to `writes`. Throws ProgramError for
   // a malformed command, and for one that exceeds a limit.
   std::string command(std::string_view text, const Limits &limits, Writes &writes, Origin origin);
 
-  // A sequence ends its hold on each of its writes once: it undoes the write, or keeps it for good. `share` adds a hold
-  // for a copy. `undo` throws when memory is short, and then changes nothing.
+  // For each of its writes a sequence calls one of these once: `undo` takes the write back, `keep` makes it permanent.
+  // `share` adds a copy of the sequence as a holder. `undo` throws when memory is short, and then changes nothing.
   void undo(const Writes &writes);
   void keep(const Writes &writes) noexcept;
   void share(const Writes &writes) noexcept;
 
   std::optional<Value> get(const std::string &name);
   Values values();
-  // The values without the writes of sequence `beyond.sequence` in steps after `beyond.num_tokens` tokens. At any time,
-  // on any thread.
+  // Returns the values without the writes that sequence `beyond.sequence` made in steps after `beyond.num_tokens`
+  // tokens. Callable at any time, on any thread.
   Values values_without(Origin beyond);
-  // `restore` goes back to earlier `values`, which is only possible for a sequence that shares them with no other.
-  // `check_alone` throws ProgramError if there is another, or was one whose writes stay.
+  // `restore` goes back to earlier `values`. That is possible only for a sequence that shares the variables with no
+  // other. `check_alone` throws ProgramError if there is another sequence, or was one whose writes stay.
   void check_alone();
   void restore(const Values &values);
 
-  std::uint32_t next_sequence();  // a number for one more sequence of the request: 1, 2, ...
-  // A sequence begins, or ends, that may write.
+  std::uint32_t next_sequence();  // the number of a new sequence of the request: 1, 2, ...
+  // A sequence that may write calls these at its start and at its end.
   void enter() noexcept;
   void leave(bool has_written) noexcept;
 
@@ -94,7 +94,7 @@ class Variables {
   std::size_t num_bytes_ = 0;          // of names and values
   std::size_t num_written_bytes_ = 0;  // of the `writes` of all variables
   std::uint32_t num_sequences_ = 0;    // since the request began
-  std::uint32_t num_writers_ = 0;      // live sequences, and ended ones whose writes stay
+  std::uint32_t num_writers_ = 0;      // live sequences, plus ended sequences whose writes stay
 };
 
 }  // namespace weft::aici

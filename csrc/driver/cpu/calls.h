@@ -1,5 +1,4 @@
-// The CPU driver's calls, to be made under its lock; `driver/cpu/cpu.cpp` puts them in the table. Internal to this
-// folder.
+// The CPU driver's calls, which need its lock; `driver/cpu/cpu.cpp` puts them in the table. Internal to this folder.
 #pragma once
 
 #include <algorithm>
@@ -10,12 +9,13 @@ namespace weft::cpu {
 
 using cu::CUresult;
 
-// The stream of a handle; 0 and 1 are the default stream's. CUDA_ERROR_STREAM_CAPTURE_IMPLICIT if the default stream
-// would wait for a stream in capture; that capture is invalidated if the call `uses` the stream.
+// Looks up the stream of a handle; handles 0 and 1 mean the default stream. Returns CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+// if the default stream would have to wait for a stream in capture. If the call `uses` the stream, this also
+// invalidates the capture.
 CUresult find_stream(State &s, cu::CUstream handle, std::shared_ptr<Stream> &stream, bool uses = true);
 
-// Capture rules. `unsafe_call` refuses calls that this thread may not make while it, or any thread in global mode,
-// captures.
+// Capture rules. `unsafe_call` returns an error if this thread, or any thread in global mode, is capturing: CUDA
+// forbids the call then.
 CUresult unsafe_call(State &s);
 CUresult default_stream_in_capture(State &s, bool invalidate);
 CUresult refuse_in_capture(Stream &stream, CUresult code);  // invalidates the stream's capture
@@ -69,7 +69,7 @@ CUresult user_object_release(State &s, Lock &, cu::CUuserObject object, unsigned
 CUresult graph_retain_user_object(State &s, Lock &, cu::CUgraph graph, cu::CUuserObject object, unsigned count,
                                   unsigned flags);
 
-// The object of a handle; null if the handle is not valid, or no longer.
+// The object of a handle, or null if there is none, or none any more.
 template <class T>
 std::shared_ptr<T> find(const Registry<T> &registry, T *handle) {
   auto entry = registry.find(handle);

@@ -20,7 +20,7 @@ void join(Capture &capture, const std::shared_ptr<Capture> &shared, Stream &stre
   capture.streams.push_back(&stream);
 }
 
-// Whether the origin stream's dependencies follow every captured node, as the end of a capture requires.
+// Whether every captured node leads to the origin stream's dependencies, which is required to end a capture.
 bool all_joined(const Capture &capture) {
   std::vector<char> reached(capture.graph->nodes.size(), 0);
   std::vector<CUgraphNode> todo = capture.origin->dependencies;

@@ -1,4 +1,4 @@
-// The CPU driver's table. Every call takes the driver's only lock, and is refused inside a callback.
+// The CPU driver's table. Every call takes the driver's one lock, and fails inside a callback.
 #include <sched.h>
 
 #include "driver/cpu/calls.h"

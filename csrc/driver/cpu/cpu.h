@@ -5,9 +5,9 @@
 //   thread, and cuCtxSynchronize waits for those that are due.
 // - cuGraphLaunch into a captured stream is CUDA_ERROR_NOT_SUPPORTED and invalidates the capture: no child graphs.
 // - A captured stream can't be destroyed (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); the capture must be ended first.
-// - A query runs work that is ready, at most up to the point that it asks about (schedule kInline).
+// - In the schedule kInline, a query runs ready work, at most up to the point that it asks about.
 // - A word that a stream waits for (cuStreamWaitValue32) may be anywhere in memory. A thread that waits for the device
-//   reads it from time to time, and at once after `values_changed`.
+//   polls it, and checks it at once after `values_changed`.
 #pragma once
 
 #include <cstdint>
@@ -26,15 +26,15 @@ enum class Schedule {
            // the newest (seed 1), or one and the other in turn, at places that the seed draws
 };
 
-// Takes effect at once. CUDA_ERROR_ILLEGAL_STATE unless every stream is idle and none captures.
+// Changes the schedule at once. Returns CUDA_ERROR_ILLEGAL_STATE unless every stream is idle and none captures.
 cu::CUresult set_schedule(Schedule schedule, std::uint64_t seed);
 
 // Launches device work, the counterpart of a CUDA kernel. `fn(user_data)` runs in stream order on the thread that plays
-// the device, one at a time; in the schedule kThreads the work of several streams runs concurrently, as kernels do.
-// Like a host function it must not call the driver. Captured like any other launch.
+// the device, one call at a time. In the schedule kThreads the work of several streams runs concurrently, as kernels
+// do. Like a host function it must not call the driver. Captured like any other launch.
 cu::CUresult launch_device(cu::CUstream stream, cu::CUhostFn fn, void *user_data);
 
-// Tells the driver that a word that a stream may wait for was written. This only shortens the wait.
+// Tells the driver that a word was written for which a stream may be waiting. This only shortens the wait.
 void values_changed();
 
 // Names the next node that this thread enqueues or captures, for traces and graph dumps.
@@ -50,7 +50,7 @@ struct TraceSlice {
 void trace_start();
 std::vector<TraceSlice> trace_stop();
 
-// Label of a captured node ("" if it has none); the node's type is cuGraphNodeGetType's.
+// The label of a captured node, "" if it has none. cuGraphNodeGetType gives the node's type.
 const char *node_label(cu::CUgraphNode node);
 
 }  // namespace weft::cpu

@@ -1,4 +1,4 @@
-// Graphs, their executable clones, and the user objects that belong to them.
+// Graphs, graph execs, and the user objects that they own.
 #include "driver/cpu/calls.h"
 
 namespace weft::cu {
@@ -38,7 +38,7 @@ void finish_launch(State &s, GraphExec &exec) {
   finish_head(s, stream);
 }
 
-// A node runs in the lane (thread) of a predecessor whose lane no other successor took, else in a new lane.
+// Assigns a lane (thread) to each node: that of a predecessor if no other successor took it, else a new lane.
 void assign_lanes(GraphExec &exec, const Graph &graph) {
   std::vector<char> continued(graph.nodes.size(), 0);
   bool first = true;
@@ -99,7 +99,7 @@ void finish_graph_node(State &s, Runnable &node) {
 CUresult graph_instantiate(State &s, Lock &, CUgraphExec *out, CUgraph handle, unsigned long long flags) {
   const std::shared_ptr<Graph> graph = find(s.graphs, handle);
   if (!graph) return CUDA_ERROR_INVALID_HANDLE;
-  // Flag 1 frees the memory of allocation nodes, which this driver does not have.
+  // Flag 1 (free the memory of allocation nodes at launch) has no effect: this driver has no such nodes.
   if (!out || graph->capturing || flags > 1) return CUDA_ERROR_INVALID_VALUE;
   auto exec = std::make_shared<GraphExec>();
   exec->nodes.resize(graph->nodes.size());

@@ -1,5 +1,5 @@
-// Threads of the CPU driver: how a node runs, the internal thread for host functions and destructors, the lanes
-// (threads) of the schedule kThreads, and the measured costs of nodes.
+// Threads of the CPU driver: running a node, the internal thread (the worker) for host functions and destructors, the
+// lanes (threads) of the schedule kThreads, and the measured costs of nodes.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr float kSmoothing = 0.2f;
 constexpr float kTolerated =
-    50e3f;  // ns by which a host node may be slower on the worker, on top of four times its cost
+    50e3f;  // ns that a host node may take on the worker beyond four times its cost on the player
 
 thread_local bool t_in_callback = false;
 
@@ -39,7 +39,7 @@ void invoke(const Work &work, bool blocks) {
 
 void smooth(float &mean, float value) { mean = mean > 0 ? mean + kSmoothing * (value - mean) : value; }
 
-// Eager host functions have no lasting node, so their cost is kept by function and argument.
+// The cost of an eager host function, looked up by function and argument because it has no lasting node.
 struct Cost {
   cu::CUhostFn fn;
   void *data;
@@ -72,11 +72,11 @@ std::pair<float, float> costs(const Runnable &node) {
   return {cost.player_ns, cost.worker_ns};
 }
 
-// The current cost of waking a thread on this machine. A cheaper host node runs on the calling thread.
+// The current time to wake a thread on this machine. A host node that takes less runs on the calling thread.
 float hand_over_ns(const State &s) { return s.least_wake_ns > 0 ? std::max(s.least_wake_ns, s.wake_ns) : 0; }
 
-// Whether the device has work for longer than handing a host node over takes: this node and the nodes of its graph that
-// follow without the host. A node that was never measured counts as long.
+// Whether this node and the device nodes right after it in its graph take longer than a hand-over to the worker. A node
+// that was never measured counts as long.
 bool keeps_busy(const State &s, const Runnable *node) {
   float total = 0;
   for (int steps = 0; node && steps < 64; ++steps) {
@@ -95,7 +95,8 @@ bool keeps_busy(const State &s, const Runnable *node) {
 
 Runnable *take_for_worker(State &s) {
   if (!s.worker_called) return nullptr;
-  // Only concurrently with a device node, or while the player itself waits for this thread.
+  // The worker takes nodes only while a device node runs or is ready, or while threads wait and none of them is the
+  // player.
   const bool beside = s.player ? s.running_device || s.ready[kDevice].head : s.waiters > 0;
   if (!beside) return nullptr;
   const Runnable *host = s.host_running ? nullptr : s.ready[kHost].head;
@@ -161,7 +162,7 @@ void run_node(State &s, Lock &lock, Runnable *node, bool on_worker) {
   if (host) s.host_running = true;
   if (device) s.running_device = node;
   const bool blocks =
-      s.schedule == Schedule::kThreads;  // in other schedules the node was ready, and no other thread plays
+      s.schedule == Schedule::kThreads;  // in other schedules a wait node runs only when it is satisfied
   lock.unlock();
   const std::int64_t begin = timed ? now_ns() : 0;
   invoke(node->work, blocks);

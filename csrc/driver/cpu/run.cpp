@@ -1,9 +1,10 @@
-// The schedules: streams advance, and threads take nodes from the ready lists.
+// The schedules: how streams advance, and which thread takes which node from the ready lists.
 #include "driver/cpu/state.h"
 
 namespace weft::cpu {
 
-// With this many operations queued, an enqueuing thread runs the ready ones, as CUDA blocks when its queue is full.
+// When this many operations are queued, an enqueuing thread first runs the ready ones, as CUDA blocks when its queue is
+// full.
 constexpr std::size_t kQueueLimit = 1024;
 
 void List::push(Runnable *node) {
@@ -45,7 +46,7 @@ std::uint64_t draw(State &s) {  // splitmix64: the same numbers everywhere
   return x ^ (x >> 31);
 }
 
-// The number of nodes that the device completes during one call of the host: often none, at times all.
+// Draws the number of nodes that the device completes during one call of the host: often none, sometimes all.
 std::size_t draw_steps(State &s) {
   const std::uint64_t x = draw(s);
   if (x % 4 != 0) return 0;
@@ -123,7 +124,8 @@ Runnable *pick_in_order(State &s) {
   offer_to_worker(s);
   const Runnable *device = s.ready[kDevice].head, *copy = s.ready[kCopy].head;
   const Runnable *host = s.host_running ? nullptr : s.ready[kHost].head;
-  // A costly host node is left to the worker, or waits for device work that is worth running at the same time.
+  // Do not run a costly host node here if the worker will take it, or if it is better handed over once device work is
+  // ready to run beside it.
   if (host && (device || copy) && (s.worker_called ? worker_may_run(*host) : worth_handing_over(s, *host)))
     host = nullptr;
   List *first = nullptr;
@@ -149,7 +151,8 @@ Runnable *pick_at_random(State &s) {
   return nullptr;
 }
 
-// The oldest or the newest stream that can advance. So work that a missing wait allows to run early does run early.
+// Picks from the oldest or the newest stream that can advance. If a program lacks a wait, this order makes the
+// unordered work run early, so that tests find the race.
 Runnable *pick_one_sided(State &s) {
   if (s.changes_sides && draw(s) % 16 == 0) s.newest_first = !s.newest_first;
   List *of = nullptr;
@@ -178,7 +181,7 @@ Runnable *pick(State &s) {
   }
 }
 
-// Plays the device until `done` or until no work is ready. One thread at a time does.
+// Plays the device: runs ready nodes until `done` or until none is ready. Only one thread at a time plays.
 template <class Done>
 void play(State &s, Lock &lock, Done done) {
   s.player = true;

@@ -47,7 +47,7 @@ struct Work {
   cu::cuuint32_t value = 0;
 };
 
-// A node to run: the head of a stream (`stream`), or a node of a graph being launched (`exec`).
+// A node that can run: the head of a stream (`stream` is set), or a node of a graph being launched (`exec` is set).
 struct Runnable {
   Work work;
   Stream *stream = nullptr;
@@ -68,8 +68,7 @@ struct List {
   Runnable *take(std::size_t index);
 };
 
-// In the schedule kThreads a lane is a thread that runs a stream or one branch of a graph. Lanes are never freed, but
-// reused.
+// A thread of the schedule kThreads, which runs a stream or one branch of a graph. Lanes are reused and never freed.
 struct Lane {
   List ready;
   std::condition_variable wake;
@@ -94,7 +93,7 @@ struct Op {
   std::shared_ptr<GraphExec> exec;  // kLaunch
 };
 
-// Living objects by handle.
+// Live objects by handle.
 template <class T>
 using Registry = std::unordered_map<T *, std::shared_ptr<T>>;
 
@@ -167,7 +166,7 @@ struct Destructor {
   void *pointer;
 };
 
-// Leaked on purpose, so that callbacks and threads outlive static destruction.
+// The CPU driver's state. It is leaked on purpose, because callbacks and threads may outlive static destruction.
 struct State {
   std::mutex mutex;
   std::condition_variable progress;  // signalled when an operation is done or the player stops
@@ -195,12 +194,12 @@ struct State {
   List value_waits;  // nodes that wait for a word to be written (all schedules but kThreads)
   std::uint64_t tickets = 0;
   bool player = false;                       // a thread plays the device (all schedules but kThreads)
-  const Runnable *running_device = nullptr;  // where a player plays
+  const Runnable *running_device = nullptr;  // while a player plays
   bool host_running = false;
   bool completed_some = false;  // since the last notification
 
   bool host_thread_started = false, worker_called = false, destructor_running = false;
-  float least_wake_ns = 50e3f;  // 0 (in tests): every host node that can be handed over is
+  float least_wake_ns = 50e3f;  // 0 (in tests): hand over every host node that can be
   float wake_ns = 0;            // mean time to wake a thread
   std::int64_t worker_called_ns = 0, worker_done_ns = 0;
   std::condition_variable host_wake;
@@ -218,7 +217,7 @@ std::int64_t now_ns();
 bool in_callback();
 const char *take_label();
 
-// Streams advance (driver/cpu/run.cpp).
+// Advancing streams (driver/cpu/run.cpp).
 void dispatch(State &s, Runnable *node);     // puts the node on the ready lists
 void finish_head(State &s, Stream &stream);  // removes the first operation, which is done
 void settle(State &s);                       // starts the operations that can start
@@ -230,7 +229,7 @@ void enqueue(State &s, Lock &lock, Stream &stream, Op op);
 void destroy_stream(State &s, Stream &stream);
 void wait_for_point(State &s, Lock &lock, const std::shared_ptr<Stream> &stream, std::uint64_t point);
 void wait_for_all(State &s, Lock &lock);
-// Gives the device a chance to get to `point` before a query answers.
+// Lets the device run up to `point`, if it can, before a query answers.
 void poke(State &s, Lock &lock, const std::shared_ptr<Stream> &stream, std::uint64_t point);
 
 // Threads (driver/cpu/host.cpp).
@@ -238,14 +237,14 @@ void run_node(State &s, Lock &lock, Runnable *node, bool on_worker);
 bool start_host_thread(State &s);  // false where no thread can be started
 bool worker_may_run(const Runnable &node);
 bool worth_handing_over(const State &s, const Runnable &node);
-void observe_wake(State &s, std::int64_t called_ns);  // a thread that was woken at that time runs now
+void observe_wake(State &s, std::int64_t called_ns);  // measures a wake: the thread called then runs now
 void offer_to_worker(State &s);  // wakes the worker for a costly host node, if there is device work for the same time
 Lane *acquire_lane(State &s) noexcept;
 
-// Memory operations (driver/cpu/values.cpp).
-void apply_value(const Work &work, bool blocks);  // writes; or waits, if it `blocks`
-bool hold_for_value(State &s, Runnable *node);    // whether the node must wait for its word; it is kept then
-void release_values(State &s);                    // makes kept nodes ready whose words were written
+// Stream memory operations (driver/cpu/values.cpp).
+void apply_value(const Work &work, bool blocks);  // writes the word; or waits for it, if it `blocks`
+bool hold_for_value(State &s, Runnable *node);    // true: the node must wait for its word, and is kept aside
+void release_values(State &s);                    // makes the kept nodes ready whose words were written
 void await_progress(State &s, Lock &lock);        // waits, and checks the words from time to time
 
 // Graphs (driver/cpu/graph.cpp).

@@ -37,8 +37,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kCalls = 2048, kPages = 64;
-// While runs are expected and none comes, the thread spins for this time and then naps, a little longer each time. On
-// the CPU driver it spins less, because streams need the cores.
+// While runs are expected but none is requested, the thread spins for this long, and then naps for longer and longer.
+// On the CPU driver it spins for less, because the streams need the cores.
 constexpr std::chrono::microseconds kSpinForCuda{200'000}, kSpinForCpu{50};
 constexpr std::chrono::nanoseconds kLeastNap{50'000};
 constexpr std::chrono::nanoseconds kMaxNap{100'000'000};  // the longest time between two checks while there is any call
@@ -48,7 +48,7 @@ void store(cuuint32_t *word, cuuint32_t value) { __atomic_store_n(word, value, _
 
 bool is_cpu(const Driver &driver) { return &driver == &cpu_driver(); }
 
-// The requests are adjacent, so that checking all of them reads few cache lines; then come the answers.
+// Requests are adjacent, with the answers after them, so that a check of all requests reads few cache lines.
 struct Words {
   cuuint32_t requests[kCalls], answers[kCalls];
 };
@@ -57,21 +57,22 @@ struct Page {
   const Driver *driver;
   Words *words;
   std::array<PolledCall, kCalls> calls;
-  std::atomic<unsigned> used{0};  // calls from here on were never taken
+  std::atomic<unsigned> used{0};  // calls from this index on were never handed out
 };
 
 // The poller of this process. Never destroyed: graphs and the thread may outlive the statics.
 struct Poller {
   std::array<std::atomic<Page *>, kPages> pages{};
-  std::atomic<std::int64_t> expected[2] = {{0}, {0}};  // runs; of CUDA's graphs, of the CPU's
+  std::atomic<std::int64_t> expected[2] = {{0}, {0}};  // announced runs: of CUDA's graphs, of the CPU's
   std::atomic<std::uint64_t> launches{0};
   std::atomic<int> live{0};
   std::atomic<bool> asleep{false}, started{false};
-  std::mutex mutex;  // of the threads that wait, start one, or add a page
+  std::mutex mutex;  // held by threads that sleep, wake the poller, start it, or add a page
   std::condition_variable wake;
 
   Poller() = default;
-  // For a forked child: the calls of `other`, without its thread and without CUDA's.
+  // For a forked child: takes over the calls of `other` and the expected runs of the CPU's graphs. CUDA and the thread
+  // do not survive a fork.
   explicit Poller(const Poller &other) : live(other.live.load()) {
     for (unsigned i = 0; i < kPages; ++i) pages[i].store(other.pages[i].load());
     expected[1].store(other.expected[1].load());
@@ -80,7 +81,8 @@ struct Poller {
 
 std::atomic<Poller *> current{nullptr};
 
-// A forked child has the graphs but not the thread, which may have held the mutex; so it gets a new poller.
+// Returns this process's poller. A forked child gets a new one: it has the graphs but not the thread, which may have
+// held the old mutex.
 Poller &poller() {
   static const int first = [] {
     current.store(new Poller);
@@ -96,9 +98,11 @@ void count_down(std::atomic<std::int64_t> &expected) {
   }
 }
 
-// Once it is answered, the graph may be destroyed, and the call with it.
+// Runs a requested call and answers it. After the answer the graph may be destroyed, and the call with it, so `call` is
+// not used any more.
 void run(Poller &p, const PolledCall &call) noexcept {
   const bool cpu = is_cpu(*call.driver);
+  // Clear the request before the answer: after the answer the stream may request the next run at once.
   store(call.request, 0);
   call.fn(call.data);
   store(call.answer, 1);
@@ -124,11 +128,12 @@ bool run_requests(Poller &p) {
 
 bool is_expecting(const Poller &p) { return p.expected[0].load() > 0 || p.expected[1].load() > 0; }
 
-// Waits for a launch after the first `seen` launches, at most for `limit` while there is any call.
+// Sleeps until the number of launches differs from `seen`. If there is any call, sleeps at most for `limit`.
 void sleep(Poller &p, std::uint64_t seen, std::chrono::nanoseconds limit) {
   std::unique_lock lock(p.mutex);
   p.asleep.store(true);
   const auto is_launched = [&p, seen] { return p.launches.load() != seen; };
+  // Without calls there is nothing to poll, so wait without a limit.
   if (p.live.load() <= 0)
     p.wake.wait(lock, [&] { return is_launched() || p.live.load() > 0; });
   else
@@ -136,7 +141,7 @@ void sleep(Poller &p, std::uint64_t seen, std::chrono::nanoseconds limit) {
   p.asleep.store(false);
 }
 
-// Idles after a time without requests and launches.
+// Yields or sleeps after `quiet` time without requests and launches.
 void idle(Poller &p, std::uint64_t launches, std::chrono::nanoseconds quiet) {
   if (!is_expecting(p))
     sleep(p, launches, kMaxNap);
@@ -202,7 +207,7 @@ CUresult allocate(const Driver &driver, Words *&words, CUdeviceptr &device) {
   return CUDA_SUCCESS;
 }
 
-// A page is never freed: it is small, and a graph may use its words at any time.
+// Adds a page of calls. It is never freed: it is small, and a graph may use its words at any time.
 CUresult add_page(Poller &p, const Driver &driver) {
   auto free = p.pages.begin();
   while (free != p.pages.end() && free->load()) ++free;
@@ -242,7 +247,7 @@ bool can_poll(const Driver &driver, const char **why) {
   if (!driver.cuStreamWriteValue32 || !driver.cuStreamWaitValue32) return false;
   if (is_cpu(driver)) return true;
   if (!driver.cuDeviceGetAttribute || !driver.cuMemHostAlloc || !driver.cuMemHostGetDevicePointer) return false;
-  // The attribute for 32 bits is deprecated. A device that can do it with 64 bits can do it with 32.
+  // The attribute for 32-bit operations is deprecated. A device that supports 64-bit ones supports 32-bit ones too.
   CUdevice device = 0;
   int can = 0;
   reason = "the device has no stream memory operations";
@@ -300,7 +305,8 @@ CUresult launch_polled(CUstream stream, const PolledCall &call, const char *name
   label(": reset");
   const CUresult reset =
       waited ? waited : d.cuStreamWriteValue32(stream, call.answer_at, 0, CU_STREAM_WRITE_VALUE_DEFAULT);
-  // With fewer than three operations the graph must not be launched. So this error differs from "nothing captured".
+  // Some of the three operations were captured, so the graph must not be launched. Do not return NOT_SUPPORTED, which
+  // means that nothing was captured.
   return reset == CUDA_ERROR_NOT_SUPPORTED ? CUDA_ERROR_UNKNOWN : reset;
 }
 

@@ -3,7 +3,7 @@
 //
 // Three memory operations (write, wait, write) replace the node of cuLaunchHostFunc. The order is the same, but a round
 // trip takes a few microseconds, while waking the driver's callback thread takes tens. CUDA does not know of the
-// dependency, so the function must not depend on later work of a stream. It must not call the driver or throw.
+// dependency, so the function must not wait for work that is enqueued later. It must not call the driver or throw.
 //
 // One thread runs all of them, one at a time. It spins while runs are expected and sleeps otherwise. A forked child has
 // a thread of its own.
@@ -18,29 +18,29 @@ namespace weft {
 // A function in a graph, and its two words.
 struct PolledCall;
 
-// Whether the driver can do this on the device in use; else `*why` (if given) is set to a static text.
+// Whether the driver supports polled calls on the device in use. If not, `*why` (if given) is set to a static text with
+// the reason.
 bool can_poll(const cu::Driver &driver, const char **why = nullptr);
 
-// Allocates memory for the calls of some graphs. Call it before a capture, during which a driver may refuse
-// allocations.
+// Allocates memory for polled calls. Call it before a capture, because a driver may refuse allocations during one.
 cu::CUresult prepare_polling(const cu::Driver &driver);
 
-// A call of `fn(data)`; null if the allocated memory is used up.
+// Makes a call of `fn(data)`. Returns null if the memory of `prepare_polling` is used up.
 PolledCall *new_polled_call(const cu::Driver &driver, cu::CUhostFn fn, void *data);
 
 // Frees a call, after the last run of every graph that has it. Takes no lock.
 void free_polled_call(PolledCall *call);
 
-// Captures the three operations, named after `name`. CUDA_ERROR_NOT_SUPPORTED: nothing was captured.
+// Captures the three operations, labelled with `name`. Returns CUDA_ERROR_NOT_SUPPORTED if nothing was captured.
 cu::CUresult launch_polled(cu::CUstream stream, const PolledCall &call, const char *name);
 
-// Announces that the next launch will run this many calls (negative: that it failed). An unannounced run may wait for a
-// tenth of a second.
+// Announces that the next launch will run this many calls (negative: takes the announcement back, because the launch
+// failed). A run that was not announced may wait for a tenth of a second.
 void expect_polled(const cu::Driver &driver, std::int64_t runs);
 
-// Waits at most `seconds` for the calls of CUDA's graphs in flight. Returns whether all were answered. The thread runs
-// until the process exits: a task that must not start at that point refuses by itself (hostfunc/host_task.cpp) and is
-// still answered, so that no device waits for it.
+// Waits at most `seconds` for the calls of CUDA graphs in flight. Returns whether all were answered. The polling thread
+// runs on until the process exits. A task that must not start any more refuses by itself (hostfunc/host_task.cpp), but
+// its call is still answered, so that no device waits for it.
 bool drain_polled(double seconds);
 
 }  // namespace weft

@@ -11,7 +11,8 @@
 namespace weft {
 namespace {
 
-// The number of tokens before the guide's first, once known. The matcher's user writes it; any thread may read it.
+// The number of tokens before the guide's first token, once it is known. The thread that uses the matcher writes it;
+// any thread may read it.
 struct Handover {
   static constexpr std::int64_t kNone = -1;
   std::atomic<std::int64_t> at{kNone};
@@ -24,10 +25,10 @@ struct AfterMatcher {
   MatcherRef guide;
   int max_free_tokens;
 
-  int state = 0;            // of the free text
-  std::vector<int> before;  // the state before each of its tokens, including the one with the trigger's end
+  int state = 0;            // of the free text (see AfterRules)
+  std::vector<int> before;  // the state before each free token, including the one in which the trigger ends
   bool is_within = false;   // the guide has taken over
-  int num_beginning = 0;    // tokens that the guide took from the end of the trigger's token
+  int num_beginning = 0;    // tokens that the guide took for the bytes after the trigger in its last token
   int num_taken = 0;        // tokens that the guide took after that
   std::string error;
   Handover handover;
@@ -36,7 +37,7 @@ struct AfterMatcher {
   int fail() { return error = guide->error(), -1; }
 };
 
-// Lets the guide take the bytes that follow the trigger within a token, spelled as tokens.
+// Lets the guide take `tokens`, which spell the bytes after the trigger in the trigger's last token.
 int begin(AfterMatcher &matcher, const std::vector<std::int32_t> &tokens) {
   int taken = 0, outcome = 1;
   for (std::int32_t token : tokens) {
@@ -111,7 +112,7 @@ int after_fill(AfterMatcher &matcher, std::int32_t *row, int words) {
   if (words < needed) return matcher.error = "the mask row is shorter than the vocabulary", -1;
   matcher.rules->fill(matcher.state, matcher.is_forced(), row);
   std::memset(row + needed, 0, static_cast<std::size_t>(words - needed) * sizeof *row);
-  return 1;  // an end token is always blocked
+  return 1;  // some tokens are blocked: free text never allows an end token
 }
 
 extern const weft_matcher_ops kOps;

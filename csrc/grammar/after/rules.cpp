@@ -39,7 +39,7 @@ AfterRules::AfterRules(std::shared_ptr<const TokenTexts> texts, int vocab_size, 
       free_row_(row_of_texts(*texts_, vocab_size)),
       completions_(trigger_.size()),
       spellings_(trigger_.size()) {
-  // The failure function of Knuth-Morris-Pratt: `fallback_[n]` is that of the first n bytes.
+  // The Knuth-Morris-Pratt failure function: `fallback_[n]` is the fallback of the first n bytes of the trigger.
   for (std::size_t n = 1, matched = 0; n + 1 < trigger_.size(); ++n) {
     while (matched > 0 && trigger_[n] != trigger_[matched]) matched = static_cast<std::size_t>(fallback_[matched]);
     if (trigger_[n] == trigger_[matched]) ++matched;

@@ -1,4 +1,4 @@
-// Free text before a guide: the guide begins after a trigger, a token or a text within the bytes of tokens.
+// Free text before a guide. The guide begins after a trigger, which is a token or a text (in the bytes of the tokens).
 //
 // A trigger text may end inside a token. Such a token is allowed only if the guide takes the rest of its bytes, spelled
 // as tokens; each such rest is checked once. Python-free.
@@ -27,26 +27,27 @@ class AfterRules {
   // The trigger is a text of 1 to kMaxTriggerBytes bytes.
   AfterRules(std::shared_ptr<const TokenTexts> texts, int vocab_size, std::string trigger);
 
-  // Determines the tokens that may contain the trigger's end: those whose rest `guide`, a matcher at its start, takes.
-  // The matcher's state does not change. Returns "" or the matcher's error.
+  // Finds the tokens in which the trigger may end: `guide`, a matcher at its start, must accept the bytes after it. The
+  // matcher's state does not change. Returns "" or the matcher's error.
   std::string settle(MatcherHandle &guide);
 
-  // Whether a token can end the free text, and whether tokens that spell just the missing part can end it from every
-  // state. After `settle`.
+  // can_end: whether any token can complete the trigger. can_be_forced: whether the missing part of the trigger can be
+  // spelled exactly from every state. Call them after `settle`.
   bool can_end() const;
   bool can_be_forced() const;
 
-  // A state is the number of bytes of the trigger that the text ends with. A step is the effect of a token.
+  // The effect of a token. A state is the number of the trigger's first bytes that the text ends with.
   struct Step {
     int state = -1;  // -1: the token is not allowed
     const std::vector<std::int32_t> *beginning =
-        nullptr;  // set if the trigger is complete: tokens that the guide begins with
+        nullptr;  // not null: the trigger is complete, and the guide begins with these tokens
   };
-  // With `is_forced` only tokens that spell the missing part of the trigger are allowed.
+  // Returns the effect of `token`. With `is_forced`, only tokens that spell the missing part of the trigger are
+  // allowed.
   Step step(int state, std::int32_t token, bool is_forced) const;
-  // Writes the mask of the tokens that `step` allows to `row`, of the vocabulary's size.
+  // Writes the mask of the tokens that `step` allows to `row`, which has words() words.
   void fill(int state, bool is_forced, std::int32_t *row) const;
-  // The missing part of the trigger: as a token (-1 for a text), and as a text.
+  // The trigger token (-1 if the trigger is a text), and the part of a trigger text that is missing in a state.
   std::int32_t token() const { return token_; }
   std::string_view missing(int state) const {
     return std::string_view(trigger_).substr(static_cast<std::size_t>(state));
@@ -78,7 +79,7 @@ class AfterRules {
   const int vocab_size_;
   const std::int32_t token_ = -1;
   const std::string trigger_;
-  std::vector<int> fallback_;                         // [bytes] the next shorter prefix that a state ends with
+  std::vector<int> fallback_;                         // [bytes] by state: the next shorter prefix at its end
   std::vector<std::int32_t> free_row_;                // [W]
   std::vector<std::vector<Completion>> completions_;  // by state, sorted by token
   std::vector<std::vector<std::int32_t>>
@@ -87,12 +88,13 @@ class AfterRules {
   std::map<std::string, int> rest_numbers_;
 };
 
-// Free text under `rules`, then the text that `guide` takes; `guide` is at its start, and nothing else uses it. After
-// `max_free_tokens` tokens (negative: any number) only the trigger may come.
+// Makes a matcher for free text under `rules`, followed by text that `guide` accepts. `guide` must be at its start, and
+// nothing else may use it. After `max_free_tokens` tokens (negative: no limit) the trigger is forced.
 weft_matcher after_matcher(std::shared_ptr<const AfterRules> rules, MatcherRef guide, int max_free_tokens);
 
-// The inner matcher of an `after_matcher`, or nothing for another matcher. `num_tokens` of the whole text become the
-// number of those that the inner matcher got. At any time, on any thread.
+// Returns the inner matcher of an `after_matcher`, or nothing for any other matcher. Also changes `num_tokens` from a
+// number of tokens of the whole text to the number of these that the inner matcher got. Callable at any time, on any
+// thread.
 std::optional<weft_matcher> guide_after(const weft_matcher &matcher, std::int64_t &num_tokens);
 
 }  // namespace weft

@@ -43,7 +43,7 @@ ClosingChart::Outcome ClosingChart::advance(const State &from, std::string_view 
   return Outcome::kTaken;
 }
 
-// The number of a frame, or -1 if there are too many.
+// Returns the index of a frame, which is added if it is new, or -1 if there are too many.
 int ClosingChart::push(int at, int count, int parent) {
   const auto [entry, is_new] = numbers_.try_emplace({at, count, parent}, static_cast<int>(frames_.size()));
   if (!is_new) return entry->second;
@@ -55,7 +55,8 @@ int ClosingChart::push(int at, int count, int parent) {
   return entry->second;
 }
 
-// Visits all places that are reachable without a byte, and advances those that take `byte`. False: too many.
+// Advances all readings by one byte: follows every place that is reachable without a byte, and keeps those that take
+// `byte`. Returns false if there are too many places or readings.
 bool ClosingChart::step(const std::vector<Reading> &from, unsigned char byte, std::vector<Reading> &to) {
   using Place = ClosingGrammar::Place;
   visits_.clear();
@@ -87,8 +88,10 @@ bool ClosingChart::step(const std::vector<Reading> &from, unsigned char byte, st
     } else {
       if (here.count >= place.min_times) visit(here.at + 1, 0, here.parent);
       if (place.max_times >= 0 && here.count >= place.max_times) continue;
+      // Without a maximum, counts from min_times on are equivalent. Treating them as one bounds the number of frames.
       const int count = place.max_times < 0 ? std::min(here.count + 1, place.min_times) : here.count + 1;
-      // A tail call: the rule returns to the place where this one returns.
+      // A rule at the end of its alternative is a tail call: it returns directly to this rule's caller, so it needs no
+      // frame.
       int frame = here.parent;
       if (!(place.is_last && count == place.max_times) && (frame = push(here.at, count, here.parent)) < 0) return false;
       for (const int first : grammar_->alternatives(place.target)) visit(first, 0, frame);

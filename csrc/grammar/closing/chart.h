@@ -1,4 +1,5 @@
-// The states of a text in a grammar: all its readings (ways to parse it), with the cost to end each. Python-free.
+// The states of a text in a grammar: all its readings (ways to parse it), with the tokens needed to end each.
+// Python-free.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ class ClosingChart {
     int at, frame;
     bool operator==(const Reading &other) const { return at == other.at && frame == other.frame; }
   };
-  // Each reading has a fewest number of tokens to an end; `cheapest` and `dearest` are the least and greatest of those.
+  // All readings of a text. A reading's cost is the fewest tokens to an end; `cheapest` and `dearest` are the smallest
+  // and the largest cost.
   struct State {
     std::vector<Reading> readings;
     int cheapest = ClosingGrammar::kNever, dearest = ClosingGrammar::kNever;
@@ -37,13 +39,13 @@ class ClosingChart {
   StateRef start();
   // Advances `from` by `text`; `to` is null unless the grammar takes the text.
   Outcome advance(const State &from, std::string_view text, StateRef &to);
-  // The shortest known end of the state: its text, and the tokens that `cheapest` counts.
+  // Writes the shortest known end of the state: its text, and the tokens that `cheapest` counts.
   void spell(const State &state, std::string &text, std::vector<std::int32_t> &tokens) const;
 
   std::size_t num_frames() const { return frames_.size(); }
 
  private:
-  // A return address: a place before a rule, of which `count` repetitions are then done.
+  // A return address: the place before a rule, and the number of its repetitions that are done after the return.
   struct Frame {
     int at, count, parent, cost;
   };
@@ -71,7 +73,7 @@ class ClosingChart {
   std::shared_ptr<const ClosingGrammar> grammar_;
   std::vector<Frame> frames_;  // each distinct frame once
   std::unordered_map<Key, int, Hash> numbers_;
-  std::vector<Key> visits_;  // of a step, in order; `seen_` indexes them once they are many
+  std::vector<Key> visits_;  // of the current step, in order; `seen_` indexes them once there are many
   std::unordered_map<Key, int, Hash> seen_;
 };
 

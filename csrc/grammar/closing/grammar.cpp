@@ -40,14 +40,14 @@ ClosingGrammar::ClosingGrammar(const std::vector<Rule> &rules, std::shared_ptr<c
     if (place.kind == Place::kRule && (place.target < 0 || place.target >= num_rules()))
       throw std::invalid_argument("there is no rule " + std::to_string(place.target));
   find_costs();
-  // An element that may be empty can fill any repetitions for free.
+  // A rule that may be empty costs nothing, so any number of its repetitions can be skipped.
   for (Place &place : places_)
     if (place.kind == Place::kRule && rule_cost(place.target) == 0) place.min_times = 0;
   check_recursion();
 }
 
 int ClosingGrammar::add_set(const std::bitset<256> &set) {
-  // Adjacent places mostly use few sets, so a search from the end finds them fast.
+  // Adjacent places mostly share a few sets, so search from the end.
   for (std::size_t back = sets_.size(); back > 0 && sets_.size() - back < 512; --back)
     if (sets_[back - 1] == set) return static_cast<int>(back - 1);
   sets_.push_back(set);
@@ -79,8 +79,8 @@ void ClosingGrammar::add(int rule, const Alternative &alternative) {
   places_.push_back({Place::kEnd, rule, 1, 1, false});
 }
 
-// The byte to write for a set: digits and letters before punctuation, ASCII before other bytes, and only bytes with a
-// token.
+// Chooses the byte to write for a set, among bytes that have a token. It prefers digits and letters to punctuation, and
+// ASCII to other bytes.
 char ClosingGrammar::easiest(const std::bitset<256> &set) const {
   static constexpr std::string_view kFirst = "0a1Aeotnsi ";
   const auto fits = [&](char byte) { return set[static_cast<unsigned char>(byte)] && texts_->find({&byte, 1}) >= 0; };
@@ -95,7 +95,8 @@ char ClosingGrammar::easiest(const std::bitset<256> &set) const {
   return 0;
 }
 
-// Consecutive places of one byte each form a literal text (up to kMaxPiece), spelled as the tokenizer would.
+// Joins consecutive places with one possible byte each to a literal text (up to kMaxPiece bytes), tokenized as the
+// tokenizer would.
 ClosingGrammar::Piece ClosingGrammar::piece(int at) const {
   Piece piece;
   piece.end = at;
@@ -141,7 +142,7 @@ void ClosingGrammar::find_costs() {
   }
 }
 
-// Left recursion, a rule that begins with itself and goes on, would be entered for ever.
+// Throws for left recursion: the chart would enter such a rule for ever.
 void ClosingGrammar::check_recursion() const {
   struct Edge {
     int rule;

@@ -1,7 +1,7 @@
-// A grammar over bytes with costs: the fewest known tokens from each of its places to an end.
+// A grammar over bytes with costs: for each place in it, the smallest known number of tokens to an end.
 //
-// It only measures length; the grammar library's matcher decides which tokens may follow. A cost is an upper bound for
-// every spelling of the text so far, because it counts the rest of literal text as tokens of its own. Python-free.
+// It only measures length; the grammar library's matcher decides which tokens may follow. A cost is an upper bound
+// however the text so far was tokenized, because it counts the rest of a literal text as separate tokens. Python-free.
 // Immutable, so any number of matchers and threads share one.
 #pragma once
 
@@ -49,12 +49,13 @@ class ClosingGrammar {
   const std::vector<int> &alternatives(int rule) const { return first_[static_cast<std::size_t>(rule)]; }
   const TokenTexts &texts() const { return *texts_; }
 
-  // The fewest tokens from a place to the end of its alternative. Before a rule, `count` of its repetitions are done.
+  // The fewest tokens from a place to the end of its alternative. For a place before a rule, `count` repetitions are
+  // already done.
   int cost(int at) const { return cost_[static_cast<std::size_t>(at)]; }
   int cost(int at, int count) const;
   int rule_cost(int rule) const { return rule_cost_[static_cast<std::size_t>(rule)]; }
 
-  // Appends the text with that cost to `text`, and the tokens that it counts to `tokens`.
+  // Appends the text that has this cost to `text`, and its tokens to `tokens`.
   void spell(int at, int count, std::string &text, std::vector<std::int32_t> &tokens) const;
 
   std::size_t num_bytes() const;
@@ -63,7 +64,7 @@ class ClosingGrammar {
   static int times(int count, int cost);
 
  private:
-  // A literal text that is spelled on its own: the bytes from a place up to place `end`, and their number of tokens.
+  // A literal text that is tokenized separately: the bytes from a place up to place `end`, and their number of tokens.
   struct Piece {
     std::string text;
     int end = 0, num_tokens = kNever;

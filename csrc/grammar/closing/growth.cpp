@@ -15,7 +15,7 @@ constexpr std::int64_t kMaxWork = 300'000'000;  // about a second
 constexpr int kMaxLevel = 64;                   // above it, levels are kLevelStep apart
 constexpr int kLevelStep = 16;
 
-// A place, and the growth of the cost on the way to it.
+// A place, and the growth of the cost (see growth.h) on the way to it.
 using Weighted = std::pair<int, int>;
 
 int grown(int by, int more) { return by >= kNever || more >= kNever ? kNever : std::min(kNever, by + more); }
@@ -25,7 +25,8 @@ int change(int before, int after) {
   return before >= kNever ? 0 : after - before;
 }
 
-// An automaton over bytes: a state is a set of places with weights, normalised so that the greatest is 0.
+// A deterministic automaton over bytes. A state is a set of places with weights, normalised so that the greatest weight
+// is 0.
 class Walk {
  public:
   explicit Walk(const ClosingGrammar &grammar) : grammar_(grammar), closures_(), callers_() {
@@ -38,7 +39,7 @@ class Walk {
         callers_[static_cast<std::size_t>(grammar.place(at).target)].push_back(at);
     State all;
     for (int at = 0; at < grammar.num_places(); ++at) all.emplace_back(at, 0);
-    add(std::move(all));  // the first state: a reading may be at any place
+    add(std::move(all));  // the first state has all places: a reading may be at any of them
   }
 
   struct Step {
@@ -91,10 +92,11 @@ class Walk {
     return {add(std::move(after)), greatest};
   }
 
-  // The places before a byte that are reachable from a place without a byte, with the greatest growth of the cost.
+  // Returns the places before a byte that can be reached from `from` without reading a byte, each with the greatest
+  // growth of the cost on the way.
   //
-  // Entering a rule and leaving it without a byte equals skipping it. So only rules that were entered before return, to
-  // any caller.
+  // Entering a rule and leaving it without a byte equals skipping it. So a return here is from a rule that was entered
+  // earlier, and it may lead to any caller.
   const State &closed(int from) {
     const auto f = static_cast<std::size_t>(from);
     if (is_closed_[f]) return closures_[f];
@@ -160,7 +162,7 @@ ClosingGrowth::ClosingGrowth(const ClosingGrammar &grammar, int vocab_size, cons
   fill_masks();
 }
 
-// Tokens in the order of their texts, so that a common prefix is walked once.
+// Finds each token's growth. Tokens are taken in the order of their texts, so that a common prefix is walked once.
 void ClosingGrowth::find(const ClosingGrammar &grammar) {
   Walk walk(grammar);
   std::vector<std::int32_t> tokens;

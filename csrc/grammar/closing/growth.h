@@ -1,8 +1,8 @@
-// The most that each token can add to the cost to end, wherever in the grammar it is taken. Python-free.
+// For each token, the most that it can add to the cost of an end, wherever in the grammar it is taken. Python-free.
 //
-// When a reading takes a token, only choices make its cost grow: an alternative that is not the cheapest, one more
-// repetition of a rule, a byte that breaks up literal text. The return address of a rule adds the same cost before and
-// after the token. So a bound over all places, with returns to any caller, holds for every reading.
+// When a reading takes a token, its cost grows only by choices: an alternative that is not the cheapest, one more
+// repetition of a rule, or a byte that breaks up literal text. The return address of a rule adds the same cost before
+// and after the token. So a bound over all places, with returns to any caller, holds for every reading.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,11 @@ class ClosingGrowth {
 
   // The growth of a token; kNever if no text of the grammar contains it.
   int growth(std::int32_t token) const { return growth_[static_cast<std::size_t>(token)]; }
-  // The greatest growth of a token that may occur; kNever if one may lead to a place without a known end.
+  // The greatest growth of all tokens that the grammar contains; kNever if a token may lead to a place without a known
+  // end.
   int greatest() const { return greatest_; }
 
-  // The mask, int32 [words], of the end tokens and of the tokens that add at most `growth`.
+  // A mask, int32 [words], that allows the end tokens and the tokens that add at most `growth`.
   const std::int32_t *mask(int growth) const;
   int words() const { return words_; }
   int vocab_size() const { return vocab_size_; }

@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-// With more readings of a text than this, the matcher follows the known end, which adds no readings.
+// If a text has more readings than this, the matcher allows only the known end's tokens, which add no readings.
 constexpr std::size_t kManyReadings = 256;
 
 // A known end of the answer: the tokens from `at` on.
@@ -25,7 +25,7 @@ struct End {
   std::int32_t next() const { return at < tokens->size() ? (*tokens)[at] : -1; }
 };
 
-// The state after a token, and its end, if that was needed.
+// The state after a token, and a known end from there, once one was needed.
 struct Step {
   ClosingChart::StateRef state;
   End end;
@@ -62,16 +62,18 @@ struct ClosingMatcher {
   int fail(const char *text) { return error = text, -1; }
   int fail_inner() { return error = inner.ops->error(inner.self), -1; }
 
-  // The growth that the next token may have so that, whatever the token, an end still fits after it.
+  // The largest growth for which an end still fits after any next token. Tokens that grow more are not allowed, except
+  // the known end's next token.
   int slack() const {
     const ClosingChart::State &state = *steps.back().state;
     const bool is_lost = state.readings.size() > kManyReadings || chart.num_frames() > ClosingChart::kMaxFrames / 2;
     if (is_lost || state.dearest >= ClosingGrammar::kNever) return -ClosingGrammar::kNever;
+    // 2: the next token itself, and the end token.
     return left() - 2 - state.dearest;
   }
   bool is_far(int slack) const { return growth().greatest() < ClosingGrammar::kNever && slack >= growth().greatest(); }
 
-  // Whether the inner matcher takes these tokens and then an end token. -1: it failed.
+  // Whether the inner matcher takes these tokens and then an end token: 1 or 0; -1 if it failed.
   int takes(std::vector<std::int32_t> tokens) {
     tokens.push_back(growth().first_end());
     const auto count = static_cast<int>(tokens.size());
@@ -79,14 +81,15 @@ struct ClosingMatcher {
     return taken < 0 ? fail_inner() : taken == count;
   }
 
-  // Spells the whole text at once, as the tokenizer would.
+  // Tokenizes the whole text at once, as the tokenizer would.
   std::vector<std::int32_t> spell_whole(std::string_view text) const {
     const TokenTexts &texts = tables.grammar->texts();
     std::vector<std::int32_t> tokens;
     std::int32_t spelled[TokenTexts::kMaxBytes];
     while (!text.empty()) {
       const int count = texts.encode(text, spelled);
-      // Text that is cut may be spelled differently at the cut, so the last tokens are spelled again with what follows.
+      // Cut text may be tokenized differently near the cut, so drop the last tokens and tokenize their text again with
+      // what follows.
       const int kept = text.size() > TokenTexts::kMaxBytes ? std::max(count - 8, 1) : count;
       if (count < 1) return {};
       for (int i = 0; i < kept; ++i) {
@@ -98,7 +101,7 @@ struct ClosingMatcher {
     return tokens;
   }
 
-  // Finds an end for the last step, unless it has one. 0, or -1.
+  // Finds an end for the last step, unless it already has one. Returns 0, or -1 on failure.
   int know_end() {
     Step &step = steps.back();
     if (step.end.is_known()) return 0;
@@ -119,7 +122,7 @@ struct ClosingMatcher {
     return fail("the grammar does not take the end of the answer that is known");
   }
 
-  // Whether an end fits after a token. -1: an error.
+  // Whether an end still fits after `token`: 1 or 0; -1 on failure.
   int allows(std::int32_t token) {
     if (token < 0 || token >= growth().vocab_size()) return 0;
     const int slack = this->slack();
@@ -160,7 +163,7 @@ int closing_accept(ClosingMatcher &matcher, std::int32_t token) {
       return matcher.fail(advanced == ClosingChart::Outcome::kTooLarge
                               ? "the grammar has too many ways to read the answer to tell how it ends"
                               : "the grammar took a token that the way to its end does not know");
-    // The rest of the known end may be shorter than the chart's estimate.
+    // Keep the rest of the known end if it is shorter than the chart's estimate.
     if (before.end.is_known() && before.end.next() == token &&
         (before.end.size() - 1 < after.state->cheapest || after.state->cheapest >= ClosingGrammar::kNever))
       after.end = {before.end.tokens, before.end.at + 1};
@@ -204,7 +207,7 @@ int closing_reset(ClosingMatcher &matcher) {
   return 0;
 }
 
-// The inner matcher's guess, up to the last token after which an end fits.
+// Returns the inner matcher's forced tokens, as far as an end still fits after them.
 int closing_forced(ClosingMatcher &matcher, std::int32_t *tokens, int capacity) {
   const int count = matcher.inner.ops->forced(matcher.inner.self, tokens, capacity);
   if (count < 0) return matcher.fail_inner();
@@ -237,7 +240,7 @@ weft_matcher closing_matcher(weft_matcher inner, const ClosingTables &tables, in
                              int &needed) {
   OwnedMatcher owned(inner);
   needed = 0;
-  // First without a limit, so that the shortest end is found and can be compared with `room`.
+  // Start without a limit, so that the shortest end is found first and can be compared with `room`.
   auto matcher = std::make_unique<ClosingMatcher>(std::move(owned), tables, ClosingGrammar::kNever);
   if (matcher->know_end() < 0) {
     error = matcher->error;

@@ -1,7 +1,7 @@
 // weft's own declarations of the structs and functions of LLGuidance's C interface that it calls.
 //
-// They are resolved with dlsym from the installed wheel, so building needs nothing of LLGuidance. This is version 1.9
-// of the interface; `grammar/llguidance/library.cpp` checks the version before it trusts a layout.
+// They are resolved with dlsym from the installed wheel, so a build does not need LLGuidance. This is version 1.9 of
+// the interface; `grammar/llguidance/library.cpp` checks the version before it trusts a layout.
 #pragma once
 
 #include <cstddef>

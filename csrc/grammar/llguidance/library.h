@@ -8,19 +8,19 @@
 
 namespace weft {
 
-// Resolves the interface from the installed library (an absolute path). Returns "" on success, else the name of what is
-// missing. It may be called again; the first success stays.
+// Resolves the interface from the installed library (an absolute path). Returns "" on success, else what is missing.
+// May be called again; after the first success it does nothing.
 std::string llguidance_bind(const char *library_path);
 
 namespace llg {
 
-// The functions, after a bind.
+// The resolved functions, valid after a successful bind.
 extern Api api;
 
 // Throws std::logic_error before a successful llguidance_bind.
 void need_binding();
 
-// A message of LLGuidance without the dump of its state or stack that may follow.
+// Returns an LLGuidance message without the dump of state or stack that may follow it.
 std::string tidy(const char *text);
 
 struct FreeMatcher {

@@ -17,44 +17,47 @@ using llg::tidy;
 
 namespace {
 
-// A matcher that fails after fewer masks than this needs too many lexer states by itself.
+// A matcher that reaches the limit on lexer states after fewer masks than this needs too many states by itself, so a
+// restart would not help.
 constexpr int kMinMasksToRestart = 256;
 
-// The search for forced text goes this many bytes ahead for each wanted token.
+// The search for forced text looks this many bytes ahead for each token that is asked for.
 constexpr std::size_t kForcedBytesPerToken = 16;
 
-// weft handles end tokens itself. LLGuidance never sees one, so its behaviour after an end does not matter. An illegal
-// token breaks its matchers for good, so each token is validated before it is consumed.
+// A matcher of LLGuidance. weft handles end tokens itself: LLGuidance never sees one, so its behaviour after an end
+// does not matter. A refused token breaks an LLGuidance matcher for good, so each token is validated before it is
+// consumed.
 //
 // LLGuidance caches its last mask by the lexer's state and the number of parsed lexemes. A rollback does not drop the
-// cache, so another path of the same shape would get the mask of the path taken back. Before such a path is entered, a
-// mask at its start replaces the cached one.
+// cache, so another path of the same shape would get the mask of the path that was rolled back. So before the next
+// token is consumed after such a rollback, a new mask replaces the cached one (`is_stale`).
 struct LlguidanceMatcher {
   std::shared_ptr<const LlguidanceVocabulary> vocabulary;
   std::shared_ptr<LlguidanceStart> start;
   Handle owned;
   LexerWork work;
-  bool is_warm;  // its lexer had states when it began
+  bool is_warm;  // it began with lexer states of earlier matchers
   llg::Matcher *handle = owned.get();
   std::vector<std::uint32_t> taken{};  // without an end token
   bool ended = false;
   std::size_t masked = 0;     // the number of tokens taken when the last mask was filled
-  bool is_stale = false;      // the cached mask is of a text that was taken back
+  bool is_stale = false;      // the cached mask is for a text that was rolled back
   bool is_restarted = false;  // it was restarted once
   int masks = 0;              // filled since it began
   std::string error{};
 
-  // Its lexer states go to later matchers, unless it failed.
+  // Passes its lexer states on to later matchers, unless it failed.
   ~LlguidanceMatcher() {
     if (is_restarted || !error.empty() || !start->wants(work)) return;
     if (!taken.empty() && api.rollback(handle, taken.size()) != 0) return;
-    if (api.compute_mask(handle) != 0) return;  // drops the kept mask
+    if (api.compute_mask(handle) != 0) return;  // replaces the cached mask
     start->take(std::move(owned), work);
   }
 
-  // A lexer has a limit on its states. A text must not fail because of states that other texts found, and a long text
-  // not because of those of its beginning. So the matcher starts again and takes its tokens without the masks between
-  // them. After only a few masks it needs all of its states itself, and this would not help. Returns whether it did.
+  // Starts again without lexer states, after a call failed. A lexer has a limit on its states, but a text must not fail
+  // because of states that other texts found, or that only its beginning needed. So a fresh matcher takes the tokens
+  // again, without the masks between them. If there were few masks, all states are needed, and a restart would not
+  // help. Returns whether it restarted.
   bool restart() {
     if (!is_warm && masks < kMinMasksToRestart) return false;
     Handle fresh = start->cold();
@@ -83,7 +86,7 @@ struct LlguidanceMatcher {
   }
 };
 
-// Whether the mask that was filled since the last token, if any, allows the token, which then needs no validation.
+// Whether a mask was computed since the last token, and allows this one. Then the token needs no validation.
 bool mask_allows(LlguidanceMatcher &matcher, std::int32_t token) {
   const std::uint32_t *mask = api.get_mask(matcher.handle);
   return mask && (mask[token / 32] >> (token % 32) & 1u);
@@ -137,6 +140,7 @@ int llg_rollback(LlguidanceMatcher &matcher, int count) {
     matcher.error = "rollback of " + std::to_string(count) + " tokens; only " + std::to_string(all) + " were taken";
     return -1;
   }
+  // LLGuidance was never given the end token, so it has one token less to roll back.
   const auto fed = static_cast<std::size_t>(count - (count > 0 && matcher.ended));
   if (fed > 0 && api.rollback(matcher.handle, fed) != 0) return matcher.fail();
   matcher.taken.resize(matcher.taken.size() - fed);
@@ -168,7 +172,8 @@ int llg_fill(LlguidanceMatcher &matcher, std::int32_t *row, int words) {
   if (!compute_mask(matcher)) return matcher.fail();
   std::memcpy(row, api.get_mask(matcher.handle), static_cast<std::size_t>(needed) * sizeof *row);
   std::memset(row + needed, 0, static_cast<std::size_t>(words - needed) * sizeof *row);
-  // A Lark grammar may name an end token by its number; it ends the answer all the same.
+  // Overwrite LLGuidance's bits: a Lark grammar may name an end token by its number, but for weft it always ends the
+  // answer.
   const bool accepting = api.is_accepting(matcher.handle);
   for (std::int32_t token : matcher.vocabulary->end_tokens()) set_bit(row, token, accepting);
   return 1;
@@ -207,8 +212,8 @@ int common_byte(const std::vector<std::int32_t> &row, const TokenTexts &texts) {
 
 extern const weft_matcher_ops kOps;
 
-// LLGuidance gives forced text only for tokenizers that it takes for canonical, and then its masks allow only its own
-// spelling. So the forced bytes are found here, one mask for each.
+// LLGuidance finds forced text only if it considers the tokenizer canonical, and then its masks allow only its own
+// tokenization. So the forced bytes are found here, with one mask for each byte.
 int llg_forced(LlguidanceMatcher &matcher, std::int32_t *tokens, int capacity) {
   if (capacity < 1 || matcher.ended) return 0;
   const TokenTexts &texts = matcher.vocabulary->spelling();
@@ -270,7 +275,8 @@ LlguidanceVocabulary::LlguidanceVocabulary(const std::vector<std::string> &texts
   init.tok_eos = ends[0];
   init.token_lens = lengths.data();
   init.token_bytes = reinterpret_cast<const std::uint8_t *>(bytes.data());
-  // With its own tokenize function a tokenizer is never taken for canonical, so masks allow every spelling.
+  // With the approximate tokenize function LLGuidance does not consider the tokenizer canonical, so masks allow every
+  // tokenization of a text.
   init.use_approximate_greedy_tokenize_fn = true;
   init.tok_eos_extra = ends.data() + 1;
   init.tok_eos_extra_count = static_cast<std::uint32_t>(ends.size() - 1);

@@ -14,7 +14,7 @@
 
 namespace weft {
 
-// LLGuidance refused a grammar; the text is LLGuidance's.
+// The exception for a grammar that LLGuidance refused, with LLGuidance's text.
 struct LlguidanceRefusal : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -1,4 +1,4 @@
-// The start of the matchers of one LLGuidance grammar, with lexer states that earlier matchers found.
+// The common start of one LLGuidance grammar's matchers, with the lexer states that earlier matchers built.
 #pragma once
 
 #include <atomic>
@@ -11,15 +11,15 @@
 
 namespace weft {
 
-// The work spent on finding a matcher's lexer states, including that of the matchers it was copied from.
+// The work that built a matcher's lexer states, including the work of the matchers that it was copied from.
 struct LexerWork {
   int masks = 0;
   std::chrono::steady_clock::duration time{};
 };
 
-// A grammar's matchers are copies of one matcher at the start. LLGuidance builds its lexer states lazily, in each
-// matcher again, and its C interface cannot share them. So a matcher that ends is rolled back to the start, and the
-// next ones are copied from it, with its states. Threads may share this object.
+// A grammar's matchers are copies of one matcher at the start. LLGuidance builds lexer states lazily and separately in
+// each matcher, and its C interface cannot share them. So when a matcher ends, it is rolled back to the start, and the
+// next matchers are copied from it together with its states. Threads may share this object.
 class LlguidanceStart {
  public:
   LlguidanceStart(llg::Handle cold, bool keeps_states) : cold_(std::move(cold)), is_done_(!keeps_states) {}
@@ -42,13 +42,13 @@ class LlguidanceStart {
     return made;
   }
 
-  // A copy without states of other matchers.
+  // A matcher at the start, without lexer states of other matchers.
   llg::Handle cold() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return clone(cold_);
   }
 
-  // Whether later matchers would be faster with the states of a matcher that did this work.
+  // Whether the lexer states of a matcher that did this work should be kept for later matchers.
   bool wants(const LexerWork &work) const {
     return !is_done_ && work.masks > known_ && work.masks <= kMostMasks && work.time <= kMostTime;
   }
@@ -64,9 +64,10 @@ class LlguidanceStart {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // If a copy takes longer, copying the states costs a request more than it saves.
+  // If a copy takes longer than this, it costs a request more than the states save.
   static constexpr std::chrono::milliseconds kLongestCopy{1};
-  // Limits: this work finds the states of most texts, states take memory, and each matcher's number of them is limited.
+  // No states are kept from a matcher that did more work than this. The states of most texts are found by then, states
+  // take memory, and the lexer limits their number.
   static constexpr int kMostMasks = 4096;
   static constexpr std::chrono::milliseconds kMostTime{50};
 

@@ -14,7 +14,8 @@
 
 namespace weft {
 
-// The table of functions of a library, which is never unloaded. Throws std::runtime_error if it is not a plug-in.
+// Loads a library and returns its table of functions. The library is never unloaded. Throws std::runtime_error if it is
+// not a plug-in.
 const weft_plugin_ops &load_plugin(const std::string &path);
 
 // A guide of a plug-in. Everything made from it keeps it alive.
@@ -39,7 +40,8 @@ class PluginGuide {
   void *guide_ = nullptr;
 };
 
-// A matcher at its start, over a recogniser if the plug-in makes those; that needs `trie`. Throws std::runtime_error.
+// Makes a matcher at its start. If the plug-in makes recognisers, the matcher walks `trie` with one. Throws
+// std::runtime_error.
 weft_matcher plugin_matcher(std::shared_ptr<const PluginGuide> guide, std::shared_ptr<const TokenTexts> texts,
                             std::shared_ptr<const TokenTrie> trie, int vocab_size,
                             std::vector<std::int32_t> end_tokens);

@@ -19,7 +19,7 @@ namespace {
 struct PythonMatcher {
   nb::object object, accept, fill, is_terminated;
   nb::object rollback, forced;  // or None
-  nb::object factory;           // or None: makes another object at its start
+  nb::object factory;           // makes another object at its start; or None
   nb::object row;               // numpy int32, as wide as in the last fill
   std::int32_t *row_data = nullptr;
   int row_words = 0;
@@ -40,7 +40,7 @@ struct PythonMatcher {
     look();
   }
 
-  // Called at each change of state, because there an exception can be reported.
+  // Asks the object whether it has ended. Called at each change of state, because an exception can be reported there.
   void look() { has_ended = nb::cast<bool>(nb::bool_(is_terminated())); }
 
   bool take(std::int32_t token) {
@@ -50,7 +50,8 @@ struct PythonMatcher {
     return true;
   }
 
-  // Resets and takes the tokens again. `taken` has the tokens that were taken, even if one fails.
+  // Resets the object and takes the tokens again. If that fails, `taken` has the tokens taken so far, and the matcher
+  // is lost.
   void replay(const std::vector<std::int32_t> &tokens) {
     is_lost = true;
     taken.clear();
@@ -98,7 +99,7 @@ std::string text_of(PythonMatcher &matcher, nb::python_error &raised, const char
   return text;
 }
 
-// Runs `body` with the GIL. An exception gives `failed`, and its text becomes the matcher's error.
+// Runs `body` with the GIL. On an exception it returns `failed`, and the exception's text becomes the matcher's error.
 template <class Result, class Body>
 Result with_gil(PythonMatcher &matcher, const char *method, Result failed, Body body) {
   GilForCallback gil(method, "matcher");
@@ -120,7 +121,7 @@ int py_accept(PythonMatcher &matcher, std::int32_t token) {
   return with_gil(matcher, "accept", -1, [&] { return matcher.take(token) ? 1 : 0; });
 }
 
-// Takes back the last `count` tokens: 0, or -1.
+// Rolls back the last `count` tokens. Returns 0, or -1 on failure.
 int take_back(PythonMatcher &matcher, int count) {
   const auto there = static_cast<int>(matcher.taken.size());
   if (count < 0) return matcher.error = "can't roll back a negative number of tokens", -1;
@@ -170,7 +171,7 @@ int py_fill(PythonMatcher &matcher, std::int32_t *row, int words) {
     if (is_masked)
       std::memcpy(row, matcher.row_data, bytes);
     else
-      std::memset(row, 0xff, bytes);  // whatever it wrote
+      std::memset(row, 0xff, bytes);  // ignore what `fill` wrote
     return is_masked ? 1 : 0;
   });
 }
@@ -215,7 +216,7 @@ const char *py_error(PythonMatcher &matcher) { return matcher.error.c_str(); }
 
 void py_destroy(PythonMatcher &matcher) {
   GilForCallback gil("destroy", "matcher");
-  // Without an interpreter the references cannot be released, and need not be.
+  // Without an interpreter the references cannot be released, so leak the matcher.
   if (gil) delete &matcher;
 }
 

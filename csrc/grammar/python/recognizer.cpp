@@ -13,7 +13,7 @@ namespace {
 
 std::string text_of(const std::exception &raised, const char *method) {
   std::string text = raised.what();
-  // what() begins with a traceback, which is of no use here; its last line names the error.
+  // Keep only the last line of what(), which names the error, and drop the traceback before it.
   while (!text.empty() && text.back() == '\n') text.pop_back();
   const std::size_t last = text.rfind('\n');
   if (last != std::string::npos) text.erase(0, last + 1);

@@ -12,24 +12,26 @@
 
 namespace weft {
 
-// A matcher over `object`; it takes the GIL for each call. `object` has accept(token) -> bool, fill(row) -> None and
-// is_terminated() -> bool, and may have rollback(count), fork() -> object, reset() -> None, error() -> str and
+// Makes a matcher over `object`, which takes the GIL for each call. `object` has accept(token) -> bool, fill(row) ->
+// None and is_terminated() -> bool, and may have rollback(count), fork() -> object, reset() -> None, error() -> str and
 // forced(capacity) -> list of int. `fill` gets a zeroed int32 numpy array of one bit per token, which belongs to the
-// matcher. `factory` (or None) makes an object at its start: with it or reset(), a missing rollback is done by taking
-// the tokens again, and with it a missing fork and reset. Throws nb::type_error for an object without the needed
-// methods. GIL held.
+// matcher. `factory` (or None) makes a new object at its start. It replaces a missing fork() or reset(). With it or
+// with reset(), a missing rollback() is done by taking the tokens again. Throws nb::type_error for an object without
+// the needed methods. GIL held.
 weft_matcher python_matcher(nanobind::object object, nanobind::object factory);
 
-// A recogniser that `factory` makes, or null and the reason. It takes the GIL once for each run of calls.
+// Makes a recogniser with `factory`. On failure returns null and sets `error`. It takes the GIL once for each run of
+// calls.
 std::unique_ptr<Recognizing> python_recognizer(const nanobind::object &factory, std::string &error);
 
-// Texts may come from anywhere, so any bytes become a str (invalid UTF-8 is replaced), and any str becomes bytes.
+// Converts any bytes to a str; invalid UTF-8 is replaced, because the text may come from anywhere.
 inline nanobind::str text_of(std::string_view bytes) {
   return nanobind::steal<nanobind::str>(
       PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
 }
 
-// `str(object)`, with surrogates escaped, which UTF-8 can't hold. Throws nb::python_error if `str` raises.
+// `str(object)` as UTF-8, with surrogates escaped, because UTF-8 can't encode them. Throws nb::python_error if `str`
+// raises.
 inline std::string utf8_of(nanobind::handle object) {
   const nanobind::object encoded = nanobind::str(object).attr("encode")("utf-8", "backslashreplace");
   const auto bytes = nanobind::borrow<nanobind::bytes>(encoded);

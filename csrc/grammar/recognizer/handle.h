@@ -1,4 +1,4 @@
-// A recogniser, written in C or in Python, with an owner: the matcher that walks tokens with it.
+// A recogniser, written in C or in Python, as its owner sees it. The owner is the matcher that walks tokens with it.
 #pragma once
 
 #include <weft/matcher.h>
@@ -11,11 +11,11 @@
 
 namespace weft {
 
-// The calls of weft/recognizer.h. They are made between `enter` and `leave`.
+// The calls of weft/recognizer.h. They may be made only between `enter` and `leave`.
 class Recognizing {
  public:
   virtual ~Recognizing() = default;
-  // Before and after a run of calls. `enter` returns 0, or -1, after which there are no calls and no `leave`.
+  // Called before and after a run of calls. If `enter` returns -1, neither calls nor `leave` may follow.
   virtual int enter() { return 0; }
   virtual void leave() {}
   virtual int pop_bytes(int count) = 0;
@@ -33,10 +33,10 @@ class Recognizing {
 // Makes a recogniser at its start, or null and the reason.
 using MakeRecognizing = std::function<std::unique_ptr<Recognizing>(std::string &error)>;
 
-// A recogniser in C. `keep` lives as long as it does: the library or guide that made it.
+// Wraps a recogniser in C. It keeps `keep` alive, the library or guide that made the recogniser.
 std::unique_ptr<Recognizing> native_recognizer(weft_recognizer recognizer, std::shared_ptr<const void> keep);
 
-// The fault of a table of functions, or "".
+// Returns what is wrong with a table of functions, or "".
 std::string check_ops(const weft_recognizer_ops *ops);
 std::string check_ops(const weft_matcher_ops *ops);
 

@@ -16,7 +16,7 @@ struct RecognizerMatcher {
   std::unique_ptr<Recognizing> recognizer;
   std::vector<std::int32_t> taken;
   bool has_ended = false;
-  bool is_lost = false;  // bytes could not be popped, or not pushed again
+  bool is_lost = false;  // popping bytes or pushing them again failed; the state is unknown
   std::string error;
 
   bool is_end(std::int32_t token) const {
@@ -25,7 +25,7 @@ struct RecognizerMatcher {
   int fail() { return error = recognizer->error(), -1; }
   int lose() { return is_lost = true, fail(); }
 
-  // Pushes bytes up to the first that is not allowed. Returns their number, or -1.
+  // Pushes bytes up to the first one that is not allowed. Returns the number pushed, or -1 on failure.
   int push(std::string_view bytes) {
     int count = 0;
     for (const char byte : bytes) {
@@ -38,7 +38,7 @@ struct RecognizerMatcher {
   }
   int pop(int count) { return count > 0 && recognizer->pop_bytes(count) < 0 ? lose() : 0; }
 
-  // Pushes all bytes of a token or none: 1, 0, or -1.
+  // Pushes all bytes of a token or none. Returns 1 if it pushed them, 0 if the token is refused, -1 on failure.
   int push_token(std::int32_t token) {
     const std::string_view text = guide->texts->text(token);
     if (text.empty()) return 0;
@@ -60,7 +60,7 @@ struct RecognizerMatcher {
     return outcome;
   }
 
-  // Takes `tokens` again from the start.
+  // Takes `tokens` again, from the start of the text.
   int repeat(const std::vector<std::int32_t> &tokens) {
     for (std::int32_t token : tokens) {
       const int outcome = take(token);
@@ -75,8 +75,8 @@ struct RecognizerMatcher {
   }
 };
 
-// Runs `body` between enter and leave. If a body that `pushes` throws, an unknown number of bytes stays pushed, so the
-// matcher is lost.
+// Runs `body` between `enter` and `leave`. If a body that `pushes` bytes throws, an unknown number of bytes stays
+// pushed, so the matcher can't be used any more (`is_lost`).
 template <class Body>
 int with(RecognizerMatcher &matcher, Body body, bool pushes = true) {
   if (matcher.is_lost) return -1;
@@ -100,7 +100,8 @@ int rec_accept(RecognizerMatcher &matcher, std::int32_t token) {
   return with(matcher, [&](auto &) { return matcher.take(token); });
 }
 
-// Takes all tokens but the last `count` again with a new recogniser. The old one is destroyed after its `leave`.
+// Takes the first `keep` tokens again with a new recogniser. The old one is moved to `replaced`, because it must live
+// until its `leave` was called.
 int replay(RecognizerMatcher &matcher, std::size_t keep, std::unique_ptr<Recognizing> &replaced) {
   std::unique_ptr<Recognizing> fresh = matcher.guide->make(matcher.error);
   if (!fresh) return -1;
@@ -135,7 +136,7 @@ int rec_rollback(RecognizerMatcher &matcher, int count) {
   return with(matcher, [&](auto &replaced) { return take_back(matcher, count, replaced); });
 }
 
-// Pushes without a collapse, so that all of it can be popped.
+// Unlike `take`, pushes bytes without `collapse`, so that all of them can be popped.
 int rec_validate(RecognizerMatcher &matcher, const std::int32_t *tokens, int count) {
   return with(matcher, [&](auto &) {
     int taken = 0, num_bytes = 0, outcome = matcher.has_ended ? 0 : 1;
@@ -165,10 +166,11 @@ int walk(RecognizerMatcher &matcher, std::int32_t *row) {
   for (std::size_t at = 0; at < trie.nodes().size();) {
     const TokenTrie::Node &node = trie.nodes()[at];
     if (depth >= node.depth) {
+      // The walk has left a subtree: pop back to this node's parent.
       if (matcher.pop(static_cast<int>(depth - node.depth + 1)) < 0) return -1;
       depth = node.depth - 1;
     }
-    // A leaf has no children, so its byte is only checked, not pushed.
+    // A leaf has no children, so its byte is only checked and not pushed.
     const bool is_leaf = node.after == at + 1;
     const int outcome =
         is_leaf ? matcher.recognizer->byte_allowed(node.byte) : matcher.recognizer->try_push_byte(node.byte);
@@ -227,7 +229,7 @@ int rec_reset(RecognizerMatcher &matcher) {
   return with(matcher, [&](auto &replaced) { return replay(matcher, 0, replaced); });
 }
 
-// Pushes bytes while exactly one may follow and the text may not end: 0, or -1.
+// Pushes bytes as long as exactly one may follow and the text may not end. Returns 0, or -1 on failure.
 int push_forced_bytes(RecognizerMatcher &matcher, std::string &text) {
   for (bool goes_on = true; goes_on && text.size() < 64;) {
     for (std::int32_t token : matcher.guide->end_tokens) {

@@ -1,4 +1,4 @@
-// A matcher over a recogniser. It makes a mask by a walk over the bytes of all tokens. Python-free.
+// A matcher over a recogniser. To fill a mask, it walks the trie of all tokens' bytes. Python-free.
 #pragma once
 
 #include <weft/matcher.h>
@@ -20,7 +20,7 @@ struct RecognizerGuide {
   MakeRecognizing make;
 };
 
-// A matcher with a new recogniser, at its start. On failure `ops` is null and `error` has the reason.
+// Makes a matcher at its start, with a new recogniser. On failure `ops` is null and `error` has the reason.
 weft_matcher recognizer_matcher(std::shared_ptr<const RecognizerGuide> guide, std::string &error);
 
 }  // namespace weft

@@ -73,7 +73,7 @@ struct Shared {
   std::vector<std::int32_t> end_tokens;
   std::shared_ptr<const TokenTexts> texts;
 
-  // XGrammar would refuse these too, but prints a line on stderr each time.
+  // Special tokens are refused here: XGrammar refuses them too, but prints a line on stderr each time.
   bool is_special(std::int32_t token) const {
     return texts && texts->text(token).empty() &&
            std::find(end_tokens.begin(), end_tokens.end(), token) == end_tokens.end();
@@ -87,7 +87,7 @@ struct XGrammarMatcher {
 
   ~XGrammarMatcher() { binding.api.ObjectDecRef(handle); }
 
-  // Clears the thread's error slot, so that a later call from elsewhere does not find this error.
+  // Takes the error out of TVM FFI's per-thread slot, so that a later call from elsewhere does not find it there.
   int fail() {
     void *raised = nullptr;
     binding.api.ErrorMoveFromRaised(&raised);
@@ -98,7 +98,7 @@ struct XGrammarMatcher {
     const auto *cell =
         reinterpret_cast<const tvm::ErrorCell *>(static_cast<const char *>(raised) + sizeof(tvm::Object));
     error.assign(cell->message.data, cell->message.size);
-    // The text begins with a time and a source location of XGrammar, which do not help a user.
+    // Drop the beginning of the text: a time and a source location in XGrammar, which do not help a user.
     const std::size_t place = error.find(".cc:");
     const std::size_t text = place == std::string::npos ? place : error.find(": ", place);
     if (text != std::string::npos) error.erase(0, text + 2);
@@ -124,7 +124,8 @@ struct Owned {
 
 int xgr_is_terminated(XGrammarMatcher &matcher) {
   Any result;
-  // It takes no argument and cannot fail. An error would mean a broken interface, and "ended" is the safe answer.
+  // This call takes no argument and should not fail. An error would mean a broken interface, and then "ended" is the
+  // safe answer.
   if (!matcher.call(binding.is_terminated, result)) return matcher.fail(), 1;
   return result.v_int64 != 0;
 }
@@ -189,7 +190,7 @@ int xgr_reset(XGrammarMatcher &matcher) {
 
 extern const weft_matcher_ops kOps;
 
-// XGrammar finds the bytes that must follow; it fails for a matcher that has ended.
+// XGrammar finds the bytes that must follow. Do not ask it after the end, where its call fails.
 int xgr_forced(XGrammarMatcher &matcher, std::int32_t *tokens, int capacity) {
   if (!matcher.shared->texts || capacity < 1 || xgr_is_terminated(matcher)) return 0;
   Any result;

@@ -1,6 +1,6 @@
 // weft's own declarations of the structs and functions of TVM FFI's stable C interface that it calls.
 //
-// They are resolved with dlsym from the installed library, so building needs nothing of TVM. This is version 0.1 of the
+// They are resolved with dlsym from the installed library, so a build does not need TVM. This is version 0.1 of the
 // interface; `grammar/xgrammar/matcher.cpp` checks the version before it trusts a layout.
 #pragma once
 

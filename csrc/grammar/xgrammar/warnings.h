@@ -1,4 +1,4 @@
-// Keeps XGrammar's warnings off the terminal: they quote a client's grammar, and that client gets the message.
+// Keeps XGrammar's warnings off the terminal: they quote a client's grammar, and the client gets the message anyway.
 // Python-free.
 #pragma once
 
@@ -25,7 +25,7 @@ class Hushed : public std::streambuf {
   std::streambuf *out_;
 };
 
-// Installs it for the rest of the process. Later calls do nothing.
+// Installs a `Hushed` buffer for the rest of the process. Later calls do nothing.
 void hush_xgrammar();
 
 }  // namespace weft

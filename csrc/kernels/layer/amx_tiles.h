@@ -1,5 +1,5 @@
-// The inner loops of linear.cpp with AMX, for bfloat16 weights. linear.cpp includes this once, in a namespace and for a
-// target of its own, so there is no include guard.
+// The inner loops of linear.cpp with AMX, for bfloat16 weights. linear.cpp includes this once, inside a namespace and a
+// target region for AMX, so there is no include guard.
 //
 // AMX multiplies bfloat16 exactly and adds in float32. An activation is split into the sum of two bfloat16 parts, which
 // loses at most 2^-17 of it; rounding the weights to bfloat16 lost 2^-8. A tile holds both parts of up to kGroup rows,
@@ -18,7 +18,8 @@ WEFT_INLINE __m256i take_part(__m512 &x) {
   return (__m256i)part;
 }
 
-// Splits groups begin..end-1 of the rows, each to its place in `split`.
+// Splits groups begin..end-1 of the rows into bfloat16 parts, and writes each group to its place in `split`. Rows and
+// inputs that a tile lacks are zeros.
 void split_rows(const Rows &rows, std::int64_t begin, std::int64_t end, std::uint16_t *split) {
   const std::int64_t group = group_of(rows.count), part = group * kBlock;
   for (std::int64_t g = begin; g < end; ++g) {
@@ -39,7 +40,7 @@ void split_rows(const Rows &rows, std::int64_t begin, std::int64_t end, std::uin
   }
 }
 
-// Tile instructions read memory that the compiler does not know of, so pending writes must be done before.
+// A compiler barrier: tile instructions read memory behind the compiler's back, so earlier writes must be in memory.
 WEFT_INLINE void finish_writes() { __asm__ volatile("" ::: "memory"); }
 
 struct TileShapes {
@@ -48,7 +49,7 @@ struct TileShapes {
   std::uint8_t rows[16] = {};
 };
 
-// Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 weights.
+// Configures the tile registers: 0 to 3 are sums, 4 and 5 hold rows, 6 and 7 hold weights.
 WEFT_INLINE void shape_tiles(std::int64_t group) {
   alignas(64) TileShapes shapes;
   for (int t = 0; t < 8; ++t) {
@@ -82,8 +83,8 @@ WEFT_INLINE void store_sums(float *to) {
   _tile_stored(3, to + 48, kSumBytes);
 }
 
-// Adds the products of `blocks` blocks of a group of `group` rows to the sums. Weights come from memory, so each block
-// prefetches `lines` cache lines of the ones that follow.
+// Multiplies `blocks` blocks of inputs of one group (`group` rows) by their weights, and adds the products to the sums
+// in tiles 0 to 3. Each block prefetches `lines` cache lines at `next`, the weights that are needed later.
 WEFT_INLINE void add_blocks(const std::uint16_t *split, std::int64_t group, std::int64_t blocks,
                             const std::uint16_t *weights, const char *next, std::int64_t lines) {
   for (std::int64_t b = 0; b < blocks; ++b, split += kParts * group * kBlock, weights += kTilesOfBlock) {
@@ -100,7 +101,8 @@ WEFT_INLINE void add_blocks(const std::uint16_t *split, std::int64_t group, std:
   }
 }
 
-// Two groups times half of the outputs of a panel, over all blocks: a tile of weights then serves both groups.
+// Multiplies two groups by half of a panel's outputs, over all blocks of inputs. The four sum tiles are two per group,
+// so each tile of weights is loaded once for both groups.
 WEFT_INLINE void times_half(const Rows &in, const std::uint16_t *weights, float *sums) {
   const std::uint16_t *first = in.split, *second = first + split_size(in.group, in.width);
   zero_sums();
@@ -123,7 +125,8 @@ WEFT_INLINE void times_half(const Rows &in, const std::uint16_t *weights, float 
   _tile_stored(3, sums + kGroupSums + kLanes, kSumBytes);
 }
 
-// Split rows times one panel. `sums` has kGroupSums floats for each group.
+// Multiplies split rows by one panel and applies the epilogue. `sums` is scratch memory, kGroupSums floats for each
+// group.
 WEFT_INLINE void times_panel(const Rows &in, const BFloat16 *panel, float *sums, const Epilogue &out) {
   const auto *weights = reinterpret_cast<const std::uint16_t *>(panel);
   const std::int64_t groups = groups_of(in), blocks = blocks_of(in.width);

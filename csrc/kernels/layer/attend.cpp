@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-constexpr std::int64_t kTokenBlock = 16;  // new tokens of a row that one worker attends for
+constexpr std::int64_t kTokenBlock = 16;  // new tokens of a row in one task
 
 // The new tokens of one row: their place in the call and the position of the first in its text.
 struct Tokens {
@@ -25,7 +25,8 @@ Tokens tokens_of(const AttendCall &call, std::int64_t b) {
   return {b, first, count, call.base[b] + (call.count ? call.count[b] : 0) + call.offset};
 }
 
-// The place of a position in the cache, or -1: page 0 is a graph's padding, and beyond the table there is no page.
+// Returns the index of a position's entry in the cache, or -1 if it has none: page 0 only pads a graph's rows, and
+// positions beyond the page table have no page.
 std::int64_t place_of(const AttendCall &call, std::int64_t b, std::int64_t position) {
   const std::int64_t column = position / call.page_size;
   if (column >= call.table_width) return -1;
@@ -68,7 +69,7 @@ void write_keys(const AttendCall &call, const Tokens &tokens, std::int64_t h) {
   }
 }
 
-// Memory that a thread keeps from call to call.
+// Working memory of a thread, kept from call to call.
 struct Scratch {
   std::vector<const float *> tokens, queries;
   std::vector<float *> outs;
@@ -78,7 +79,7 @@ struct Scratch {
 
 std::int64_t round_up(std::int64_t n) { return (n + kKeyTile - 1) / kKeyTile * kKeyTile; }
 
-// Writes the addresses of the keys of positions begin..end-1 of a row, of key head `h`, to `out`.
+// Writes the addresses of key head `h`'s keys to `out`, for positions begin..end-1 of row `b`.
 void point_to_keys(const AttendCall &call, std::int64_t b, std::int64_t h, std::int64_t begin, std::int64_t end,
                    const float **out) {
   const std::int64_t size = call.page_size, token = 2 * call.kv_heads * call.head_dim;
@@ -90,11 +91,11 @@ void point_to_keys(const AttendCall &call, std::int64_t b, std::int64_t h, std::
   }
 }
 
-// Attends for tokens begin..end-1 of a row, with the queries that share key head `h`.
+// Computes attention for new tokens begin..end-1 of a row, for all query heads that share key head `h`.
 //
-// None of them sees the keys from `sinks` to `low`. Whole tiles of those are left out, `gap` keys. The others keep
-// their place in their tile, so that no sum changes its order, but their pages may belong to another row by now: the
-// address of a key that is seen stands in.
+// With a window, no query sees the keys from `sinks` to `low`. Whole tiles of them are left out: `gap` keys. The rest
+// must keep their places in their tiles, or sums would change their order. Their pages may belong to another row by
+// now, so they get the address of a visible key instead.
 void attend_block(const AttendCall &call, const Tokens &all, std::int64_t h, std::int64_t begin, std::int64_t end,
                   Scratch &scratch) {
   const std::int64_t dim = call.head_dim, group = call.heads / call.kv_heads, count = (end - begin) * group;
@@ -155,7 +156,7 @@ void attend_cpu(const AttendCall &call) {
   const std::int64_t longest = longest_text(call, &max_new_tokens);
   const std::int64_t group = call.heads / call.kv_heads, heads = call.kv_heads;
   const std::int64_t blocks = std::max<std::int64_t>((max_new_tokens + kTokenBlock - 1) / kTokenBlock, 1);
-  const bool writes_first = blocks > 1;  // a block of tokens reads keys that other blocks write
+  const bool writes_first = blocks > 1;  // otherwise a block of tokens would read keys that another worker is writing
   if (writes_first) {
     for_rows(call.rows * heads, call.threads, max_new_tokens * call.head_dim * 8,
              [&](std::int64_t begin, std::int64_t end) {

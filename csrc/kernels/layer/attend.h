@@ -11,12 +11,13 @@ namespace weft {
 // The pairs of dimensions (0, 1), (2, 3), ... of a head are rotated by their position's row of `rotary` [rotary_rows,
 // head_dim / 2, 2] (cos, sin). Keys and values are written to cache [pages, page_size, 2, kv_heads, head_dim] at the
 // row's page_table [rows, table_width], but not to page 0 or beyond the table. The query at position p sees keys 0..p,
-// up to the end of the table. The result is out [tokens, heads, head_dim].
+// as far as the table reaches. The result is out [tokens, heads, head_dim].
 //
 // With a `window` above 0 a query sees at most that many keys: 0..sinks-1 and the last window - sinks, including its
-// own. Pages with no key that one of the row's new tokens sees are not read. 0 <= sinks < window.
+// own. A page is not read if none of the row's new tokens sees a key in it. 0 <= sinks < window.
 //
-// A row's bits depend on that row alone: sums over keys go from the first to the last, whatever else is computed.
+// The bits of a row's result depend on that row alone: sums over keys go from the first to the last, whatever the
+// batch.
 struct AttendCall {
   const float *qkv, *rotary;
   const float *q_norm, *k_norm;  // [head_dim] each, or null: no norm

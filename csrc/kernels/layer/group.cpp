@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::int64_t kQueryTile = 4;  // queries at once
 
-// A vector is one register: the compiler keeps wider ones in memory. A result does not depend on kLanes, because each
-// is summed in an order of its own.
+// A vector is one register, because the compiler keeps wider ones in memory. Results do not depend on kLanes, because
+// the order of each sum is fixed.
 template <int kLanes>
 struct Vector {
   typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
@@ -34,8 +34,8 @@ WEFT_INLINE void store(float *to, const V &lanes) {
   std::memcpy(to, &lanes, sizeof lanes);
 }
 
-// Scores of kQueries queries from `m` on with kLanes transposed keys. Several queries at once hide the latency of each
-// sum; the order of a query's sum does not depend on their number.
+// Computes the scores of queries m .. m + kQueries - 1 with kLanes transposed keys. Several queries at once hide the
+// latency of each sum, and do not change the order within a sum.
 template <int kLanes, int kQueries>
 WEFT_INLINE void score_keys(const Group &g, std::int64_t m, const float *keys, std::int64_t first,
                             std::int64_t head_dim) {
@@ -95,7 +95,7 @@ WEFT_INLINE void transpose_keys(const Group &g, std::int64_t first, std::int64_t
     for (std::int64_t n = 0; n < kKeyTile; ++n) g.keys[d * kKeyTile + n] = g.tokens[first + std::min(n, last)][d];
 }
 
-// Scores of all keys.
+// Computes the scores of all queries with all keys.
 template <int kLanes>
 WEFT_INLINE void score(const Group &g, std::int64_t head_dim) {
   for (std::int64_t first = 0; first < g.length; first += kKeyTile) {
@@ -106,7 +106,7 @@ WEFT_INLINE void score(const Group &g, std::int64_t head_dim) {
   }
 }
 
-// Softmax of a row of scores in place, without the division by the sum, which is returned.
+// Replaces a row of scores by exp(score - maximum), and returns their sum: a softmax without the division.
 WEFT_INLINE float exponentiate(float *scores, std::int64_t length) {
   float highest = -INFINITY, total = 0;
   float lane[kKeyTile];  // running maxima: a single one would be a chain of 4 cycles a key
@@ -123,8 +123,8 @@ WEFT_INLINE float exponentiate(float *scores, std::int64_t length) {
   return total;
 }
 
-// The same for a query that does not see keys hidden..first-1; their weights become 0. Each place in a tile has its own
-// sum, so that leaving out whole hidden tiles changes no bit.
+// The same for a query that does not see keys hidden..first-1, whose weights become 0. Each place in a tile has its own
+// sum, so the result is the same to the bit when whole hidden tiles are left out.
 WEFT_INLINE float exponentiate_around(float *scores, std::int64_t hidden, std::int64_t first, std::int64_t length) {
   float highest[kKeyTile], sums[kKeyTile] = {}, top = -INFINITY, total = 0;
   const auto is_seen = [=](std::int64_t n) { return (n < hidden) | ((n >= first) & (n < length)); };
@@ -151,7 +151,8 @@ WEFT_INLINE float exponentiate(const Group &g, std::int64_t m) {
   return exponentiate(scores, g.lengths[m]);
 }
 
-// kVectors vectors of outputs from dimension `first` on, for kQueries queries from `m` on: the weighted sums of values.
+// Computes kVectors vectors of outputs from dimension `first` on, the weighted sums of values, for queries m .. m +
+// kQueries - 1.
 template <int kLanes, int kQueries, int kVectors>
 WEFT_INLINE void sum_values(const Group &g, std::int64_t m, std::int64_t first, const float *scales) {
   Lanes<kLanes> sums[kQueries][kVectors] = {};

@@ -10,8 +10,8 @@ constexpr std::int64_t kKeyTile = 16;  // keys that are scored at once
 
 struct Group {
   const float *const *queries;
-  const std::int64_t *lengths;  // each query sees the keys before this, but for those from `sinks` to its start
-  const std::int64_t *starts;   // or null: each query sees all keys before its length
+  const std::int64_t *lengths;  // [count] each query sees keys 0..length-1, except those from `sinks` to its start
+  const std::int64_t *starts;   // [count], or null: each query sees all keys below its length
   std::int64_t sinks;
   float *const *outs;
   std::int64_t count;

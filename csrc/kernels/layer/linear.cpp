@@ -18,10 +18,10 @@ namespace weft {
 namespace {
 
 constexpr std::int64_t kFloatsPerLine = 16;  // of the cache
-// Inputs of up to this many rows are normalised and split by every worker for itself, which is cheaper than waiting for
-// one to do it.
+// Up to this many rows, every worker normalises and splits all inputs itself, which is cheaper than sharing the work
+// and waiting for it.
 constexpr std::int64_t kMaxRowsRemade = 16;
-constexpr std::int64_t kRowBlock = 48;       // rows per block are a multiple of this: whole tiles of every kind
+constexpr std::int64_t kRowBlock = 48;       // rows per block: a multiple of this, so that all tiles are whole
 constexpr std::int64_t kMaxRowBlock = 96;    // a block's inputs stay in the cache while its panels are read
 constexpr std::int64_t kDepthBlock = 1024;   // inputs whose weights stay in the cache while several tiles read them
 constexpr std::int64_t kTasksPerThread = 8;  // enough that all threads end at about the same time
@@ -44,7 +44,7 @@ std::int64_t group_of(std::int64_t rows) { return std::min(rows, kGroup); }
 std::int64_t groups_of(const Rows &rows) { return ceil_div(rows.count, rows.group); }
 std::int64_t blocks_of(std::int64_t inputs) { return ceil_div(inputs, kBlock); }
 
-// 16-bit elements of a split group: [blocks, kParts, group, kBlock].
+// The size of a split group in 16-bit elements; its layout is [blocks, kParts, group, kBlock].
 std::int64_t split_size(std::int64_t group, std::int64_t inputs) { return blocks_of(inputs) * kParts * group * kBlock; }
 
 // The epilogue of a panel: adds bias and residual to the kPanel sums of a row and stores the first `valid` of them.
@@ -65,7 +65,8 @@ WEFT_INLINE Epilogue epilogue_of(const LinearCall &call, std::int64_t panel) {
           call.residual_row};
 }
 
-// The epilogue of a panel of gates or ups, to scratch memory [rows, kPanel]; their biases begin at `first_bias`.
+// The epilogue that writes a panel of gates or ups to scratch memory [rows, kPanel]. Their biases begin at
+// `first_bias`.
 WEFT_INLINE Epilogue scratch_epilogue(const LinearCall &call, std::int64_t panel, float *scratch,
                                       std::int64_t first_bias) {
   const std::int64_t first = panel * kPanel;
@@ -146,7 +147,7 @@ const AmxKernels *amx_kernels() {
   return nullptr;
 }
 
-// The kernels of a call.
+// The kernels chosen for a call.
 struct Kernels {
   PanelFunction multiply_panels;
   const AmxKernels *amx;  // or null
@@ -157,7 +158,7 @@ Kernels kernels_for(const LinearCall &call) {
   return {amx ? amx->multiply_panels : vector_kernels().multiply_by_dtype[static_cast<int>(call.dtype)], amx};
 }
 
-// Rounded up to a cache line: a vector that straddles two lines takes twice as long.
+// Rounds an address up to a cache line, because loading a vector that straddles two lines takes twice as long.
 float *aligned(float *begin) {
   constexpr std::uintptr_t kLine = kFloatsPerLine * sizeof(float);
   return reinterpret_cast<float *>((reinterpret_cast<std::uintptr_t>(begin) + kLine - 1) / kLine * kLine);
@@ -169,12 +170,13 @@ Rows input_of(const LinearCall &call) {
   return {call.x, call.rows, call.inputs, call.x_row, nullptr, group_of(call.rows)};
 }
 
-// Memory that a thread keeps from call to call.
+// Working memory of a thread, kept from call to call.
 struct Scratch {
   std::vector<float> norms, panels;
   std::vector<std::uint16_t> split;
 
-  // The input of a call with memory for its norm and for its split rows, where the call needs them. `prepare` fills it.
+  // Returns the input of a call, with memory for normalised and for split rows if the call needs them. `prepare` fills
+  // that memory.
   Rows reserve(const LinearCall &call, const Kernels &kernels) {
     Rows rows = input_of(call);
     if (call.norm) {
@@ -197,7 +199,7 @@ struct Scratch {
     if (kernels.amx) kernels.amx->split_rows(rows, begin, end, split.data());
   }
 
-  // Memory for gates, ups and partial sums of `rows` rows.
+  // Returns memory for the gates, ups and partial sums of `rows` rows.
   float *panels_of(std::int64_t rows, const Kernels &kernels) {
     const std::int64_t sums = kernels.amx ? ceil_div(rows, kGroup) * kGroupSums : rows * kPanel;
     panels.resize(size(2 * rows * kPanel + sums + kFloatsPerLine));
@@ -221,12 +223,14 @@ Rows rows_of(const Rows &rows, std::int64_t first, std::int64_t count) {
   return block;
 }
 
-// The size of the rows' blocks: all about as large, at most `max_block`, a multiple of kRowBlock.
+// Returns a block size, a multiple of kRowBlock and at most `max_block`, that divides the rows into blocks of about the
+// same size.
 std::int64_t even_block(std::int64_t rows, std::int64_t max_block) {
   return ceil_div(ceil_div(rows, ceil_div(rows, max_block)), kRowBlock) * kRowBlock;
 }
 
-// Rows per block of a call. Panels alone may be too few tasks for the threads, and all rows too many for the cache.
+// Returns the rows per block of a call. Rows are divided into blocks for two reasons: there may be fewer panels than
+// the threads need tasks, and all rows may not fit the cache.
 std::int64_t rows_per_block(const LinearCall &call, std::int64_t panels) {
   const std::int64_t wanted_blocks = ceil_div(kTasksPerThread * call.threads, panels);
   return even_block(call.rows, std::min(std::max(call.rows / wanted_blocks, kRowBlock), kMaxRowBlock));
@@ -238,7 +242,7 @@ void multiply(const LinearCall &call, const Kernels &kernels) {
   const bool needs_prepare = call.norm || kernels.amx, each_prepares = needs_prepare && call.rows <= kMaxRowsRemade;
   Rows input = input_of(call);
   if (needs_prepare && !each_prepares) {
-    Scratch &shared = callers_scratch;  // a lambda names its own thread's variable, not the caller's
+    Scratch &shared = callers_scratch;  // a thread_local named in a lambda would be the worker's own
     input = shared.reserve(call, kernels);
     for_rows(groups_of(input), call.threads, 4 * input.group * call.inputs,
              [&](std::int64_t begin, std::int64_t end) { shared.prepare(call, kernels, input, begin, end); });
@@ -246,7 +250,7 @@ void multiply(const LinearCall &call, const Kernels &kernels) {
   const std::int64_t block = rows_per_block(call, num_panels);
   const std::int64_t block_rows = std::min(block, call.rows), num_blocks = ceil_div(call.rows, block);
   const std::int64_t bytes = call.dtype == DType::kFloat32 ? 4 : 2;
-  const std::int64_t products = kernels.amx ? block_rows / 2 : block_rows;  // AMX does two in the time of one
+  const std::int64_t products = kernels.amx ? block_rows / 2 : block_rows;  // AMX does two products in the time of one
   const std::int64_t cost = (call.swiglu ? 2 : 1) * kPanel * call.inputs * (bytes + products);
   for_workers(num_panels * num_blocks, call.threads, cost, [&](Share &share) {
     static thread_local Scratch own_scratch;
@@ -258,8 +262,9 @@ void multiply(const LinearCall &call, const Kernels &kernels) {
     float *scratch = own_scratch.panels_of(block_rows, kernels);
     for (std::int64_t begin, end; share.next(begin, end);) {
       for (std::int64_t task = begin; task < end; ++task) {
-        // A block's rows stay in the cache while its panels pass, so panels vary first. Split rows of all blocks stay
-        // there (linear_cpu sees to that), so with AMX a panel serves all blocks before the next is read.
+        // Without AMX, a block's rows stay in the cache while all panels are multiplied by them, so the panel varies
+        // faster. With AMX, the split rows of all blocks fit the cache (linear_cpu limits their number), so the block
+        // varies faster and each panel is read from memory once.
         const std::int64_t panel = kernels.amx ? task / num_blocks : task % num_panels;
         const std::int64_t first = (kernels.amx ? task % num_blocks : task / num_panels) * block;
         const std::int64_t count = std::min(block, call.rows - first);

@@ -1,9 +1,9 @@
 // Linear layers of a decoder on the CPU, each fused with the norm of its input and an epilogue of bias, SwiGLU and
 // residual. Activations are float32; weights are float32, float16 or bfloat16.
 //
-// Every output is one sum over the inputs in their order, each term a fused multiply-add. So a row's result depends
-// neither on the other rows nor on the threads: a token has the same logits alone, in a batch, among drafts and in a
-// prompt. Weights of 16 bits are widened exactly, and give the same bits as those weights in float32.
+// Every output is one sum over the inputs in order, by fused multiply-adds. So a row's result depends neither on the
+// other rows nor on the threads: a token gets the same logits alone, in a batch, among drafts and in a prompt. Weights
+// of 16 bits are widened exactly, and give the same bits as those weights in float32.
 //
 // Where the processor has AMX, it may multiply bfloat16 weights. Activations are then split into two bfloat16 parts (17
 // bits), and numbers below 2^-126 count as 0. A row's result still depends on that row alone, but its last bits differ
@@ -18,11 +18,11 @@ namespace weft {
 
 constexpr std::int64_t kPanel = 64;  // outputs of a panel
 
-// out[m, n] = sum_i in[m, i] w[i, n] + bias[n] + residual[m, n], where `in` is x, or with `norm`
-// x / sqrt(mean(x^2) + eps) * norm. `panels` holds w as [ceil(outputs / kPanel), inputs, kPanel], padded with anything,
-// and when `tiled` as [ceil(outputs / kPanel), ceil(inputs / 32), kPanel / 16, 16 pairs of inputs, 16 outputs, 2],
-// padded with zeros after the last input. With `swiglu` w has `outputs` gates and as many ups, in alternating panels,
-// and out = silu(gate) * up. `also` gets a copy of `out`.
+// out[m, n] = sum_i in[m, i] w[i, n] + bias[n] + residual[m, n], where `in` is x, or with `norm` x / sqrt(mean(x^2) +
+// eps) * norm. `panels` holds w as [ceil(outputs / kPanel), inputs, kPanel] with any padding, or when `tiled` as
+// [ceil(outputs / kPanel), ceil(inputs / 32), kPanel / 16, 16 pairs of inputs, 16 outputs, 2], padded with zeros after
+// the last input. With `swiglu` w has `outputs` gates and as many ups, in alternating panels, and out = silu(gate) *
+// up. `also` gets a copy of `out`.
 struct LinearCall {
   const float *x;
   const void *panels;

@@ -18,7 +18,7 @@ WEFT_MULTIVERSION void widen_bfloats(const BFloat16 *from, float *to, std::int64
   for (std::int64_t i = 0; i < count; ++i) to[i] = widen(from[i]);
 }
 
-// The embedding of one row, to `out`.
+// Writes the embedding of row `r`'s token to `out`.
 void embed_row(const EmbedCall &call, std::int64_t r, float *out) {
   const std::int64_t token = std::min(std::max<std::int64_t>(call.tokens[r], 0), call.vocab - 1),
                      at = token * call.width;

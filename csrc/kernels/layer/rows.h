@@ -1,4 +1,4 @@
-// A decoder's kernels on rows of activations between its linear layers, on the CPU.
+// CPU kernels of a decoder that work on rows of activations between the linear layers.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ struct EmbedCall {
 };
 void embed_cpu(const EmbedCall &call);
 
-// out[r] = the embedding of tokens[r], then hidden[r], each with its own norm (EAGLE3 and MTP drafters).
+// out[r] is the embedding of tokens[r] followed by hidden[r], each normalised with its own norm (EAGLE3 and MTP
+// drafters).
 struct JoinCall {
   EmbedCall embed;  // its `out` is [rows, 2 * width]
   const float *hidden, *embed_norm, *hidden_norm;
@@ -35,7 +36,8 @@ struct TakeCall {
 };
 void take_rows_cpu(const TakeCall &call);
 
-// to = from, for tensors of the same shape of up to 4 dimensions; strides in bytes. Sizes are padded with 1 in front.
+// to = from, for tensors of the same shape of up to 4 dimensions; strides in bytes. Missing leading dimensions have
+// size 1.
 struct StridedCopy {
   void *to;
   const void *from;

@@ -1,7 +1,7 @@
-// The inner loops of linear.cpp, which includes this once for each instruction set (WEFT_TARGET), inside a namespace of
-// its own. So there is no include guard.
+// The inner loops of linear.cpp, which includes this once for each instruction set (WEFT_TARGET), each time in another
+// namespace. So there is no include guard.
 
-// A vector is one register: the compiler keeps wider ones in memory.
+// A vector is one register, because the compiler keeps wider ones in memory.
 #if WEFT_TARGET == 512
 constexpr int kLanes = 16;
 #elif WEFT_TARGET == 256
@@ -19,8 +19,8 @@ WEFT_INLINE Lanes load(const float *from) {
 }
 
 // A register tile is up to kMaxTileRows rows by vectors_of(rows) vectors of a panel. Its sums and the weights fill the
-// registers, of which AVX-512 has 32 and the others 16. Fewer rows take more vectors, because a multiply-add waits four
-// cycles for the one before it in the same sum.
+// registers, of which AVX-512 has 32 and the others 16. With fewer rows a tile has more vectors: a multiply-add waits
+// four cycles for the previous one of the same sum, so several independent sums are needed.
 constexpr int kMaxTileRows = 6;
 #if WEFT_TARGET == 512
 constexpr int vectors_of(int) { return 4; }
@@ -71,16 +71,16 @@ WEFT_INLINE Lanes widened(const W *w) {
 }
 #endif
 
-// Inputs begin..end-1 of a product. Several tiles read these weights from the cache, while the next block's come from
-// memory: each tile prefetches its share of them, `lines` cache lines for every input.
+// A block of inputs begin..end-1. Several tiles read the block's weights from the cache. Meanwhile each tile prefetches
+// its share of the next block's weights, `lines` cache lines for every input.
 struct Depth {
   std::int64_t begin, end;
   const char *share;  // or null
   int lines;
 };
 
-// kRows rows from `row` on times one block of inputs of a panel. Sums wait in `partial` [rows, kPanel] for the last
-// block.
+// Multiplies kRows rows from `row` on by one block of inputs of a panel. `partial` [rows, kPanel] keeps the sums
+// between blocks; the last block applies the epilogue.
 template <class W, int kRows>
 WEFT_INLINE void tile(const Rows &in, const W *panel, std::int64_t row, const Depth &depth, float *partial,
                       const Epilogue &out) {
@@ -120,7 +120,7 @@ WEFT_INLINE void tile(const Rows &in, const W *panel, std::int64_t row, const De
   }
 }
 
-// `tile` for `count` rows, at most kRows.
+// Calls `tile` for `count` rows, at most kRows: turns a number of rows into a template argument.
 template <class W, int kRows>
 WEFT_INLINE void tile_of(std::int64_t count, const Rows &in, const W *panel, std::int64_t row, const Depth &depth,
                          float *partial, const Epilogue &out) {
@@ -130,15 +130,15 @@ WEFT_INLINE void tile_of(std::int64_t count, const Rows &in, const W *panel, std
   }
 }
 
-// All rows times one panel, in tiles of about the same size. Several tiles go through the panel block by block, so that
-// each block of weights is read from memory once.
+// Multiplies all rows by one panel, in tiles of about the same size. If there are several tiles, all of them do one
+// block of inputs before the next, so that the weights are read from memory once.
 template <class W>
 void times_panel(const Rows &in, const W *panel, float *partial, const Epilogue &out) {
   const std::int64_t tiles = ceil_div(in.count, kMaxTileRows);
   if (tiles <= 1) return tile_of<W, kMaxTileRows>(in.count, in, panel, 0, {0, in.width, nullptr, 0}, partial, out);
   constexpr std::int64_t kLines = kPanel * sizeof(W) / 64;  // of one input
   const int lines = static_cast<int>(ceil_div(kLines, tiles));
-  // Blocks of one size, so that a block prefetches all of the next one.
+  // Blocks are of about the same size, so that the tiles of a block prefetch all of the next block.
   const std::int64_t inputs = ceil_div(in.width, ceil_div(in.width, kDepthBlock));
   for (std::int64_t begin = 0; begin < in.width; begin += inputs) {
     const std::int64_t end = std::min(begin + inputs, in.width);
@@ -152,7 +152,7 @@ void times_panel(const Rows &in, const W *panel, float *partial, const Epilogue 
   }
 }
 
-// out = silu(gate) * up, of a panel's products `gates` and `ups`, [rows, kPanel] each.
+// out = silu(gate) * up, for one panel of outputs. `gates` and `ups` are [rows, kPanel] each.
 WEFT_INLINE void swiglu(const LinearCall &call, std::int64_t panel, const float *gates, const float *ups) {
   const std::int64_t first = panel * kPanel, valid = std::min(kPanel, call.outputs - first);
   for (std::int64_t r = 0; r < call.rows; ++r, gates += kPanel, ups += kPanel) {

@@ -22,7 +22,8 @@ std::int64_t first_out_of_bounds(const RowList &rows, std::int64_t count, std::i
 
 // ---- one word: 32 columns --------------------------------------------------------------------------------------
 
-// 16-byte vectors, which SSE2 and NEON both have: lane j of group g tests bit g * lanes + j of the word.
+// 16-byte vectors, which both SSE2 and NEON have. In group g of a word's columns, lane j tests bit g * lanes + j of the
+// word.
 typedef std::uint32_t Lanes32 __attribute__((vector_size(16)));
 typedef std::uint16_t Lanes16 __attribute__((vector_size(16)));
 
@@ -105,8 +106,8 @@ WEFT_AVX512 inline void block_word_avx512(std::uint16_t *p, std::uint32_t allowe
 template <class T>
 using BlockWords = void (*)(T *p, const std::uint32_t *allowed, std::int64_t words, T neg_inf);
 
-// A store that misses the cache waits for its line. Prefetched this many words ahead, the line is there in time. Words
-// with nothing blocked are not stored to, so their lines are not prefetched.
+// Logits are prefetched this many mask words ahead, because a store that misses the cache waits for its line. A word
+// that blocks nothing causes no store, so its line is not prefetched.
 constexpr std::int64_t kWordsAhead = 8;
 
 template <class T>

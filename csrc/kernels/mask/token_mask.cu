@@ -1,6 +1,6 @@
 // The mask kernels on CUDA. A thread works on aligned groups of 16 bytes of logits. The first and the last group of a
-// row may be partial and are done by element. A group with nothing blocked reads and writes no logits; a group with all
-// blocked only writes.
+// row may be partial and are handled element by element. A group with nothing blocked reads and writes no logits; a
+// group with all blocked only writes.
 #include <cuda_runtime.h>
 
 #include <kernels/launch.cuh>
@@ -41,7 +41,8 @@ struct MaskRow {
   __device__ __forceinline__ std::uint32_t word(std::int64_t i) const {
     return i >= 0 && i < count ? __ldg(words + i) : 0u;
   }
-  // Bits first, first + 1, ... in bit 0 and on, of which at least kCount are valid. `first` may be negative.
+  // Returns the mask bits from bit number `first` on, in bit 0 and up. At least kCount of them are valid. `first` may
+  // be negative.
   template <int kCount>
   __device__ __forceinline__ std::uint32_t bits(std::int64_t first) const {
     const std::int64_t i = first >> 5;
@@ -162,7 +163,7 @@ template <DType kType>
 void launch_apply(const ApplyCall &call, int sms, void *stream) {
   constexpr std::int64_t kColumns = kThreads * (16 / sizeof(typename Type<kType>::Bits));
   const unsigned y = grid_rows(call.logits.rows);
-  // Enough blocks to fill the device once, but no block without a group.
+  // Use enough blocks to fill the device once, but no block without a group to work on.
   const std::int64_t fill = (static_cast<std::int64_t>(sms) * kBlocksPerSm + y - 1) / y;
   const std::int64_t limit = (call.logits.vocab + kColumns - 1) / kColumns;
   const dim3 grid(static_cast<unsigned>(fill < limit ? fill : limit), y);

@@ -10,9 +10,9 @@
 
 namespace weft {
 
-// The number of the mask row for each row of logits: a list, int32 or int64; without a list, row i takes mask row i. By
-// slot (`positions` > 0), the list has the slot of each batch row. A batch row has `positions` rows of logits, which
-// take the mask rows from `first` on among the slot's `per_slot`.
+// Maps rows of logits to mask rows. Without a list, row i uses mask row i. A list (int32 or int64) gives the mask row
+// of each row. In the by-slot form (`positions` > 0), the list gives the slot of each batch row instead. A batch row
+// has `positions` rows of logits, and a slot has `per_slot` mask rows, of which those from `first` on are used.
 struct RowList {
   const void *data;
   bool is64;
@@ -60,7 +60,7 @@ struct CopyCall {
   const float *src_temperatures = nullptr;
 };
 
-// On the CPU. Return -1, or the first i whose row number is out of bounds; then nothing was written.
+// The CPU kernels. They return -1, or the first i whose row number is out of bounds; then nothing was written.
 std::int64_t apply_token_bitmask_cpu(const ApplyCall &call, int threads);
 std::int64_t copy_mask_rows_cpu(const CopyCall &call);
 
@@ -68,8 +68,8 @@ std::int64_t copy_mask_rows_cpu(const CopyCall &call);
 // they return an error.
 const char *cuda_architectures();
 
-// On CUDA: enqueued to `stream` of the current device, which has `sms` multiprocessors. Return null, or CUDA's error. A
-// row number out of bounds blocks its whole row of logits; a copy skips it.
+// The CUDA kernels, enqueued on `stream` of the current device, which has `sms` multiprocessors. They return null, or
+// CUDA's error message. If a row number is out of bounds, apply blocks the whole row of logits, and copy skips the row.
 const char *apply_token_bitmask_cuda(const ApplyCall &call, int sms, void *stream);
 const char *copy_mask_rows_cuda(const CopyCall &call, void *stream);
 

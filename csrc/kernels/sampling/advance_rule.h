@@ -1,4 +1,4 @@
-// Verification of one row: the same on every device.
+// The verification of one row, by the same code on every device.
 #pragma once
 
 #include "kernels/sampling/slots.h"

@@ -1,4 +1,4 @@
-// The noise of coupled sampling, the same bits on every device.
+// The Gumbel noise of coupled sampling, with the same bits on every device.
 //
 // Philox4x32-10 (Salmon et al., SC 2011) with the request's seed as key and (position low, position high, token / 4,
 // purpose) as counter gives four words; word token % 4 is the token's. The noise is the Gumbel variate -log(-log(u)),
@@ -15,7 +15,7 @@ namespace weft {
 
 constexpr std::uint32_t kPurposeSample = 0x77656674u;  // other uses of a seed have other numbers
 
-// A temperature below this is 0: the largest logit wins, without noise.
+// A temperature below this counts as 0: greedy, without noise.
 constexpr float kLowestTemperature = 1e-5f;
 
 struct PhiloxWords {

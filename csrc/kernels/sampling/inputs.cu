@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// A block per row. Later kernels may read its output, and all earlier output, without waiting for it (attention does).
-// So it lets none of them start before its writes are visible to all.
+// One block per row. Some later kernels (attention) read this kernel's output, and earlier kernels' output, without
+// waiting. So this kernel lets the next one start only after its own writes are visible.
 __global__ void __launch_bounds__(kThreads) read_kernel(const InputsCall call) {
   wait_for_earlier();
   const std::int64_t b = blockIdx.x;

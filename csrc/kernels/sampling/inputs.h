@@ -1,4 +1,5 @@
-// The inputs of an iteration, gathered from its slots before the forward, and drafts that the host proposed.
+// Kernels before the forward pass: gathering an iteration's inputs from its slots, and taking over drafts that the host
+// proposed.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +9,9 @@
 
 namespace weft {
 
-// Batch row b reads its slot, slot[b]: base[b] is the slot's length, tokens[b * width ...] its last token and its
-// drafts
-// (-1: none), pages[b * table_width ...] its page table. `length`, `last_token`, `drafts` [.., slots] and `page_table`
-// are by slot.
+// Reads slot slot[b] for each batch row b. Writes the slot's length to base[b], its last token and then its drafts (-1:
+// none) to tokens[b * width ...], and its page table to pages[b * table_width ...]. `length`, `last_token`, `drafts`
+// [.., slots] and `page_table` are by slot.
 struct InputsCall {
   std::int64_t rows, width, slots, table_width;
   const std::int64_t *slot, *length, *last_token, *drafts;
@@ -31,7 +31,8 @@ struct InputsCall {
   }
 };
 
-// Drafts 1..num_drafts of each row's slot become the proposed ones, and -1 beyond the slot's max_drafts. All by slot.
+// Replaces drafts 1..num_drafts of each row's slot by the proposed ones, or by -1 beyond the slot's max_drafts. All
+// tensors but `slot` are by slot.
 struct ProposalsCall {
   std::int64_t rows, num_drafts, slots;
   const std::int64_t *slot, *proposed;  // proposed [.., slots]
@@ -49,7 +50,7 @@ struct ProposalsCall {
 void read_slots_cpu(const InputsCall &call);
 void take_proposals_cpu(const ProposalsCall &call);
 
-// Enqueued to `stream` of the current device. They return null, or CUDA's message.
+// Enqueue the kernel on `stream` of the current device. Return null, or CUDA's error message.
 const char *read_slots_cuda(const InputsCall &call, void *stream);
 const char *take_proposals_cuda(const ProposalsCall &call, void *stream);
 

@@ -13,7 +13,7 @@ template <class T>
 __device__ void level_row(T *logits, std::int64_t vocab, TruncationMemory &memory, const Team &team) {
   const std::uint32_t key = TruncatedRow<T>{logits, vocab, team, memory}.top_key();
   const float top = key > 0 ? unordered(key) : -kInfinity;
-  team.sync();  // every block has read the others' maxima, and all logits, before one of them changes
+  team.sync();  // wait until every block has read the others' maxima and its logits, before any logit changes
   if (is_finite(top)) {
     const std::int64_t step = static_cast<std::int64_t>(team.size) * kTeamThreads;
     for (std::int64_t c = team.rank * kTeamThreads + threadIdx.x; c < vocab; c += step) {

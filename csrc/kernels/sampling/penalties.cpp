@@ -6,14 +6,14 @@
 namespace weft {
 namespace {
 
-// The row's tables for the columns of one block; 0 everywhere for tables that the row does not use.
+// A row's table entries for the columns of one block. Tables that the row does not use are all 0.
 struct BlockTables {
   std::int32_t count[kBlock] = {};
   std::uint32_t in_prompt[kBlock] = {};
   float bias[kBlock] = {};
 };
 
-// Column c stands for token c.
+// Reads the tables if there is no d2t map, so that column c is token c.
 WEFT_INLINE void read_in_order(const PenaltyRow &row, std::int64_t first, int n, BlockTables &tables) {
   if (row.penalizes) {
     for (int j = 0; j < n; ++j) tables.count[j] = row.counts[first + j];

@@ -12,7 +12,7 @@
 namespace weft {
 
 struct BlockedMemory {
-  unsigned end;  // of the list
+  unsigned end;  // of the bad-word list
   unsigned num_blocked;
   std::int64_t blocked[kTeamThreads];
 };
@@ -41,7 +41,7 @@ __device__ void change_columns(const PenaltyRow &row, T *logits, std::int64_t vo
   }
 }
 
-// Blocks the tokens in the block's list. By all of its threads.
+// Sets the logits of the tokens in `memory.blocked` to -inf. All threads of the block must call it.
 template <class T>
 __device__ void block_listed(T *logits, std::int64_t vocab, const std::int64_t *d2t, const BlockedMemory &memory) {
   T neg_inf;
@@ -59,7 +59,8 @@ __device__ void block_listed(T *logits, std::int64_t vocab, const std::int64_t *
   }
 }
 
-// By one block, with one place of the bad words per thread at a time.
+// Blocks the last token of each bad word whose other tokens end the context. Runs on one block; each thread checks one
+// place in the slot's bad words at a time.
 template <class T>
 __device__ void block_bad_words(const PenaltyRow &row, T *logits, std::int64_t vocab, const std::int64_t *d2t,
                                 BlockedMemory &memory) {
@@ -67,6 +68,7 @@ __device__ void block_bad_words(const PenaltyRow &row, T *logits, std::int64_t v
   if (threadIdx.x == 0) memory.end = width;
   __syncthreads();
   for (unsigned at = threadIdx.x; at < width; at += kTeamThreads) {
+    // An empty word ends the list.
     if (row.bad_words[at] < 0 && (at == 0 || row.bad_words[at - 1] < 0)) atomicMin(&memory.end, at);
   }
   __syncthreads();
@@ -84,7 +86,8 @@ __device__ void block_bad_words(const PenaltyRow &row, T *logits, std::int64_t v
   }
 }
 
-// Every block reads its share of the text, with one n-gram per thread at a time.
+// Blocks tokens that would repeat an n-gram. Each block of the team reads its share of the text, one n-gram per thread
+// at a time.
 template <class T>
 __device__ void block_repeats(const PenaltyRow &row, T *logits, std::int64_t vocab, const std::int64_t *d2t,
                               BlockedMemory &memory, const Team &team) {

@@ -1,5 +1,5 @@
-// What requests change in their logits before the draw: penalties on tokens of the text, a bias, bad words, and n-grams
-// that may not repeat; and levelling, which a wide bias needs.
+// Changes to a request's logits before the draw: penalties on tokens of the text, a bias, bad words, n-grams that may
+// not repeat, and levelling, which a wide bias needs.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace weft {
 
-// Logits row i belongs to slot[i]. It stands after history_length[i] tokens of the slot's history and, of the
-// `extra_width` tokens in its row of `extra`, the first num_extra[i] that are not -1. With `d2t`, column c stands for
-// token c + d2t[c]. temperature[i] is what the row is drawn with.
+// Logits row i belongs to slot[i]. Its context is the first history_length[i] tokens of the slot's history, then the
+// first num_extra[i] tokens of its row of `extra` (`extra_width` wide), skipping any -1. With `d2t`, column c is token
+// c + d2t[c]. temperature[i] is the temperature of the draw.
 struct PenalizeCall {
   Logits logits;
   SlotTables tables;
@@ -24,9 +24,10 @@ struct PenalizeCall {
 // A row whose slot is out of bounds is left alone.
 void penalize_cpu(const PenalizeCall &call, int threads);
 
-// Levelling: logits that a bias has moved far from 0 are moved back, so that float32 can still tell noise apart. All
-// logits of a row move alike, so the draw stays the same. Logits row i belongs to slot[i]; where that slot's bias is
-// wide, the row's largest logit is subtracted from all, unless it is infinite. Finite logits stay finite.
+// Levelling moves logits back towards 0 after a large bias, so that float32 does not lose the noise when it is added.
+// All logits of a row move by the same amount, so the draw stays the same. Logits row i belongs to slot[i]. If that
+// slot's bias is wide, the row's largest logit is subtracted from all its logits, unless it is infinite. Finite logits
+// stay finite.
 struct LevelCall {
   Logits logits;
   SlotTables tables;

@@ -1,5 +1,5 @@
-// Penalties of one row: the arithmetic of one logit, and when a bad word or an n-gram is complete. The same on every
-// device.
+// The rules of penalties, the same on every device: the arithmetic of one logit, and the tests for bad words and
+// repeated n-grams.
 #pragma once
 
 #include "kernels/sampling/gumbel.h"
@@ -7,7 +7,7 @@
 
 namespace weft {
 
-// Row i of a call, with its slot's rows of the tables.
+// One row's parameters: its slot's settings, and its slot's rows of the tables.
 struct PenaltyRow {
   float repetition, presence, frequency;
   bool penalizes;  // any of these three
@@ -25,7 +25,7 @@ struct PenaltyRow {
     extra = call.extra + i * call.extra_width;
     num_extra = call.num_extra[i] < call.extra_width ? call.num_extra[i] : call.extra_width;
   }
-  // Without extra tokens.
+  // A row without extra tokens.
   WEFT_HD PenaltyRow(const SlotTables &tables, std::int64_t slot, std::int64_t length, float temperature)
       : history_length(length), extra(nullptr), num_extra(0), extra_stride(1) {
     const SlotRecord &record = tables.records[slot];
@@ -34,8 +34,9 @@ struct PenaltyRow {
     penalizes = repetition != 1 || presence != 0 || frequency != 0;
     bias_first = record.penalties_after_temperature != 0, ngram_size = record.no_repeat_ngram_size;
     if (bias_first && temperature >= kLowestTemperature) {
-      // Logits are divided by the temperature only in the draw, so what acts after it is multiplied by it here.
-      // Repetition scales, which commutes with the division.
+      // These penalties apply to logits divided by the temperature, but that division happens only in the draw. So
+      // multiply the subtracted penalties by the temperature here. The repetition penalty is a factor, which commutes
+      // with the division.
       presence = mul_rn(presence, temperature), frequency = mul_rn(frequency, temperature);
     }
     vocab = tables.vocab, bad_width = tables.bad_width, history_width = tables.history_width;
@@ -47,7 +48,8 @@ struct PenaltyRow {
   }
 };
 
-// The logit of a token of the text: `count` is how often it is counted; 0 where only the prompt has it.
+// Penalizes the logit of a token that occurs in the text. `count` is its number of occurrences that count; 0 if only
+// the prompt has it.
 WEFT_HD float penalized(float x, std::int32_t count, const PenaltyRow &row) {
   const float repeated = x > 0 ? div_rn(x, row.repetition) : mul_rn(x, row.repetition);
   const float present = add_rn(repeated, -row.presence);
@@ -55,12 +57,13 @@ WEFT_HD float penalized(float x, std::int32_t count, const PenaltyRow &row) {
   return count > 0 ? counted : repeated;
 }
 
-// -inf wins over +inf, so that the sum is never NaN.
+// Adds a bias. -inf wins over +inf, so that the sum is never NaN.
 WEFT_HD float biased(float x, float bias) {
   return x == -kInfinity || bias == -kInfinity ? -kInfinity : add_rn(x, bias);
 }
 
-// A logit after bias and penalties, for a dtype whose largest number is `limit`. Finite inputs give a finite result.
+// Applies bias and penalties to a logit, for a dtype whose largest number is `limit`. Finite inputs give a finite
+// result.
 WEFT_HD float changed(float x, std::int32_t count, bool in_text, float bias, const PenaltyRow &row, float limit) {
   const float before = row.bias_first ? biased(x, bias) : x;
   const float between = in_text ? penalized(before, count, row) : before;
@@ -68,8 +71,8 @@ WEFT_HD float changed(float x, std::int32_t count, bool in_text, float bias, con
   return is_finite(x) & is_finite(bias) ? clamped(after, limit) : after;
 }
 
-// Reads a row's context from its end: drafts, then history. Gives -1 before the beginning, and where the history was
-// not kept.
+// Reads a row's context backwards: drafts, then history. Returns -1 before the beginning. If the history is longer than
+// its buffer, it was not kept, and only drafts are read.
 struct Backwards {
   const PenaltyRow &row;
   std::int64_t drafted, committed;
@@ -89,7 +92,7 @@ WEFT_HD bool ends_bad_word(const PenaltyRow &row, std::int64_t at) {
   return row.bad_words[at] >= 0 && (at + 1 == row.bad_width || row.bad_words[at + 1] < 0);
 }
 
-// Whether the context ends with the tokens of a bad word before `at`, the place of its last token.
+// Whether the context ends with all tokens of a bad word but its last. `at` is the place of that last token.
 WEFT_HD bool is_complete_but_for(const PenaltyRow &row, std::int64_t at) {
   Backwards context(row);
   for (std::int64_t m = at - 1; m >= 0 && row.bad_words[m] >= 0; --m) {
@@ -98,7 +101,7 @@ WEFT_HD bool is_complete_but_for(const PenaltyRow &row, std::int64_t at) {
   return true;
 }
 
-// A row's context by position. Empty where the history was not kept.
+// Random access to a row's context. It is empty if the history is longer than its buffer, because it was not kept then.
 struct Text {
   const PenaltyRow &row;
   std::int64_t committed, length;
@@ -119,12 +122,13 @@ struct Text {
   }
 };
 
-// How many positions of a text begin a whole n-gram.
+// The number of complete n-grams in a text.
 WEFT_HD std::int64_t num_ngrams(const PenaltyRow &row, const Text &text) {
   return row.ngram_size > 0 && text.length >= row.ngram_size ? text.length - row.ngram_size + 1 : 0;
 }
 
-// The last token of the n-gram that begins at `start`, where the text ends with its other tokens; else -1.
+// If the text ends with all tokens but the last of the n-gram at `start`, returns that last token, which would repeat
+// the n-gram; else -1.
 WEFT_HD std::int64_t repeating(const PenaltyRow &row, const Text &text, std::int64_t start) {
   const std::int64_t known = row.ngram_size - 1;
   for (std::int64_t m = 0; m < known; ++m) {

@@ -1,4 +1,4 @@
-// The draw of one row: its temperature and floor, and the words of its noise. The same on every device.
+// The parameters of one row's draw, the same on every device: temperature, floor, and the random words of its noise.
 #pragma once
 
 #include "kernels/sampling/gumbel.h"
@@ -21,7 +21,7 @@ struct RowDraw {
     position_high = static_cast<std::uint32_t>(position_bits >> 32);
   }
 
-  // Of the tokens 4 * group to 4 * group + 3.
+  // The random words of tokens 4 * group to 4 * group + 3.
   WEFT_HD PhiloxWords words(std::uint32_t group) const {
     return philox4x32_10(position_low, position_high, group, kPurposeSample, seed_low, seed_high);
   }

@@ -18,7 +18,7 @@ struct Best {
   }
 };
 
-// Words of the tokens first .. first + kBlock - 1; `first` is a multiple of 4.
+// Computes the random words of tokens first .. first + kBlock - 1. `first` is a multiple of 4.
 WEFT_INLINE void words_in_order(const RowDraw &row, std::uint32_t first, std::uint32_t *words) {
   for (int j = 0; j < kBlock / 4; ++j) {
     const PhiloxWords four = row.words(first / 4 + static_cast<unsigned>(j));
@@ -26,7 +26,8 @@ WEFT_INLINE void words_in_order(const RowDraw &row, std::uint32_t first, std::ui
   }
 }
 
-// One block of a row. The bounds are monotone under rounding, so no token that could win is skipped.
+// Samples one block of a row. Tokens whose noise bound is too low are skipped; the bounds are monotone under rounding,
+// so no token that could win is among them.
 template <bool kTarget>
 WEFT_INLINE void sample_block(const RowDraw &row, const float *x, std::int64_t first, const std::int64_t *d2t,
                               int count, Best &best) {

@@ -1,9 +1,10 @@
 // Coupled sampling on CUDA, for the threads of a team on one row: each block finds its best token, and the first block
 // the best of all.
 //
-// A best is one number that orders like (sum, lowest token): the sum's bits made monotone, then the token's complement.
-// 0 is none. The noise of kernels/sampling/gumbel.h is computed only where its cheap bound reaches the best sum of the
-// block so far. That sum depends on the order of threads, which changes the amount of work but never the result.
+// A best token is one integer that orders like (sum, lowest token): the sum's bits made monotone, then the token's
+// complement. 0 means none. The noise of kernels/sampling/gumbel.h is computed only where its cheap bound reaches the
+// best sum of the block so far. That sum depends on the order of threads, which changes the amount of work but never
+// the result.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -44,7 +45,7 @@ __device__ void offer_four(const RowDraw &draw, float (&x)[4], std::int64_t firs
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     if (x[k] < draw.floor) x[k] = -kInfinity;
-    top = x[k] > top ? x[k] : top;  // a NaN is no maximum
+    top = x[k] > top ? x[k] : top;  // false for a NaN, so it is never the maximum
   }
   const std::uint32_t bar_bits = *bar;
   const float best_sum = bar_bits ? unordered(bar_bits) : -kInfinity;
@@ -77,8 +78,8 @@ __device__ void offer_four(const RowDraw &draw, float (&x)[4], std::int64_t firs
   }
 }
 
-// The row's token, for the first thread of the team, which reads the memory of other blocks: they must stay until the
-// next `team.sync()`.
+// Draws the row's token. Only the first thread of the team gets it. It reads the shared memory of other blocks, so
+// these must not exit before the next `team.sync()`.
 template <bool kTarget, class T>
 __device__ std::int64_t draw_token(const RowDraw &draw, const T *row, std::int64_t vocab, const std::int64_t *d2t,
                                    SampleMemory &memory, const Team &team) {

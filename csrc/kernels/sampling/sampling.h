@@ -8,9 +8,9 @@
 
 namespace weft {
 
-// Row i: temperature[i], seed[i], position[i]. With `d2t`, column c stands for token c + d2t[c]. Writes target ids to
-// `out`; -1 where every logit is -inf or NaN. Among equal sums the lowest token id wins. Logits below the row's floor
-// count as -inf.
+// Row i is drawn with temperature[i], seed[i] and position[i]. With `d2t`, column c is token c + d2t[c]. Writes target
+// token ids to `out`; -1 for a row whose logits are all -inf or NaN. Among equal sums the lowest token id wins. Logits
+// below the row's floor count as -inf.
 struct SampleCall {
   Logits logits;
   const float *temperature;

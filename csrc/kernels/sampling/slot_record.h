@@ -1,8 +1,8 @@
-// A slot's record: the numbers that the slot's request puts on its logits, as the device keeps them, and the tables
-// beside the records. One captured call reads them, so it serves every mix of requests.
+// A slot's record has the sampling parameters of the slot's request, as the device keeps them; further tables lie
+// beside the records. One captured call reads them all, so it serves every mix of requests.
 //
-// The list below is the one source of the fields: the struct here, `_core.SlotRecord` of Python with its documentation,
-// and the views of the device's records (weft/ops/slots.py) are made from it.
+// The list below is the only definition of the fields. The struct here, Python's `_core.SlotRecord` with its
+// documentation, and the views of the device's records (weft/ops/slots.py) are generated from it.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace weft {
 
-// Whether a slot's bias is read. kWide: it goes beyond what the draw's noise can be added to in float32.
+// Whether a slot has a bias. kWide: it is so large that float32 would lose the draw's noise in the sum.
 enum class BiasKind : std::int32_t { kNone, kPlain, kWide };
 
 // FIELD(type, name, neutral value, documentation). Fields of 8 bytes come first, so that the struct has no gaps.
@@ -38,14 +38,14 @@ enum class BiasKind : std::int32_t { kNone, kPlain, kWide };
   FIELD(std::int32_t, wants_logprobs, 0, "Whether the request wants log-probabilities.")                             \
   FIELD(std::int32_t, is_held, 0, "Whether the host chooses the tokens: verification leaves the slot in place.")
 
-// A default record asks for nothing: the largest logit wins.
+// A default record is greedy and changes no logits.
 struct SlotRecord {
 #define WEFT_FIELD(type, name, neutral, doc) type name = neutral;
   WEFT_SLOT_FIELDS(WEFT_FIELD)
 #undef WEFT_FIELD
 
   WEFT_HD bool changes_top_p() const { return top_p_decay != 1 || top_p_min > 0; }
-  // Top-p after `token`, where it was `current` before. A token of -1 is none.
+  // The value of top-p after `token`, if it was `current` before it. A token of -1 changes nothing.
   WEFT_HD float next_top_p(float current, std::int64_t token) const {
     if (token < 0) return current;
     if (token == top_p_reset_id) return top_p_start;
@@ -57,13 +57,13 @@ struct SlotRecord {
 // Python copies records as words of 8 bytes.
 static_assert(std::is_trivially_copyable_v<SlotRecord> && sizeof(SlotRecord) % 8 == 0);
 
-// What the device knows of every slot: a record each, and a row each of the other tables. `counts` and `bias` have
-// `vocab` columns, the target's vocabulary.
+// The device's data of all slots: one record per slot, and one row per slot of each other table. `counts` and `bias`
+// have `vocab` columns, the target's vocabulary.
 struct SlotTables {
   std::int64_t slots, vocab, bad_width, history_width, ends_width;
   SlotRecord *records;
-  std::int32_t *counts;           // how often each token stands in what presence and frequency penalties count
-  const std::uint32_t *prompt;    // bit t % 32 of word t / 32: token t stands in the prompt
+  std::int32_t *counts;           // occurrences of each token in the text that presence and frequency penalties count
+  const std::uint32_t *prompt;    // bit t % 32 of word t / 32: token t occurs in the prompt
   const float *bias;              // added to the logits; -inf forbids
   const std::int32_t *bad_words;  // sequences of tokens, each ended by -1 or the row's end; an empty one ends the list
   std::int32_t *history;          // prompt and output by position
@@ -71,11 +71,11 @@ struct SlotTables {
 
   WEFT_HD bool has(std::int64_t slot) const { return slot >= 0 && slot < slots; }
   WEFT_HD bool changes_logits(std::int64_t slot) const { return has(slot) && records[slot].changes_logits; }
-  // Whether the slot's logits are levelled (kernels/sampling/penalties.h).
+  // Whether the slot needs levelling (kernels/sampling/penalties.h).
   WEFT_HD bool levels(std::int64_t slot) const {
     return changes_logits(slot) && records[slot].bias_kind == BiasKind::kWide;
   }
-  // The slot's end tokens, or null where they may be drawn at `position`.
+  // The slot's end tokens if they are blocked at `position`, else null.
   WEFT_HD const std::int32_t *blocked_ends(std::int64_t slot, std::int64_t position) const {
     return has(slot) && position < records[slot].ends_allowed_from ? ends + slot * ends_width : nullptr;
   }

@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-// Whether `asks(slot)` of any slot of the call.
+// Whether `asks(slot)` is true for any slot of the call.
 template <class F>
 bool any_slot(const SlotCall &call, F &&asks) {
   const std::int64_t rows = call.logits.rows / call.positions;
@@ -23,7 +23,7 @@ bool any_slot(const SlotCall &call, F &&asks) {
   return false;
 }
 
-// The parameters of each row, for the calls of the single steps.
+// Per-row parameters of the calls that do the single steps.
 struct Rows {
   std::vector<std::int64_t> slot, length, position, seed, seen, extra;
   std::vector<float> temperature, top_p, min_p, floor;

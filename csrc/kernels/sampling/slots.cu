@@ -1,5 +1,5 @@
-// Sampling by slot on CUDA: one kernel, in which a team of blocks takes all steps of a row. Steps that the row's slot
-// does not need return at once.
+// Sampling by slot on CUDA: one kernel, in which a team of blocks takes all steps of a row. A step that the row's slot
+// does not need returns at once.
 #include <cuda_runtime.h>
 
 #include <kernels/launch.cuh>
@@ -34,12 +34,12 @@ __device__ PenaltyRow penalties_of(const SlotCall &call, std::int64_t i) {
   return row;
 }
 
-// The end tokens that the row blocks, or null.
+// The end tokens that are blocked for row `i`, or null.
 __device__ const std::int32_t *ends_of(const SlotCall &call, std::int64_t i) {
   return call.keeps_min_tokens ? call.tables.blocked_ends(call.slot[i / call.positions], call.position_of(i)) : nullptr;
 }
 
-// Team t has row t.
+// Team t samples row t.
 template <class T, bool kTarget>
 __global__ void __launch_bounds__(kTeamThreads, 1) sample_rows_kernel(const SlotCall call) {
   begin_chained();
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kTeamThreads, 1) sample_rows_kernel(const Slot
   team.sync();
 }
 
-// As many blocks to a row as the device has room for at once.
+// The largest number of blocks per row with which all teams run on the device at once.
 unsigned team_size(std::int64_t rows, int sms) {
   const unsigned limit = largest_team();
   unsigned size = 1;
@@ -84,7 +84,7 @@ void launch_rows(const SlotCall &call, int sms, void *stream) {
   launch_teams(kernel, rows, team_size(call.logits.rows, sms), stream, call);
 }
 
-// A thread per row. Only the padding slot may have several rows: they race, and any result is fine there.
+// One thread per row. Only the padding slot may have several rows. Those race, and any result is fine for it.
 __global__ void __launch_bounds__(kThreads) advance_kernel(const AdvanceCall call) {
   begin_chained();
   const std::int64_t b = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;

@@ -1,5 +1,5 @@
 // Sampling by slot: every row of a call is sampled as its slot's record says, so one captured call serves every mix of
-// requests. A slot that asks for nothing costs a look at its record.
+// requests. A step that a slot does not need costs only a look at the slot's record.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,16 @@
 
 namespace weft {
 
-// Logits row b * positions + t is of batch row b, whose slot is slot[b]. It stands after base[b] + count[b] + offset
-// tokens of the slot's text and the first first_extra + t of its row of `extra`, drafts that are not committed.
+// Logits row b * positions + t is of batch row b, whose slot is slot[b]. Its context is base[b] + count[b] + offset
+// tokens of the slot's text, then the first first_extra + t tokens of its row of `extra`, which are uncommitted drafts.
 //
 // The steps, in order: penalties, bias, bad words and n-grams; min_tokens, where `keeps_min_tokens`; levelling;
-// truncation; the draw. The logits keep the changes of the first three. Target ids go to `out`; -1 where there is no
+// truncation; the draw. The first three steps change the logits in place. Target ids go to `out`; -1 where there is no
 // token.
 //
-// A call for drafts goes on: a token that the host `proposed` for a slot replaces the draw, a draft beyond the slot's
-// max_drafts is -1, and the draft is also written to its slot's place in `drafts` and `drafts_host`.
+// A call that samples drafts has one more step. A token that the host `proposed` for a slot replaces the drawn one, and
+// a draft beyond the slot's max_drafts becomes -1. The draft is also written to its slot's place in `drafts` and
+// `drafts_host`.
 struct SlotCall {
   Logits logits;
   std::int64_t positions;
@@ -35,7 +36,7 @@ struct SlotCall {
   bool keeps_min_tokens;
   const std::int64_t *d2t;  // or null
   std::int64_t *out;
-  std::int64_t draft_number;     // from 1; 0: these are no drafts
+  std::int64_t draft_number;     // from 1; 0: the call does not sample drafts
   const std::int64_t *proposed;  // by slot, or null
   std::int64_t *drafts;          // by slot
   std::int64_t *drafts_host;     // by slot, in the host's memory; or null
@@ -52,11 +53,11 @@ struct SlotCall {
   WEFT_HD std::int64_t seen_by(std::int64_t i) const { return first_extra + i % positions; }
   WEFT_HD std::int64_t position_of(std::int64_t i) const { return length_of(i) + seen_by(i); }
   WEFT_HD float temperature_of(std::int64_t i) const {
-    // For drafts, which are guesses, the temperature of the first position serves all.
+    // In a call for drafts t is always 0, so all drafts use the first position's temperature. They are only guesses.
     const float guided = temperatures ? temperatures[slot_of(i) * temperatures_width + i % positions] : -1.0f;
     return guided >= 0 ? guided : record_of(i).temperature;
   }
-  // Top-p after the drafts before the position.
+  // The row's top-p, which the drafts before its position may have changed.
   WEFT_HD float top_p_of(std::int64_t i) const {
     const SlotRecord &record = record_of(i);
     if (!record.changes_top_p()) return record.top_p;
@@ -79,17 +80,18 @@ struct SlotCall {
 
 void sample_slots_cpu(const SlotCall &call, int threads);
 
-// Enqueued to `stream` of the current device, which has `sms` multiprocessors. Returns null, or CUDA's message.
+// Enqueues the kernel on `stream` of the current device, which has `sms` multiprocessors. Returns null, or CUDA's error
+// message.
 const char *sample_slots_cuda(const SlotCall &call, int sms, void *stream);
 
-// Verification, and how it moves slots. Batch row b has `width` tokens `sampled` at its positions, and as drafts all of
-// its `inputs` [b * width ...] but the first. Drafts are accepted as long as they equal the sampled tokens; where
-// `is_counted`, `count` gives their number instead. The call
+// Verification, and the update of the slots. Batch row b has `width` sampled tokens, and its drafts are all `inputs` [b
+// * width ...] but the first. Drafts are accepted as long as they equal the sampled tokens; where `is_counted`, `count`
+// gives their number instead. The call
 //  - writes count and tokens,
 //  - moves the slot to the end of the accepted drafts and the token after them,
 //  - notes how many drafts there were, and clears the drafts from number `width` on,
 //  - counts the tokens for slots with penalties, and changes top-p by them.
-// The slot that only pads stays at length 0.
+// The padding slot stays at length 0.
 struct AdvanceCall {
   std::int64_t rows, width, padding_slot;
   SlotTables tables;
@@ -107,7 +109,7 @@ struct AdvanceCall {
 void advance_slots_cpu(const AdvanceCall &call);
 const char *advance_slots_cuda(const AdvanceCall &call, void *stream);
 
-// Copies the rows of logits whose slot wants its log-probabilities. Both tensors have the same shape and dtype.
+// Copies the rows of logits whose slot wants log-probabilities. Both tensors have the same shape and dtype.
 struct KeepCall {
   Logits from;
   void *to;  // contiguous

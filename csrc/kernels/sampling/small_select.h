@@ -1,5 +1,5 @@
-// Truncation on the CPU where few logits are left: by bisection of their keys, which is faster than clearing and
-// reading the bins of a histogram. The amounts are the same, so the result is too.
+// Truncation on the CPU once few logits are left: it bisects their keys, which is faster than clearing and reading a
+// histogram. The counts and masses are the same, so the result is too.
 #pragma once
 
 #include "kernels/columns.h"
@@ -11,7 +11,7 @@ class FewKeys {
  public:
   WEFT_INLINE void clear() { count_ = 0; }
 
-  // Adds the logits of a block that are in the range; false if there are too many.
+  // Adds the logits of a block that are in the range. Returns false if there are too many in all.
   WEFT_INLINE bool take_block(const float *x, KeyRange range) {
     std::uint32_t key[kBlock], inside = 0;
     for (int j = 0; j < kBlock; ++j) {
@@ -21,6 +21,7 @@ class FewKeys {
     if (!inside) return true;
     int count = count_;
     for (int j = 0; j < kBlock; ++j) {
+      // Branch-free: every logit is stored, and only one in the range advances `count`.
       x_[count] = x[j];
       keys_[count] = key[j];
       count += range.holds(key[j]);
@@ -29,7 +30,7 @@ class FewKeys {
     return count <= kMost;
   }
 
-  // Computes each logit's amount, and returns their sum.
+  // Computes each logit's amount (its mass, or 1), and returns the sum.
   template <bool kMass>
   WEFT_INLINE std::uint64_t weigh(float top, float scale) {
     if constexpr (kMass) {
@@ -38,7 +39,8 @@ class FewKeys {
     return sum_from<kMass>(0);
   }
 
-  // The largest key of the range such that the amounts at it and above reach `wanted`, which is at most their sum.
+  // Returns the largest key such that the logits with this key or a higher one have at least `wanted` in sum. `wanted`
+  // is at most the sum over the whole range.
   template <bool kMass>
   WEFT_INLINE std::uint32_t select(KeyRange range, std::uint64_t wanted) const {
     while (range.low < range.high) {
@@ -64,7 +66,7 @@ class FewKeys {
 
   int count_ = 0;
   float x_[kMost + kBlock];
-  std::int64_t keys_[kMost + kBlock];  // as wide as the masses, so that a comparison is a mask for them
+  std::int64_t keys_[kMost + kBlock];  // as wide as masses_, so that a comparison of keys is a vector mask for them
   std::uint64_t masses_[kMost + kBlock];
 };
 

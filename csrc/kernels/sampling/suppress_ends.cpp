@@ -7,7 +7,7 @@
 namespace weft {
 namespace {
 
-// Whether a token that is no end may still be drawn. Stops at the first one.
+// Whether any token other than an end token may be drawn. Stops at the first one.
 template <class T>
 WEFT_INLINE bool has_another(const T *logits, std::int64_t vocab, const std::int32_t *ends, std::int64_t width) {
   float x[kBlock];

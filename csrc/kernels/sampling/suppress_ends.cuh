@@ -1,5 +1,5 @@
-// min_tokens on CUDA, for the threads of a team on one row. Its first block reads one column per thread at a time,
-// until it finds one that may be drawn and is no end.
+// min_tokens on CUDA, for the threads of a team on one row. The team's first block reads one column per thread at a
+// time, until it finds a token other than an end token that may be drawn.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,7 +11,8 @@
 
 namespace weft {
 
-// Blocks the `width` tokens of `ends`. `has_another` is memory of the block.
+// Blocks the `width` tokens of `ends`, unless no other token may be drawn. `has_another` is in the block's shared
+// memory.
 template <class T>
 __device__ void suppress_row(const std::int32_t *ends, std::int64_t width, T *logits, std::int64_t vocab,
                              unsigned &has_another, const Team &team) {
@@ -19,6 +20,7 @@ __device__ void suppress_row(const std::int32_t *ends, std::int64_t width, T *lo
     if (threadIdx.x == 0) has_another = 0;
     for (std::int64_t first = 0; first < vocab; first += kTeamThreads) {
       __syncthreads();
+      // A barrier on both sides: all threads must read the same value before one of them sets it again.
       if (has_another) break;
       __syncthreads();
       const std::int64_t c = first + threadIdx.x;

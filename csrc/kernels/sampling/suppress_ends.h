@@ -1,5 +1,5 @@
-// min_tokens: the end tokens of a slot are blocked before the record's `ends_allowed_from`. The grammar goes first:
-// where every other logit is -inf, the ends stay.
+// min_tokens: the end tokens of a slot are blocked before the record's `ends_allowed_from`. The grammar takes
+// precedence: if every other logit is -inf, the end tokens stay.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct SuppressCall {
   SlotTables tables;
   const std::int64_t *slot, *position;
 
-  // The row's end tokens, or null where they may be drawn.
+  // The row's end tokens if they are blocked, else null.
   WEFT_HD const std::int32_t *ends_of(std::int64_t i) const { return tables.blocked_ends(slot[i], position[i]); }
 };
 

@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-// The working memory of a row; each thread has one.
+// Working memory for one row; each thread has one.
 struct Scratch {
   std::vector<float> block_top, order;
   std::uint64_t bins[kBins];
@@ -25,7 +25,7 @@ struct RowLogits {
   const float *block_top;  // the largest of each block
   float top, scale;        // the row's largest; log2(e) / temperature
 
-  // Puts the range's logits into `few`; false if they are too many.
+  // Collects the logits in the range in `few`. Returns false if there are too many.
   WEFT_INLINE bool gather(KeyRange range, FewKeys &few) const {
     float x[kBlock];
     few.clear();
@@ -37,8 +37,8 @@ struct RowLogits {
     return true;
   }
 
-  // Adds up the counts or masses of each part of the range, and returns their sum. Blocks whose largest key is below
-  // the range are not read.
+  // Adds up the counts or masses in each part of the range, and returns the total. Skips blocks whose largest key is
+  // below the range.
   template <bool kMass>
   WEFT_INLINE std::uint64_t histogram(KeyRange range, int shift, std::uint64_t *bins) const {
     std::fill_n(bins, kBins, 0);
@@ -68,8 +68,8 @@ struct RowLogits {
     return sum;
   }
 
-  // The largest key of the range such that the amounts at it and above reach the wanted amount; 0 where the whole range
-  // does not. `wanted` computes that amount from the range's total.
+  // Returns the largest key such that the logits in the range with this key or a higher one reach the wanted count or
+  // mass; 0 if the whole range does not reach it. `wanted` computes the wanted amount from the range's total.
   template <bool kMass, class Wanted>
   WEFT_INLINE std::uint32_t select(KeyRange range, Scratch &scratch, Wanted wanted) const {
     std::uint64_t *bins = scratch.bins, missing = 0;
@@ -88,7 +88,7 @@ struct RowLogits {
   }
 };
 
-// The k-th largest of the blocks' maxima is at most the k-th largest logit.
+// A lower bound for the k-th largest key: the k-th largest of the blocks' maxima is at most the k-th largest logit.
 std::uint32_t lower_bound_of_kth(const std::vector<float> &block_top, std::int64_t k, std::vector<float> &order) {
   if (k > static_cast<std::int64_t>(block_top.size())) return kLowestKey;
   order = block_top;

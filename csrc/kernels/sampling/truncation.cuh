@@ -1,6 +1,6 @@
 // Truncation on CUDA, for the threads of a team on one row. Each round of the narrowing
 // (kernels/sampling/truncation_rule.h) is one pass over the row, which the first pass leaves in the L2 cache. Every
-// block counts its columns in a histogram, adds up its slice of the bins of all blocks, and finds in the sums the bin
+// block counts its columns in a histogram. Then it adds up one slice of the bins over all blocks, and finds the bin
 // where the wanted amount is reached.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace weft {
 
-constexpr int kBinsOfGroup = 2 * kWarp;  // added up together
+constexpr int kBinsOfGroup = 2 * kWarp;  // bins whose sums one warp adds up
 constexpr int kGroups = kBins / kBinsOfGroup;
 static_assert(kGroups == kWarp);
 
@@ -32,9 +32,9 @@ struct Histogram {
 
 struct TruncationMemory {
   Histogram histogram;           // of the block's columns
-  std::uint64_t sum[kBins];      // of all columns: the block's slice of the bins
-  std::uint64_t group[kGroups];  // and of its groups
-  KeyRange range;                // where the narrowing stands
+  std::uint64_t sum[kBins];      // over all blocks: this block's slice of the bins
+  std::uint64_t group[kGroups];  // sums of the slice's groups of bins
+  KeyRange range;                // the current range of the narrowing
   std::uint64_t missing;
   bool reached;
   std::uint32_t top, top_of_all;  // keys of the largest logits
@@ -46,7 +46,7 @@ __device__ __forceinline__ std::uint64_t warp_sum(std::uint64_t value) {
   return value;
 }
 
-// The sum of the lanes up to this one.
+// An inclusive prefix sum over the lanes of a warp.
 __device__ __forceinline__ std::uint64_t warp_prefix(std::uint64_t value) {
 #pragma unroll
   for (int distance = 1; distance < kWarp; distance *= 2) {
@@ -121,7 +121,8 @@ struct TruncatedRow {
     team.sync();
   }
 
-  // By one warp of each block; all blocks get the same result.
+  // Finds the part of the range where the wanted amount is reached, and stores it as the next range. One warp of each
+  // block runs it, and all blocks get the same result.
   template <class Wanted>
   __device__ void narrow_range(KeyRange range, int shift, bool first, Wanted wanted) const {
     const int lane = threadIdx.x, groups = kGroups / static_cast<int>(team.size);  // of a block
@@ -130,6 +131,7 @@ struct TruncatedRow {
     std::uint64_t missing = first ? wanted(total) : memory.missing;
     const bool reached = missing <= total;
     if (reached) {
+      // Find the group of bins in which the wanted amount is reached, then the half of the group, then the bin.
       const std::uint64_t up_to = warp_prefix(of_group);
       const int group = __ffs(static_cast<int>(__ballot_sync(kAllLanes, up_to >= missing))) - 1;
       missing -= __shfl_sync(kAllLanes, up_to - of_group, group);
@@ -146,7 +148,8 @@ struct TruncatedRow {
     if (lane == 0) memory.range = range, memory.missing = missing, memory.reached = reached;
   }
 
-  // The same rule as on the CPU. Every thread of the team gets the result.
+  // Returns the threshold key, by the same rule as on the CPU (truncation.cpp). Every thread of the team gets the
+  // result.
   template <bool kMass, class Wanted>
   __device__ std::uint32_t select(KeyRange range, Wanted wanted) const {
     for (bool first = true;; first = false) {
@@ -161,7 +164,7 @@ struct TruncatedRow {
   }
 };
 
-// The row's floor; every thread of the team gets it.
+// Returns the row's floor. Every thread of the team gets it.
 template <class T>
 __device__ float floor_of_row(const Cuts &cuts, const T *logits, std::int64_t vocab, TruncationMemory &memory,
                               const Team &team) {

@@ -11,9 +11,9 @@
 
 namespace weft {
 
-// Row i is cut by top_k[i], unless it is <= 0 or >= vocab, top_p[i], unless it is >= 1, and min_p[i], unless it is <=
-// 0. Where nothing is cut, floor[i] is -inf; a row without cuts, or a greedy one, is not read. The vocabulary has at
-// most 2^23 columns, so that the sum of a row's masses fits 64 bits.
+// Row i is cut by top_k[i] if 0 < top_k[i] < vocab, by top_p[i] if it is below 1, and by min_p[i] if it is above 0.
+// floor[i] is -inf if nothing is cut. The logits of a row without cuts, or of a greedy row, are not read. The
+// vocabulary has at most 2^23 columns, so that the sum of a row's masses fits 64 bits.
 struct TruncateCall {
   Logits logits;
   const float *temperature;

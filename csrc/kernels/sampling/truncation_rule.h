@@ -1,4 +1,4 @@
-// Truncation of one row: its cuts, and their arithmetic, the same bits on every device.
+// The rules of truncation for one row. The arithmetic gives the same bits on every device.
 //
 // Probabilities are summed as integers, so the order of summation does not matter. Each cut is a threshold in the order
 // of the logits, found by narrowing a range of their keys (kernels/floats.h). A histogram over equal parts of the range
@@ -14,7 +14,7 @@ namespace weft {
 constexpr int kBins = 2048;
 constexpr std::uint32_t kLowestKey = 0x00800000u;  // of the lowest finite float; -inf and NaN have lower keys
 
-// NaN has no place in the order. Its key, 0, is in no range.
+// The key of a logit. -inf and NaN have key 0, which is in no range.
 WEFT_HD std::uint32_t key_of(float x) { return x > -kInfinity ? ordered(x) : 0; }
 
 struct Cuts {
@@ -32,7 +32,7 @@ struct Cuts {
   WEFT_HD bool any() const { return top_k > 0 || by_mass() || min_p > 0; }
 };
 
-// Keys from `low` to `high`, in parts of 2^shift from the top down; there are at most kBins.
+// Keys from `low` to `high`, divided into at most kBins parts of 2^shift keys, numbered from the top down.
 struct KeyRange {
   std::uint32_t low, high;
 
@@ -52,8 +52,8 @@ struct KeyRange {
 constexpr float kLowestPower = -60.0f;  // below 2^-41 the mass is 0
 constexpr float kMassPower = -42.0f;
 
-// The probability of a logit over that of the largest, `top`, in units of 2^-40; rounded down. `scale` is
-// log2(e) / temperature.
+// The probability of a logit divided by that of the largest, `top`, in units of 2^-40, rounded down. `scale` is log2(e)
+// / temperature.
 WEFT_HD std::uint64_t mass_of(float x, float top, float scale) {
   const float exact = mul_rn(x == top ? 0.0f : add_rn(x, -top), scale);
   const float power = exact > kLowestPower ? exact : kLowestPower;
@@ -73,7 +73,7 @@ WEFT_HD std::uint64_t mass_of(float x, float top, float scale) {
 
 WEFT_HD float mass_scale(float temperature) { return div_rn(0x1.715476p+0f, temperature); }
 
-// Logits with lower keys have no mass.
+// Returns a bound: logits with lower keys have mass 0.
 WEFT_HD std::uint32_t lowest_with_mass(float top, float scale) {
   const std::uint32_t key = key_of(add_rn(top, div_rn(kMassPower, scale)));
   return key > kLowestKey ? key : kLowestKey;
@@ -88,7 +88,8 @@ WEFT_HD std::uint64_t wanted_mass(float top_p, std::uint64_t total) {
   return units > 0 ? units : 1;
 }
 
-// min-p as a floor: a probability of m times the largest is that of a logit temperature * log(1 / m) below it.
+// min-p as a floor: a token with m times the largest probability has a logit that is temperature * log(1 / m) below the
+// largest.
 WEFT_HD float min_p_floor(float min_p, float top, float temperature) {
   const float share = min_p < 1 ? (min_p > 0x1p-126f ? min_p : 0x1p-126f) : 1.0f;
   return add_rn(top, mul_rn(temperature, log_normal(share)));
