@@ -46,7 +46,8 @@ class ArtefactCache:
             if key in self._artefacts:
                 self._artefacts.move_to_end(key)
                 return self._artefacts[key]
-        artefact = make()  # without the lock, because it takes seconds; two threads may compile the same module
+        # Without the lock, because it takes seconds. Two threads may compile the same module.
+        artefact = make()
         with self._lock:
             if key not in self._artefacts and len(artefact) <= self.limit_bytes:
                 self._artefacts[key] = artefact

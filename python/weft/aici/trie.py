@@ -35,8 +35,7 @@ _cache: OrderedDict[str, bytes] = OrderedDict()
 
 
 def trie_of(vocabulary: Vocabulary) -> bytes:
-    """The trie of a vocabulary, cached for the last few. Raises `GuideError` if the vocabulary does not fit the format.
-    """
+    """The trie of a vocabulary, cached for the last few. Raises `GuideError` if the format can't hold it."""
     key = vocabulary.fingerprint
     with _lock:
         if key in _cache:
@@ -101,7 +100,8 @@ class _Nodes:
         added = lengths - shared
         last = np.cumsum(added)
         text = np.repeat(np.arange(len(texts)), added)
-        index = np.arange(len(text)) - (last - added)[text] + shared[text]  # the index of a node's byte in its text
+        # The index of each node's byte in its text.
+        index = np.arange(len(text)) - (last - added)[text] + shared[text]
         self.text = np.concatenate([[0], text])
         self.depth = np.concatenate([[0], index + 1])
         self.byte = np.concatenate([[0xFF], letters[text, index].astype(np.int64)])

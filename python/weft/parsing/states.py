@@ -139,8 +139,8 @@ class Calling:
 
 
 def _reached(nodes: Nodes, through: tuple[type[Loop] | type[Blanks] | type[Expected], ...]) -> Iterator[Node]:
-    """Yield these nodes and all nodes that may come at the same place, if the nodes of the types `through` are
-    skipped."""
+    """Yield these nodes, the entries of loops, and the nodes after each node of the types `through`, which may match
+    nothing."""
     pending, seen = list(nodes), set()
     while pending:
         node = pending.pop(0)

@@ -176,7 +176,7 @@ def until(text: str, start: int, literals: tuple[str, ...]) -> tuple[int, str | 
     """The first position at or after `start` with one of `literals`, and that literal. All literals must begin with the
     same character.
 
-    The literal is None if the text has none. More text may then complete one at or after the returned position.
+    If there is none, the literal is None, and the position is the first at which more text may complete one.
     """
     at = start
     if len(literals) == 1:

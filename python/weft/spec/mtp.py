@@ -126,7 +126,7 @@ class MtpChain:
 
     def prefill(self, parts: PromptParts) -> None:
         kept, starts = self.kept, parts.starts
-        before_B = (parts.rows.base - parts.first_B).clamp(max=kept)  # number of window entries before the chunk
+        before_B = (parts.rows.base - parts.first_B).clamp(max=kept)  # window entries before the chunk
         widths = [min(span.start - span.first, kept) + span.stop - span.start for span in parts.spans]
         begins = torch.zeros_like(starts)
         torch.cumsum(starts.diff() + before_B, 0, out=begins[1:])

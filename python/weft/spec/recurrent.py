@@ -28,8 +28,7 @@ class DraftHead(Protocol):
     device: torch.device
 
     def combine(self, aux: Tensor) -> Tensor:
-        """Project the target's hidden states at `aux_layers`, `aux` [..., F], to the module's input features [..., H].
-        """
+        """Project the target's hidden states at `aux_layers`, `aux` [..., F], to input features [..., H]."""
 
     def forward(
         self, tokens: Tensor, features: Tensor, kv: PagedKV, rows: Rows, *, out: Tensor | None = None

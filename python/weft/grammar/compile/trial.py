@@ -270,7 +270,8 @@ class Helper:
                 f"the process that tries untrusted guides does not start: {error}"
             ) from error
         self.stop = weakref.finalize(self, _stop, os.getpid(), self.process, self._control, name)
-        self.stop.atexit = False  # stopped at exit, it would look dead to `Helpers`, which would start another
+        # A helper that stops at exit would look dead to `Helpers`, which would start another.
+        self.stop.atexit = False
 
     def starts(self) -> bool:
         """Wait until the process is ready. Returns False if it dies or takes too long."""

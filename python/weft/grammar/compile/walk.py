@@ -226,7 +226,7 @@ def _check_growth(steps: Sequence[tuple[int, float]], limits: CompileLimits, gro
 
 
 def _grows(steps: Sequence[tuple[int, float]]) -> bool:
-    """Return whether the step times of a walk seem to grow with the text at all."""
+    """Return whether the step times of a walk seem to grow with the text, even if only slightly."""
     parts = _eighths(steps)
     return bool(parts) and _power(parts) > MIN_POWER
 

@@ -1,5 +1,4 @@
-"""Parses schemas of any draft to nodes (`nodes.py`). Annotations, and keywords that a draft does not have, are dropped.
-"""
+"""Parses schemas of any draft to nodes (`nodes.py`). Drops annotations, and keywords that a draft does not have."""
 
 from __future__ import annotations
 

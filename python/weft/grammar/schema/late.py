@@ -109,8 +109,7 @@ def _sized(branch: Branch, is_open: bool) -> Fork | None:
         return _beside(branch, "object", [[absent(name) for name in optional]])
     if room is None and need == 1:
         return _first_of(branch, optional)
-    # Decide for each property whether it is there. That gives as many alternatives as there are subsets of the allowed
-    # sizes.
+    # Fork on each optional property: present or absent. The number of alternatives is the number of allowed subsets.
     if _subsets(len(optional), len(optional) if room is None else room) > MAX_SUBSETS:
         return None
     name = optional[0]

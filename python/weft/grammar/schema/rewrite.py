@@ -191,7 +191,7 @@ class _Rewriting:
         """Find the goals that some finite value satisfies, and drop all pieces that none satisfies. A goal exists if
         one of its pieces needs only goals that exist: a least fixed point."""
         waiting: dict[frozenset[int], list[tuple[_Written, Piece]]] = {}  # by goal: the pieces that need it
-        missing: dict[int, int] = {}  # by piece: how many needed goals are not known to exist; -1 if one can't
+        missing: dict[int, int] = {}  # by piece: the number of needed goals not known to exist; -1: one can't
         ready: list[_Written] = []  # a worklist of goals that exist
 
         def reach(written: _Written) -> None:

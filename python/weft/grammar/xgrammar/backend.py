@@ -199,8 +199,7 @@ NEEDED = "xgrammar 0.2.x on apache-tvm-ffi 0.1.x"
 
 
 class XGrammarMatcher:
-    """Adapts XGrammar's Python matcher to `PythonMatcher`. It is the fallback, and the reference for native matchers.
-    """
+    """Adapts XGrammar's Python matcher to `PythonMatcher`: the fallback, and the reference for native matchers."""
 
     def __init__(self, matcher: xgr.GrammarMatcher, end_ids: tuple[int, ...]) -> None:
         self._matcher = matcher

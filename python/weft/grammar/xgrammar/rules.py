@@ -76,8 +76,8 @@ def byte_rules(serialised: str) -> list[Rule]:
 
 
 def _reachable(rules: list[Rule]) -> list[Rule]:
-    """The rules that are reachable from the first rule, renumbered. Unreachable rules would count as positions where a
-    token may be accepted."""
+    """The rules reachable from the first rule, renumbered. An unreachable rule would wrongly count as a position
+    where a token may be accepted."""
     numbers, queue = {0: 0}, [0]
     for number in queue:  # the loop appends to it
         for alternative in rules[number]:
