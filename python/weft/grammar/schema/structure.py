@@ -238,8 +238,8 @@ def inexact_values(node: dict[str, Any], exact: int) -> Iterator[str]:
 
 
 def loosened_bounds(node: dict[str, Any], holds_integers: bool = False) -> Iterator[str]:
-    """Yield a note for each bound that becomes looser as a double. Bounds of the type integer are also clamped to 64
-    bits; with `holds_integers` the library stores them exactly."""
+    """Yield a note for each bound that a library would loosen, because it stores bounds as doubles. For the type
+    integer the library also clamps them to 64 bits. With `holds_integers` it stores those exactly."""
     is_integer = node.get("type") == "integer"
     for key in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf"):
         bound = node.get(key)

@@ -34,8 +34,8 @@ VERSION = "v16"
 ) = range(9)
 REGEX = 12
 PLAIN = [-1, -1, "", False, None]
-"""The last fields of the entry of a rule without limits. The fields before them include the body and the look-ahead;
-a look-ahead only speeds up masks, so it is ignored here."""
+"""The last fields of a serialized rule that has no limits. The look-ahead is in the fields before them. It is ignored,
+because it only speeds up masks."""
 
 LITERAL, SET = -1, -2
 """Stand in an element's rule field: the element is a literal, or one byte of a set."""
