@@ -1,4 +1,4 @@
-"""WebAssembly programs as guides (`Guide.wasm`), through AICI's interface of generation 2."""
+"""`Guide.wasm`: WebAssembly programs that constrain answers, through AICI's interface (generation 2)."""
 
 from weft._core import aici_log as wasm_logs
 from weft._core import aici_undo_bytes as wasm_undo_bytes

@@ -1,8 +1,8 @@
-"""The audit of a WASM module before it is compiled.
+"""Checks a WASM module before it is compiled.
 
-A module may import AICI's functions only. No part of its state may lie where a copy of memory and globals would miss
-it, so passive segments and instructions that change a table are refused. The audit exports mutable globals under
-names of weft's own, so that the host can copy them.
+A module may import only AICI's functions and stubs of WASI. To roll tokens back, weft saves and restores the memory and
+the globals. So a module must keep all its state there: passive segments and instructions that change a table are
+refused. The audit also exports mutable globals under reserved names, so that the host can save them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ KINDS = ("function", "table", "memory", "global", "tag")
 LETTERS = {0x7F: "i", 0x7E: "I", 0x7D: "f", 0x7C: "F", 0x7B: "v"}
 
 
-# The functions that programs may import, and must export, with their signatures: parameters and results, "i" for i32
-# and "I" for i64. "ii:i" takes two numbers and returns one.
+# Signatures are parameters, a colon, results: "i" is i32 and "I" is i64, so "ii:i" takes two i32 and returns one. HOST
+# and WASI list the functions that programs may import; EXPORTS lists those that they must export.
 HOST = {
     "aici_host_read_blob": "iii:i",
     "aici_host_token_trie": ":i",
@@ -41,7 +41,8 @@ HOST = {
     "aici_host_stop": ":",
 }
 
-# Standard libraries import these, even if they never call them. Nearly all of them return "bad file descriptor".
+# Standard libraries import these, even if they never call them. They are stubs: nearly all return "bad file
+# descriptor".
 WASI = {
     "args_get": "ii:i",
     "args_sizes_get": "ii:i",
@@ -95,7 +96,7 @@ EXPORTS = {
     "aici_mid_process": "i:",
 }
 
-# Exports that only programs of earlier generations have.
+# Exports that only programs for earlier versions of AICI have.
 EARLIER = {
     "aici_post_process": "generation 1 (of January to March 2024)",
     "aici_pre_process": "generation 1 (of January to March 2024)",
@@ -113,7 +114,7 @@ class _Export:
 
 
 def audit(wasm: bytes, limits: WasmLimits) -> bytes:
-    """The module with its mutable globals exported, ready to compile. Raises `GuideError` with the reason for a module
+    """Check a module. Returns it with its mutable globals exported, ready to compile. Raises `GuideError` for a module
     that is not allowed."""
     if len(wasm) > limits.module_bytes:
         raise GuideError(
@@ -131,7 +132,7 @@ def audit(wasm: bytes, limits: WasmLimits) -> bytes:
 
     def reader(kind: int) -> Reader:
         section = by_kind.get(kind, Section(kind, 0, 0))
-        # A missing section reads like an empty one.
+        # A missing section is read as an empty vector.
         return Reader(wasm, section.start, section.end) if kind in by_kind else Reader(b"\0")
 
     exports = reader(wasm_sections.EXPORT).vector(_export)
@@ -152,7 +153,7 @@ def audit(wasm: bytes, limits: WasmLimits) -> bytes:
 
 
 def _items(reader: Reader) -> list[Reader]:
-    """The same reader once for each item of a vector. The caller must read each item in turn."""
+    """The reader, repeated once for each item of a vector, so that a comprehension can read the items in turn."""
     return [reader] * reader.count()
 
 
@@ -188,7 +189,7 @@ def _type(types: list[str], index: int) -> str:
 
 
 def _imported(reader: Reader, types: list[str]) -> str:
-    """The signature of the next import. Raises `GuideError` for anything but a known function."""
+    """Read an import. Returns its signature. Raises `GuideError` for anything but a known function."""
     module, name, kind = reader.name(), reader.name(), reader.byte()
     label = f"{module}.{name}"[:80]
     if kind != FUNCTION_KIND:
@@ -230,7 +231,7 @@ def _check_memory(reader: Reader, limits: WasmLimits) -> None:
 
 
 def _limits(reader: Reader) -> tuple[int, int]:
-    """The flags and the minimum size of a memory or table."""
+    """Read the limits of a memory or table. Returns the flags and the minimum size."""
     flags = reader.byte()
     minimum = reader.number(10)
     if flags & 1:  # a maximum
@@ -254,7 +255,7 @@ def _check_tables(reader: Reader, limits: WasmLimits) -> None:
 
 
 def _table(reader: Reader) -> int:
-    """The minimum size of a table."""
+    """Read a table. Returns its minimum size."""
     if reader.byte() != 0x70:
         raise GuideError("the program has a table that does not hold functions; compile it for plain wasm32")
     flags, minimum = _limits(reader)
@@ -264,7 +265,7 @@ def _table(reader: Reader) -> int:
 
 
 def _global(reader: Reader) -> bool:
-    """Whether a global is mutable."""
+    """Read a global. Returns whether it is mutable."""
     if reader.byte() not in LETTERS:
         raise GuideError("the program has a global that is a reference; compile it for plain wasm32")
     is_mutable = reader.byte() == 1
@@ -273,7 +274,7 @@ def _global(reader: Reader) -> bool:
 
 
 def _constant(reader: Reader) -> None:
-    """Skip a constant expression."""
+    """Skip a constant expression, the initial value of a global or the offset of a segment."""
     while (opcode := reader.byte()) != 0x0B:
         if opcode in (0x23, 0x41, 0x42, 0xD0, 0xD2):
             reader.number(10)
@@ -288,7 +289,7 @@ def _constant(reader: Reader) -> None:
 
 
 def _element(reader: Reader) -> None:
-    """Skip an active table segment, which is copied when the program starts. Refuse any other."""
+    """Skip an active element segment, which is copied to the table when the program starts. Refuse any other kind."""
     flags = reader.number()
     if flags & 1 or flags > 7:
         raise GuideError(
@@ -303,7 +304,7 @@ def _element(reader: Reader) -> None:
 
 
 def _data(reader: Reader) -> None:
-    """Skip an active data segment. Refuse a passive one."""
+    """Skip an active data segment, which is copied to memory when the program starts. Refuse a passive one."""
     flags = reader.number()
     if flags not in (0, 2):
         raise GuideError(
@@ -342,7 +343,8 @@ def _check_exports(exports: list[_Export], functions: list[str]) -> None:
 
 
 def _rewritten(wasm: bytes, sections: list[Section], mutable: list[int]) -> bytes:
-    """The module with the globals `mutable` exported, and without custom sections, which only debuggers read."""
+    """Write the module again, with the globals of the indices `mutable` exported. Custom sections, which only debuggers
+    read, are dropped."""
     out = bytearray(wasm_sections.HEADER)
     for section in sections:
         content = wasm[section.start : section.end]

@@ -1,7 +1,7 @@
-"""Compiles modules to machine code: a trusted module in this process, any other in a separate process with limits.
+"""Compiles WASM modules to machine code: trusted modules in this process, others in a separate process with limits.
 
-A cache keeps the machine code by the module's hash and wasmtime's version. Machine code from any other source is never
-loaded.
+A cache in memory keeps the machine code, by the module's hash and wasmtime's version. weft never loads machine code
+that it did not compile itself.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from weft.grammar.reasons import Reasons
 
 MAX_CACHE_BYTES = 128 << 20
 ENDING_S = 0.5
-"""A compiler is killed this many seconds before its request times out, so that its thread is free by then."""
+"""The compiler process is killed this many seconds before the guide's compile times out, so that the compile thread is
+not abandoned."""
 
 
 class ArtefactCache:
-    """Compiled modules. Beyond `limit_bytes` the least recently used ones are dropped. Thread-safe."""
+    """An LRU cache of machine code, up to `limit_bytes`. Thread-safe."""
 
     def __init__(self, limit_bytes: int = MAX_CACHE_BYTES) -> None:
         self.limit_bytes = limit_bytes
@@ -40,12 +41,13 @@ class ArtefactCache:
         self._artefacts: OrderedDict[str, bytes] = OrderedDict()
 
     def get(self, key: str, make: Callable[[], bytes]) -> bytes:
-        """The entry, made by `make` if there is none."""
+        """Return the entry for `key`. If there is none, call `make` and store its result."""
         with self._lock:
             if key in self._artefacts:
                 self._artefacts.move_to_end(key)
                 return self._artefacts[key]
-        artefact = make()  # without the lock: it takes seconds
+        # Without the lock, because it takes seconds. Two threads may compile the same module.
+        artefact = make()
         with self._lock:
             if key not in self._artefacts and len(artefact) <= self.limit_bytes:
                 self._artefacts[key] = artefact
@@ -60,7 +62,7 @@ _refused: Reasons[tuple[str, float, int]] = Reasons()
 
 
 def library_path() -> str:
-    """The path of the installed wasmtime's library. Raises `InterfaceError` if there is none."""
+    """The path of the shared library of the installed wasmtime package. Raises `InterfaceError` if there is none."""
     try:
         import wasmtime._ffi as ffi
     except ImportError as error:
@@ -73,15 +75,15 @@ def library_path() -> str:
 
 
 def bind() -> None:
-    """Let the extension resolve wasmtime's functions. Raises `InterfaceError` for a version that weft does not know."""
+    """Let the extension load wasmtime and resolve its functions. Raises `InterfaceError` for an unknown version."""
     problem = _core.aici_bind_wasmtime(library_path())
     if problem:
         raise InterfaceError(f"wasmtime can't be used: {problem}; run pip install 'wasmtime>=50,<51'")
 
 
 def compiled(wasm: bytes, limits: WasmLimits, trusted: bool, time_s: float) -> bytes:
-    """The machine code of an audited module, within `time_s` seconds. Raises `GuideError` for a module that is
-    invalid or takes too long, and `UnavailableError` if the machine was too busy to compile it."""
+    """Compile an audited module within `time_s` seconds, or take it from the cache. Returns machine code. Raises
+    `GuideError` for a module that is invalid or takes too long, and `UnavailableError` if the machine is too busy."""
     key = hashlib.sha256(wasm).hexdigest() + version("wasmtime")
     return _cache.get(
         key,
@@ -98,8 +100,8 @@ def _compile_here(wasm: bytes) -> bytes:
 
 
 def _compile_untrusted(key: str, wasm: bytes, limits: WasmLimits, time_s: float) -> bytes:
-    """Compile in a separate process, and remember a refusal: the same module is then refused at once, whatever its name
-    and argument."""
+    """Compile in a separate process. A refusal is remembered, so that the same module, with any argument, is refused
+    again without a compile."""
     bounds = (key, min(limits.compile_s, round(time_s)), limits.compile_memory_bytes)
     if (reason := _refused.get(bounds)) is not None:
         raise GuideError(reason)
@@ -111,14 +113,14 @@ def _compile_untrusted(key: str, wasm: bytes, limits: WasmLimits, time_s: float)
 
 
 def _compile_in_process(wasm: bytes, limits: WasmLimits, time_s: float) -> bytes:
-    """Compile in a process that may crash or hang. It is killed after `time_s`."""
+    """Compile in a child process, which may crash or hang. It is killed after `time_s` seconds."""
     compile_s = max(1.0, min(limits.compile_s, time_s))
     limited = [str(compile_s), str(limits.compile_memory_bytes)]
     command = [
         sys.executable, "-I", "-S", str(Path(worker.__file__)), str(_core.__file__), library_path(), *limited,
     ]  # fmt: skip
     pipe = subprocess.PIPE
-    cpu_s: list[float] = []  # of a process that was killed
+    cpu_s: list[float] = []  # the CPU seconds of the process, if the timer killed it
 
     def end() -> None:
         cpu_s.append(cpu_seconds(process.pid))
@@ -129,7 +131,7 @@ def _compile_in_process(wasm: bytes, limits: WasmLimits, time_s: float) -> bytes
         artefact, errors = process.communicate(wasm)
     if cpu_s and cpu_s[0] >= time_s / 2:
         raise GuideError(_too_long(compile_s))
-    if cpu_s:  # the machine, not the module, is the cause
+    if cpu_s:  # it got little CPU time, so the machine is at fault, and not the module
         raise UnavailableError(
             f"this machine is too busy to compile the WASM module: that got {cpu_s[0]:.1f} s of a CPU in {time_s:.1f} "
             "s; send it again later"

@@ -1,4 +1,4 @@
-"""Compiles `Guide.wasm`, starts its program for each request, and reports what the program leaves."""
+"""Compiles `Guide.wasm`, starts its program for each request, and reports the program's log and variables."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from weft.grammar.vocabulary.tokenizer import token_texts
 
 
 class CompiledWasm:
-    """A compiled program. Starting it for a request may take up to `WasmLimits.start_ms`, so it `opens_ahead`: other
-    threads than the engine's call `open`.
+    """A compiled WASM program. It may take up to `WasmLimits.start_ms` to start it for a request, so worker threads
+    call `open` before the sequence gets a slot (`opens_ahead`).
 
-    `sequence_bytes` is the most that a sequence may hold: the program's memory, a copy of it to find a step's changes,
-    and what is kept to roll tokens back.
+    `sequence_bytes` is the most memory that a sequence may take: the program's memory, a copy of it to find the changes
+    of a step, and the undo data for rollbacks.
     """
 
     opens_ahead = True
@@ -39,11 +39,11 @@ class CompiledWasm:
         self._argument = guide.payload.argument.encode()
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
-        """A program that has read the request's prompt. Raises `GuideError` if it fails."""
+        """Start the program on the request's prompt. Raises `GuideError` if the program fails."""
         return self.open(opening)
 
     def open(self, opening: Opening) -> Matcher:
-        """The matcher of a request's first sequence. Forks of it share its variables. Raises `GuideError`."""
+        """Start the matcher of a request's first sequence. Its forks share its variables. Raises `GuideError`."""
         try:
             return self._program.start(self._argument, list(opening.prompt), _core.AiciVariables())
         except GuideError:
@@ -75,16 +75,16 @@ def compile_wasm(guide: Guide, parts: CompileParts) -> CompiledGuide:
 
 
 class ProgramReport(NamedTuple):
-    """The end of a program's log, at most `WasmLimits.log_bytes`, and its request's variables by name."""
+    """The tail of a program's log, at most `WasmLimits.log_bytes`, and the variables of its request by name."""
 
     log: str
     variables: dict[str, bytes]
 
 
 def program_report(matcher: Matcher, num_tokens: int) -> ProgramReport | None:
-    """The report of a program after the first `num_tokens` tokens of its answer, without the effects of later steps,
-    such as those of drafts. None for any other matcher. Invalid UTF-8 in the log is replaced. Thread-safe, at any
-    time."""
+    """The report of a program after the first `num_tokens` tokens of its answer. Later steps, such as those of rejected
+    drafts, have no effect on it. None if the matcher is not a WASM program. Invalid UTF-8 in the log is replaced.
+    Thread-safe, also while the program runs."""
     report = _core.aici_report(matcher, num_tokens)
     if report is None:
         return None

@@ -1,4 +1,4 @@
-"""The limits of a WASM program."""
+"""`WasmLimits`: the resource limits of a WASM program."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "compile_s": (0.1, 3600),
     "compile_memory_bytes": (256 << 20, 1 << 40),
 }
-"""The smallest and largest value of each limit."""
+"""The smallest and largest allowed value of each limit."""
 
 
 @dataclass(frozen=True)
 class WasmLimits:
-    """The limits of one WASM program. A program that breaks a limit ends its own request, with an error that names the
-    limit. Raises `GuideError` for a value out of range.
+    """Resource limits of one WASM program. A program that exceeds a limit ends its own request, with an error that
+    names the limit. The constructor raises `GuideError` for a value out of range.
     """
 
     step_ms: int = 25
-    """Thread time of one token's step, in milliseconds."""
+    """CPU time of one token's step, in milliseconds."""
     start_ms: int = 1000
-    """Thread time from the start to the first mask, in milliseconds."""
+    """CPU time from the start to the first mask, in milliseconds."""
     memory_bytes: int = 64 << 20
-    """The memory of each sequence."""
+    """Size of the program's linear memory, for each sequence."""
     stack_bytes: int = 512 << 10
-    """The call stack."""
+    """Size of the call stack."""
     table_elements: int = 100_000
-    """Functions that the program may call by address."""
+    """Size of the function table, for indirect calls."""
     log_bytes: int = 64 << 10
-    """Log output of one step."""
+    """Size of the log output of one step."""
     result_bytes: int = 1 << 20
-    """A step's result, a storage command, or a text to tokenize."""
+    """Size of one step's result, of one storage command, and of one text to tokenize."""
     max_variables: int = 1000
-    """Variables that a request's sequences share."""
+    """Number of variables. The sequences of a request share them."""
     variable_bytes: int = 1 << 20
-    """Names and values of these variables."""
+    """Total size of the names and values of the variables."""
     undo_bytes: int = 64 << 20
-    """Memory kept to roll tokens back."""
+    """Size of the undo data for rollbacks."""
     undo_tokens: int = 256
-    """Tokens that can be rolled back."""
+    """Number of tokens that can be rolled back."""
     module_bytes: int = 16 << 20
-    """The module."""
+    """Size of the module."""
     compile_s: float = 20.0
     """CPU seconds to compile an untrusted module, at most `CompileLimits.time_s`."""
     compile_memory_bytes: int = 2 << 30
-    """Memory to compile an untrusted module."""
+    """Memory of the process that compiles an untrusted module."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -72,6 +72,6 @@ class WasmLimits:
                 raise GuideError(f"WasmLimits.{field.name} is {value}; it must be {smallest} to {largest}")
 
     def of_programs(self) -> dict[str, int]:
-        """The limits of a running program, by name."""
+        """The limits that apply to a running program, by name, without those of compiling."""
         compiling = ("module_bytes", "compile_s", "compile_memory_bytes")
         return {name: value for name, value in asdict(self).items() if name not in compiling}

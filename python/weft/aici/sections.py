@@ -1,4 +1,5 @@
-"""Reads the sections of an untrusted WebAssembly module. Every count is bounded by the bytes that are left."""
+"""Parses the sections of an untrusted WebAssembly module. A count larger than the remaining bytes is an error, so a
+small module can't make it allocate much."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ CUSTOM, DATA_COUNT = 0, 12
 
 
 class Reader:
-    """Reads numbers and bytes of `data[at:end]`. Raises `GuideError` if it ends early."""
+    """A cursor over `data[at:end]`. Its methods raise `GuideError` if the data ends early."""
 
     def __init__(self, data: bytes, at: int = 0, end: int | None = None) -> None:
         self.data, self.at, self.end = data, at, len(data) if end is None else end
@@ -26,21 +27,21 @@ class Reader:
         return self.at >= self.end
 
     def byte(self) -> int:
-        """One byte."""
+        """Read one byte."""
         if self.at >= self.end:
             raise GuideError("the WASM module is cut short, or no WASM module")
         self.at += 1
         return self.data[self.at - 1]
 
     def take(self, count: int) -> bytes:
-        """The next `count` bytes."""
+        """Read the next `count` bytes."""
         if count > self.end - self.at:
             raise GuideError("the WASM module is cut short, or no WASM module")
         self.at += count
         return self.data[self.at - count : self.at]
 
     def number(self, max_bytes: int = 5) -> int:
-        """An unsigned LEB128 number of at most `max_bytes` bytes."""
+        """Read an unsigned LEB128 number of at most `max_bytes` bytes."""
         value = 0
         for shift in range(0, 7 * max_bytes, 7):
             byte = self.byte()
@@ -50,27 +51,27 @@ class Reader:
         raise GuideError("the WASM module holds a number that is too long")
 
     def name(self) -> str:
-        """A text, after its length."""
+        """Read a UTF-8 string, which is preceded by its length."""
         try:
             return self.take(self.number()).decode()
         except UnicodeDecodeError:
             raise GuideError("the WASM module holds a name that is not UTF-8") from None
 
     def count(self) -> int:
-        """The number of items that follow. Each takes a byte at least, so the bytes that are left bound it."""
+        """Read the number of items that follow. Each item takes at least a byte, so a larger number is an error."""
         count = self.number()
         if count > self.end - self.at:
             raise GuideError("the WASM module is cut short, or no WASM module")
         return count
 
     def vector(self, read: Callable[[Reader], T]) -> list[T]:
-        """The items of a vector, after their number."""
+        """Read a vector: the number of items, and each item with `read`."""
         return [read(self) for _ in range(self.count())]
 
 
 @dataclass(frozen=True)
 class Section:
-    """The place of a section's content in the module's bytes."""
+    """A section's kind, and the range of its content in the module's bytes."""
 
     kind: int
     start: int
@@ -78,7 +79,7 @@ class Section:
 
 
 def sections(wasm: bytes) -> list[Section]:
-    """The sections of a module. Raises `GuideError` if it is no module, or has a section twice."""
+    """Parse the sections of a module. Raises `GuideError` if it is not a module, or has a section twice."""
     if wasm[: len(HEADER)] != HEADER:
         raise GuideError(
             "the program is no WASM module of version 1 (a component is none); give a .wasm file, or .wat text"
@@ -99,7 +100,7 @@ def _each(reader: Reader) -> Iterator[Section]:
 
 
 def encoded(number: int) -> bytes:
-    """A number as unsigned LEB128."""
+    """Encode a number as unsigned LEB128."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)

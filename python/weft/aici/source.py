@@ -1,4 +1,4 @@
-"""The payload of a `Guide.wasm`: the program's bytes, its argument and its limits."""
+"""`WasmSource`, the payload of a `Guide.wasm`: the program's bytes, its argument and its limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from weft.errors import GuideError
 
 @dataclass(frozen=True, eq=False)
 class WasmSource:
-    """The arguments of `Guide.wasm`, checked. `module` is WebAssembly in binary form."""
+    """The checked arguments of `Guide.wasm`. `module` is WebAssembly in binary form."""
 
     module: bytes = field(repr=False)
     argument: str
@@ -49,11 +49,11 @@ class WasmSource:
 
     @property
     def guide_key(self) -> Hashable:
-        """A key that is equal for programs that compile to the same guide."""
+        """A cache key: equal for programs that compile to the same guide."""
         return (self.digest, self.argument, self.limits, self.is_trusted)
 
     def to_recording(self) -> dict[str, Any]:
-        """The source as JSON, without its trust."""
+        """The source as JSON data. `is_trusted` is left out, because a reader must not trust the recording."""
         module = base64.b64encode(zlib.compress(self.module, 6)).decode()
         return {"module": module, "argument": self.argument, "limits": asdict(self.limits)}
 
@@ -62,11 +62,11 @@ class WasmSource:
 
 
 def from_json(data: dict[str, Any]) -> WasmSource:
-    """The source that `WasmSource.to_recording` wrote, untrusted. Raises `KeyError`, `TypeError`, `ValueError` or
-    `zlib.error` for other data."""
+    """Read the output of `WasmSource.to_recording`, as an untrusted program. Raises `KeyError`, `TypeError`,
+    `ValueError` or `zlib.error` for other data."""
     limits = WasmLimits(**data["limits"])
     packed = base64.b64decode(data["module"], validate=True)
-    # One byte more than allowed shows that the module is too large, without unpacking all of it.
+    # Decompress at most one byte more than allowed, which is enough for `read` to refuse a decompression bomb.
     module = zlib.decompressobj().decompress(packed, limits.module_bytes + 1)
     return WasmSource.read(module, data["argument"], limits, False)
 
@@ -81,8 +81,8 @@ def _read(path: Path, limits: WasmLimits) -> bytes:
 
 
 def _binary(module: bytes, limits: WasmLimits) -> bytes:
-    """The module in binary form."""
-    # Text is never shorter than the binary, so this bounds the text, too.
+    """Convert a module to binary form. Raises `GuideError`."""
+    # The text form is never shorter than the binary, so this limit is right for both.
     if len(module) > limits.module_bytes:
         raise GuideError(
             f"the WASM program has more than the {limits.module_bytes} bytes that are allowed; strip it, or raise "
@@ -105,7 +105,7 @@ def _binary(module: bytes, limits: WasmLimits) -> bytes:
 
 
 def _text(argument: Any) -> str:
-    """The argument as text: text as it is, anything else as JSON."""
+    """The argument as a string; anything but a string is written as JSON."""
     if isinstance(argument, str):
         return argument
     try:

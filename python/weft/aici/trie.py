@@ -1,11 +1,11 @@
-"""A vocabulary in AICI's format: a trie of the tokens' bytes.
+"""Writes a vocabulary in AICI's format: a trie of the tokens' bytes.
 
-The format is a header of 28 bytes, the nodes in depth-first order, each token's offset and length, and the tokens'
-bytes.
+The format is a header of 28 bytes, the nodes in depth-first order, each token's offset and length, and the bytes of all
+tokens.
 
-A node is two 32-bit numbers: `token << 8 | byte`, where `token` ends at this node (or is `NO_TOKEN`), and `size << 8
-| pops`, where `size` counts the nodes of the subtree and `pops` the bytes that a walker removes from its stack when
-it leaves the subtree. Special tokens have no bytes here, so no node has them; programs use their ids."""
+A node is two 32-bit numbers, `token << 8 | byte` and `size << 8 | pops`. `token` is the token that ends at this node,
+or `NO_TOKEN`. `size` is the number of nodes of the subtree. `pops` is the number of bytes that a walker pops from its
+stack when it leaves the subtree. Special tokens have no bytes and so no node; programs use their ids."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 MAGIC = 0x558B6FD3
 NO_TOKEN = 0xFFFFFF
-# `pops` has 8 bits, so longer tokens have no node.
+# `pops` has 8 bits, so tokens longer than this have no node.
 MAX_DEPTH = 250
 MAX_LENGTH = 1023
 MAX_DATA = 1 << 22
-# A node with more children than this gets all 256, so that a walker can index them.
+# A node with more children than this gets all 256, so that a walker can index them by byte.
 DENSE = 250
 MAX_CACHED = 4
 
@@ -35,7 +35,7 @@ _cache: OrderedDict[str, bytes] = OrderedDict()
 
 
 def trie_of(vocabulary: Vocabulary) -> bytes:
-    """The trie of a vocabulary, from a small cache. Raises `GuideError` for a vocabulary that the format can't hold."""
+    """The trie of a vocabulary, cached for the last few. Raises `GuideError` if the format can't hold it."""
     key = vocabulary.fingerprint
     with _lock:
         if key in _cache:
@@ -50,8 +50,8 @@ def trie_of(vocabulary: Vocabulary) -> bytes:
 
 
 def build(tokens: list[bytes], end_id: int) -> bytes:
-    """The trie of tokens, given by their bytes (b"" for a token without). Of tokens with the same bytes the last has
-    the node. Raises `GuideError`."""
+    """Build the trie from the bytes of each token (b"" for none). If several tokens have the same bytes, the last one
+    gets the node. Raises `GuideError`."""
     spelled = [token if len(token) <= MAX_LENGTH else b"" for token in tokens]
     lengths = np.fromiter(map(len, spelled), np.uint32, len(spelled))
     data = b"".join(spelled)
@@ -68,20 +68,21 @@ def build(tokens: list[bytes], end_id: int) -> bytes:
 
 
 def _nodes(ids: dict[bytes, int]) -> NDArray[np.uint32]:
-    """The nodes of a trie of tokens with their ids, [nodes, 2]."""
+    """Build the nodes for tokens and their ids: uint32 [nodes, 2]."""
     nodes = _Nodes(ids)
     missing = nodes.missing()
     if missing:
         nodes = _Nodes(ids | dict.fromkeys(missing, NO_TOKEN))
     ends = nodes.ends()
-    next_depth = np.append(nodes.depth, 1)[ends]  # of the node after each subtree
+    next_depth = np.append(nodes.depth, 1)[ends]  # the depth of the node after each subtree
     sizes = ends - np.arange(len(ends))
     first, second = nodes.token << 8 | nodes.byte, sizes << 8 | (nodes.depth - next_depth + 1)
     return np.stack([first, second], axis=1).astype("<u4")
 
 
 class _Nodes:
-    """The depth, byte and token of each node in depth-first order, children by their bytes. The first is the root."""
+    """The nodes as arrays in depth-first order: the depth, byte and token of each. The root is first, and children are
+    sorted by byte."""
 
     def __init__(self, ids: dict[bytes, int]) -> None:
         self.texts = texts = sorted(ids)
@@ -89,7 +90,8 @@ class _Nodes:
         width = int(lengths.max(initial=0)) + 1
         letters = np.frombuffer(b"".join(text.ljust(width, b"\0") for text in texts), np.uint8)
         letters = letters.reshape(-1, width)
-        # A text shares its first bytes with the text before it, and adds nodes for the others.
+        # The texts are sorted, so each shares its longest known prefix with the text before it. It adds a node for each
+        # byte after that prefix.
         shared = np.zeros(len(texts), np.int64)
         if len(texts) > 1:
             differs = letters[1:] != letters[:-1]
@@ -98,7 +100,8 @@ class _Nodes:
         added = lengths - shared
         last = np.cumsum(added)
         text = np.repeat(np.arange(len(texts)), added)
-        index = np.arange(len(text)) - (last - added)[text] + shared[text]  # of the byte in its text
+        # The index of each node's byte in its text.
+        index = np.arange(len(text)) - (last - added)[text] + shared[text]
         self.text = np.concatenate([[0], text])
         self.depth = np.concatenate([[0], index + 1])
         self.byte = np.concatenate([[0xFF], letters[text, index].astype(np.int64)])
@@ -106,10 +109,10 @@ class _Nodes:
         self.token[last] = np.fromiter((ids[text] for text in texts), np.int64, len(texts))
 
     def ends(self) -> NDArray[np.int64]:
-        """The index after each node's subtree: that of the next node that is not deeper."""
+        """The end of each node's subtree: the index of the next node that is not deeper."""
         size = len(self.depth)
         ends = np.full(size, size, np.int64)
-        left = np.arange(size)  # the nodes that are not deeper than the level
+        left = np.arange(size)  # the nodes that are not deeper than `level`
         for level in range(int(self.depth.max()), -1, -1):
             depths = self.depth[left]
             (here,) = (depths == level).nonzero()
@@ -118,7 +121,7 @@ class _Nodes:
         return ends
 
     def missing(self) -> list[bytes]:
-        """The texts of the missing children of dense nodes."""
+        """The byte strings of the children that dense nodes lack."""
         order = np.argsort(self.depth, kind="stable")
         levels = np.split(order, np.cumsum(np.bincount(self.depth))[:-1])
         missing = []

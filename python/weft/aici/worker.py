@@ -1,8 +1,9 @@
-"""The process that compiles an untrusted module. It reads the module from standard input and writes machine code.
+"""The worker process that compiles an untrusted module. It reads the module from standard input, and writes machine
+code to standard output.
 
-It runs as a file of its own (`python -I -S worker.py EXTENSION LIBRARY CPU_SECONDS MEMORY_BYTES`), so that it loads
-nothing of weft but the extension. It sets its limits before it reads the module. It refuses a module with exit status 2
-and a text on standard error.
+It runs as a script (`python -I -S worker.py EXTENSION LIBRARY CPU_SECONDS MEMORY_BYTES`), so that it loads nothing from
+weft but the extension. It sets its limits before it reads the module. For a module that does not compile it writes the
+reason to standard error, and exits with status 2.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def limit(cpu_seconds: float, memory_bytes: int) -> None:
-    """Limit this process's CPU time and further memory, and forbid core dumps and files."""
+    """Limit this process's CPU time and its memory beyond the current use, and forbid core dumps and file writes."""
     seconds = math.ceil(cpu_seconds)
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + memory_bytes, mapped + memory_bytes))
@@ -33,8 +34,8 @@ def limit(cpu_seconds: float, memory_bytes: int) -> None:
 
 
 def extension(path: str) -> Any:
-    """The extension at `path`. The package around it is empty, and loads only the modules that the extension
-    imports."""
+    """Load the extension `weft._core` from `path`. An empty stand-in for the package `weft` skips its `__init__`; only
+    submodules that the extension imports are loaded."""
     package = ModuleType("weft")
     package.__path__ = [str(Path(__file__).parents[2])]
     sys.modules["weft"] = package
@@ -48,7 +49,7 @@ def extension(path: str) -> Any:
 
 def main(path: str, library: str, cpu_seconds: str, memory_bytes: str) -> int:
     """Compile the module on standard input. Returns the exit status."""
-    # The process ends with its parent, which may be killed.
+    # The kernel kills this process when its parent dies, since the parent may be killed and can't clean up.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     core = extension(path)
     problem = core.aici_bind_wasmtime(library)

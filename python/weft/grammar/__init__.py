@@ -1,4 +1,4 @@
-"""Guides, the vocabularies that they are compiled for, and matchers."""
+"""Structured output: guides, the vocabularies they are compiled for, and the matchers that fill token masks."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The backend that takes, for each guide, the library that enforces more of it.
+"""The "auto" backend: for each guide it picks the library, XGrammar or LLGuidance, that enforces more of it.
 
-It asks both libraries which parts of a JSON schema they would not enforce. A library that enforces all of it compiles
-it. Where neither does, a strict guide is an error with both reasons; any other guide goes to the library that leaves
-out fewer keywords. Where both do equally well, a schema goes to LLGuidance, which compiles it in a few milliseconds
-where XGrammar may take seconds. A guide whose shortest endings are needed (`Guide.closes`) goes to XGrammar.
+For a JSON schema it counts the keywords that each library would not enforce, and tries the library with fewer first.
+On a tie LLGuidance is first: it compiles a schema in milliseconds, and XGrammar may take seconds. If neither library
+enforces all of a strict guide, the error has both reasons. A guide that needs shortest endings (`Guide.closes`) always
+goes to XGrammar.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Libraries(Mapping[str, Backend]):
 
 
 class AutoBackend:
-    """Compiles each guide with the library that enforces more of it, for one vocabulary."""
+    """Compiles guides for one vocabulary, each with the library that enforces more of it."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class AutoBackend:
         return self.choose(guide, lambda name, part: self.libraries[name].compile(part))
 
     def choose(self, guide: Guide, attempt: Attempt) -> CompiledGuide:
-        """Compile a guide by calls of `attempt`."""
+        """Try the libraries in order, each by a call of `attempt`. Return the first compiled guide."""
         order = in_order(guide)
         if order == (XGRAMMAR,):
             return attempt(XGRAMMAR, guide)

@@ -36,8 +36,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Opening:
-    """The facts of a request that its matcher may use: the tokens of the prompt, and the most tokens of the answer
-    (None: unknown)."""
+    """Facts about a request for its matcher: the prompt's tokens, and the maximum number of answer tokens (None:
+    unknown)."""
 
     prompt: Sequence[int] = ()
     room: int | None = None
@@ -59,8 +59,8 @@ class CompiledGuide(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The parts of the guide that are not enforced, one line each, with the keyword and its place; the last line
-        may count the rest. Empty for a strict guide."""
+        """The parts of the guide that are not enforced. Each line has a keyword and its JSON pointer; the last line
+        may only count further parts. Empty for a strict guide."""
 
     @property
     def vocab_size(self) -> int:
@@ -75,17 +75,17 @@ class CompiledGuide(Protocol):
 
 
 class CompileParts(Protocol):
-    """The context in which a guide is compiled that no grammar library compiles (the registry's "guides")."""
+    """Passed to the compile functions of the registry's "guides", the kinds that no grammar library compiles."""
 
     vocabulary: Vocabulary
 
     @property
     def time_left_s(self) -> float:
-        """Seconds until the compile's time is over, counted while this process runs. A compile that can be stopped
-        should stop then."""
+        """Seconds left of the compile's time limit. Time in which this process does not run is not counted. A compile
+        that can stop should stop when none is left."""
 
     def compile_part(self, guide: Guide) -> CompiledGuide:
-        """Compile a guide that is a part of this guide, on the same thread. Raises `GuideError`."""
+        """Compile a nested guide on the calling thread. Raises `GuideError`."""
 
 
 class Backend(Protocol):
@@ -93,14 +93,14 @@ class Backend(Protocol):
 
     - `limits`: the `CompileLimits`.
     - `untrusted`: whether clients that are not trusted send the guides.
-    - `threads`: the threads of one compile. None is the library's default; with 1 it starts none, so that the process
-      can be forked.
+    - `threads`: the number of threads for one compile. None is the library's default. With 1 the library starts no
+      thread, so the process can still fork.
 
-    `compile` is called by several threads at once. A backend for some kinds of guides only names them as `kinds`
-    (`Guide.kind`), and refuses others with `GuideError`.
+    `compile` must be thread-safe. A backend that supports only some kinds of guides lists them in `kinds`
+    (`Guide.kind`), and raises `GuideError` for the others.
 
-    It need not protect its process from a guide: untrusted guides are compiled in a trial process first
-    (`weft.grammar.compile.trial`), and on threads with large stacks (`weft.grammar.compile.stacks`).
+    A backend need not protect its process from a bad guide. An untrusted guide is compiled in a trial process first
+    (`weft.grammar.compile.trial`), and all compiles run on threads with large stacks (`weft.grammar.compile.stacks`).
     """
 
     def compile(self, guide: Guide) -> CompiledGuide:
@@ -116,8 +116,8 @@ Attempt = Callable[[str, Guide], CompiledGuide]
 class Chooser(Protocol):
     """A backend that chooses among several libraries for each guide.
 
-    All its compiles go through `attempt`. So a trial can try each library alone, and check the result, before the
-    next library is tried. The chosen library compiles the guide again, alone.
+    It makes every compile through `attempt`. So a trial can run one library at a time, and check its result before
+    the next one is tried. After the trial, only the chosen library compiles the guide again.
     """
 
     @property
@@ -138,8 +138,7 @@ class Warming(Protocol):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A guide in the form that a library reads: a text, of a kind that the library knows, and notes of the parts that
-    it does not enforce."""
+    """A guide translated for a library: the input text, its kind, and notes on the parts that are not enforced."""
 
     kind: str
     text: str
@@ -148,8 +147,8 @@ class Prepared:
 
 @runtime_checkable
 class Preparing(Protocol):
-    """A backend whose work outside its library can be done ahead, also in another process: `compile` equals `build`
-    of the result of `prepare`."""
+    """A backend that compiles in two steps: `prepare` translates, and `build` calls the library. `prepare` may run
+    ahead, also in another process. `compile` does both."""
 
     def prepare(self, guide: Guide) -> Prepared:
         """Translate a guide. Raises `GuideError`."""
@@ -160,16 +159,16 @@ class Preparing(Protocol):
 
 @runtime_checkable
 class Closes(Protocol):
-    """A compiled guide whose shortest endings can be computed."""
+    """A compiled guide that can compute shortest endings: the fewest tokens that complete an answer."""
 
     def closing(self, text: str | None = None) -> ClosingTables:
-        """The tables of shortest endings, computed by the first call and kept. `text` is the text that the guide's
-        library read, where the caller has it. Raises `GuideError` for a grammar that is too complex."""
+        """Return the tables of shortest endings. The first call computes and caches them. `text` is the library's
+        input text (`Prepared.text`), if the caller has it. Raises `GuideError` for a grammar that is too complex."""
 
 
 def wrap_matcher(matcher: PythonMatcher, factory: Callable[[], PythonMatcher] | None = None) -> Matcher:
-    """The native handle of a matcher written in Python. `factory` makes another one at its start, for replays. Raises
-    `GuideError` for an object that is not a matcher."""
+    """Wrap a Python matcher as a native one. `factory` makes a fresh matcher, into which tokens are replayed for
+    rollback and fork. Raises `GuideError` for an object that is not a matcher."""
     try:
         return python_matcher(matcher, factory)
     except TypeError as error:

@@ -1,7 +1,8 @@
-"""`Guide`: the form that an answer must have. It is checked when it is made, and compiled when a request needs it.
+"""`Guide`: the grammar, schema or program that constrains an answer.
 
-A guide is plain data: a kind, a source text and options. The files of `kinds/`, `xgrammar/` and `aici/` read, check
-and translate particular kinds. They import this file, so it imports them inside functions.
+A guide is plain data: a kind, a source text and options. The constructor checks it; it is compiled when a request needs
+it. The files of `kinds/`, `xgrammar/` and `aici/` parse and translate particular kinds. They import this file, so it
+imports them inside functions.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ MAX_WHITESPACE = 8
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Guide:
-    """The form that an answer must have. The class methods below make one; `print` shows its EBNF where it has one.
+    """A constraint on an answer. Make one with the class methods below; `print` shows its EBNF if it has one.
 
-    Each raises `GuideError` for errors that show at first sight. A JSON schema, also one within tools or tags, is
-    enforced whole; otherwise compiling it raises a `GuideError` that names the keyword and its place. With
-    `strict=False` as much as possible is enforced, and `CompiledGuide.notes` list the rest.
+    The class methods raise `GuideError` for errors that a quick check finds; compiling finds the others. By default a
+    JSON schema, also one inside tools or tags, is enforced in full. If that is impossible, compiling raises a
+    `GuideError` that names the keyword and its place. With `strict=False` as much as possible is enforced, and
+    `CompiledGuide.notes` lists the rest.
     """
 
     kind: Kind
@@ -59,9 +61,9 @@ class Guide:
     separators: tuple[str, str] | None = None
     open_objects: bool = False
     closes: bool = False
-    """Whether a library must compile it that knows the shortest endings of answers, which `on_length` needs."""
+    """Whether the library that compiles it must be able to compute shortest endings, as `on_length="close"` needs."""
     is_read: bool = True
-    """Whether `check` has passed. If not, errors in the source show when the guide is compiled."""
+    """Whether `check` has passed. If not, compiling reports errors in the source."""
 
     @classmethod
     def json(
@@ -87,14 +89,14 @@ class Guide:
     ) -> Guide:
         """JSON that satisfies a schema: a dict, its JSON text, or a pydantic model.
 
-        Objects that name properties have no others, unless `additionalProperties` allows them. `open_objects` leaves
-        such objects open, as the specification does. Properties come in the schema's order, or with `any_order` in
-        any order. Compiling raises `GuideError` for keywords that are not enforced; without `strict` they become
-        notes of the compiled guide and of each answer.
+        An object schema with `properties` forbids other properties, unless `additionalProperties` allows them.
+        `open_objects` allows others by default, as the JSON Schema specification does. Properties come in the
+        schema's order; with `any_order`, in any order. Compiling raises `GuideError` for keywords that are not
+        enforced. Without `strict` these become notes of the compiled guide and of each answer.
 
-        At most `max_whitespace` characters of whitespace in a row stand between JSON's tokens (None: any number).
-        `separators`, such as (", ", ": "), are those of `json.dumps` between items and after keys. With them there is
-        no other whitespace: keys and punctuation are forced, and can be drafted (`Speculation.forced`).
+        At most `max_whitespace` whitespace characters in a row may separate JSON tokens (None: any number).
+        `separators`, such as (", ", ": "), are those of `json.dumps`. With them no other whitespace is allowed, so
+        keys and punctuation are forced and can be drafted (`Speculation.forced`).
         """
         _check_separators(separators)
         if max_whitespace is not None and (type(max_whitespace) is not int or max_whitespace < 1):
@@ -115,7 +117,7 @@ class Guide:
 
     @classmethod
     def regex(cls, pattern: str) -> Guide:
-        """Text that a regular expression matches from end to end. Errors in it show when it is compiled.
+        """Text that a regular expression matches in full. Compiling reports errors in the pattern.
 
         Look-around, back-references and word boundaries are errors. Flags and Unicode classes need LLGuidance.
         """
@@ -124,17 +126,17 @@ class Guide:
 
     @classmethod
     def ebnf(cls, grammar: str) -> Guide:
-        """Text that a grammar in GBNF describes, from its rule `root`. Errors in it show when it is compiled."""
+        """Text that matches a GBNF grammar, whose start rule is `root`. Compiling reports errors in the grammar."""
         _need_text("ebnf", grammar)
         return cls("ebnf", grammar)
 
     @classmethod
     def lark(cls, grammar: str) -> Guide:
-        """Text that a grammar in LLGuidance's Lark describes, from its rule `start`. Errors in it show when it is
-        compiled.
+        """Text that matches a grammar in LLGuidance's Lark dialect, whose start rule is `start`. Compiling reports
+        errors in the grammar.
 
-        A special token is written `<|name|>`, where its name has that form, or by number, as in `<[128010]>`. Options
-        that limit tokens, change the temperature or take text back (`max_tokens`, `temperature`, `stop`) are errors.
+        Write a special token as `<|name|>` if its name has that form, or by id, as in `<[128010]>`. The options
+        `max_tokens`, `temperature` and `stop` are errors.
         """
         _need_text("lark", grammar)
         return cls("lark", grammar)
@@ -150,11 +152,11 @@ class Guide:
 
     @classmethod
     def structural_tag(cls, tag: Any, *, strict: bool = True, open_objects: bool = False) -> Guide:
-        """XGrammar's structural tag: a dict, its JSON text, or an `xgrammar.StructuralTag`. The older form is
-        accepted, too: `{"structures": [{"begin": "<f>", "schema": {...}, "end": "</f>"}], "triggers": ["<f"]}`.
+        """XGrammar's structural tag: a dict, its JSON text, or an `xgrammar.StructuralTag`. The legacy form works, too:
+        `{"structures": [{"begin": "<f>", "schema": {...}, "end": "</f>"}], "triggers": ["<f"]}`.
 
-        Errors inside its parts show when it is compiled. `strict` and `open_objects` are as in `json_schema`, for the
-        schemas inside.
+        Compiling reports errors inside the tag's parts. `strict` and `open_objects` apply to the schemas inside, as in
+        `json_schema`.
         """
         if hasattr(tag, "model_dump_json"):
             tag = tag.model_dump_json()
@@ -180,14 +182,15 @@ class Guide:
         open_objects: bool = False,
         max_whitespace: int | None = MAX_WHITESPACE,
     ) -> Guide:
-        """Calls of functions, in the format of a model family. `style` is one of `weft.grammar.tool_styles()`, such
-        as "llama" or "qwen_3", or "auto": the format that the model's chat template shows.
+        """Tool calls in the format of a model family. `style` is one of `weft.grammar.tool_styles()`, such as "llama"
+        or "qwen_3". "auto" takes the format from the model's chat template.
 
-        `tools` are OpenAI's: `{"type": "function", "function": {"name": ..., "parameters": schema}}`. `required` is
-        False for text and calls in any order, True for at least one call, or the name of a function for exactly one
-        call of it. `reasoning` is the part of the format before the answer: it is open already ("enabled"), absent
-        ("disabled"), or either ("auto"). Without `parallel` there is at most one call, and nothing after it. `strict`
-        and `max_whitespace` are as in `json_schema`; with `any_order`, arguments come in any order.
+        `tools` are in OpenAI's form: `{"type": "function", "function": {"name": ..., "parameters": schema}}`.
+        `required` is False for text and calls in any order, True for at least one call, or a function's name for
+        exactly one call of it. `reasoning` says whether the answer starts inside a reasoning section that the prompt
+        opened ("enabled"), has none ("disabled"), or may have one ("auto"). Without `parallel` there is at most one
+        call, and nothing after it. `strict` and `max_whitespace` are as in `json_schema`. With `any_order`, arguments
+        come in any order.
         """
         from weft.grammar.kinds.tools import tools_guide
 
@@ -205,14 +208,14 @@ class Guide:
 
     @classmethod
     def matcher(cls, factory: Callable[[], PythonMatcher]) -> Guide:
-        """A matcher of your own: `factory()` makes one for each request. See `weft.grammar.PythonMatcher`."""
+        """Your own matcher in Python: `factory()` makes one per request. See `weft.grammar.PythonMatcher`."""
         if not callable(factory):
             raise GuideError("matcher needs a function that makes matchers, one for each request")
         return cls("matcher", f"matcher {getattr(factory, '__qualname__', factory)}", payload=factory)
 
     @classmethod
     def recognizer(cls, factory: Callable[[], Recognizer]) -> Guide:
-        """A recognizer of your own, which decides byte by byte: `factory()` makes one for each request. See
+        """Your own recognizer in Python, which accepts or refuses single bytes: `factory()` makes one per request. See
         `weft.grammar.Recognizer`."""
         if not callable(factory):
             raise GuideError("recognizer needs a function that makes recognisers, one for each request")
@@ -220,8 +223,8 @@ class Guide:
 
     @classmethod
     def plugin(cls, path: str | PathLike[str], arg: bytes | str = b"") -> Guide:
-        """Matchers or recognizers in C: a shared library built with weft's headers (`weft.include_dir()`), and the
-        argument for it. It runs in this process and is never unloaded: load only libraries that you would run."""
+        """Matchers or recognizers in C, from a shared library built with weft's headers (`weft.include_dir()`). `arg`
+        is passed to it. The library runs in this process and is never unloaded, so load only code that you trust."""
         path = Path(path).absolute()
         if not path.is_file():
             raise GuideError(f"plug-in {path}: no such file; give the path of a shared library")
@@ -234,9 +237,9 @@ class Guide:
     def after(cls, trigger: int | str, guide: Guide, *, max_free_tokens: int | None = None) -> Guide:
         """Free text until `trigger`, then `guide`: for models that reason before they answer.
 
-        `trigger` is a token id or a text. A text that names a special token of the tokenizer means that token; any
-        other text is found wherever its bytes appear. Free text has no special tokens and does not end the answer.
-        After `max_free_tokens` tokens only the trigger may follow. `guide` may have a trigger itself.
+        `trigger` is a token id or a string. The name of a special token means that token. Any other string is found
+        wherever its bytes appear. Free text can't contain special tokens or end the answer. After `max_free_tokens`
+        tokens the trigger is forced. `guide` may be another `after` guide.
         """
         from weft.grammar.kinds.after import After
 
@@ -253,10 +256,10 @@ class Guide:
         limits: WasmLimits | None = None,
         trusted: bool = False,
     ) -> Guide:
-        """Text that a WASM program of AICI's interface (generation 2) allows; see `docs/wasm.md`.
+        """Text that a WASM program allows. The program uses AICI's interface (generation 2); see `docs/wasm.md`.
 
-        `program` is a file or its content, binary (.wasm) or text (.wat). `arg` is the program's argument: text, or
-        any JSON value. A program runs within `limits`. Unless it is `trusted`, it is compiled in a separate process.
+        `program` is a file or its content, binary (.wasm) or text (.wat). `arg` is the program's argument: a string
+        or any JSON value. `limits` bound its time and memory. Unless `trusted`, it is compiled in a separate process.
         """
         from weft.aici.source import WasmSource
 
@@ -272,8 +275,8 @@ class Guide:
         strict: bool = True,
         open_objects: bool = False,
     ) -> Guide:
-        """A guide of a client's text that has not been parsed. A compile thread parses it later, since that may take
-        long, and reports its errors."""
+        """A guide from a client's text, without parsing it here, because that may take long. A compile thread parses
+        it later and reports its errors."""
         max_whitespace = MAX_WHITESPACE if kind == "json_schema" else None
         return cls(kind, text, max_whitespace, strict=strict, open_objects=open_objects, is_read=False)
 
@@ -292,8 +295,8 @@ class Guide:
         return cls(kind, "", payload=guide)
 
     def of_model(self, chat_template: str | Mapping[str, str] | None) -> Guide:
-        """The guide for a model with this chat template: tools of the style "auto" get their format; any other guide
-        is returned unchanged. Raises `GuideError` where the template shows no known format."""
+        """Resolve the style "auto" of a tools guide from the model's chat template. Any other guide is returned
+        unchanged. Raises `GuideError` if the template shows no known format."""
         if self.kind != "tools":
             return self
         from weft.grammar.kinds.tools import for_model
@@ -302,7 +305,7 @@ class Guide:
 
     @property
     def key(self) -> Hashable:
-        """Equal for guides that compile to the same result; None where equality can't be decided."""
+        """A cache key: equal for guides that compile to the same result. None if that can't be decided."""
         if self.payload is not None:
             content = getattr(self.payload, "guide_key", None)
             return None if content is None else (self.kind, self.source, content)
@@ -323,7 +326,7 @@ class Guide:
         return id(self) if self.key is None else hash(self.key)
 
     def check(self) -> None:
-        """Raise `GuideError` for errors that show at first sight in a JSON schema or a structural tag."""
+        """Check a JSON schema or a structural tag without compiling it. Raises `GuideError`."""
         if self.kind == "json_schema":
             structure.check(_schema_data(self.source))
         elif self.kind == "structural_tag":
@@ -332,8 +335,7 @@ class Guide:
             check_structural_tag(self.source)
 
     def grammar(self) -> Any:
-        """The guide as an `xgrammar.Grammar`. Raises `GuideError` for a guide that is not a grammar, or does not
-        translate."""
+        """The guide as an `xgrammar.Grammar`. Raises `GuideError` if it has no such form."""
         from weft.grammar.xgrammar.translate import grammar_of
 
         return grammar_of(self)

@@ -11,31 +11,34 @@ from numpy.typing import NDArray
 class PythonMatcher(Protocol):
     """A matcher written in Python. An exception that it raises ends its own request.
 
-    It may also have `rollback(count) -> None`, which takes back the last accepted tokens, `fork() -> PythonMatcher`
-    and `reset() -> None`. Without them weft replays all tokens, in the same object (after `reset`) or in another one
-    from the factory. That costs more with each token, and is right only for a matcher that gives the same answers for
-    the same tokens.
+    It may also have these methods:
 
-    It may have `error() -> str`, the text for what it raised. And it may have `forced(capacity) -> list[int]`: at
-    most `capacity` tokens that spell the text that must follow whatever is sampled, without a change of state. They
-    become drafts.
+    - `rollback(count) -> None` undoes the last `count` accepted tokens.
+    - `fork() -> PythonMatcher` returns an independent copy.
+    - `reset() -> None` returns to the start.
+    - `error() -> str` returns the message for an exception that it raised.
+    - `forced(capacity) -> list[int]` returns at most `capacity` tokens that spell the forced text: the text that must
+      follow whatever is sampled. It does not change the state. The tokens become drafts.
+
+    Without `rollback` or `fork`, weft replays all tokens into the same object (after `reset`), or into a new one from
+    the factory. A replay costs more with each token, and works only if the matcher is deterministic.
     """
 
     def accept(self, token: int) -> bool:
-        """Take a token. Returning False refuses it and leaves the state unchanged."""
+        """Advance by a token. Return False to refuse it; the state must then be unchanged."""
 
     def fill(self, row: NDArray[np.int32]) -> object:
-        """Set bit t % 32 of word t // 32 for every token t that may follow; `row` arrives zeroed. Returning False
-        means that all tokens may follow."""
+        """Fill the token mask: set bit t % 32 of word t // 32 for every token t that may follow. `row` arrives zeroed.
+        Return False if all tokens may follow."""
 
     def is_terminated(self) -> bool:
-        """Return whether an end token was accepted. After that the row has end tokens only, and `accept` refuses all.
-        Called after each change of the state."""
+        """Return whether an end token was accepted. From then on the mask has end tokens only, and `accept` refuses
+        every token. Called after each change of state."""
 
 
 class Recognizer(Protocol):
-    """A stack of states over bytes, with the interface of AICI's recognizers. An exception that it raises ends its
-    own request.
+    """A byte-level automaton that keeps a stack of states, one per byte, with the interface of AICI's recognizers. An
+    exception that it raises ends its own request.
 
     It may also have these methods:
 
@@ -44,8 +47,8 @@ class Recognizer(Protocol):
     - `fork() -> Recognizer` returns an independent copy.
     - `collapse() -> None` is called after each accepted token. From then on only the top state is needed.
 
-    Where tokens are taken back, a recognizer without `collapse` pops their bytes. One with `collapse` is made again
-    and gets all bytes.
+    To roll tokens back, weft pops their bytes if the recognizer has no `collapse`. Otherwise it makes a new recognizer
+    and pushes all bytes again.
     """
 
     def push_byte(self, byte: int) -> None:
@@ -58,4 +61,4 @@ class Recognizer(Protocol):
         """Return whether a byte may follow."""
 
     def special_allowed(self, token: int) -> bool:
-        """Return whether an end token, given by its id, may follow: whether the text may end here."""
+        """Return whether the text may end here with this end token, given by its id."""

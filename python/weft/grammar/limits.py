@@ -1,10 +1,10 @@
-"""The limits of a guide's cost, and the checks of a guide that need only its text.
+"""Limits on the cost of a guide, and the checks that need only its text, before any library sees it.
 
-`check_costs` counts what XGrammar expands. `check_chain` bounds how deep a library recurses, which its native stack
-must bear. Each level of a guide counts: an object within an object of a JSON schema, the target of a reference, a
-rule that a rule names, a group within a group. Every part of a cycle counts once, as no library enters one twice. So
-the length of a chain is never too low. For honest guides it is small: under 100 for all but a few of thousands of
-schemas that people wrote. All checks take time linear in the text, and none recurses.
+`check_costs` counts what XGrammar expands. `check_chain` bounds how deep a library recurses, since a native stack
+overflow ends the process. Each nesting level counts: an object within an object of a JSON schema, the target of a
+reference, a rule that another rule names, a group within a group. Each part of a cycle counts once, because no library
+enters one twice. So the chain is an upper bound of the recursion. It stays under 100 for all but a few of thousands of
+real-world schemas. All checks take time linear in the text, and none of them recurses.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from weft.grammar.tag_forms import depth_of_texts, tag_of
 
 @dataclass(frozen=True)
 class CompileLimits:
-    """The limits of a guide's cost.
+    """Limits on the cost of a guide.
 
-    - `max_source_bytes` bytes of its text, and brackets that nest `max_depth` deep in it.
-    - `max_chain` levels below one another, through references, rules and groups: libraries recurse with them.
-    - Before XGrammar, whose compile time grows with them: `max_choices` values in all enumerations, and as many
-      alternatives in all of a regular expression or grammar; `max_properties` properties in all of a schema;
-      `max_repeat` positions that a repeat expands to, repeats within it included (`maxLength`, `{n,m}`);
-      `max_least_bytes` bytes of the shortest text of each rule, since XGrammar spells forced text to its end.
-    - LLGuidance itself bounds the cost of a compile and of a mask; `time_s` and `memory_bytes` tighten its bounds.
-    - `time_s` seconds of compiling, and `memory_bytes` bytes of the result. Where guides are tried first
-      (`untrusted`), the compile itself may not take more than `memory_bytes` either, and a mask with the token after
-      it not more than `mask_time_s` CPU seconds. A trial measures that along walks of some hundred tokens, and
-      extrapolates it to `answer_tokens`.
-    - `max_abandoned` compiles may be past their time, half of them one client's; while there are so many, new guides
-      are refused. At most `max_waiting` guides of a client wait for their compile.
+    - `max_source_bytes`: bytes of its text. `max_depth`: nesting depth of brackets in the text.
+    - `max_chain`: levels of nesting through references, rules and groups. Libraries recurse this deep.
+    - Some limits are for XGrammar only, because its compile time grows with these counts:
+      - `max_choices`: values in all enumerations, or alternatives in a whole regular expression or grammar.
+      - `max_properties`: properties in a whole schema.
+      - `max_repeat`: positions that a repeat (`maxLength`, `{n,m}`) expands to, including the repeats inside it.
+      - `max_least_bytes`: bytes of the shortest text of each rule. XGrammar spells forced text to its end.
+    - LLGuidance has its own limits for a compile and for a mask. `time_s` and `memory_bytes` tighten them.
+    - `time_s`: seconds of one compile. `memory_bytes`: size of the compiled guide.
+    - Untrusted guides are tried first. In a trial `memory_bytes` also bounds the memory of the compile itself.
+      `mask_time_s` bounds the CPU seconds of one mask fill and the accept after it. The trial measures these along
+      walks of a few hundred tokens, and extrapolates to an answer of `answer_tokens`.
+    - `max_abandoned`: compiles that may run on past their time, at most half of them from one client. At this number,
+      new guides are refused. `max_waiting`: guides of one client that may wait for their compile.
     """
 
     max_source_bytes: int = 1 << 20
@@ -58,7 +59,7 @@ class CompileLimits:
 
     @classmethod
     def untrusted(cls) -> CompileLimits:
-        """Limits for schemas and grammars of clients that are not trusted."""
+        """Limits for schemas and grammars from untrusted clients."""
         return cls(
             max_source_bytes=256 << 10,
             max_depth=64,
@@ -75,7 +76,7 @@ class CompileLimits:
 
 
 def check_size(text: str, limits: CompileLimits) -> None:
-    """Raise `GuideError` for a text that is too long, or that UTF-8 can't encode."""
+    """Raise `GuideError` if a text is too long or can't be encoded in UTF-8."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
@@ -84,14 +85,14 @@ def check_size(text: str, limits: CompileLimits) -> None:
 
 
 def check_text(guide: Guide, limits: CompileLimits) -> None:
-    """Raise `GuideError` for a text that is too long, nests too deep, or that UTF-8 can't encode."""
+    """Raise `GuideError` if a guide's text is too long, nests too deep, or can't be encoded in UTF-8."""
     check_size(guide.source, limits)
     depth = _core.json_depth(guide.source) if guide.kind in ("json_schema", "structural_tag") else 0
     _check("nests", depth, "deep", limits.max_depth, "max_depth")
 
 
 def check_costs(guide: Guide, limits: CompileLimits) -> None:
-    """Raise `GuideError`, with the bound, for a guide that XGrammar would compile for too long."""
+    """Raise `GuideError` for a guide that XGrammar would take too long to compile. The message names the limit."""
     choices = properties = 0
     for cost, value in _costs(guide):
         if cost == "choices":
@@ -107,7 +108,7 @@ def check_costs(guide: Guide, limits: CompileLimits) -> None:
 
 
 def check_chain(guide: Guide, limits: CompileLimits) -> None:
-    """Raise `GuideError` for a guide that a library would recurse into too deep."""
+    """Raise `GuideError` for a guide that would make a library recurse too deep."""
     if guide.kind == "structural_tag":
         _check("nests", depth_of_texts(guide.source), "deep", limits.max_depth, "max_depth")
     _check("has a chain of", chain_length(guide), "levels below one another", limits.max_chain, "max_chain")
@@ -140,7 +141,7 @@ DATA = {"const", "default", "examples", "enum"}
 
 
 def _schema_costs(root: Any) -> Iterator[tuple[str, int]]:
-    """Yield the costs of every object in a schema, wherever a reference may lead."""
+    """Yield the costs of every JSON object in a schema. Any of them may be the target of a reference."""
     pending = [root]
     while pending:
         node = pending.pop()
@@ -153,7 +154,7 @@ def _schema_costs(root: Any) -> Iterator[tuple[str, int]]:
         if isinstance(node.get("enum"), list):
             yield "choices", len(node["enum"])
         named = [node[key] for key in ("properties", "patternProperties") if isinstance(node.get(key), dict)]
-        # XGrammar counts properties with a rule for each and each number of them.
+        # To count properties, XGrammar makes a rule for each pair of a property and a count.
         counts = [int(node[key]) for key in ("minProperties", "maxProperties") if _is_count(node.get(key))]
         total = sum(map(len, named))
         yield "properties", total * max([1, *(min(count, total) for count in counts)])
@@ -169,8 +170,8 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
 
-# The parts of a regular expression and of a grammar: classes, escapes, and in grammars texts, names and comments. No
-# part can match in two ways, so reading takes time linear in the text.
+# Tokens of a regular expression and of a grammar: classes, escapes, and in grammars strings, names and comments. The
+# quantifiers are possessive, so the regex never backtracks and the scan is linear in the text.
 REPEAT = r"(?P<repeat>\{\s*+(?P<low>\d*+)\s*+,?\s*+(?P<high>\d*+)\s*+\})"
 REGEX_PARTS = re.compile(
     REPEAT
@@ -186,12 +187,12 @@ EBNF_PARTS = re.compile(
 
 
 MAX_COUNTED = 10**18
-"""Nested repeats are counted up to here. Numbers that grow with the text would make its reading quadratic."""
+"""Cap for the size of nested repeats. Without it the integers would grow with the text and make the scan quadratic."""
 
 
 def _pattern_costs(text: str, is_ebnf: bool) -> Iterator[tuple[str, int]]:
     """Yield the number of alternatives, the depth of groups, and the positions that the largest repeat expands to."""
-    # The positions of each open group so far, and those of the last part, which a repeat multiplies.
+    # sizes: positions so far in each open group. last_size: positions of the last part, which a repeat multiplies.
     sizes, last_size = [0], 0
     choices, depth, largest = 1, 0, 0
     for part in (EBNF_PARTS if is_ebnf else REGEX_PARTS).finditer(text):
@@ -227,8 +228,8 @@ REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 @dataclass
 class _Node:
-    """A possible target of references: its own depth, and for each reference within it, the target and how deep it
-    stands."""
+    """A reference target, as a node of the reference graph. `height` is its own nesting depth. An edge is a reference
+    inside it: the target, and the depth at which the reference stands."""
 
     height: int = 1
     edges: list[tuple[_Node, int]] = field(default_factory=list)
@@ -241,8 +242,8 @@ class _Node:
 
 
 def chain_length(guide: Guide) -> int:
-    """The largest number of levels that lie below one another. Parts that can't be read count nothing: no library
-    recurses into them."""
+    """The length of the longest chain of nesting levels. Parts that can't be parsed count 0: no library recurses into
+    them."""
     return max((_text_chain(kind, text) for kind, text in _texts(guide)), default=0)
 
 
@@ -253,7 +254,7 @@ def _texts(guide: Guide) -> Iterator[tuple[str, Any]]:
     elif guide.kind == "json_schema":
         yield "schema", json.loads(guide.source)
     elif guide.kind == "structural_tag":
-        # A schema within a tag refers to itself only, and `max_depth` bounds the tag around it.
+        # A schema inside a tag can refer only to parts of itself, and `max_depth` bounds the tag around it.
         for node in _objects(tag_of(guide.source)):
             for key, kind in (("json_schema", "schema"), ("grammar", "ebnf"), ("pattern", "regex")):
                 if isinstance(node.get(key), str if kind != "schema" else dict):
@@ -337,7 +338,7 @@ def _pointed(root: Any, reference: str) -> Any:
 
 # Chains of grammars and regular expressions
 
-# No part can match in two ways, so reading takes time linear in the text.
+# The quantifiers are possessive, so the regex never backtracks and the scan is linear in the text.
 TEXT = r'"(?:\\.|[^"\\\n])*+"?'
 GROUPS = r"(?P<open>[(\[{])|(?P<close>[)\]}])"
 EBNF = re.compile(
@@ -354,7 +355,7 @@ JSON_PARTS = re.compile(r'"(?:\\.|[^"\\])*+"?|(?P<open>[\[{])|(?P<close>[\]}])|[
 
 
 def _rule_nodes(text: str, is_lark: bool) -> list[_Node]:
-    """A node for each rule. Text before the first rule belongs to none."""
+    """A node for each rule. Text before the first rule goes to an extra node, which is dropped."""
     nodes: dict[str, _Node] = {}
     owner, depth = _Node(), 1
     pending_name = ""  # the last name read: the next rule's if "::=" follows, else a reference
@@ -394,7 +395,7 @@ def _rule_nodes(text: str, is_lark: bool) -> list[_Node]:
 
 
 def _json_chain(text: str, position: int) -> tuple[int, int]:
-    """The end of the JSON that begins at a position, and the chain of the schema that it holds."""
+    """Read the JSON schema that begins at a position. Returns its end and the length of its longest chain."""
     begin = depth = deepest = 0
     while position < len(text):
         part = JSON_PARTS.match(text, position)
@@ -436,8 +437,8 @@ def _group_depth(pattern: str) -> int:
 
 
 def _longest(nodes: list[_Node]) -> int:
-    """The longest chain among nodes. In a cycle the depths of all its nodes add up."""
-    # Components come after those that they lead to, so the lengths of their targets are known.
+    """The length of the longest chain. In a cycle the depths of all nodes add up."""
+    # Tarjan's algorithm yields a component after those it leads to, so the lengths of its targets are known.
     for cycle in _cycles(nodes):
         inside = {id(node) for node in cycle}
         # A library enters each node of a cycle at most once, so the deepest reference of each counts once.
@@ -454,7 +455,7 @@ def _longest(nodes: list[_Node]) -> int:
 
 
 def _cycles(nodes: list[_Node]) -> Iterator[list[_Node]]:
-    """The strongly connected components (Tarjan's algorithm, without recursion), each after those that it leads to."""
+    """The strongly connected components, each after those it leads to: Tarjan's algorithm with an explicit stack."""
     count = 0
     path: list[_Node] = []
     on_path: set[int] = set()

@@ -1,8 +1,7 @@
-"""Notes for clients: the parts of a guide that are not enforced, each with its keyword and its place.
+"""Notes for clients on the parts of a guide that are not enforced, each with its keyword and its place.
 
-Clients choose the keys of their schemas, and how long and how many they are. So a place is a link to the place around
-it, which costs the same at any depth. Notes are escaped and shortened. Only the first few are listed; the others are
-counted.
+A client controls the keys of its schema, their length and their number. So a `Place` links to its parent, which costs
+the same at any depth. Notes are escaped and shortened, and only the first `MAX_NOTES` are kept. The others are counted.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ MAX_PARTS = 12
 
 
 class Place(NamedTuple):
-    """A place in a schema: a key or an index, and the place of its container (None: the whole schema)."""
+    """A place in a schema: a key or an index, and the place of its container (None: the root)."""
 
     parent: Place | None
     part: str | int
 
 
 Findings = Iterable[tuple[Place | None, str]]
-"""Parts that are not enforced: the place of each, and a description."""
+"""Parts that are not enforced, each as its place and a description."""
 
 
 def where(place: Place | None) -> str:
-    """A place as a JSON pointer; # is the whole schema. Long pointers are shortened in the middle."""
+    """A place as a JSON pointer; # is the root. A long pointer is shortened in the middle."""
     parts: list[str] = []
     while place is not None:
         parts.append(shortened(str(place.part), MAX_PART).replace("~", "~0").replace("/", "~1"))
@@ -43,7 +42,7 @@ def where(place: Place | None) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """The text, with its middle left out where it has more than `limit` characters."""
+    """The text; one of more than `limit` characters loses its middle."""
     head = limit * 2 // 3
     return text if len(text) <= limit else f"{text[:head]}…{text[head + 1 - limit :]}"
 
@@ -57,7 +56,7 @@ class Notes:
 
     @classmethod
     def of(cls, found: Findings) -> Notes:
-        """One line for each of the first notes; the rest is counted."""
+        """Make lines of the first `MAX_NOTES` findings, and count all."""
         lines: list[str] = []
         count = 0
         for place, description in found:
@@ -67,7 +66,7 @@ class Notes:
         return cls(tuple(lines), count)
 
     def texts(self) -> tuple[str, ...]:
-        """The lines, and the number of the others."""
+        """The lines, and a last line that counts the notes left out."""
         more = self.count - len(self.lines)
         return (*self.lines, f"and {more} more") if more else self.lines
 
@@ -82,7 +81,7 @@ class Notes:
 
 
 def refuse(subject: str, library: str, notes: Notes) -> None:
-    """Raise `GuideError` if there is a note."""
+    """Raise `GuideError` if there are notes, because a strict guide must have none."""
     if notes:
         raise GuideError(
             f"{subject}: {library} does not enforce all of it: {notes}. Change that, or give strict=False "

@@ -1,4 +1,4 @@
-"""Why things were refused, for a while: a guide, or a module, that is sent again is refused at once."""
+"""A cache of refusals: a guide or WASM module that was refused a short while ago is refused again without a compile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Reasons(Generic[T]):
-    """The last `limit` reasons, each kept for `keep_s` seconds. Thread-safe."""
+    """The reasons of the last `limit` refusals, each kept for `keep_s` seconds. Thread-safe."""
 
     def __init__(self, limit: int = 1024, keep_s: float = 300.0) -> None:
         self._limit = limit
@@ -32,7 +32,7 @@ class Reasons(Generic[T]):
                 self._reasons.popitem(last=False)
 
     def get(self, key: T) -> str | None:
-        """Return why `key` was refused, or None."""
+        """Return why `key` was refused; None if it was not, or if that is too long ago."""
         with self._lock:
             reason, until = self._reasons.get(key, ("", 0.0))
         return reason if time.monotonic() < until else None

@@ -1,7 +1,8 @@
-"""Guides whose matchers take long to start and hold much memory, such as programs that read the prompt.
+"""Guides whose matchers start slowly and hold much memory, such as WASM programs that read the prompt.
 
-Other threads than the engine's start them, shortly before their sequences get slots (`engine/scheduler/starts.py`). A
-request's sequences are copies of one start, so the first matcher is kept until the last sequence has started.
+Worker threads start these matchers shortly before their sequences get slots (`engine/scheduler/starts.py`), so the
+engine thread never waits. The sequences of a request fork one started matcher, so it is kept until the last sequence
+has started.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from weft.grammar.guide import Guide
 
 
 class OpensAhead(CompiledGuide, Protocol):
-    """A compiled guide whose matchers take long to start."""
+    """A compiled guide whose matchers start slowly, and so are started ahead on worker threads."""
 
     opens_ahead: bool
     memory_settings: str
@@ -25,7 +26,8 @@ class OpensAhead(CompiledGuide, Protocol):
         """The most that the matcher of one sequence may hold."""
 
     def open(self, opening: Opening) -> Matcher:
-        """The matcher of a request's first sequence. Called on other threads than the engine's. Raises `GuideError`."""
+        """Start the matcher of a request's first sequence. Called on a worker thread, not on the engine's. Raises
+        `GuideError`."""
 
 
 def opens_ahead(compiled: CompiledGuide) -> TypeGuard[OpensAhead]:
@@ -34,7 +36,7 @@ def opens_ahead(compiled: CompiledGuide) -> TypeGuard[OpensAhead]:
 
 
 class StartedGuide:
-    """A compiled guide for one request. Its sequences start one after another."""
+    """A compiled guide for one request, whose sequences start one after another from one matcher."""
 
     memory_bytes = 0
 
@@ -70,24 +72,23 @@ class StartedGuide:
         return self._compiled.memory_settings
 
     def begin(self, *, is_last: bool) -> Matcher:
-        """The matcher of the next sequence. The last one gets the first matcher itself, the others forks. One call at a
-        time."""
+        """Return the matcher of the next sequence: a fork of the first matcher, or for the last sequence that matcher
+        itself. Not thread-safe."""
         first = self._first if self._first is not None else self._compiled.open(self._opening)
         self._first = None if is_last else first
         return first if is_last else first.fork()
 
     def drop(self) -> None:
-        """Drop the first matcher: no sequence is left to start."""
+        """Drop the first matcher, because no sequence is left to start."""
         self._first = None
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
-        """A matcher that shares nothing with those of the request."""
+        """A new matcher that shares nothing with the request's other matchers."""
         return self._compiled.matcher(opening)
 
 
 def for_request(compiled: Future[CompiledGuide], opening: Opening) -> Future[CompiledGuide]:
-    """The compiled guide for the sequences of one request: a `StartedGuide` if its matchers take long to start, else
-    the same guide."""
+    """Wrap a compiled guide for one request: in a `StartedGuide` if its matchers start slowly, else not at all."""
     if compiled.done() and (compiled.exception() is not None or not opens_ahead(compiled.result())):
         return compiled
     wrapped: Future[CompiledGuide] = Future()

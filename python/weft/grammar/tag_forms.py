@@ -1,8 +1,8 @@
-"""The two forms of a structural tag's text: XGrammar's `format`, and the older one of structures and triggers.
+"""The two forms of a structural tag: XGrammar's current one (`format`), and the legacy one (`structures`, `triggers`).
 
-XGrammar had the older form before, and programs for TensorRT-LLM write it. It means free text, in which a trigger
-begins one of the structures that start with it: the structure's begin, JSON of its schema, its end; then free text
-again. Today's form calls that `triggered_tags`.
+Earlier versions of XGrammar had the legacy form, and TensorRT-LLM programs still use it. It allows free text. After a
+trigger, one of the structures that begin with it must follow: its begin, JSON of its schema, its end. Then the text is
+free again. The current form calls this `triggered_tags`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ STRUCTURE = ("begin", "schema", "end")
 
 
 def tag_of(source: str) -> Any:
-    """Parse a tag's text, and convert the older form to today's. Raises `GuideError` for text that is not JSON, and
-    for errors in the older form; today's form is not checked."""
+    """Parse a tag's text, and convert the legacy form to the current one. Raises `GuideError` for invalid JSON and for
+    errors in the legacy form. The current form is not checked."""
     try:
         tag = json.loads(source)
     except (ValueError, RecursionError) as error:
@@ -29,7 +29,8 @@ def tag_of(source: str) -> Any:
 
 
 def depth_of_texts(source: str) -> int:
-    """How deep the schemas nest that a tag of the older form holds as JSON texts within its text; 0 without any."""
+    """The nesting depth of schemas that a legacy tag holds as JSON strings; 0 without any. The depth of the tag's own
+    text does not count them."""
     tag = json.loads(source)
     structures = tag.get("structures") if _is_older(tag) else None
     entries = structures if isinstance(structures, list) else []
@@ -38,8 +39,7 @@ def depth_of_texts(source: str) -> int:
 
 
 def of_older(tag: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a tag of the older form to today's. Raises `GuideError` for a member that the older form does not have,
-    and names it."""
+    """Convert a legacy tag to the current form. Raises a `GuideError` that names any unknown member."""
     if tag.get("format") is not None:
         raise GuideError("structural tag: it has format and structures; a structural tag has one form")
     _check_members(tag, ("type", "format", *OLDER), "it")

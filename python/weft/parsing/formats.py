@@ -1,6 +1,7 @@
-"""Compiles a structural tag's format into a graph of nodes, which `states.py` walks.
+"""Compiles a structural tag's format into a graph of nodes, which the parser walks (`states.py`).
 
-The compiler works backwards: each format becomes the nodes that it may begin with, given the nodes that follow it.
+The compiler works backwards, from the end of the format. Given the nodes that follow a part, it returns the nodes that
+the part may begin with.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from weft.parsing.schema import Schema
 from weft.parsing.xml import STYLES, XmlStyle
 
 _REASONS = re.compile("think|thought|reason|analysis", re.IGNORECASE)
-"""Marks the tags around reasoning."""
+"""A tag that contains one of these words holds reasoning."""
 LAYOUT = "\n\n"
-"""Models write these line ends after their reasoning, even if the format has none."""
+"""Line breaks that models write after their reasoning, even if the format has none."""
 _OPAQUE = ("any_text", "regex", "grammar", "any_tokens")
 Format = dict[str, Any]
 
 
 class FormatReader:
-    """Compiles the formats of a tag that lets a model call `functions`. Raises `GuideError` for unknown formats."""
+    """Compiles the format of a tag that lets a model call `functions`. Raises `GuideError` for an unknown format."""
 
     def __init__(self, functions: Sequence[Function]) -> None:
         self._functions = functions
@@ -39,7 +40,7 @@ class FormatReader:
         }
 
     def nodes(self, form: Format, after: Nodes) -> Nodes:
-        """The nodes that `form` may begin with, if `after` follows it."""
+        """Compile `form`. Returns the nodes that it may begin with, if the nodes `after` follow it."""
         kind = form.get("type")
         if kind in _OPAQUE:
             return (Text(False, [], after),)
@@ -67,7 +68,7 @@ class FormatReader:
         return (loop,)
 
     def _tags(self, tags: Sequence[Format], after: Nodes) -> Nodes:
-        """The alternative tags of one place."""
+        """Compile alternative tags at one place."""
         calls = [(tag, parts) for tag in tags if (parts := _call_parts(tag)) is not None]
         begins = [("".join(part or "0" for part in parts), schema) for _, (parts, schema) in calls]
         names = iter(called(begins, self._functions))
@@ -92,14 +93,14 @@ class FormatReader:
 
 
 def expected(literal: str, after: Nodes) -> Nodes:
-    """A literal that should come now, then its trailing whitespace."""
+    """The nodes for a literal that should come now, and its trailing whitespace."""
     if not literal.strip():
         return (Blanks(literal, after),) if literal else after
     return (Expected(spelled(literal), _blanks(literal, after)),)
 
 
 def reasoning_until(ends: Sequence[str], after: Nodes) -> Nodes:
-    """Reasoning up to the first of `ends`, then the layout after it."""
+    """The nodes for reasoning up to the first of `ends`, and the line breaks after it."""
     has_blanks = any(isinstance(node, Blanks) for node in after)
     return _text_until(ends, after if has_blanks else (Blanks(LAYOUT, after),), is_reasoning=True)
 
@@ -111,7 +112,7 @@ def _text_until(ends: Sequence[str], after: Nodes, *, is_reasoning: bool) -> Nod
 
 
 def _blanks(literal: str, after: Nodes) -> Nodes:
-    """The trailing whitespace of a literal, as a node before `after`."""
+    """A node for the trailing whitespace of a literal, followed by `after`."""
     blanks = literal[len(literal.rstrip()) :]
     return (Blanks(blanks, after),) if blanks else after
 
@@ -129,7 +130,7 @@ def _ended(ends: list[str], after: Nodes) -> Nodes:
 
 
 def _call_parts(tag: Format) -> tuple[list[str | None], Any] | None:
-    """The parts of a call's header (None stands for digits) and its arguments' schema; None if the tag is no call."""
+    """The parts of a call's header (None stands for digits) and its argument schema; None if the tag is not a call."""
     content = tag["content"]
     elements = content["elements"] if content["type"] == "sequence" else [content]
     *before, last = elements
@@ -140,7 +141,7 @@ def _call_parts(tag: Format) -> tuple[list[str | None], Any] | None:
 
 
 def _call(tag: Format, parts: list[str | None], name: str, after: Nodes) -> list[Marker]:
-    """The nodes of a call."""
+    """The nodes for a tag that is a call of the function `name`."""
     *_, form = tag["content"].get("elements", [tag["content"]])
     style = form.get("style", "json")
     if style not in STYLES and style != "json":
@@ -151,12 +152,12 @@ def _call(tag: Format, parts: list[str | None], name: str, after: Nodes) -> list
 
 
 Nodes = tuple["Node", ...]
-"""The alternatives at one place of an answer. If there are none, the rest is text."""
+"""The alternatives at one place of an answer. If there are none, the rest of the answer is text."""
 
 
 @dataclass(eq=False)
 class Text:
-    """Text that ends only at one of `ends`."""
+    """Text (or reasoning) up to one of `ends`."""
 
     is_reasoning: bool
     ends: list[Spelling]
@@ -165,7 +166,7 @@ class Text:
 
 @dataclass(eq=False)
 class Marker:
-    """A marker that may come here, or later in the text that may come here."""
+    """A marker that may come here, possibly after text."""
 
     spelling: Spelling
     next: Nodes
@@ -173,7 +174,7 @@ class Marker:
 
 @dataclass(eq=False)
 class Expected:
-    """A marker that should come now. If the model leaves it out, reading goes on without it."""
+    """A marker that should come now. If the model leaves it out, the parser goes on with `next`."""
 
     spelling: Spelling
     next: Nodes
@@ -181,7 +182,7 @@ class Expected:
 
 @dataclass(eq=False)
 class Blanks:
-    """Whitespace that the format has here; the model may leave it out."""
+    """Optional whitespace of the format."""
 
     text: str
     next: Nodes
@@ -189,7 +190,7 @@ class Blanks:
 
 @dataclass(eq=False)
 class Arguments:
-    """A call's arguments, as JSON or in an XML style (which needs their schema)."""
+    """A call's arguments: JSON, or an XML style with the argument schema."""
 
     name: str
     xml: tuple[XmlStyle, Schema] | None
@@ -198,8 +199,8 @@ class Arguments:
 
 @dataclass(eq=False)
 class Loop:
-    """Entries that may come any number of times. With `has_text`, user text may stand between them, and each of
-    `triggers` is sure to begin an entry. With `is_needed`, the first entry comes before any text."""
+    """Entries, such as calls, that may repeat. With `has_text`, user text may come between them, and a text in
+    `triggers` always begins an entry. With `is_needed`, the answer must begin with an entry."""
 
     has_text: bool
     entries: Nodes
@@ -212,19 +213,19 @@ Node = Text | Marker | Expected | Blanks | Arguments | Loop
 
 
 _WORDS = ("name", "parameters", "arguments", "function", "functions", "tool", "call", "json", "index", "id")
-"""Words that formats use around names: a function with such a name is the last choice if several names match."""
+"""Words that formats use around function names. If several function names match, one of these is the last choice."""
 
 
 @dataclass(frozen=True)
 class Function:
-    """A tool's function: its name and the names of its parameters."""
+    """A tool's function: its name, and the names of its parameters."""
 
     name: str
     parameters: frozenset[str]
 
 
 def functions_of(tools: Sequence[Any]) -> list[Function]:
-    """The functions of tools in OpenAI's form, in order. Raises `GuideError` for an entry that is no tool."""
+    """The functions of tools in OpenAI's form, in order. Raises `GuideError` for an entry that is not a tool."""
     functions = []
     for tool in tools:
         data = tool.model_dump() if hasattr(tool, "model_dump") else tool
@@ -236,10 +237,11 @@ def functions_of(tools: Sequence[Any]) -> list[Function]:
 
 
 def called(calls: Sequence[tuple[str, Any]], functions: Sequence[Function]) -> list[str]:
-    """The function name of each call at one place of a format. A call is its header and its arguments' schema.
+    """The function name for each alternative call at one place of a format. A call is given as its header and its
+    argument schema.
 
-    Usually all functions come in order; then position decides. Otherwise the name in the header does. Raises
-    `GuideError` for a call that names no function.
+    Usually the calls list all functions in order, so the position tells the name. Otherwise the name is searched for
+    in the header. Raises `GuideError` for a header that names no function.
     """
     each, rest = divmod(len(calls), len(functions)) if functions else (0, 1)
     names = [function.name for function in functions]
@@ -252,7 +254,7 @@ def called(calls: Sequence[tuple[str, Any]], functions: Sequence[Function]) -> l
 
 
 def _in_order(begins: Sequence[str], names: Sequence[str]) -> bool:
-    """Whether headers differ only in these names."""
+    """Whether the headers are equal except for the function names, which come in this order."""
     first, name = begins[0], names[0]
     places = (found.start() for found in re.finditer(f"(?={re.escape(name)})", first))
     around = ((first[:place], first[place + len(name) :]) for place in places)
@@ -263,7 +265,7 @@ def _in_order(begins: Sequence[str], names: Sequence[str]) -> bool:
 
 
 def _function_of(begin: str, schema: Any, functions: Sequence[Function]) -> str:
-    """The name of the function that a header names; the most likely one if several match."""
+    """The function name in a header. If several match, return the most likely one."""
     named = [function for function in functions if _names(begin, function.name)]
     if not named:
         raise GuideError(f"the tag that begins with {begin!r} calls none of the tools")
@@ -280,7 +282,7 @@ def _function_of(begin: str, schema: Any, functions: Sequence[Function]) -> str:
 
 
 def _names(begin: str, name: str) -> bool:
-    """Whether the header holds the name as a whole word; a prefix or number joined to it makes it another word."""
+    """Whether the header contains the name as a whole word, without a prefix or number joined to it."""
     return re.search(rf"(?<![\w:-]){re.escape(name)}(?![\w.-])", begin, re.ASCII) is not None
 
 

@@ -1,4 +1,4 @@
-"""Finds the end of a JSON value in text that still grows."""
+"""Finds the end of a JSON value in streaming text."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _CLOSING = {"{": "}", "[": "]"}
 
 
 class JsonText:
-    """Follows one value from its first character; `is_done` once it has ended.
+    """Scans one JSON value in pieces, from its first character. `is_done` is true after its last character.
 
-    With `is_strict` it also ends where brackets, quotes or letters show that the text is no longer JSON.
+    With `is_strict` the scan also ends at the first bracket, quote or letter that can't be JSON.
     """
 
     def __init__(self, *, is_strict: bool = False) -> None:
@@ -28,13 +28,14 @@ class JsonText:
         self._step: Callable[[str, int], int] = self._begin
 
     def scan(self, text: str, start: int) -> int:
-        """The end of the value's text within `text`; more may follow unless `is_done`."""
+        """Scan `text` from `start`. Returns the end of the part that belongs to the value. Unless `is_done`, the value
+        goes on in the next text."""
         while start < len(text) and not self.is_done:
             start = self._step(text, start)
         return start
 
     def end(self) -> None:
-        """Note that no text follows: a number or word has ended."""
+        """Report that no text follows, which ends a number, `true`, `false` or `null`."""
         self.is_done = self.is_done or self._step == self._scalar
 
     def _begin(self, text: str, at: int) -> int:

@@ -1,6 +1,6 @@
-"""Finds the markers of a format in text that still grows.
+"""Finds the markers of a format in streaming text.
 
-A `Spelling` is a marker as a format writes it, with some freedom in whitespace, since models add or leave out blanks.
+A `Spelling` is the pattern of a marker. It allows some variation in whitespace, because models add or omit it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from weft.parsing.json_text import STARTS
 
 T = TypeVar("T")
 MAX_BLANKS, MAX_DIGITS = 8, 1000
-"""Limits for one marker, because text that may still become a marker is held back."""
+"""Limits of repeated whitespace and digits in one marker. The parser holds back text that may become a marker, so this
+must be bounded."""
 OPEN: Literal["open"] = "open"
-"""More text decides whether this is a marker."""
+"""The result if more text is needed to decide whether this is a marker."""
 
 
 @dataclass
 class _Node(Generic[T]):
-    """A node of the trie of markers: the characters that may follow, and the markers that end here."""
+    """A node of the trie of markers: the atoms that may follow, and the markers that end here."""
 
     after: dict[str, _Node[T]] = field(default_factory=dict)
     takes_blanks: bool = False
@@ -30,7 +31,8 @@ class _Node(Generic[T]):
 
 
 class _Walk(Generic[T]):
-    """One walk through the trie: its length, the longest marker so far, and the repeated atoms at its last node."""
+    """One walk through the trie: its length, the longest marker so far, and the number of repeated blanks and digits at
+    its current node."""
 
     def __init__(self, node: _Node[T]) -> None:
         self.node = node
@@ -41,11 +43,11 @@ class _Walk(Generic[T]):
 
     @property
     def goes_on(self) -> bool:
-        """Whether a longer marker exists."""
+        """Whether the trie has a longer marker from here."""
         return bool(self.node.after) or self.node.takes_digits
 
     def take(self, char: str) -> bool:
-        """Advance by one character; false if no marker allows it."""
+        """Advance by one character. Returns False if no marker allows it."""
         is_digit = char.isascii() and char.isdecimal()
         if char in self.node.after or (is_digit and DIGITS in self.node.after):
             self.node = self.node.after[char if char in self.node.after else DIGITS]
@@ -62,16 +64,17 @@ class _Walk(Generic[T]):
 
 @dataclass(frozen=True)
 class Found(Generic[T]):
-    """A marker in the text: its length, and the meanings of all markers with this spelling."""
+    """A marker found in the text: its length, and the meanings of all markers with this spelling."""
 
     length: int
     meanings: tuple[T, ...]
 
 
 class Markers(Generic[T]):
-    """Spellings with their meanings. If several markers begin at one place, the longest wins.
+    """Matches spellings and returns their meanings. If several markers match at one position, the longest wins.
 
-    While that is open, the caller asks again for the same place with more text; the walk goes on where it stopped.
+    If `at` returns `OPEN`, the caller must call it again for the same position with more text. The match then resumes
+    where it stopped.
     """
 
     def __init__(self, spellings: Iterable[tuple[Spelling, T]]) -> None:
@@ -83,12 +86,13 @@ class Markers(Generic[T]):
         self._first = re.compile(f"[{firsts}]") if firsts else None
 
     def next(self, text: str, start: int) -> int:
-        """The first place at or after `start` where a marker may begin, or the end of the text."""
+        """The first position at or after `start` where a marker may begin, or the end of the text."""
         found = self._first.search(text, start) if self._first else None
         return len(text) if found is None else found.start()
 
     def at(self, text: str, start: int, is_end: bool) -> Found[T] | Literal["open"] | None:
-        """The marker at `start`, None, or `OPEN`. `is_end`: no text follows."""
+        """The marker at position `start`; None if there is none, or `OPEN` if more text is needed. With `is_end` no
+        text follows."""
         walk, self._open = self._open or _Walk(self._root), None
         found = _walked(walk, text, start, is_end)
         if found == OPEN:
@@ -107,7 +111,7 @@ class Markers(Generic[T]):
 
 
 def _walked(walk: _Walk[T], text: str, start: int, is_end: bool) -> Found[T] | Literal["open"] | None:
-    """Continue a walk that began at `start`."""
+    """Continue a walk that began at position `start`. Returns as `Markers.at`."""
     while True:
         at = start + walk.length
         if walk.node.ends and not walk.blanks:
@@ -122,7 +126,8 @@ def _walked(walk: _Walk[T], text: str, start: int, is_end: bool) -> Found[T] | L
 
 
 def _counting(node: _Node[T], text: str, end: int, is_end: bool) -> tuple[T, ...] | None:
-    """Meanings of the markers that end here and that the next character allows; None while that is open."""
+    """The meanings of the markers that end at a node, if the character after them allows it. None if that character is
+    needed and has not come yet."""
     counts = [_counts(spelling, text, end, is_end) for spelling, _ in node.ends]
     if None in counts:
         return None
@@ -130,7 +135,7 @@ def _counting(node: _Node[T], text: str, end: int, is_end: bool) -> tuple[T, ...
 
 
 def _counts(spelling: Spelling, text: str, end: int, is_end: bool) -> bool | None:
-    """Whether the character after a marker allows it; None if it has not come yet."""
+    """Whether the character after a marker allows the marker; None if it has not come yet."""
     if not spelling.wanted and not spelling.unwanted:
         return True
     at = end
@@ -144,16 +149,18 @@ def _counts(spelling: Spelling, text: str, end: int, is_end: bool) -> bool | Non
 BLANK, DIGITS = r"\s", r"\d"
 """Atoms of a spelling: optional whitespace; one or more digits."""
 NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:-")
-"""Characters of function names."""
+"""Characters that function names may have."""
 _LAYOUT = re.compile(r"\s*\n\s*|(?<=>)(?=<)")
 _JSON = re.compile(r'"[^"]*"|\s+|[{}:,]|[^"\s{}:,]+|"')
 
 
 @dataclass(frozen=True)
 class Spelling:
-    """A marker as atoms (characters, `BLANK`, `DIGITS`) without outer whitespace, and the whitespace after it.
+    """The pattern of a marker: its atoms (characters, `BLANK`, `DIGITS`) without outer whitespace, and in `after` its
+    trailing whitespace.
 
-    It counts only if one of `wanted` follows, perhaps after whitespace, and none of `unwanted` follows directly.
+    The marker matches only if a character of `wanted` follows, possibly after whitespace, and no character of
+    `unwanted` follows directly.
     """
 
     atoms: tuple[str, ...]
@@ -163,7 +170,7 @@ class Spelling:
 
 
 def spelled(literal: str) -> Spelling:
-    """The spelling of a format's literal. It has no atoms if the literal is only whitespace."""
+    """The spelling for a literal of a format. It has no atoms if the literal is only whitespace."""
     core = literal.strip()
     if not core:
         return Spelling((), literal)
@@ -177,9 +184,10 @@ def spelled(literal: str) -> Spelling:
 
 
 def header(parts: list[str | None], *, is_json: bool) -> Spelling:
-    """The spelling of a call's header, from literals and None for digits.
+    """The spelling of a call's header, from its parts: literals, and None for digits.
 
-    JSON must follow it, or, for XML, a character that ends the name at its end.
+    With `is_json`, a JSON value must follow. Otherwise, if the header ends with a function name, no character of a name
+    may follow.
     """
     atoms: list[str] = []
     for part in parts:
@@ -191,13 +199,13 @@ def header(parts: list[str | None], *, is_json: bool) -> Spelling:
 
 
 def _inside(literal: str) -> list[str]:
-    """The atoms of a literal inside a header."""
+    """The atoms for a literal inside a header, whose outer whitespace becomes `BLANK`."""
     found = spelled(literal)
     return [*([BLANK] if literal[:1].isspace() else []), *found.atoms, *([BLANK] if found.after else [])]
 
 
 def _plain(text: str) -> tuple[str, ...]:
-    """Line ends and the gaps between tags become `BLANK`; other whitespace is exact."""
+    """The atoms for plain text: line breaks and gaps between tags become `BLANK`, and other whitespace is exact."""
     atoms: list[str] = []
     at = 0
     for found in _LAYOUT.finditer(text):
@@ -207,7 +215,7 @@ def _plain(text: str) -> tuple[str, ...]:
 
 
 def _json(text: str) -> list[str]:
-    """Whitespace between JSON tokens becomes `BLANK`."""
+    """The atoms for JSON text, with `BLANK` between JSON tokens."""
     atoms: list[str] = []
     for found in _JSON.finditer(text):
         piece = found[0]

@@ -1,4 +1,4 @@
-"""`AnswerParser`: splits an answer into parts while it streams."""
+"""`AnswerParser`: splits a streaming answer into reasoning, user text and function calls."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from weft.parsing.states import Searching, States
 class AnswerParser:
     """Splits the text of one answer into reasoning, user text and function calls.
 
-    Text may come in pieces of any size; the joined parts do not depend on the sizes. Text that may begin a marker is
-    held back until more text decides. Reading never raises: text that does not follow the format is user text, and a
-    cut answer gives the parts that came."""
+    The text may come in pieces of any size; the joined parts do not depend on the sizes. Text that may begin a marker
+    is held back until more text decides. Parsing never raises. Text that does not follow the format becomes user text,
+    and a cut answer gives the parts up to the cut."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._states = States()
@@ -31,8 +31,8 @@ class AnswerParser:
     def of_tools(cls, tag: Guide | str | dict[str, Any], tools: Sequence[Any]) -> AnswerParser:
         """A parser for answers under a structural tag that lets the model call `tools`.
 
-        `tag` is a guide of `Guide.tools`, or the tag as JSON text or data. The parser also reads unguided answers that
-        follow the format. Raises `GuideError` for a tag that it can't read or that calls other functions.
+        `tag` is a guide of `Guide.tools`, or the tag as JSON text or data. The parser also works for unguided answers
+        that follow the format. Raises `GuideError` for a tag with an unknown format, or with calls of other functions.
         """
         guide = tag if isinstance(tag, Guide) else Guide.structural_tag(tag)
         if guide.kind != "structural_tag":
@@ -46,7 +46,7 @@ class AnswerParser:
     def of_reasoning(cls, begin: str | None, end: str, *, starts_inside: bool) -> AnswerParser:
         """A parser for answers without calls: reasoning up to `end`, then text.
 
-        With `starts_inside` the prompt already began the reasoning; otherwise it starts only at `begin`.
+        With `starts_inside` the prompt has already opened the reasoning. Otherwise it starts only at `begin`.
         """
         if not end.strip() or (begin is not None and not begin.strip()):
             raise GuideError("a marker of reasoning needs a character that is no blank")
@@ -55,16 +55,16 @@ class AnswerParser:
         return cls((*opens, *(reasoning if starts_inside else (Loop(True, (), ()),))))
 
     def read(self, text: str) -> Answer:
-        """Parse a whole text."""
+        """Parse a whole answer."""
         return Answer.of([*self.feed(text), *self.finish()])
 
     def feed(self, text: str) -> list[Part]:
-        """Add text; returns the parts that it settles."""
+        """Add text. Returns the parts that are now certain."""
         return self._advance(text, False)
 
     def finish(self, *, is_cut: bool = False) -> list[Part]:
-        """End the answer; returns the remaining parts. With `is_cut`, a call that began but has no name yet is
-        dropped."""
+        """End the answer. Returns the remaining parts. With `is_cut`, a call that was cut before its name was complete
+        is dropped, and does not become text."""
         held, state = self._text[self._at :], self._state
         if is_cut and isinstance(state, Searching) and state.has_begun_entry(held, self._writer.num_calls):
             self._at = len(self._text)

@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Reasoning:
-    """Text of the model's reasoning."""
+    """A piece of the model's reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Content:
-    """Text for the user."""
+    """A piece of the text for the user."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class CallBegin:
-    """A call begins. `index` counts the answer's calls from 0."""
+    """The start of a call, with the function's name. `index` numbers the calls of an answer from 0."""
 
     index: int
     name: str
@@ -30,7 +30,7 @@ class CallBegin:
 
 @dataclass(frozen=True)
 class CallArguments:
-    """More of a call's arguments. All texts of a call, concatenated, are JSON."""
+    """A piece of a call's arguments. All pieces of a call, concatenated, are JSON."""
 
     index: int
     text: str
@@ -38,7 +38,7 @@ class CallArguments:
 
 @dataclass(frozen=True)
 class CallEnd:
-    """A call's arguments are complete. A call that was cut off has no end."""
+    """The end of a call, whose arguments are then complete. A call that was cut off has no `CallEnd`."""
 
     index: int
 
@@ -48,7 +48,7 @@ Part = Reasoning | Content | CallBegin | CallArguments | CallEnd
 
 @dataclass
 class Call:
-    """One call. `arguments` is JSON text; if the answer was cut off (`is_whole` is false), it is incomplete."""
+    """One call. `arguments` is JSON text. It is incomplete if the answer was cut off (`is_whole` is false)."""
 
     name: str
     arguments: str = ""
@@ -57,7 +57,7 @@ class Call:
 
 @dataclass
 class Answer:
-    """A whole answer."""
+    """A parsed answer: its reasoning, text and calls."""
 
     reasoning: str = ""
     content: str = ""
@@ -65,7 +65,7 @@ class Answer:
 
     @classmethod
     def of(cls, parts: Iterable[Part]) -> Answer:
-        """Join parts, in order, to a whole answer."""
+        """Join streamed parts, given in order, into an answer."""
         reasoning, content, answer = [], [], cls()
         arguments: list[list[str]] = []
         for part in parts:
@@ -87,11 +87,11 @@ class Answer:
 
 
 class PartWriter:
-    """Collects parts until they are taken. Consecutive text of one kind becomes one part.
+    """Collects parts until `take`. Consecutive text of one kind becomes one part.
 
-    Whitespace between two markers, or before the first, is layout and not part of the answer. The writer therefore
-    holds back content that is only whitespace since the last marker: more text releases it, another marker drops it.
-    At the end of the answer it is dropped if there was a call.
+    Whitespace between two markers, or before the first, is layout and not part of the answer. So the writer holds back
+    content after a marker while it is only whitespace. Further text releases it, and another marker drops it. At the
+    end of the answer it is dropped if the answer has a call.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class PartWriter:
         self._write(Content, text)
 
     def marker(self) -> None:
-        """Note that a marker was read."""
+        """Record a marker: whitespace after it is held back."""
         self._blanks = []
 
     def begin_call(self, name: str) -> None:
@@ -128,11 +128,11 @@ class PartWriter:
         self._write(CallArguments, text)
 
     def end_call(self) -> None:
-        """End the last call: its arguments are complete."""
+        """End the last call, whose arguments are complete."""
         self._add(CallEnd(self.num_calls - 1))
 
     def end(self) -> None:
-        """End the answer."""
+        """End the answer, and write or drop the whitespace that is held back."""
         blanks, self._blanks = self._blanks, None
         if blanks and not self.num_calls:
             self._write(Content, "".join(blanks))

@@ -13,11 +13,11 @@ _PAIRS = (
     (re.compile(rf"<\|(?:begin|end)_of_({_WORD})\|>"), "<|begin_of_{}|>", "<|end_of_{}|>"),
     (re.compile(rf"<\|(?:open|close)\|>({_WORD})<\|sep\|>"), "<|open|>{}<|sep|>", "<|close|>{}<|sep|>"),
 )
-"""Pattern of either marker, then the begin and end markers with a place for the word inside."""
+"""For each kind of markers: a pattern that matches either marker, and templates of the begin and the end marker."""
 
 
 def reasoning_markers(chat_template: str) -> tuple[str, str] | None:
-    """The begin and end markers of reasoning in a chat template: the first kind that occurs. None if there is none."""
+    """The begin and end markers of reasoning that a chat template mentions first; None if it has none."""
     matches = [
         (match.start(), match[1], begin, end)
         for pattern, begin, end in _PAIRS
@@ -30,5 +30,5 @@ def reasoning_markers(chat_template: str) -> tuple[str, str] | None:
 
 
 def starts_inside(rendered_prompt: str, begin: str, end: str) -> bool:
-    """Whether the prompt already begins the reasoning: no `end` comes after the last `begin`."""
+    """Whether the prompt already opens the reasoning, so that no `end` comes after its last `begin`."""
     return rendered_prompt.rfind(begin) > rendered_prompt.rfind(end)

@@ -1,4 +1,4 @@
-"""Looks up in the arguments' schema what applies to each value."""
+"""Looks up the subschema that applies to each value of a call's arguments."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from weft.grammar.schema.evaluate import holds
 from weft.grammar.schema.nodes import TYPES, Node, TooMuch, type_of
 
 MAX_PARTS = 1000
-"""Upper limit of the subschemas that are checked for one value."""
+"""The maximum number of subschemas that are checked for one value."""
 ALL = frozenset(TYPES)
 
 
 class Schema:
-    """A schema, or the subschema of a value inside. A schema that can't be read accepts everything."""
+    """A schema, or the subschema of a value inside. A schema that can't be parsed accepts everything."""
 
     def __init__(self, node: Node | str) -> None:
         self._node: Node = True if isinstance(node, str) else node
 
     @classmethod
     def of(cls, schema: Any) -> Schema:
-        """Read a schema given as JSON data."""
+        """Parse a schema given as JSON data."""
         try:
             return cls(Document(schema).root())
         except (TooMuch, ArithmeticError, ValueError, RecursionError):
@@ -31,7 +31,7 @@ class Schema:
 
     @functools.cached_property
     def types(self) -> frozenset[str]:
-        """Types that the value may have; "number" includes integers."""
+        """The JSON types that the value may have; "number" includes integers."""
         return _types(self._node, {})
 
     def holds(self, value: Any) -> bool | None:
@@ -43,12 +43,12 @@ class Schema:
 
     @functools.cached_property
     def names(self) -> frozenset[str]:
-        """Names of the properties that the schema lists."""
+        """The names of the properties that the schema lists."""
         return frozenset(name for part in self._parts() for name in part.get("properties", {}))
 
     @property
     def is_list(self) -> bool:
-        """Whether a member called "item" is an item of a list, not a property."""
+        """Whether an XML member called "item" is an item of a list, and not a property of that name."""
         return "array" in self.types and "item" not in self.names
 
     def property(self, name: str) -> Schema:
@@ -66,7 +66,7 @@ class Schema:
         return _any_of(matches)
 
     def item(self, index: int) -> Schema:
-        """The schema of a list's item."""
+        """The schema of the list item at `index`."""
         matches: list[Any] = []
         for part in self._parts():
             if index < len(part.get("prefixItems", ())):
@@ -80,7 +80,7 @@ class Schema:
         return _any_of(matches)
 
     def _parts(self) -> Iterator[dict[str, Any]]:
-        """All subschemas that may apply to the value itself."""
+        """Yield all subschemas that may apply to the value itself."""
         pending: list[Any] = [self._node]
         seen: set[int] = set()
         while pending and len(seen) < MAX_PARTS:
@@ -100,7 +100,8 @@ def _any_of(nodes: list[Any]) -> Schema:
 
 
 def _types(node: Any, known: dict[int, frozenset[str]]) -> frozenset[str]:
-    """Types that a node allows. `known` holds the results for visited nodes; a node under evaluation counts as all."""
+    """The types that a node allows. `known` caches the results. A node that is being evaluated counts as allowing all
+    types, which ends cycles of references."""
     if not isinstance(node, dict):
         return ALL if node is not False else frozenset()
     if id(node) in known or len(known) > MAX_PARTS:

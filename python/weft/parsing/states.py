@@ -1,4 +1,4 @@
-"""The reader's states: each stands at some nodes of the format and reads text from there."""
+"""The states of the parser. Each one is at a set of nodes of the format, and reads text from there."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from weft.parsing.xml import XmlArguments
 
 
 class State(Protocol):
-    """Reads text from a position and writes the parts that are settled."""
+    """A state of the parser. It reads text, and writes the parts that are certain."""
 
     def read(self, text: str, at: int, is_end: bool, writer: PartWriter) -> tuple[int, Nodes | None]:
-        """Read from `at`; returns the new position and the next nodes, or None if it needs more text or `is_end`."""
+        """Read from position `at`. Returns the new position and the nodes to go on with. These are None if it needs
+        more text, or if all text is read and `is_end`."""
 
 
 class States:
-    """The states of one format, made on first use."""
+    """The states of one format, created on first use."""
 
     def __init__(self) -> None:
         self._made: dict[Nodes, State] = {}
@@ -41,7 +42,7 @@ class States:
 
 
 class Searching:
-    """In text that may contain markers."""
+    """The state in text that may contain markers."""
 
     def __init__(self, nodes: Nodes) -> None:
         here = list(_reached(nodes, (Loop, Blanks)))
@@ -74,7 +75,7 @@ class Searching:
         return at + found.length, _joined(found.meanings)
 
     def has_begun_entry(self, held: str, num_calls: int) -> bool:
-        """Whether the held-back text of a cut answer is the beginning of an entry, such as a call, rather than text."""
+        """Whether the text held back at the end of a cut answer begins an entry, such as a call, and is not text."""
         if not held or isinstance(self._markers.at(held, 0, True), Found):
             return False
         return not self._has_text or any(
@@ -83,7 +84,8 @@ class Searching:
 
 
 class Expecting:
-    """Where a marker should come, perhaps after whitespace. At the answer's end, its beginning counts as all of it."""
+    """The state before a marker that should come now, possibly after whitespace. At the end of the answer, an
+    incomplete marker counts as complete."""
 
     def __init__(self, nodes: list[Expected]) -> None:
         self._markers = Markers((node.spelling, node.next) for node in nodes)
@@ -103,7 +105,7 @@ class Expecting:
 
 
 class Layout:
-    """Where the format has whitespace; skips as much of it as comes."""
+    """The state before optional whitespace of the format. It skips as much of that whitespace as the text has."""
 
     def __init__(self, node: Blanks) -> None:
         self._node = node
@@ -118,7 +120,7 @@ class Layout:
 
 
 class Calling:
-    """Inside a call's arguments."""
+    """The state inside a call's arguments."""
 
     def __init__(self, node: Arguments) -> None:
         self._node = node
@@ -137,7 +139,8 @@ class Calling:
 
 
 def _reached(nodes: Nodes, through: tuple[type[Loop] | type[Blanks] | type[Expected], ...]) -> Iterator[Node]:
-    """These nodes and all that may come at the same place, passing through nodes of the types `through`."""
+    """Yield these nodes, the entries of loops, and the nodes after each node of the types `through`, which may match
+    nothing."""
     pending, seen = list(nodes), set()
     while pending:
         node = pending.pop(0)
@@ -166,7 +169,7 @@ Write = Callable[[str], None]
 
 
 class JsonArguments:
-    """Passes JSON arguments on as they come; `is_done` once the value has ended."""
+    """Passes JSON arguments on as they stream. `is_done` is true after the value's end."""
 
     def __init__(self) -> None:
         self.is_done = False
@@ -174,7 +177,7 @@ class JsonArguments:
         self._has_begun = False
 
     def read(self, text: str, at: int, is_end: bool, write: Write) -> int:
-        """Read from `at`; returns the new position."""
+        """Read from position `at`. Returns the new position."""
         if not self._has_begun:
             at = BLANKS.match(text, at).end()  # type: ignore[union-attr]
             self._has_begun = at < len(text)

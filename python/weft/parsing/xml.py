@@ -1,6 +1,7 @@
-"""Reads call arguments written as XML and writes them as JSON, one argument at a time.
+"""Converts call arguments from XML to JSON, one argument at a time.
 
-`STYLES` are the XML styles of model families, under XGrammar's names. The arguments' schema decides what a value is.
+`STYLES` are the XML styles of model families, under XGrammar's names. XML values have no types, so the argument schema
+decides whether a value is a string, a number and so on.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from weft.parsing.schema import Schema
 
 Write = Callable[[str], None]
 Step = Callable[[str, int], tuple[int, bool]]
-"""Reads from a position; returns the new one, and whether reading can go on without more text."""
+"""A parser step: reads from a position, and returns the new position and whether it can go on without more text."""
 
 
 @dataclass
 class _Value:
-    """An open value: its name, type hint and schema, and its content so far.
+    """A value that is not closed yet: its name, type hint and schema, and its content so far.
 
-    The content is text, or members: the name of each and its place in the output pieces. `json` follows a value that is
-    JSON, because its strings may contain the closing tag.
+    The content is text or members. A member is its name, and its index in the output pieces (`place`). `json` scans a
+    JSON value for its end, because a string inside may contain the closing tag.
     """
 
     name: str
@@ -38,7 +39,8 @@ class _Value:
 
 
 class XmlArguments:
-    """Writes the members of the arguments' object; `is_done` once anything but an argument follows."""
+    """Reads arguments in an XML style and writes them as a JSON object. `is_done` is true when something other than an
+    argument follows."""
 
     def __init__(self, style: XmlStyle, schema: Schema) -> None:
         self.is_done = False
@@ -50,7 +52,7 @@ class XmlArguments:
         self._write: Write = _ignore
 
     def read(self, text: str, at: int, is_end: bool, write: Write) -> int:
-        """Read from `at`; returns the new position."""
+        """Read from position `at`. Returns the new position."""
         self._write = write
         goes_on = True
         while goes_on and not self.is_done:
@@ -58,7 +60,7 @@ class XmlArguments:
         return at
 
     def _between(self, text: str, at: int) -> tuple[int, bool]:
-        """Between arguments."""
+        """The step between arguments."""
         at = BLANKS.match(text, at).end()  # type: ignore[union-attr]
         found = standing(text, at, self._style.openings)
         if found is None:
@@ -70,12 +72,12 @@ class XmlArguments:
         return at, False
 
     def _begin(self, at: int) -> tuple[int, bool]:
-        """A value begins; its head with the name follows."""
+        """Begin a value, after its opening tag. Its head with the name follows."""
         self._head, self._step = [], self._naming
         return at + len(self._style.open), True
 
     def _naming(self, text: str, at: int) -> tuple[int, bool]:
-        """Inside the head that names a value."""
+        """The step inside a value's head, which has its name."""
         opened = self._style.opened
         end, found = until(text, at, (opened,))
         self._head.append(text[at:end])
@@ -97,7 +99,7 @@ class XmlArguments:
         is_item = parent.hint == "list" or (name == "item" and parent.hint is None and parent.schema.is_list)
         schema = parent.schema.item(len(parent.members)) if is_item else parent.schema.property(name)
         value = _Value(name, hint, schema, len(self._pieces))
-        # Placeholders for its name and opening bracket, which are known only at its end.
+        # Placeholders for the name and the opening bracket (or leaf), which are known only at the value's end.
         self._pieces += ["", ""]
         close = self._style.close.replace("{key}", name)
         if self._style.nests_with(hint):
@@ -109,7 +111,7 @@ class XmlArguments:
         return value
 
     def _inside(self, text: str, at: int) -> tuple[int, bool]:
-        """Inside a value."""
+        """The step inside a value."""
         value = self._open[-1]
         if value.json is not None and not value.json.is_done:
             end = value.json.scan(text, at)
@@ -122,13 +124,13 @@ class XmlArguments:
             return end + len(found), True
         if found == self._style.open:
             return self._begin(end)
-        if found:  # a closing tag of another value is text here
+        if found:  # the closing tag of another value is plain text here
             value.texts.append(found)
             return end + len(found), True
         return end, False
 
     def _end(self, value: _Value) -> None:
-        """Close a value, and write it if it is an argument."""
+        """Close a value. Write it if it is an argument, and not a member of another value."""
         self._open.pop()
         self._finish(value)
         parent = self._open[-1]
@@ -156,11 +158,12 @@ class XmlArguments:
 
 
 def _ignore(text: str) -> None:
-    """Discard: `read` sets the real writer first."""
+    """Discard text. It is never called, because `read` sets the real writer first."""
 
 
 def standing(text: str, at: int, literals: tuple[str, ...]) -> str | None:
-    """The literal at position `at`, the longest first; "" for none, None if more text decides."""
+    """The first of `literals` that stands at position `at`. "" if there is none, None if more text is needed to
+    decide. The caller lists longer literals first."""
     for literal in literals:
         if text.startswith(literal, at):
             return literal
@@ -170,9 +173,10 @@ def standing(text: str, at: int, literals: tuple[str, ...]) -> str | None:
 
 
 def until(text: str, start: int, literals: tuple[str, ...]) -> tuple[int, str | None]:
-    """The first position at or after `start` with one of `literals`, and that literal. All share their first character.
+    """The first position at or after `start` with one of `literals`, and that literal. All literals must begin with the
+    same character.
 
-    The literal is None if the text has none; from the returned position on, more text may complete one.
+    If there is none, the literal is None, and the position is the first at which more text may complete one.
     """
     at = start
     if len(literals) == 1:
@@ -190,16 +194,16 @@ def until(text: str, start: int, literals: tuple[str, ...]) -> tuple[int, str | 
 
 ENTITIES = (("&quot;", '"'), ("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&"))
 Hint = str | None
-"""Type hint in a value's head: "string", "json", "dict" or "list"."""
+"""The type hint in a value's head: "string", "json", "dict" or "list"."""
 
 
 @dataclass(frozen=True)
 class XmlStyle:
-    """One style. An argument is `open`, a head that matches `named`, `opened`, the value, and `close`.
+    """The syntax of one style. An argument is `open`, a head that matches `named`, `opened`, the value, and `close`.
 
-    `hints` maps words in the head to type hints. With `nests`, values may contain others, if their hint says so or if
-    the style has no hints. With `has_lines`, a value may stand on lines of its own. With `escapes`, names use entities.
-    `other` is a tag that begins like `open` but opens nothing.
+    `hints` maps words in the head to type hints. With `nests`, a value may contain other values, if its hint is "dict"
+    or "list" or if the style has no hints. With `has_lines`, a value may be on lines of its own. With `escapes`, names
+    use XML entities. `other` is a tag that begins like `open`, but opens no value.
     """
 
     open: str
@@ -214,12 +218,12 @@ class XmlStyle:
 
     @property
     def openings(self) -> tuple[str, ...]:
-        """Tags that begin like an opening, the longest first."""
+        """The tags that begin like `open`, the longest first."""
         return (self.other, self.open) if self.other else (self.open,)
 
     @property
     def has_empty(self) -> bool:
-        """Whether an empty value may be a list or an object: no hint tells."""
+        """Whether an empty value may be a list or an object, because the style nests without type hints."""
         return self.nests and not self.hints
 
     def nests_with(self, hint: Hint) -> bool:
@@ -227,7 +231,7 @@ class XmlStyle:
         return self.nests and (not self.hints or hint in ("dict", "list"))
 
     def read_head(self, head: str) -> tuple[str, Hint]:
-        """The name (empty if missing) and the hint in a value's head. A malformed head is the name as it stands."""
+        """The name (empty if missing) and the hint in a value's head. All of a malformed head is the name."""
         found = self.named.fullmatch(head)
         words = found.groupdict() if found else {"key": head.strip()}
         name = words["key"] or ""
@@ -277,19 +281,20 @@ STYLES = {
 
 
 Candidate = tuple[str, Any]
-"""JSON text, and the value."""
+"""A possible interpretation of a value: its JSON text, and the value."""
 _WORDS = {"True": "true", "False": "false", "None": "null"}
-"""Python's spellings, which some models write."""
+"""Python literals, which some models write, and their JSON."""
 _EMPTY: tuple[Candidate, ...] = (("[]", []), ("{}", {}))
 
 
 def named(name: str) -> str:
-    """The JSON text that begins an object's member."""
+    """The key of an object's member as JSON text, with the colon."""
     return f"{json.dumps(name, ensure_ascii=False)}: "
 
 
 def leaf(text: str, hint: Hint, schema: Schema, style: XmlStyle) -> str:
-    """The JSON of a value without members: the first reading that the schema accepts."""
+    """The JSON text of a value without members: its first interpretation that the schema accepts. If the schema accepts
+    none, take the first that it can't decide, or else the first."""
     texts, values = list(_texts(text, style.has_lines)), list(_values(text))
     if style.has_empty and not text.strip():
         values += _EMPTY
@@ -305,7 +310,7 @@ def leaf(text: str, hint: Hint, schema: Schema, style: XmlStyle) -> str:
 
 
 def _texts(text: str, has_lines: bool) -> Iterator[Candidate]:
-    """Readings as a string: without the surrounding line ends, as it stands, and stripped."""
+    """Yield the interpretations as a string: without the surrounding line breaks, unchanged, and stripped."""
     forms = [text, text.strip()]
     if has_lines and len(text) > 1 and text.startswith("\n") and text.endswith("\n"):
         forms.insert(0, text[1:-1])
@@ -314,7 +319,7 @@ def _texts(text: str, has_lines: bool) -> Iterator[Candidate]:
 
 
 def _values(text: str) -> Iterator[Candidate]:
-    """Readings as JSON."""
+    """Yield the interpretation as JSON, if the text is JSON."""
     stripped = text.strip()
     stripped = _WORDS.get(stripped, stripped)
     try:

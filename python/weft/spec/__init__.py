@@ -1,1 +1,1 @@
-"""Drafting and verification."""
+"""Speculative decoding: the drafters, on the device and on the host."""

@@ -1,10 +1,10 @@
-"""The interface of drafters: on the device, one forward for each draft; on the host, all drafts at once.
+"""The interfaces of drafters. A `Drafter` runs on the device, with one forward per draft. A `Proposer` runs on the host
+and proposes all drafts at once.
 
-Suffixes: B rows, T = 1 + drafts verified, K drafts, N tokens of prompts, F width of the auxiliary hidden states, V the
-target's and D the draft's vocabulary, P pages. A drafter's methods `draft_*` and `prefill` are device functions: they
-are passed to `Stream.launch` and follow its rule (`runtime/interface.py`). They write only to the buffers of
-`draft_buffers` and to the drafter's memory by slot.
-"""
+Shape suffixes: B rows, T = 1 + verified drafts, K drafts, N prompt tokens, F width of the auxiliary hidden states, V
+the target's and D the draft's vocabulary, P pages. A drafter's methods `draft_*` and `prefill` are device functions:
+they are passed to `Stream.launch` and follow its rule (`runtime/interface.py`). They write only to the buffers of
+`draft_buffers` and to the drafter's per-slot state."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from weft.tokenizer.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class DrafterContext:
-    """Arguments of a drafter's `load`. `speculation.max_draft_tokens` is the largest number of drafts, K. Memory by
-    slot needs `num_slots` + 1 rows; the last one is for padding rows. `tokenizer` is the target's tokenizer or a
-    `Vocabulary`; None means the one in its directory."""
+    """The arguments of a drafter's `load`. `speculation.max_draft_tokens` is K, the largest number of drafts. Per-slot
+    state needs `num_slots` + 1 rows, the last one for padding rows. `tokenizer` is the target's tokenizer or a
+    `Vocabulary`. None means the tokenizer in the target's directory."""
 
     speculation: Speculation
     model_path: Path
@@ -40,8 +40,8 @@ class DrafterContext:
 
 
 class Span(NamedTuple):
-    """Positions `start` to `stop` - 1 of a prompt. Positions before `first` were found in the prefix cache and are not
-    read again."""
+    """A chunk of a prompt, positions `start` to `stop` - 1. Positions before `first` are a prefix-cache hit, and are
+    not computed again."""
 
     start: int
     stop: int
@@ -50,11 +50,11 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class PromptParts:
-    """Parts of B prompts that share one forward. All tensors are on the device; `spans` is on the host.
+    """Prefill chunks of B prompts in one forward. All tensors are on the device; `spans` is on the host.
 
-    Row b belongs to slot `slots_B[b]` and holds tokens `starts[b]` to `starts[b + 1] - 1` of the N tokens, which are
-    the positions `spans[b]` of its prompt. `starts` is int64 [B + 1]; `first_B[b]` is the span's `first`. `after_N`
-    is the token after each of `tokens_N`, `aux_NF` are the target's hidden states, and `rows` describes the rows for
+    Row b belongs to slot `slots_B[b]`. It has the tokens `starts[b]` to `starts[b + 1] - 1` of the N tokens, at the
+    positions `spans[b]` of its prompt. `starts` is int64 [B + 1]. `first_B[b]` is `spans[b].first`. `after_N` is the
+    token after each of `tokens_N`. `aux_NF` are the target's hidden states, and `rows` describes the rows for
     attention."""
 
     slots_B: Tensor
@@ -69,9 +69,9 @@ class PromptParts:
 
 @dataclass(frozen=True)
 class Verified:
-    """The result of verification that a drafter reads, all on the device.
+    """The result of verification, as input of a drafter, all on the device.
 
-    Row b belongs to slot `slots_B[b]` (padding rows: the last slot) and verified T positions from `base_B[b]` on.
+    Row b belongs to slot `slots_B[b]` (padding rows: the last slot) and verified T positions, from `base_B[b]` on.
     `tokens_BT[b, t]` is the target's token for position `base_B[b] + 1 + t`; the first `count_B[b] + 1` are committed.
     """
 
@@ -85,8 +85,8 @@ class Verified:
 
 @dataclass(frozen=True)
 class DraftBuffers:
-    """Buffers that drafting step j fills for step j + 1: `logits_BD` over the draft vocabulary, the picked `token_B`
-    (target ids, -1 for none), and the drafter's state `hidden_BH`."""
+    """Buffers that pass data from drafting step j to step j + 1: `logits_BD` over the draft vocabulary, the sampled
+    `token_B` (target ids, -1 for none), and the drafter's hidden state `hidden_BH`."""
 
     logits_BD: Tensor
     token_B: Tensor
@@ -98,7 +98,7 @@ class Drafter(Protocol):
 
     @property
     def aux_layers(self) -> tuple[int, ...]:
-        """Target layers whose input hidden states the drafter reads, concatenated to width F (`Model.forward`)."""
+        """The target layers whose input hidden states the drafter reads, concatenated to width F (`Model.forward`)."""
 
     @property
     def d2t(self) -> Tensor | None:
@@ -106,23 +106,23 @@ class Drafter(Protocol):
 
     @property
     def kv(self) -> PagedKV | None:
-        """The drafter's keys and values, addressed by the target's page numbers, or None. Copies of the target's pages
-        copy these, too."""
+        """The drafter's paged KV, or None. It uses the target's page numbers, so a copy of a target page must copy the
+        drafter's page, too."""
 
     @property
     def reuse_margin(self) -> int:
-        """Number of positions at the end of a cached prefix that the drafter must read again, because its entries there
-        depend on later tokens."""
+        """The number of positions at the end of a cached prefix that the drafter must compute again, because its KV
+        entries there depend on later tokens."""
 
     def draft_buffers(self, batch: int) -> DraftBuffers:
         """Allocate the buffers for graphs of `batch` rows."""
 
     def prefill(self, parts: PromptParts) -> None:
-        """Read parts of prompts. If it raises, the engine calls it again for each row alone."""
+        """Prefill prompt chunks. If it raises, the engine calls it again for each row alone."""
 
     def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
-        """Read the committed tokens and write the logits of draft 1. An iteration makes as many drafts as it verified,
-        T - 1. It calls this also for T = 1, so that the drafter's KV stays complete."""
+        """Read the committed tokens and write the logits of draft 1. An iteration makes T - 1 drafts, as many as it
+        verified. The engine calls this also for T = 1, so that the drafter's KV stays complete."""
 
     def draft_next(self, verified: Verified, buffers: DraftBuffers, step: int) -> None:
         """Read draft `step` - 1 from `buffers.token_B` and write the logits of draft `step` (2..K)."""
@@ -130,13 +130,13 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class Proposer(Protocol):
-    """Drafts on the host, in native code (`guided/proposals.py`). A drafter on the device may continue after it."""
+    """Drafts on the host, in native code (`guided/proposals.py`). A device drafter may extend its drafts."""
 
     @property
     def sources(self) -> Sources:
-        """The native sources that it switches on."""
+        """The native sources that the proposer enables."""
 
 
 def row_positions(base_B: Tensor, width: int) -> Tensor:
-    """Positions base, base + 1, ... of each row: int64 [B, width]."""
+    """The positions base, base + 1, ... of each row: int64 [B, width]."""
     return base_B[:, None] + torch.arange(width, device=base_B.device)

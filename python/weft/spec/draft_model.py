@@ -1,7 +1,8 @@
 """A small draft model with the target's tokenizer, which decodes one draft at a time.
 
-Its KV entry at position p is the token at p. The first drafting step reads the tokens that verification committed;
-later steps read the model's own drafts. Entries beyond the committed text are overwritten before they are read."""
+Its KV entry at position p is for the token at p, as in the target. The first drafting step reads the tokens that
+verification committed, and later steps read the model's own drafts. KV entries of rejected drafts are overwritten
+before they are read."""
 
 from __future__ import annotations
 
@@ -24,10 +25,10 @@ from weft.tokenizer.files import has_tokenizer, load_tokenizer
 
 
 class DraftModel:
-    """Drafts with a model over its own paged KV, which uses the target's page numbers.
+    """Drafts with a model that has its own paged KV, under the target's page numbers.
 
-    A vocabulary shorter than the target's has the same ids and never drafts the missing ones; `d2t` is zeros then.
-    Without a path, the model lies in the folder `directory` of the target's model directory.
+    A vocabulary smaller than the target's has the same ids (`d2t` is zeros), and the missing ids are never drafted.
+    Without a path, the model is in the subdirectory `directory` of the target's model directory.
     """
 
     directory = "draft"
@@ -44,8 +45,8 @@ class DraftModel:
 
     @classmethod
     def load(cls, context: DrafterContext) -> DraftModel:
-        """Load the model at `speculation.path`, or from the model directory's `draft/`, in the target's dtype. Raises
-        `ModelError` for a model that does not fit the target."""
+        """Load the model from `speculation.path`, or from `draft/` in the model directory, in the target's dtype.
+        Raises `ModelError` if the model does not fit the target."""
         given, target = context.speculation.path, context.target
         path = Path(given) if given else context.model_path / cls.directory
         if not path.is_dir():
@@ -70,7 +71,7 @@ class DraftModel:
 
     def prefill(self, parts: PromptParts) -> None:
         self.model.forward(parts.tokens_N, self.kv, parts.rows)
-        # Also read the token after each part: after the last part it is the token just sampled.
+        # Also compute the token after each chunk. After the last chunk this is the token just sampled.
         table_BP, begins_B, ends_B = parts.rows.page_table, parts.starts[:-1], parts.starts[1:]
         after_B1 = parts.after_N.index_select(0, ends_B - 1)[:, None]
         self.model.forward(after_B1, self.kv, Rows(table_BP, parts.rows.base + (ends_B - begins_B), 1))
@@ -97,7 +98,7 @@ def _check_vocabulary(path: Path, model: Model, target: Model) -> None:
 
 
 def _check_positions(path: Path, model: Model, context: DrafterContext) -> None:
-    """Warn if requests may be longer than the model can read."""
+    """Warn if requests may have more positions than the draft model supports."""
     longest = context.max_seq_len
     limit = model.config.max_position_embeddings
     if limit < longest:
@@ -112,7 +113,7 @@ def _check_positions(path: Path, model: Model, context: DrafterContext) -> None:
 def _check_tokens(path: Path, context: DrafterContext, vocab_size: int) -> None:
     """Raise `ModelError` if the tokenizer at `path` and the target's disagree on a token id below `vocab_size`.
 
-    Warns if one of the two has no tokenizer. A draft model inside the target's directory needs none.
+    Warns if one of them has no tokenizer. A draft model inside the target's directory needs none.
     """
     if not has_tokenizer(path):
         if path.resolve().parent != context.model_path.resolve():
@@ -125,7 +126,7 @@ def _check_tokens(path: Path, context: DrafterContext, vocab_size: int) -> None:
     theirs = _read(path)
     for number in range(vocab_size):
         drafted, wanted = _at(theirs, number), _at(ours, number)
-        # A `Vocabulary` does not keep the text of special tokens.
+        # A `Vocabulary` has b"" for special tokens, so they can't be compared.
         is_unknown = isinstance(context.tokenizer, Vocabulary) and b"" in (drafted, wanted)
         if drafted != wanted and not is_unknown:
             raise ModelError(

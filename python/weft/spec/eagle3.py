@@ -11,14 +11,14 @@ from weft.spec.recurrent import RecurrentDrafter
 
 
 class Eagle3(RecurrentDrafter):
-    """Drafts with an EAGLE3 head. Without a path, the head lies in the folder `directory` of the target's model
+    """Drafts with an EAGLE3 head. Without a path, the head is in the subdirectory `directory` of the target's model
     directory."""
 
     directory = "eagle3"
 
     @classmethod
     def load(cls, context: DrafterContext) -> Eagle3:
-        """Load the head at `speculation.path`, or from the model directory's `eagle3/`."""
+        """Load the head from `speculation.path`, or from `eagle3/` in the model directory. Raises `ModelError`."""
         given = context.speculation.path
         path = Path(given) if given else context.model_path / cls.directory
         if not path.is_dir():

@@ -1,4 +1,4 @@
-"""Loads the drafters of a `Speculation`: proposers on the host, then at most one drafter on the device."""
+"""Loads the drafters of a `Speculation`: host proposers first, then at most one device drafter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weft.spec.base import Drafter, DrafterContext, Proposer
 
 @dataclass(frozen=True)
 class Drafting:
-    """An engine's drafters. The `proposers` come first, in this order; the `drafter` continues after them."""
+    """The drafters of an engine. The `proposers` draft first, in this order, and the `drafter` extends their drafts."""
 
     speculation: Speculation
     drafter: Drafter | None = None
@@ -26,7 +26,7 @@ class Drafting:
 
     @classmethod
     def load(cls, context: DrafterContext) -> Drafting:
-        """Load the drafters that `context.speculation` names. Raises `InputError` for a wrong combination,
+        """Load the drafters that `context.speculation` names. Raises `InputError` for an invalid combination, and
         `ModelError` for a drafter that does not fit the target."""
         speculation = context.speculation
         drafters: list[Drafter] = []
@@ -57,7 +57,7 @@ class Drafting:
         return cls(speculation, drafters[0] if drafters else None, tuple(proposers))
 
     def proposals_maker(self, runtime: Runtime) -> Callable[[GuidedState], Proposals] | None:
-        """A function that makes the host's `Proposals` for a grammar state, or None without proposers."""
+        """Return a function that makes the host `Proposals` for a grammar state; None if there are no proposers."""
         if not self.proposers:
             return None
         sources = reduce(or_, (proposer.sources for proposer in self.proposers))

@@ -1,16 +1,17 @@
 """Multi-token prediction (MTP): one module that makes every draft, or a chain with one module for each draft.
 
-In a chain, module k reads the output of module k-1 and makes draft k. Its entry at position i holds hidden state k-1 of
-position i and the token at position i + k. Let L be the position of the last committed token: all K drafts come from
-entry L - 1 of the K modules. Entry i of module k therefore holds a draft instead of the final token if i + k > L.
+In a chain, module k reads the output of module k-1 and makes draft k. Its KV entry at position i is computed from the
+hidden state of module k-1 at i and the token at i + k. (Module 0 is the target.) Let L be the position of the last
+committed token. Each of the K drafts comes from entry L - 1 of its module. So entry i of module k depends on a draft,
+and not on a committed token, if i + k > L.
 
-These entries are rewritten once the final tokens are known. Every module runs over one window that begins K - 1
-positions before the verified ones, at an entry that contains no draft in any module. The slot keeps the inputs of those
-K - 1 positions: the target's hidden states and the tokens after them. Entries behind the window's last valid one belong
-to refused drafts; the next window overwrites them before anything reads them.
+Such entries must be rewritten when the tokens are committed. So every module runs over one window, which begins K - 1
+positions before the verified ones. At its first position no module's entry depends on a draft. Each slot keeps the
+inputs of those K - 1 positions: the target's hidden states and the tokens after them. Entries after the last valid one
+of the window belong to rejected drafts. The next window overwrites them before they are read.
 
-Suffixes: S slots and one for padding, N = K - 1 positions kept, W = N + T entries of a window, X = W + N tokens after
-them.
+Shape suffixes: S slots and one for padding, N = K - 1 kept positions, W = N + T window entries, X = W + N tokens after
+the window entries.
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ from weft.spec.recurrent import RecurrentDrafter, head_buffers
 
 
 class Mtp(RecurrentDrafter):
-    """Drafts with one MTP module, which reads its own output from the second draft on. Without a path, the module lies
-    in the folder `directory` of the target's model directory."""
+    """Drafts with one MTP module, which reads its own output from the second draft on. Without a path, the module is in
+    the subdirectory `directory` of the target's model directory, or in the target's checkpoint."""
 
     directory = "mtp"
 
     @classmethod
     def load(cls, context: DrafterContext) -> Mtp | MtpChain:
-        """Load the modules at `speculation.path`, in the model directory's `mtp/`, or in the target's checkpoint.
+        """Load the modules from `speculation.path`, from `mtp/` in the model directory, or from the target's
+        checkpoint.
 
         Raises `ModelError` if a checkpoint with several modules has fewer of them than `num_draft_tokens`.
         """
@@ -73,10 +75,10 @@ def _directory(context: DrafterContext) -> Path:
 
 @dataclass(frozen=True)
 class ChainBuffers(DraftBuffers):
-    """Buffers that one module of an iteration fills for the next, sized for the longest window.
+    """Buffers that pass data from one module of an iteration to the next, sized for the longest window.
 
-    `start_B` is the first position of each row's window, `last_B` the index of the entry that makes the draft.
-    `window_BWH` are the hidden states that the next module reads. `tokens_BX[b, x]` is the token at position
+    `start_B` is the first position of each row's window. `last_B` is the index of the window entry that makes the
+    draft. `window_BWH` are the hidden states that the next module reads. `tokens_BX[b, x]` is the token at position
     `start_B[b] + 1 + x`, committed or drafted.
     """
 
@@ -87,7 +89,7 @@ class ChainBuffers(DraftBuffers):
 
 
 class MtpChain:
-    """Drafts with the first K modules. Each has a layer of the paged KV, which uses the target's page numbers."""
+    """Drafts with the first K modules. Each has a layer of the drafter's paged KV, under the target's page numbers."""
 
     d2t: Tensor | None = None
 
@@ -96,7 +98,8 @@ class MtpChain:
         self.kv = kv
         self.num_drafts = num_drafts
         self.kept = kept = num_drafts - 1
-        # An entry depends on up to K tokens after it, and the next window begins up to K positions earlier.
+        # The last K entries of a prefix depend on tokens after it. The window that computes them again begins up to K
+        # positions earlier.
         self.reuse_margin = 2 * num_drafts
         self.aux_layers = modules.aux_layers
         sizes = (num_slots + 1, kept)
@@ -123,7 +126,7 @@ class MtpChain:
 
     def prefill(self, parts: PromptParts) -> None:
         kept, starts = self.kept, parts.starts
-        before_B = (parts.rows.base - parts.first_B).clamp(max=kept)  # entries of the window before the part
+        before_B = (parts.rows.base - parts.first_B).clamp(max=kept)  # window entries before the chunk
         widths = [min(span.start - span.first, kept) + span.stop - span.start for span in parts.spans]
         begins = torch.zeros_like(starts)
         torch.cumsum(starts.diff() + before_B, 0, out=begins[1:])
@@ -150,7 +153,8 @@ class MtpChain:
         self._keep(verified.slots_B, hidden_BWH, tokens_BW, verified.count_B)
         torch.clamp(base_B - kept, min=0, out=start_B)
         torch.sub(base_B + verified.count_B, start_B, out=buffers.last_B)
-        # A text shorter than the window has its window begin at 0. Its last entry is repeated to fill the width.
+        # If the text is shorter than the window, the window begins at position 0, and the last entry is repeated to
+        # fill the width.
         width = tokens_BW.shape[1]
         index_BX = row_positions(start_B - base_B + kept, width + kept).clamp(max=width - 1)
         buffers.tokens_BX.narrow(1, 0, width + kept).copy_(tokens_BW.gather(1, index_BX))
@@ -165,21 +169,21 @@ class MtpChain:
         self._draft(verified, buffers, step)
 
     def _draft(self, verified: Verified, buffers: ChainBuffers, step: int) -> None:
-        """Run module `step` and write its logits."""
+        """Run the module of draft `step` (1..K) and write its logits."""
         verified_drafts = verified.tokens_BT.shape[1] - 1
         window_BWH = buffers.window_BWH.narrow(1, 0, self.kept + 1 + verified_drafts)
         window_BWH.copy_(self._run(verified, buffers, step - 1, window_BWH))
         take_rows(window_BWH.contiguous(), buffers.last_B, buffers.hidden_BH)
         self.modules.logits(buffers.hidden_BH, buffers.logits_BD)
-        # An iteration makes as many drafts as it verified, at most K. After its last draft the remaining modules run,
-        # too: a later iteration with more drafts needs their KV to be complete.
+        # An iteration makes as many drafts as it verified, at most K. After the last draft the remaining modules run,
+        # too, because a later iteration with more drafts needs their KV to be complete.
         if step >= verified_drafts:
             hidden_BWH = window_BWH
             for module in range(step, self.num_drafts):
                 hidden_BWH = self._run(verified, buffers, module, hidden_BWH)
 
     def _run(self, verified: Verified, buffers: ChainBuffers, module: int, hidden_BWH: Tensor) -> Tensor:
-        """Run one module, numbered from 0, over the whole window; returns its hidden states [B, W, H]."""
+        """Run one module (numbered from 0 here) over the whole window. Returns its hidden states [B, W, H]."""
         width = hidden_BWH.shape[1]
         rows = Rows(verified.page_table_BP, buffers.start_B, width)
         return self.modules.forward(
@@ -187,28 +191,29 @@ class MtpChain:
         )
 
     def _with_kept(self, slots: Tensor, aux: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Put the kept positions before `aux` [n, T, H] and `tokens` [n, T]: hidden states [n, W, H], tokens [n, W]."""
+        """Prepend the kept positions to `aux` [n, T, H] and `tokens` [n, T]. Returns hidden states [n, W, H] and tokens
+        [n, W]."""
         hidden = torch.cat((self.hidden_SNH.index_select(0, slots), self.modules.combine(aux)), 1)
         return hidden, torch.cat((self.tokens_SN.index_select(0, slots), tokens.clamp(min=0)), 1)
 
     def _entries(self, parts: PromptParts) -> tuple[Tensor, Tensor]:
-        """Concatenate the kept entries of all rows and the parts: hidden states [B * kept + N, H], and the tokens after
-        them."""
+        """Concatenate the kept entries of all rows, and then the entries of the chunks. Returns hidden states
+        [B * kept + N, H] (here N is the number of chunk tokens), and the token after each."""
         kept_MH = self.hidden_SNH.index_select(0, parts.slots_B).flatten(0, 1)
         kept_M = self.tokens_SN.index_select(0, parts.slots_B).flatten()
         hidden = torch.cat((kept_MH, self.modules.combine(parts.aux_NF)))
         return hidden, torch.cat((kept_M, parts.after_N.clamp(min=0)))
 
     def _index(self, starts: Tensor, row: Tensor, offset: Tensor) -> Tensor:
-        """Index in `_entries` of the entry at `offset` from the start of a row's part; negative offsets are kept
-        ones."""
+        """The index into `_entries` of the entry at `offset` from the start of a row's chunk. A negative offset is one
+        of the kept entries."""
         num_kept = (starts.shape[0] - 1) * self.kept
         return torch.where(
             offset < 0, (row + 1) * self.kept + offset, num_kept + starts.index_select(0, row) + offset
         )
 
     def _keep_last(self, parts: PromptParts, entries: Tensor, tokens: Tensor) -> None:
-        """Keep the last entries of each part."""
+        """Store the last `kept` entries of each row in its slot."""
         offset_BN = row_positions(parts.starts.diff() - self.kept, self.kept)
         row_BN = torch.arange(offset_BN.shape[0], device=offset_BN.device)[:, None].expand_as(offset_BN)
         index = self._index(parts.starts, row_BN.flatten(), offset_BN.flatten())
@@ -217,7 +222,8 @@ class MtpChain:
         self.hidden_SNH.index_copy_(0, parts.slots_B, hidden)
 
     def _keep(self, slots: Tensor, hidden: Tensor, tokens: Tensor, count: Tensor) -> None:
-        """Keep the last N entries of `_with_kept` that end at the accepted position `count`."""
+        """Store the N entries of `_with_kept` that end at the last committed position in the slot. `count` is the
+        number of accepted drafts."""
         index = row_positions(count + 1, self.kept)
         self.tokens_SN.index_copy_(0, slots, tokens.gather(1, index))
         index = index[:, :, None].expand(-1, -1, hidden.shape[2])
@@ -225,7 +231,8 @@ class MtpChain:
 
 
 def _places(starts: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Row and offset of each of `count` entries, where row b has the entries `starts[b]` to `starts[b + 1] - 1`."""
+    """The row of each of `count` entries and its offset in the row. Row b has the entries `starts[b]` to
+    `starts[b + 1] - 1`."""
     entry = torch.arange(count, device=starts.device)
     row = torch.searchsorted(starts[1:], entry, right=True)
     return row, entry - starts.index_select(0, row)

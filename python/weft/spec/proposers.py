@@ -1,6 +1,6 @@
-"""Drafters on the host: given text, forced text, n-grams, lookahead. They need no model of their own.
+"""The host drafters: given text, forced text, n-grams, lookahead. They need no draft model.
 
-Each only names a native source (`guided/proposals.py`); the proposals are made in C++ (`csrc/drafting/`).
+Each class only selects a native source (`guided/proposals.py`). The C++ code makes the drafts (`csrc/drafting/`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from weft.spec.base import DrafterContext
 
 @dataclass(frozen=True)
 class HostDrafter:
-    """A `Proposer` with the sources that its kind switches on."""
+    """A `Proposer` that enables some native sources."""
 
     sources: Sources
 
 
 class Given(HostDrafter):
-    """Predicted output: the text that a request expects as its answer."""
+    """Predicted outputs: drafts come from the text that a request gives as its expected answer."""
 
     @classmethod
     def load(cls, context: DrafterContext) -> Given:
@@ -27,7 +27,7 @@ class Given(HostDrafter):
 
 
 class Forced(HostDrafter):
-    """The text that the grammar forces: wherever only one continuation is legal, it is certain to be accepted."""
+    """Forced text (jump-forward): if the grammar allows only one continuation, drafts of it are always accepted."""
 
     @classmethod
     def load(cls, context: DrafterContext) -> Forced:
@@ -35,7 +35,8 @@ class Forced(HostDrafter):
 
 
 class Ngram(HostDrafter):
-    """Prompt lookup: the tokens that followed the last n-gram at its previous place in the prompt or the output."""
+    """Prompt lookup: drafts are the tokens that followed the last n-gram where it last occurred before, in the prompt
+    or the output."""
 
     @classmethod
     def load(cls, context: DrafterContext) -> Ngram:
@@ -43,17 +44,18 @@ class Ngram(HostDrafter):
 
 
 class LookaheadDrafter(HostDrafter):
-    """Lookahead decoding: n-grams that the target itself makes from a window of tokens next to the text.
+    """Lookahead decoding: drafts come from n-grams that the target itself makes, in a window of guessed tokens.
 
     The window is a Jacobi line: token i of the next window is the target's prediction after token i of this one, so
     each column is a chain of tokens that follow each other. The last n tokens of a chain are an n-gram. It goes into
     a pool under its first token, together with the text's own n-grams. The drafts are the tokens that followed the
     text's last token in the newest n-gram.
 
-    The forward reads the window behind the drafts as one causal line (`engine/runner/step.py`): a column sees the
-    text, the drafts and the columns before it, but not its own chain. The paper (Fu et al., "Break the Sequential
-    Dependency of LLM Inference Using Lookahead Decoding") uses a two-dimensional window, whose columns see their
-    chains, and verifies several n-grams at once. The simpler form here finds fewer drafts; verification stays exact.
+    The target's forward has the window after the drafts, with plain causal attention (`engine/runner/step.py`). So a
+    column attends to the text, the drafts and the columns before it, but not to its own chain. The paper (Fu et al.,
+    "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding") uses a two-dimensional window, whose
+    columns attend to their chains, and verifies several n-grams at once. The simpler form here finds fewer drafts.
+    Verification stays exact.
     """
 
     @classmethod

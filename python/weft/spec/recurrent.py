@@ -1,8 +1,8 @@
-"""Drafting with one module used repeatedly: it reads the target's hidden states once, then its own output.
+"""Drafting with one module that runs once per draft: first on the target's hidden states, then on its own output.
 
-Its KV entry for position p holds the hidden state at p and the token at p + 1, and predicts the token at p + 2. The
-first drafting step reads the committed tokens with the target's hidden states; later steps read the module's own.
-Entries beyond the committed text are overwritten before they are read."""
+Its KV entry at position p is computed from the hidden state at p and the token at p + 1, and predicts the token at
+p + 2. The first drafting step reads the committed tokens with the target's hidden states. Later steps read the drafts
+with the module's own hidden states. Entries of rejected drafts are overwritten before they are read."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class DraftHead(Protocol):
     device: torch.device
 
     def combine(self, aux: Tensor) -> Tensor:
-        """Project the target's hidden states `aux` [..., F] at `aux_layers` to the module's input features [..., H]."""
+        """Project the target's hidden states at `aux_layers`, `aux` [..., F], to input features [..., H]."""
 
     def forward(
         self, tokens: Tensor, features: Tensor, kv: PagedKV, rows: Rows, *, out: Tensor | None = None
     ) -> Tensor:
-        """Run the module over `features` [B, T, H] and the tokens after them [B, T]; rows of different lengths are
-        [N, H] and [N]. Returns the features of the next draft, contiguous, in `out` if given (which may be
-        `features`)."""
+        """Run the module over `features` [B, T, H] and the tokens after them, `tokens` [B, T]. Rows of different
+        lengths are packed as [N, H] and [N]. Returns the features for the next draft, contiguous. They are written to
+        `out` if given, which may be `features`."""
 
     def logits(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Map the output of `forward`, [B, H], to logits [B, draft_vocab_size], in `out` if given."""
+        """Map output of `forward`, [B, H], to logits [B, draft_vocab_size]. They are written to `out` if given."""
 
 
 class RecurrentDrafter:
-    """Drafts with a head over its own one-layer paged KV, which uses the target's page numbers."""
+    """Drafts with a head that has its own one-layer paged KV, under the target's page numbers."""
 
-    reuse_margin = 1  # an entry depends on the token after it
+    reuse_margin = 1  # an entry depends on the token after it, which differs after a shared prefix
 
     def __init__(self, head: DraftHead, kv: PagedKV) -> None:
         self.head = head
@@ -72,7 +72,7 @@ class RecurrentDrafter:
 
 
 def head_buffers(head: DraftHead, batch: int) -> DraftBuffers:
-    """Zeroed buffers for `batch` rows."""
+    """Allocate zeroed buffers for `batch` rows."""
     return DraftBuffers(
         logits_BD=torch.zeros(batch, head.draft_vocab_size, dtype=head.dtype, device=head.device),
         token_B=torch.zeros(batch, dtype=torch.int64, device=head.device),

@@ -1,2 +1,2 @@
-"""Compiling guides in the background: a trial in a child process, a fair queue among clients, a cache. These files
-know no grammar library."""
+"""Compiles guides in the background: a trial in a child process, a fair queue over clients, and a cache. No file here
+depends on a particular grammar library."""

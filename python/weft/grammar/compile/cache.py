@@ -1,4 +1,4 @@
-"""The memory of a compiler: compiled guides, within a number of bytes, and why others were refused."""
+"""The caches of a guide compiler: compiled guides, up to a number of bytes, and recent refusals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class GuideCache:
-    """Compiled guides by key. Beyond `limit_bytes` the least recently used are dropped. The owner's lock guards it.
+    """An LRU cache of compiled guides by `Guide.key`, up to `limit_bytes`. Not thread-safe: the owner's lock guards it.
 
     `num_hits` and `num_misses` count the calls of `get`.
     """
@@ -33,7 +33,7 @@ class GuideCache:
         return len(self._entries)
 
     def get(self, key: Hashable) -> CompiledGuide | None:
-        """Return the entry, which becomes the most recently used, or None."""
+        """Return the entry and mark it as most recently used; None if there is none."""
         if key not in self._entries:
             self.num_misses += 1
             return None
@@ -42,8 +42,8 @@ class GuideCache:
         return self._entries[key][0]
 
     def put(self, key: Hashable, compiled: CompiledGuide, measured_bytes: int = 0) -> None:
-        """Keep an entry, unless it alone exceeds the limit. Its size is that of its source text plus
-        `compiled.memory_bytes`, or plus `measured_bytes` where that is larger."""
+        """Add an entry, unless it alone exceeds the limit. Its size is its source text plus the larger of
+        `compiled.memory_bytes` and `measured_bytes`."""
         size = max(compiled.memory_bytes, measured_bytes) + sys.getsizeof(compiled.guide.source)
         if key in self._entries:  # the same guide again; its size may have changed
             self.num_bytes -= self._entries.pop(key)[1]
@@ -61,7 +61,7 @@ class GuideCache:
 
 
 class Refusals:
-    """Why guides were refused. A guide that is sent again is refused at once, for `keep_s` seconds."""
+    """The reasons of recent refusals. For `keep_s` seconds the same guide is refused again without a compile."""
 
     def __init__(self, limit: int = 1024, keep_s: float = 300.0) -> None:
         self._reasons: Reasons[str] = Reasons(limit, keep_s)
@@ -70,7 +70,7 @@ class Refusals:
         return len(self._reasons)
 
     def put(self, guide: Guide, reason: str) -> None:
-        """Log a refusal and remember it, unless the guide holds an object of the program, which has no digest."""
+        """Log a refusal and remember it. A guide with a `payload` is not remembered: it has no digest."""
         _log.warning("guide (%s) refused: %s", guide.kind, brief(reason))
         if guide.payload is None:
             self._reasons.put(digest(guide), reason)

@@ -1,6 +1,6 @@
-"""Compiling guides in the background: worker threads, trials of untrusted guides, and a bounded cache.
+"""`GuideCompiler`: compiles guides on worker threads, with trials of untrusted guides and a bounded cache.
 
-A guide that fails is remembered for a while, so that it is refused at once when it is sent again.
+It remembers a guide that failed for a while, and refuses the same guide without another compile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from weft.grammar.starts import for_request
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 SHORT_S = 10.0
-"""With a limit of compile time below this, the grammar libraries are imported before the time of a guide starts."""
+"""If the compile-time limit is below this, the grammar libraries are imported before a guide's time starts."""
 
 _open: weakref.WeakSet[GuideCompiler] = weakref.WeakSet()
 
@@ -40,12 +40,12 @@ def _close_all() -> None:
 
 
 class GuideCompiler:
-    """Compiles guides for one vocabulary, in `workers` threads of its own.
+    """Compiles guides for one vocabulary, on `workers` threads of its own.
 
-    `backend` is a name of the registry's grammars; `"auto"` takes the library that enforces more of a guide. Guides
-    with equal content are compiled once, while the cache of `cache_limit_bytes` holds them. With `untrusted`, guides
-    come from clients that are not trusted: each is compiled in another process first, whichever library takes it, and
-    the default `limits` are `CompileLimits.untrusted()`. Call `close` when done, or use `with`.
+    `backend` is a name from the registry's "grammars"; `"auto"` takes the library that enforces more of a guide. Equal
+    guides are compiled once, as long as the cache of `cache_limit_bytes` holds them. With `untrusted`, each guide is
+    first compiled in another process, and the default `limits` are `CompileLimits.untrusted()`. Call `close` when done,
+    or use `with`.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class GuideCompiler:
         self.vocabulary = vocabulary
         self.limits = limits or (CompileLimits.untrusted() if untrusted else CompileLimits())
         self.cache = GuideCache(cache_limit_bytes)
-        # First, since the helper process starts while this process makes the backend.
+        # Before the backend, so that the helper process starts while this process makes it.
         self._trial = Trial(vocabulary, backend, self.limits) if untrusted else None
         try:
             self._backend = make_backend(backend, vocabulary, self.limits, untrusted)
@@ -80,11 +80,11 @@ class GuideCompiler:
 
     @property
     def num_abandoned(self) -> int:
-        """Compiles that exceeded their time limit and are still running."""
+        """The number of compiles that exceeded their time limit and are still running."""
         return self._workers.num_abandoned
 
     def warm_up(self) -> None:
-        """Import the grammar libraries now, so that the first guide need not wait for that."""
+        """Import the grammar libraries now, so that the first guide does not wait for the import."""
         if isinstance(self._backend, Warming):
             self._backend.warm_up()
 
@@ -93,11 +93,11 @@ class GuideCompiler:
         return self.submit(guide).result()
 
     def submit(self, guide: Guide, client: Hashable = None) -> Future[CompiledGuide]:
-        """Start compiling a guide for a client (None: clients without a name share one queue). Clients take turns.
+        """Queue a guide for compiling. Clients take turns; unnamed clients (None) share one queue.
 
-        The future's exception is a `GuideError` where the guide does not compile, and an `UnavailableError` where it
-        can't be compiled now, such as when `client` has too many guides waiting. Equal guides share the future, so it
-        can't be cancelled.
+        The future's exception is a `GuideError` if the guide does not compile. It is an `UnavailableError` if the guide
+        can't be compiled now, for example because `client` has too many guides waiting. Equal guides share the future,
+        so it can't be cancelled.
         """
         self._home.check()
         future: Future[CompiledGuide] = Future()
@@ -117,7 +117,8 @@ class GuideCompiler:
             known_job = self._in_flight.get(guide.key) if guide.key is not None else None
             if known_job is not None:
                 if known_job in self._workers.jobs:
-                    # The job also takes this client's turns: it must not wait behind the first client's other guides.
+                    # Queue the shared job for this client, too. Otherwise it would wait behind the first client's other
+                    # guides.
                     self._workers.jobs.add(client, known_job)
                 return known_job.future
             problem = self._refusal(guide, client)
@@ -131,13 +132,13 @@ class GuideCompiler:
         return future
 
     def dump(self, compiled: CompiledGuide) -> bytes:
-        """Return a compiled guide as bytes, for `load` of a compiler for the same vocabulary. Raises `GuideError` where
-        its library can't serialize it."""
+        """Serialize a compiled guide, for `load` of a compiler with the same vocabulary. Raises `GuideError` if its
+        library can't serialize it."""
         return dumps.dump(compiled, self.vocabulary)
 
     def load(self, data: bytes) -> CompiledGuide:
-        """Rebuild a compiled guide from the bytes of `dump`, and cache it. The bytes are trusted as the program itself
-        is. Raises `GuideError` for other bytes, another vocabulary, or another version of the library.
+        """Rebuild a compiled guide from the bytes of `dump`, and cache it. The bytes must come from a trusted source.
+        Raises `GuideError` for other bytes, another vocabulary, or another version of the library.
         """
         compiled = dumps.load(data, self.vocabulary, self._backend)
         check_memory(compiled.memory_bytes, self.limits)
@@ -149,8 +150,8 @@ class GuideCompiler:
     def submit_closing(
         self, compiled: Future[CompiledGuide], client: Hashable = None
     ) -> Future[CompiledGuide]:
-        """After a future of `submit`, compute the shortest endings of answers, which `on_length="close"` needs. The
-        future's exception is a `GuideError` where they can't be known.
+        """Chain to a future of `submit`: compute the shortest endings, which `on_length="close"` needs. The returned
+        future's exception is a `GuideError` if they can't be computed.
         """
         future: Future[CompiledGuide] = Future()
         future.set_running_or_notify_cancel()
@@ -179,7 +180,7 @@ class GuideCompiler:
         return future
 
     def _needs_another_library(self, compiled: CompiledGuide) -> bool:
-        """Return whether its library knows no shortest endings, but another of the backend's libraries may."""
+        """Return whether the library that compiled the guide can't compute shortest endings, but another one may."""
         guide, libraries = compiled.guide, getattr(self._backend, "libraries", {})
         return (
             compiled.backend in libraries
@@ -189,20 +190,21 @@ class GuideCompiler:
         )
 
     def check_size(self, text: str) -> None:
-        """Raise `GuideError` for a guide's text that is too long, before anything parses it."""
+        """Raise `GuideError` if a guide's text is too long. Call it before anything parses the text."""
         check_size(text, self.limits)
 
     def open(self, compiled: Future[CompiledGuide], opening: Opening) -> Future[CompiledGuide]:
-        """Return the compiled guide for the sequences of one request. Where its matchers take long to start, the engine
-        starts them when a slot is near."""
+        """Return the compiled guide for the sequences of one request. If its matchers start slowly, the engine starts
+        them shortly before a slot is free."""
         return for_request(compiled, opening)
 
     def compile_part(self, guide: Guide) -> CompiledGuide:
-        """Compile on this thread, without trial or cache. Raises `GuideError`."""
+        """Compile on the calling thread, without trial or cache. Raises `GuideError`."""
         return Parts(self.vocabulary, self._backend, self.limits).compile_part(guide)
 
     def close(self) -> None:
-        """Fail the waiting guides, end the threads and empty the cache. A running compile is left to finish alone."""
+        """Fail the waiting guides, end the threads and empty the cache. A running compile finishes in the
+        background."""
         if not self._home.is_here:
             return
         with self._lock:
@@ -222,7 +224,7 @@ class GuideCompiler:
         self.close()
 
     def wait(self) -> None:
-        """Return when untrusted guides can be tried. Raises `UnavailableError` where that takes too long."""
+        """Wait until the trial process is ready. Raises `UnavailableError` if that takes too long."""
         if self._trial is not None:
             self._trial.wait()
 
@@ -231,14 +233,14 @@ class GuideCompiler:
             self._trial.close()
 
     def _refusal(self, guide: Guide, client: Hashable) -> Exception | None:
-        """Return the error for a guide that is not compiled now, or None."""
+        """Return the error for a guide that may not be queued now, or None."""
         reason = self._refusals.get(guide)
         return GuideError(reason) if reason is not None else self._workers.refusal(client)
 
     # Called by the worker threads
 
     def _prepare(self, job: Job) -> None:
-        """Wait for everything that must not count as the guide's time: the helper process, and imports."""
+        """Wait for the helper process and the imports, before the guide's time starts."""
         try:
             if self._trial is not None and job.guide.payload is None:
                 self._trial.wait(job.submitted_at + HELPER_WAIT_S)
@@ -270,8 +272,8 @@ class GuideCompiler:
                 job.future.set_exception(error)
 
     def _compiled(self, job: Job) -> CompiledGuide:
-        """Compile the job's guide, or compute its shortest endings. An untrusted guide passes a trial first; a guide
-        that holds an object of this program is trusted."""
+        """Compile the job's guide, or compute its shortest endings. An untrusted guide must pass a trial first. A guide
+        with a `payload` was made by this program, so it is trusted."""
         if self._trial is None or job.guide.payload is not None:
             job.library_starts()
             if job.compiled is not None:
@@ -296,8 +298,8 @@ class GuideCompiler:
         """Fail a job that exceeded its time."""
         self._forget(job)
         limit_s = self.limits.time_s
-        # A trial bounds its own time. So the guide is at fault only where a library of this process had at least half
-        # of the time; otherwise the machine is too slow now.
+        # A trial has its own limit of half the time. If the library in this process had less than the other half, the
+        # machine is too slow, and the guide is not at fault.
         if job.library_started_s is None or job.library_started_s > limit_s / 2:
             job.future.set_exception(
                 UnavailableError(
@@ -312,7 +314,7 @@ class GuideCompiler:
     def _remember_refusal(self, job: Job, reason: str) -> None:
         if (
             job.compiled is None
-        ):  # a guide whose shortest endings are unknown is not refused without `on_length`
+        ):  # a failure to compute shortest endings must not refuse the guide for requests without `on_length`
             self._refusals.put(job.guide, reason)
 
     def _forget(self, job: Job) -> None:

@@ -1,8 +1,7 @@
-"""Compiled guides as bytes, where their grammar library can serialize them: a service may keep them for its next
-start.
+"""Serializes compiled guides, if their grammar library can, so that a service can keep them for its next start.
 
-A dump holds the library's own output and is read back without a trial. It is as trusted as the program itself: keep
-it where untrusted clients can't write.
+A dump holds the library's own serialization, and is loaded without a trial. So keep dumps where untrusted clients
+can't write.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Dumpable(Protocol):
     """A compiled guide that its library can serialize."""
 
     library: str
-    """The distribution that serialized it. Only the same version reads it back."""
+    """The Python distribution of the library. Only the same version can load the dump."""
 
     def dumped(self) -> str:
         """Return the compiled guide in the library's own serialization."""
@@ -40,10 +39,10 @@ class Restoring(Protocol):
 
 
 def dump(compiled: CompiledGuide, vocabulary: Vocabulary) -> bytes:
-    """Return a compiled guide as bytes, for the same vocabulary and version of its library.
+    """Serialize a compiled guide, for the same vocabulary and the same version of its library.
 
-    Raises `GuideError` where the library can't serialize it (LLGuidance, and the kinds that weft compiles itself), or
-    where the guide holds an object of the program.
+    Raises `GuideError` if the guide has a `payload`, or if it can't be serialized. LLGuidance can't serialize guides,
+    and neither can the kinds that weft compiles itself.
     """
     guide = compiled.guide
     if not isinstance(compiled, Dumpable) or guide.payload is not None:

@@ -1,11 +1,10 @@
-"""Compiling a guide of any kind on the calling thread: one for a grammar library, or one of weft's kinds around such
-a guide.
+"""`Parts`: compiles a guide of any kind on the calling thread, with the guides nested in it.
 
-`Parts` does it. The trial process compiles through a subclass of `Parts`, so that the guide that passed the trial is
-the guide that is compiled. For an untrusted guide the trial also does all of the work in Python: costs, chains,
-rewriting, spelling. A schema of 256 KB may keep Python busy for seconds, and in the trial no other request waits for
-that interpreter. The result is text that a library reads natively; `TriedParts` builds it in the process that serves.
-Only the shortest endings of answers (`Closes`) are still computed there, from that text.
+The trial process uses a subclass of `Parts`, so the trial and the real compile take the same steps. For an untrusted
+guide the trial also does all the work in Python: limits, rewriting, translation. A schema of 256 KB may hold the GIL
+for seconds, and in the trial process no request waits for the GIL. The trial returns text that a library parses
+natively. `TriedParts` builds a guide from it in the serving process. Only shortest endings (`Closes`) are computed in
+the serving process, from that text.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 
 class Parts:
-    """The `CompileParts` that kinds of guides are compiled with."""
+    """Compiles a guide and its nested guides: the `CompileParts` that the compile functions of "guides" get."""
 
     def __init__(
         self, vocabulary: Vocabulary, backend: Backend, limits: CompileLimits, watch: AwakeWatch | None = None
@@ -54,12 +53,12 @@ class Parts:
             raise GuideError(f"the guide does not compile: {reason[:500]}") from error
 
     def compile_leaf(self, guide: Guide) -> CompiledGuide:
-        """Compile a guide for a grammar library."""
+        """Compile a guide with the grammar library."""
         self.check_leaf(guide)
         return self._backend.compile(guide)
 
     def check_leaf(self, guide: Guide) -> None:
-        """Raise `GuideError` for a guide that no library may get to read."""
+        """Run the checks that a guide must pass before a library reads it. Raises `GuideError`."""
         check_text(guide, self._limits)
         guide.of_model(None)  # raises for tools of the style "auto", which need a model's chat template
         if not guide.is_read:
@@ -68,7 +67,7 @@ class Parts:
 
 
 def _is_memory(error: BaseException) -> bool:
-    # A library that has no memory left to build its own exception raises SystemError.
+    # A library raises SystemError if no memory is left to build its own exception.
     return isinstance(error, MemoryError | SystemError) or "bad_alloc" in str(error)
 
 
@@ -83,21 +82,20 @@ def make_backend(
 
 @dataclass(frozen=True)
 class Part:
-    """The outcome of a trial for one guide: the library that compiles it, and the text to build (None: the backend
-    does not prepare any)."""
+    """The outcome of a trial for one guide: the chosen library, and its input (None if the library is not
+    `Preparing`)."""
 
     library: str
     prepared: Prepared | None
 
 
 def digest(guide: Guide) -> str:
-    """Return a digest of everything that distinguishes a guide from others."""
+    """Return the SHA-256 of `Guide.key`."""
     return hashlib.sha256(repr(guide.key).encode(errors="surrogatepass")).hexdigest()
 
 
 def packed(parts: Mapping[str, Part]) -> tuple[list[Any], bytes]:
-    """Serialize parts, keyed by their guides' digests: a header of plain data, and the bytes of the texts that follow
-    it."""
+    """Serialize parts, keyed by their guides' digests. Returns a header for JSON and the concatenated texts."""
     rows, texts = [], []
     for key, part in parts.items():
         prepared = part.prepared
@@ -109,7 +107,7 @@ def packed(parts: Mapping[str, Part]) -> tuple[list[Any], bytes]:
 
 
 def unpacked(rows: Sequence[Any], texts: bytes) -> dict[str, Part]:
-    """Undo `packed`. Raises `ValueError` where texts are missing."""
+    """Undo `packed`. Raises `ValueError` if the texts do not have the length that the header gives."""
     parts, offset = {}, 0
     for key, library, header in rows:
         prepared = None
@@ -124,7 +122,7 @@ def unpacked(rows: Sequence[Any], texts: bytes) -> dict[str, Part]:
 
 
 class TriedParts(Parts):
-    """Compiles a guide from the results of its trial, without repeating the trial's work."""
+    """Compiles a guide from the results of its trial, without the checks and translation that the trial did."""
 
     def __init__(
         self, vocabulary: Vocabulary, backend: Backend, limits: CompileLimits, parts: Mapping[str, Part]
@@ -133,12 +131,12 @@ class TriedParts(Parts):
         self._parts = parts
 
     def text(self, guide: Guide) -> str | None:
-        """Return the text that the library reads for a guide without parts, or None where it is not known."""
+        """Return the library's input text for a guide without nested guides; None if the trial prepared none."""
         part = self._parts.get(digest(guide))
         return part.prepared.text if part is not None and part.prepared is not None else None
 
     def compile_leaf(self, guide: Guide) -> CompiledGuide:
-        """Compile with the library, and from the text, that the trial chose."""
+        """Compile with the library that the trial chose, from the text that it prepared."""
         part = self._parts.get(digest(guide))
         if part is None:
             raise GuideError("the guide has other parts than in its trial")

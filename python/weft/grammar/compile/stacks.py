@@ -1,7 +1,7 @@
-"""Threads with stacks of a known size.
+"""Threads with a fixed stack size.
 
-Grammar libraries recurse with the depth of a guide, and a stack overflow ends the process. The longest chain of a
-guide (`CompileLimits.max_chain`) is measured against these sizes, so every thread that compiles sets its own.
+Grammar libraries recurse with the depth of a guide, and a stack overflow ends the process. `CompileLimits.max_chain`
+is chosen for these stack sizes, so no thread may compile with the default stack.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import TypeVar
 T = TypeVar("T")
 
 COMPILE_BYTES = 64 << 20
-"""The stack of threads that compile: eight times the need of a chain of the default `max_chain`. Untouched pages of
-it take no memory."""
+"""Stack size of compile threads: eight times the need of a chain of the default `max_chain`. Untouched pages take no
+memory."""
 
 TRIAL_BYTES = COMPILE_BYTES // 2
-"""The stack of a trial's compile. A guide that passes has twice as much in the real compile."""
+"""Stack size of a trial's compile. A guide that passes has twice as much in the real compile."""
 
 STEP_BYTES = 512 << 10
-"""The stack of a trial's walk. Masks are filled on threads of the engine and of the driver, whose stacks weft does
-not choose."""
+"""Stack size of a trial's walk. It is small, because masks are filled on threads whose stacks weft does not choose:
+those of the engine and of the CUDA driver."""
 
 _lock = threading.Lock()
 
 
 def start(thread: threading.Thread, stack_bytes: int) -> None:
     """Start a thread with a stack of this size."""
-    with _lock:  # threading.stack_size is a setting of the whole process
+    with _lock:  # threading.stack_size is process-wide
         before = threading.stack_size(stack_bytes)
         try:
             thread.start()

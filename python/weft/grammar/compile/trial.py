@@ -1,13 +1,13 @@
 """Trial compiles of untrusted guides in another process, which can be killed.
 
-Inside a grammar library no limit of memory, stack or time holds: a library can't be stopped, and its result can't be
-moved between processes in reasonable time. So a helper process compiles an untrusted guide first. A guide that passes
-is compiled again in this process, by the library that the trial chose, from the text that the trial prepared.
+A call into a grammar library can't be interrupted, and can't be limited in memory or stack. Its result can't be moved
+between processes in reasonable time. So a helper process compiles an untrusted guide first. A guide that passes is
+compiled again in this process, by the library that the trial chose, from the text that the trial prepared.
 
-The helper (`trial_worker.py`) reads the vocabulary once and forks a child for each trial. The child ends by itself
-when its time or its memory is used up. The helper ends with this process, however this process ends. A helper that
-ended, or does not answer, is replaced. Callers wait for a helper only until a time that they give, and never with a
-lock held: a process may be stopped, or take long to start on a busy machine.
+The helper (`trial_worker.py`) loads the vocabulary once and forks a child for each trial. The child dies when it
+exceeds its time or memory. The helper dies with this process, however this process ends. A helper that died or does
+not answer is replaced. Callers wait for a helper only until a deadline, and never while they hold a lock, because a
+helper may be stopped, or may start slowly on a busy machine.
 """
 
 from __future__ import annotations
@@ -39,25 +39,24 @@ from weft.grammar.limits import CompileLimits
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 HELPER_WAIT_S = 30.0
-"""The longest wait of a guide for a helper that starts or was lost."""
+"""Maximum wait of a guide for a helper that is starting or being replaced."""
 BEGIN_S = 5.0
-"""The longest wait for a child to begin, on a busy machine. After it the helper counts as stopped."""
+"""Maximum wait for a child to begin, on a busy machine. After that the helper counts as stopped and is replaced."""
 ENDING_S = 1.0
-"""How much later than its limit the end of a child may arrive."""
+"""Grace period for the report of a child's end, after the child's own limit."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a guide that passed: for each guide within it, by digest, the library and its text; and the bytes
-    of memory that it holds, where known (else 0)."""
+    """The result of a trial that passed: a `Part` for each nested guide, by digest, and the measured memory of the
+    compiled guide (0: unknown)."""
 
     parts: Mapping[str, Part]
     memory_bytes: int = 0
 
 
 class _Died(Exception):
-    """A child ended without an answer while it tried `library`, one of `num_libraries`; None where it had begun with
-    none."""
+    """A child died without an answer while it tried `library` (None: before it tried any) of `num_libraries`."""
 
     def __init__(self, reason: str, library: str | None, num_libraries: int) -> None:
         super().__init__(reason)
@@ -65,7 +64,7 @@ class _Died(Exception):
 
 
 class _Late(AwakeTimer):
-    """Shuts a connection down after a time, so that a blocked `recv` returns."""
+    """A timeout: shuts a connection down after some seconds, so that a blocked `recv` returns."""
 
     def __init__(self, seconds: float, connection: socket.socket) -> None:
         super().__init__(seconds, self._end)
@@ -79,13 +78,13 @@ class _Late(AwakeTimer):
 
 
 class _Lost(Exception):
-    """The helper was lost, through no fault of the guide."""
+    """The helper died or does not answer, through no fault of the guide."""
 
 
 class Trial:
-    """A helper process that tries guides for one vocabulary with a backend of the registry, made with `limits`.
+    """A helper process that tries guides for one vocabulary, with a backend of the registry.
 
-    It starts at once and is ready seconds later; `wait` waits for that. `close` ends it.
+    The constructor starts the process, which is ready some seconds later; `wait` waits for it. `close` ends it.
     """
 
     def __init__(
@@ -95,8 +94,8 @@ class Trial:
         self.close = weakref.finalize(self, self._helpers.close)
 
     def wait(self, until: float | None = None) -> None:
-        """Return when the helper takes guides. Raises `UnavailableError` at the time `until` of the monotonic clock
-        (None: `HELPER_WAIT_S` from now)."""
+        """Wait until the helper is ready. Raises `UnavailableError` at the deadline `until`, a time of the monotonic
+        clock (None: `HELPER_WAIT_S` from now)."""
         self._helpers.get(until if until is not None else time.monotonic() + HELPER_WAIT_S)
 
     def run(
@@ -108,19 +107,18 @@ class Trial:
         until: float | None = None,
         waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> Verdict:
-        """Compile a guide in another process; with `closes` also compute the shortest endings of its answers.
-        Thread-safe.
+        """Compile a guide in another process. With `closes` also compute its shortest endings. Thread-safe.
 
-        Raises `GuideError` for a guide that does not compile, or not within half of `limits.time_s`, or not within
-        the memory, and `UnavailableError` where that can't be found out now. Where the helper is lost, the next
-        helper tries once more: `waiting()` is entered until that is ready, at the latest at `until`, as in `wait`.
+        Raises `GuideError` if the guide does not compile within its memory and half of `limits.time_s`. Raises
+        `UnavailableError` if the trial can't run now. If the helper dies, the next helper tries once more. The wait for
+        that helper, at most until `until`, is inside the context `waiting()`.
         """
         until = until if until is not None else time.monotonic() + HELPER_WAIT_S
         job = Job(guide, limits, limits.time_s / 2, closes)
         try:
             return self._try(job, until, waiting)
         except _Died as died:
-            # Another library may take the guide that this one takes too long for, or crashes on.
+            # This library took too long or crashed. Another one may compile the guide.
             if died.library is None or died.num_libraries < 2:
                 raise GuideError(str(died)) from None
             job = Job(guide, limits, limits.time_s / 4, closes, {died.library: str(died)})
@@ -131,7 +129,7 @@ class Trial:
 
     @property
     def pid(self) -> int:
-        """The helper's process."""
+        """The process id of the helper."""
         return self._helpers.pid
 
     def _try(self, job: Job, until: float, waiting: Callable[[], AbstractContextManager[object]]) -> Verdict:
@@ -150,8 +148,8 @@ class Trial:
             ) from None
 
     def _ask(self, helper: Helper, message: bytes, job: Job) -> Verdict:
-        """Return the verdict of a child of the helper. Raises `GuideError` for a guide that does not pass, `_Died`
-        where the child ended without an answer, and `_Lost` where that is the helper's fault."""
+        """Run the job in a child of the helper, and return its verdict. Raises `GuideError` for a guide that does not
+        pass, `_Died` if the child died without an answer, and `_Lost` if the helper died or does not answer."""
         reports, texts = self._exchange(helper, message, job)
         if reports.get("error") is not None:
             raise GuideError(reports["error"])
@@ -168,8 +166,8 @@ class Trial:
         raise _Died(_reason_of(reports["signal"], job), reports.get("trying"), reports.get("of", 1))
 
     def _exchange(self, helper: Helper, message: bytes, job: Job) -> tuple[dict[str, Any], bytes]:
-        """Send a job to a new child. Returns everything that the child, and the helper after its end, reported, and
-        the texts that follow a verdict. Raises `_Lost` where no report comes for too long."""
+        """Send a job to a new child. Returns the merged report lines of the child and of the helper, and the texts that
+        follow a verdict. Raises `_Lost` on a timeout."""
         connection = helper.connect()
         if connection is None:
             self._helpers.lose(helper)
@@ -180,10 +178,10 @@ class Trial:
             with late, suppress(OSError):
                 received += connection.recv(1)
             if received and not late.has_rung:
-                # A child ends itself within its limit, unless the child or the helper was stopped.
+                # The child's own limit is shorter, so this timeout means that the child or the helper was stopped.
                 late = _Late(MAX_WALL_FACTOR * job.time_s + ENDING_S, connection)
                 with late, suppress(OSError):  # the child may end at any time
-                    # An empty line says that the child begins. Anything else is the helper's report of its end.
+                    # The child's first output is an empty line. Anything else is the helper's report that it died.
                     if received == b"\n":
                         received.clear()
                         connection.sendall(message)
@@ -194,7 +192,7 @@ class Trial:
                 self._helpers.lose(helper)
                 raise _Lost("did not answer")
         reports: dict[str, Any] = {}
-        # Texts follow the line with the verdict, which is the one with "error".
+        # The verdict is the line with "error". It is the last line: raw texts follow it.
         while "error" not in reports and (end := received.find(b"\n")) >= 0:
             reports |= json.loads(received[:end])
             del received[: end + 1]
@@ -202,8 +200,8 @@ class Trial:
 
 
 def _raise_if_not_the_guide(signal_number: int, cpu_s: float, job: Job) -> None:
-    """Raise `UnavailableError` for a child whose end is not its guide's fault: it did not get the CPU, or was killed
-    from outside."""
+    """Raise `UnavailableError` if a child died through no fault of its guide: it got too little CPU time, or was killed
+    from outside, as by the OOM killer."""
     if signal_number == signal.SIGALRM and cpu_s < job.time_s / 2:
         raise UnavailableError(
             f"this machine is too busy to try the guide: it got {cpu_s:.1f} s of a CPU in "
@@ -217,7 +215,7 @@ def _raise_if_not_the_guide(signal_number: int, cpu_s: float, job: Job) -> None:
 
 
 def _reason_of(signal_number: int, job: Job) -> str:
-    """Return the error for a guide whose child ended by this signal (0: by none)."""
+    """Return the error message for a guide whose child died from this signal (0: from none)."""
     if signal_number in (signal.SIGALRM, signal.SIGPROF):
         return (
             f"the guide did not compile in {job.time_s:g} s of trial, half of CompileLimits.time_s; simplify it"
@@ -239,13 +237,13 @@ START = (
     "serve({fd}, {file!r}, {backend!r}, CompileLimits(**{limits!r}))"
 )
 START_TIME_S = 60.0
-"""How long a start may take, imports on a busy machine included. A helper that takes longer is replaced."""
+"""Maximum time of a start, including imports on a busy machine. A helper that takes longer is replaced."""
 MAX_PAUSE_S = 30.0
-"""The longest pause between starts that fail one after another."""
+"""Maximum backoff between failing starts."""
 
 
 class Helper:
-    """One helper process, starting or started. The constructor raises `UnavailableError` where it does not start."""
+    """One helper process. The constructor starts it, and raises `UnavailableError` if that fails."""
 
     def __init__(self, vocabulary: Vocabulary, backend: str, limits: CompileLimits) -> None:
         self._control, helper_end = socket.socketpair()
@@ -272,17 +270,18 @@ class Helper:
                 f"the process that tries untrusted guides does not start: {error}"
             ) from error
         self.stop = weakref.finalize(self, _stop, os.getpid(), self.process, self._control, name)
-        self.stop.atexit = False  # `Helpers` would take the end at exit for a loss and start another
+        # A helper that stops at exit would look dead to `Helpers`, which would start another.
+        self.stop.atexit = False
 
     def starts(self) -> bool:
-        """Wait until the process takes guides. Returns False where it ends, or takes too long."""
+        """Wait until the process is ready. Returns False if it dies or takes too long."""
         try:
             return self._control.recv(1) == b"R"
         except OSError:
             return False
 
     def connect(self) -> socket.socket | None:
-        """Return a connection to a new child; None where the process has ended, or takes no more."""
+        """Ask for a new child, and return the connection to it; None if the helper has died."""
         connection, child_end = socket.socketpair()
         with child_end:
             try:
@@ -306,7 +305,7 @@ def _stop(owner: int, process: subprocess.Popen[bytes], control: socket.socket, 
 
 
 class Helpers:
-    """One helper process at a time. A thread starts the next one when it is lost. `close` ends both."""
+    """Keeps one helper process alive: a thread replaces it when it dies. `close` ends both."""
 
     def __init__(self, vocabulary: Vocabulary, backend: str, limits: CompileLimits) -> None:
         self._arguments = (vocabulary, backend, limits)
@@ -319,12 +318,12 @@ class Helpers:
 
     @property
     def pid(self) -> int:
-        """The latest process."""
+        """The process id of the latest helper."""
         return self._latest.process.pid
 
     def get(self, until: float) -> Helper:
-        """Return the helper that takes guides. Raises `UnavailableError` where there is none at the time `until` of
-        the monotonic clock, and `GuideError` after `close`."""
+        """Wait for a helper that is ready. Raises `UnavailableError` at the deadline `until` of the monotonic clock,
+        and `GuideError` after `close`."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self.is_closed, max(0.0, until - time.monotonic()))
             if self.is_closed:
@@ -336,7 +335,7 @@ class Helpers:
             return self._ready
 
     def lose(self, helper: Helper) -> None:
-        """Kill a helper that does not answer, so that another takes its place."""
+        """Kill a helper that does not answer, so that the thread replaces it."""
         with self._changed:
             if self._ready is helper:
                 self._ready = None
@@ -355,7 +354,7 @@ class Helpers:
         latest.stop()
 
     def _keep(self) -> None:
-        """Offer one helper after another, until `close`. Runs on a thread of its own."""
+        """The thread's loop: serve with one helper after another, until `close`."""
         num_failed = 0  # consecutive starts that failed
         while True:
             num_failed = 0 if self._serve() else num_failed + 1
@@ -365,7 +364,7 @@ class Helpers:
                 num_failed += 1
 
     def _serve(self) -> bool:
-        """Offer the latest helper until it ends. Returns whether it ever took guides."""
+        """Make the latest helper available until it dies. Returns whether it was ever ready."""
         helper = self._latest
         has_started = helper.starts()
         if has_started:
@@ -380,8 +379,8 @@ class Helpers:
         return has_started
 
     def _start_another(self, num_failed: int) -> bool:
-        """Start the next helper, after a pause where earlier starts failed. Returns False where the start fails, or
-        after `close`."""
+        """Start the next helper, after a backoff if earlier starts failed. Returns False if the start fails, or after
+        `close`."""
         with self._changed:
             pause_s = min(2.0**num_failed, MAX_PAUSE_S) if num_failed else 0.0
             if self._changed.wait_for(lambda: self.is_closed, pause_s):

@@ -1,18 +1,18 @@
 """The helper process of `trial.py`: for each connection that it receives, it forks a child that compiles one guide.
 
-A child runs within limits:
+A child has these limits:
 
-- CPU time, by an alarm of the kernel that ends it wherever it is;
-- wall time without pauses, by a thread;
-- memory, beyond the helper's own;
-- a stack smaller than that of the real compile.
+- CPU time: an interval timer of the kernel (SIGPROF) ends it wherever it is.
+- Wall time, without the time in which the machine or the process is paused: a thread ends it.
+- Memory beyond the helper's own (RLIMIT_AS). If the machine runs out of memory, the OOM killer takes the child first.
+- Stack: half as much as in the real compile.
 
-The kernel kills it first where memory runs out. It ends with the helper, and the helper ends when its socket is
-closed, so no child outlives the process that it works for.
+A child dies with the helper, and the helper ends when its socket is closed. So no child outlives the process that it
+works for.
 
-A child writes an empty line when it begins. Before each library that it tries, it writes a line of JSON, so that the
-other side knows which one it died in. Last comes a line with the verdict, followed by the texts to build
-(`parts.packed`). For a child that failed, the helper adds a line: the signal that ended it (0: none), and its CPU
+Protocol: a child writes an empty line when it begins. Before it tries a library, it writes a line of JSON with the
+library's name, so that the reader knows where it died. The last line has the verdict, and the prepared texts follow it
+(`parts.packed`). For a child that failed, the helper adds a line with the signal that ended it (0: none) and its CPU
 seconds.
 """
 
@@ -48,13 +48,13 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary
 PR_SET_PDEATHSIG = 1
 M_ARENA_MAX = -8
 MAX_WALL_FACTOR = 1.8
-"""The limit of a child's wall time, pauses left out, as a multiple of its CPU time limit."""
+"""A child's limit of wall time without pauses, as a multiple of its CPU time limit."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One trial, within `time_s` seconds of CPU time. `refused` has the libraries not to try, with the reasons. With
-    `closes`, the shortest endings of answers are computed, too."""
+    """One trial, with a limit of `time_s` CPU seconds. `refused` maps the libraries that must not be tried to the
+    reasons. With `closes` the shortest endings are computed, too."""
 
     guide: Guide
     limits: CompileLimits
@@ -65,7 +65,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Shared:
-    """The state that every child inherits: the vocabulary, and the backend with its name."""
+    """The state that every child inherits by fork: the vocabulary, and the backend with its name."""
 
     vocabulary: Vocabulary
     name: str
@@ -73,14 +73,15 @@ class Shared:
 
 
 def serve(fd: int, vocabulary_file: str, backend: str, limits: CompileLimits) -> None:
-    """Answer on the socket `fd` until it is closed. Runs as a separate process, on its only thread."""
+    """Run the helper process: answer on the socket `fd` until it is closed. The process stays single-threaded, so that
+    it can fork."""
     control = socket.socket(fileno=fd)
-    # With one arena for all threads: further arenas count as used memory with all that they reserve.
+    # One malloc arena for all threads: RLIMIT_AS counts all the address space that another arena would reserve.
     with suppress(AttributeError):
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
     vocabulary = Vocabulary.load(vocabulary_file)
     shared = Shared(vocabulary, backend, make_backend(backend, vocabulary, limits, untrusted=True, threads=1))
-    # A first compile builds what each library caches for the vocabulary, so that every child inherits it.
+    # The first compile fills each library's caches for the vocabulary, so that every child inherits them.
     for library in _libraries(shared).values():
         with suppress(GuideError):  # a library may not take JSON schemas
             library.compile(Guide.json())
@@ -120,7 +121,7 @@ class ForkServer:
         if pid:
             self._running[pid] = connection
             return
-        # The child must not hold the helper's sockets open: their closing tells others that the helper ended.
+        # The child must not keep the helper's sockets open, because others detect the helper's end by their closing.
         signal.set_wakeup_fd(-1)
         for other in (self._control, self._ended, self._wakes, *self._running.values()):
             other.close()
@@ -143,8 +144,8 @@ def _libraries(shared: Shared) -> Mapping[str, Backend]:
 
 
 class TryingParts(Parts):
-    """Compiles a job's guide as the real compile would, one library after another, measures its memory and its first
-    steps, and keeps the outcome for each guide within it."""
+    """Compiles a job's guide like the real compile, but tries the libraries one after another. It measures the memory
+    and a walk of each compiled guide, and keeps a `Part` for each nested guide."""
 
     def __init__(self, shared: Shared, job: Job, connection: socket.socket) -> None:
         super().__init__(shared.vocabulary, shared.backend, job.limits)
@@ -157,7 +158,7 @@ class TryingParts(Parts):
         self._memory_bytes = 0
 
     def run(self) -> tuple[dict[str, Any], bytes]:
-        """Return the verdict, and the texts that follow it."""
+        """Compile the job's guide. Returns the verdict and the texts that follow it on the wire."""
         compiled = self.compile_part(self._job.guide)
         if self._job.closes:
             prepare_closing(compiled, None if self._last.prepared is None else self._last.prepared.text)
@@ -165,7 +166,7 @@ class TryingParts(Parts):
         return {"parts": rows, "memory_bytes": self._memory_bytes}, texts
 
     def compile_leaf(self, guide: Guide) -> CompiledGuide:
-        """Compile a guide with one of the libraries. Raises `GuideError`."""
+        """Compile a guide with the first library that can, and keep the outcome. Raises `GuideError`."""
         self.check_leaf(guide)
         if isinstance(self._backend, Chooser):
             compiled = self._backend.choose(guide, self._attempt)
@@ -223,7 +224,7 @@ def _child(connection: socket.socket, shared: Shared) -> None:
             if "bad_alloc" in message or "too much memory" in message:
                 message = _too_large(job.limits)
             verdict = {"error": message}
-        # The work is done. From here on the reader decides how long the answer takes.
+        # The work is done, so stop the timers: the time to send the answer depends on the reader.
         signal.setitimer(signal.ITIMER_PROF, 0)
         _core.end_process_after(0)
         send_line(connection, {"error": None, **verdict})
@@ -231,7 +232,7 @@ def _child(connection: socket.socket, shared: Shared) -> None:
         connection.close()
         status = 0
     finally:
-        os._exit(status)  # skips the clean-up at exit, which is the helper's
+        os._exit(status)  # skips the atexit handlers inherited from the helper
 
 
 def _too_large(limits: CompileLimits) -> str:
@@ -242,7 +243,7 @@ def _restrict(job: Job) -> None:
     for number in (signal.SIGALRM, signal.SIGPROF, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, job.time_s)  # CPU time: a busy machine is not the guide's fault
-    # Before the memory is measured, so that the stack of this call's thread does not count as the guide's.
+    # This starts a thread. Do it before the memory is measured, so that the thread's stack does not count.
     _core.end_process_after(MAX_WALL_FACTOR * job.time_s)
     with open("/proc/self/statm") as statm:
         in_use = int(statm.read().split()[0]) * resource.getpagesize()
@@ -261,8 +262,7 @@ MAPPED, IN_USE = 4, 7  # the indices of hblkhd and uordblks
 
 
 def allocated_bytes() -> int:
-    """Return the bytes that this process has allocated and not freed, in all arenas of malloc; 0 where the C library
-    does not tell."""
+    """Return the bytes that malloc holds for this process, in all arenas; 0 if the C library has no `mallinfo2`."""
     mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo is None:
         return 0

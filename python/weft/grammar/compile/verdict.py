@@ -1,8 +1,8 @@
-"""Whether a finished answer satisfies its JSON schema, according to the `jsonschema` package.
+"""Validates finished answers against their JSON schemas with the `jsonschema` package.
 
-Only answers of schemas with `strict=False` are judged. A client's pattern may keep Python's `re` busy forever while
-it holds the interpreter, so a separate process judges (`verdict_worker.py`). It starts on first use and ends by
-itself where one answer takes too long.
+Only answers of guides with `strict=False` are validated. A client's pattern may keep Python's `re` busy forever with
+the GIL held, so a separate process does the work (`verdict_worker.py`). It starts on first use, and dies if one answer
+takes too long.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORKER = Path(__file__).with_name("verdict_worker.py")
 
 
 class Verdicts:
-    """Judges answers by their schemas. Thread-safe; `close` when done."""
+    """Validates answers against their schemas in a worker process. Thread-safe. Call `close` when done."""
 
     def __init__(self, cpu_s: float = CPU_S) -> None:
         self._args = [str(cpu_s), str(MEMORY_BYTES)]
@@ -42,7 +42,7 @@ class Verdicts:
         self._end: Callable[[], object] = lambda: None
 
     def obeys(self, guide: Guide, text: str) -> bool | None:
-        """Return whether `text` satisfies the JSON schema of `guide`; None where `jsonschema` can't decide, or not in
+        """Return whether `text` satisfies the JSON schema of `guide`; None if `jsonschema` can't decide that in
         time."""
         job = json.dumps([json.loads(guide.source), text]).encode() + b"\n"
         with self._lock:
@@ -61,7 +61,7 @@ class Verdicts:
                 return None
 
     def close(self) -> None:
-        """End the process."""
+        """End the worker process."""
         self._is_closed = True
         self._end()
 
@@ -96,8 +96,8 @@ def judged_part(
     vocabulary: Vocabulary,
     decode: Callable[[Sequence[int]], str],
 ) -> tuple[Guide, str] | None:
-    """Return the schema that an answer had to satisfy as far as possible, and the part of the answer that it applies
-    to. None where the guide was enforced whole, or is not a JSON schema."""
+    """Return the JSON schema guide to validate an answer against, and the part of the answer that it applies to: the
+    part after all triggers. None if the guide is strict or not a JSON schema."""
     while guide.kind == AFTER:
         after = After.of(guide)
         guide, trigger = after.guide, after.trigger

@@ -1,9 +1,9 @@
-"""The process that runs the `jsonschema` package. It reads a schema and an answer as one line of JSON, and writes the
-verdict as one line.
+"""The worker process of `verdict.py`, which runs the `jsonschema` package. It reads a schema and an answer as one line
+of JSON, and writes the verdict as one line.
 
-It runs as a file of its own (`python verdict_worker.py CPU_SECONDS MEMORY_BYTES`) and imports nothing of weft. A
-pattern may keep Python's `re` busy forever, and references may double with each step, so the kernel ends the process
-where one answer takes more than its CPU time. It fetches no schema from elsewhere.
+It runs as a script (`python verdict_worker.py CPU_SECONDS MEMORY_BYTES`) and imports nothing from weft. A pattern may
+keep Python's `re` busy forever, and references may expand exponentially. So the kernel kills the process if one answer
+takes more than its CPU time. It never fetches a remote schema.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
 
 def verdict(schema: Any, text: str) -> bool | None:
-    """Return whether `text` is JSON that satisfies `schema`, formats included, by the draft that the schema declares;
-    None where that can't be decided."""
+    """Return whether `text` is JSON that satisfies `schema`, including formats, under the draft that the schema
+    declares; None for an invalid schema."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -36,7 +36,7 @@ def verdict(schema: Any, text: str) -> bool | None:
 
 
 def serve(cpu_seconds: float, memory_bytes: int) -> None:
-    """Answer until the input ends."""
+    """Answer the lines of standard input until it ends."""
     in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (in_use + memory_bytes, in_use + memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,8 +1,8 @@
-"""Walks through a compiled guide, to find steps that take too long, or longer the further they go.
+"""Random walks through a compiled guide, to find masks that take too long, or ever longer as the text grows.
 
-A costly token may hide behind text that must come first. Cost may also grow with the text: in a grammar that reads a
-text in many ways, each token costs more than the last. So a walk takes some hundreds of tokens, prefers those that
-continue, and follows forced text without masks. The growth of time along it predicts the cost of a long answer.
+A slow mask may come only after a certain prefix. The cost may also grow with the text: in an ambiguous grammar each
+token may cost more than the last. So a walk takes some hundreds of tokens, prefers tokens after which the text goes on,
+and accepts forced text without masks. The growth of the step times predicts the cost of a long answer.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Plan:
-    """The bounds of one walk: `tokens` that are not forced, within `time_s` seconds of CPU time. Each token is the
-    longest (with `prefers=-1` the shortest) of `candidates` drawn from the mask."""
+    """The parameters of one walk: at most `tokens` tokens, forced ones not counted, and `time_s` CPU seconds. Each
+    token is the longest (with `prefers=-1` the shortest) of `candidates` tokens drawn from the mask."""
 
     tokens: int
     time_s: float
@@ -42,33 +42,33 @@ class Plan:
 PLANS = (Plan(384, 0.4, 6), Plan(128, 0.2, 1), Plan(128, 0.2, 6, prefers=-1))
 MAX_FORCED = 4096  # tokens of forced text in one walk
 FORCED_AT_ONCE = 64
-MAX_ATTEMPTS = 8  # tokens tried at one place, to find one that the text continues after
-ROLLED_BACK = 8  # tokens rolled back at the end of a walk, as many as drafts
+MAX_ATTEMPTS = 8  # tokens tried at one position, to find one after which the text goes on
+ROLLED_BACK = 8  # tokens rolled back at the end of a walk, to time a rollback of rejected drafts
 
-# A single slow step may be an accident, such as a page fault; two are not, and nor is one that is very slow.
+# A single slow step may be noise, such as a page fault. Two slow steps, or a very slow one, count.
 MANY_SLOW = 2
 VERY_SLOW = 4.0  # times `mask_time_s`
 
-LONGER_S = 0.4  # CPU seconds for continuing walks whose steps seem to grow
-GROWN = 0.05  # the share of `mask_time_s` that a step far into a growing walk may be predicted to take
+LONGER_S = 0.4  # CPU seconds for continuing walks whose step times seem to grow, all walks together
+GROWN = 0.05  # for a continued walk: the largest predicted step time, as a share of `mask_time_s`
 
-PARTS, MIN_PART = 8, 6  # the parts of a walk that are compared, and the least steps of each
+PARTS, MIN_PART = 8, 6  # a walk is split into 8 parts for the regression, of at least 6 steps each
 FLOOR_S = 2e-4  # a step below this time is never refused for growth
 MIN_POWER, MAX_POWER = (
     0.5,
     8.0,
-)  # time ~ tokens ** power: the least that counts as growth, the most that is believed
+)  # time ~ tokens ** power: below the minimum it is not growth; above the maximum it is noise and is clamped
 
 
 def walk(compiled: CompiledGuide, vocabulary: Vocabulary, limits: CompileLimits) -> None:
-    """Walk into a guide. Raises `GuideError` where a step takes longer than `limits.mask_time_s`, or is predicted to
-    within an answer of `limits.answer_tokens`."""
+    """Walk through a guide. Raises `GuideError` if steps take longer than `limits.mask_time_s`, or would take longer
+    within an answer of `limits.answer_tokens` tokens."""
     left_s = LONGER_S
     for seed, plan in enumerate(PLANS):
         current = _Walk(compiled.matcher(), vocabulary, plan, random.Random(seed))
         current.run(plan.tokens, plan.time_s)
         _check_each(current.times, limits)
-        # Growth that is small after a hundred tokens may be large after thousands, so a growing walk continues.
+        # Growth that is small after a hundred tokens may be large after thousands, so such a walk goes on.
         goes_on = left_s > 0 and _grows(current.steps)
         if goes_on:
             left_s -= current.run(limits.answer_tokens - plan.tokens, left_s)
@@ -77,8 +77,8 @@ def walk(compiled: CompiledGuide, vocabulary: Vocabulary, limits: CompileLimits)
 
 
 class _Walk:
-    """One walk. `steps` has the number of tokens before each step, and the step's CPU seconds; `others` has the
-    seconds of all other calls."""
+    """One walk. `steps` has, for each step, the number of tokens before it and its CPU seconds. `others` has the CPU
+    seconds of all other matcher calls."""
 
     def __init__(self, matcher: Matcher, vocabulary: Vocabulary, plan: Plan, rng: random.Random) -> None:
         self._matcher = matcher
@@ -91,13 +91,13 @@ class _Walk:
         self._closing: set[int] = set()  # tokens after which only the end of the text could follow
         self._length = self._forced = 0
         self._ahead_s = (
-            0.0  # seconds of the mask after the last token; a library may cache it for the next step
+            0.0  # seconds of the mask after the last token, whose next fill may be a cache hit in the library
         )
         self.steps: list[tuple[int, float]] = []
         self.others: list[float] = []
 
     def run(self, tokens: int, time_s: float) -> float:
-        """Walk on, at most to the end of the text. Returns the seconds that it took."""
+        """Continue the walk, at most to the end of the text. Returns the CPU seconds that it took."""
         begin = time.thread_time()
         for number in range(tokens):
             if number % 8 == 0:
@@ -112,11 +112,11 @@ class _Walk:
 
     @property
     def times(self) -> list[float]:
-        """The seconds of all calls."""
+        """The CPU seconds of all matcher calls."""
         return [*self.others, *(seconds for _, seconds in self.steps)]
 
     def _take_one(self) -> bool:
-        """Take one token, with the mask before it and the one after it. Returns False at the end of the text."""
+        """Fill the mask and accept a token after which the text goes on. Returns False if there is none."""
         for _ in range(MAX_ATTEMPTS):
             row, filling = self._fill()
             filling = max(filling, self._ahead_s)
@@ -139,20 +139,20 @@ class _Walk:
         return False
 
     def _goes_on(self) -> bool:
-        """Return whether anything but an end token may follow."""
+        """Return whether a token other than an end token may follow."""
         if self._matcher.is_terminated():
             return False
         row, self._ahead_s = self._fill()
         return bool(row.any())
 
     def _fill(self) -> tuple[NDArray[np.uint32], float]:
-        """Return the mask without end tokens, and the seconds that it took."""
+        """Fill the mask. Returns it without end tokens, and the CPU seconds that it took."""
         self._row[:] = 0
         is_masked, seconds = timed(partial(self._matcher.fill, self._row))
         return (self._row.view(np.uint32) & self._usable if is_masked else self._usable), seconds
 
     def _follow_forced(self) -> None:
-        """Accept the forced tokens. The guide chose them, so they don't count against the plan."""
+        """Accept the forced tokens. They do not count toward the plan's tokens."""
         while self._forced < MAX_FORCED:
             tokens, seconds = timed(partial(self._matcher.forced, FORCED_AT_ONCE))
             self.others.append(seconds)
@@ -167,7 +167,7 @@ class _Walk:
                 return
 
     def _choose(self, row: NDArray[np.uint32]) -> int | None:
-        """Draw a token from the mask; None where only the end may follow."""
+        """Draw a token from the mask; None if it is empty."""
         places = np.flatnonzero(row)
         if not len(places):
             return None
@@ -176,15 +176,15 @@ class _Walk:
         return max(drawn, key=lambda token: self._plan.prefers * len(self._vocabulary.tokens[token]))
 
     def _draw(self, row: NDArray[np.uint32], places: NDArray[np.intp]) -> int:
-        """Draw a token: first a word of the mask, then a bit of it. A token with few neighbours is drawn more often,
-        which helps: costly tokens hide among many cheap ones."""
+        """Draw a word of the mask, then a bit of it. The bias toward tokens in sparse words helps, because slow tokens
+        are rare among many fast ones."""
         place = int(places[self._rng.randrange(len(places))])
         word = int(row[place])
         return 32 * place + self._rng.choice([bit for bit in range(32) if word >> bit & 1])
 
 
 def _words(ids: Iterable[int], size: int) -> NDArray[np.uint32]:
-    """Return a mask with the bits of these tokens."""
+    """Return a mask of `size` words with the bits of these tokens."""
     bits = np.zeros(32 * size, dtype=np.uint8)
     bits[list(ids)] = 1
     return np.packbits(bits, bitorder="little").view(np.uint32)
@@ -207,7 +207,7 @@ def _check_each(times: Sequence[float], limits: CompileLimits) -> None:
 
 
 def _check_growth(steps: Sequence[tuple[int, float]], limits: CompileLimits, grown: float = 1.0) -> None:
-    """Raise `GuideError` where steps grow with the text, to more than `grown` of `limits.mask_time_s`."""
+    """Raise `GuideError` if the step times grow, and are predicted to exceed `grown` times `limits.mask_time_s`."""
     parts = _eighths(steps)
     if not parts:
         return
@@ -226,14 +226,14 @@ def _check_growth(steps: Sequence[tuple[int, float]], limits: CompileLimits, gro
 
 
 def _grows(steps: Sequence[tuple[int, float]]) -> bool:
-    """Return whether the time of a walk's steps seems to grow with the text, by however little."""
+    """Return whether the step times of a walk seem to grow with the text, even if only slightly."""
     parts = _eighths(steps)
     return bool(parts) and _power(parts) > MIN_POWER
 
 
 def _eighths(steps: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
-    """Return the mean place and time of each eighth of a walk, without the first two; empty for a walk that is too
-    short."""
+    """Return the mean position and step time of each eighth of a walk. The first two are left out as warm-up. Empty if
+    the walk is too short."""
     size = len(steps) // PARTS
     if size < MIN_PART:
         return []
@@ -241,15 +241,14 @@ def _eighths(steps: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
 
 
 def _power(parts: Sequence[tuple[float, float]]) -> float:
-    """Return the power of the number of tokens that time grows with: the median over neighbouring eighths. A guide
-    with a costly part after a cheap one rises between two or three eighths only; real growth rises between all of
-    them."""
+    """Return the exponent p of the fit time ~ tokens ** p: the median of the slopes between neighbouring eighths. A
+    slow part after a fast one raises only two or three slopes, but real growth raises all of them."""
     return statistics.median(
         math.log(b[1] / a[1]) / math.log(b[0] / a[0]) for a, b in itertools.pairwise(parts)
     )
 
 
 def _mean(steps: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """Return the mean place and time, without the longest time."""
+    """Return the mean position and the mean time, without the largest time as an outlier."""
     times = sorted(seconds for _, seconds in steps)[:-1]
     return sum(place for place, _ in steps) / len(steps) + 1, max(sum(times) / len(times), 1e-9)

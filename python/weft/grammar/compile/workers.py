@@ -1,8 +1,8 @@
-"""Threads that compile: clients in turn, each guide within its time.
+"""The compile threads: they serve clients in turn, with a time limit for each guide.
 
-A grammar library can't be stopped. A compile that exceeds its time limit fails its own guide; its thread is abandoned
-to finish alone, and a new thread takes its place. While `max_abandoned` threads are abandoned, or half as many for one
-client, new guides are refused.
+A call into a grammar library can't be interrupted. If a compile exceeds its time limit, its guide fails. The thread is
+abandoned: it runs on until the compile ends, and a new thread takes its place. While `max_abandoned` threads are
+abandoned, or half as many for one client, new guides are refused.
 """
 
 from __future__ import annotations
@@ -26,41 +26,42 @@ from weft.grammar.limits import CompileLimits
 
 @dataclass(eq=False)
 class Job:
-    """A guide to compile or, where `compiled` is given, a compiled guide whose shortest endings are to be computed."""
+    """A guide to compile. With `compiled` the guide is compiled already, and its shortest endings are to be
+    computed."""
 
     guide: Guide
     future: Future[CompiledGuide]
     compiled: CompiledGuide | None = None
     client: Hashable = None
-    """The client in whose turn the job was taken."""
+    """The client from whose queue the job was taken."""
     measured_bytes: int = 0
-    """The memory that its trial measured."""
+    """The memory of the compiled guide as its trial measured it."""
     submitted_at: float = field(default_factory=time.monotonic)
     watch: AwakeWatch | None = None
-    """Runs since the job's time began."""
+    """Measures the job's time."""
     timer: AwakeTimer | None = None
-    """Ends the job's time."""
+    """Abandons the job at its time limit."""
     library_started_s: float | None = None
-    """The reading of `watch` when a library of this process began with the job."""
+    """The reading of `watch` when the job entered a library in this process, after its trial."""
 
     def library_starts(self) -> None:
-        """A library of this process begins with the job."""
+        """Record that the job now enters a library in this process."""
         assert self.watch is not None
         self.library_started_s = self.watch.seconds
 
     def stop_timer(self) -> None:
-        """The job can't time out from here on."""
+        """Cancel the timer, so that the job can't time out any more."""
         if self.timer is not None:
             self.timer.cancel()
 
 
 class Workers:
-    """At most `count` threads, started on demand. The owner's `lock` is held when a method is called, unless its
+    """A pool of at most `count` threads, started on demand. The caller must hold the owner's `lock`, unless a method's
     docstring says otherwise.
 
-    Each job goes through `prepare(job)` and then, with its timer running, `work(job)`. Both are called without the
-    lock and must not raise. A `prepare` that gives the job up sets its future. `time_out(job)` is called with the
-    lock, for a job that exceeded its time and whose future is not done.
+    For each job a thread calls `prepare(job)` and then, with the job's timer running, `work(job)`. Both are called
+    without the lock and must not raise. If `prepare` sets the job's future, `work` is skipped. If a job exceeds its
+    time and its future is not done, `time_out(job)` is called with the lock.
     """
 
     def __init__(
@@ -110,17 +111,16 @@ class Workers:
         return self.jobs.clear()
 
     def join(self) -> None:
-        """Wait for the threads, at most a second each: a running compile is left to finish alone. Called without the
-        lock."""
+        """Wait at most a second for each thread, since a running compile can't be stopped. Call it without the lock."""
         with self._lock:
             threads = list(self._threads)
         for thread in threads:
-            # A garbage collection on a worker's thread may close the owner: it must not join itself.
+            # A garbage collection on a worker thread may close the owner, and a thread can't join itself.
             if thread is not threading.current_thread():
                 thread.join(timeout=1.0)
 
     def _start_thread(self) -> None:
-        # A daemon, since a compile that can't be stopped must not delay the end of the program.
+        # A daemon thread, because a compile that can't be stopped must not delay the exit of the program.
         thread = threading.Thread(target=self._run, name="weft-compile", daemon=True)
         self._threads.add(thread)
         stacks.start(thread, stacks.COMPILE_BYTES)
@@ -138,7 +138,7 @@ class Workers:
                 self._work(job)
             with self._lock:
                 if thread not in self._threads:
-                    # Abandoned during this job: another thread has taken its place, so this one ends.
+                    # The timer abandoned this thread during the job and another took its place, so this one ends.
                     self.num_abandoned -= 1
                     self._abandoned[job.client] -= 1
                     return
@@ -164,18 +164,17 @@ class Workers:
 
     @contextmanager
     def waiting(self, job: Job) -> Iterator[None]:
-        """Stop the job's time while its thread waits for something that is not the job's fault; the time starts over
-        afterwards. Raises `UnavailableError` for a job that has timed out. Called without the lock, on the job's
-        thread."""
+        """A context for waits that must not count as the job's time, which starts over afterwards. Raises
+        `UnavailableError` if the job has timed out. Call it without the lock, on the job's thread."""
         job.stop_timer()
-        # The timer may have run out just before it was stopped.
+        # Race: the timer may have fired just before it was cancelled.
         if job.future.done():
             raise UnavailableError("the guide's time is over; its compile was given up")
         yield
         self._start_timer(job, threading.current_thread())
 
     def _abandon(self, job: Job, thread: threading.Thread) -> None:
-        """The job's time is over. Called by its timer, without the lock."""
+        """Give up a job at its time limit, and replace its thread. The timer calls it, without the lock."""
         with self._lock:
             if job.future.done():
                 return

@@ -1,1 +1,1 @@
-"""Kinds of guides that no grammar library compiles, and those that wrap another guide."""
+"""Guides that no grammar library compiles, and guides that wrap another guide."""

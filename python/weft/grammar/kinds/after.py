@@ -1,6 +1,6 @@
-"""Free text until a trigger, then a guide: what a model that reasons before it answers needs.
+"""`Guide.after`: free text until a trigger, then a guide, for models that reason before they answer.
 
-The trigger is a token, or a text that is found in the bytes of the tokens, also inside of one
+The trigger is a token, or a string that is searched for in the bytes of the tokens. It may begin or end inside a token
 (`csrc/grammar/after/rules.h`).
 """
 
@@ -18,13 +18,13 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
 
 KIND: Kind = "after"
 MAX_NESTED = 16
-LEFT_OUT = ("payload", "is_read")  # of a guide, in the source of one around it
+LEFT_OUT = ("payload", "is_read")  # fields of the inner guide that the outer guide's source does not store
 MAX_TRIGGER_BYTES = 256
 
 
 @dataclass(frozen=True)
 class After:
-    """What an "after" guide is made of."""
+    """The parts of an "after" guide: the trigger, the guide behind it, and the limit of free tokens."""
 
     trigger: int | str
     guide: Guide
@@ -32,7 +32,7 @@ class After:
 
     @classmethod
     def of(cls, guide: Guide) -> After:
-        """Read it back from its guide. Raises `GuideError` for a source that `made` did not write."""
+        """Parse a guide that `made` wrote. Raises `GuideError` for any other source."""
         try:
             data = json.loads(guide.source)
             inner = data["guide"]
@@ -43,16 +43,16 @@ class After:
             raise GuideError(f"not the source of a guide after a trigger ({error!r})") from None
 
     def made(self) -> Guide:
-        """The guide. Its source holds all of it, except objects of the program."""
+        """The guide with these parts. Its source is JSON of them; only the inner guide's `payload` stays an object."""
         inner = self.guide
         parts = {part.name: getattr(inner, part.name) for part in fields(inner) if part.name not in LEFT_OUT}
-        if inner.kind == KIND:  # not as a text within a text, whose escapes would double with each level
+        if inner.kind == KIND:  # a JSON string within a JSON string would double its escapes at each level
             parts["source"] = json.loads(inner.source)
         source = {"trigger": self.trigger, "max_free_tokens": self.max_free_tokens, "guide": parts}
         return Guide(KIND, json.dumps(source), payload=inner.payload)
 
     def check(self) -> None:
-        """Raise `GuideError` for what no vocabulary can make right."""
+        """Raise `GuideError` for errors that do not depend on the vocabulary."""
         if isinstance(self.trigger, bool) or not isinstance(self.trigger, int | str):
             raise GuideError(f"a trigger is a text or a token id, not {type(self.trigger).__name__}")
         if isinstance(self.trigger, str):
@@ -81,7 +81,7 @@ def _check_text(trigger: str) -> None:
 
 
 class CompiledAfter:
-    """Free text and the compiled guide after it."""
+    """A compiled "after" guide: free text, the trigger, and the compiled guide behind it."""
 
     def __init__(self, guide: Guide, after: After, inner: CompiledGuide, vocabulary: Vocabulary) -> None:
         self.guide = guide
@@ -94,7 +94,7 @@ class CompiledAfter:
 
     @property
     def memory_bytes(self) -> int:
-        """What its guide and its triggers hold."""
+        """The bytes of the inner guide and of the trigger's tables."""
         return int(self.inner.memory_bytes + self._rules.memory_bytes)
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
@@ -103,7 +103,7 @@ class CompiledAfter:
 
     @property
     def opens_ahead(self) -> bool:
-        """Whether matchers of the guide after the trigger take long to begin."""
+        """Whether the matchers of the inner guide start slowly."""
         return opens_ahead(self.inner)
 
     @property
@@ -117,7 +117,7 @@ class CompiledAfter:
         return self.inner.memory_settings if opens_ahead(self.inner) else ""
 
     def open(self, opening: Opening) -> Matcher:
-        """The matcher of a request's first sequence, begun ahead."""
+        """Start the matcher of a request's first sequence, ahead of its slot."""
         assert opens_ahead(self.inner)
         return self._behind(self.inner.open(opening))
 
@@ -133,7 +133,7 @@ def make(trigger: int | str, guide: Guide, max_free_tokens: int | None) -> Guide
 
 
 def compile_after(guide: Guide, parts: CompileParts) -> CompiledGuide:
-    """For `Guide.after`."""
+    """Compile a guide of `Guide.after`. Raises `GuideError`."""
     after = After.of(guide)
     after.check()
     return CompiledAfter(guide, after, parts.compile_part(after.guide), parts.vocabulary)
@@ -157,7 +157,8 @@ def _rules(after: After, inner: CompiledGuide, vocabulary: Vocabulary) -> _core.
 
 
 def _resolve(trigger: int | str, vocabulary: Vocabulary) -> int | str:
-    """The trigger as the vocabulary has it: the name of a special token is that token."""
+    """Resolve the name of a special token to its id; other strings stay. Raises `GuideError` for a trigger that this
+    vocabulary can't have."""
     if isinstance(trigger, str):
         token = vocabulary.special_names.get(trigger)
         if token is None:

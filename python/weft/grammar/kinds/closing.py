@@ -1,9 +1,8 @@
-"""Answers that are complete at the token limit: the shortest endings that `on_length="close"` needs, and matchers
-that keep an ending in reach.
+"""`on_length="close"`: an answer is complete when it reaches the token limit.
 
-A guide's grammar is read as rules over bytes (`csrc/grammar/closing/grammar.h`), which give the number of tokens of
-the shortest ending at each place. `closing_matcher` wraps a matcher of the guide: it allows what the guide allows as
-long as an ending still fits.
+The guide's grammar is converted to rules over bytes (`csrc/grammar/closing/grammar.h`). They give the number of tokens
+of the shortest ending at each position. `closing_matcher` wraps a matcher of the guide, and masks every token after
+which no ending fits into the tokens that are left.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ MAX_SHOWN = 80
 
 
 def prepare_closing(compiled: CompiledGuide, text: str | None = None) -> CompiledGuide:
-    """Compute the shortest endings (`text` as in `Closes`), and return the guide. Raises `GuideError` where they
-    can't be known."""
+    """Compute a guide's shortest endings (`text` as in `Closes`), and return the guide. Raises `GuideError` if they
+    can't be computed."""
     _tables(compiled, text)
     return compiled
 
 
 def closing_matcher(compiled: CompiledGuide, opening: Opening) -> Matcher:
-    """A new matcher at the start of the guide, whose text ends within `opening.room` tokens, the end token included.
+    """A new matcher whose text ends within `opening.room` tokens, the end token included.
 
-    Raises `GuideError` where the shortest answer is longer, or unknown.
+    Raises `GuideError` if the shortest answer is longer, or unknown.
     """
     tables = _tables(compiled)
     if opening.room is None:
@@ -50,7 +49,7 @@ def _shortest(tables: _core.ClosingTables) -> str:
 
 
 _UNKNOWN = 'on_length is "close", but how an answer under this guide ends can\'t be known'
-# Kinds with known endings when XGrammar compiles them: for these the error names the library, not the kind.
+# XGrammar knows the endings of these kinds, so for them the library is at fault and the error names it.
 _CLOSING_KINDS = ("json", "json_schema", "regex", "ebnf", "choice")
 
 

@@ -1,6 +1,6 @@
-"""Guides whose matchers are not weft's: matchers and recognizers in Python, and plug-ins in C (`weft/plugin.h`).
+"""Guides with user code: matchers and recognizers in Python, and plug-ins in C (`weft/plugin.h`).
 
-weft makes a matcher from a recognizer by walking the vocabulary's tokens with it, byte by byte.
+To make a matcher from a recognizer, weft walks the trie of the vocabulary's tokens with it, byte by byte.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
 
 
 class CompiledFactory:
-    """Makes matchers by the guide's own function."""
+    """A compiled guide of `Guide.matcher`. The user's factory makes the matchers."""
 
     memory_bytes = 0
     backend = None
@@ -28,7 +28,7 @@ class CompiledFactory:
         self.vocab_size = vocab_size
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
-        """A new matcher of the factory, wrapped."""
+        """A new matcher from the factory, wrapped as a native one."""
         return wrap_matcher(self.guide.payload(), self.guide.payload)
 
 
@@ -38,7 +38,7 @@ def compile_factory(guide: Guide, parts: CompileParts) -> CompiledGuide:
 
 
 class CompiledRecognizer:
-    """Makes matchers over recognizers of the guide's own function."""
+    """A compiled guide of `Guide.recognizer`. The user's factory makes the recognizers."""
 
     memory_bytes = 0
     backend = None
@@ -67,11 +67,11 @@ def compile_recognizer(guide: Guide, parts: CompileParts) -> CompiledGuide:
 
 @functools.lru_cache(maxsize=4)
 def token_trie(vocabulary: Vocabulary) -> _core.TokenTrie:
-    """The tokens of a vocabulary as a tree, cached for the last few vocabularies."""
+    """The trie of a vocabulary's tokens, cached for the last few vocabularies."""
     return _core.TokenTrie(token_texts(vocabulary), vocabulary.vocab_size)
 
 
-atexit.register(token_trie.cache_clear)  # drops native objects before the interpreter drops their types
+atexit.register(token_trie.cache_clear)  # native objects must go before the interpreter drops their types
 
 
 def include_dir() -> Path:
@@ -80,7 +80,7 @@ def include_dir() -> Path:
 
 
 class CompiledPlugin:
-    """The state that a plug-in prepared for a guide."""
+    """A compiled guide of `Guide.plugin`: the state that the plug-in prepared for it."""
 
     memory_bytes = 0
     backend = None
@@ -97,7 +97,7 @@ class CompiledPlugin:
         except GuideError as error:
             raise GuideError(f"plug-in {path}: {error}") from None
         self._trie = token_trie(vocabulary) if self._native.recognizes else None
-        self.matcher()  # reports now, rather than in a request, that the plug-in makes no matcher
+        self.matcher()  # a plug-in that can't make matchers fails here, not in a request
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
         """A new matcher of the plug-in."""

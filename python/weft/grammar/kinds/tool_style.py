@@ -1,13 +1,12 @@
-"""The format of tool calls that a model was trained on, found in its chat template, which writes calls of earlier
-turns in that format."""
+"""Detects the tool-call format of a model from its chat template, which writes the calls of earlier turns in it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-# The first style whose marks are all in the template; more specific styles come first. A template writes a line break
-# as one, or as \n in a literal, where it may also escape quotes.
+# The first style whose marks are all in the template wins, so more specific styles come first. A template may have a
+# raw line break, or \n in a string literal; quotes in a literal may be escaped.
 STYLES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("cohere", (r"<cofl:tool_call",)),
     ("minimax_m3", (r"\]<\]minimax\[>\[",)),
@@ -31,8 +30,8 @@ STYLES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def tool_style_of(chat_template: str | Mapping[str, str] | None) -> str | None:
-    """The format (one of `weft.grammar.tool_styles()`) in which a chat template writes calls; None where it shows no
-    known format. Among several named templates the one for tools is read."""
+    """The format (one of `weft.grammar.tool_styles()`) in which a chat template writes calls; None if it shows no
+    known one. Among named templates, "tool_use" is preferred to "default"."""
     if isinstance(chat_template, Mapping):
         chat_template = chat_template.get("tool_use") or chat_template.get("default")
     if not chat_template:

@@ -1,6 +1,6 @@
 """Tool calls as structural tags, in the formats that models were trained on. XGrammar's builders make the tags.
 
-Tools are OpenAI's. Every member of a function must be known: an unknown one is an error that names it.
+Tools are in OpenAI's form. An unknown member of a function is an error that names it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from weft.grammar.xgrammar.schema import opened_schema
 Reasoning = Literal["enabled", "disabled", "auto"]
 
 STRICT = "x-weft-strict"
-"""Marks the parameters of a function with `strict` while they pass through XGrammar's builder. The builder does not
-get `strict` itself: where that is false, it would leave the arguments open."""
+"""Carries a function's `strict` through XGrammar's builder, as a keyword of the parameters. The builder does not get
+`strict` itself, because it would leave the arguments unconstrained if that is false."""
 
 
 def tool_styles() -> tuple[str, ...]:
@@ -36,17 +36,17 @@ def tool_styles() -> tuple[str, ...]:
 
 
 AUTO = "auto"
-"""The style that the model's chat template shows."""
+"""The style to detect from the model's chat template."""
 ANY = "qwen_3"
-"""A style that takes every option: tools of the style "auto" are checked with it."""
+"""A style that supports every option. Tools of the style "auto" are checked with it before the style is known."""
 NO_STYLE = "no chat template shows a format of tool calls that is known"
 
 
 def tools_guide(
     tools: Sequence[Any], style: str, required: bool | str, *, strict: bool, **options: Any
 ) -> Guide:
-    """The guide of `Guide.tools`: a structural tag, with `options` as in `tools_tag`. A guide of the style "auto"
-    keeps the tools until `for_model`. Raises `GuideError`."""
+    """The guide of `Guide.tools`: a structural tag, with `options` as in `tools_tag`. For the style "auto" the guide
+    stores the tools, and `for_model` makes the tag later. Raises `GuideError`."""
     if style != AUTO:
         return Guide("structural_tag", tools_tag(tools, style, required, **options), strict=bool(strict))
     tools_tag(tools, ANY, required, **options)  # reports errors in the tools now
@@ -55,7 +55,7 @@ def tools_guide(
 
 
 def for_model(guide: Guide, chat_template: str | Mapping[str, str] | None) -> Guide:
-    """The guide of the style "auto" for a model with this chat template. Raises `GuideError` where that shows no
+    """Resolve a guide of the style "auto" for a model's chat template. Raises `GuideError` if the template shows no
     known format."""
     tools, required, options = json.loads(guide.source)
     style = tool_style_of(chat_template)
@@ -111,7 +111,8 @@ def tools_tag(
 
 
 def _require(form: dict[str, Any], style: str, reasoning: Reasoning) -> None:
-    """Require a call in a format whose tags are separated, in place. The builders let all of its tags be absent."""
+    """Require a call in a format with separated tags, in place. XGrammar's builders allow such a format to have no tag
+    at all."""
     if form["type"] == "tags_with_separator":
         if reasoning != "disabled":
             raise GuideError(
@@ -121,7 +122,8 @@ def _require(form: dict[str, Any], style: str, reasoning: Reasoning) -> None:
 
 
 def _built(function: dict[str, Any], open_objects: bool) -> dict[str, Any]:
-    """The function for the builder, with parameters that state what they leave open, as other schemas do."""
+    """The function for the builder, with `strict` moved into its parameters. The parameters state explicitly whether
+    objects are open (`opened_schema`)."""
     parameters = opened_schema(function["parameters"], open_objects)
     if function.get("strict"):
         parameters[STRICT] = True
@@ -129,7 +131,7 @@ def _built(function: dict[str, Any], open_objects: bool) -> dict[str, Any]:
 
 
 def _finish(form: Any) -> None:
-    """Make all schemas of arguments describe objects, and mark the strict ones, in place."""
+    """Make every argument schema an object schema, and turn its `STRICT` mark into `strict` of the tag, in place."""
     for node in _arguments(form):
         schema = node["json_schema"]
         if schema.pop(STRICT, False):
@@ -138,7 +140,7 @@ def _finish(form: Any) -> None:
 
 
 def _arguments(form: Any) -> Iterator[dict[str, Any]]:
-    """Yield the parts of a format that hold a schema of arguments."""
+    """Yield the nodes of a format that hold an argument schema."""
     if isinstance(form, list):
         for item in form:
             yield from _arguments(item)
@@ -152,21 +154,20 @@ def _arguments(form: Any) -> Iterator[dict[str, Any]]:
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 MEMBERS = ("name", "description", "parameters", "strict")
 RETURNS = ("return", "response", "output_schema")
-"""Members of Hugging Face's, Google's and OpenAI's tools that describe a function's results. Only chat templates read
-them."""
+"""Members that describe a function's results, in tools of Hugging Face, Google and OpenAI. They are allowed but
+dropped: only chat templates read them."""
 MAX_DEPTH = 240
-"""The deepest nesting of parameters. pydantic writes no tag that nests 255 deep, and a format adds levels of its own.
-"""
+"""The deepest nesting of parameters. pydantic can't serialize a tag that nests 255 deep, and a format adds levels."""
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 """A function without parameters takes an empty object, as with OpenAI."""
 CHOICES = {"$ref", "anyOf", "oneOf", "allOf", "enum", "const", "not", "if"}
-"""Keywords beside which a type is not always enforced."""
+"""Keywords that may keep a library from enforcing a `type` beside them."""
 FORM = '{"type": "function", "function": {"name": ..., "parameters": ...}}'
 
 
 def function_of(tool: Any) -> dict[str, Any]:
-    """The function of a tool, or of a function given alone: its `name`, its `parameters`, which are a schema of
-    objects, and the other `MEMBERS` that it has. Raises `GuideError`."""
+    """The function of a tool, checked; `tool` may also be the function alone. Returns its `MEMBERS`, with `parameters`
+    as an object schema. Raises `GuideError`."""
     function = _given(tool)
     name = function.get("name")
     if not isinstance(name, str):
@@ -183,8 +184,8 @@ def function_of(tool: Any) -> dict[str, Any]:
 
 
 def of_objects(schema: dict[str, Any], style: str) -> dict[str, Any]:
-    """A schema of arguments that states that they are an object, where its alternatives do not. A style in XML writes
-    nothing else, and there a type beside alternatives would not be enforced."""
+    """Add the type "object" to an argument schema without a type. An XML style needs none: it can write nothing but an
+    object, and would not enforce a type beside alternatives."""
     return schema if "type" in schema or style != "json" else {"type": "object", **schema}
 
 

@@ -1,1 +1,1 @@
-"""LLGuidance, natively: guides translated for it, and its matchers."""
+"""The LLGuidance backend: translation of guides, and native matchers."""

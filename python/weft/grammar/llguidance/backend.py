@@ -1,8 +1,8 @@
-"""The LLGuidance backend: guides become grammars, and matchers run without Python.
+"""The LLGuidance backend: compiles guides to LLGuidance grammars, whose matchers run without Python.
 
-The wheel's library is called natively, through the C interface that it exports (`csrc/grammar/llguidance/matcher.h`).
-At first use a tiny grammar is walked both ways. Where the two differ, or the interface is missing, the backend is not
-available, and its error has the reason.
+The native calls use the C interface that the library in the wheel exports (`csrc/grammar/llguidance/matcher.h`). On
+first use a self-test walks a tiny grammar natively and through Python. If the results differ, or the interface is
+missing, the backend is unavailable, and its error has the reason.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
 
 NEEDED = "llguidance 1.9.x"
 
-FUEL_PER_S = 50_000_000  # LLGuidance's measure of work, for a second of building a lexer
+FUEL_PER_S = 50_000_000  # lexer fuel (LLGuidance's unit of work) that takes about a second
 BYTES_PER_STATE = 2048
 BYTES_OF_A_GRAMMAR, BYTES_PER_LETTER = 200_000, 72
 
 
 def parser_limits(limits: CompileLimits | None = None, untrusted: bool = False) -> _core.LlguidanceLimits:
-    """The limits of one compile and one mask: lexer fuel of about 20 ms and 14 ms, Earley items of about 3 ms, lexer
-    states of about 100 MB; less where `limits` are lower. An `untrusted` grammar keeps no states for later
-    matchers."""
+    """LLGuidance's limits. The lexer fuel lasts about 20 ms for a compile and 14 ms for a mask, the Earley items of a
+    mask about 3 ms, and lexer states take about 100 MB. Lower `limits` tighten them. An `untrusted` grammar keeps no
+    lexer states for later matchers."""
     limits = limits or CompileLimits()
     return _core.LlguidanceLimits(
         max_items_in_row=2000,
@@ -59,12 +59,12 @@ def translated(
     coerce_one_of: bool = False,
     all_orders: bool = True,
 ) -> tuple[str, str]:
-    """The guide in the form that LLGuidance takes: type and text. Raises `GuideError` for a guide without a
-    counterpart.
+    """Translate a guide for LLGuidance. Returns the type and the text of the grammar. Raises `GuideError` for a guide
+    that LLGuidance can't express.
 
-    `special_names` are those of the tokenizer, which a grammar in Lark may name. With `coerce_one_of`, a schema's
-    `oneOf` is read as `anyOf`. With `all_orders`, open objects with too many orders to write out are translated to
-    Lark.
+    `special_names` maps the tokenizer's special tokens to their ids; a Lark grammar may name them. With
+    `coerce_one_of`, a schema's `oneOf` means `anyOf`. With `all_orders`, objects whose property orders are too many to
+    write out are translated to Lark.
     """
     if guide.kind == "json_schema":
         if guide.any_order:
@@ -76,8 +76,8 @@ def translated(
                 return "lark", grammar
         return "json_schema", _schema(guide, in_some_orders(guide), coerce_one_of)
     if guide.kind == "regex":
-        # As in XGrammar, classes are JavaScript's, and a dot matches line breaks. The flag stands in front of the
-        # pattern, since the pattern could close a group around it.
+        # As in XGrammar, classes are those of JavaScript, and a dot matches line breaks. The flag is a prefix and not a
+        # group around the pattern, because the pattern could close that group.
         return "regex", f"(?s){llguidance.regex_to_lark(guide.source, 'dw')}"
     if guide.kind == "choice":
         return "regex", "|".join(lark.literal(choice) for choice in json.loads(guide.source))
@@ -86,7 +86,7 @@ def translated(
 
         parse_ebnf(
             guide.source
-        )  # raises XGrammar's errors for the EBNF, not LLGuidance's for its translation
+        )  # for its errors, which refer to the user's EBNF; LLGuidance's would refer to the translation
         return "lark", lark.to_lark(guide.source)
     if guide.kind == "lark":
         return "lark", lark.with_numbers(guide.source, special_names or {})
@@ -111,7 +111,7 @@ def not_enforced(guide: Guide) -> Findings:
 
 @functools.cache
 def check_interface() -> None:
-    """Raise `InterfaceError` where the installed wheel can't be called natively. Tried once."""
+    """Raise `InterfaceError` if the installed wheel can't be called natively. The self-test runs once."""
     library = Path(llguidance.__file__).parent / "_lib.abi3.so"
     problem = _core.llguidance_bind(str(library)) or _self_test()
     if problem:
@@ -121,7 +121,7 @@ def check_interface() -> None:
 
 
 class TokenizerOf:
-    """A vocabulary as LLGuidance's Python sees a tokenizer."""
+    """Adapts a vocabulary to the tokenizer interface of LLGuidance's Python package."""
 
     bos_token_id = None
     special_token_ids: Sequence[int] = ()
@@ -135,7 +135,7 @@ class TokenizerOf:
 
 
 def python_matcher(vocabulary: Vocabulary, kind: str, text: str) -> llguidance.LLMatcher:
-    """LLGuidance's own matcher for a result of `translated`: the reference for native matchers."""
+    """LLGuidance's Python matcher for a result of `translated`: the reference for native matchers."""
     tokenizer = llguidance.LLTokenizer(
         llguidance.TokenizerWrapper(TokenizerOf(vocabulary)), eos_token=list(vocabulary.end_ids)
     )
@@ -144,7 +144,8 @@ def python_matcher(vocabulary: Vocabulary, kind: str, text: str) -> llguidance.L
         "regex": "start: /" + text.replace("/", r"\x{2f}") + "/",
         "lark": text,
     }
-    # LLGuidance takes Python's tokenizers for canonical. With forcing, forced text would have one spelling only.
+    # LLGuidance assumes that a Python tokenizer is canonical. With forcing it would allow only one tokenization of
+    # forced text.
     grammar = '%llguidance {"no_forcing": true}\n' + start[kind]
     return llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_lark(grammar), log_level=0)
 
@@ -157,7 +158,7 @@ def _self_test() -> str:
     try:
         native = _core.LlguidanceGrammar(_view(vocabulary), "regex", pattern, parser_limits()).matcher()
         rows = np.zeros((2, 2), dtype=np.int32)
-        # The text begins with "ca". Only "c" is forced as a token, since "a" may be a part of "ab".
+        # The text begins with "ca". Only the token "c" is forced, because "a" may become the token "ab".
         if native.forced(4) != [4]:
             return "its forced text is not what its masks say"
         for token, is_accepted in [(4, True), (4, False), (1, True), (2, True)]:
@@ -184,11 +185,11 @@ def _view(vocabulary: Vocabulary) -> _core.LlguidanceVocabulary:
     return _core.LlguidanceVocabulary(vocabulary.tokens, list(vocabulary.end_ids), token_texts(vocabulary))
 
 
-atexit.register(_view.cache_clear)  # drops native objects before the interpreter drops their types
+atexit.register(_view.cache_clear)  # native objects must go before the interpreter drops their types
 
 
 class CompiledLlguidance:
-    """A guide's grammar, compiled for a vocabulary."""
+    """A guide compiled by LLGuidance for one vocabulary."""
 
     backend = "llguidance"
 
@@ -211,8 +212,9 @@ class CompiledLlguidance:
 
     @property
     def memory_bytes(self) -> int:
-        """An estimate, since LLGuidance reports none. Measured, a grammar takes about 200 kB and 30 (schemas) to 72
-        (grammars of many rules) times its source, without the lexer states that are kept for later matchers."""
+        """An estimate, because LLGuidance reports no size. In measurements a grammar takes about 200 kB plus 30
+        (schemas) to 72 (grammars with many rules) times its source. Lexer states kept for later matchers are not
+        counted."""
         return BYTES_OF_A_GRAMMAR + BYTES_PER_LETTER * len(self.guide.source)
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
@@ -223,8 +225,9 @@ class CompiledLlguidance:
 class LLGuidanceBackend:
     """Compiles guides with LLGuidance for one vocabulary.
 
-    LLGuidance itself bounds the cost of a compile and of a mask, within `limits`; its native stack has no bound. It
-    starts no threads. Raises `InterfaceError` where the installed wheel can't be called natively.
+    LLGuidance itself enforces limits on the cost of a compile and of a mask, and `limits` tighten them. Its use of the
+    native stack is not limited. It starts no threads. Raises `InterfaceError` if the installed wheel can't be called
+    natively.
     """
 
     def __init__(
@@ -241,11 +244,11 @@ class LLGuidanceBackend:
         self._view = _view(vocabulary)
 
     def compile(self, guide: Guide) -> CompiledLlguidance:
-        """Compile a guide. Raises `GuideError` where that fails, or where no token may be the first."""
+        """Compile a guide. Raises `GuideError` if that fails, or if the first mask would be empty."""
         return self.build(guide, self.prepare(guide))
 
     def prepare(self, guide: Guide) -> Prepared:
-        """The guide in the form that LLGuidance takes. Raises `GuideError`."""
+        """Translate a guide for LLGuidance. Raises `GuideError`."""
         notes = Notes.of(not_enforced(guide))
         if guide.strict:
             refuse(words(guide), "LLGuidance", notes)
@@ -266,8 +269,8 @@ class LLGuidanceBackend:
         except GuideError:
             if guide.kind != "json_schema" or prepared.kind != "lark":
                 raise
-            # Lark can't express a part that no text satisfies, and exceeds some limits sooner. So fewer orders are
-            # tried.
+            # Lark can't express a part that nothing matches, and it reaches some limits sooner. So fall back to a JSON
+            # schema with fewer orders of properties.
             grammar = self._grammar(guide, *self._translated(guide, all_orders=False))
         compiled = CompiledLlguidance(guide, grammar, self.vocabulary, prepared.notes)
         self._try(compiled)
@@ -282,7 +285,8 @@ class LLGuidanceBackend:
         return kind, text
 
     def _refuses_one_of(self, guide: Guide, text: str) -> bool:
-        """Whether LLGuidance can't tell the branches of a `oneOf` apart. Only its compiler reports that."""
+        """Whether LLGuidance refuses a `oneOf` because it can't prove its branches disjoint. Only a compile shows
+        it."""
         try:
             self._grammar(guide, "json_schema", text)
         except GuideError as error:
@@ -297,7 +301,7 @@ class LLGuidanceBackend:
             raise GuideError(f"{words(guide)}: {reason}") from None
 
     def _try(self, compiled: CompiledLlguidance) -> None:
-        """Check the first mask: it must allow a token, which can be taken back."""
+        """Check that the first mask allows a token, and that the token can be accepted and rolled back."""
         matcher = compiled.matcher()
         row: NDArray[np.int32] = np.zeros(-(-self.vocabulary.vocab_size // 32), dtype=np.int32)
         try:
@@ -319,8 +323,8 @@ REGEX = re.compile(r"regex parse error:.*?\nerror: ([^\n]+)", re.DOTALL)
 
 
 def in_a_line(text: str, *, is_translated: bool) -> str:
-    """LLGuidance's error in one line: the place and the fault, without the drawing of the place. For a grammar that
-    `is_translated` the place is left out, since the user never saw that text."""
+    """Shorten an error of LLGuidance to one line: the position and the reason, without the source excerpt. If the
+    grammar `is_translated`, the position is dropped, because the user never saw that text."""
     lines = text.replace("\\n", "\n")  # errors of weft escape line breaks
     place = PLACE.match(lines)
     of_regex = REGEX.search(lines)

@@ -1,11 +1,11 @@
-"""Grammars for LLGuidance in its Lark: special tokens by number in a user's grammar, and translations of GBNF.
+"""Lark grammars for LLGuidance: resolves special tokens in a user's grammar, and translates GBNF to Lark.
 
-weft gives LLGuidance special tokens by number only. They have no text, so no grammar allows one by accident. A name
-such as `<|tool_call|>` is replaced by the tokenizer's number for it, `<[128010]>`.
+LLGuidance knows special tokens only by id. They have no text, so no grammar allows one by accident. A name such as
+`<|tool_call|>` is replaced by the token's id, `<[128010]>`.
 
-LLGuidance's lexer takes the longest match of a terminal and does not backtrack, so a grammar can't be cut into
-terminals at will. A GBNF grammar without recursion becomes one terminal, which is exact. In one with recursion every
-terminal is a single character, which is exact, too, but makes masks slower.
+LLGuidance's lexer takes the longest match of a terminal and does not backtrack, so the split of a grammar into
+terminals matters. A GBNF grammar without recursion becomes one terminal. In a recursive one, each terminal is a single
+character, which makes masks slower. Both translations are exact.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from weft.errors import GuideError
 
-# The lexemes of LLGuidance. Names inside comments, strings (also those of `%json`) and regexes are text. No part can
-# match in two ways, and an unterminated one, which LLGuidance refuses, extends to the end. So reading takes linear
-# time.
+# LLGuidance's lexemes. A name inside a comment, a string (also in `%json`) or a regex is plain text. The quantifiers
+# are possessive, so the regex never backtracks. An unterminated string or regex, which LLGuidance refuses, extends to
+# the end. So the scan takes linear time.
 LEXEMES = re.compile(
     r"""
     (?P<skipped> \s++ | (?: \#|// ) [^\n]*+ )
@@ -33,12 +33,12 @@ LEXEMES = re.compile(
 )
 
 REFUSED_OPTIONS = ("max_tokens", "stop", "temperature")
-"""Options of a rule that weft can't honor: masks would depend on more than the text, or text would be taken back."""
+"""Rule options that weft can't support: masks would depend on more than the text, or text would be removed again."""
 
 
 def with_numbers(grammar: str, names: Mapping[str, int]) -> str:
-    """The grammar with its special tokens by number. Raises `GuideError` for a name that is not one of `names`, and
-    for options that are not supported."""
+    """Replace the names of special tokens in a grammar by their ids. Raises `GuideError` for a name that is not in
+    `names`, and for options that are not supported."""
     parts: list[str] = []
     last_name = ""
     for lexeme in LEXEMES.finditer(grammar):
@@ -95,7 +95,7 @@ NAMED = {
 
 
 def to_lark(grammar: str) -> str:
-    """Translate a GBNF grammar without errors to Lark. Raises `GuideError` for a part without a counterpart."""
+    """Translate a valid GBNF grammar to Lark. Raises `GuideError` for a part that Lark can't express."""
     rules = _Parser(grammar).rules()
     if "root" not in rules:
         raise GuideError("EBNF: the grammar has no rule called root")
@@ -129,7 +129,7 @@ class _Rule:
 
 
 class _Parser:
-    """Splits a grammar into rules of (kind, text) parts."""
+    """Splits a GBNF grammar into rules, each a list of (kind, text) tokens."""
 
     def __init__(self, grammar: str) -> None:
         self._tokens = list(_tokens(grammar))
@@ -164,7 +164,7 @@ def _tokens(grammar: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_recursive(rules: dict[str, _Rule]) -> bool:
-    """Whether a rule that `root` reaches contains itself."""
+    """Whether a rule reachable from `root` is recursive."""
     done: set[str] = set()
     open_rules = {"root": None}  # the path of rules from the root, in order
     paths: dict[str, Iterator[str]] = {"root": iter(rules["root"].names)}
@@ -205,7 +205,7 @@ def _part(kind: str, text: str, numbers: dict[str, int], recursive: bool) -> str
 
 
 def _unescaped(text: str) -> list[str]:
-    """The characters of a literal or a class, without escapes."""
+    """The characters of a literal or a class, with escapes resolved."""
     chars = []
     position = 0
     while position < len(text):
@@ -225,7 +225,7 @@ def _unescaped(text: str) -> list[str]:
 def _class(text: str) -> str:
     negated = text.startswith("^")
     body = text[1:] if negated else text
-    # A plain hyphen makes a range; an escaped one is a member.
+    # An unescaped hyphen makes a range; an escaped one is a member.
     pieces = [piece for piece in re.split(r"((?:\\.)|-)", body, flags=re.DOTALL) if piece]
     plain = ["-" if piece == "-" else "" for piece in pieces]
     chars: list[tuple[str, bool]] = []
@@ -246,5 +246,5 @@ def _class(text: str) -> str:
 
 
 def _spelled(char: str) -> str:
-    """A character in a regular expression, spelled so that it means itself anywhere."""
+    """Escape a character for a regular expression, inside or outside a class."""
     return char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):x}}}"

@@ -1,8 +1,8 @@
-"""Objects whose properties come in any order, as LLGuidance's Lark.
+"""Translates JSON schemas whose properties may come in any order to LLGuidance's Lark.
 
-LLGuidance takes the properties of a JSON schema in one order; other orders would have to be written out one by one.
-In its Lark a rule may have a number: here the set of the properties that an object has so far, one bit each. Parts
-without such objects stay JSON schemas within that grammar.
+For a JSON schema LLGuidance fixes the order of properties, so each further order would need an alternative of its own.
+In Lark a rule may have an integer parameter. Here it is the set of the properties that came so far, one bit each. Parts
+without such objects stay JSON schemas (`%json`) inside the grammar.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any
 from weft.grammar.schema import patterns
 
 MAX_NAMES = 64
-"""The bits of a rule's number."""
+"""The number of bits of a rule's parameter."""
 MAX_DEPTH = 100
-"""LLGuidance's compiler recurses into a rule within a rule."""
+"""The deepest nesting of schemas. LLGuidance's compiler recurses with it."""
 MAX_GROWTH = 8
 MIN_GROWN = 8192
 CHARACTERS = r'/"([^"\\\x00-\x1F\x7F]|\\[nrbtf"\\])*"/'
-"""Names in which no listed name can hide: each character has one spelling."""
+"""Property names in which each character has one form, so that no listed name can come in another spelling."""
 OBJECT = {"type", "properties", "patternProperties", "additionalProperties", "required", "minProperties"}
 ARRAY = {"type", "items", "prefixItems", "minItems", "maxItems"}
 REFERENCE = "#/$defs/"
 
 
 class _NoCounterpart(Exception):
-    """The schema can't be expressed here."""
+    """The schema can't be expressed in this form."""
 
 
 def in_any_order(text: str) -> str | None:
-    """A grammar in Lark for the JSON schema that LLGuidance would get, with properties in any order; None where some
-    object can't be expressed so, or the grammar would grow too far."""
+    """Translate a prepared JSON schema to Lark, with properties in any order. Returns None if an object can't be
+    expressed in Lark, or if the grammar would be too large."""
     schema = json.loads(text)
     try:
         return _Grammar(schema, MAX_GROWTH * max(MIN_GROWN, len(text))).text()
@@ -62,7 +62,8 @@ class _Grammar:
     # The parts that have an order
 
     def _find_with_order(self) -> set[str]:
-        """The references to schemas that hold an object with an order, directly or by other references."""
+        """The references to schemas that contain an object with several property orders, directly or through other
+        references."""
         nodes = {"#": self._root} | {REFERENCE + name: node for name, node in self._definitions.items()}
         users: dict[str, list[str]] = {}
         pending = []
@@ -109,7 +110,7 @@ class _Grammar:
         return name
 
     def _of(self, node: Any, depth: int) -> str:
-        """The expression for a schema in the body of a rule."""
+        """Translate a schema. Returns an expression for a rule's body."""
         if depth > MAX_DEPTH:
             raise _NoCounterpart
         if isinstance(node, dict) and set(node) == {"$ref"}:
@@ -125,14 +126,14 @@ class _Grammar:
         raise _NoCounterpart
 
     def _json(self, node: Any) -> str:
-        """A schema without orders, unchanged, with the definitions that it refers to."""
+        """Embed a schema without such objects as `%json`, with the definitions that it refers to."""
         if node is False:
             raise _NoCounterpart
         schema = {**(node if isinstance(node, dict) else {}), "x-guidance": self._options}
         needed, pending = {}, [node]
         while pending:
             for part in _parts(pending.pop()):
-                # Only a compile of the schema alone shows whether LLGuidance can tell the branches apart.
+                # Only a compile of the schema by itself shows whether LLGuidance supports this `oneOf`.
                 if "oneOf" in part:
                     raise _NoCounterpart
                 name = part.get("$ref", "").removeprefix(REFERENCE)
@@ -184,7 +185,7 @@ class _Grammar:
         named = {name: value for name, value in properties.items() if value is not False}
         if len(named) > MAX_NAMES or not named.keys() >= set(required):
             raise _NoCounterpart
-        # The bits of required properties come first, so that one condition covers them all.
+        # Required properties have the lowest bits, so that one `is_ones` condition checks them all.
         names = [*required, *(name for name in named if name not in required)]
         if node.get("minProperties", 0) > 1:
             raise _NoCounterpart
@@ -208,21 +209,21 @@ class _Grammar:
         first = members_rule if others else named_rule
         self._line(f'{after_named}::_: ""{done} | {self._comma} {first}::_{"" if others else more}')
         if others:
-            # Consecutive properties without names are one part, since the parser's work grows with the parts.
+            # A run of unlisted properties is one symbol, because the parser's work grows with the number of symbols.
             self._line(f"{members_rule}::_: {named_rule}::_ | {others} {after_others}::_")
             self._line(f'{after_others}::_: ""{done} | {self._comma} {named_rule}::_{more}')
         empty = '"{" "}" | ' if is_empty else ""
         return self._rule(f'{empty}"{{" {first}::0 "}}"')
 
     def _others(self, node: dict[str, Any], taken: list[str], depth: int) -> str:
-        """Properties that are not named, one or more; "" where there may be none."""
+        """An expression for one or more unlisted properties; "" if the object allows none."""
         rest = node.get("additionalProperties", True)
         by_pattern = list(node.get("patternProperties", {}).items())
         members = []
         if len(by_pattern) > 1 or any(
             patterns.is_found(by_pattern[0][0], name) is None for name in taken if by_pattern
         ):
-            raise _NoCounterpart  # schemas of several patterns for one name hold at once
+            raise _NoCounterpart  # a name that matches several patterns must satisfy all their schemas
         if not by_pattern:
             members += [(self._other_name(taken), rest)] if rest is not False else []
         else:
@@ -259,12 +260,12 @@ class _Grammar:
 
 
 def _quoted(text: str) -> str:
-    """A text as Lark spells it."""
+    """A Lark string literal."""
     return json.dumps(text)
 
 
 def _parts(node: Any) -> Iterator[dict[str, Any]]:
-    """Yield every schema within a schema, itself included."""
+    """Yield a schema and every schema inside it."""
     pending = [node]
     while pending:
         part = pending.pop()
@@ -281,7 +282,7 @@ def _parts(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _has_order(node: dict[str, Any]) -> bool:
-    """Whether an object has properties that could come in another order."""
+    """Whether an object's properties could come in another order."""
     num_named = sum(value is not False for value in node.get("properties", {}).values())
     is_open = node.get("additionalProperties", True) is not False or "patternProperties" in node
     return num_named > 1 or (num_named == 1 and is_open)

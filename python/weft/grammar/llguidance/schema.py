@@ -1,8 +1,8 @@
-"""JSON schemas in the form that LLGuidance takes, with the meaning that weft gives them.
+"""Prepares JSON schemas for LLGuidance, with weft's semantics, and finds the keywords that it would not enforce.
 
-LLGuidance follows the specification: an object may have properties that its schema does not name. weft closes such
-objects, as XGrammar does, where that does not change the meaning of schemas together, that is, not among schemas that
-hold at once.
+LLGuidance follows the specification: an object may have properties that its schema does not list. Like XGrammar, weft
+closes an object that lists properties. It does not close schemas that apply to the same value as another one (as in
+`allOf`), because each would then forbid the other's properties.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ FORMATS = {"date", "time", "date-time", "duration", "email", "hostname", "ipv4",
 def not_enforced(
     schema: Any, open_objects: bool = False, places: Mapping[int, Place | None] | None = None
 ) -> Findings:
-    """The keywords that LLGuidance would ignore, or refuse without a place; `prepared` leaves them out. LLGuidance
-    refuses some more."""
+    """The keywords that LLGuidance would ignore, or refuse without naming the place. `prepared` removes them.
+    LLGuidance refuses some other keywords itself."""
     for place, node in json_schema.subschemas(schema, places=places):
         for key in node:
             if key in UNKNOWN and not (key == "uniqueItems" and node[key] is False):
@@ -54,21 +54,22 @@ def not_enforced(
 
 
 def overlapping(schema: Any, places: Mapping[int, Place | None] | None = None) -> Findings:
-    """The `oneOf` that LLGuidance may mean when it reports that it does not support one: it does not report which."""
+    """Each `oneOf` whose branches may overlap. LLGuidance reports such a `oneOf` as not supported, without its
+    place."""
     for place, node in json_schema.subschemas(schema, places=places):
         if "oneOf" in node and not json_schema.is_disjoint(node["oneOf"]):
             yield place, "oneOf is enforced as anyOf, since its branches may overlap"
 
 
 def _lost(node: dict[str, Any]) -> Iterator[str]:
-    """Keywords that depend on which schemas beside them hold."""
+    """Yield the `unevaluated` keywords whose meaning depends on the applicators beside them."""
     for key in ("unevaluatedProperties", "unevaluatedItems"):
         if node.get(key, True) not in (True, {}) and not set(node).isdisjoint(APPLICATORS):
             yield key
 
 
 def _crossed(node: dict[str, Any]) -> Iterator[str]:
-    """An excluded integer, which LLGuidance lets through where the other bound is less than 1 away."""
+    """Yield exclusive integer bounds that LLGuidance does not exclude, because the other bound is less than 1 away."""
     low, high = node.get("exclusiveMinimum"), node.get("exclusiveMaximum")
     inclusive_low, inclusive_high = node.get("minimum", low), node.get("maximum", high)
     if node.get("type") == "integer":
@@ -84,14 +85,14 @@ def _crossed(node: dict[str, Any]) -> Iterator[str]:
 
 
 def _uncounted(node: dict[str, Any], open_objects: bool) -> Iterator[str]:
-    """Bounds of the number of properties, which LLGuidance enforces only where all named properties are required."""
+    """Yield bounds on the number of properties that LLGuidance does not enforce. It enforces them only if all listed
+    properties are required."""
     named = {name for name, schema in node.get("properties", {}).items() if schema is not False}
     required, patterns = set(node.get("required", [])), bool(node.get("patternProperties"))
     is_open = node.get("additionalProperties", open_objects or not named) is not False or patterns
     num_more, max_properties = max(node.get("minProperties", 0) - len(required), 0), node.get("maxProperties")
     may_miss = not required.issuperset(named)
-    # At least one, or at most one, of the named properties can be written as alternatives, which LLGuidance does
-    # itself.
+    # LLGuidance itself turns "at least one" or "at most one" of the listed properties into alternatives.
     if may_miss and not is_open and num_more <= 1 and max_properties in (None, len(required) + 1):
         return
     if num_more and (may_miss or (is_open and num_more > 1)):
@@ -107,8 +108,8 @@ def prepared(
     open_objects: bool = False,
     coerce_one_of: bool = False,
 ) -> str:
-    """The schema for LLGuidance, as JSON text; `separators` and `open_objects` as in `Guide.json_schema`.
-    `coerce_one_of` reads every `oneOf` as `anyOf`."""
+    """Prepare a schema for LLGuidance. Returns JSON text. `separators` and `open_objects` are as in
+    `Guide.json_schema`. With `coerce_one_of` every `oneOf` means `anyOf`."""
     schema = json.loads(json.dumps(schema))
     for _, node in json_schema.subschemas(schema):
         spell_format(node)
@@ -130,13 +131,13 @@ def prepared(
     if coerce_one_of:
         schema["x-guidance"]["coerce_one_of"] = True
     if any(_is_open(node) for _, node in json_schema.subschemas(schema)):
-        # Without this, another spelling of a listed name, with escapes, would escape the schema of that name.
+        # Without this, a listed name spelled with \u escapes would count as an unlisted one, with another schema.
         schema["x-guidance"]["json_allowed_escapes"] = 'nrbtf"\\'
     return json.dumps(schema)
 
 
 def _leave_out(node: dict[str, Any], open_objects: bool) -> None:
-    """Remove keywords that are not enforced, and annotations that LLGuidance would not know as such, in place."""
+    """Remove the keywords that are not enforced, and annotations that LLGuidance would refuse, in place."""
     for key in UNKNOWN:
         node.pop(key, None)
     for key in (*_lost(node), *_uncounted(node, open_objects)):
@@ -149,7 +150,7 @@ def _leave_out(node: dict[str, Any], open_objects: bool) -> None:
         del node["pattern"]
     for regex in [name for name in node.get("patternProperties", {}) if json_schema.looks_around(name)]:
         del node["patternProperties"][regex]
-        node["additionalProperties"] = True  # or else the names that it matches would be forbidden
+        node["additionalProperties"] = True  # otherwise the names that the pattern matches would be forbidden
 
 
 def _spell(node: dict[str, Any]) -> None:
@@ -161,7 +162,7 @@ def _spell(node: dict[str, Any]) -> None:
 
 
 def _held_together(schema: Any) -> set[int]:
-    """The schema objects (by identity) that hold together with another one for the same value."""
+    """The `id`s of the schema objects that apply to the same value as another schema."""
     combined: set[int] = set()
     pending = [node for _, node in json_schema.subschemas(schema) if _num_parts(node) > 1]
     while pending:
@@ -174,7 +175,7 @@ def _held_together(schema: Any) -> set[int]:
 
 
 def _num_parts(node: dict[str, Any]) -> int:
-    """The number of schemas that hold at once for a value of `node`."""
+    """The number of schemas that `node` applies to one value, its own keywords included."""
     has_keywords = any(
         key in json_schema.CHECKS and key not in (*APPLICATORS, "$defs", "definitions", "type")
         for key in node
@@ -183,7 +184,7 @@ def _num_parts(node: dict[str, Any]) -> int:
 
 
 def _applied(schema: Any, node: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The schemas that a node applies to the same value."""
+    """Yield the subschemas that a node applies to the same value."""
     for key in ("allOf", "anyOf", "oneOf"):
         yield from (branch for branch in node.get(key, []) if isinstance(branch, dict))
     reference = node.get("$ref")
@@ -194,14 +195,14 @@ def _applied(schema: Any, node: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _split(node: dict[str, Any]) -> None:
-    """Turn a `oneOf` whose branches exclude each other into an `anyOf`, in place. LLGuidance recognizes that by types
-    only."""
+    """Turn a `oneOf` with disjoint branches into an `anyOf`, in place. LLGuidance itself detects disjoint branches only
+    by their types."""
     if "oneOf" in node and "anyOf" not in node and json_schema.is_disjoint(node["oneOf"]):
         node["anyOf"] = node.pop("oneOf")
 
 
 def _is_open(node: dict[str, Any]) -> bool:
-    """Whether an object has schemas for certain names, and may have other names."""
+    """Whether an object lists properties or patterns of names, and allows other names, too."""
     if "patternProperties" in node:
         return True
     return bool(node.get("properties")) and node.get("additionalProperties", True) is not False

@@ -1,2 +1,2 @@
-"""JSON schemas, rewritten into equivalent ones that grammar libraries can enforce. `rewrite.py` is the entry; its
-docstring names the steps."""
+"""Rewrites JSON schemas into equivalent ones that grammar libraries can enforce. Start with `rewrite.py`, whose
+docstring lists the steps."""

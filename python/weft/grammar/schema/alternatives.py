@@ -1,8 +1,8 @@
-"""The alternatives of nodes that hold together: every choice is made, in all ways.
+"""Expands a goal, a conjunction of nodes, into alternatives without choices (a disjunctive normal form).
 
-Some choices need no conditions: a `oneOf` whose branches exclude each other, and a negation that holds anyway. A
-sketch shows that. It is a cheap superset: alternatives that skip the costly choices, and so have all values and maybe
-more.
+Some choices need no extra conditions, such as a `oneOf` with disjoint branches, or a negation that holds anyway. A
+sketch can prove that. A sketch is a cheap over-approximation: it skips costly choices, so its alternatives have all
+values of the goal and maybe others.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ Goal = list[Node]
 
 
 class Alternatives:
-    """Makes choices, with caches. Raises `TooMuch` where the alternatives are too many."""
+    """Expands goals, with caches. Raises `TooMuch` if there are too many alternatives."""
 
     def __init__(self, is_open: bool) -> None:
         self._is_open = is_open
         self._reader = Reader()
         self._sketches: dict[int, list[Branch]] = {}
         self._void: dict[frozenset[int], bool] = {}
-        self._kept: list[Goal] = []  # keeps nodes alive whose identities are keys of the caches
+        self._kept: list[Goal] = []  # keeps nodes alive, because their `id`s are keys of the caches
         self._pairs = 0
         self.narrows = False
-        """Whether some values of a goal are in none of its alternatives."""
+        """Whether some expansion lost values: its alternatives accept fewer values than its goal."""
 
     def expand(self, goal: Goal) -> list[Branch]:
-        """The alternatives of a goal."""
+        """Expand a goal into its alternatives."""
         done: list[Branch] = []
         stack = [Branch(pending=list(goal))]
         while stack:
@@ -50,7 +50,8 @@ class Alternatives:
             self.narrows |= fork.narrows
             choices = self.choices(branch, fork)
             if len(choices) > 1 and len(done) + len(stack) + len(choices) > MAX_BRANCHES:
-                # Too many: the choice is written as an anyOf beside the branch, which libraries may not enforce.
+                # Too many alternatives. Keep the choice as an `anyOf` beside the branch, which libraries may not
+                # enforce.
                 branch.unmade.append(choices)
                 stack.append(branch)
                 continue
@@ -58,7 +59,7 @@ class Alternatives:
         return done
 
     def _sketched(self, start: Branch, depth: int = MAX_SKETCH_DEPTH) -> list[Branch]:
-        """Alternatives that have all values of `start`, and maybe others: costly choices are skipped."""
+        """Expand `start` without its costly choices. The alternatives have all values of `start`, and maybe others."""
         done: list[Branch] = []
         stack = [start]
         while stack:
@@ -76,7 +77,8 @@ class Alternatives:
         return done
 
     def _next(self, branch: Branch) -> Fork | None:
-        """The next choice of a branch, or None: the cheapest pending one, then those that show late."""
+        """Take the next choice of a branch: the cheapest pending one, else a late one (`late.py`). None if there is
+        none."""
         if branch.is_settled:
             return None
         if not branch.forks:
@@ -89,7 +91,7 @@ class Alternatives:
         return fork
 
     def choices(self, branch: Branch, fork: Fork) -> list[list[Node]]:
-        """The alternatives of a fork, each as the nodes that hold in it."""
+        """The alternatives of a fork, each as a list of nodes that must all hold."""
         if fork.denied is not None and not branch.is_blank:
             return self._denials(branch, fork.denied, fork.choices)
         if not fork.exactly_one:
@@ -97,7 +99,7 @@ class Alternatives:
         nodes = [choice[0] for choice in fork.choices]
         if len(nodes) > MAX_COMPARED:
             return self._listed_apart(nodes)
-        # Exactly one: each node with the negations of all others, except those that it excludes anyway.
+        # Exactly one: each node with the negations of all others, except of those that are disjoint from it anyway.
         exclusive = []
         for i, node in enumerate(nodes):
             others = [
@@ -109,7 +111,8 @@ class Alternatives:
         return exclusive
 
     def _listed_apart(self, nodes: list[Node]) -> list[list[Node]]:
-        """Alternatives that list values, each value in one of them only. Raises `TooMuch` for other alternatives."""
+        """Check that all nodes are enumerations without common values, so that the `oneOf` is an `anyOf`. Raises
+        `TooMuch` if not."""
         seen: set[str] = set()
         for node in nodes:
             for branch in self._sketch(node) if isinstance(node, dict) else [Branch()] if node else []:
@@ -120,10 +123,11 @@ class Alternatives:
         return [[node] for node in nodes]
 
     def _denials(self, branch: Branch, node: Node, choices: list[list[Node]]) -> list[list[Node]]:
-        """Alternatives to a node, left out for types of values for which the node can't hold anyway."""
-        # The types for which the node may hold, together with the branch's facts.
+        """The alternatives for the negation of `node`. For types for which the node can't hold anyway, one alternative
+        without conditions is enough."""
+        # Find the types for which the node may hold, given the branch's facts.
         start = branch.facts([node])
-        start.refused = {}  # or else the node, which must not hold here, would end the sketch
+        start.refused = {}  # otherwise the sketch would fail at once, because `node` is in `refused` here
         possible = {name for other in self._sketched(start) for name in other.types}
         free = tuple(name for name in branch.types if name not in possible)
         if not free:
@@ -147,15 +151,14 @@ class Alternatives:
         first_sketch, second_sketch = self._sketch(first), self._sketch(second)
         if all(disjoint(a, b) for a in first_sketch for b in second_sketch):
             return True
-        # Together with the branch's own facts the two may exclude each other. Trying costs more, so few pairs are
-        # tried.
+        # The two may be disjoint given the branch's own facts. This check costs more, so only few pairs are tried.
         self._pairs += 1
         if self._pairs > MAX_PAIRS:
             return False
         return not self._sketched(branch.facts([first, second]))
 
     def _thin(self, branch: Branch, depth: int) -> None:
-        """Drop the types object and array where a required part can't exist."""
+        """Drop the type object or array if a required property or item can't exist."""
         if depth == 0 or branch.values is not None:
             return
         goals = {"object": needed_properties(branch.objects), "array": needed_items(branch.arrays)}
@@ -164,7 +167,7 @@ class Alternatives:
                 branch.types = tuple(other for other in branch.types if other != name)
 
     def _is_void(self, goal: Goal, depth: int) -> bool:
-        """Whether certainly no value satisfies all nodes of a goal."""
+        """Whether it is certain that no value satisfies a goal."""
         if False in goal or len(goal) < 2:
             return False in goal
         key = frozenset(map(id, goal))
@@ -174,14 +177,14 @@ class Alternatives:
         return self._void[key]
 
     def _sketch(self, node: Node) -> list[Branch]:
-        """The sketched alternatives of one node alone."""
+        """The sketch of one node, cached."""
         if id(node) not in self._sketches:
             self._sketches[id(node)] = self._sketched(Branch(pending=[node]))
         return self._sketches[id(node)]
 
 
 def disjoint(first: Branch, second: Branch) -> bool:
-    """Whether certainly no value is in both branches, by the facts that were read."""
+    """Whether the facts of two branches prove that no value is in both."""
     types = set(first.types) & set(second.types)
     if not types:
         return True
@@ -196,7 +199,7 @@ def disjoint(first: Branch, second: Branch) -> bool:
 
 
 def _objects_disjoint(first: Branch, second: Branch) -> bool:
-    """Whether a required property of either branch can't have a value that both allow."""
+    """Whether some required property has no value that both branches allow."""
     return any(
         _exclude(_property_nodes(first, name), _property_nodes(second, name))
         for name in {**first.objects.required, **second.objects.required}
@@ -204,7 +207,7 @@ def _objects_disjoint(first: Branch, second: Branch) -> bool:
 
 
 def _property_nodes(branch: Branch, name: str) -> list[Node]:
-    """Nodes that a property certainly satisfies; False for one that the object can't have."""
+    """The nodes that a property must satisfy, as far as they are known. False if the object can't have it."""
     nodes: list[Node] = []
     for layer in branch.objects.layers:
         if name in layer.first:
@@ -215,7 +218,7 @@ def _property_nodes(branch: Branch, name: str) -> list[Node]:
 
 
 def _exclude(first: list[Node], second: list[Node]) -> bool:
-    """Whether some node of one list excludes a node of the other, as far as enumerations and types show."""
+    """Whether enumerations or types prove that a node of one list is disjoint from a node of the other."""
     if False in first or False in second:
         return True
     for node in first:

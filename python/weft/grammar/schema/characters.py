@@ -1,4 +1,4 @@
-"""Sets of characters, as ranges with both ends included, and their spelling in patterns."""
+"""Sets of characters as inclusive ranges, and how to write them in patterns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPACES += [(0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)]
 
 
 def outside(ranges: Iterable[Range]) -> Ranges:
-    """The complement: the characters in none of `ranges`."""
+    """The complement of `ranges`, sorted and merged."""
     gaps, begin = [], 0
     for low, high in sorted(ranges):
         if low > begin:
@@ -29,7 +29,7 @@ def outside(ranges: Iterable[Range]) -> Ranges:
 
 
 def spelled(ranges: Iterable[Range]) -> str:
-    """A character class of these characters."""
+    """Write a set of characters as a character class."""
     return _spelled(tuple(ranges))
 
 
@@ -49,10 +49,10 @@ def _range(ends: tuple[int, int]) -> str:
 
 
 def in_class(char: str) -> str:
-    """A character as a member of a class."""
+    """Write a character as a member of a class, escaped if needed."""
     return f"\\{char}" if char in r"\^]-[&~" else shown(char)
 
 
 def shown(char: str) -> str:
-    """A character in a pattern: itself where it is printable, else an escape where it is Latin-1."""
+    """Write a character in a pattern. Only characters of Latin-1 that are not printable are escaped."""
     return char if char.isprintable() else f"\\x{ord(char):02x}" if ord(char) < 256 else char

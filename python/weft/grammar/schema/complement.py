@@ -1,8 +1,8 @@
-"""A pattern for the texts in which another pattern is not found.
+"""Complements a regular expression: makes a pattern for the texts in which another pattern is not found.
 
-The other pattern becomes a nondeterministic automaton, that a deterministic one, and its complement a pattern again.
-A letter of the automaton is a set of characters that the pattern does not distinguish. Only patterns with few states,
-and with anchors at their ends only, have a complement here.
+The steps are pattern to NFA, NFA to DFA, complement and minimization of the DFA, and DFA to pattern by state
+elimination. A letter of the DFA is a range of characters that the pattern does not distinguish. Only patterns with few
+states, and with anchors at their ends only, are supported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_WRITTEN = 3_000
 
 
 def complement(parsed: Any) -> str | None:
-    """A pattern for the texts in which a pattern, as parsed by `re`, is not found; None where it would be too large."""
+    """Complement a pattern, as parsed by `re`. Returns None if it is not supported or the result would be too long."""
     try:
         return _Written(*Automaton(parsed).others()).pattern()
     except Unsupported:
@@ -35,8 +35,8 @@ def complement(parsed: Any) -> str | None:
 
 
 class _Written:
-    """The pattern of an automaton, by state elimination: states are removed one after another, and the paths through
-    each become patterns on the edges between its neighbours."""
+    """Converts a DFA to a pattern by state elimination: it removes one state after another, and replaces the paths
+    through it by patterns on the edges between its neighbours."""
 
     def __init__(self, states: list[State], ends: set[int]) -> None:
         last, first = len(states), len(states) + 1
@@ -48,7 +48,7 @@ class _Written:
         self._left = set(range(len(states)))
 
     def pattern(self) -> str:
-        """The whole pattern. Raises `Unsupported` where it would be too long, or where there is no such text."""
+        """Return the whole pattern. Raises `Unsupported` if it would be too long, or if the DFA accepts no text."""
         while self._left:
             self._eliminate(min(self._left, key=self._cost))
         path = self._edges.get((self._first, self._last))
@@ -62,7 +62,7 @@ class _Written:
         return into, out
 
     def _cost(self, state: int) -> int:
-        """The characters that eliminating a state would write."""
+        """The number of characters that the elimination of a state would write."""
         into, out = self._around(state)
         before, after = sum(len(way) for _, way in into), sum(len(way) for _, way in out)
         loop = len(self._edges.get((state, state), ""))
@@ -111,11 +111,11 @@ MAX_PLACES = 400
 MAX_STATES = 40
 
 State = dict[int, Ranges]
-"""The edges of a state: the characters that lead to each other state, by its number."""
+"""The edges of a DFA state: for each target state, by number, the characters that lead to it."""
 
 
 class Unsupported(Exception):
-    """A pattern with parts that have no automaton here, or with too many."""
+    """The pattern has an unsupported part, or too many states."""
 
 
 CATEGORIES = {
@@ -123,7 +123,7 @@ CATEGORIES = {
     _constants.CATEGORY_SPACE: SPACES,
     _constants.CATEGORY_WORD: WORDS,
     _constants.CATEGORY_NOT_DIGIT: outside(DIGITS),
-    # A character that only some implementations count as a space is in both classes.
+    # A character that only some regex engines count as a space is in both classes, so that neither complement has it.
     _constants.CATEGORY_NOT_SPACE: outside(ASCII_SPACES),
     _constants.CATEGORY_NOT_WORD: outside(WORDS),
 }
@@ -131,7 +131,7 @@ NEWLINE = outside([(10, 10)])
 
 
 def _characters(kind: Any, content: Any) -> Ranges | None:
-    """The characters that a part of a pattern matches; None for a part that matches more than one character."""
+    """The set of characters for a part that matches a single character; None for any other part."""
     if kind is _constants.LITERAL:
         return [(content, content)]
     if kind is _constants.NOT_LITERAL:
@@ -154,8 +154,8 @@ def _characters(kind: Any, content: Any) -> Ranges | None:
 
 
 class Automaton:
-    """A nondeterministic automaton of the texts in which a pattern is found: places, with edges by characters (`_by`)
-    and without any (`_free`)."""
+    """An NFA for the texts in which a pattern is found. Its states are called places. `_by` has the edges with
+    characters, and `_free` the epsilon edges."""
 
     def __init__(self, parsed: Any) -> None:
         self._by: list[list[tuple[Ranges, int]]] = []
@@ -226,7 +226,7 @@ class Automaton:
         self._free[place].append(end)
 
     def _closed(self, places: Iterable[int]) -> frozenset[int]:
-        """The places that are reached from these without a character."""
+        """The epsilon closure of some places."""
         reached = set(places)
         pending = list(reached)
         while pending:
@@ -237,9 +237,9 @@ class Automaton:
         return frozenset(reached)
 
     def others(self) -> tuple[list[State], set[int]]:
-        """The deterministic automaton of the other texts: its states, the first one first, and the numbers of those
-        in which such a text may end."""
-        # The letters: ranges of characters between all ends of ranges in the pattern.
+        """The minimal DFA for all other texts. Returns its states, the start state first, and the numbers of the
+        accepting states."""
+        # The letters are the character ranges between all range ends of the pattern.
         edges = {0, MAX_CODE + 1}
         for leading in self._by:
             for ranges, _ in leading:
@@ -252,7 +252,7 @@ class Automaton:
         queue = list(numbers)
         for places in queue:
             number = numbers[places]
-            # A place at the pattern's end means that the pattern is found: such a state is not an end.
+            # A set with the NFA's end place means that the pattern is found, so the complement does not accept there.
             if self._end not in places:
                 ends.add(number)
             edges_out: State = {}
@@ -274,15 +274,15 @@ class Automaton:
 
 
 def _branches(parts: list[tuple[Any, Any]]) -> list[Any]:
-    """The alternatives of a pattern, which may have anchors of their own."""
+    """The top-level alternatives of a pattern. Each may have its own anchors."""
     if len(parts) == 1 and parts[0][0] is _constants.BRANCH:
         return list(parts[0][1][1])
     return [parts]
 
 
 def _minimized(states: list[State], ends: set[int]) -> tuple[list[State], set[int]]:
-    """The same automaton with the fewest states, without those that reach no end."""
-    # Moore's algorithm: states of one class are split until their edges lead to the same classes.
+    """Minimize a DFA. Edges from and to states that reach no accepting state are removed."""
+    # Moore's algorithm: split classes until the states of each class have edges to the same classes.
     classes = [int(number in ends) for number in range(len(states))]
     while True:
         keys = [

@@ -1,4 +1,4 @@
-"""Schemas of every draft as nodes (`nodes.py`). Keywords that a draft does not have, and annotations, are left out."""
+"""Parses schemas of any draft to nodes (`nodes.py`). Drops annotations, and keywords that a draft does not have."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SINCE = {
 }
 FIRST = {keyword: draft for draft, keywords in SINCE.items() for keyword in keywords}
 FIRST |= {"unevaluatedProperties": 2019, "unevaluatedItems": 2019}
-# Formats of the specification that no grammar library knows. They are kept, so that a note can name them.
+# Formats of the specification that no grammar library supports. They are kept, so that a note can name them.
 OTHER_FORMATS = (
     "regex",
     "idn-email",
@@ -45,7 +45,7 @@ COUNTS = ("minLength", "minItems", "minProperties", "maxLength", "maxItems", "ma
 
 
 def draft_of(schema: Any) -> int:
-    """The draft that a schema declares; the newest where it declares none."""
+    """The draft that a schema declares; by default the newest."""
     name = schema.get("$schema") if isinstance(schema, dict) else None
     if isinstance(name, str) and "draft-03" in name:
         raise TooMuch("draft 3")
@@ -53,7 +53,7 @@ def draft_of(schema: Any) -> int:
 
 
 class Document:
-    """One schema, and the nodes that were made of its parts."""
+    """Parses one schema to nodes, one for each schema object. `places` has the place of each node, by `id`."""
 
     def __init__(self, schema: Any) -> None:
         self.draft = draft_of(schema)
@@ -68,14 +68,14 @@ class Document:
         return self.node(self._schema)
 
     def node(self, raw: Any) -> Node:
-        """The node of a part. Raises `TooMuch` for a value that is not a schema."""
+        """The node of a subschema. Raises `TooMuch` for a value that is not a schema."""
         node = self._shell(raw)
         while self._pending:
             self._fill(*self._pending.pop())
         return node
 
     def _shell(self, raw: Any) -> Node:
-        """The node of a part, still empty where it is new. It is filled later, so that cyclic references end."""
+        """The node of a subschema. A new one is empty and is filled later, so that cyclic references terminate."""
         if isinstance(raw, bool):
             return raw
         if not isinstance(raw, dict):
@@ -102,7 +102,7 @@ class Document:
         self._applied(known, node)
         self._items(known, node)
         self._unevaluated(known, node)
-        # Properties keep the order of the schema, which depends on the order of keywords.
+        # Restore the order of keywords, because the order of properties depends on it (`read.py`).
         order = {SOURCES.get(key, key): i for i, key in enumerate(raw)}
         for key in sorted(node, key=lambda key: order.get(key, -1)):
             node[key] = node.pop(key)
@@ -142,7 +142,7 @@ class Document:
                 node[key] = raw[key]
         for key, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
             value = raw.get(key)
-            if value is True and bound in raw:  # draft 4 has it as a flag
+            if value is True and bound in raw:  # in draft 4 it is a flag
                 node[key] = node.pop(bound)
             elif isinstance(value, int | float) and not isinstance(value, bool) and self.draft > 4:
                 node[key] = value
@@ -186,7 +186,7 @@ class Document:
                 node.setdefault("allOf", []).append({"$ref": self._dynamic(raw, key)})
 
     def _dynamic(self, raw: dict[str, Any], key: str) -> Node | str:
-        """The target of a dynamic reference that can lead to one place only, as that of a `$ref`."""
+        """The target of a dynamic reference. It is treated as a `$ref`, so it must have only one possible target."""
         name = raw[key].partition("#")[2] if isinstance(raw[key], str) else ""
         if len(self.references.dynamic.get(name, [])) > 1 or (key == "$recursiveRef" and raw[key] != "#"):
             raise TooMuch(f"{key} that may lead to several places")
@@ -194,7 +194,7 @@ class Document:
 
     def _items(self, raw: dict[str, Any], node: dict[str, Any]) -> None:
         prefix, rest = raw.get("prefixItems"), raw.get("items")
-        if isinstance(rest, list):  # drafts until 2019 have no prefixItems
+        if isinstance(rest, list):  # up to draft 2019-09, a list in `items` means `prefixItems`
             prefix, rest = rest, raw.get("additionalItems")
         if prefix is not None:
             node["prefixItems"] = [self._shell(item) for item in prefix]
@@ -228,8 +228,8 @@ NOT_SCHEMAS = ("enum", "const", "default", "examples")
 
 
 class References:
-    """The targets of `$ref` in a schema: JSON pointers, `$id` and anchors, by the rules of its draft. `places` has
-    the place of each object, by its identity."""
+    """Resolves `$ref` in a schema by the rules of its draft: JSON pointers, `$id` and anchors. `places` has the place
+    of each object, by `id`."""
 
     def __init__(self, root: Any, draft: int) -> None:
         self._id = "id" if draft <= 4 else "$id"
@@ -242,7 +242,7 @@ class References:
         self._walk(root)
 
     def resolve(self, node: dict[str, Any], reference: str) -> Any:
-        """The target of a reference of `node`. Raises `KeyError` where it is not in the document."""
+        """The target of a reference in `node`. Raises `KeyError` if it is not in this document."""
         base, fragment = urldefrag(urljoin(self._bases.get(id(node), ""), reference))
         if base not in self._resources and reference.startswith("#"):
             base, fragment = self._bases.get(id(node), ""), reference[1:]
@@ -269,7 +269,7 @@ class References:
             ]
 
     def _enter(self, node: dict[str, Any], base: str) -> str:
-        """Register the names of an object. Returns the base URI of its contents."""
+        """Register the `$id` and anchors of an object. Returns the base URI for its contents."""
         name = node.get(self._id)
         if isinstance(name, str) and not (self._draft <= 7 and "$ref" in node):
             if name.startswith("#"):

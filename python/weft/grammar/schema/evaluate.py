@@ -1,4 +1,5 @@
-"""Whether a value satisfies a node: True, False, or None where a pattern or a format leaves that open."""
+"""Evaluates whether a value satisfies a node, in three-valued logic. The verdict is None (unknown) if it depends on a
+pattern or format that can't be decided here."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class _Steps:
 
 
 def holds(value: Any, node: Node | str, depth: int = 0, steps: _Steps | None = None) -> bool | None:
-    """Whether `value` satisfies `node`; None also where the evaluation goes too deep or takes too many steps."""
+    """Whether `value` satisfies `node`. None if that is unknown, or takes too many steps or too much depth."""
     if isinstance(node, bool):
         return node
     steps = steps or _Steps()
@@ -37,13 +38,13 @@ def holds(value: Any, node: Node | str, depth: int = 0, steps: _Steps | None = N
 
 
 class _Results:
-    """The conjunction of several verdicts."""
+    """The conjunction of verdicts."""
 
     def __init__(self) -> None:
         self.total: bool | None = True
 
     def add(self, verdict: bool | None) -> bool:
-        """Add a verdict. Returns whether the conjunction is False now."""
+        """Add a verdict. Returns True if it is False, which makes the conjunction False."""
         if verdict is None:
             self.total = None
         return verdict is False
@@ -128,7 +129,7 @@ def _number(value: Any, key: str, wanted: Any) -> bool | None:
 
 
 def divides(step: Any, value: Any) -> bool:
-    """Whether a number is a multiple of another, by their decimal spelling."""
+    """Whether `value` is a multiple of `step`. Both are taken as decimals, so 0.3 is a multiple of 0.1."""
     return (Fraction(str(value)) / Fraction(str(step))).denominator == 1
 
 

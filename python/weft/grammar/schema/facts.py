@@ -1,7 +1,7 @@
-"""Facts about a value within one alternative of a schema: its types, and for each type its bounds and parts.
+"""The facts about a value in one alternative of a schema: its types, and for each type its bounds and parts.
 
-A `Branch` holds the facts of all nodes of one alternative. `merged` combines everything that several schemas state
-about an object's properties.
+A `Branch` holds the facts from all nodes of one alternative. `merged` combines the statements of several schemas about
+an object's properties.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ CHOICES = {"$ref", "allOf", "anyOf", "oneOf", "not", "if", "dependentRequired", 
 
 @dataclass
 class Numbers:
-    """Bounds of a number. `integer`: it must be an integer (True), must not be one (False), or either (None)."""
+    """Bounds of a number. `low_open` and `high_open` mark exclusive bounds. `integer` says whether it must be an
+    integer (True), must not be one (False), or may be either (None)."""
 
     low: Any = None
     high: Any = None
@@ -55,7 +56,7 @@ class Numbers:
         return bool(self.low > self.high or (self.low == self.high and (self.low_open or self.high_open)))
 
     def integers(self) -> tuple[int, int]:
-        """The least and the greatest integer within the bounds, both of which must exist."""
+        """The least and the greatest integer within the bounds. `low` and `high` must both be set."""
         low, high = Fraction(str(self.low)), Fraction(str(self.high))
         first, last = -(-low.numerator // low.denominator), high.numerator // high.denominator
         return first + (self.low_open and first == low), last - (self.high_open and last == high)
@@ -63,7 +64,7 @@ class Numbers:
 
 @dataclass
 class Strings:
-    """Bounds of a text's length, and the patterns and formats that it satisfies."""
+    """Bounds of a string's length, and the patterns and formats that it must satisfy."""
 
     low: int = 0
     high: int | None = None
@@ -73,17 +74,17 @@ class Strings:
 
 @dataclass
 class Layer:
-    """The statements of one schema about an array's items, or an object's properties."""
+    """The statements of one schema about an array's items or an object's properties. `is_derived`: see `DERIVED`."""
 
-    first: Any  # a list of nodes, or a dict of them
+    first: Any  # the nodes of `prefixItems` (a list), or of `properties` (a dict)
     patterns: dict[str, Node]
-    rest: Node | None  # None: the schema states nothing
+    rest: Node | None  # the node of `items` or `additionalProperties`; None if the schema has none
     is_derived: bool = False
 
 
 @dataclass
 class Arrays:
-    """Bounds of an array's length, and its items, by schema."""
+    """Bounds of an array's length, and for each schema its statements about the items (`layers`)."""
 
     low: int = 0
     high: int | None = None
@@ -92,7 +93,7 @@ class Arrays:
     contains: list[tuple[Node, int, int | None]] = field(default_factory=list)
 
     def item(self, position: int) -> list[Node]:
-        """The nodes that the item at a position satisfies."""
+        """The nodes that the item at a position must satisfy."""
         nodes = []
         for layer in self.layers:
             if position < len(layer.first):
@@ -103,13 +104,14 @@ class Arrays:
 
     @property
     def num_first(self) -> int:
-        """The number of items with schemas of their own."""
+        """The number of leading items that have their own nodes in some layer."""
         return max((len(layer.first) for layer in self.layers), default=0)
 
 
 @dataclass
 class Objects:
-    """Bounds of an object's size, and its properties, by schema."""
+    """Bounds of an object's number of properties, and for each schema its statements about them (`layers`). `names` are
+    the nodes of `propertyNames`."""
 
     low: int = 0
     high: int | None = None
@@ -120,9 +122,9 @@ class Objects:
 
 @dataclass(frozen=True)
 class Fork:
-    """A choice among `choices`, each a list of nodes that hold together: at least one holds, or with `exactly_one`,
-    one and no more. Where the choices together mean that a node does not hold, that node is `denied`. A fork that
-    `narrows` leaves some values out."""
+    """A disjunction of `choices`, each a list of nodes that must all hold. With `exactly_one`, exactly one choice
+    holds. If the choices together are the negation of a node, that node is `denied`. A fork that `narrows` loses some
+    values."""
 
     choices: list[list[Node]]
     exactly_one: bool = False
@@ -132,30 +134,30 @@ class Fork:
 
 @dataclass
 class Branch:
-    """One alternative: nodes still to be read, the facts of those that were read, and choices still to be made."""
+    """One alternative: the nodes that are not read yet, the facts of those that are, and the open choices (`forks`)."""
 
     pending: list[Node] = field(default_factory=list)
     read: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Nodes that hold and were read, by identity."""
+    """The nodes that were read, by `id`. All of them must hold."""
     refused: dict[int, Node] = field(default_factory=dict)
-    """Nodes that must not hold, by identity."""
+    """The nodes that must not hold, by `id`."""
     types: tuple[str, ...] = TYPES
     values: list[Any] | None = None
     is_settled: bool = False
-    """Whether `values` say everything."""
+    """Whether `values` are exactly the values of this alternative, so that the other facts don't matter."""
     numbers: Numbers = field(default_factory=Numbers)
     strings: Strings = field(default_factory=Strings)
     arrays: Arrays = field(default_factory=Arrays)
     objects: Objects = field(default_factory=Objects)
     forks: list[Fork] = field(default_factory=list)
     unmade: list[list[list[Node]]] = field(default_factory=list)
-    """Choices that are not made, since there are too many: their alternatives stay together."""
+    """Choices that would give too many alternatives. They are not expanded, and become an `anyOf` beside the branch."""
     is_blank: bool = True
-    """Whether there are no facts, only choices."""
+    """Whether the branch has no facts, only choices."""
     residue: list[Node] = field(default_factory=list)
-    """Nodes that must not hold, where that has no other form."""
+    """Nodes that must not hold, and whose negation can't be expressed in other keywords."""
     unresolved: list[str] = field(default_factory=list)
-    """References that lead nowhere."""
+    """Dangling references."""
 
     def copy(self) -> Branch:
         """An independent copy, for another alternative."""
@@ -179,8 +181,8 @@ class Branch:
         )
 
     def facts(self, pending: list[Node]) -> Branch:
-        """A copy with more nodes to read, and without the choices still to be made. The caller may leave out of the
-        result what the copy shows, so the copy must not rest on choices that are not in the result yet."""
+        """A copy with other nodes to read, and without open choices or nodes with choices. The caller drops conditions
+        that the copy proves. So a proof must not use choices, which are not part of the result yet."""
         other = self.copy()
         other.pending, other.forks = pending, []
         other.read = {key: node for key, node in self.read.items() if not CHOICES & set(node)}
@@ -188,11 +190,11 @@ class Branch:
 
     @property
     def is_choice(self) -> bool:
-        """Whether it is nothing but one choice."""
+        """Whether the branch is just one choice, without facts."""
         return self.is_blank and len(self.forks) == 1
 
     def with_each(self, choices: list[list[Node]]) -> list[Branch]:
-        """One copy for each choice, in reverse order."""
+        """A copy for each choice, in reverse order, for a stack."""
         branches = []
         for choice in reversed(choices):
             branch = self.copy()
@@ -202,7 +204,7 @@ class Branch:
 
 
 def needed_items(arrays: Arrays) -> Iterator[list[Node]]:
-    """Yield the nodes of each item that must exist; items with equal nodes once."""
+    """Yield the nodes of each required item. Items after the leading ones have the same nodes, and are yielded once."""
     for position in range(min(arrays.low, arrays.num_first + 1)):
         yield arrays.item(position)
 
@@ -213,8 +215,8 @@ MAX_MATCHES = 4_000
 
 @dataclass
 class Merged:
-    """The nodes of each property by name, of each by pattern, and of all others. `separate` are layers that could not
-    be merged; `names` are nodes that names must satisfy."""
+    """The nodes for properties by name, for those that match a pattern, and for all others (`rest`). `separate` has the
+    layers that could not be merged. `names` are nodes that property names must satisfy."""
 
     named: dict[str, list[Node]] = field(default_factory=dict)
     patterns: dict[str, list[Node]] = field(default_factory=dict)
@@ -224,12 +226,12 @@ class Merged:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has no properties but those that it names."""
+        """Whether only the properties in `named` are allowed."""
         return False in self.rest and not self.patterns
 
 
 def merged(objects: Objects, is_open: bool) -> Merged:
-    """All layers in one, as far as that is exact. Without `is_open`, objects that name properties have no others,
+    """Merge all layers, as far as that is exact. Without `is_open`, an object that lists properties forbids others,
     unless a schema allows them."""
     layers = list(objects.layers)
     num_names = sum(len(layer.first) for layer in layers) + len(objects.required)
@@ -239,7 +241,7 @@ def merged(objects: Objects, is_open: bool) -> Merged:
     result = Merged()
     together: list[Layer] = []
     for layer in layers:
-        # A layer joins the others where it is known which schemas of each apply to every name.
+        # A layer can be merged if it is known, for every name, which schemas of each layer apply.
         if together and not _fits(together, layer):
             result.separate.append(layer)
         else:
@@ -250,7 +252,8 @@ def merged(objects: Objects, is_open: bool) -> Merged:
     if not is_open and not has_rest and any(_names_some(layer) for layer in layers):
         result.rest.append(False)
     _name(result, objects.names)
-    # A forbidden pattern says nothing in a closed object. Beside an allowed pattern it does: both may match one name.
+    # In a closed object, patterns that are all forbidden add nothing. Beside an allowed pattern a forbidden one
+    # matters, because both may match one name.
     if False in result.rest and all(False in nodes for nodes in result.patterns.values()):
         result.patterns = {}
     return result
@@ -269,7 +272,7 @@ def _fits(together: list[Layer], layer: Layer) -> bool:
 
 
 def _fit(layer: Layer, other: Layer) -> bool:
-    """Whether it is known which schemas of `layer` apply to the names and patterns of `other`."""
+    """Whether it is known which schemas of `layer` apply to each name and pattern of `other`."""
     unnamed = [name for name in other.first if name not in layer.first]
     if any(patterns.is_found(pattern, name) is None for pattern in layer.patterns for name in unnamed):
         return False
@@ -279,7 +282,8 @@ def _fit(layer: Layer, other: Layer) -> bool:
     if not new:
         return True
     if layer.rest is False and not layer.patterns:
-        # `layer` forbids all names of the new patterns, except those that it lists, which are merged by name.
+        # `layer` forbids all names that match the new patterns, except the names that it lists. Those are merged by
+        # name.
         return True
     return not layer.patterns and not any(
         patterns.is_found(pattern, name) is not False for pattern in new for name in layer.first
@@ -303,17 +307,17 @@ def _merge(result: Merged, layers: list[Layer]) -> None:
 
 
 def _of_name(layer: Layer, name: str, is_alone: bool) -> list[Node]:
-    """The nodes of a layer for a property."""
+    """The nodes that a layer applies to a property."""
     listed = [layer.first[name]] if name in layer.first else []
     matched = [node for pattern, node in layer.patterns.items() if patterns.is_found(pattern, name)]
     unsure = any(patterns.is_found(pattern, name) is None for pattern in layer.patterns)
     if listed or matched:
-        return listed + matched  # patterns that may match stay in the schema beside the name
+        return listed + matched  # undecided patterns stay in `patternProperties`, so they still apply
     return [] if layer.rest is None or (unsure and is_alone) else [layer.rest]
 
 
 def _require(result: Merged, objects: Objects) -> None:
-    """Name the required properties, so that a grammar can demand them."""
+    """Add the required properties to `named`, because a grammar can only require listed properties."""
     for name in objects.required:
         if name in result.named:
             continue
@@ -325,7 +329,7 @@ def _require(result: Merged, objects: Objects) -> None:
 
 
 def _name(result: Merged, names: list[Node]) -> None:
-    """Apply the schemas of names to the names that are known."""
+    """Apply the nodes of `propertyNames` to the listed properties, and keep them if they matter for other names."""
     for node in names:
         if _says_nothing(node):
             continue
@@ -338,7 +342,7 @@ def _name(result: Merged, names: list[Node]) -> None:
 
 
 def needed_properties(objects: Objects) -> Iterator[list[Node]]:
-    """Yield the nodes of each required property, as far as these are plain."""
+    """Yield the nodes of each required property, as far as they are known without matching patterns."""
     for name in objects.required:
         nodes: list[Node] = []
         for layer in objects.layers:

@@ -1,5 +1,5 @@
-"""Formats as patterns. The definitions of grammar libraries are too loose: they accept 29 February of any year,
-octets with leading zeros, times with a 60th second, labels of any length, and texts that are not JSON."""
+"""The values of `format` as patterns. The grammar libraries' own definitions are too loose: they accept 29 February of
+any year, octets with leading zeros, times with second 60, labels of any length, and texts that are not valid JSON."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _FLAT = rf"(?:[\^$]|{_ONE}{_TIMES}|\|)*"
 _GROUP = r"\((?:\?:)?"
 _DEEP = rf"(?:[\^$]|{_ONE}{_TIMES}|{_GROUP}{_FLAT}\){_TIMES}|\|)*"
 REGEX = rf"^(?:[\^$]|{_ONE}{_TIMES}|{_GROUP}{_DEEP}\){_TIMES}|\|)*$"
-"""The pattern of the format "regex". It allows groups within groups, but no deeper."""
+"""The pattern of the format "regex". It allows groups inside groups, but no deeper nesting."""
 PATTERNS = {
     "date": f"^{DATE}$",
     "date-time": f"^{DATE}[Tt]{_TIME}$",
@@ -73,7 +73,7 @@ PATTERNS = {
 
 
 def spell_format(node: dict[str, Any]) -> None:
-    """Replace a known format by its pattern, in place, where a node has no pattern of its own."""
+    """Replace a known format by its pattern, in place, unless the node has a pattern already."""
     pattern = PATTERNS.get(node.get("format", ""))
     if pattern is not None and "pattern" not in node:
         del node["format"]
@@ -85,21 +85,21 @@ NO_HOSTS = {"date-time", "time", "email", "ipv6"}
 
 
 def are_apart(formats: Iterable[str]) -> bool:
-    """Whether no text has all these formats."""
+    """Whether it is certain that no text satisfies all these formats."""
     names = set(formats)
     return len(APART & names) > 1 or ("hostname" in names and bool(NO_HOSTS & names))
 
 
 def implies(formats: Iterable[str], name: str) -> bool:
-    """Whether every text with all these formats has another one, too."""
+    """Whether every text that satisfies all these formats also satisfies the format `name`."""
     names = set(formats)
     return name in names or (name == "hostname" and bool({"date", "ipv4", "uuid"} & names))
 
 
 INVERTED = {"date", "date-time", "time", "ipv4"}
-"""The formats whose pattern has a complement that is not too long."""
+"""The formats whose pattern has a short enough complement."""
 
 
 def inverse(name: str) -> str | None:
-    """A pattern for all texts without a format; None where none is known."""
+    """A pattern for all texts that do not satisfy a format; None if none is known."""
     return patterns.inverse(PATTERNS[name]) if name in INVERTED else None

@@ -1,8 +1,8 @@
-"""Choices that show only when all nodes of a branch are read: the number of an object's properties, the place of an
-item in an array, and negations that the facts decide.
+"""Late choices, which can be made only after all nodes of a branch are read: the number of an object's properties, the
+position of an item of `contains`, and negations that the facts decide.
 
-"Not all items are S" holds for an array whose items can't be S, if it has any. "Not all other properties are S" holds
-for an object with a property that can't be S.
+For example, "not all items are S" holds for a nonempty array whose items can't be S. "Not all other properties are S"
+holds for an object with a required property that can't be S.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_SUBSETS = 64
 
 
 def late_fork(branch: Branch, is_open: bool, negative: Callable[[Node], Node]) -> Fork | None:
-    """The next choice, or None. `negative` gives the node that holds where another does not."""
+    """The next late choice of a branch, or None. `negative` gives the negation of a node."""
     if branch.is_settled:
         return None
     _not_all(branch, negative)
@@ -31,14 +31,14 @@ def late_fork(branch: Branch, is_open: bool, negative: Callable[[Node], Node]) -
 
 
 def _beside(branch: Branch, name: str, choices: list[list[Node]], narrows: bool = False) -> Fork:
-    """Choices for values of one type, beside all values of other types."""
+    """A fork of `choices` for the values of type `name`, and one more choice for all other types."""
     if branch.types != (name,):
         choices = [[{"type": others(name)}], *choices]
     return Fork(choices, narrows=narrows)
 
 
 def _listed(branch: Branch) -> Fork | None:
-    """A few numbers, some of which are excluded, are listed."""
+    """Turn a bounded range of multiples or integers into an enumeration, if some of its numbers are excluded."""
     numbers = branch.numbers
     step = numbers.step or Fraction(1)
     if numbers.integer:
@@ -58,7 +58,7 @@ def _listed(branch: Branch) -> Fork | None:
 
 
 def _not_all(branch: Branch, negative: Callable[[Node], Node]) -> None:
-    """An array in which not all items satisfy a schema contains an item that does not."""
+    """Turn "not all items satisfy S", in place, into "contains an item that does not satisfy S"."""
     for node in list(branch.residue) if branch.types == ("array",) else ():
         if isinstance(node, dict) and set(node) == {"items"}:
             branch.residue.remove(node)
@@ -66,7 +66,8 @@ def _not_all(branch: Branch, negative: Callable[[Node], Node]) -> None:
 
 
 def _contained(branch: Branch) -> Fork | None:
-    """An item that an array contains has a position: in a long array, one of the first."""
+    """Turn `contains` into a choice of the item's position. In a long array only the first `MAX_POSITIONS` are allowed,
+    which narrows."""
     arrays = branch.arrays
     if "array" not in branch.types:
         return None
@@ -86,7 +87,7 @@ def _contained(branch: Branch) -> Fork | None:
 
 
 def _sized(branch: Branch, is_open: bool) -> Fork | None:
-    """The choices of an object's optional properties, where a grammar can't count them."""
+    """Turn bounds on the number of properties into choices of optional properties, because a grammar can't count."""
     objects = branch.objects
     if "object" not in branch.types or (objects.low <= len(objects.required) and objects.high is None):
         return None
@@ -97,18 +98,18 @@ def _sized(branch: Branch, is_open: bool) -> Fork | None:
     need = max(objects.low - len(objects.required), 0)  # optional properties that must exist
     room = None if objects.high is None else objects.high - len(objects.required)  # those that may
     if room is not None and room >= len(optional) and parts.is_closed:
-        objects.high = room = None  # the bound can't be exceeded
+        objects.high = room = None  # the object has too few properties to exceed the bound
     if need == 0 and room is None:
         return None
     if need > len(optional) and parts.is_closed:
         return Fork([[{"type": others("object")}]])
     if parts.is_closed and not parts.names and need <= 1 and room in (None, 1):
-        return None  # the libraries can do that themselves
+        return None  # the libraries support this case
     if room == 0:
         return _beside(branch, "object", [[absent(name) for name in optional]])
     if room is None and need == 1:
         return _first_of(branch, optional)
-    # Each property is there or not. The choices of all of them are as many as the subsets of the allowed sizes.
+    # Fork on each optional property: present or absent. The number of alternatives is the number of allowed subsets.
     if _subsets(len(optional), len(optional) if room is None else room) > MAX_SUBSETS:
         return None
     name = optional[0]
@@ -116,7 +117,7 @@ def _sized(branch: Branch, is_open: bool) -> Fork | None:
 
 
 def _first_of(branch: Branch, optional: list[str]) -> Fork | None:
-    """At least one property: the first of the named ones, or none of them and another one."""
+    """Choices for "at least one property": by the first listed property that is there, or without any listed one."""
     if len(optional) > MAX_OPTIONAL:
         return None
     choices: list[list[Node]] = []
@@ -143,8 +144,8 @@ IsVoid = Callable[[list[Node]], bool]
 
 
 def decide(branch: Branch, is_void: IsVoid) -> Fork | None:
-    """Drop residue that the facts show to hold. Returns a choice where that takes one. `is_void` tells whether nodes
-    certainly exclude each other."""
+    """Drop negations from the residue that the facts prove. Returns a fork if a proof needs a choice, else None.
+    `is_void` tells whether it is certain that nodes exclude each other."""
     for node in list(branch.residue):
         if not isinstance(node, dict):
             continue
@@ -167,7 +168,7 @@ def decide(branch: Branch, is_void: IsVoid) -> Fork | None:
 
 
 def _is_shown(branch: Branch, node: dict[str, Any], is_void: IsVoid) -> bool:
-    """Whether a required property is certainly one that the node forbids."""
+    """Whether it is certain that a required property violates the node."""
     for name in branch.objects.required:
         wanted = _stated(node, name)
         if wanted is not None and is_void([*_nodes_of(branch, name), wanted]):
@@ -176,7 +177,8 @@ def _is_shown(branch: Branch, node: dict[str, Any], is_void: IsVoid) -> bool:
 
 
 def _stated(node: dict[str, Any], name: str) -> Node | None:
-    """The node's statement about a property without a schema of its own; None where it may state nothing."""
+    """The schema that the node applies to a property through patterns or `additionalProperties`; None if that is not
+    certain."""
     verdicts = {pattern: patterns.is_found(pattern, name) for pattern in node.get("patternProperties", {})}
     if set(node) == {"patternProperties"}:
         return next(

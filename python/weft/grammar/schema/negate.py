@@ -1,6 +1,6 @@
-"""The negation of a node: `denied` gives alternatives, one of which holds where the node does not.
+"""Negates nodes. `denied` returns alternatives whose disjunction is the negation of a node.
 
-A part whose negation has no other form stays as `{DENIED: part}`.
+If the negation of a part can't be expressed in other keywords, it stays as `{DENIED: part}`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UPPER = {high: (name, low) for low, (name, high) in LOWER.items()}
 
 
 def denied(node: Node) -> list[Node]:
-    """The alternatives to a node. Together they hold for exactly the values for which the node does not."""
+    """Negate a node. Returns alternatives that together accept exactly the values that the node does not accept."""
     if isinstance(node, bool):
         return [] if node else [True]
     alternatives: list[Node] = []
@@ -35,7 +35,7 @@ def denied(node: Node) -> list[Node]:
 
 
 def negative(node: Node) -> Node:
-    """A node that holds where `node` does not."""
+    """The negation of a node, as `not`."""
     if isinstance(node, bool):
         return not node
     return {"not": node}
@@ -82,7 +82,7 @@ def _keyword(node: dict[str, Any], key: str, value: Any) -> list[Node]:
 
 
 def _residue(node: dict[str, Any], key: str) -> Node:
-    """A keyword that must not hold, with the keywords that it depends on."""
+    """A `DENIED` node for a keyword, with the keywords beside it that it depends on."""
     needed = {"items": ("prefixItems",), "additionalProperties": ("properties", "patternProperties")}
     kept = {name: node[name] for name in (key, *needed.get(key, ())) if name in node}
     if key == "items" and "prefixItems" in kept:
@@ -141,7 +141,7 @@ def _object(key: str, value: Any) -> list[Node] | None:
 
 
 def _denied_names(node: Node) -> list[str] | None:
-    """The names that do not satisfy a node, where they are few."""
+    """The property names that a node of `propertyNames` forbids, if they are listed; None for other nodes."""
     if not isinstance(node, dict) or set(node) != {"not"} or not isinstance(node["not"], dict):
         return None
     denied_node = node["not"]
@@ -151,12 +151,12 @@ def _denied_names(node: Node) -> list[str] | None:
 
 
 def absent(name: str) -> Node:
-    """An object without this property."""
+    """A node for objects without a property."""
     return {"type": ("object",), "properties": {name: False}, DERIVED: True}
 
 
 def having(name: str, schema: Node = True) -> Node:
-    """An object with this property, which satisfies `schema`."""
+    """A node for objects with a property that satisfies `schema`."""
     return {"type": ("object",), "required": [name], "properties": {name: schema}, DERIVED: True}
 
 
@@ -187,7 +187,7 @@ def _between(numbers: list[Any]) -> Iterator[Node]:
 
 
 def _unlike(value: Any) -> Iterator[Node]:
-    """Arrays, or objects, that differ from a value."""
+    """Yield alternatives for arrays or objects that differ from a value."""
     if isinstance(value, list):
         yield {"type": ("array",), "minItems": len(value) + 1}
         if value:

@@ -1,13 +1,14 @@
-"""Nodes, the form of schemas that the rewriting works on, and the JSON values that they describe.
+"""Nodes, the intermediate form of schemas for rewriting, and helpers for JSON values.
 
-A node is true, false, or a dict of keywords that mean the same for every draft. The keywords are those of draft
+A node is true, false, or a dict of keywords, with the same meaning for every draft. The keywords are those of draft
 2020-12, with these differences:
 
-- `$ref` holds the node that it leads to, or a text where it leads nowhere.
+- `$ref` holds the target node itself, or the reference as a string if it is dangling.
 - `type` is a tuple; `const` is an `enum` of one value.
-- `contains` holds its schema, with the least and the most matches.
-- Annotations are left out.
-- `DERIVED` marks objects that the rewriting made, which name no properties in the sense of `open_objects`.
+- `contains` is a tuple of its schema, `minContains` and `maxContains`.
+- Annotations are dropped.
+- `DERIVED` marks nodes that the rewriting made. The properties that they list do not close an object
+  (`open_objects`).
 
 Nodes are compared by identity.
 """
@@ -21,7 +22,7 @@ from typing import Any
 Node = dict[str, Any] | bool
 
 DERIVED = "derived"
-DENIED = "denied"  # holds a node that must not hold, where its negation has no other form
+DENIED = "denied"  # holds a node that must not hold, if its negation can't be expressed in other keywords
 FRACTION = "fraction"  # marks a number that is not an integer
 
 TYPES = ("null", "boolean", "number", "string", "array", "object")
@@ -45,7 +46,7 @@ FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4",
 
 
 class TooMuch(Exception):
-    """A schema that is not rewritten: it would grow too far, or it is not understood."""
+    """The schema can't be rewritten: it would grow too much, or it is not supported."""
 
 
 def others(*types: str) -> tuple[str, ...]:
@@ -54,7 +55,7 @@ def others(*types: str) -> tuple[str, ...]:
 
 
 def type_of(value: Any) -> str:
-    """The type of a value, "number" for every number."""
+    """The JSON type of a value; "number" for every number, also for an integer."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -65,12 +66,12 @@ def type_of(value: Any) -> str:
 
 
 def key_of(value: Any) -> str:
-    """A text that is equal for equal values: 1 and 1.0 are equal, 1 and true are not."""
+    """A string that is equal for equal JSON values: 1 and 1.0 are equal, 1 and true are not."""
     return json.dumps(_plain(value), sort_keys=True)
 
 
 class Values(list[Any]):
-    """Listed values; `keys` are computed once."""
+    """The values of an `enum`, with a cached set of their keys."""
 
     @functools.cached_property
     def keys(self) -> frozenset[str]:

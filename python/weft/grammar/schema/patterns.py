@@ -1,4 +1,4 @@
-"""Regular expressions of schemas: whether one is found in a text, and some that the rewriting builds."""
+"""Regular expressions of schemas: searching for one in a text, and building new ones for the rewriting."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ MAX_REPEAT, MIN_REPEAT, SUBPATTERN = parser.MAX_REPEAT, parser.MIN_REPEAT, parse
 MAX_TEXT = 200
 MAX_PATTERN = 500
 MAX_WAYS = 100_000
-"""The most ways in which Python may try a pattern on a text: it backtracks into each."""
-# Syntax that means something else to Python than to the specification or to a library.
+"""The maximum number of ways in which Python's `re` may match a pattern, since it may backtrack through all of them."""
+# Syntax that has another meaning in Python than in the specification or in a library.
 DIALECT = re.compile(r"\\[bBAZzpPkuc1-9]|\(\?(?!:)|\[\[|&&|\[:|\$.|[*+?}]\+|\[\^?\]", re.DOTALL)
 ANY = "[\\s\\S]"
 
 
 @functools.lru_cache(maxsize=4096)
 def is_found(pattern: str, text: str) -> bool | None:
-    """Whether the pattern is found in the text; None where that can't be decided here."""
+    """Whether a search for the pattern finds a match in the text; None if that can't be decided here."""
     if len(text) > MAX_TEXT or not text.isascii() or "\n" in text:
         return None
     compiled = _compiled(pattern)
@@ -49,8 +49,8 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
 
 @functools.lru_cache(maxsize=1024)
 def _ways_to_search(pattern: str, length: int) -> int:
-    """An upper bound of the ways in which a pattern may be tried on a text of a length: where it begins, how often
-    each part repeats, and which alternatives are taken. Above `MAX_WAYS` it is not exact."""
+    """An upper bound of the number of ways to match a pattern in a text of `length` characters: the product of start
+    positions, repeat counts and alternatives. The computation stops early above `MAX_WAYS`."""
     parts = parser.parse(pattern, re.ASCII)
     begins = 1 if len(parts) and parts[0] == (AT, AT_BEGINNING) else length + 1
     return begins * _ways(parts, length)
@@ -78,7 +78,7 @@ def literal(text: str) -> str:
 
 
 def none_of(texts: Iterable[str]) -> str:
-    """A pattern for every text but these: a text that leaves the prefix tree of these, or ends within it."""
+    """A pattern for every text except these. Such a text leaves the trie of `texts`, or ends inside it."""
     words = sorted(set(texts))
     tree: dict[str, set[str]] = {}
     for word in words:
@@ -99,7 +99,7 @@ TEXTS = re.compile(r"\^(\()?([\w -]+(?:\|[\w -]+)*)(?(1)\))\$")
 
 
 def texts(pattern: str) -> list[str] | None:
-    """The texts in which a pattern is found, where it lists them; None where there are others."""
+    """The texts of a pattern that is just an anchored list of texts; None for any other pattern."""
     listed = TEXTS.fullmatch(pattern)
     if listed is None or (listed[1] is None and "|" in listed[2]):
         return None
@@ -111,7 +111,7 @@ CLASS = re.compile(r"\[(?P<no>\^)?(?P<inside>(?:\\[dwsrnt.,*+?()\[\]{}|/\\^$-]|[
 
 @functools.lru_cache(maxsize=256)
 def inverse(pattern: str) -> str | None:
-    """A pattern found in exactly the texts in which another one is not; None where that is unknown or too long."""
+    """A pattern that is found in exactly the texts in which `pattern` is not. None if it is unknown or too long."""
     anchored = pattern.startswith("^") and pattern.endswith(("]+$", "]*$"))
     single_class = CLASS.fullmatch(pattern[1:-2] if anchored else pattern)
     if single_class is None:
@@ -124,7 +124,7 @@ def inverse(pattern: str) -> str | None:
 
 @functools.lru_cache(maxsize=1024)
 def lengths(pattern: str) -> tuple[int, int | None]:
-    """The least and the greatest length of a text in which a pattern is found; (0, None) where these are unknown."""
+    """The minimum and maximum length of a text in which a pattern is found. (0, None) if they are unknown."""
     if _compiled(pattern) is None:
         return 0, None
     parts = parser.parse(pattern, re.ASCII)

@@ -1,4 +1,4 @@
-"""Reads nodes into the facts of a branch (`facts.py`): conjunctions are merged, choices are kept for later."""
+"""Reads nodes into the facts of a branch (`facts.py`). Conjunctions are merged at once; choices become forks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_STEPS = 10_000
 
 
 class Reader:
-    """Reads nodes, and makes each derived node once. Raises `TooMuch` after `MAX_STEPS` nodes."""
+    """Reads nodes into branches, and caches derived nodes. Raises `TooMuch` after `MAX_STEPS` nodes."""
 
     def __init__(self) -> None:
         self._denied: dict[int, list[Node]] = {}
@@ -24,7 +24,7 @@ class Reader:
         self._steps = 0
 
     def settle(self, branch: Branch) -> bool:
-        """Read everything that is pending. Returns False where no value can satisfy it."""
+        """Read all pending nodes of a branch. Returns False if no value can satisfy the branch."""
         while branch.pending:
             node = branch.pending.pop(0)
             if node is False or (isinstance(node, dict) and id(node) in branch.refused):
@@ -40,7 +40,8 @@ class Reader:
         return self._filter(branch) and self._prune(branch)
 
     def make(self, kind: str, node: dict[str, Any], name: str = "", made: Any = None) -> Node:
-        """The derived node of a kind for a node, the same object each time: nodes are compared by identity."""
+        """A node derived from another one, by kind and name. It is the same object each time, because nodes are
+        compared by identity."""
         key = (kind, id(node), name)
         if key not in self._made:
             self._kept.append(node)
@@ -51,8 +52,8 @@ class Reader:
         keys = list(node)
         first_of_layer = next((i for i, key in enumerate(keys) if key in LAYER), None)
         if first_of_layer is not None and any(key in ("$ref", "allOf") for key in keys[:first_of_layer]):
-            # Properties keep the order of the schema. A reference written before them is read before them, so they
-            # become a node of their own, which is read later.
+            # Keep the order of properties: a `$ref` or `allOf` written before the node's own properties must be read
+            # first. So the own properties become a separate node, which is read after it.
             layer = {key: node[key] for key in (*LAYER, DERIVED) if key in node}
             branch.pending[:0] = [self.make("layer", node, made=lambda: layer)]
             keys = [key for key in keys if key not in LAYER]
@@ -172,7 +173,7 @@ class Reader:
         branch.numbers.integer = wanted
 
     def _filter(self, branch: Branch) -> bool:
-        """Drop the listed values that do not satisfy the nodes read so far. Returns False where none is left."""
+        """Drop the enumerated values that violate the nodes read so far. Returns False if none is left."""
         if branch.values is None or branch.is_settled:
             return branch.values is None or bool(branch.values)
         verdicts = [self._verdict(branch, value) for value in branch.values]
@@ -196,7 +197,7 @@ class Reader:
         return total
 
     def _prune(self, branch: Branch) -> bool:
-        """Drop types that no value can have. Returns False where none is left."""
+        """Drop the types whose facts exclude all values. Returns False if none is left."""
         if branch.is_settled:
             return True
         empty = {
@@ -230,7 +231,7 @@ def _no_string(strings: Strings) -> bool:
 
 
 def _sized(branch: Branch, key: str) -> Strings | Arrays | Objects:
-    """The facts whose size a keyword bounds."""
+    """The facts to which a size keyword such as `minItems` applies."""
     return branch.strings if "Length" in key else branch.arrays if "Items" in key else branch.objects
 
 

@@ -1,11 +1,11 @@
 """Rewrites JSON schemas into equivalent ones that grammar libraries can enforce.
 
-The steps: `document.py` turns a schema of any draft into nodes. A goal is a list of nodes that hold together for one
-value. `alternatives.py` makes all choices of a goal, and `read.py` collects the facts of each alternative
-(`facts.py`); `negate.py`, `late.py` and `evaluate.py` help. `write.py` writes the facts as pieces of JSON schema,
-whose parts are goals again. A goal that was met before is referred to, so recursion ends.
+`document.py` parses a schema of any draft to nodes. A goal is a list of nodes that one value must all satisfy.
+`alternatives.py` expands a goal into alternatives without choices, and `read.py` collects the facts of each
+(`facts.py`). `negate.py`, `late.py` and `evaluate.py` help. `write.py` writes the facts as pieces of JSON schema, whose
+parts are goals again. A goal that was seen before becomes a `$ref`, so recursive schemas terminate.
 
-Pending goals wait in lists. Only the look-ahead (`alternatives.py`) recurses, to a small depth.
+Pending goals wait in a list. Only sketches (`alternatives.py`) recurse, to a small depth.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ MAX_NESTED = 12
 
 @dataclass(frozen=True)
 class Rewritten:
-    """An equivalent schema. `places` has the origin of its parts, by their identity. A `reason` says why the schema
-    was left unchanged. With `lacks_orders`, its open objects have one order of properties each, since there are
-    too many."""
+    """An equivalent schema. `places` has the original places of its parts, by `id`. `reason` says why the schema was
+    left unchanged; "" if it was rewritten. With `lacks_orders` each open object has only one order of properties,
+    because all orders would be too many."""
 
     schema: Any
     places: dict[int, Place | None] = field(default_factory=dict)
@@ -42,18 +42,18 @@ class Rewritten:
     lacks_orders: bool = False
 
     def is_open(self, open_objects: bool) -> bool:
-        """Whether a library must leave objects open that it would close by itself: a rewritten schema states where it
-        is closed."""
+        """Whether a library must treat objects as open by default. This is true for a rewritten schema, which states
+        explicitly which objects are closed."""
         return open_objects or not self.reason
 
 
 def rewrite(schema: Any, open_objects: bool = False, all_orders: bool = False) -> Rewritten:
-    """A schema that accepts exactly the values of `schema`, in keywords that grammar libraries know; both are plain
-    JSON data. Without `open_objects`, objects that name properties have no others, unless the schema allows them.
-    Properties come in some orders (`write.py`); with `all_orders` in every order or, where these are too many, in
-    the schema's only.
+    """Rewrite a schema to one that accepts the same values, in keywords that grammar libraries support. Both are plain
+    JSON data. Without `open_objects`, objects that list properties forbid others, unless the schema allows them.
+    Properties come in some orders (`write.py`). With `all_orders` they come in every order, or only in the schema's
+    order if there are too many.
 
-    A schema, or a part of it, that can't be rewritten is left unchanged. Raises nothing, whatever the schema holds.
+    A schema, or a part of it, that can't be rewritten is left unchanged. Never raises.
     """
     try:
         return _Rewriting(schema, open_objects, all_orders).result()
@@ -66,7 +66,7 @@ def rewrite(schema: Any, open_objects: bool = False, all_orders: bool = False) -
 
 @dataclass
 class _Written:
-    """A goal, the pieces that it became, and how often it is used."""
+    """A goal, the pieces that it becomes, and how often it is used. `exists` says whether some value satisfies it."""
 
     goal: Goal
     place: Place | None
@@ -80,7 +80,7 @@ class _Written:
 
 
 class _Hole:
-    """Stands for a goal's schema until it is written."""
+    """A placeholder for a goal's schema, until that is written."""
 
     def __init__(self, key: frozenset[int]) -> None:
         self.key = key
@@ -105,7 +105,7 @@ class _Rewriting:
         if self._is_open:
             self._order()
         self._find_existing()
-        # Choices that narrow left values out, so "no value satisfies the schema" is not proven.
+        # Some choices lost values, so an empty result does not prove that no value satisfies the schema.
         if self._alternatives.narrows and isinstance(root, _Hole) and not self._written[root.key].exists:
             raise TooMuch("of the values looked at, none satisfies it")
         return self._assembled(root)
@@ -113,7 +113,7 @@ class _Rewriting:
     # Goals
 
     def _flat(self, goal: Goal) -> Goal:
-        """A goal's nodes, without those that state nothing. References that stand alone are followed."""
+        """Simplify a goal: drop nodes that state nothing, and follow nodes that are just a reference."""
         nodes: dict[int, Node] = {}
         for node in goal:
             seen: set[int] = set()
@@ -140,7 +140,7 @@ class _Rewriting:
         return list(nodes.values())
 
     def _hole(self, goal: Goal, depth: int, place: Place | None) -> Any:
-        """The placeholder of a goal; True or False where the goal is trivial."""
+        """A placeholder for a goal; True or False if the goal is trivial."""
         flat = self._flat(goal)
         if not flat:
             return True
@@ -150,7 +150,7 @@ class _Rewriting:
         if key not in self._written:
             if len(self._written) >= MAX_GOALS:
                 raise TooMuch("too many parts")
-            self._kept.append(flat)  # keeps the nodes alive, whose identities are the key
+            self._kept.append(flat)  # keeps the nodes alive, because their `id`s are the key
             places = [self._document.places[id(node)] for node in flat if id(node) in self._document.places]
             written = _Written(flat, places[0] if places else place, depth)
             self._written[key] = written
@@ -165,8 +165,7 @@ class _Rewriting:
         all_pieces: list[Piece] = []
         for branch in self._alternatives.expand(written.goal):
             if branch.is_choice:
-                # Nothing but a choice: each alternative becomes a goal of its own, so that other users can refer to
-                # it.
+                # The goal is just a choice, so each alternative becomes a separate goal, which others can refer to.
                 for choice in self._alternatives.choices(branch, branch.forks[0]):
                     all_pieces.append(Piece({"anyOf": [hole(choice)]}, [choice]))
             else:
@@ -179,7 +178,7 @@ class _Rewriting:
             return
         for written in self._pending:
             ordered = list(in_each_order(written.pieces))
-            # Further orders repeat the properties' schemas. Counted as uses, these become definitions instead.
+            # Each order repeats the schemas of the properties. Count these as uses, so that they become definitions.
             for piece in ordered if len(ordered) > len(written.pieces) else ():
                 for value in piece.schema.get("properties", {}).values():
                     if isinstance(value, _Hole):
@@ -189,11 +188,11 @@ class _Rewriting:
     # Writing
 
     def _find_existing(self) -> None:
-        """Find the goals that some value satisfies: a goal does if one of its pieces needs only such goals. Drops all
-        other pieces."""
-        waiting: dict[frozenset[int], list[tuple[_Written, Piece]]] = {}  # the pieces that need a goal
-        missing: dict[int, int] = {}  # the needs of a piece that are not known to exist; -1 where one can't
-        ready: list[_Written] = []  # goals found to exist, whose pieces must be told
+        """Find the goals that some finite value satisfies, and drop all pieces that none satisfies. A goal exists if
+        one of its pieces needs only goals that exist: a least fixed point."""
+        waiting: dict[frozenset[int], list[tuple[_Written, Piece]]] = {}  # by goal: the pieces that need it
+        missing: dict[int, int] = {}  # by piece: the number of needed goals not known to exist; -1: one can't
+        ready: list[_Written] = []  # a worklist of goals that exist
 
         def reach(written: _Written) -> None:
             if not written.exists:
@@ -223,7 +222,7 @@ class _Rewriting:
             written.pieces = [piece for piece in written.pieces if missing[id(piece)] == 0]
 
     def _key(self, goal: Goal) -> frozenset[int] | None:
-        """The key of a goal; None where no value satisfies it, empty where every value does."""
+        """The key of a goal; None if no value satisfies it, empty if every value does."""
         flat = self._flat(goal)
         return None if flat == [False] else frozenset(map(id, flat))
 
@@ -237,7 +236,8 @@ class _Rewriting:
             written.value = _joined(written.pieces) if written.exists else False
             if written is top:
                 written.name = "#"
-            # Definitions hold what is used twice, and cut the nesting of deep schemas.
+            # Schemas that are used more than once become definitions. So does each `MAX_NESTED`th level, to limit the
+            # nesting depth.
             elif isinstance(written.value, dict) and (written.uses > 1 or written.depth % MAX_NESTED == 0):
                 if _is_small(written.value):
                     continue
@@ -257,7 +257,7 @@ class _Rewriting:
         return Rewritten(schema, {**places, id(schema): top.place}, lacks_orders=self._lacks_orders)
 
     def _fill(self, value: Any) -> None:
-        """Fill the holes in one goal's schema. Other goals are filled on their own."""
+        """Replace the placeholders in one goal's schema. The schemas of other goals are filled by their own calls."""
         pending = [value]
         while pending:
             part = pending.pop()
@@ -273,7 +273,7 @@ class _Rewriting:
 
 
 def _joined(all_pieces: list[Piece]) -> Any:
-    """One schema for all pieces. Types without bounds are named together."""
+    """Join pieces to one schema. Types without bounds are joined to one list of types."""
     plain_types = [p.schema["type"] for p in all_pieces if p.is_plain]
     names = list(
         dict.fromkeys(n for types in plain_types for n in (types if isinstance(types, list) else [types]))
@@ -292,13 +292,13 @@ def _joined(all_pieces: list[Piece]) -> Any:
 
 
 def _is_small(schema: dict[str, Any]) -> bool:
-    """Whether repeating a schema is no longer than referring to it."""
+    """Whether a schema is so small that a `$ref` would not be shorter."""
     return len(schema) <= 3 and all(isinstance(value, str | int | float | bool) for value in schema.values())
 
 
 def rewritten(guide: Guide) -> Rewritten:
-    """The rewritten schema of a guide of the kind json_schema, made once for both libraries. It must not be changed.
-    Raises `GuideError` where no value satisfies the schema."""
+    """The rewritten schema of a JSON schema guide, cached for both libraries. Callers must not modify it. Raises
+    `GuideError` if no value satisfies the schema."""
     result = _rewritten(guide.source, guide.open_objects)
     if result.schema is False:
         raise GuideError("JSON schema: nothing can satisfy it")
@@ -306,8 +306,8 @@ def rewritten(guide: Guide) -> Rewritten:
 
 
 def in_some_orders(guide: Guide) -> Rewritten:
-    """The same for a library that has no other way to allow all orders: where it lacks orders, some of them are
-    written out."""
+    """As `rewritten`, for a library that can't express property order in another way: if the schema `lacks_orders`,
+    some orders are written out."""
     result = rewritten(guide)
     if not result.lacks_orders:
         return result

@@ -1,5 +1,4 @@
-"""The structure of JSON schemas: `check` finds errors before a grammar library sees a schema, and the other functions
-read parts of one.
+"""Checks JSON schemas before a grammar library sees them (`check`), and has helpers to read their parts.
 
 Errors are a keyword with a value of the wrong type, a dangling reference, and bounds that exclude each other.
 """
@@ -28,7 +27,7 @@ FORMATS = {
 }
 FORMATS |= {"uuid", "uri", "uri-reference", "uri-template", "iri", "iri-reference", "regex"}
 FORMATS |= {"json-pointer", "relative-json-pointer"}
-"""The formats of the specification. Any other format is an annotation, which validators ignore."""
+"""The formats of the specification. Validators ignore any other format, which is only an annotation."""
 MAX_VALUE = 80
 CLASS_OR_ESCAPE = re.compile(r"\\.|\[(?:\\.|[^\]\\])*+\]?", re.DOTALL)
 LOOKAROUND = re.compile(r"\(\?(=|!|<=|<!)")
@@ -104,8 +103,8 @@ def check(schema: Any) -> None:
 def subschemas(
     schema: Any, within: Place | None = None, places: Mapping[int, Place | None] | None = None
 ) -> Iterator[tuple[Place | None, dict[str, Any]]]:
-    """Yield every schema object inside `schema`, itself included, with its place. `within` is the place of `schema`;
-    `places` has those of objects, by identity, that come from elsewhere."""
+    """Yield `schema` and every schema object inside it, each with its place. `within` is the place of `schema`.
+    `places` overrides the places of objects, by `id`, for those that were moved."""
     places = places or {}
     pending: list[tuple[Place | None, Any]] = [(within, schema)]
     while pending:
@@ -147,12 +146,12 @@ def _check_node(root: Any, place: Place | None, node: dict[str, Any]) -> None:
 
 
 def target_of(root: Any, reference: str) -> Any:
-    """The target of a `$ref` of the form `#/...`. Raises `KeyError` for a dangling one."""
+    """The target of a `$ref` of the form `#/...`. Raises `KeyError` if it is dangling."""
     return pointed(root, reference[2:].split("/"))
 
 
 def pointed(root: Any, parts: Iterable[str]) -> Any:
-    """The target of the parts of a JSON pointer, which may have its escapes. Raises `KeyError` for a dangling one."""
+    """The target of a JSON pointer, given as its parts with escapes. Raises `KeyError` if it is dangling."""
     target = root
     for part in parts:
         name = part.replace("~1", "/").replace("~0", "~")
@@ -166,7 +165,7 @@ def pointed(root: Any, parts: Iterable[str]) -> Any:
 
 
 def is_of(value: object, types: list[str]) -> bool:
-    """Whether a value is of one of the types."""
+    """Whether a value has one of the types."""
     if isinstance(value, bool):
         return "boolean" in types
     if isinstance(value, int | float):
@@ -181,30 +180,30 @@ def is_whole(value: float) -> bool:
 
 
 def has_inner_anchor(pattern: str) -> bool:
-    """Whether `^` or `$` stands elsewhere than at the ends of a pattern."""
+    """Whether a pattern has `^` or `$` inside, and not only at its ends."""
     plain = CLASS_OR_ESCAPE.sub("x", pattern)
     return "^" in plain[1:] or "$" in plain[:-1]
 
 
 def looks_around(pattern: object) -> bool:
-    """Whether a pattern has look-ahead or look-behind, which no automaton can do."""
+    """Whether a pattern has look-ahead or look-behind, which the grammar libraries' automata do not support."""
     return isinstance(pattern, str) and LOOKAROUND.search(pattern) is not None
 
 
 def regexes(node: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the regular expressions of a schema object, each with its keyword."""
+    """Yield the keyword and the regular expression for each pattern of a schema object."""
     if isinstance(node.get("pattern"), str):
         yield "pattern", node["pattern"]
     yield from (("patternProperties", pattern) for pattern in node.get("patternProperties", {}))
 
 
 def shown(value: object) -> str:
-    """A value of a schema, for a message."""
+    """A value of a schema, shortened for a message."""
     return shortened(repr(value), MAX_VALUE)
 
 
 def is_disjoint(branches: list[Any]) -> bool:
-    """Whether no value can satisfy two branches, as far as their types and constants show."""
+    """Whether types and constants prove that no value satisfies two of the branches."""
     seen: set[object] = set()
     for branch in branches:
         if not isinstance(branch, dict):
@@ -230,8 +229,8 @@ EXACT_IN_DOUBLES = 1 << 53
 
 
 def inexact_values(node: dict[str, Any], exact: int) -> Iterator[str]:
-    """Yield a note for each listed integer that is another number as a double, where a library holds integers up to
-    `exact` exactly."""
+    """Yield a note for each integer in `enum` or `const` that a library would change. A library stores integers above
+    `exact` as doubles."""
     for value in (*node.get("enum", ()), node.get("const")):
         for number in _integers(value):
             if abs(number) > exact and _as_double(number) != number:
@@ -239,8 +238,8 @@ def inexact_values(node: dict[str, Any], exact: int) -> Iterator[str]:
 
 
 def loosened_bounds(node: dict[str, Any], holds_integers: bool = False) -> Iterator[str]:
-    """Yield a note for each bound that is looser as a double. Bounds of integers are cut to 64 bits; with
-    `holds_integers` they are exact."""
+    """Yield a note for each bound that a library would loosen, because it stores bounds as doubles. For the type
+    integer the library also clamps them to 64 bits. With `holds_integers` it stores those exactly."""
     is_integer = node.get("type") == "integer"
     for key in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf"):
         bound = node.get(key)

@@ -1,11 +1,10 @@
-"""Writes the facts of an alternative as JSON schema: a piece for each type with bounds of its own, and objects again
-in other orders of their properties.
+"""Writes the facts of an alternative as pieces of JSON schema: one for each type that has its own bounds.
 
-A piece has holes where it holds schemas; `rewrite.py` fills them.
+A piece has placeholders (holes) for its subschemas; `rewrite.py` fills them.
 
-Libraries take properties in the order in which a schema names them, but the specification knows no order. Where
-objects are open, as in the specification, those that name few properties are written in each order. Others are also
-written with the required properties first, in the order in which they are required.
+Libraries require properties in the order in which a schema lists them, but in the specification order does not matter.
+So open objects with few properties are repeated in every order. Open objects with more properties are repeated once,
+with the required properties first, in the order of `required`.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ Goal = list[Node]
 Hole = Callable[[Goal], Any]
 
 TEXT: Node = {"type": ("string",)}
-"""The schema of every property name. A library may not know by itself that names are strings."""
+"""The schema of every property name. It is written out, because a library may not assume that names are strings."""
 
 
 @dataclass
 class Piece:
-    """A schema for some of the values; `needs` are goals without which no value satisfies it."""
+    """A schema for some of a goal's values. A value can satisfy it only if each goal in `needs` has a value."""
 
     schema: dict[str, Any]
     needs: list[Goal] = field(default_factory=list)
 
     @property
     def is_plain(self) -> bool:
-        """Whether it states only types."""
+        """Whether the schema has only `type`."""
         return set(self.schema) == {"type"}
 
 
 def pieces(branch: Branch, is_open: bool, hole: Hole) -> Iterator[Piece]:
-    """Yield the schemas, at least one of which holds."""
+    """Yield the pieces of a branch. Their disjunction is the branch."""
     beside = list(_beside(branch, hole))
     if branch.values is not None:
         schema: dict[str, Any] = {"enum": branch.values}
@@ -61,7 +60,8 @@ def pieces(branch: Branch, is_open: bool, hole: Hole) -> Iterator[Piece]:
 
 
 def _beside(branch: Branch, hole: Hole) -> Iterator[dict[str, Any]]:
-    """Yield schemas that must hold as well."""
+    """Yield the conditions that each piece must have in addition: negations, unexpanded choices, dangling
+    references."""
     for node in branch.residue:
         yield {"not": hole([node])}
     for choices in branch.unmade:
@@ -79,7 +79,7 @@ def _with(piece: Piece, beside: list[dict[str, Any]]) -> Piece:
 
 
 def _bounds(branch: Branch, is_open: bool, hole: Hole) -> dict[str, Any]:
-    """Bounds beside listed values that could not be evaluated."""
+    """The bounds to write beside an `enum`, if it is unknown whether all its values satisfy them."""
     schema: dict[str, Any] = {}
     for name in branch.types:
         schema |= _piece(branch, name, is_open, hole).schema
@@ -194,14 +194,14 @@ def _objects(branch: Branch, is_open: bool, hole: Hole) -> Piece:
 
 
 def without_void(node: dict[str, Any]) -> None:
-    """Close an object, in place, whose names or whose other properties no value satisfies. A library may take any
-    statement about names for permission to have some, so these are removed."""
+    """Close an object, in place, if no name or no additional property is possible. Keywords about names are then
+    removed, because a library may take them as permission for more properties."""
     if node.get("propertyNames") is False:
         node["additionalProperties"] = False
         node.pop("patternProperties", None)
     if node.get("additionalProperties") is not False:
         return
-    # Beside an allowed pattern, which may match the same names, a forbidden one still has a meaning.
+    # Beside an allowed pattern a forbidden one matters, because both may match the same name.
     if any(value is not False for value in node.get("patternProperties", {}).values()):
         return
     node.pop("patternProperties", None)
@@ -227,7 +227,7 @@ Names = tuple[str, ...]
 
 
 def in_each_order(pieces: list[Piece]) -> Iterator[Piece]:
-    """Yield the pieces, and those of objects again in other orders."""
+    """Yield the pieces, and repeat those of objects with other orders of properties."""
     are_few = _are_few(pieces)
     for piece in pieces:
         yield piece
@@ -240,7 +240,7 @@ def in_each_order(pieces: list[Piece]) -> Iterator[Piece]:
 
 
 def lack_orders(pieces: list[Piece]) -> bool:
-    """Whether these have orders that `in_each_order` does not give."""
+    """Whether `in_each_order` would leave out some orders."""
     max_names = MAX_PROPERTIES if _are_few(pieces) else 1
     return any(len(_names(piece)) > max_names for piece in pieces)
 
@@ -253,11 +253,11 @@ def _are_few(pieces: list[Piece]) -> bool:
 
 
 def _orders(piece: Piece, are_few: bool) -> Iterator[Names]:
-    """Yield other orders of a piece's properties."""
+    """Yield the further orders in which a piece is repeated."""
     names = _names(piece)
     if are_few and len(names) <= MAX_PROPERTIES:
         orders = permutations(names)
-        next(orders)  # skips the order that the piece has
+        next(orders)  # skip the piece's own order
         yield from orders
         return
     required = tuple(name for name in piece.schema.get("required", ()) if name in names)
@@ -267,6 +267,6 @@ def _orders(piece: Piece, are_few: bool) -> Iterator[Names]:
 
 
 def _names(piece: Piece) -> Names:
-    """The properties that a piece may have."""
+    """The properties that a piece lists and allows."""
     properties = piece.schema.get("properties", {})
     return tuple(name for name, value in properties.items() if value is not False)

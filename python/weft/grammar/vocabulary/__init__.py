@@ -1,1 +1,1 @@
-"""A tokenizer's vocabulary in the form that grammar libraries need. Imports nothing else of the grammar."""
+"""A tokenizer's vocabulary in the form that grammar libraries need. Imports no other part of `weft.grammar`."""

@@ -1,9 +1,8 @@
-"""The bytes of each token of a Hugging Face fast tokenizer, and of other vocabularies that spell bytes in the same
-ways.
+"""Decodes the tokens of a Hugging Face fast tokenizer, or of a vocabulary with the same encodings, to bytes.
 
-A byte-level vocabulary writes each byte as one of 256 characters. A byte-fallback vocabulary has pieces <0x00> to
-<0xFF>, and U+2581 for a space; a vocabulary that only marks spaces with U+2581 is read in the same way. A raw
-vocabulary has the texts themselves. The vocabulary's own texts show which one it is.
+A byte-level vocabulary (GPT-2) writes each byte as one of 256 characters. A byte-fallback vocabulary (SentencePiece)
+has pieces <0x00> to <0xFF>, and U+2581 for a space; a vocabulary that only has U+2581 is decoded in the same way. A raw
+vocabulary has plain text. The encoding is detected from the tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tokenizers import AddedToken, Tokenizer
 from weft.core.files import read_json
 from weft.errors import TokenizerError
 
-# Names that only control tokens have; some tokenizers do not mark theirs as special.
+# Names of control tokens. Some tokenizers do not mark them as special.
 CONTROL = re.compile(
     r"<\|.*\|>|<(s|/s|unk|pad|mask|bos|eos)>|\[(PAD|UNK|CLS|SEP|MASK|/?INST)\]|<SPECIAL_\d+>"
 )
@@ -27,8 +26,8 @@ CONTROL = re.compile(
 
 @dataclass(frozen=True)
 class HuggingFaceVocabulary:
-    """The vocabulary that a tokenizer and the files beside it describe; `vocab_size` is the model's, where a file has
-    it."""
+    """A vocabulary read from a tokenizer and the config files beside it. `vocab_size` is the model's; None if no file
+    has it."""
 
     tokens: list[bytes]
     special_ids: frozenset[int]
@@ -81,7 +80,7 @@ def _load(directory: Path) -> Tokenizer:
 
 
 def _read_configs(directory: Path | None, vocabulary: dict[str, int]) -> tuple[list[int], int | None]:
-    """The end ids and the vocabulary size in the files of a model directory."""
+    """The end (EOS) ids and the vocabulary size from the config files of a model directory."""
     ends: list[int] = []
     vocab_size = None
     if directory is None:
@@ -102,8 +101,7 @@ def _read_configs(directory: Path | None, vocabulary: dict[str, int]) -> tuple[l
 
 
 def special_ids(texts: Iterable[tuple[str, int]], added: Mapping[int, AddedToken]) -> set[int]:
-    """The ids of the added tokens that are marked as special, and of all tokens with names that only special ones
-    have."""
+    """The ids of added tokens that are marked as special, and of all tokens that have a control token's name."""
     specials = {i for i, token in added.items() if token.special or CONTROL.fullmatch(token.content)}
     return specials | {i for text, i in texts if text[:1] in ("<", "[") and CONTROL.fullmatch(text)}
 
@@ -126,7 +124,7 @@ OF_DECODERS: dict[str, Encoding] = {"ByteLevel": "byte_level", "ByteFallback": "
 
 
 def shown_by_texts(texts: Collection[str]) -> Encoding | None:
-    """The encoding that the texts of tokens show beyond doubt, or None."""
+    """Detect the encoding from the tokens' texts; None if they leave it open."""
     if sum(text.startswith("<0x") and bool(BYTE_PIECE.fullmatch(text)) for text in texts) >= 128:
         return "byte_fallback"
     alphabet = frozenset(_byte_level_table())
@@ -136,8 +134,8 @@ def shown_by_texts(texts: Collection[str]) -> Encoding | None:
 
 
 def named_by_decoder(tokenizer: Mapping[str, Any]) -> Encoding | None:
-    """The encoding that the decoder of a tokenizer.json undoes; in a sequence, that of the first decoder that has
-    one."""
+    """The encoding that the decoder of a tokenizer.json stands for. In a sequence of decoders the first known one
+    counts."""
     decoder = tokenizer.get("decoder")
     if not isinstance(decoder, dict):
         return None
@@ -147,27 +145,27 @@ def named_by_decoder(tokenizer: Mapping[str, Any]) -> Encoding | None:
 
 
 def marks_spaces(texts: Collection[str]) -> bool:
-    """Whether some token begins with the mark of a space."""
+    """Whether some token begins with U+2581, SentencePiece's mark for a space."""
     return any(text.startswith(SPACE) for text in texts)
 
 
 def decoder_of(encoding: Encoding) -> Callable[[str], bytes]:
-    """The function from a token's text to its bytes."""
+    """The function that decodes a token's text to bytes."""
     if encoding == "raw":
         return str.encode
     if encoding == "byte_fallback":
         return _decode_sentencepiece
     table = _byte_level_table()
     alphabet, to_bytes = frozenset(table), str.maketrans(table)
-    # A token with characters outside the alphabet was added by hand and stands for its own text.
+    # A token with characters outside the alphabet was added by hand, so it is plain text.
     return lambda text: (
         text.translate(to_bytes).encode("latin-1") if alphabet.issuperset(text) else text.encode()
     )
 
 
 def _byte_level_table() -> dict[str, str]:
-    """The byte (as a Latin-1 character) for each character of a byte-level vocabulary: printable characters stand for
-    themselves, the others are shifted."""
+    """Map each character of a byte-level vocabulary to its byte, as a Latin-1 character. Printable characters map to
+    themselves. The other bytes are written as characters from U+0100 on."""
     kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     shifted = [byte for byte in range(256) if byte not in set(kept)]
     return {chr(byte): chr(byte) for byte in kept} | {

@@ -1,9 +1,8 @@
-"""A vocabulary in the form in which other programs hand it on: the texts of its tokens by id, and the tokenizer's own
-JSON.
+"""A vocabulary in the form that other programs exchange: the tokens' texts by id, and the contents of tokenizer.json.
 
-XGrammar's `TokenizerInfo` and LLGuidance's tokenizers are made of these, and programs for TensorRT-LLM keep them in a
-file. The spelling of bytes is found as XGrammar finds it: by the texts where they show it beyond doubt, else by the
-tokenizer's decoder. Without a tokenizer the texts are raw.
+XGrammar's `TokenizerInfo` and LLGuidance's tokenizers are built from these, and TensorRT-LLM programs store them in a
+file. The encoding of bytes is detected as in XGrammar: from the texts if they are clear, else from the tokenizer's
+decoder. Without a tokenizer the texts are taken as raw.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from weft.tokenizer.files import load_tokenizer
 
 @dataclass(frozen=True)
 class VocabularyMaterials:
-    """The materials of a `Vocabulary` where there is no tokenizer object.
+    """The data to build a `Vocabulary` from without a tokenizer object.
 
-    `encoded_vocab[i]` is the text of token i as the tokenizer spells it, "" for an unused id; bytes are taken as they
-    are. `tokenizer_str` is the tokenizer's own JSON (the contents of tokenizer.json). One of the two may be None: the
-    texts are then those of the JSON, or raw. `stop_token_ids` end a text (None: the ids that end the model's texts).
-    Raises `InputError` for other values.
+    `encoded_vocab[i]` is the encoded text of token i, "" for an unused id. A bytes entry is taken as it is.
+    `tokenizer_str` has the contents of tokenizer.json. One of the two may be None: the texts are then taken from the
+    JSON, or are raw. `stop_token_ids` are the end tokens (None: the model's own). Raises `InputError` for other
+    values.
     """
 
     encoded_vocab: Sequence[str | bytes] | None = None
@@ -65,12 +64,12 @@ class VocabularyMaterials:
     def of(
         cls, tokenizer: Any, *, model_path: str | Path | None = None, end_ids: Iterable[int] | None = None
     ) -> VocabularyMaterials:
-        """The materials of a Hugging Face fast tokenizer: transformers', weft's, a `tokenizers.Tokenizer`, or a model
-        directory. They make the same vocabulary as `Vocabulary.from_huggingface`.
+        """From a Hugging Face fast tokenizer: transformers', weft's, a `tokenizers.Tokenizer`, or a model directory.
+        The result gives the same vocabulary as `Vocabulary.from_huggingface`.
 
-        The end ids are `end_ids`, or else those in the files of `model_path` (or of the directory) and of the
-        tokenizer; None where there are none. Tokens that are special by name only are marked as special in the JSON.
-        Raises `TokenizerError` for any other tokenizer.
+        The end ids are `end_ids`. By default they come from the tokenizer and the files of `model_path` (or of the
+        directory); None if there are none. Tokens that are special only by their name are marked as special in the
+        JSON. Raises `TokenizerError` for any other tokenizer.
         """
         if isinstance(tokenizer, str | Path):
             model_path = model_path or tokenizer
@@ -84,8 +83,8 @@ class VocabularyMaterials:
         return cls(texts, _marked(backend, read.special_ids), ends or None)
 
     def to_dict(self) -> dict[str, Any]:
-        """The three fields by name, for JSON: `VocabularyMaterials(**json.loads(json.dumps(...)))` restores them.
-        Raises `InputError` where texts are bytes, which JSON can't hold."""
+        """The three fields as a dict for JSON: `VocabularyMaterials(**json.loads(json.dumps(...)))` restores them.
+        Raises `InputError` if `encoded_vocab` has bytes, which JSON can't hold."""
         vocab = self.encoded_vocab
         if vocab is not None and not _are(vocab, str):
             raise InputError("encoded_vocab holds bytes, which JSON can't; use Vocabulary.dump")
@@ -98,12 +97,11 @@ class VocabularyMaterials:
     def vocabulary(
         self, vocab_size: int | None = None, *, end_ids: Iterable[int] | None = None
     ) -> Vocabulary:
-        """The vocabulary of a model with `vocab_size` tokens (None: the number of texts), which may exceed the number
-        of texts. `end_ids` are used where there are no `stop_token_ids`.
+        """The vocabulary of a model with `vocab_size` tokens (None: the number of texts). A padded model has more
+        tokens than texts. `end_ids` is used if `stop_token_ids` is None.
 
-        Special tokens, which no guide allows, are those marked in the JSON, and those with names that only special
-        tokens have. Raises `TokenizerError` for JSON that is not a tokenizer, for texts that are not listed by id or
-        not of this model, and where no end id is known.
+        Special tokens are those marked in the JSON, and those with a control token's name. Raises `TokenizerError` if
+        the JSON is not a tokenizer, if texts are not listed by id or not from this model, or if no end id is known.
         """
         backend = None if self.tokenizer_str is None else _tokenizer(self.tokenizer_str)
         added = {} if backend is None else backend.get_added_tokens_decoder()
@@ -174,8 +172,8 @@ def _texts(numbers: Mapping[str, int]) -> list[str | bytes]:
 
 
 def _check_numbers(texts: Sequence[str | bytes], numbers: Mapping[str, int]) -> None:
-    """Raise `TokenizerError` where a text has another id than in the tokenizer. A list without the unused ids is
-    shifted in this way, and masks made from it would allow other tokens."""
+    """Raise `TokenizerError` if a text has another id than in the tokenizer. A list that skips unused ids is shifted
+    like this, and its masks would allow the wrong tokens."""
     for i, text in enumerate(texts):
         number = numbers.get(text, i) if isinstance(text, str) else i
         if number != i:

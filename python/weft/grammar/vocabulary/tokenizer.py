@@ -1,7 +1,7 @@
-"""`Vocabulary`: the bytes of each token, and the tokens that end a text.
+"""`Vocabulary`: the bytes of each token, and the end (EOS) tokens.
 
-Special tokens have no bytes here: they are b"", so no grammar ever allows one inside a text, whatever the tokenizer
-says about them. Ids beyond the tokenizer's, where the model's vocabulary is padded, are blocked in the same way.
+Special tokens have the bytes b"" here, so no grammar allows one inside a text. The padding ids of a model whose
+vocabulary is larger than the tokenizer's are blocked in the same way.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from weft.grammar.vocabulary.hugging_face import read_huggingface
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Vocabulary:
-    """Tokens as bytes. `tokens[i]` is b"" for a special or unused id; `len(tokens)` is the model's vocabulary size.
-    `special_names` has the ids of special and end tokens by the tokenizer's names, as far as they are known."""
+    """Tokens as bytes. `tokens[i]` is b"" for a special or unused id. `len(tokens)` is the model's vocabulary size.
+    `special_names` maps the known names of special and end tokens to their ids."""
 
     tokens: tuple[bytes, ...]
     special_ids: frozenset[int]
@@ -42,11 +42,11 @@ class Vocabulary:
         special_names: Mapping[str, int] | None = None,
         vocab_size: int | None = None,
     ) -> Vocabulary:
-        """From the bytes of each id. `vocab_size` is the model's, if it is not `len(tokens)`. Names of tokens that
-        are neither special nor end tokens are dropped from `special_names`.
+        """From the bytes of each token. `vocab_size` is the model's (default: `len(tokens)`). Names of tokens that are
+        neither special nor end tokens are dropped from `special_names`.
 
-        Raises `TokenizerError` where there is no end id, an id is out of range, or the model's vocabulary is too
-        small for a token that is not special.
+        Raises `TokenizerError` if there is no end id, if an id is out of range, or if a token that is not special does
+        not fit into the model's vocabulary.
         """
         ends, specials = tuple(dict.fromkeys(end_ids)), frozenset(special_ids)
         size = len(tokens) if vocab_size is None else vocab_size
@@ -81,8 +81,8 @@ class Vocabulary:
         """From a Hugging Face fast tokenizer: transformers', a `tokenizers.Tokenizer`, or a directory with
         tokenizer.json.
 
-        The end ids are `end_ids`, or else those in generation_config.json and config.json of `model_path` (or of the
-        directory) and of the tokenizer. `vocab_size` is the model's (default: config.json's, or the tokenizer's).
+        The end ids are `end_ids`. By default they come from the tokenizer, and from the config files of `model_path`
+        or of the directory. `vocab_size` is the model's (default: that of config.json, or else the tokenizer's).
         """
         read = read_huggingface(tokenizer, None if model_path is None else Path(model_path))
         return cls.from_tokens(
@@ -147,7 +147,7 @@ class Vocabulary:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Equal for vocabularies with the same tokens and end ids, and only for them."""
+        """A hash of the tokens and the end ids."""
         digest = hashlib.sha256()
         for token in self.tokens:
             digest.update(len(token).to_bytes(4, "little") + token)
@@ -155,11 +155,11 @@ class Vocabulary:
         return digest.hexdigest()
 
     def decode(self, ids: Iterable[int]) -> bytes:
-        """The bytes of a sequence of tokens; special tokens have none."""
+        """The bytes of a sequence of tokens. Special tokens add none."""
         return b"".join(self.tokens[i] for i in ids)
 
     def dump(self, path: str | Path) -> None:
-        """Write it to one JSON file."""
+        """Write the vocabulary to a JSON file."""
         data = {
             "format": "weft-vocabulary-1",
             "tokens": [b64encode(token).decode() for token in self.tokens],
@@ -171,7 +171,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: str | Path) -> Vocabulary:
-        """Read a file of `dump`. Raises `TokenizerError` for any other file."""
+        """Read a file that `dump` wrote. Raises `TokenizerError` for any other file."""
         try:
             data = json.loads(Path(path).read_text())
             if data["format"] != "weft-vocabulary-1":
@@ -192,8 +192,8 @@ class Vocabulary:
 
 @functools.lru_cache(maxsize=4)
 def token_texts(vocabulary: Vocabulary) -> _core.TokenTexts:
-    """The native tables that spell forced text in a vocabulary, cached for the last few vocabularies."""
+    """The native tables that tokenize forced text, cached for the last few vocabularies."""
     return _core.TokenTexts(vocabulary.tokens)
 
 
-atexit.register(token_texts.cache_clear)  # drops native objects before the interpreter drops their types
+atexit.register(token_texts.cache_clear)  # native objects must go before the interpreter drops their types

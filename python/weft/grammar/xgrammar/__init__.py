@@ -1,2 +1,2 @@
-"""XGrammar, natively: guides translated for it, its matchers, and its grammars as rules. Among the backends only
-llguidance imports this folder."""
+"""The XGrammar backend: translation of guides, native matchers, and its grammars as byte rules. The llguidance backend
+shares some of it; no other backend imports this folder."""

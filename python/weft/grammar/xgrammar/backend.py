@@ -1,8 +1,8 @@
-"""The XGrammar backend: guides become compiled grammars, and matchers run without Python.
+"""The XGrammar backend: compiles guides to XGrammar grammars, whose matchers run without Python.
 
-Matchers are called natively, through the C interface that XGrammar's own bindings use
-(`csrc/grammar/xgrammar/matcher.h`). At first use a tiny grammar is walked both ways. Where the two differ, or the
-interface is missing, matchers are called through Python instead: slower, with the GIL, and with a warning.
+The native calls use the C interface of XGrammar's own Python bindings (`csrc/grammar/xgrammar/matcher.h`). On first use
+a self-test walks a tiny grammar natively and through Python. If the results differ, or the interface is missing,
+matchers are called through Python instead: slower, with the GIL, and with a warning.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ GRAMMAR = "grammar"  # the only kind of prepared text: a grammar that XGrammar s
 
 
 class CompiledXGrammar:
-    """A guide's grammar, compiled for a vocabulary."""
+    """A guide compiled by XGrammar for one vocabulary."""
 
     backend = "xgrammar"
     library = "xgrammar"
@@ -68,13 +68,13 @@ class CompiledXGrammar:
 
     @property
     def memory_bytes(self) -> int:
-        """The size that XGrammar reports, and the tables of shortest endings, once they are made."""
+        """The bytes that XGrammar reports, and those of the tables of shortest endings, if they exist."""
         closing = 0 if self._closing is None else self._closing.num_bytes
         return int(self.compiled.memory_size_bytes) + closing
 
     def closing(self, text: str | None = None) -> _core.ClosingTables:
-        """The tables of shortest endings (`weft.grammar.kinds.closing`). Raises `GuideError` or `ValueError` for a
-        grammar that is too complex."""
+        """The tables of shortest endings (`weft.grammar.kinds.closing`), computed once. Raises `GuideError` or
+        `ValueError` for a grammar that is too complex."""
         with self._closing_lock:
             if self._closing is None:
                 vocabulary = self.vocabulary
@@ -85,8 +85,8 @@ class CompiledXGrammar:
             return self._closing
 
     def _serialised(self) -> str:
-        # A compiled grammar is serialized with its automata, which grow with the square of its size. So the guide is
-        # translated again.
+        # Translate the guide again: serializing the compiled grammar would include its automata, whose size is
+        # quadratic.
         if self.guide.kind == "compiled":
             return str(parse_ebnf(str(self)).serialize_json())
         return serialised(self.guide)
@@ -99,7 +99,7 @@ class CompiledXGrammar:
         return wrap_matcher(XGrammarMatcher(matcher, self.vocabulary.end_ids))
 
     def dumped(self) -> str:
-        """The compiled grammar, as XGrammar serializes it."""
+        """The compiled grammar in XGrammar's serialization."""
         return str(self.compiled.serialize_json())
 
     def __str__(self) -> str:
@@ -109,9 +109,9 @@ class CompiledXGrammar:
 class XGrammarBackend:
     """Compiles guides with XGrammar for one vocabulary.
 
-    One compile uses `threads` threads. `native` chooses how matchers are called: without Python where that is
-    possible (None), only without Python (True, else `InterfaceError`), or through Python (False). Guides that would
-    take long are refused by `limits`.
+    One compile uses `threads` threads. `native` selects how matchers are called. None prefers native calls, True
+    requires them (else `InterfaceError`), and False calls through Python. A guide that exceeds `limits` is refused
+    before XGrammar reads it.
     """
 
     def __init__(
@@ -132,15 +132,15 @@ class XGrammarBackend:
             raise InterfaceError(f"XGrammar can't be called natively here; weft needs {NEEDED} for that")
 
     def compile(self, guide: Guide) -> CompiledGuide:
-        """Compile a guide. Raises `GuideError` where that fails, or where no token may be the first."""
+        """Compile a guide. Raises `GuideError` if that fails, or if the first mask would be empty."""
         if guide.kind == "compiled":
             self._check_vocabulary(guide.payload)
             return self._compiled(guide, guide.payload, ())
         return self.build(guide, self.prepare(guide))
 
     def prepare(self, guide: Guide) -> Prepared:
-        """The guide's grammar, as XGrammar serializes it. Raises `GuideError`."""
-        check_costs(guide, self._limits)  # first, since it takes linear time and the rest may not
+        """Translate a guide to a grammar in XGrammar's serialization. Raises `GuideError`."""
+        check_costs(guide, self._limits)  # first, because it takes linear time and the rest may not
         notes = Notes.of(not_enforced(guide))
         refuse(
             words(guide), "XGrammar", notes if guide.strict else Notes.of(not_enforced_in_strict_parts(guide))
@@ -174,13 +174,12 @@ class XGrammarBackend:
         return CompiledXGrammar(guide, compiled, self.vocabulary, self._native, notes)
 
     def _compile(self, grammar: xgr.Grammar) -> xgr.CompiledGrammar:
-        # Each grammar has a compiler, and so a cache, of its own: XGrammar 0.2.8 confuses the masks of rules of
-        # different grammars that look alike, and would let through what one of them forbids. Within one grammar the
-        # cache is sound.
+        # A compiler, and so a cache, for each grammar: the cache of XGrammar 0.2.8 mixes up the masks of similar rules
+        # of different grammars, and so allows forbidden tokens. Within one grammar the cache is sound.
         try:
             return self._compiler(cache_enabled=True).compile_grammar(grammar)
         except RuntimeError as error:
-            # The cache can't hold some repetitions of more than about 128; a compiler without a cache can.
+            # XGrammar bug: with the cache it fails on some repetitions of more than about 128.
             if "per_rule_fsm_hashes" not in str(error):
                 raise
             return self._compiler(cache_enabled=False).compile_grammar(grammar)
@@ -200,20 +199,20 @@ NEEDED = "xgrammar 0.2.x on apache-tvm-ffi 0.1.x"
 
 
 class XGrammarMatcher:
-    """The matcher interface for Python over XGrammar's own matcher: the reference for native matchers."""
+    """Adapts XGrammar's Python matcher to `PythonMatcher`: the fallback, and the reference for native matchers."""
 
     def __init__(self, matcher: xgr.GrammarMatcher, end_ids: tuple[int, ...]) -> None:
         self._matcher = matcher
         self._end_ids = end_ids
 
     def accept(self, token: int) -> bool:
-        """Take a token. Returning False refuses it and leaves the state unchanged. After an end token all tokens are
-        refused."""
+        """Advance by a token. Returns False, with the state unchanged, for a token that is not allowed. After an end
+        token no token is allowed."""
         return not self._matcher.is_terminated() and bool(self._matcher.accept_token(token))
 
     def fill(self, row: NDArray[np.int32]) -> bool:
-        """Set the bits of the tokens that may follow in a zeroed row, int32 [words]; after an end token those of end
-        tokens. Returning False means that all tokens may follow."""
+        """Set the bits of the allowed tokens in a zeroed row, int32 [words]. After an end token only end tokens are
+        set. Returns False if all tokens are allowed."""
         if not self._matcher.is_terminated():
             return bool(self._matcher.fill_next_token_bitmask(row))
         words = row.view(np.uint32)
@@ -222,7 +221,7 @@ class XGrammarMatcher:
         return True
 
     def rollback(self, count: int) -> None:
-        """Take back the last `count` tokens."""
+        """Undo the last `count` tokens."""
         self._matcher.rollback(count)
 
     def is_terminated(self) -> bool:
@@ -239,7 +238,7 @@ class XGrammarMatcher:
 
 
 def native_matcher(matcher: xgr.GrammarMatcher, vocabulary: Vocabulary) -> Matcher:
-    """A native handle of a matcher. Needs `native_is_usable`."""
+    """Wrap XGrammar's matcher as a native one. Requires `native_is_usable()`."""
     return _core.xgrammar_matcher(
         matcher._handle.__chandle__(),
         vocabulary.vocab_size,
@@ -250,7 +249,7 @@ def native_matcher(matcher: xgr.GrammarMatcher, vocabulary: Vocabulary) -> Match
 
 @functools.cache
 def native_is_usable() -> bool:
-    """Whether the installed wheels can be called natively. Tried once; warns if not."""
+    """Whether the installed XGrammar can be called natively. The self-test runs once; it warns on failure."""
     problem = _bind() or _self_test()
     if problem:
         warnings.warn(
@@ -278,7 +277,7 @@ def _self_test() -> str:
     native = native_matcher(xgr.GrammarMatcher(compiled), vocabulary)
     rows = np.zeros((2, 2), dtype=np.int32)
     try:
-        # The text begins with "ca". Only "c" is forced as a token, since "a" may be a part of "ab".
+        # The text begins with "ca". Only the token "c" is forced, because "a" may become the token "ab".
         if native.forced(4) != [4]:
             return "its native find_jump_forward_string does not do what Python's does"
         for action, number in [("accept", 4), ("accept", 4), ("accept", 1), ("accept", 0), ("rollback", 2)]:

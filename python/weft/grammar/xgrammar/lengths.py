@@ -1,10 +1,10 @@
-"""Strings of bounded length, as rules of XGrammar's EBNF: each character counts once, however JSON spells it.
+"""Strings with `minLength` or `maxLength`, as rules of XGrammar's EBNF. An escape sequence counts as one character.
 
-XGrammar's own repetitions of characters with several spellings cost a hundred milliseconds a mask: where a repeated
-rule ends, it tries every token again. It does not where it knows exactly what may follow. So a string has two parts.
-The characters before the last `NEAR` ones are a rule used in one place, with a look-ahead that is exact as long as
-that many may still follow. The last ones are one automaton. Counts are built from blocks, so that few ways of reading
-a text stay open.
+With XGrammar's own repetition of such a character, a mask takes a hundred milliseconds: at the end of a repeated rule
+it checks every token again. It skips that check if the rule has an exact look-ahead. So a string has two parts. The
+last `NEAR` characters are one automaton. The characters before them are a rule with a look-ahead, which is exact as
+long as at least `NEAR` more characters may follow. Counts are built from blocks, so that few parses of a prefix stay
+open at the same time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ LENGTH = f"{PREFIX}of length "
 NEAR = 48
 BLOCK = 64
 
-# One character: as itself, or escaped; surrogates have no spelling. Classes hold characters of one length in UTF-8
-# each: where a class mixes lengths, XGrammar accepts bytes that are not UTF-8.
+# One character, raw or escaped, without surrogates. Each class has characters of one UTF-8 length: for a class of mixed
+# lengths XGrammar accepts invalid UTF-8.
 CHARACTER = (
     r"(?:[\x20-\x21\x23-\x5b\x5d-\x7f]|[\u{80}-\u{7ff}]|[\u{800}-\u{d7ff}\u{e000}-\u{ffff}]|[\u{10000}-\u{10ffff}]"
     r"|\\(?:[\x22\x5c\x2fbfnrt]"
@@ -32,19 +32,19 @@ NAMED = re.compile(
 
 
 def named_length(low: int, high: int | None) -> str:
-    """The pattern that XGrammar gets for a string with bounds: a name, which `with_lengths` replaces."""
+    """A placeholder pattern for a string with bounds. XGrammar gets it, and `with_lengths` replaces it later."""
     return f"{LENGTH}{low} {'-' if high is None else high}"
 
 
 def length_in_json(name: str) -> str | None:
-    """The regular expression between the quotes of a string that such a name stands for, which XGrammar masks slowly;
-    None for any other text."""
+    """The regular expression for the text between the quotes, for a placeholder of `named_length`; None for any other
+    text. XGrammar's masks for it are slow, so it is only for placeholders that `with_lengths` did not replace."""
     bounds = re.fullmatch(rf"{LENGTH}(\d+) (\d+|-)", name)
     return bounds and f"{CHARACTER}{{{bounds[1]},{bounds[2].strip('-')}}}"
 
 
 def with_lengths(grammar: str) -> str:
-    """Replace the names of bounded strings in a grammar's text by rules."""
+    """Replace the placeholders of bounded strings in a grammar's EBNF by rules."""
     rules = _Rules()
     for named in list(NAMED.finditer(grammar)):
         high = None if named["high"] == "-" else int(named["high"])
@@ -61,13 +61,13 @@ def _regex(low: int, high: int | None, end: str = "") -> str:
 
 
 class _Rules:
-    """Rules by name. Strings of all lengths share the rules that count."""
+    """Makes the rules of bounded strings, by name. The counting rules are shared by strings of all lengths."""
 
     def __init__(self) -> None:
         self.made: dict[str, str] = {}
 
     def body(self, low: int, high: int | None) -> str:
-        """The rules for the rest of a string of `low` to `high` characters, the closing quote included."""
+        """Make the rules for a string of `low` to `high` characters, without the opening quote. Returns their EBNF."""
         if high is None or high - low <= NEAR:
             return self._after(low, high)
         parts = [self._counted("must", low - NEAR)] if low > NEAR else []
@@ -78,7 +78,7 @@ class _Rules:
         return " ".join([*parts, self._at_most(high - NEAR - low, is_last=True)])
 
     def _after(self, low: int, high: int | None) -> str:
-        """Counted characters that must come, and one automaton for the others."""
+        """Make counted characters for the required part, and one automaton for the rest of the string."""
         num_last = min(low, NEAR)
         name = f"weft_rest_{low}_{'' if high is None else high}"
         self._rule(name, _regex(num_last, None if high is None else high - low + num_last, r"\x22"))
@@ -89,7 +89,8 @@ class _Rules:
         return name
 
     def _counted(self, kind: str, times: int) -> str:
-        """A repetition of `times` characters, after which at least `NEAR` more must come, or may."""
+        """Exactly `times` characters. After them at least `NEAR` more characters are required (kind "must"), or are
+        allowed (kind "may")."""
         self._base(kind)
         return f"weft_each_{kind}{{{times},{times}}}"
 
@@ -110,11 +111,11 @@ class _Rules:
             self._rule(f"weft_may_{left}", f"{QUOTE} weft_any | {more}")
 
     def _at_most(self, high: int, is_last: bool) -> str:
-        """A rule for at most `high` characters and the closing quote. The last part of a string (`is_last`) has
-        `NEAR` more characters after these."""
+        """Make a rule for at most `high` characters and the closing quote. With `is_last`, up to `NEAR` more characters
+        may come before the quote."""
         name = f"weft_most_{high}{'_last' if is_last else ''}"
-        # A count is a whole block of BLOCK ** k characters and a smaller count, or a count below the block. Below
-        # BLOCK it goes down by one. So there are few rules, and few ways to read a text.
+        # "At most n" is a full block of BLOCK ** k characters and "at most n - block", or "at most block - 1". Below
+        # BLOCK it counts down by one. This keeps the number of rules and of open parses small.
         pending = [(high, is_last)]
         for left, last in pending:  # the loop appends to it
             rule = f"weft_most_{left}{'_last' if last else ''}"

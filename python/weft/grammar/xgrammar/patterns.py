@@ -1,9 +1,9 @@
-r"""Patterns of schemas over JSON's text: regular expressions for the text between the quotes of a string whose value a
-pattern matches.
+r"""Translates a schema's `pattern`, which applies to a string's value, to a regular expression over the JSON text
+between the quotes.
 
-XGrammar would match a pattern against JSON's text as it stands, and keeps quotes, backslashes and control characters
-out of some patterns only. So XGrammar gets a name for each pattern (`named`), which becomes a rule, and the rule gets
-its body afterwards (`in_json`). Every character has one spelling: itself where JSON allows that, else its short
+XGrammar would match a pattern against the JSON text itself, and excludes quotes, backslashes and control characters
+only in some patterns. So XGrammar first gets a placeholder for each pattern (`named`), which becomes a rule. Later the
+rule gets the translated pattern (`in_json`). Each character has one form: itself if JSON allows it, else its short
 escape, else `\u00XX`. `\d` and `\w` are ASCII, and a dot matches no line end.
 """
 
@@ -20,8 +20,8 @@ SURROGATES = (0xD800, 0xDFFF)
 PREFIX = "weft pattern "
 SHORT = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
 UNESCAPED: Ranges = [(0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, 0x10FFFF)]
-# Whitespace by the specification. Characters that only some implementations count as whitespace are neither `\s` nor
-# `\S`.
+# Whitespace as in ECMA-262. Characters that only some regex engines count as whitespace match neither `\s` nor `\S`,
+# so that every validator agrees with the answer.
 BLANKS: Ranges = [
     (0x09, 0x0D),
     (0x20, 0x20),
@@ -50,20 +50,21 @@ MEMBER = re.compile(
 
 
 def named(pattern: str) -> str:
-    """The name that XGrammar gets in place of a pattern."""
+    """A placeholder that XGrammar gets instead of a pattern."""
     return PREFIX + pattern.encode("utf-8", "surrogatepass").hex()
 
 
 def pattern_of(name: str) -> str | None:
-    """The pattern that a name stands for; None for any other text."""
+    """The pattern of a placeholder; None for any other text."""
     if not name.startswith(PREFIX):
         return None
     return bytes.fromhex(name.removeprefix(PREFIX)).decode("utf-8", "surrogatepass")
 
 
 def in_json(pattern: str) -> str:
-    """A regular expression, in ASCII, of the texts between quotes whose values a pattern matches from beginning to
-    end. Look-around and anchors are left out. Raises `GuideError` for syntax that XGrammar does not have."""
+    """Translate a pattern to an ASCII regular expression over the JSON text between the quotes. It matches strings
+    whose whole value the pattern matches. Look-around and anchors are dropped. Raises `GuideError` for syntax that
+    XGrammar does not support."""
     parts: list[str] = []
     open_groups: list[int] = []
     position, last_part, is_group, pattern = 0, 0, False, _paired(pattern)
@@ -97,8 +98,8 @@ def in_json(pattern: str) -> str:
 
 
 def _repeated(part: str, times: str, is_group: bool) -> str:
-    """A repeated part. A group that may be absent becomes an alternative: where XGrammar skips such a group, it would
-    still continue a repetition within it."""
+    """Repeat a part. An optional group becomes an alternative with the empty text, because of an XGrammar bug: after it
+    skips an optional group, it still allows a repetition inside the group to continue."""
     if not is_group:
         return part + times
     low = int(times[1:].partition(",")[0].rstrip("}")) if times[0] == "{" else 0
@@ -115,7 +116,7 @@ def _refused(pattern: str, syntax: str) -> GuideError:
 
 
 def _after_group(pattern: str, position: int) -> int:
-    """The end of a group that is open at a position."""
+    """The position after the end of the group that encloses a position."""
     depth = 1
     while depth:
         token = TOKEN.match(pattern, position)
@@ -128,7 +129,7 @@ def _after_group(pattern: str, position: int) -> int:
 
 
 def _ranges(pattern: str, kind: str, text: str) -> Ranges:
-    """The characters that a part matches."""
+    """The characters that a dot, class, escape or plain character matches."""
     if kind == "dot":
         return outside(LINE_ENDS)
     if kind == "class":
@@ -193,7 +194,7 @@ PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([Dd][89ABab][0-9A-Fa-f]{2})\\u([Dd][C-
 
 
 def _paired(text: str) -> str:
-    """The pattern, with escaped surrogate pairs as single characters."""
+    """The pattern with each escaped surrogate pair replaced by the escape of one character."""
 
     def whole(pair: re.Match[str]) -> str:
         high, low = int(pair[2], 16) - 0xD800, int(pair[3], 16) - 0xDC00
@@ -209,7 +210,7 @@ def _within(ranges: Ranges, others: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def _spelled(ranges: Ranges, pattern: str) -> str:
-    """A pattern for one of the characters, as JSON spells it."""
+    """A pattern for the JSON forms of any one of the characters."""
     ways = []
     plain = outside(outside(_within(ranges, UNESCAPED)))
     if plain:
@@ -231,8 +232,8 @@ def _spelled(ranges: Ranges, pattern: str) -> str:
 
 
 def _class(ranges: Ranges) -> str:
-    """A class of characters; a single character is written as such. Characters of each length in UTF-8 stand apart:
-    where a class mixes lengths, XGrammar accepts bytes that are not UTF-8."""
+    """A character class, or a plain character for a single one. There is a class for each UTF-8 length, since XGrammar
+    accepts invalid UTF-8 for a class of mixed lengths."""
     if _is_one(ranges):
         return _char(ranges[0][0])
     classes = []
@@ -252,8 +253,9 @@ def _char(code: int) -> str:
 
 
 def without_nul(pattern: str) -> str:
-    """The pattern for LLGuidance, whose classes of all control characters also match quotes and backslashes. Such a
-    class, unless it has these two, loses U+0000. Patterns that can't be parsed here are returned unchanged."""
+    """Change a pattern to avoid an LLGuidance bug: a class with all control characters also matches quotes and
+    backslashes. Such a class loses U+0000, unless it has these two characters. A pattern that can't be parsed here is
+    returned unchanged."""
     parts, position = [], 0
     while position < len(pattern):
         token = TOKEN.match(pattern, position)
@@ -277,13 +279,13 @@ def _without_nul(pattern: str, text: str) -> str:
 
 
 def check_regex(pattern: str) -> None:
-    """Raise `GuideError` for look-around, and for anchors that do not stand at an end."""
+    """Raise `GuideError` for look-around, and for anchors inside the pattern."""
     if json_schema.looks_around(pattern):
         raise GuideError(f"regex {json_schema.shown(pattern)}: XGrammar has no look-around")
     check_anchors(pattern)
 
 
 def check_anchors(pattern: str) -> None:
-    """Raise `GuideError` for anchors that do not stand at an end."""
+    """Raise `GuideError` for anchors inside the pattern, which XGrammar would ignore."""
     if json_schema.has_inner_anchor(pattern):
         raise GuideError("regex: XGrammar would ignore a ^ or $ that does not stand at its ends")

@@ -1,7 +1,7 @@
-"""XGrammar's serialized grammars, read without XGrammar: as rules over bytes (`csrc/grammar/closing/grammar.h`), and
-for the shortest text of each rule (`check_least`).
+"""Parses XGrammar's serialized grammars: to rules over bytes for shortest endings (`csrc/grammar/closing/grammar.h`),
+and to find the shortest text of each rule (`check_least`).
 
-The serialized form has the expressions as numbers. The printed form loses some characters.
+The serialized form encodes expressions as integers. The printed EBNF is no substitute: it loses some characters.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weft.grammar.limits import CompileLimits
 from weft.grammar.schema.characters import MAX_CODE, outside
 
 VERSION = "v16"
-"""The version of the serialized form."""
+"""The version of XGrammar's serialized form that this file can parse."""
 
 (
     BYTES,
@@ -34,11 +34,11 @@ VERSION = "v16"
 ) = range(9)
 REGEX = 12
 PLAIN = [-1, -1, "", False, None]
-"""The rest of a rule's entry where the rule has no limits. Before it stand the rule's body and its look-ahead, which
-only speeds up masks."""
+"""The last fields of a serialized rule that has no limits. The look-ahead is in the fields before them. It is ignored,
+because it only speeds up masks."""
 
 LITERAL, SET = -1, -2
-"""In place of a rule's number: the element is bytes, or one byte of a set."""
+"""Stand in an element's rule field: the element is a literal, or one byte of a set."""
 
 Element = tuple[int, bytes, int, int]
 Alternative = list[Element]
@@ -46,7 +46,7 @@ Rule = list[Alternative]
 
 
 def read_serialised(serialised: str) -> dict[str, Any]:
-    """Parse a grammar in XGrammar's serialized form. Raises `GuideError` for another version of it."""
+    """Parse a grammar in XGrammar's serialized form. Raises `GuideError` for another version of the form."""
     data: dict[str, Any] = json.loads(serialised)
     if data.get("__VERSION__") != VERSION:
         raise GuideError(
@@ -56,7 +56,7 @@ def read_serialised(serialised: str) -> dict[str, Any]:
 
 
 def regexes(serialised: str) -> Iterator[str]:
-    """Yield the regular expressions in a grammar that XGrammar compiles to automata by itself."""
+    """Yield the regular expressions of a grammar that XGrammar has not expanded to rules."""
     data = read_serialised(serialised)
     numbers = data["grammar_expr_data"]
     for start in data["grammar_expr_indptr"]:
@@ -67,7 +67,8 @@ def regexes(serialised: str) -> Iterator[str]:
 
 
 def byte_rules(serialised: str) -> list[Rule]:
-    """The rules of a grammar, the root first. Raises `GuideError` for a grammar with parts that are not text."""
+    """Convert a grammar to rules over bytes, the root first. Raises `GuideError` for a grammar with parts that are not
+    text, such as special tokens."""
     data = read_serialised(serialised)
     if data["suffix_stop_infos"] or any(rule[4:] != PLAIN for rule in data["rules"]):
         raise GuideError("it has rules with limits or stop texts of their own")
@@ -75,7 +76,8 @@ def byte_rules(serialised: str) -> list[Rule]:
 
 
 def _reachable(rules: list[Rule]) -> list[Rule]:
-    """The rules that the first rule leads to. Other rules would count as places where a token may be accepted."""
+    """The rules reachable from the first rule, renumbered. An unreachable rule would wrongly count as a position
+    where a token may be accepted."""
     numbers, queue = {0: 0}, [0]
     for number in queue:  # the loop appends to it
         for alternative in rules[number]:
@@ -137,7 +139,7 @@ class _Reader:
         raise GuideError("it has tags or tokens that begin something else, not only text")
 
     def _characters(self, parts: tuple[int, ...], is_star: bool) -> Element:
-        """One character of a class, or any number of them."""
+        """An element for one character of a class (with `is_star`, for any number of them)."""
         pairs = list(zip(parts[1::2], parts[2::2], strict=True))
         ranges = outside(pairs) if parts[0] else pairs
         if not is_star and all(high < 0x80 for _, high in ranges):
@@ -149,7 +151,7 @@ class _Reader:
         return (self._classes[key], b"", 0 if is_star else 1, -1 if is_star else 1)
 
     def _regex(self, pattern: str, in_json: bool) -> int:
-        """The rule of a regular expression: one rule for each state of its automaton."""
+        """Add a rule for each state of a regular expression's automaton. Returns the start state's rule."""
         automaton, start, ends = _automaton(pattern, in_json)
         starts, edges, base = automaton["indptr_"], automaton["data_"], len(self.rules)
         for state in range(len(starts) - 1):
@@ -163,7 +165,7 @@ class _Reader:
         return base + start
 
     def _unroll(self, number: int) -> None:
-        """Rewrite a left-recursive rule as its other alternatives, followed by a repetition."""
+        """Remove left recursion from a rule: A ::= A x | y becomes A ::= y x*."""
         alternatives = self.rules[number]
         repeated = [a[1:] for a in alternatives if a and a[0] == (number, b"", 1, 1)]
         if not any(repeated):
@@ -175,8 +177,8 @@ class _Reader:
 
 
 def _automaton(pattern: str, in_json: bool) -> tuple[dict[str, Any], int, list[int]]:
-    """XGrammar's automaton of a regular expression: its edges (first byte, last byte, state; -1 for no byte), its
-    start state, and its final states."""
+    """XGrammar's automaton for a regular expression: its edges (first byte, last byte, target state; byte -1 is an
+    epsilon edge), its start state, and its final states."""
     macro = f"root ::= Regex({json.dumps(pattern)}, json_string={'true' if in_json else 'false'})"
     info = xgr.TokenizerInfo([b"", b"a"], vocab_type=xgr.VocabType.RAW, vocab_size=2, stop_token_ids=[0])
     compiler = xgr.GrammarCompiler(info, max_threads=1, cache_enabled=False)
@@ -199,15 +201,16 @@ def _character_rule(ranges: list[tuple[int, int]]) -> Rule:
 
 
 Node = tuple[str, int]
-"""A rule or an expression, by its number."""
+"""A rule or an expression, by kind and number."""
 
 
 def check_least(serialised: str, limits: CompileLimits) -> None:
-    """Raise `GuideError` for a serialized grammar with a part whose texts are all longer than
-    `limits.max_least_bytes`, or with a rule that has no finite text.
+    """Raise `GuideError` for a serialized grammar with a rule that matches no finite text, or with a part whose
+    shortest text exceeds `limits.max_least_bytes`.
 
-    Text is never forced for longer than the shortest text to its end. XGrammar spells forced text to its end without
-    a bound of memory and time, so rules that double forty times, or one that never ends, would take all of both.
+    XGrammar computes forced text up to its end, without a limit of memory or time. Rules that double forty times, or
+    one that never ends, would exhaust both. Forced text is never longer than the shortest text of its rule, so a bound
+    on that is enough.
     """
     data = read_serialised(serialised)
     graph = _Graph(
@@ -226,7 +229,8 @@ def check_least(serialised: str, limits: CompileLimits) -> None:
 
 
 class _Graph:
-    """Expressions over one another: a sequence adds its parts up, a choice takes one of them."""
+    """The graph of rules and expressions, to find shortest texts: a sequence is the sum of its parts, and a choice is
+    the minimum."""
 
     def __init__(self, data: list[int], starts: list[int], bodies: list[int]) -> None:
         self._data = data
@@ -235,8 +239,8 @@ class _Graph:
         self.seen: set[Node] = set()
 
     def least(self, root: Node) -> dict[Node, int]:
-        """The bytes of the shortest text of each node below `root` that has one. This is Knuth's generalization of
-        Dijkstra's algorithm: nodes are settled in the order of their values."""
+        """The length in bytes of the shortest text of each node below `root`. Nodes without a finite text are left out.
+        This is Knuth's generalization of Dijkstra's algorithm: nodes are settled in the order of their lengths."""
         parents: dict[Node, list[tuple[Node, int]]] = defaultdict(list)  # with the repetitions of the child
         missing: dict[
             Node, int
@@ -269,7 +273,7 @@ class _Graph:
         return settled
 
     def _parts(self, node: Node) -> tuple[int, list[tuple[Node, int]], bool]:
-        """The node's own bytes, the nodes below it with their repetitions, and whether one of these is chosen."""
+        """A node's own bytes, its children with their repetitions, and whether the node is a choice."""
         kind, number = node
         if kind == "rule":
             return 0, [(("expression", self._bodies[number]), 1)], False
@@ -286,14 +290,13 @@ class _Graph:
 
 
 _LENGTHS = ((0x7F, 1), (0x7FF, 2), (0xFFFF, 3), (MAX_CODE, 4))
-"""The last character of each length in UTF-8."""
+"""The last character of each UTF-8 length."""
 
 ByteRange = tuple[int, int]
 
 
 def utf8_sequences(low: int, high: int) -> Iterator[list[ByteRange]]:
-    """The characters `low` to `high` as sequences of byte ranges; a sequence stands for all combinations of its
-    bytes."""
+    """Yield sequences of byte ranges that together match the UTF-8 encodings of the characters `low` to `high`."""
     begin = low
     for last, length in _LENGTHS:
         if begin <= min(high, last):
@@ -302,7 +305,7 @@ def utf8_sequences(low: int, high: int) -> Iterator[list[ByteRange]]:
 
 
 def byte_set(ranges: Iterable[ByteRange]) -> bytes:
-    """A set of bytes as 256 bits, the lowest first."""
+    """A set of bytes as a 256-bit set in 32 bytes, the lowest bit first."""
     bits = 0
     for low, high in ranges:
         bits |= ((1 << (high - low + 1)) - 1) << low
@@ -321,7 +324,7 @@ def _encode(code_point: int, length: int) -> bytes:
 
 
 def _split(low: bytes, high: bytes) -> Iterator[list[ByteRange]]:
-    """Sequences of byte ranges for all encodings of one length, from `low` to `high`."""
+    """Yield sequences of byte ranges for the encodings from `low` to `high`, which have one length."""
     if len(low) == 1:
         yield [(low[0], high[0])]
         return

@@ -1,4 +1,4 @@
-"""JSON schemas in the form that XGrammar takes, and the keywords that it would silently ignore."""
+"""Prepares JSON schemas for XGrammar, and finds the keywords that XGrammar would silently ignore."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SILENT: tuple[str, ...] = (
 )
 SILENT += ("$comment", "deprecated", "readOnly", "writeOnly", "discriminator")
 
-# XGrammar itself removes characters that JSON escapes from negated classes.
+# XGrammar removes the characters that JSON must escape from negated classes.
 NEGATED = re.compile(r"\[\^(?:\\.|[^\]\\])*+\]?", re.DOTALL)
 ESCAPED = re.compile(r'["\x00-\x1f]|\\[\\nrtfv0cux"]')
 
@@ -55,20 +55,20 @@ def not_enforced(
     places: Mapping[int, Place | None] | None = None,
     in_json: bool = True,
 ) -> Findings:
-    """The keywords that XGrammar does not enforce, with their places; `places` has those of parts that come from
-    elsewhere. Without `in_json`, strings are written as they are."""
+    """The keywords that XGrammar does not enforce, with their places. `places` maps the `id` of moved subschemas to
+    their original places. Without `in_json`, strings are written raw, as in XML tool calls."""
     for place, node in json_schema.subschemas(schema, places=places):
         for description in _ignored(node, open_objects, in_json):
             yield place, description
         if not _are_texts(schema, node.get("propertyNames", False)):
             yield place, "propertyNames is not enforced where it does not say that names are strings"
         if any_order and (node.get("properties") or node.get("required")):
-            # In any order XGrammar only counts properties.
+            # With any_order XGrammar only counts properties, and does not track which ones came.
             yield place, "any_order: required is not enforced, and a property may come twice"
 
 
 MAX_DEPTH = 20
-PLAIN = re.compile(r"[ !#-.0-\[\]-~]*")  # texts with one spelling in JSON
+PLAIN = re.compile(r"[ !#-.0-\[\]-~]*")  # texts that JSON would not escape
 
 # Keywords that may state a value's type by themselves.
 STATED = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
@@ -77,9 +77,9 @@ SAID = {"additionalProperties", "unevaluatedProperties"}
 
 
 def opened_schema(schema: Any, open_objects: bool = False) -> Any:
-    """The schema with everything left open that XGrammar would close by itself: an object that names no properties
-    may have any, an array that does not describe its items may hold any. With `open_objects` that applies to all
-    objects and arrays."""
+    """State explicitly what a schema leaves open, because XGrammar closes it by default. An object without listed
+    properties allows any properties, and an array without an item schema allows any items. With `open_objects` this
+    applies to all objects and arrays."""
     schema = json.loads(json.dumps(schema))
     for _, node in json_schema.subschemas(schema):
         _state_names(node)
@@ -96,8 +96,8 @@ def opened_schema(schema: Any, open_objects: bool = False) -> Any:
 
 
 def spelled_schema(schema: Any, in_json: bool = True) -> Any:
-    """The schema with its formats as patterns, and with patterns as XGrammar must get them: `in_json` as names of
-    rules (`weft.grammar.xgrammar.patterns`), else as they are, in ASCII and without surrogates."""
+    """Replace formats by patterns, and patterns by what XGrammar must get. With `in_json` that is a placeholder
+    (`weft.grammar.xgrammar.patterns`); otherwise the pattern itself, in ASCII and without surrogates."""
     schema = json.loads(json.dumps(schema))
     for _, node in json_schema.subschemas(schema):
         if in_json:
@@ -116,8 +116,8 @@ def spelled_schema(schema: Any, in_json: bool = True) -> Any:
 
 
 def _keep_names_apart(node: dict[str, Any]) -> None:
-    """State the names that other properties may have, in place, where some properties are listed: XGrammar tells only
-    names with one spelling from the listed ones."""
+    """Restrict additional properties to a pattern that excludes the listed names, in place. By itself XGrammar excludes
+    only names that JSON would not escape."""
     listed, others = node.get("properties", {}), node.get("additionalProperties", False)
     if others is False or all(PLAIN.fullmatch(name) for name in listed):
         return
@@ -127,7 +127,7 @@ def _keep_names_apart(node: dict[str, Any]) -> None:
 
 
 def _spell_length(node: dict[str, Any]) -> None:
-    """Replace bounds of a string's length by the name of rules, in place."""
+    """Replace the length bounds of a string by a placeholder pattern, in place."""
     types = node.get("type", [])
     low, high = int(node.get("minLength", 0)), node.get("maxLength")
     if "string" not in ([types] if isinstance(types, str) else types) or (low == 0 and high is None):
@@ -138,7 +138,7 @@ def _spell_length(node: dict[str, Any]) -> None:
 
 
 def _state_names(node: dict[str, Any]) -> None:
-    """State that names are strings, in place: XGrammar lets any value be a name otherwise."""
+    """Add the type "string" to `propertyNames`, in place. Otherwise XGrammar allows any value as a name."""
     names = node.get("propertyNames")
     if isinstance(names, dict) and not set(names) & {"type", *STATED}:
         node["propertyNames"] = {"type": "string", **names}
@@ -146,7 +146,7 @@ def _state_names(node: dict[str, Any]) -> None:
 
 
 def _are_texts(root: Any, names: Any, depth: int = 0) -> bool:
-    """Whether XGrammar accepts only strings as names, as far as the schema shows."""
+    """Whether the schema of names clearly allows only strings. XGrammar does not add that rule itself."""
     if not isinstance(names, dict) or depth > MAX_DEPTH:
         return names is False
     if "$ref" in names:
@@ -165,8 +165,8 @@ def _are_texts(root: Any, names: Any, depth: int = 0) -> bool:
 
 
 def without_barred(schema: Any, open_objects: bool = False) -> Any:
-    """The schema without properties that no value may have: XGrammar refuses the whole schema for one. Closed objects
-    still don't allow these names."""
+    """Remove the properties whose schema is false, because XGrammar refuses a schema with such a property. Closed
+    objects still don't allow these names."""
     if not any(_barred(node) for _, node in json_schema.subschemas(schema)):
         return schema
     schema = json.loads(json.dumps(schema))
@@ -179,7 +179,7 @@ def without_barred(schema: Any, open_objects: bool = False) -> Any:
 
 
 def _barred(node: dict[str, Any]) -> list[str]:
-    """The properties that an object may not have, and is not required to have."""
+    """The properties that are forbidden (false) and not required."""
     required = node.get("required", ())
     properties = node.get("properties", {})
     return [name for name, value in properties.items() if value is False and name not in required]
@@ -236,13 +236,13 @@ def _ignored_of_numbers(node: dict[str, Any], types: list[str]) -> Iterator[str]
 
 
 def _is_open(node: dict[str, Any], open_objects: bool) -> bool:
-    """Whether an object may have names that its schema does not list."""
+    """Whether an object may have properties that its schema does not list."""
     others = node.get("additionalProperties", open_objects or not node.get("properties"))
     return others is not False or bool(node.get("patternProperties"))
 
 
 def names_and_others(schema: Any, open_objects: bool = False) -> bool:
-    """Whether some object has schemas for certain names, and may have other names."""
+    """Whether some object lists properties or patterns of names, and allows other names, too."""
     return any(
         (node.get("properties") or "patternProperties" in node) and _is_open(node, open_objects)
         for _, node in json_schema.subschemas(schema)
@@ -283,7 +283,7 @@ def _ignored_combinations(node: dict[str, Any], types: list[str]) -> Iterator[st
 
 
 def _is_implied(types: list[str], winner: str, value: Any) -> bool:
-    """Whether the enforced keyword implies the ignored `type`, as far as the schema shows."""
+    """Whether the enforced keyword `winner` clearly implies the ignored `type`."""
     if winner in ("const", "enum"):
         return all(json_schema.is_of(item, types) for item in (value if winner == "enum" else [value]))
     if winner == "$ref":

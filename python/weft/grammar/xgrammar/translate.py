@@ -1,4 +1,4 @@
-"""Guides and vocabularies translated for XGrammar, and the parts of a guide that XGrammar would not enforce."""
+"""Translates guides and vocabularies for XGrammar, and finds the parts of a guide that XGrammar would not enforce."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ T = TypeVar("T")
 
 
 def parse_regex(pattern: str) -> xgr.Grammar:
-    """The grammar of a regular expression. Raises `GuideError` for one that XGrammar does not accept, or would
-    misread."""
+    """The grammar of a regular expression. Raises `GuideError` if XGrammar refuses or would misread it."""
     check_anchors(pattern)
     return translated("regex", lambda: xgr.Grammar.from_regex(pattern))
 
 
 def parse_ebnf(grammar: str) -> xgr.Grammar:
-    """The grammar of EBNF. Raises `GuideError` for a syntax error, or a grammar without a root."""
+    """Parse a grammar in EBNF. Raises `GuideError` for a syntax error, or a grammar without a root."""
     return translated("EBNF", lambda: xgr.Grammar.from_ebnf(grammar))
 
 
 def check_structural_tag(tag: str) -> None:
-    """Raise `GuideError` for a text that is not a structural tag. Its parts are not translated, which may take long."""
+    """Raise `GuideError` for a text that is not a structural tag. The parts inside are not checked, because translating
+    them may take long."""
     try:
         data = tag_of(tag)
         if not isinstance(data, dict) or "format" not in data:
@@ -62,7 +62,7 @@ def check_structural_tag(tag: str) -> None:
 
 
 def parse_choice(choices: list[str]) -> xgr.Grammar:
-    """The grammar of a list of texts. Raises `GuideError` for a text that XGrammar's grammars can't spell."""
+    """The grammar of a list of texts. Raises `GuideError` for a NUL character, which XGrammar's EBNF can't express."""
     if any("\0" in choice for choice in choices):
         raise GuideError("choice: XGrammar's grammars can't spell a NUL character")
     return parse_ebnf("root ::= " + " | ".join(_ebnf_literal(choice) for choice in choices))
@@ -71,7 +71,7 @@ def parse_choice(choices: list[str]) -> xgr.Grammar:
 def _ebnf_literal(text: str) -> str:
     escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
     escaped = "".join(escapes.get(char, char) for char in text)
-    # Each escape ends the literal: XGrammar would read hexadecimal digits after it as a part of the escape.
+    # End the literal after each escape, because XGrammar reads further hexadecimal digits as part of the escape.
     return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f'\\x{ord(match[0]):02x}" "', escaped) + '"'
 
 
@@ -94,17 +94,17 @@ def parse_json_schema(guide: Guide) -> xgr.Grammar:
 
 
 def grammar_of(guide: Guide) -> xgr.Grammar:
-    """The guide, translated, with a root that no rule names. Raises `GuideError`."""
+    """Translate a guide to a grammar whose root no rule refers to. Raises `GuideError`."""
     return translated("guide", lambda: xgr.Grammar.deserialize_json(serialised(guide)))
 
 
 def serialised(guide: Guide) -> str:
-    """`grammar_of`, as XGrammar serializes it."""
+    """`grammar_of` in XGrammar's serialization."""
     grammar = _translate(guide)
     if guide.kind in ("json_schema", "structural_tag"):
         grammar = _kept_to_json(grammar, guide)
-    # XGrammar fills the masks of the root as if nothing could follow it. In a root that stands within itself, tokens
-    # that close two of its levels at once ("]]") would be forbidden. The union gives it another root.
+    # XGrammar fills the masks of the root rule as if no text could follow it. In a recursive root, a token that closes
+    # two levels at once ("]]") would be forbidden. The union makes a new root.
     root_names = re.findall(r"\broot\b(?! ::=)", str(grammar))
     text = kept_to_utf8((xgr.Grammar.union(grammar) if root_names else grammar).serialize_json())
     if guide.kind not in ("json_schema", "structural_tag"):
@@ -113,15 +113,15 @@ def serialised(guide: Guide) -> str:
     return text
 
 
-# A character of a string with bounds, and the escape of every string: as XGrammar writes them, and as weft needs them.
+# Parts of XGrammar's EBNF and their replacements: a character of a string with length bounds, and a \u escape.
 BOUNDED, STRICT = r"([^\"\\\r\n])", r"([^\0-\x1f\"\\])"
 ESCAPE, OF_CONTROL = '("u" [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9])', '("u00" [01] [A-Fa-f0-9])'
 
 
 def _kept_to_json(grammar: xgr.Grammar, guide: Guide) -> xgr.Grammar:
-    """Correct two faults of XGrammar's grammars: control characters in strings with bounds, which is not JSON, and
-    listed names that other names may spell with escapes. A grammar that can't be printed and parsed again, such as
-    that of some tags, stays as it is."""
+    """Fix two bugs of XGrammar's JSON grammars. A string with length bounds may have raw control characters. An
+    additional property may repeat a listed name, spelled with escapes. A grammar that does not survive printing and
+    parsing, such as that of some tags, stays as it is."""
     text = str(grammar)
     kept = with_lengths(text.replace(BOUNDED, STRICT))
     if _names_and_others(guide):
@@ -172,27 +172,27 @@ def not_enforced(guide: Guide) -> Findings:
 
 
 def not_enforced_in_strict_parts(guide: Guide) -> Findings:
-    """The keywords that XGrammar does not enforce in the strict parts of a guide that is not strict itself, with
-    their places."""
+    """The keywords that XGrammar does not enforce in the strict parts of a tag, with their places. The guide itself is
+    not strict."""
     if guide.kind == "structural_tag":
         return read_tag(guide.source, guide.open_objects).not_enforced(of_strict=True)
     return ()
 
 
 def translated(subject: str, call: Callable[[], T]) -> T:
-    """Call `call`. XGrammar's errors become `GuideError`, without the place in its sources."""
+    """Call `call`, and turn XGrammar's errors into `GuideError`, without the location in XGrammar's sources."""
     try:
         return call()
     except (RuntimeError, ValueError, TypeError) as error:
         text = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(error)).strip()
         if len(text) > MAX_ERROR:
             text = f"{text[:MAX_ERROR]}..."  # XGrammar's errors may repeat the whole input
-        raise GuideError(f"{subject}: {text}") from None  # the text has everything
+        raise GuideError(f"{subject}: {text}") from None
 
 
 @functools.lru_cache(maxsize=4)
 def tokenizer_info(vocabulary: Vocabulary) -> xgr.TokenizerInfo:
-    """XGrammar's view of a vocabulary, cached for the last few vocabularies."""
+    """The `xgrammar.TokenizerInfo` of a vocabulary, cached for the last few vocabularies."""
     return translated(
         "vocabulary",
         lambda: xgr.TokenizerInfo(
@@ -209,8 +209,8 @@ MAX_BEGIN = 60
 
 @dataclass(frozen=True)
 class _Form:
-    """A schema inside a tag: its place, the begin of the tag around it, the rewritten schema, and whether it must be
-    enforced whole in a guide that is not strict."""
+    """A schema inside a tag. `begin` is the begin of the tag around it, and `found` the rewritten schema. With
+    `is_strict` it must be enforced in full, even if the guide is not strict."""
 
     place: Place
     begin: str
@@ -223,19 +223,19 @@ class _Form:
 
 @dataclass(frozen=True)
 class Tag:
-    """A structural tag in the form that XGrammar takes."""
+    """A structural tag, translated for XGrammar, and the schemas inside."""
 
     text: str
     forms: tuple[_Form, ...]
 
     @property
     def names_and_others(self) -> bool:
-        """Whether some object has schemas for certain names, and may have other names."""
+        """Whether some object lists properties or patterns of names, and allows other names, too."""
         return any(xgrammar_schema.names_and_others(form.found.schema, form.is_open) for form in self.forms)
 
     def not_enforced(self, *, of_strict: bool = False) -> Findings:
-        """The keywords of the schemas inside, or of the strict ones only, that XGrammar does not enforce, with their
-        places."""
+        """The keywords that XGrammar does not enforce in the schemas inside (with `of_strict`, in the strict ones
+        only), with their places."""
         for form in self.forms:
             if of_strict and not form.is_strict:
                 continue
@@ -252,9 +252,9 @@ class Tag:
 
 @functools.lru_cache(maxsize=2)
 def read_tag(source: str, open_objects: bool) -> Tag:
-    """Read a tag's text, and rewrite its schemas as those of other guides (`weft.grammar.schema.rewrite`). A schema
-    that is written as XML, or without some texts, depends on its exact form, and stays as it is. Raises
-    `GuideError` for an invalid schema, or one that no value satisfies."""
+    """Parse a tag, and rewrite its schemas like those of other guides (`weft.grammar.schema.rewrite`). A schema whose
+    values are written as XML or exclude some texts is not rewritten, because XGrammar depends on its exact form.
+    Raises `GuideError` for an invalid schema, or one that no value satisfies."""
     tag = tag_of(source)
     forms = []
     for pattern in _patterns(tag):
@@ -289,7 +289,7 @@ def read_tag(source: str, open_objects: bool) -> Tag:
 
 
 def _patterns(tag: Any) -> Iterator[str]:
-    """Yield the regular expressions of a tag that stand for themselves, not in a schema."""
+    """Yield the regular expressions of a tag that are not inside a schema."""
     pending = [tag]
     while pending:
         node = pending.pop()
@@ -302,7 +302,7 @@ def _patterns(tag: Any) -> Iterator[str]:
 
 
 def _schemas(tag: Any) -> Iterator[tuple[Place | None, dict[str, Any], str]]:
-    """Yield every format with a JSON schema inside a structural tag, with its place and the begin of the tag around
+    """Yield every node with a JSON schema inside a structural tag: its place, the node, and the begin of the tag around
     it."""
     pending: list[tuple[Place | None, Any, str]] = [(None, tag, "")]
     while pending:
@@ -319,7 +319,7 @@ def _schemas(tag: Any) -> Iterator[tuple[Place | None, dict[str, Any], str]]:
 
 
 def _below(within: Place, place: Place | None) -> Place:
-    """A place in a schema, as a place in the container of the schema."""
+    """Prefix a place in a schema with the place of the schema itself."""
     parts = []
     while place is not None:
         parts.append(place.part)

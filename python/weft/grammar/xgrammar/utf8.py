@@ -1,7 +1,7 @@
-"""XGrammar's grammars restricted to valid UTF-8: its character classes contain surrogates, which no text has.
+"""Restricts XGrammar's grammars to valid UTF-8, because its character classes contain surrogates.
 
-A model of bytes could sample one. The answer would then not decode, and the replacement characters would exceed a
-bound of length.
+A model with byte tokens could sample a surrogate. The answer would then not decode, and its replacement characters
+could exceed a `maxLength`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weft.grammar.xgrammar.rules import CHARACTERS, CHARACTERS_STAR, REGEX, read
 
 IN_A_PATTERN = r"\uD800-\uDFFF"
 
-# A pattern's escapes, its classes, and the dot; and the members of a class. No part can match in two ways.
+# PARTS: the escapes, classes and dots of a pattern. MEMBERS: the members of a class. Neither can backtrack.
 PARTS = re.compile(r"\\.|\[(?P<negated>\^?)(?P<members>(?:\\.|[^\]\\])*+)(?P<closed>\]?)|\.", re.DOTALL)
 NOT_ASCII = re.compile(r"\\[\x00-\x7f]|\\?([^\x00-\x7f])", re.DOTALL)
 MEMBERS = re.compile(r"\\.|.", re.DOTALL)
@@ -24,8 +24,8 @@ OF_MANY = (*NEGATED, r"\s", r"\w", r"\d")
 
 
 def kept_to_utf8(serialised: str) -> str:
-    """A grammar in XGrammar's serialized form, without surrogates in its classes, and with patterns in place of their
-    names. Raises `GuideError` for a pattern that XGrammar does not have."""
+    """Remove surrogates from the classes of a serialized grammar, and replace placeholders by their patterns. Raises
+    `GuideError` for a pattern that XGrammar does not support."""
     data = read_serialised(serialised)
     numbers, starts = data["grammar_expr_data"], data["grammar_expr_indptr"]
     kept: list[int] = []
@@ -45,7 +45,7 @@ def kept_to_utf8(serialised: str) -> str:
 
 
 def _of_pattern(expression: list[int]) -> list[int]:
-    """A regular expression; the name of a pattern is replaced by its expression."""
+    """Replace a placeholder by its regular expression. Any other regular expression is returned unchanged."""
     name = bytes(byte & 0xFF for byte in expression[3:]).decode(errors="replace")
     regex = length_in_json(name)
     if regex is None:
@@ -57,8 +57,8 @@ def _of_pattern(expression: list[int]) -> list[int]:
 
 
 def _without_surrogates(expression: list[int]) -> list[int]:
-    """A class without surrogates. It holds its kind, the number of numbers that follow, whether it is negated, and
-    the ends of each range."""
+    """Remove surrogates from a class, whose numbers are: its kind, the count of numbers after it, whether it is
+    negated, and the first and last character of each range."""
     kind, _, is_negated, *ends = expression
     if is_negated:
         parts = [*ends, *SURROGATES]
@@ -72,14 +72,14 @@ def _without_surrogates(expression: list[int]) -> list[int]:
                 parts += [low, SURROGATES[0] - 1]
             if high > SURROGATES[1]:
                 parts += [SURROGATES[1] + 1, high]
-    if not parts:  # an empty class would mean something else, so a class of surrogates alone stays
+    if not parts:  # a class of surrogates only stays, because an empty class has another meaning
         return expression
     return [kind, 1 + len(parts), is_negated, *parts]
 
 
 def pattern_kept(pattern: str) -> str:
-    """A regular expression in ASCII that matches the same texts, except those with surrogates. Only from patterns in
-    ASCII does XGrammar keep out what JSON escapes."""
+    """Rewrite a regular expression in ASCII, without surrogates. Only in an ASCII pattern does XGrammar exclude the
+    characters that JSON must escape."""
     return NOT_ASCII.sub(_in_ascii, PARTS.sub(_part_kept, pattern))
 
 
@@ -97,13 +97,14 @@ def _part_kept(part: re.Match[str]) -> str:
     if not part["closed"] or members.startswith(IN_A_PATTERN):
         return text
     if part["negated"]:
-        # Unescaped, a leading hyphen would make a range with the surrogates before it.
+        # Escape a leading hyphen, which would make a range with the surrogates before it.
         return f"[^{IN_A_PATTERN}{chr(92) if members.startswith('-') else ''}{members}]"
     return _class_kept(text, MEMBERS.findall(members))
 
 
 def _class_kept(text: str, members: list[str]) -> str:
-    """A class with the complement of another class in it, as alternatives: a class can't leave out a part."""
+    """Split a class that contains `\\S`, `\\W` or `\\D` into alternatives, one for each complement, because a class
+    can't exclude surrogates from a complement."""
     negated = [member for member in dict.fromkeys(members) if member in NEGATED]
     if not negated:
         return text
