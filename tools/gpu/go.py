@@ -124,7 +124,7 @@ def first() -> Iterator[Sequence[Part]]:
 
 SMOKE = split("tests/gpu tests/contracts/test_runtime.py tests/contracts/test_polled.py -m gpu_smoke")
 REHEARSED = split(
-    "tests/contracts/test_polled.py tests/gpu/test_slots_cuda.py -m 'not process' -k 'order or copies'"
+    "tests/contracts/test_polled.py tests/gpu/test_slots_cuda.py -m 'not slow' -k 'order or copies'"
 )
 REST = split("tests/gpu -m 'gpu and not gpu_smoke' -k 'not (test_tokens_are_the or long_answers or the_way)'")
 ENGINES = split(

@@ -137,7 +137,7 @@ def test_requests_have_sizes_of_their_own(tiny: Checkpoint, prompts: list[str], 
 
 
 def test_where_it_is_refused(tiny: Checkpoint) -> None:
-    with pytest.raises(InputError, match="additional_outputs does not go with"):
+    with pytest.raises(InputError, match="additional_outputs does not work with"):
         LLM(
             tiny.path,
             device="cpu",

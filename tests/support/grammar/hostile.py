@@ -132,7 +132,7 @@ TAGS: list[Case] = [
     ("a pattern that repeats", tag({"type": "regex", "pattern": "(a{999}){999}"}), "998001 positions"),
     ("a grammar that repeats", tag({"type": "grammar", "grammar": 'root ::= ("a"{999}){999}'}), "998001 positions"),
     ("no tag", tag({"type": "nothing"}), "structural tag"),
-    ("nested too deep", json.dumps(tag({"type": "any_text"})).replace('"<a>"', "[" * 3000), "no JSON"),
+    ("nested too deep", json.dumps(tag({"type": "any_text"})).replace('"<a>"', "[" * 3000), "not valid JSON"),
 ]  # fmt: skip
 
 CASES: list[tuple[str, str, Any, str | None]] = [

@@ -163,10 +163,18 @@ def test_a_module_that_takes_long_to_compile() -> None:
 def workers() -> list[int]:
     """The processes that compile modules for this one now."""
     tasks = Path(f"/proc/{os.getpid()}/task")
-    children = [pid for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+    children = [pid for task in tasks.iterdir() for pid in _read(task / "children").split()]
     return [
-        int(pid) for pid in children if worker.__file__.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+        int(pid) for pid in children if worker.__file__.encode() in _read(Path(f"/proc/{int(pid)}/cmdline"))
     ]
+
+
+def _read(path: Path) -> bytes:
+    """A file of /proc; empty where its thread or process has ended meanwhile."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 @pytest.mark.slow

@@ -72,13 +72,13 @@ def test_what_is_not_enforced_is_told_of_a_loaded_guide(compiler: GuideCompiler)
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"format": "weft-compiled-guide-0"}, "no compiled guide that weft dumped"),
+        ({"format": "weft-compiled-guide-0"}, "not a compiled guide that weft dumped"),
         ({"vocabulary": "other"}, "for another vocabulary"),
         ({"version": "0.0.1"}, "was made with xgrammar 0.0.1"),
         ({"compiled": "{}"}, "XGrammar can't read"),
         ({"compiled": 7}, "XGrammar can't read"),
-        ({"guide": {"kind": "regex"}}, "no compiled guide"),
-        ({"guide": []}, "no compiled guide"),
+        ({"guide": {"kind": "regex"}}, "not a compiled guide"),
+        ({"guide": []}, "not a compiled guide"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Any], why: str, compiler: GuideCompiler) -> None:
@@ -89,7 +89,7 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], why: str, compiler
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b"{}", b"[" * 100_000])
 def test_bytes_that_are_no_dump_are_refused(data: bytes, compiler: GuideCompiler) -> None:
-    with pytest.raises(GuideError, match="no compiled guide that weft dumped"):
+    with pytest.raises(GuideError, match="not a compiled guide that weft dumped"):
         compiler.load(data)
 
 

@@ -332,7 +332,7 @@ def read_words(text: str) -> None:
     for given in ([text], [text[i : i + 64] for i in range(0, len(text), 64)]):
         for step in (
             lambda: check_words("words", given),  # noqa: B023
-            lambda: WORDS.stop_words("stop", given),  # noqa: B023
+            lambda: WORDS.stop_words(given),  # noqa: B023
             lambda: WORDS.rules(SamplingParams(bad_words=given)),  # noqa: B023
         ):
             with contextlib.suppress(WeftError):

@@ -242,7 +242,7 @@ def test_its_content_is_its_key_and_is_kept() -> None:
     assert After.of(own).guide.payload is dict
     assert RecordedGuide.of(own).guide() is None
     assert "[0-9]" in str(Guide.after("x", Guide.regex("[0-9]")))
-    with pytest.raises(GuideError, match="no grammar"):
+    with pytest.raises(GuideError, match="not a grammar"):
         one.grammar()
     with pytest.raises(GuideError, match="is not a guide"):
         Guide.after("x", "[0-9]")  # type: ignore[arg-type]
