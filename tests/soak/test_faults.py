@@ -168,7 +168,7 @@ class FailingForward:
             raise PlantedError(f"planted in forward, number {self.num_raised}")
 
     def _served(self) -> list[Any]:
-        flights = [request for flight in self.engine.output.in_flight for request in flight.requests]
+        flights = [sequence for flight in self.engine.output.in_flight for sequence in flight.sequences]
         return [*self.engine.running, *flights]
 
 
