@@ -125,13 +125,6 @@ class CompiledAfter:
         return _core.after_matcher(self._rules, matcher, self._max_free_tokens)
 
 
-def make(trigger: int | str, guide: Guide, max_free_tokens: int | None) -> Guide:
-    """The guide of `Guide.after`. Raises `GuideError`."""
-    after = After(trigger, guide, max_free_tokens)
-    after.check()
-    return after.made()
-
-
 def compile_after(guide: Guide, parts: CompileParts) -> CompiledGuide:
     """Compile a guide of `Guide.after`. Raises `GuideError`."""
     after = After.of(guide)

@@ -203,9 +203,8 @@ class Document:
         if "contains" in raw:
             low, high = raw.get("minContains", 1), raw.get("maxContains")
             if low or high is not None:
-                node["contains"] = (self._shell(raw["contains"]), int(low), high and int(high))
-                if high == 0:
-                    node["contains"] = (self._shell(raw["contains"]), int(low), 0)
+                most = None if high is None else int(high)
+                node["contains"] = (self._shell(raw["contains"]), int(low), most)
 
     def _unevaluated(self, raw: dict[str, Any], node: dict[str, Any]) -> None:
         for key, evaluating in (
