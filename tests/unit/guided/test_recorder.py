@@ -30,7 +30,7 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.grammar.xgrammar.backend import XGrammarBackend
 from weft.guided.flight import operations
 from weft.guided.grammar_stream import GrammarStream
-from weft.guided.recording import Recording
+from weft.guided.recording import RecordedEdit, Recording
 from weft.guided.state import GuidedShape, GuidedState
 from weft.replay import replay
 from weft.runtime import cpu
@@ -127,6 +127,35 @@ def test_the_file_says_the_same(loop: Any, tmp_path: Path) -> None:
     assert (
         gzip.decompress((tmp_path / "flight.json.gz").read_bytes()) == (tmp_path / "flight.json").read_bytes()
     )
+
+
+def test_a_file_of_an_older_version_is_read(loop: Any, tmp_path: Path) -> None:
+    """Edits were called splices, with other names for what they drop and append, and so was a slot's status."""
+    made = loop(1)
+    made.run(8)
+    recording = made.recorder.recording()
+    request, *others = recording.requests
+    edited = replace(request, edits=(RecordedEdit(since=3, at=2, dropped=(1,), num_appended=2),))
+    recording = replace(recording, requests=(edited, *others))
+    place = next(i for i, operation in enumerate(recording.operations) if operation.entries)
+    operation = recording.operations[place]
+    entries = (replace(operation.entries[0], status="edited"), *operation.entries[1:])
+    operations = list(recording.operations)
+    operations[place] = replace(operation, entries=entries)
+    recording = replace(recording, operations=tuple(operations))
+    path = tmp_path / "flight.json"
+    recording.save(path)
+    text = path.read_text()
+    for new, old in (
+        ("edits", "splices"),
+        ("dropped", "taken"),
+        ("num_appended", "num_put"),
+        ("edited", "spliced"),
+    ):
+        assert f'"{new}"' in text
+        text = text.replace(f'"{new}"', f'"{old}"')
+    path.write_text(text)
+    assert Recording.load(path) == recording
 
 
 @pytest.mark.parametrize("is_drafted", [False, True])
