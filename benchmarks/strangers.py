@@ -209,7 +209,7 @@ READ_AGAIN = [
     schema("a description of 200 KB", lambda: {"type": "integer", "description": "d" * 200_000}),
     schema("escapes", lambda: '{"const":"' + "\\u0041" * 40_000 + '"}'),
     schema("30000 required names", lambda: {"type": "object", "required": [f"r{i}" for i in range(30_000)]}),
-    schema("15000 keywords that nobody knows", lambda: {f"x{i}": i for i in range(15_000)}),
+    schema("15000 unknown keywords", lambda: {f"x{i}": i for i in range(15_000)}),
     schema("a name that comes 15000 times", lambda: '{"properties":{' + ",".join(['"a":{}'] * 15_000) + "}}"),
 ]  # fmt: skip
 
@@ -313,10 +313,10 @@ PARAMETERS = [
     parameter("a share of nothing", lambda: sent(sampling_config=SamplingConfig(top_p=1e-300))),
     parameter("no heat at all", lambda: sent(sampling_config=SamplingConfig(temperature=5e-324))),
     parameter("no time", lambda: sent(allotted_time_ms=1e-9)),
-    parameter("a processor that nobody knows", lambda: sent(logits_post_processor_name="n" * 100_000)),
+    parameter("an unknown processor", lambda: sent(logits_post_processor_name="n" * 100_000)),
     parameter("all logits of everything", lambda: sent(output_config=OutputConfig(
         return_context_logits=True, return_generation_logits=True, return_log_probs=True))),
-    parameter("a guide by a name that nobody gave", lambda: sent(
+    parameter("an unknown guide name", lambda: sent(
         guided_decoding_params=GuidedDecodingParams(GuideType.HANDLE, "x" * 100_000))),
 ]  # fmt: skip
 

@@ -62,7 +62,7 @@ class GuestShadow {
   // Brings the instance to the shadow's state. `has_run`: the instance may have changed since `follow` in more than the
   // undone pages, so all pages are compared.
   void restore(Instance &instance, bool has_run);
-  // Instantiates `other` anew and brings it to the shadow's state. Call it on a guest thread.
+  // Makes a new instance in `other` and brings it to the shadow's state. Call it on a guest thread.
   void copy_to(Instance &other) const;
 
  private:

@@ -11,7 +11,7 @@
 
 namespace weft {
 
-// An array argument. Bind it with `.noconvert()`: a converted array would be a copy that nobody else sees.
+// An array argument. Bind it with `.noconvert()`: a conversion would make a copy, and writes to it would be lost.
 template <class T, std::size_t Dimensions>
 using HostArray = nanobind::ndarray<T, nanobind::ndim<Dimensions>, nanobind::c_contig, nanobind::device::cpu>;
 

@@ -86,7 +86,7 @@ void write_stderr(const char *text, int length) {
   }
 }
 
-// Raises faulthandler's signal on this thread, unless nobody handles it: the default action would end the process.
+// Raises faulthandler's signal on this thread if the signal has a handler: its default action would end the process.
 bool print_stacks(int signal) {
   struct sigaction action {};
   if (signal == 0 || sigaction(signal, nullptr, &action) != 0) return false;

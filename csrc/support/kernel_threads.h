@@ -63,7 +63,7 @@ class StealingQueue {
         const auto taken =
             static_cast<std::uint32_t>(std::min(std::max(min_rows_, (left.size() + 1) / 2), left.size()));
         if (!theirs.compare_exchange_weak(left, {left.begin, left.end - taken})) continue;
-        parts_[worker].left.store({left.end - taken, left.end});  // nobody steals from it while it is empty
+        parts_[worker].left.store({left.end - taken, left.end});  // no thread steals from it while it is empty
         if (take(worker, begin, end)) return true;
         break;  // another worker stole all of it
       }

@@ -1,8 +1,9 @@
 // A slot's record has the sampling parameters of the slot's request, as the device keeps them; further tables lie
 // beside the records. One captured call reads them all, so it serves every mix of requests.
 //
-// The list below is the only definition of the fields. The struct here, Python's `_core.SlotRecord` with its
-// documentation, and the views of the device's records (weft/ops/slots.py) are generated from it.
+// The list below defines the fields. The struct here and Python's `_core.SlotRecord`, with its documentation, are
+// generated from it. The views of the device's records (weft/ops/slots.py) repeat the names and take offset and type
+// from it; a test compares the names.
 #pragma once
 
 #include <cstdint>

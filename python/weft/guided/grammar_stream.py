@@ -12,8 +12,9 @@ Each call only enqueues work, so all of it can be captured. The host calls `push
 An iteration may leave out `commit_masks` if nothing in it needs the masks after its last token. Then it owes its
 commit: the next iteration's `fetch` does it during the forward, or the host with `commit_owed`, whichever comes first.
 
-Two events order the streams. After `token_event`, the grammar may read the tokens that the device wrote. After
-`mask_event`, the device may read the masks, and overwrite the tokens that the grammar has read.
+Three events order the streams. After `token_event`, the grammar may read the tokens that the device wrote. After
+`mask_event`, the device may read the masks, and overwrite the tokens that the grammar has read. After
+`proposal_event`, the device may read the drafts that the host proposed.
 
 Kernels write verified tokens and picked drafts directly to pinned host memory, where the grammar reads them. The device
 reads the host's proposals from pinned memory too. Copies are on the grammar stream, so that they don't delay the model.

@@ -121,6 +121,6 @@ async def _validation_error(request: Request, error: Exception) -> Response:
 
 
 async def _client_left(request: Request, error: Exception) -> Response:
-    """Record that the client disconnected before it sent its whole body. Nobody reads this response."""
+    """Record that the client disconnected before it sent its whole body. No client reads this response."""
     request.scope["weft.left"] = True
     return Response(status_code=499)

@@ -87,7 +87,7 @@ class Tenants:
     def answering(self, tenant: Tenant, num_sequences: int) -> Iterator[None]:
         """Count a request's sequences as in flight. Raises `ApiError` if the tenant would have too many."""
         limit = self._config.max_answers_per_key
-        # With one key a single large request harms nobody. With several it would fill the shared queue.
+        # With one key a single large request harms no other tenant. With several it would fill the shared queue.
         if num_sequences > limit and len(self._keys) > 1:
             raise ApiError(
                 f"{num_sequences} answers are asked for; a key may have {limit} under way: ask for fewer at once",

@@ -73,7 +73,7 @@ class Turns:
         return await asyncio.wrap_future(working)
 
     def _ended(self, loop: asyncio.AbstractEventLoop) -> None:
-        with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed, so no coroutine waits any more
             loop.call_soon_threadsafe(self._next)
 
     def _next(self) -> None:

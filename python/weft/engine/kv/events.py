@@ -89,7 +89,7 @@ class KvEvent:
 
 
 class KvEventLog:
-    """Keeps the last `size` events that nobody has taken. Any thread may call `get_latest_events`; the other methods
+    """Keeps the last `size` events until they are taken. Any thread may call `get_latest_events`; the other methods
     belong to the engine's thread."""
 
     def __init__(self, size: int, window_size: int) -> None:
