@@ -26,8 +26,8 @@ def acceptance(
         typer.Option(
             min=1,
             max=MAX_DRAFT_TOKENS + 1,
-            help="Force so many tokens per iteration, whatever the model says: for timing models with random "
-            "weights. Every figure says that it is simulated.",
+            help="Force this number of tokens per iteration, whatever the model predicts: for timing models with "
+            "random weights. Every figure says that it is simulated.",
         ),
     ] = None,
     device: DeviceOption = "auto",

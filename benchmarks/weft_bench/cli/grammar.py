@@ -25,27 +25,25 @@ def grammar(
         typer.Option(help="A folder with a tokenizer.json. Default: made-up tokens, the longest that fit."),
     ] = None,
     vocab: Annotated[int, typer.Option(min=300, help="Made-up tokens.")] = 131072,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="So many of the schemas, chosen by chance.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of that choice.")] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Number of schemas, chosen at random.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of that choice.")] = 0,
     timeout: Annotated[
         float,
-        typer.Option(min=0.1, help="Seconds that a schema may compile; its instances may take 4 times that."),
+        typer.Option(min=0.1, help="Time limit of a compile in seconds; instances get 4 times that."),
     ] = 30.0,
     style: Annotated[str, typer.Option(help="How instances are written: spaced or compact.")] = "spaced",
-    any_order: Annotated[
-        bool, typer.Option("--any-order", help="Properties in any order, not in the schema's.")
-    ] = False,
+    any_order: Annotated[bool, typer.Option("--any-order", help="Accept properties in any order.")] = False,
     strict: StrictOption = True,
     open_objects: OpenObjectsOption = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes at once; they disturb each other's times.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Number of processes; they disturb each other's times.")
+    ] = 1,
     names: Annotated[
-        bool, typer.Option(help="Write each file's problem, not only how often which kind came.")
+        bool, typer.Option(help="Write each file's problem, not only the counts by kind.")
     ] = True,
     out: OutOption = None,
 ) -> None:
-    """Grammar backends on JSON schemas: what compiles, compile and mask times, whose verdicts are right."""
+    """Compare grammar backends on JSON schemas: coverage, compile and mask times, correct verdicts."""
     if source is None:
         return finish(load("grammar", out)(), out)
     from weft_bench.grammar.schemas import vocabulary_of
@@ -74,10 +72,14 @@ def validity(
         Path,
         typer.Argument(help="JSON schemas, as `weft bench grammar` takes them; instances are not needed."),
     ],
-    limit: Annotated[int, typer.Option(min=1, help="So many of the schemas that compile, by chance.")] = 120,
-    each: Annotated[int, typer.Option(min=1, help="Answers to each schema by each drafter.")] = 2,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Answers that are cut say nothing.")] = 192,
-    seed: Annotated[int, typer.Option(help="Of the schemas and of the answers.")] = 0,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Number of schemas that compile, chosen at random.")
+    ] = 120,
+    each: Annotated[int, typer.Option(min=1, help="Number of answers to each schema by each drafter.")] = 2,
+    max_tokens: Annotated[
+        int, typer.Option(min=1, help="Maximum length of an answer; cut answers do not count.")
+    ] = 192,
+    seed: Annotated[int, typer.Option(help="Seed of the schemas and the answers.")] = 0,
     strict: StrictOption = True,
     open_objects: OpenObjectsOption = False,
     names: Annotated[bool, typer.Option(help="Write which schemas had invalid answers.")] = True,
@@ -99,10 +101,12 @@ def validity(
 
 @app.command()
 def strict(
-    seed: Annotated[int, typer.Option(help="Of the first schema; the next has the next one.")] = 0,
-    answers: Annotated[int, typer.Option(min=1, help="Finished answers, at least.")] = 10_000,
-    schemas: Annotated[int, typer.Option(min=1, help="Schemas that compile, at least.")] = 1,
-    model: Annotated[bool, typer.Option(help="Ask weft-tiny, too, beside the walks through masks.")] = True,
+    seed: Annotated[int, typer.Option(help="Seed of the first schema; later ones count up.")] = 0,
+    answers: Annotated[int, typer.Option(min=1, help="Minimum number of finished answers.")] = 10_000,
+    schemas: Annotated[int, typer.Option(min=1, help="Minimum number of schemas that compile.")] = 1,
+    model: Annotated[
+        bool, typer.Option(help="Also sample from weft-tiny, besides random walks through masks.")
+    ] = True,
     out: OutOption = None,
 ) -> None:
     """Answers to random JSON schemas, read back by `json` and `jsonschema`: none may be invalid."""

@@ -14,22 +14,25 @@ from weft_bench.cli.app import DeviceOption, ModelOption, OutOption, app, finish
 def serve(
     model: ModelOption = None,
     clients: Annotated[
-        str, typer.Option(help="Closed loops: numbers of clients, each of whom asks again when answered.")
+        str,
+        typer.Option(help="Closed loops: numbers of clients; each sends its next request after an answer."),
     ] = "1,2,4,8,16,32,64,128",
     rates: Annotated[
         str, typer.Option(help="Open loops: requests a second, at random moments; such as 5,10.")
     ] = "",
     guided: Annotated[str, typer.Option(help="Shares of guided requests, in percent.")] = "0,50,100",
-    seconds: Annotated[float, typer.Option(help="Of each measurement, once the load is steady.")] = 4.0,
-    prompts: Annotated[int, typer.Option(min=1, help="Held-out prompts; then they begin again.")] = 1024,
+    seconds: Annotated[
+        float, typer.Option(help="Duration of each measurement, once the load is steady.")
+    ] = 4.0,
+    prompts: Annotated[int, typer.Option(min=1, help="Number of held-out prompts, used in turn.")] = 1024,
     fixed_tokens: Annotated[
         int | None,
-        typer.Option(min=2, help="All answers have so many tokens. Default: they end by themselves."),
+        typer.Option(min=2, help="Fixed length of all answers in tokens. Default: they end by themselves."),
     ] = None,
     rounds: Annotated[
         int,
         typer.Option(
-            min=0, help="Rounds of what is compared at 32 clients; 0 leaves that and the loop's own time out."
+            min=0, help="Rounds of the comparison at 32 clients; 0 skips it and the loop's own time."
         ),
     ] = 5,
     speculation: Annotated[
@@ -46,15 +49,16 @@ def serve(
         str, typer.Option(help="on, off, or auto (on where there is a GPU): launch before the host has read.")
     ] = "auto",
     reuse: Annotated[
-        bool, typer.Option("--reuse/--no-reuse", help="Whether prompts that came before are found.")
+        bool, typer.Option("--reuse/--no-reuse", help="Whether prompts reuse cached prefixes.")
     ] = False,
     max_batch: Annotated[
-        int | None, typer.Option(min=1, help="Requests served at once. Default: the most clients.")
+        int | None,
+        typer.Option(min=1, help="Requests served at once. Default: the largest number of clients."),
     ] = None,
     device: DeviceOption = "auto",
     out: OutOption = None,
 ) -> None:
-    """The executor under load: throughput, time to first token, time between tokens; with a plot of what they trade."""
+    """Measure the executor under load: throughput, time to first token, inter-token latency; with a plot."""
     from weft_bench.serve.run import plot
     from weft_bench.serve.setup import Loads, Setup, numbers
 

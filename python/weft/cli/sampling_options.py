@@ -13,7 +13,7 @@ Defaults = Annotated[
     _option(
         "--generation-config",
         panel=SAMPLING,
-        help="Where what is not given comes from: the model's generation_config.json, or weft's defaults.",
+        help="The source of defaults: the model's generation_config.json, or weft's own.",
     ),
 ]
 MaxTokens = Annotated[
@@ -23,7 +23,7 @@ MaxTokens = Annotated[
         "-n",
         metavar="N",
         panel=SAMPLING,
-        help="The longest answer, in tokens; 256 if not given.",
+        help="Maximum length of an answer in tokens; 256 by default.",
     ),
 ]
 OnLength = Annotated[
@@ -31,14 +31,16 @@ OnLength = Annotated[
     _option(
         "--on-length",
         panel=SAMPLING,
-        help="At --max-tokens an answer is cut, or a guided one is whole by then.",
+        help="At --max-tokens, cut the answer, or close a guided one so that it is complete.",
     ),
 ]
 MinTokens = Annotated[
-    int | None, _option("--min-tokens", metavar="N", panel=SAMPLING, help="No end before so many tokens.")
+    int | None,
+    _option("--min-tokens", metavar="N", panel=SAMPLING, help="Minimum length of an answer in tokens."),
 ]
 NumAnswers = Annotated[
-    int | None, _option("--num-answers", metavar="N", panel=SAMPLING, help="Answers to each prompt.")
+    int | None,
+    _option("--num-answers", metavar="N", panel=SAMPLING, help="Number of answers to each prompt."),
 ]
 BeamWidth = Annotated[
     int | None,
@@ -46,7 +48,7 @@ BeamWidth = Annotated[
         "--beam-width",
         metavar="N",
         panel=SAMPLING,
-        help="Search with so many beams for the best answers; no drafts.",
+        help="Number of beams for a beam search; excludes drafts.",
     ),
 ]
 Temperature = Annotated[
@@ -68,7 +70,10 @@ FrequencyPenalty = Annotated[
 LogitBias = Annotated[
     list[str] | None,
     _option(
-        "--logit-bias", metavar="ID=BIAS", panel=SAMPLING, help="Of a token; -inf forbids it; again for each."
+        "--logit-bias",
+        metavar="ID=BIAS",
+        panel=SAMPLING,
+        help="Added to a token's logit; -inf forbids the token. Repeatable.",
     ),
 ]
 BadWord = Annotated[
@@ -77,22 +82,22 @@ BadWord = Annotated[
         "--bad-word",
         metavar="TEXT",
         panel=SAMPLING,
-        help="A text not to be written, see docs/sampling.md; again for each.",
+        help="A text that the answer must not contain, see docs/sampling.md. Repeatable.",
     ),
 ]
 Stop = Annotated[
     list[str] | None,
-    _option("--stop", metavar="TEXT", panel=SAMPLING, help="A text that ends the answer; again for each."),
+    _option("--stop", metavar="TEXT", panel=SAMPLING, help="A text that ends the answer. Repeatable."),
 ]
 StopTokenId = Annotated[
     list[int] | None,
     _option(
-        "--stop-token-id", metavar="ID", panel=SAMPLING, help="A token that ends the answer; again for each."
+        "--stop-token-id", metavar="ID", panel=SAMPLING, help="A token that ends the answer. Repeatable."
     ),
 ]
 Seed = Annotated[
     int | None,
-    _option("--seed", metavar="N", panel=SAMPLING, help="Decides the text; drawn afresh if not given."),
+    _option("--seed", metavar="N", panel=SAMPLING, help="Random seed; drawn at random by default."),
 ]
 Logprobs = Annotated[
     int | None,
@@ -100,7 +105,7 @@ Logprobs = Annotated[
         "--logprobs",
         metavar="N",
         panel=SAMPLING,
-        help="Log-probabilities of each token and of so many likeliest, 0 to 20, in the file of --stats-json.",
+        help="Write log-probabilities of each token and of N top tokens (0 to 20) to --stats-json.",
     ),
 ]
 StatsJson = Annotated[
@@ -109,7 +114,7 @@ StatsJson = Annotated[
         "--stats-json",
         metavar="FILE",
         panel=OUTPUT,
-        help="Write statistics of the run, and each prompt with its answers.",
+        help="Write statistics of the run, and all prompts with their answers.",
     ),
 ]
 Trace = Annotated[

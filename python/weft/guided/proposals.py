@@ -143,7 +143,7 @@ class Proposals:
         that push on; iterations in flight keep the old one.
 
         tokens: the prompt. For a resumed request, the prompt and the answer so far.
-        max_new_tokens: memory for so many new tokens is allocated now. More tokens allocate in a host callback.
+        max_new_tokens: number of new tokens for which memory is allocated now. More tokens allocate in a host callback.
         given: the text that the request expects as its answer, from the answer's beginning; () for none. While the
             answer follows it, its next tokens are the drafts. After leaving the text, the answer rejoins it where its
             last 4 tokens occur in it, up to 1024 tokens after the point of departure.

@@ -14,7 +14,7 @@ GRANULARITY, THRESHOLD = 512, 128
 """Beyond the table the capacity itself is recommended. If it is less than `THRESHOLD` above a multiple of
 `GRANULARITY`, it is rounded down to that."""
 MIN_TOKENS = ((2.0, 8192), (0.5, 4096), (0.0, 2048))
-"""(ratio, tokens): above this ratio of prompt length to answer length, at least so many tokens for a step are
+"""(ratio, tokens): above this ratio of prompt length to answer length, at least this many tokens for a step are
 recommended."""
 
 
