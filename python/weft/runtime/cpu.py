@@ -6,8 +6,8 @@
 - "inline": the thread that waits runs them.
 - "threads": each stream has a thread.
 - "random": one node runs at a time, in a legal order drawn from a seed.
-- "ahead": the host runs ahead until it waits; then one stream runs ahead. Seed 0 picks the oldest stream, seed 1 the
-  newest, any other seed alternates.
+- "ahead": nothing runs until the host waits; then one stream runs as far as it can. Seed 0 picks the oldest stream,
+  seed 1 the newest, other seeds alternate.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ class CUDAGraph:
         return self._exec
 
     def capture_begin(self, pool: object = None, capture_error_mode: CaptureMode = "global") -> None:
-        """Begin to capture the current stream. `pool` is the `Arena` for allocations during the capture; graphs that
-        never run at the same time can share one. By default the graph has its own."""
+        """Begin to capture the current stream. `pool` is the `Arena` for allocations during the capture (default: a new
+        one). Graphs that never run at the same time can share an arena."""
         if capture_error_mode not in _CAPTURE_MODES:
             raise InputError(
                 f"capture_error_mode is one of {sorted(_CAPTURE_MODES)}, not {capture_error_mode!r}"
@@ -162,7 +162,7 @@ class CUDAGraph:
         _core.graph_launch(CPU, self._exec, handle, self._num_polled)
 
     def reset(self) -> None:
-        """Free the captured graph; payloads are released when the last launch is done."""
+        """Free the captured graph. The payloads of its host functions are released when its last launch is done."""
         exec_, self._exec = self._exec, 0
         self._memory = GraphMemory()
         dispose(_core.graph_exec_destroy, CPU, exec_)
@@ -190,7 +190,8 @@ class stream:
 class graph:
     """Context that captures work of `stream`, and of streams that join it, into `cuda_graph`.
 
-    A torch op outside `Stream.launch` raises GraphError: it would run once, during the capture, and at no replay.
+    A torch op outside `Stream.launch` raises GraphError, because it would run only once, during the capture, and not at
+    replays.
     """
 
     default_capture_stream: Stream | None = None
@@ -256,7 +257,7 @@ def set_schedule(name: ScheduleName, seed: int = 0) -> None:
 
 @dataclass(frozen=True)
 class TraceSlice:
-    """A node that ran. Threads and streams are numbered; times are seconds of one clock."""
+    """A node that ran. `thread` and `stream` are numbers; `begin` and `end` are seconds of the same clock."""
 
     name: str
     kind: str
@@ -268,7 +269,7 @@ class TraceSlice:
 
 @contextmanager
 def trace() -> Iterator[list[TraceSlice]]:
-    """Collect the nodes that run inside the context. The yielded list is filled at its end."""
+    """Collect the nodes that run inside the context. The yielded list is filled when the context ends."""
     slices: list[TraceSlice] = []
     _core.cpu_trace_start()
     try:
@@ -289,7 +290,7 @@ class CpuGraph:
         self.graph.launch_on(self._stream.handle)
 
     def close(self) -> None:
-        """Free the graph; payloads are released when the last launch is done."""
+        """Free the graph. The payloads of its host functions are released when its last launch is done."""
         self.graph.reset()
 
 

@@ -82,27 +82,27 @@ _idle_streams: dict[tuple[int, int], list[int]] = {}  # by device and priority
 
 
 def _take_stream(idle: list[int], priority: int) -> int:
-    """A stream that no other object uses, from `idle` or new."""
+    """A stream handle that no other object uses: one of `idle`, or a new one."""
     # Idle streams are reused, not destroyed: torch keeps memory and cuBLAS workspaces by stream handle.
     while True:
         try:
             handle = idle.pop()
         except IndexError:
             return _core.stream_create(CUDA, NON_BLOCKING, priority)
-        if not _core.stream_is_capturing(CUDA, handle):  # a stream whose capture never ended can't be used
+        if not _core.stream_is_capturing(CUDA, handle):  # unusable if its capture never ended
             return handle
 
 
 class CudaStream(TableStream):
     """A stream for torch's work: one of weft's, with `priority`, or a given one (any object with `__cuda_stream__`).
 
-    weft does not use torch's pool of 32 streams: torch hands them out in turn, so other code could use the same one,
-    even during a capture. Graphs captured from the stream have their temporary memory in `graph_memory`."""
+    weft does not use torch's pool of 32 streams. torch hands them out in turn, so other code could get the same stream,
+    even during a capture. Graphs captured on the stream share `graph_memory` for their allocations."""
 
     def __init__(self, device: torch.device, stream: object = None, priority: int = 0) -> None:
         self._index = torch.cuda.current_device() if device.index is None else device.index
         _attach(self._index)
-        self._idle: list[int] | None = None  # where weft's own handle returns in the end
+        self._idle: list[int] | None = None  # the list to which a handle of weft's own returns
         if isinstance(stream, torch.cuda.Stream):
             self.torch_stream = stream
         elif stream is not None:
@@ -155,7 +155,7 @@ class CudaGraph:
             raise
 
     def close(self) -> None:
-        """Free the graph; payloads are released when the last launch is done."""
+        """Free the graph. The payloads of its host functions are released when its last launch is done."""
         graph, self.graph = self.graph, None
         # Without `reset`, torch would destroy the executable graph with the GIL held when Python frees the object.
         # `reset` releases the GIL.

@@ -1,7 +1,8 @@
 """Captures of torch's CUDA graphs. A failed capture leaves no state behind, and graphs of one stream share memory.
 
 This replaces `torch.cuda.graph`, which synchronizes the device and empties torch's caches at every capture and gives
-each graph a pool of its own. If a capture can't be ended, it leaves the captured stream as torch's current one.
+each graph a pool of its own. If ending a capture fails, `torch.cuda.graph` also leaves the captured stream as torch's
+current one.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _abandoned: list[torch.cuda.CUDAGraph] = []
 
 
 class GraphMemory:
-    """The memory pool that several graphs share for their own allocations. Only one of them may run at a time, as
-    graphs of one stream do, because each overwrites the memory of the others."""
+    """The memory pool in which several graphs allocate. The graphs overwrite each other's memory, so only one of them
+    may run at a time. Graphs of one stream fulfil this."""
 
     def __init__(self) -> None:
         self._pool: Pool | None = None
@@ -32,7 +33,7 @@ class GraphMemory:
         """torch's handle of the pool, for one more graph."""
         if self._pool is None or not self._graphs:
             # torch drops a pool with its last graph, so a new one is needed. Cached memory of other pools can't be
-            # freed during a capture, so it is freed before.
+            # freed during a capture, so free it now.
             torch.cuda.empty_cache()
             self._pool = torch.cuda.graph_pool_handle()
         self._graphs += 1
@@ -47,8 +48,8 @@ class GraphMemory:
 def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, memory: GraphMemory) -> Iterator[None]:
     """Context that captures work of `stream`, and of streams that join it, into `graph`, which then uses `memory`.
 
-    After a failure the graph is reset, and torch's current stream is the same as before. The first error is raised: one
-    of torch or of the driver as the cause of a `GraphError`, any other one itself.
+    After a failure the graph is reset, and torch's current stream is the same as before. The first error counts. An
+    error of torch or of the driver becomes the cause of a `GraphError`; any other is raised as it is.
     """
     pool = memory.take()
     first: BaseException | None = None
@@ -75,12 +76,12 @@ def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, memory: Gr
 
 
 def _leave_pool(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Pool) -> None:
-    """End the use of the pool that `capture_begin` began in torch's allocator. `capture_end` does not reach that point
-    if the driver refuses to end the capture."""
+    """End the allocations from the pool that `capture_begin` started in torch's allocator. `capture_end` does not reach
+    that point if the driver refuses to end the capture."""
     device = stream.device_index
     try:
         torch._C._cuda_endAllocateToPool(device, pool)
-    except RuntimeError:  # the use never began, or has ended
+    except RuntimeError:  # the allocations never started, or have ended
         return
     torch._C._cuda_releasePool(device, pool)
     _abandoned.append(graph)

@@ -37,8 +37,8 @@ class TorchStream(Protocol):
     """A function that returns torch's current CUDA stream."""
 
     def __call__(self, initialize: bool) -> int | None:
-        """The handle; None without CUDA. Without `initialize`, torch's CUDA is not initialized by this call; the result
-        is 0 (the default stream) until it is."""
+        """The handle; None without CUDA. If `initialize` is false, the call does not initialize torch's CUDA. It
+        returns 0 (the default stream) until CUDA is initialized elsewhere."""
 
 
 def _no_cuda(initialize: bool) -> int | None:
@@ -65,7 +65,7 @@ def context(driver: int, handle: int) -> Iterator[None]:
 
 
 def current() -> Current:
-    """The stream that host functions go to."""
+    """The current stream of this thread, to which host functions go."""
     if _contexts.stack:
         innermost, torch_then = _contexts.stack[-1]
         # A different stream in torch means that a `torch.cuda` context was entered inside of ours.

@@ -87,7 +87,8 @@ def _dump_cuda(stream: CudaStream, issue: Callable[[], None]) -> GraphDump:
 
 
 def _edges(driver: Any, graph: Any, room: int) -> list[tuple[int, int]]:
-    """The edges as pairs of handles; `room` is a first guess of their number."""
+    """The edges as pairs of node handles. `room` is the size of the driver's result array; it doubles until it exceeds
+    the number of edges."""
     # v2 also returns the edges' data. Without it the driver refuses a graph with programmatic dependent launches.
     # From CUDA 13 on, the plain name is that version.
     ask = getattr(driver, "cuGraphGetEdges_v2", driver.cuGraphGetEdges)

@@ -1,8 +1,8 @@
 """The memory of a CPU graph: tensors allocated during its capture, and other tensors that its nodes use.
 
-The graph owns a tensor that a launched function allocates. When Python drops it, later work of the capture on the same
-stream can reuse its memory, because a replay runs in the same order. Streams of one capture run concurrently, so each
-has a part of its own.
+A tensor that a launched function allocates lies in the graph's memory. After Python frees the tensor, work captured
+later on the same stream can reuse that memory, because a replay runs in the same order. Streams of one capture run
+concurrently, so each has its own part of the memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CHUNK = 1 << 20
 
 
 class Part:
-    """An allocator for the work of one stream: memory is taken, and returns when its last tensor dies."""
+    """An allocator for the work of one stream. Memory is free again when the last tensor that uses it dies."""
 
     def __init__(self) -> None:
         self.chunks: list[Tensor] = []
@@ -34,7 +34,7 @@ class Part:
         self._next = self._end = 0
 
     def take(self, num_bytes: int) -> Tensor:
-        """Allocate uint8 [num_bytes], aligned to 64. The memory returns when no tensor uses it."""
+        """Allocate uint8 [num_bytes], aligned to 64. The memory is free again when no tensor uses it."""
         size = -(-max(num_bytes, 1) // _GRAIN) * _GRAIN
         address, size = self._find(size)
         block = _bytes_at(address, size)
@@ -64,7 +64,7 @@ class Part:
 
 
 class Arena:
-    """The memory of graphs that never run at the same time, one part for each of their streams."""
+    """Memory that several graphs share. Only one of them runs at a time. Each stream has its own part."""
 
     def __init__(self) -> None:
         self._parts: dict[int, Part] = {}
@@ -75,7 +75,7 @@ class Arena:
 
     @property
     def num_bytes(self) -> int:
-        """The total size of its chunks."""
+        """The total size of the chunks in bytes."""
         return sum(chunk.numel() for chunk in self._chunks)
 
     def chunk_at(self, address: int) -> Tensor | None:
@@ -117,7 +117,8 @@ class GraphMemory:
         return memory.as_strided(like.shape, like.stride(), like.storage_offset())
 
     def of_node(self, value: Any) -> Any:
-        """An argument in the form in which a node can keep it, with tensors replaced, in lists and tuples too.
+        """The form in which a node keeps the argument `value`. Its tensors are replaced, also those in lists and
+        tuples.
 
         A tensor in the graph's own memory becomes an alias that does not keep the memory in use, so that later work can
         reuse it. If the graph checks its tensors, a tensor from outside becomes an alias that does not keep it alive.
@@ -144,7 +145,8 @@ class GraphMemory:
         self._kept.append(tensor)
 
     def hold(self, values: Iterable[Any]) -> None:
-        """Remember the tensors among `values`, in lists and tuples too: keep them alive, or check them at replays."""
+        """Register the tensors among `values`, also those in lists and tuples. The graph keeps them alive, or checks at
+        replays that they still live."""
         for value in values:
             if isinstance(value, Tensor):
                 self._note(value.untyped_storage())

@@ -1,4 +1,4 @@
-"""Host memory that is available to this process."""
+"""Measures the host memory that this process can still use."""
 
 from __future__ import annotations
 

@@ -19,8 +19,9 @@ WATCHDOG_SIGNAL = _core.WATCHDOG_SIGNAL
 def launch_hostfunc(fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> int | None:
     """Launch `fn(*args, **kwargs)` on the current stream, in order with its other work.
 
-    Arguments are kept without copies: numbers have the values of now, tensors those of the time when the function
-    runs. Its result is dropped. The next `check`, synchronize, launch or replay raises its exception.
+    Arguments are not copied: a number keeps its present value, but a tensor has the values of the time when the
+    function runs. The function's result is dropped. Its exception is raised by the next `check`, synchronize, launch or
+    replay.
 
     During a capture this returns a handle. The function runs at every replay, and its payload is freed with the graph,
     or earlier by `free_hostfunc_user_data`. Otherwise it returns None, and the payload is freed after the function has
@@ -84,7 +85,7 @@ def hostfunc_handles() -> list[int]:
 
 
 def check() -> None:
-    """Raise the first exception of callbacks since the last check; the others become notes on it."""
+    """Raise the first exception of a callback since the last check. Later exceptions become notes on it."""
     _core.check(None)
 
 
@@ -92,7 +93,7 @@ def set_watchdog(seconds: float | None, signal: int = WATCHDOG_SIGNAL) -> None:
     """Report Python callbacks that wait for the GIL for longer than `seconds`; None switches reports off.
 
     A report goes to stderr: the callback's name, then all Python stacks, by faulthandler on `signal`. It is repeated
-    each time the wait has doubled. The default limit is 10 seconds.
+    each time the wait doubles. The default limit is 10 seconds.
     """
     if seconds is not None and seconds <= 0:
         raise InputError(f"the limit is a positive number of seconds or None, not {seconds}")

@@ -1,11 +1,11 @@
 """The interface that the CUDA and CPU runtimes implement.
 
 A `Stream` runs device work (`launch`), host work (`hostfunc`) and copies in order. An `Event` orders streams. A `Graph`
-is a captured piece of work. A `Runtime` makes them.
+is captured work that can be replayed. A `Runtime` makes all three.
 
-A function given to `launch` must behave the same whether its Python runs every time or once, at the capture. So it
-returns nothing, has no side effects on the host and reads no device value on the host. Tensors that other nodes or
-streams use are allocated before the launch.
+The Python of a function given to `launch` runs at every launch, or only once if the launch is captured. Its effect must
+be the same in both cases. So the function returns nothing, has no side effects on the host and reads no device value on
+the host. Tensors that other nodes or streams use must be allocated before the launch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 class NativeTask:
     """A host task that runs without Python: `function(data)`. Both are addresses; `owner` keeps `data` alive.
 
-    A captured task with `polled` is run by a polling thread instead of a host node (`Runtime.prepare_polling`).
+    With `polled`, a polling thread runs the captured task, and it is no host node (`Runtime.prepare_polling`).
     """
 
     name: str
@@ -33,7 +33,7 @@ class NativeTask:
 
 
 class Event(Protocol):
-    """A point in a stream."""
+    """A point in a stream that the host or other streams can wait for."""
 
     @property
     def handle(self) -> int: ...
@@ -66,13 +66,13 @@ class Stream(Protocol):
 
 
 class Graph(Protocol):
-    """A captured piece of work."""
+    """Captured work that can be replayed."""
 
     def replay(self) -> None:
         """Launch the graph on the stream of its capture. An exception of an earlier callback is raised first."""
 
     def close(self) -> None:
-        """Free the graph; payloads are released when the last launch is done."""
+        """Free the graph. The payloads of its host functions are released when its last launch is done."""
 
 
 class Runtime(Protocol):
@@ -95,12 +95,12 @@ class Runtime(Protocol):
         """Allocate zeroed host memory that copies can use."""
 
     def prepare_polling(self) -> str | None:
-        """Reserve room for polled native tasks; call it before their capture. Returns None, or the reason why the
-        device can't poll; the tasks are host nodes then."""
+        """Reserve room for polled native tasks. Call it before their capture. Returns None, or the reason why the
+        device can't poll; the tasks then become host nodes."""
 
     def publish(self) -> None:
         """Make device tensors that were filled outside `launch` and `use` visible to all streams. torch fills such
-        tensors on its current stream, which is not ordered with the others. Don't call it during a capture."""
+        tensors on its current stream, which is not ordered with weft's streams. Don't call it during a capture."""
 
     def memory(self) -> tuple[int, int]:
         """Bytes that torch holds in this process: device memory, and page-locked host memory."""

@@ -24,7 +24,7 @@ def launch_device(handle: int, fn: Callable[..., object], args: tuple[Any, ...])
 
 
 memories: dict[int, GraphMemory] = {}
-"""The memory of each running capture, by the capture's number."""
+"""The graph memory of each capture in progress, by the capture's number."""
 
 
 def _capturing(handle: int) -> GraphMemory | None:
@@ -36,8 +36,8 @@ def _capturing(handle: int) -> GraphMemory | None:
 
 
 def _run_device(fn: Callable[..., object], args: tuple[Any, ...]) -> None:
-    # Entering the mode costs microseconds. With the inline schedule the waiting thread runs the nodes, so a loop that
-    # waits inside the mode enters it once.
+    # Entering inference mode costs microseconds. With the inline schedule, nodes run on the waiting thread, so a loop
+    # that waits in inference mode pays for the entry only once.
     if torch.is_inference_mode_enabled():
         fn(*args)
     else:

@@ -23,7 +23,7 @@ _READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 def cannot_read(what: str) -> GraphError:
-    """The error of an operation that reads a value on the host during a capture."""
+    """Make the error for an operation that reads a value on the host during a capture."""
     return GraphError(
         f"{what} reads values on the host during a capture, where nothing is computed; compute on the device "
         "instead, as with torch.where, or do it before the capture"
@@ -50,14 +50,15 @@ def fill_value(func: Any, args: Any) -> Any:
 
 
 class Outputs(NamedTuple):
-    """The results of an operation: arguments that it writes, and fresh tensors. `fresh` holds None for the former."""
+    """The outputs of an operation. `result` is the value that it returns. `fresh` has only the newly allocated tensors,
+    with None in place of an argument that the operation writes."""
 
     result: Any
     fresh: Any
 
     @property
     def are_apart(self) -> bool:
-        """Whether none of the returns is fresh, or all are fresh and each is one tensor."""
+        """Whether the outputs are all written arguments, or all fresh single tensors. A native call needs that."""
         parts = self.fresh if isinstance(self.fresh, tuple) else (self.fresh,)
         return self.fresh is None or all(isinstance(part, Tensor) for part in parts)
 
@@ -67,10 +68,11 @@ class Outputs(NamedTuple):
 
 
 def outputs_of(func: Any, args: Any, kwargs: Any, allocate: Callable[[Tensor], Tensor]) -> Outputs | None:
-    """The outputs of an operation that is not computed now. `allocate` maps meta tensors to memory for fresh outputs.
+    """The outputs of an operation that only replays will compute. `allocate` maps meta tensors to memory for fresh
+    outputs.
 
-    None if the operation returns no tensors but shapes and the like. Raises `GraphError` if its outputs depend on
-    values.
+    Returns None if the operation returns shapes and the like instead of tensors. Raises `GraphError` if a shape or a
+    number that it returns depends on tensors' values.
     """
     returns = func._schema.returns
     written = _written(func, args, kwargs)
@@ -117,7 +119,8 @@ def infer(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def coalesced(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:
-    """The shape, and the strides of several tensors of that shape, with dimensions merged where all strides allow."""
+    """Merge adjacent dimensions where the strides of all tensors allow it. `sizes` is the shape of all tensors,
+    `strides` has the strides of each. Returns the new shape and the new strides of each tensor."""
     merged: list[int] = []
     kept: list[list[int]] = [[] for _ in strides]
     for size, *steps in zip(sizes, *strides, strict=True):
@@ -151,8 +154,8 @@ def _alias(value: Any) -> str:
 
 
 def _check_shapes(func: Any, args: Any, kwargs: Any) -> None:
-    """Raise the errors that the operation would raise for its arguments, and `GraphError` for an `out` of another shape
-    than the result's."""
+    """Raise the errors that the operation would raise for its arguments, and `GraphError` for an `out` whose shape
+    differs from the result's."""
     if not func._schema.returns:
         return
     outs = [kwargs.get(a.name) for a in func._schema.arguments if a.kwarg_only and _alias(a)]
@@ -165,11 +168,11 @@ def _check_shapes(func: Any, args: Any, kwargs: Any) -> None:
 
 
 def _picks_by_mask(func: Any, args: Any) -> bool:
-    """Whether masks select the elements, so that a shape depends on values."""
+    """Whether the operation selects elements by masks, so that a shape depends on values."""
     if not _is_index(func):
         return False
     is_masked = any(isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1])
-    # A single number written to all selected elements needs no shape.
+    # Writing one number to all selected elements does not depend on how many there are.
     return is_masked and not (len(args) > 2 and args[2].numel() == 1)
 
 
@@ -205,5 +208,6 @@ def _put(outs: Any, values: Any) -> None:
 
 
 def _one_or_all(values: list[Any]) -> Any:
-    """`values` as an operation returns them: None, the only one, or a tuple."""
+    """`values` in the form in which an operation returns them: None if empty, the value itself if there is one, else a
+    tuple."""
     return None if not values else values[0] if len(values) == 1 else tuple(values)

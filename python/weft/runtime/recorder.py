@@ -2,8 +2,8 @@
 
 Views are made immediately. Any other operation is not executed: its outputs are allocated in the graph's memory, and it
 becomes a node with frozen arguments that replays run. weft's own kernels and most of torch's operations become native
-calls. The rest become nodes that call Python; their labels begin with `PYTHON`. Reading a value raises `GraphError`,
-because a capture computes none; it fails on CUDA, too.
+calls. The rest become nodes that call Python; their labels begin with `PYTHON`. Reading a tensor's value raises
+`GraphError`, because nothing is computed during a capture. It fails on CUDA, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from weft.runtime.operations import (
 from weft.runtime.torch_nodes import TorchNodes
 
 PYTHON = "python: "
-"""The prefix of labels of nodes that call Python."""
+"""The label of a node that calls Python begins with this."""
 
 own_operations: dict[Any, Callable[..., Any]] = {}
 """The CPU implementations of weft's operations, by overload. They call `run_kernel` (`weft.ops.library`)."""
@@ -61,14 +61,14 @@ _current = _Current()
 
 
 def current_recorder() -> Recorder | None:
-    """The recorder of the function that this thread captures. None outside, and inside a node that this thread runs
-    during the capture."""
+    """The recorder of the function that this thread captures. None outside a capture, and inside a node that this
+    thread runs during the capture."""
     recorder = _current.recorder
     return None if recorder is None or _core.in_task() else recorder
 
 
 class _Readers(TorchFunctionMode):
-    """Refuses functions that read a tensor's values without torch's dispatcher."""
+    """Rejects functions that read a tensor's values and bypass torch's dispatcher."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _READERS and not _core.in_task():
@@ -122,7 +122,7 @@ class Recorder:
         self._stack.close()
 
     def finish(self) -> None:
-        """Raise `GraphError` if a tensor that was allocated inside is still alive."""
+        """Raise `GraphError` if a tensor that the launched function allocated is still alive."""
         # Work that is captured later may reuse the memory of a launched function's tensors.
         if self._num_kept():
             gc.collect()  # tensors held only by reference cycles are not in use
@@ -146,7 +146,7 @@ class Recorder:
         _core.launch_kernel(self._stream, kernel, self._memory, f"{self._label}: {name}")
 
     def add_python(self, name: str, call: Callable[[], object]) -> None:
-        """Add a node that calls Python."""
+        """Add a node that runs `call` in Python."""
         _core.launch_device(self._stream, _in_inference_mode, (call,), {}, f"{PYTHON}{self._label}: {name}")
 
     # -- operations of torch
@@ -205,7 +205,7 @@ class Recorder:
         self.add_python(str(func), lambda: outputs.put(func(*args, **kwargs)))
 
     def _add_copy(self, func: Any, args: Any, kwargs: Any, outputs: Outputs) -> bool:
-        """Add a node for an operation that only copies: a tensor, a number, or a result that is the same at every
+        """Add a copy for an operation that only copies a tensor, fills with a number, or gives the same result at every
         replay. Returns False for other operations."""
         result, value = outputs.result, fill_value(func, args)
         if value is not None:

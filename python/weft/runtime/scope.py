@@ -1,4 +1,4 @@
-"""Scopes in which exceptions of callbacks are raised again."""
+"""Scopes that decide where the exceptions of callbacks are raised."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class FailureScope:
     """Separates the failures of work launched in the scope from all others.
 
     `check`, a wait, a launch or a replay inside the scope raises the exceptions of work launched there, and no others.
-    An engine launches its work in a scope of its own: its failures end its requests, a failing callback of the user
-    does not. Enter a scope on one thread at a time; it can be nested and entered again.
+    An engine launches its work in a scope of its own. Failures of that work end the engine's requests; a failing
+    callback of the user's code does not. Enter a scope on one thread at a time. Scopes can be nested and entered again.
     """
 
     def __init__(self) -> None:

@@ -15,8 +15,8 @@ from weft.runtime.interface import Event, Graph, NativeTask, Runtime, Stream
 
 
 class SegmentedStream:
-    """Captures segments of the stream `inner`, numbered by their order in a round; `begin` starts a round. A flush
-    precedes any other work of `inner`.
+    """A wrapper of the stream `inner`. `launch` collects work, `flush` enqueues it as a segment, and any other work
+    flushes first. `begin` starts a round; segments are numbered by their order in it.
 
     With `capture=False` all work is enqueued immediately, and rounds may differ.
     """
@@ -32,7 +32,7 @@ class SegmentedStream:
         self._pending: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
 
     def begin(self) -> None:
-        """Start the next round. Work that a failed round collected but did not enqueue is dropped."""
+        """Start the next round. Drop work that a failed round collected but did not enqueue."""
         self._pending.clear()
         self._rounds += 1
         self._next = 0
@@ -70,7 +70,7 @@ class SegmentedStream:
         self.inner.wait(event)
 
     def synchronize(self) -> None:
-        """Wait for all work, the collected one included."""
+        """Flush, and wait for all work."""
         self.flush()
         self.inner.synchronize()
 

@@ -1,4 +1,4 @@
-"""Streams and events over the driver table, shared by both runtimes."""
+"""Streams and events of both runtimes. They call a driver (CPU or CUDA) through the core's driver table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stream_handle(stream: object) -> int:
 
 
 class TableEvent:
-    """A point in a stream of one driver."""
+    """A point in a stream of one of the drivers."""
 
     def __init__(self, driver: int, *, enable_timing: bool = False, blocking: bool = False) -> None:
         flags = (0 if enable_timing else DISABLE_TIMING) | (BLOCKING_SYNC if blocking else 0)
@@ -65,7 +65,7 @@ class TableEvent:
 
 
 class TableStream:
-    """A queue of work that runs in order, on one driver. Subclasses implement `launch`."""
+    """A queue of work of one of the drivers, which runs in order. Subclasses implement `launch`."""
 
     def __init__(self, driver: int, handle: int) -> None:
         self._driver = driver
@@ -126,14 +126,15 @@ class TableStream:
         return _core.stream_is_capturing(self._driver, self._handle)
 
 
-# Destructions that the driver can't do yet: they were due inside a callback, or the stream was in a capture.
+# Objects to destroy later: they became unused inside a callback, or they are streams that are being captured. The
+# driver can't destroy them then.
 _postponed: list[tuple[Callable[[int, int], None], int, int]] = []
 
 
 def dispose(destroy: Callable[[int, int], None], driver: int, handle: int) -> None:
     """Destroy a driver object. Handle 0 means no object.
 
-    Inside a callback, and for a stream in a capture, the object is destroyed after the next wait.
+    Inside a callback, or if the object is a stream that is being captured, it is destroyed after the next wait.
     """
     if not handle or sys.is_finalizing():
         return

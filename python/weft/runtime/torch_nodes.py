@@ -1,7 +1,7 @@
 """Native calls of torch operations with frozen arguments, through torch's stable C interface.
 
-The interface has no `Scalar`s. An operation on a scalar is called by its overload on tensors, if that gives the same
-dtype. Operations that the interface can't express have no native call.
+The interface has no `Scalar`s. For an operation on a scalar, the call uses the overload for tensors, if the result has
+the same dtype. Operations that the interface can't express have no native call.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _BY_NUMBER = {"aten::pow", "aten::pow_"}
 
 
 class _CannotSay(Exception):
-    """The C interface can't express an argument."""
+    """Raised for an argument that the C interface can't express."""
 
 
 class TorchNodes:
-    """Makes native calls. `constants` are tensors made for them, which must live as long as the calls."""
+    """Makes native calls. `constants` are tensors that the calls read; they must live as long as the calls."""
 
     def __init__(self) -> None:
         self.constants: list[Tensor] = []
         self._like = torch.empty(())
 
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], outs: Any) -> _core.Kernel | None:
-        """A call of `func` that writes its results to `outs`: a tensor, several, or None for an operation in place.
-        None if the C interface can't express it."""
+        """Make a call of `func` that writes its results to `outs`: one tensor, several, or None for an operation in
+        place. Returns None if the C interface can't express the call."""
         if not _core.has_torch_calls() or func.namespace != "aten":
             return None
         try:
@@ -107,7 +107,7 @@ class TorchNodes:
         raise _CannotSay
 
     def _constant(self, value: Any, like: Tensor) -> Tensor:
-        """A number as a 0-dimensional tensor, of the dtype that torch's promotion gives it together with `like`."""
+        """A number as a 0-dimensional tensor. Its dtype is the one to which torch promotes `like` and the number."""
         if not isinstance(value, (bool, int, float)):
             raise _CannotSay
         made = torch.full((), value, dtype=torch.result_type(like, value))
