@@ -17,7 +17,7 @@ from weft.ops.attention import NO_WINDOW, Rows, Window
 
 
 class KVShape(NamedTuple):
-    """The sizes of a `PagedKV`."""
+    """The sizes of a paged KV cache (`PagedKV`)."""
 
     num_layers: int
     num_pages: int
@@ -27,7 +27,7 @@ class KVShape(NamedTuple):
 
 
 class PagedKV:
-    """Keys and values of all layers, in pages. Page 0 belongs to no request; padding rows write to it.
+    """Keys and values of all layers, in pages. Padding rows write to page 0, which belongs to no request.
 
     `data` is [num_layers, num_pages, page_size, 2, num_kv_heads, head_dim]. `layers[i]` is the cache of layer i,
     [num_pages, page_size, 2, num_kv_heads, head_dim]. `k` and `v` are views [num_layers, num_pages, page_size,
@@ -93,7 +93,8 @@ class Hidden:
     """The result of a forward.
 
     `last` [B, T, H] is the last layer's output before the final norm, the input of `Model.logits`. `aux` [B, T,
-    len(aux_layers) * H] holds the input hidden states of those layers, in their order; without layers its width is 0.
+    len(aux_layers) * H] holds the input hidden states of the layers in `aux_layers`, in that order. Without such layers
+    its width is 0.
     """
 
     last: Tensor
@@ -142,4 +143,4 @@ class Model(Protocol):
     def logits(self, hidden: Tensor, out: Tensor | None = None, is_normed: bool = False) -> Tensor:
         """Logits [..., V] in the model's dtype for `hidden` [..., H]: a `Hidden.last`, or with `is_normed` hidden
         states after the final norm. The result is a new tensor or `out`. The last dimension of `out` must be
-        contiguous, and its others must be flattenable without a copy."""
+        contiguous, and a view must be able to flatten the others."""

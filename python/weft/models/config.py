@@ -1,4 +1,4 @@
-"""A decoder's config, read strictly from config.json: an unsupported value is an error that names its key."""
+"""The config of a decoder, parsed from config.json. An unsupported value raises an error that names its key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ QWENS_FULL_LAYERS = 28
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary embedding: `theta`, and the scaling of its frequencies. `scaling` is "none", "linear" or "llama3"."""
+    """The parameters of rotary embedding: `theta`, and the scaling of its frequencies, "none", "linear" or "llama3".
+    The other fields are the scaling's."""
 
     theta: float = 10000.0
     scaling: str = "none"
@@ -57,11 +58,12 @@ class ModelConfig:
     """The sizes and flags of a decoder.
 
     `dtype` is the dtype of activations, KV and logits, and on CUDA of the weights. The CPU computes in float32, with
-    weights in `weight_dtype`; if that is None, weights of 16 bits keep their stored dtype.
+    weights in `weight_dtype`. If it is None, 16-bit weights keep their stored dtype.
 
-    `attention_bias` is for the query, key and value projections, `output_bias` for attention's output projection.
-    `windows[i]` is the largest number of keys that a query of layer i sees, its own included; 0 means all. `windows` is
-    () if no layer has one. `num_mtp_modules` counts the multi-token-prediction modules in the checkpoint.
+    `attention_bias` means biases in the query, key and value projections, `output_bias` a bias in attention's output
+    projection. `windows[i]` is the largest number of keys that a query of layer i sees, its own included; 0 means all.
+    `windows` is () if no layer has a window. `num_mtp_modules` counts the multi-token-prediction modules in the
+    checkpoint.
     """
 
     architecture: str
@@ -87,7 +89,7 @@ class ModelConfig:
 
 
 MOST = 2**31 - 1
-"""The largest value of an integer in a config."""
+"""The largest integer that a config may contain."""
 
 
 class Fields:
@@ -140,7 +142,7 @@ class Fields:
 
 
 def parse_rope(fields: Fields, max_position: int) -> Rope:
-    """The rotary embedding, from `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling`."""
+    """Parse the rotary embedding from `rope_parameters` (transformers 5), or from `rope_theta` and `rope_scaling`."""
     key = "rope_parameters" if fields.data.get("rope_parameters") else "rope_scaling"
     data = fields.data.get(key) or {}
     if not isinstance(data, dict):
@@ -167,7 +169,7 @@ def parse_rope(fields: Fields, max_position: int) -> Rope:
 
 
 def parse_dtype(fields: Fields) -> torch.dtype:
-    """The dtype of `dtype`, or of `torch_dtype` in older files. The default is float32."""
+    """Parse the dtype from `dtype`, or from `torch_dtype` in older files. The default is float32."""
     key = "dtype" if fields.data.get("dtype") else "torch_dtype"
     name = fields.data.get(key) or "float32"
     if name not in DTYPES:
@@ -176,10 +178,10 @@ def parse_dtype(fields: Fields) -> torch.dtype:
 
 
 def parse_windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
-    """The window of each layer, 0 for none. `layer_types` selects the layers with a window; without it all layers have
-    one, except the first `max_window_layers` of a Qwen model."""
+    """The attention window of each layer, 0 for none. `layer_types` selects the layers with a window. Without it all
+    layers have one, except the first `max_window_layers` layers of a Qwen model."""
     data = fields.data
-    # Qwen's configs have these keys. With them, windows start at a later layer, and are off by default.
+    # Only Qwen's configs have these keys. Their windows start at a later layer, and are off by default.
     is_late = "use_sliding_window" in data or "max_window_layers" in data
     if data.get("sliding_window") is None or not fields.flag("use_sliding_window", not is_late):
         return ()
@@ -198,8 +200,8 @@ def parse_windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
 
 
 def parse_decoder(data: Mapping[str, Any], where: str, windowed: bool = False, **traits: bool) -> ModelConfig:
-    """The config of a Llama-like decoder. `traits` are flags that the architecture fixes. `windowed`: whether it reads
-    `sliding_window`."""
+    """Parse the config of a Llama-like decoder. `traits` are flags of `ModelConfig` that the architecture fixes.
+    `windowed`: whether the architecture uses `sliding_window`."""
     fields = Fields(data, where)
     fields.must_be("hidden_act", "silu", "swish")
     if data.get("quantization_config") is not None:
@@ -250,8 +252,8 @@ def _quantised(settings: Any) -> str:
 
 
 def fit_target(config: ModelConfig, target: ModelConfig, where: str) -> ModelConfig:
-    """The config of drafting layers for `target`, with its dtype and at least its length. Raises `ModelError` if the
-    hidden size or the vocabulary size differs from the target's."""
+    """Fit the config of a drafter's layers to `target`: use its dtype, and at least its maximum length. Raises
+    `ModelError` if the hidden size or the vocabulary size differs from the target's."""
     for key in ("hidden_size", "vocab_size"):
         own, wanted = getattr(config, key), getattr(target, key)
         if own != wanted:

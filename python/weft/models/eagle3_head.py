@@ -1,8 +1,8 @@
 """The EAGLE3 head in the published format: one decoder layer over target features and token embeddings.
 
-The entry at position p reads a feature, which combines the target's hidden states at p, and the token at p + 1. For
-later drafts the target's hidden states do not exist yet: the head's output before its norm is the feature of the next
-entry.
+The entry at position p reads the token at p + 1 and a feature that combines the target's hidden states at p. Later
+drafts have no hidden states of the target yet. Their feature is the head's output for the previous entry, before the
+final norm.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from weft.ops.rows import join_norms
 
 
 class Eagle3Head:
-    """The head for one target. All methods but `load` and `allocate_kv` are device functions.
+    """The EAGLE3 head for one target. All methods but `load` and `allocate_kv` are device functions.
 
     `d2t` is int64 [draft_vocab_size]: draft id i is target id i + d2t[i]. It is None if both vocabularies are equal.
-    `combine` takes the input hidden states of the target's layers `aux_layers`.
+    `combine` reads the input hidden states of the target's layers `aux_layers`.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Eagle3Head:
     def forward(
         self, tokens: Tensor, features: Tensor, kv: PagedKV, rows: Rows, *, out: Tensor | None = None
     ) -> Tensor:
-        """Run the layer on entries of `features` [B, T, H] and the tokens after them, int64 [B, T].
+        """Run the layer on `features` [B, T, H] and the token after each, int64 [B, T].
 
         Returns the next features [B, T, H], in a new tensor or `out`, which may be `features`.
         """

@@ -1,8 +1,8 @@
 """The layers of a Llama-like decoder, on rows of tokens [N, H] and one layer's paged cache.
 
-The query, key and value projections are fused into one matrix, gate and up into another. Query and key rows are
-reordered at load, so that rotary embedding rotates adjacent pairs. Keys in the cache have that order; dot products of
-queries and keys don't depend on it.
+The query, key and value projections are fused into one matrix, gate and up into another. Rows of the query and key
+projections are reordered at load, so that rotary embedding rotates adjacent pairs. Keys in the cache have that order,
+too. It does not change the dot products of queries and keys.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from weft.ops.linear import Linear, Norm
 class Attention:
     """Grouped-query attention over paged KV, from input [N, input_size] to heads [N, num_heads * head_dim].
 
-    The caller applies the output projection `output`, together with the residual addition. `rotary` is the table of
-    `Rope.table`.
+    The caller applies the projection `output`, which also adds the residual. `rotary` is a table from `Rope.table`.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class Attention:
 
 
 class MLP:
-    """SwiGLU up to the intermediate width [N, I]. The caller applies the `output` projection."""
+    """SwiGLU without the down projection, from [N, H] to [N, I]. The caller applies the projection `output`."""
 
     def __init__(self, config: ModelConfig, weights: WeightSource, prefix: str) -> None:
         hidden, inner = config.hidden_size, config.intermediate_size
@@ -79,7 +78,7 @@ class MLP:
 
 
 class DecoderLayer:
-    """One Llama layer, in five operations."""
+    """One Llama layer: attention and MLP, each with a norm before and a residual addition after, in five operations."""
 
     def __init__(self, config: ModelConfig, weights: WeightSource, prefix: str, rotary: Tensor) -> None:
         self.attention = Attention(config, weights, f"{prefix}self_attn.", rotary)
@@ -98,7 +97,7 @@ class DecoderLayer:
 
 
 def norms(config: ModelConfig, weights: WeightSource, prefix: str) -> Callable[[str], Norm]:
-    """A function that makes a module's norms over the hidden size by name."""
+    """Return a function that loads a norm over the hidden size by its name after `prefix`."""
     return lambda name: Norm(weights.take(f"{prefix}{name}.weight", config.hidden_size), config.rms_norm_eps)
 
 

@@ -1,4 +1,4 @@
-"""Llama. A model that differs from it only by flags is a subclass that sets them in `traits`."""
+"""Llama. A model that differs from it only in flags is a subclass that sets them in `traits`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Llama:
     output before the final norm), and `TopKLogits` and `TopKLogitsIndices` [B, T, min(10, V)]."""
 
     traits: ClassVar[Mapping[str, bool]] = {}
-    """Flags of `ModelConfig` that the architecture fixes, whatever config.json contains. `windowed`: whether layers may
+    """Flags of `ModelConfig` that the architecture fixes; config.json can't change them. `windowed`: whether layers may
     have attention windows."""
 
     def __init__(self, config: ModelConfig, weights: WeightSource) -> None:

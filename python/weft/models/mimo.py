@@ -1,4 +1,4 @@
-"""MiMo: the decoder of Qwen2. The drafter `mtp` runs its multi-token-prediction layers."""
+"""MiMo: the decoder of Qwen2. The drafter `mtp` runs its multi-token-prediction (MTP) modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weft.models.llama import Llama
 
 
 class MiMo(Llama):
-    """See `Llama`."""
+    """The MiMo decoder; methods and outputs are those of `Llama`."""
 
     traits: ClassVar[Mapping[str, bool]] = {
         "attention_bias": True,

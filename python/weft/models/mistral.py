@@ -9,7 +9,7 @@ from weft.models.llama import Llama
 
 
 class Mistral(Llama):
-    """See `Llama`."""
+    """The Mistral decoder; methods and outputs are those of `Llama`."""
 
     traits: ClassVar[Mapping[str, bool]] = {
         "attention_bias": False,

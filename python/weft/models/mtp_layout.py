@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MtpLayout:
-    """Names of tensors after a module's prefix. `embedding_first`: the first half of the projection's input is the
-    embedding, else the hidden state. `copies` are duplicates of tensors of the target."""
+    """Names of a module's tensors, which follow the module's prefix. `embedding_first`: the first half of the
+    projection's input is the embedding, otherwise it is the hidden state. `copies` are copies of the target's
+    tensors."""
 
     pattern: str
     embedding_norm: str
@@ -28,7 +29,7 @@ class MtpLayout:
 
 
 APART = MtpLayout("layers.{module}.", "enorm", "hnorm", "eh_proj", "shared_head.norm", True)
-"""The layout of a directory that holds only modules."""
+"""The layout of a directory that contains only modules, apart from the target's checkpoint."""
 
 DEEPSEEK = MtpLayout(
     "model.layers.{layer}.",
@@ -36,14 +37,14 @@ DEEPSEEK = MtpLayout(
     embedding_first=True,
     copies=("embed_tokens.weight", "shared_head.head.weight"),
 )
-"""The layout of DeepSeek-V3: modules follow the layers of the target's checkpoint."""
+"""The layout of DeepSeek-V3: modules are numbered after the decoder layers in the target's checkpoint."""
 
 MIMO = MtpLayout(
     "model.mtp_layers.{module}.",
     *("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"),
     embedding_first=False,
 )
-"""The layout of MiMo: modules have a list of their own in the target's checkpoint."""
+"""The layout of MiMo: modules are numbered from 0 under a prefix of their own in the target's checkpoint."""
 
 INSIDE = (DEEPSEEK, MIMO)
 """The layouts of modules inside the target's checkpoint."""

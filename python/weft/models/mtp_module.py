@@ -1,8 +1,9 @@
 """Multi-token-prediction (MTP) modules: decoder layers over a hidden state and a later token's embedding.
 
-Module k (from 1) reads at position i a hidden state of position i and the token at i + k, and predicts the token at i
-+ k + 1. For k = 1 the hidden state is the target's after its final norm, otherwise the output of module k - 1.
-Outputs are normed like the target's. Embedding and output projection are the target's."""
+Modules are numbered from k = 1. At position i, module k reads a hidden state of that position and the token at i + k.
+It predicts the token at i + k + 1. The hidden state of module 1 is the target's after its final norm; that of a later
+module is the output of module k - 1. Outputs are normed like the target's. Modules share the target's embedding and
+output projection."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _SUFFIX = "MTP"
 
 
 class MtpModule:
-    """One module, which runs on rows of tokens."""
+    """One MTP module, on rows of tokens [N]."""
 
     def __init__(
         self, config: ModelConfig, weights: Checkpoint, layout: MtpLayout, prefix: str, rotary: Tensor
@@ -56,8 +57,8 @@ class MtpModule:
         cache: Tensor,
         out: Tensor | None = None,
     ) -> Tensor:
-        """The module's output [N, H] for tokens [N] and hidden states [N, H], in a new tensor or `out`. Writes KV to
-        `cache`."""
+        """Run the module on `tokens` [N] and `hidden` [N, H], and write their KV to `cache`. Returns the output [N, H],
+        in a new tensor or `out`."""
         both = join_norms(embedding, tokens, self.embedding_norm, hidden, self.hidden_norm)
         x = self.projection(both)
         self.layer.add_to_(x, rows, cache)
@@ -65,7 +66,7 @@ class MtpModule:
 
 
 class MtpModules:
-    """The modules of a checkpoint, in order, for one target. All methods but `load` and `allocate_kv` are device
+    """The MTP modules of a checkpoint, in order, for one target. All methods but `load` and `allocate_kv` are device
     functions.
 
     `combine` takes the target's hidden states of `aux_layers`. `d2t` is None because drafts use the target's
@@ -139,7 +140,8 @@ class MtpModules:
 
 
 def _layout(weights: Checkpoint, num_layers: int) -> MtpLayout:
-    """The layout by which the checkpoint names its first module."""
+    """Find the layout of the modules by the name of the first module's projection. Raises `ModelError` if there is
+    none."""
     wanted = []
     for layout in (APART, *INSIDE):
         name = f"{layout.prefix(0, num_layers)}{layout.projection}.weight"
@@ -152,8 +154,8 @@ def _layout(weights: Checkpoint, num_layers: int) -> MtpLayout:
 
 
 def _apart_config(data: Mapping[str, Any], where: str) -> ModelConfig:
-    """The config of modules in a directory of their own: `architectures` names the layers' architecture with the suffix
-    "MTP"."""
+    """Parse the config of a directory that contains only MTP modules. Its `architectures` is the name of the layers'
+    architecture, followed by "MTP"."""
     names = data.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
     known = sorted(f"{model}{_SUFFIX}" for model in MODELS)

@@ -1,8 +1,8 @@
-"""Named outputs: tensors that a model marks during its forward, for requests that want them.
+"""Named outputs: tensors that a model marks during its forward. Requests can ask for them by name.
 
-Device functions call `mark_output`, which passes the tensor in its current state to this thread's collector. Without a
-request for outputs there is no collector, and the call does nothing. The rows of a marked tensor are positions:
-[B * T, ...] or [B, T, ...] for tokens [B, T].
+Device functions call `mark_output`, which passes the tensor to this thread's collector. If no request wants outputs,
+there is no collector, and the call does nothing. A marked tensor has a row for each position: its shape is [B * T, ...]
+or [B, T, ...] for tokens [B, T].
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Collector(Protocol):
-    """Receives marked tensors. `take` must copy what it keeps, because the model may overwrite the tensor."""
+    """Receives marked tensors. `take` must copy a tensor to keep it, because the model may overwrite it."""
 
     def wants(self, name: str) -> bool: ...
     def take(self, name: str, tensor: Tensor) -> None: ...
@@ -35,7 +35,7 @@ def mark_output(name: str, tensor: Tensor) -> None:
 
 
 def wants_output(name: str) -> bool:
-    """Whether output `name` is collected. Check this before computing a tensor that is only an output."""
+    """Whether output `name` is collected. Check this before you compute a tensor only to mark it."""
     collector = _current.collector
     return collector is not None and collector.wants(name)
 

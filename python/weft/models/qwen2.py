@@ -9,7 +9,7 @@ from weft.models.llama import Llama
 
 
 class Qwen2(Llama):
-    """See `Llama`."""
+    """The Qwen2 decoder; methods and outputs are those of `Llama`."""
 
     traits: ClassVar[Mapping[str, bool]] = {
         "attention_bias": True,

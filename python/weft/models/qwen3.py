@@ -9,6 +9,6 @@ from weft.models.llama import Llama
 
 
 class Qwen3(Llama):
-    """See `Llama`."""
+    """The Qwen3 decoder; methods and outputs are those of `Llama`."""
 
     traits: ClassVar[Mapping[str, bool]] = {"mlp_bias": False, "qk_norm": True, "windowed": True}

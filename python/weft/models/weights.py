@@ -1,4 +1,4 @@
-"""Loads a Hugging Face directory: config.json, and safetensors in one file or in shards. An unused tensor is an
+"""Loads a Hugging Face directory: config.json, and weights in one safetensors file or in shards. Unused tensors are an
 error."""
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Checkpoint:
         return tensor
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """Tensor `name` in the model's dtype, on its device, rounded to the dtype of the weights."""
+        """Tensor `name`, rounded to the dtype of the weights, then in the model's dtype, on its device."""
         tensor = self._floats(name, *shape)
-        # The first conversion rounds as on CUDA, where all weights have the weights' dtype.
+        # The first conversion rounds as on CUDA, where this tensor too has the weights' dtype.
         return tensor.to(self.config.weight_dtype or tensor.dtype).to(self.device, self.config.dtype)
 
     def take_matrix(self, name: str, *shape: int) -> Tensor:
@@ -90,11 +90,11 @@ class Checkpoint:
         return tensor
 
     def drop(self, name: str) -> None:
-        """Ignore tensor `name`, which may be present and is not needed."""
+        """Let the checkpoint contain tensor `name` although it is not used."""
         self._left.discard(name)
 
     def drop_all(self, prefix: str) -> None:
-        """Ignore tensors whose names begin with `prefix`; another loader takes them."""
+        """Let the checkpoint contain tensors whose names begin with `prefix`; another loader uses them."""
         self._left = {name for name in self._left if not name.startswith(prefix)}
 
     def finish(self, prefix: str = "") -> None:
@@ -112,7 +112,7 @@ class Checkpoint:
 
 
 class WeightsInMemory(Checkpoint):
-    """The tensors of a mapping, with the names of a checkpoint."""
+    """A checkpoint whose tensors are in a mapping in memory."""
 
     def __init__(
         self, tensors: Mapping[str, Tensor], config: ModelConfig, device: torch.device, where: Path
@@ -136,7 +136,8 @@ class WeightsInMemory(Checkpoint):
 
 
 class RandomWeights:
-    """Small random weights, and ones for norms. The same seed and order of calls give the same weights."""
+    """Makes random weights with a small spread, and ones for norms. The same seed and order of calls give the same
+    weights."""
 
     def __init__(self, config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> None:
         self.dtype, self.weight_dtype = config.dtype, config.weight_dtype or config.dtype
@@ -144,11 +145,12 @@ class RandomWeights:
         self._generator = torch.Generator().manual_seed(seed)
 
     def take_matrix(self, name: str, *shape: int) -> Tensor:
-        """A tensor like that of `take`, in the dtype of the weights."""
+        """The tensor of `take`, converted to the dtype of the weights."""
         return self.take(name, *shape).to(self.weight_dtype)
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """A tensor for `name`: ones for a norm's weight, else normal numbers divided by the root of the input width."""
+        """A tensor for `name`: ones for a norm's weight, else numbers from a normal distribution, divided by the square
+        root of the input width."""
         if name.endswith("norm.weight"):
             return torch.ones(shape, dtype=self.dtype, device=self.device)
         tensor = torch.randn(shape, generator=self._generator).mul_(float(shape[-1]) ** -0.5)
@@ -158,8 +160,8 @@ class RandomWeights:
 def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: str = "auto") -> Model:
     """Load the model of a directory onto `device`.
 
-    `dtype` is "float32", "float16", "bfloat16" or "auto": the dtype in config.json, on the CPU the stored one
-    (`with_dtype`). Raises `ModelError` for missing, unexpected or misshapen tensors and for unknown architectures.
+    `dtype` is "float32", "float16", "bfloat16" or "auto" (`with_dtype`): on CUDA the dtype in config.json, on the CPU
+    the stored one. Raises `ModelError` for missing, unexpected or misshapen tensors and for unknown architectures.
     """
     directory, device = Path(path), torch.device(device)
     model_class, config = read_config(directory)
@@ -175,9 +177,9 @@ def model_in_memory(
     dtype: str = "auto",
     where: Path = Path("weights in memory"),
 ) -> Model:
-    """Make a model, as `load_model`, of tensors with a checkpoint's names and the contents of its config.json.
+    """Make a model like `load_model`, from a checkpoint's tensors by name and the contents of its config.json.
 
-    `where` names them in errors. Tensors that have the right device and dtype already are shared, not copied.
+    `where` names the source in errors. Tensors that already have the right device and dtype are shared, not copied.
     """
     device = torch.device(device)
     model_class, config = parse_config(config_json, f"{where}: config.json")
@@ -187,11 +189,11 @@ def model_in_memory(
 
 
 def with_dtype(config: ModelConfig, dtype: str, device: torch.device) -> ModelConfig:
-    """`config` for a model on `device` with the dtype named `dtype`.
+    """Set the dtypes of `config` for a model on `device`. `dtype` is the caller's choice, by name.
 
-    On CUDA it is the dtype of all tensors; "auto" means the one in config.json. The CPU computes in float32, and
-    `dtype` is for the weights only: "auto" keeps stored weights of 16 bits and converts others to the dtype in
-    config.json."""
+    On CUDA all tensors have `dtype`; "auto" means the dtype in config.json. The CPU computes in float32, and `dtype`
+    applies only to the weights. There "auto" keeps the dtype of stored 16-bit weights, and converts others to the dtype
+    in config.json."""
     if dtype not in ("auto", *DTYPES):
         raise ModelError(f"dtype {dtype!r} is none of 'auto', {', '.join(map(repr, DTYPES))}")
     if device.type == "cpu":
@@ -202,7 +204,7 @@ def with_dtype(config: ModelConfig, dtype: str, device: torch.device) -> ModelCo
 
 
 def dtype_name(config: ModelConfig) -> str:
-    """The `dtype` argument of `load_model` that gives another model the weight dtype of `config`."""
+    """The value for `dtype` of `load_model` that loads another model with the weight dtype of `config`."""
     return next((name for name, dtype in DTYPES.items() if dtype == config.weight_dtype), "auto")
 
 
@@ -239,7 +241,7 @@ def read_config(directory: Path) -> tuple[type[Model], ModelConfig]:
 
 
 def parse_config(data: Mapping[str, Any], where: str) -> tuple[type[Model], ModelConfig]:
-    """The model class and the config for the contents of a config.json; `where` names it in errors."""
+    """The model class and the config for the contents of a config.json. `where` names the file in errors."""
     names = data.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise ModelError(

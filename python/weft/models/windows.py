@@ -1,4 +1,4 @@
-"""The attention windows of an engine's layers, from the model's config and from the engine's."""
+"""The attention windows of a model's layers, from the configs of the model and of the engine."""
 
 from __future__ import annotations
 

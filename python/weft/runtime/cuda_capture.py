@@ -30,7 +30,7 @@ class GraphMemory:
         self._graphs = 0
 
     def take(self) -> Pool:
-        """torch's handle of the pool, for one more graph."""
+        """Count one more graph. Returns torch's handle of the pool for it."""
         if self._pool is None or not self._graphs:
             # torch drops a pool with its last graph, so a new one is needed. Cached memory of other pools can't be
             # freed during a capture, so free it now.

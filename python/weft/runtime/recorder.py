@@ -89,7 +89,7 @@ class _Operations(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # A TorchFunctionMode would intercept the parts of an operation.
+        # Without this, `_Readers` would intercept the functions that torch calls inside an operation.
         with torch._C.DisableTorchFunction():
             return self._dispatch(func, args, kwargs or {})
 

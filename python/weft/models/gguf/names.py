@@ -29,8 +29,8 @@ _IN_LAYER = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor: its names in a GGUF file and in a directory, and its shape. `heads` is the number of heads if rotary
-    embedding applies to its rows, else 0; GGUF stores such rows in another order (`rotation.py`)."""
+    """A tensor's names in a GGUF file and in a model directory, and its shape. `heads` is the number of heads if rotary
+    embedding applies to its rows, else 0. GGUF stores such rows in another order (`rotation.py`)."""
 
     gguf: str
     directory: str

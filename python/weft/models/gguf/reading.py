@@ -28,7 +28,8 @@ def gguf_to_directory(file: Path, directory: Path, dtype: str = "bfloat16") -> P
     Quantized weights are dequantized. All weights are stored in `dtype`: "float32", "float16" or "bfloat16". Returns
     the directory.
 
-    Raises `ModelError` or `TokenizerError` for what can't be converted, `InterfaceError` without the package `gguf`.
+    Raises `ModelError` or `TokenizerError` if the model or the tokenizer can't be converted, `InterfaceError` without
+    the package `gguf`.
     """
     if dtype not in DTYPES:
         raise ModelError(f"dtype is {dtype!r}; it must be {', '.join(map(repr, DTYPES))}")

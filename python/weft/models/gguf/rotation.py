@@ -1,7 +1,7 @@
-"""The order of rows in query and key projections.
+"""Reorders rows of query and key projections between the orders of GGUF and of model directories.
 
-In a model directory, rotary embedding rotates elements i and i + D/2 of a head of size D; in GGUF's Llama, elements 2i
-and 2i + 1. So the two formats store the rows of these projections in different orders.
+In a head of size D, a model directory's Llama rotates elements i and i + D/2, and GGUF's Llama rotates elements 2i and
+2i + 1. So the two formats store the rows in different orders.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ Array = np.ndarray[Any, Any]
 
 
 def side_by_side(rows: Array, heads: int) -> Array:
-    """Reorder the rows of `heads` heads from a directory's order to GGUF's."""
+    """Reorder `rows` [heads * D, ...] from a model directory's order to GGUF's: pairs side by side."""
     return rows.reshape(heads, 2, -1, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
 def in_halves(rows: Array, heads: int) -> Array:
-    """Reorder the rows of `heads` heads from GGUF's order to a directory's."""
+    """Reorder `rows` [heads * D, ...] from GGUF's order to a model directory's: pairs in two halves."""
     return rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)

@@ -1,4 +1,5 @@
-"""Pre-tokenizers, which split text before bytes are merged: names in GGUF, full settings in tokenizer.json."""
+"""Pre-tokenizers, which split text before BPE merges. GGUF has only their names, tokenizer.json has all their
+settings."""
 
 from __future__ import annotations
 
@@ -15,5 +16,5 @@ SPLITTING: dict[str, dict[str, Any]] = {
 
 
 def splitting_name(pre_tokenizer: Any) -> str | None:
-    """GGUF's name of a `pre_tokenizer`; None if it is not in `SPLITTING`."""
+    """GGUF's name of a `pre_tokenizer` from tokenizer.json; None if it is not in `SPLITTING`."""
     return next((name for name, spelled in SPLITTING.items() if spelled == pre_tokenizer), None)

@@ -11,14 +11,15 @@ from weft.models.gguf.fields import Metadata
 from weft.models.gguf.splitting import SPLITTING, splitting_name
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
-"""GGUF's token types: ordinary text; special; added text; an embedding row without a token."""
+"""GGUF's token types, in this order: an ordinary token, a special token, a user's added token, an embedding row without
+a token."""
 
 _NAMED = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
 
 
 def tokenizer_json(fields: Metadata) -> dict[str, Any]:
-    """The contents of tokenizer.json. Raises `TokenizerError` for a tokenizer other than byte-level BPE, or with a
-    pre-tokenizer that is not in `SPLITTING`."""
+    """Make the contents of tokenizer.json. Raises `TokenizerError` unless the tokenizer is byte-level BPE with a
+    pre-tokenizer from `SPLITTING`."""
     kind = fields.need("tokenizer.ggml.model", str)
     splitting = fields.get("tokenizer.ggml.pre", str, "gpt-2")
     if kind != "gpt2" or splitting not in SPLITTING:
@@ -61,7 +62,7 @@ def _tokens(fields: Metadata) -> list[str]:
 
 
 def _merges(fields: Metadata) -> list[list[str]]:
-    """The merges, as pairs of tokens, in their order."""
+    """The BPE merges in order, each a pair of tokens."""
     pairs = [merge.split(" ") for merge in fields.listed("tokenizer.ggml.merges", str)]
     wrong = next((pair for pair in pairs if len(pair) != 2), None)
     if wrong is not None:
@@ -80,7 +81,7 @@ def _token_id(fields: Metadata, name: str, tokens: list[str]) -> int | None:
 
 
 def tokenizer_config_json(fields: Metadata) -> dict[str, Any]:
-    """The contents of tokenizer_config.json: the special tokens by name, and the chat template."""
+    """Make the contents of tokenizer_config.json: the special tokens by name, and the chat template."""
     tokens = _tokens(fields)
     numbers = {name: _token_id(fields, key, tokens) for name, key in _NAMED.items()}
     config: dict[str, Any] = {
@@ -94,8 +95,8 @@ def tokenizer_config_json(fields: Metadata) -> dict[str, Any]:
 
 
 def add_tokenizer(writer: Any, directory: Path, vocab_size: int) -> None:
-    """Add a directory's tokenizer to a `gguf.GGUFWriter`. Raises `TokenizerError` for the tokenizers that
-    `tokenizer_json` refuses."""
+    """Add a directory's tokenizer to a `gguf.GGUFWriter`. Raises `TokenizerError` for a tokenizer that `tokenizer_json`
+    does not support either."""
     spelled, config = (read_json(directory / name) for name in ("tokenizer.json", "tokenizer_config.json"))
     model, splitting = spelled.get("model", {}), splitting_name(spelled.get("pre_tokenizer"))
     if model.get("type") != "BPE" or model.get("byte_fallback") or splitting is None:
@@ -119,7 +120,7 @@ def add_tokenizer(writer: Any, directory: Path, vocab_size: int) -> None:
 
 
 def _listed(spelled: dict[str, Any], vocab_size: int) -> tuple[list[str], list[int]]:
-    """The tokens of a tokenizer.json and their types. Embedding rows without a token get placeholder names."""
+    """List a tokenizer.json's tokens and their types by id. Ids without a token get placeholder names."""
     tokens = [f"[PAD{i}]" for i in range(vocab_size)]
     types = [UNUSED] * vocab_size
     for text, number in spelled["model"]["vocab"].items():
@@ -136,7 +137,7 @@ def _added(number: int, text: str, kind: int) -> dict[str, Any]:
 
 
 def _beginning(fields: Metadata, tokens: list[str]) -> dict[str, Any] | None:
-    """The post-processor that puts the BOS token before a text; None if the file does not want one."""
+    """Make the post-processor that adds the BOS token before a text. None if the GGUF file asks for no BOS token."""
     number = _token_id(fields, "bos", tokens)
     if not fields.get("tokenizer.ggml.add_bos_token", bool, False) or number is None:
         return None

@@ -25,10 +25,11 @@ _TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 def directory_to_gguf(directory: Path, file: Path, dtype: str, tokenizer: Path | None = None) -> Path:
     """Convert a model directory with a Llama to a GGUF file. Returns the file.
 
-    Matrices have `dtype` ("float32", "float16" or "bfloat16"), norms float32. `tokenizer` is the directory of the
-    tokenizer's files, by default the model's.
+    Matrices have `dtype` ("float32", "float16" or "bfloat16"), norms float32. `tokenizer` is the directory with the
+    tokenizer's files (default: the model's).
 
-    Raises `ModelError` or `TokenizerError` for what can't be converted, `InterfaceError` without the package `gguf`.
+    Raises `ModelError` or `TokenizerError` if the model or the tokenizer can't be converted, `InterfaceError` without
+    the package `gguf`.
     """
     if dtype not in DTYPES:
         raise ModelError(f"dtype is {dtype!r}; it must be {', '.join(map(repr, DTYPES))}")
