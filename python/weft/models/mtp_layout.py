@@ -37,7 +37,8 @@ DEEPSEEK = MtpLayout(
     embedding_first=True,
     copies=("embed_tokens.weight", "shared_head.head.weight"),
 )
-"""The layout of DeepSeek-V3: modules are numbered after the decoder layers in the target's checkpoint."""
+"""The layout of DeepSeek-V3: in the target's checkpoint, modules have the layer numbers after the last decoder
+layer."""
 
 MIMO = MtpLayout(
     "model.mtp_layers.{module}.",

@@ -69,7 +69,7 @@ class MtpModules:
     """The MTP modules of a checkpoint, in order, for one target. All methods but `load` and `allocate_kv` are device
     functions.
 
-    `combine` takes the target's hidden states of `aux_layers`. `d2t` is None because drafts use the target's
+    `combine` reads the hidden states of the target's layers `aux_layers`. `d2t` is None because drafts use the target's
     vocabulary.
     """
 

@@ -204,7 +204,7 @@ def with_dtype(config: ModelConfig, dtype: str, device: torch.device) -> ModelCo
 
 
 def dtype_name(config: ModelConfig) -> str:
-    """The value for `dtype` of `load_model` that loads another model with the weight dtype of `config`."""
+    """The name to pass to `load_model` as `dtype`, so that another model gets the weight dtype of `config`."""
     return next((name for name, dtype in DTYPES.items() if dtype == config.weight_dtype), "auto")
 
 

@@ -1,4 +1,4 @@
-"""Attention of one layer over paged KV, fused with query and key norms, rotary embedding and the writes of keys.
+"""Attention of one layer over paged KV, fused with query and key norms, rotary embedding and the KV writes.
 
 Letters: B rows, N new tokens in total, H query heads, Hkv key/value heads, D head size, P pages per row. The cache of
 a layer is [pages, page_size, 2, Hkv, D]: a token's keys, then its values. Page 0 belongs to no request. Keys of page
@@ -24,9 +24,9 @@ class Rows:
     first one is at position base[b] (+ count[b]) + offset; the others follow. `base` and `count` are int64 [B].
     `page_table` is int32 [B, P], the pages of each row in order.
 
-    `settled` promises that attention may read keys while earlier kernels still run. `base`, `page_table` and all keys
-    before `base` must have been written by the last `read_slots_` on this stream or by earlier work. Later work must
-    not write them, and `count` and `offset` must not be negative."""
+    With `settled` the caller promises that attention may read old keys while earlier kernels still run. The last
+    `read_slots_` on this stream, or work before it, must have written `base`, `page_table` and all keys before `base`.
+    Work after that must not write them. `count` and `offset` must not be negative."""
 
     page_table: Tensor
     base: Tensor
@@ -37,7 +37,8 @@ class Rows:
     settled: bool = False
 
     def __post_init__(self) -> None:
-        # Only shapes and dtypes are checked, because values are on the device. A kernel could not report a mistake.
+        # Check shapes and dtypes here, because a kernel can't report a mistake. Values are on the device and are not
+        # checked.
         batch = self.page_table.shape[0]
         vectors = ((self.base, batch), (self.count, batch), (self.starts, batch + 1))
         if self.page_table.dtype != torch.int32 or self.page_table.dim() != 2:
@@ -70,8 +71,8 @@ class Heads:
 
 @dataclass(frozen=True)
 class Window:
-    """An attention window: a query sees at most `size` keys, its own included. `sinks` of them are the first of the
-    text, the others are the last up to the query. A `size` of 0 means no limit."""
+    """An attention window: a query sees at most `size` keys, its own included. These are the first `sinks` keys of the
+    text (attention sinks), and the latest keys up to the query. A `size` of 0 means no limit."""
 
     size: int = 0
     sinks: int = 0
@@ -82,8 +83,8 @@ class Window:
 
     @property
     def reach(self) -> int:
-        """The window without sinks: the query at position p sees keys p - reach + 1..p, and the sinks. 0 means no
-        limit."""
+        """The size of the window without sinks. The query at position p sees keys p - reach + 1..p, and the sinks. 0
+        means no limit."""
         return self.size - self.sinks
 
 

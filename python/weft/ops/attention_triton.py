@@ -1,13 +1,14 @@
 """Attention on CUDA, in Triton: one kernel for rows with few new tokens, two kernels for rows with many.
 
-`attend_few_kernel` applies norm and rotary embedding, writes keys, and attends. It splits a text's keys into S
-shares: share s attends to the tiles s, s + S, ... and writes the new keys of its tiles before it reads them. The last
-program to arrive joins the shares. Tiles and shares are constants of the model and of the page tables, and a block
-always has room for 16 queries. So the bits of a query's result depend on its own text alone.
+`attend_few_kernel` applies norm and rotary embedding, writes keys, and attends. It splits a text's keys into S shares,
+as flash-decoding does. Share s attends to the tiles s, s + S, ... and writes the new keys of its tiles before it reads
+them. The last program to arrive joins the shares. The sizes of tiles and shares depend only on the model and the width
+of page tables, and a block always has room for 16 queries. So the bits of a query's result depend on its own text
+alone.
 
 Keys before a row's base are older than the step. With `Rows.settled` a program reads those of its first tile while
 earlier kernels still run: the caller promises that these kernels don't write the keys, bases and page tables. Without
-it, the program only prefetches the keys, which is safe because the L2 cache is never stale.
+it, the program only prefetches the keys. That is safe, because the L2 cache is never stale.
 
 For many tokens, `rotate_write_kernel` applies norm and rotary embedding and writes keys, and `attend_kernel` attends. A
 program of `attend_kernel` processes one row, one key head, and a block of queries of all query heads that share the key
@@ -43,7 +44,7 @@ LONG_WARPS = 8
 
 
 def attend(*args: Any) -> None:
-    """See `weft.ops.attention.attend`."""
+    """Launch the kernels of `weft.ops.attention.attend`."""
     call = Call(*args)
     if call.width <= FEW_TOKENS:
         attend_few(call)
@@ -81,7 +82,7 @@ class Call:
 
 
 def padded(head_dim: int) -> int:
-    """The head size that kernels compute with."""
+    """The head size with which kernels compute: a power of two, at least 16."""
     return max(16, int(triton.next_power_of_2(head_dim)))
 
 
@@ -92,7 +93,8 @@ def keys_of_tile(row_bytes: int) -> int:
 
 @triton.jit
 def tokens_of(base, Count, Starts, row, width, offset):
-    """A row's first token in the call, its number of tokens, and the position of the first."""
+    """A row's first token (its index in the call), the row's number of tokens, and the first token's position in the
+    text."""
     first = base
     if Count is not None:
         first += tl.load(Count + row)
@@ -107,7 +109,8 @@ def tokens_of(base, Count, Starts, row, width, offset):
 
 @triton.jit
 def load_heads(at, d, live, D: tl.constexpr, DP: tl.constexpr):
-    """Rows [R, DP] of heads from `at` [R, 1]; zeros where not `live` [R] and beyond D."""
+    """Load heads [R, DP] from the addresses `at` [R, 1]. Rows that are not `live` [R], and columns from D on, are
+    zero."""
     if D == DP:
         heads = tl.load(at + d[None, :], mask=live[:, None], other=0.0)
     else:
@@ -119,7 +122,7 @@ def load_heads(at, d, live, D: tl.constexpr, DP: tl.constexpr):
 def rotate(
     heads, Norm, Rotary, positions, live, d, eps, num_positions, R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
 ):  # fmt: skip
-    """`heads` [R, DP], normed if there is a norm, and rotated: neighbouring pairs, by (cos, sin) of `positions`."""
+    """Norm `heads` [R, DP] if there is a norm, and rotate adjacent pairs by the (cos, sin) of `positions`."""
     f = heads.to(tl.float32)
     if Norm is not None:
         scale = tl.rsqrt(tl.sum(f * f, 1) / D + eps)
@@ -135,8 +138,8 @@ def rotate(
 
 @triton.jit
 def hidden_keys(low, begin, STEP: tl.constexpr, BN: tl.constexpr, SINKS: tl.constexpr):
-    """How many keys a program skips that takes tiles at `begin`, `begin` + STEP, ...: those between the tiles of sinks
-    and `low`, which no query sees. A multiple of STEP."""
+    """The number of keys that a program skips, a multiple of STEP. The program attends to the tiles at `begin`, `begin`
+    + STEP, ... No query sees the keys between the tiles of sinks and `low`."""
     after_sinks = tl.cdiv(tl.maximum(tl.cdiv(SINKS, BN) * BN - begin, 0), STEP)
     after_hidden = tl.cdiv(tl.maximum(low // BN * BN - begin, 0), STEP)
     return tl.maximum(after_hidden - after_sinks, 0) * STEP
@@ -144,14 +147,14 @@ def hidden_keys(low, begin, STEP: tl.constexpr, BN: tl.constexpr, SINKS: tl.cons
 
 @triton.jit
 def skip_hidden(start, hidden, BN: tl.constexpr, SINKS: tl.constexpr):
-    """Where the tile at `start` is once `hidden` keys are skipped after the tiles of sinks."""
+    """The first key of the tile at `start`. Tiles after those of sinks move by the `hidden` keys that are skipped."""
     return start + tl.where(start >= tl.cdiv(SINKS, BN) * BN, hidden, 0)
 
 
 @triton.jit
 def attend_tile(q, k, v, seen, scale, m, total, acc):
-    """Add a tile of keys `k` and values `v` to the running maximum, sum and weighted values of queries `q`. `seen`:
-    which keys each query sees."""
+    """Update the online softmax of queries `q` with a tile of keys `k` and values `v`. `m`, `total` and `acc` are its
+    running maximum, sum and weighted values. `seen` marks the keys that each query sees."""
     score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     score = tl.where(seen, score, float("-inf"))
     peak = tl.maximum(m, tl.max(score, 1))
@@ -164,7 +167,7 @@ def attend_tile(q, k, v, seen, scale, m, total, acc):
 
 
 def choose_shares(num_kv_heads: int, capacity: int, keys: int) -> int:
-    """The number of shares, a power of two, for texts of up to `capacity` tokens in tiles of `keys`."""
+    """The number of shares, a power of two, for texts of up to `capacity` tokens in tiles of `keys` keys."""
     limit = min(MAX_SHARES, ENOUGH_PROGRAMS // num_kv_heads, capacity // keys)
     return 1 << max(0, limit.bit_length() - 1)
 
@@ -174,9 +177,9 @@ def read_old_keys(
     Cache, PageTable, Base, row, key_head, start, num_columns,
     HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """A row's base, how many of its keys are old and in its pages, and the old keys and values [BN, DP] of the tile at
-    `start`, zeros beyond them."""
-    # Past the L1 cache, which may not have the last writes of other kernels.
+    """Read the old keys and values of the tile at `start`. Returns the row's base, the number of its old keys that have
+    pages, and the tile's keys and values [BN, DP], zeros beyond the old ones."""
+    # Bypass the L1 cache, which may not have the latest writes of other kernels.
     base = tl.load(Base + row, cache_modifier=".cg")
     old = tl.minimum(base, num_columns * PAGE).to(tl.int32)
     n = start + tl.arange(0, BN)
@@ -226,9 +229,9 @@ def attend_few_kernel(
     BT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr, CHUNK: tl.constexpr,
     STAGES: tl.constexpr, REACH: tl.constexpr, SINKS: tl.constexpr, EARLY: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Program (row, key head and block of queries, share). Parts: float32 [N * H, SHARES, D]. Lse: float32
-    [N * H, SHARES]. Counters: int32 [programs of a share], zero before and after. EARLY: keys of earlier steps are
-    prefetched (1) or read (2) before the wait."""
+    """A program attends for a row, a key head, a block of queries and a share of the keys. Parts: float32 [N * H,
+    SHARES, D]. Lse: float32 [N * H, SHARES]. Counters: int32, one for each row, key head and block, zero before and
+    after. EARLY: keys of earlier steps are prefetched (1) or read (2) before the wait."""
     let_next_start(CHAINED)
     G: tl.constexpr = H // HKV
     WIDE: tl.constexpr = (H + 2 * HKV) * D
@@ -346,7 +349,8 @@ def attend_few_kernel(
                 peak = tl.where(peak == float("-inf"), 0.0, peak)
                 acc = tl.zeros([BM, DP], tl.float32)
                 total = tl.zeros([BM], tl.float32)
-                # In the order of shares, a chunk at a time: a share at a time would wait for memory each time.
+                # Join in the order of shares. Loading a chunk of shares at once waits for memory less often than share
+                # by share.
                 for s0 in tl.range(0, alive, CHUNK, num_stages=1):
                     c = s0 + tl.arange(0, CHUNK)
                     here = (c < alive)[:, None] & live[None, :]
@@ -389,11 +393,11 @@ def attend_few(call: Call, shares: int | None = None) -> None:
 
 
 def how_early(call: Call) -> int:
-    """The argument EARLY of `attend_few_kernel`."""
+    """The value of EARLY for `attend_few_kernel`: 0 for no early access to keys, 1 for prefetching, 2 for reading."""
     if call.reach:  # the first tile depends on the new tokens' positions
         return 0
     early = {"none": 0, "hinted": 1, "read": 2}[chosen().early_keys]
-    # A tile of large heads does not fit in registers.
+    # Keys that are read early wait in registers, and a tile of larger heads does not fit there.
     return early if call.settled and call.cache.shape[4] <= MAX_IN_REGISTERS else min(early, 1)
 
 
@@ -407,7 +411,8 @@ def rotate_write_kernel(
     H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, BT: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Program (row and block of tokens, head): queries in place, keys and values to the cache."""
+    """A program handles a head of a block of tokens of a row. It rotates queries in place, and writes keys and values
+    to the cache."""
     begin(CHAINED)
     WIDE: tl.constexpr = (H + 2 * HKV) * D
     blocks = tl.cdiv(width, BT)

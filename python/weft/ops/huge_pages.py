@@ -27,7 +27,8 @@ _chunks = _Chunks()
 
 
 def settled(tensor: Tensor) -> Tensor:
-    """A contiguous copy of a CPU tensor, placed after the thread's previous copies."""
+    """Copy a CPU tensor to huge pages, right after the thread's previous copies. Returns the copy, which is
+    contiguous."""
     size = -(-tensor.numel() * tensor.element_size() // _ALIGNMENT) * _ALIGNMENT
     if _chunks.taken + size > _chunks.memory.numel():
         _chunks.memory, _chunks.taken = _mapped(max(size, _CHUNK)), 0
@@ -37,7 +38,7 @@ def settled(tensor: Tensor) -> Tensor:
 
 
 def _mapped(size: int) -> Tensor:
-    """New memory uint8 [size], freed with the last tensor in it."""
+    """Map new memory, uint8 [size]. It is freed with the last tensor in it."""
     # Few systems use huge pages for shared memory, which is mmap's default.
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):

@@ -1,4 +1,4 @@
-"""Registration, checks and launches of weft's operations, `torch.ops.weft.*`.
+"""Helpers that register, check and launch weft's operations, `torch.ops.weft.*`.
 
 The operations are opaque to torch and have a fake implementation. They are registered with `torch.library.Library`
 because the wrapper of `custom_op` costs many microseconds per call.
@@ -38,7 +38,8 @@ def register(
     cuda: Callable[..., Any],
     fake: Callable[..., Any] = _return_none,
 ) -> Callable[..., Any]:
-    """Define `weft::<schema>` and return a function that calls it. Without a `fake`, the fake returns None."""
+    """Define `weft::<schema>` and return a function that calls it. `fake` is the implementation for fake tensors
+    (default: it returns None)."""
     name = schema.partition("(")[0]
     _LIBRARY.define(schema)
     _LIBRARY.impl(name, cpu, "CPU")
@@ -133,7 +134,7 @@ def require_cuda_kernels() -> None:
 
 
 def check_cuda(status: str | None) -> None:
-    """Raise DriverError for the message of a failed launch; None is success."""
+    """Raise DriverError if `status` is the message of a failed launch. None means success."""
     if status is not None:
         raise DriverError(f"a CUDA kernel could not be launched: {status}")
 

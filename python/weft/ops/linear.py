@@ -23,7 +23,7 @@ from weft.ops.library import DTYPE_CODES, address, device_of, register, require,
 
 PANEL = 64
 FEW_ROWS = 16
-"""The largest number of rows for weft's kernel on CUDA. More rows use torch's products."""
+"""The largest number of rows for weft's kernel on CUDA. With more rows, torch computes the product."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Linear:
     """A weight [out, in], with `bias` [out] or None, stored in the layout of its device's kernels.
 
     swiglu: the first half of the outputs are gates, the second half ups; the result has half as many outputs.
-    tiled: multiply in bfloat16 with AMX's tiles. By default this is done if it is possible. Raises `InputError` if True
-        and not possible.
+    tiled: multiply in bfloat16 with AMX's tiles. By default, if that is possible. Raises `InputError` if True and not
+        possible.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class Linear:
 
 
 def panels_of(weight: Tensor, swiglu: bool = False) -> Tensor:
-    """Rearrange `weight` [out, in] to [ceil(out / 64), in, 64], padded with zeros. With `swiglu`, panels of gates and
-    of ups alternate."""
+    """Rearrange `weight` [out, in] into panels of 64 outputs: [ceil(out / 64), in, 64], padded with zeros. With
+    `swiglu`, panels of gate outputs and of up outputs alternate."""
     if swiglu:
         gates, ups = (panels_of(half) for half in weight.chunk(2))
         return torch.stack((gates, ups), 1).flatten(0, 1)
@@ -96,7 +96,7 @@ def panels_of(weight: Tensor, swiglu: bool = False) -> Tensor:
 
 
 def tiles_of(panels: Tensor) -> Tensor:
-    """Rearrange `panels` [P, in, 64] to [P, ceil(in / 32), 4, 16, 32]: tiles of 16 pairs of inputs by 16 outputs,
+    """Rearrange `panels` [P, in, 64] to [P, ceil(in / 32), 4, 16, 32]: AMX tiles of 16 pairs of inputs by 16 outputs,
     padded with zeros."""
     padded = F.pad(panels, (0, 0, 0, -panels.shape[1] % 32))
     pairs: Tensor = padded.unflatten(2, (4, 16)).unflatten(1, (-1, 16, 2))  # [P, blocks, 16, 2, 4, 16]

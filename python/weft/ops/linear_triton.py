@@ -1,8 +1,8 @@
 """Products of few rows with a weight, in Triton. Norm, bias, residual and SwiGLU are fused into the kernel.
 
-A program computes a tile of outputs for all rows, from a share of the inputs. With several shares, the last program
-of a tile to arrive adds them up in order. Tiles and shares are constants of the weight's shape, so the bits of a
-row's result depend neither on the number of rows nor on its place among them.
+A program computes a tile of outputs for all rows, from a share of the inputs (split-K). With several shares, the last
+program of a tile to arrive adds them up in order. Tiles and shares are constants of the weight's shape, so the bits of
+a row's result depend neither on the number of rows nor on its place among them.
 
 `silu_mul` is the SwiGLU for many rows, whose products torch computes.
 """
@@ -40,7 +40,7 @@ class Tiles(NamedTuple):
 
 
 def choose_tiles(outputs: int, inputs: int, element: int) -> Tiles:
-    """Tiles for a weight [outputs, inputs] with elements of `element` bytes: one wave of programs, enough to fill the
+    """Tiles for a weight [outputs, inputs] with elements of `element` bytes: one wave of programs that fills the
     GPU."""
     variant = chosen()
     block = variant.inputs if element == 2 else 32
@@ -54,7 +54,8 @@ def choose_tiles(outputs: int, inputs: int, element: int) -> Tiles:
 
 @triton.jit
 def weight_rows(tile, i, N: tl.constexpr, BN: tl.constexpr, SWIGLU: tl.constexpr):
-    """Row `i` of a tile as a row of the weight, at most N - 1, and whether it is there. Gates and ups alternate."""
+    """The weight's row for row `i` of a tile, clamped to N - 1, and whether the row exists. With SWIGLU, rows of gates
+    and of ups alternate in a tile."""
     if SWIGLU:
         column = tile * (BN // 2) + i // 2
         inside = column < N // 2
@@ -71,8 +72,8 @@ def prefetch_weights(
     W, tile, k0, N: tl.constexpr, K: tl.constexpr, BN: tl.constexpr, SWIGLU: tl.constexpr, AHEAD: tl.constexpr,
     PIECES: tl.constexpr,
 ):  # fmt: skip
-    """Prefetch AHEAD bytes of each row of a tile, from input `k0` on, to the L2 cache: line by line, or in PIECES
-    requests a row."""
+    """Prefetch AHEAD bytes of each row of a tile, from input `k0` on, to the L2 cache: in PIECES bulk requests for each
+    row, or line by line if PIECES is 0."""
     SIZE: tl.constexpr = W.dtype.element_ty.primitive_bitwidth // 8
     if PIECES > 0:
         PIECE: tl.constexpr = AHEAD // PIECES
@@ -117,8 +118,8 @@ def linear_kernel(
     SWIGLU: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr, PIECES: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile, share). If SHARES > 1, Parts: float32 [tiles, SHARES, BM * BN + BM], Counters: int32 [tiles], zero
-    before and after."""
+    """A program multiplies a share of the inputs for a tile of outputs. If SHARES > 1, Parts: float32 [tiles, SHARES,
+    BM * BN + BM], Counters: int32 [tiles], zero before and after."""
     tile = tl.program_id(0)
     share = tl.program_id(1)
     PER_SHARE: tl.constexpr = (K + BK * SHARES - 1) // (BK * SHARES) * BK
@@ -180,7 +181,8 @@ def linear_kernel(
         tl.debug_barrier()
         last = tl.atomic_add(Counters + tile, 1, sem="acq_rel", scope="gpu") == SHARES - 1
         if last:
-            # From share 0 up, including this program's: the order does not depend on which program is last.
+            # Add all shares in order, including this program's, so that the sum does not depend on which program is
+            # last.
             acc = tl.zeros([BM, BN], tl.float32)
             total = tl.zeros([BM], tl.float32)
             for s in tl.static_range(SHARES):
@@ -224,8 +226,8 @@ def linear(
     also: Tensor | None = None,
     tiles: Tiles | None = None,
 ) -> None:
-    """See `weft.ops.linear.Linear`. For at most `FEW_ROWS` rows. weight: [out, in], contiguous; with `swiglu`, gates
-    come before ups."""
+    """Launch the product of `weft.ops.linear.Linear` for at most `FEW_ROWS` rows. weight: [out, in], contiguous; with
+    `swiglu`, gates come before ups."""
     rows, inputs = x.shape
     outputs = weight.shape[0]
     tiles = tiles or choose_tiles(outputs, inputs, weight.element_size())

@@ -16,7 +16,7 @@ def log_probs(logits: Tensor, token: Tensor, top: int) -> tuple[Tensor, Tensor]:
     logits: [n, vocab] of any float dtype. token: [n] int64, columns of `logits` or -1. top: at most vocab, else raises
         InputError.
     Column 0 holds the value of `token`, -inf for token -1. The other columns hold the `top` largest values in
-    descending order. A NaN has no probability. A row that holds only NaN and -inf gives -inf everywhere.
+    descending order. A NaN counts as -inf. A row of only NaN and -inf gives -inf everywhere.
     """
     vocab = logits.shape[1]
     require(top <= vocab, f"the {top} most probable tokens were asked for; the vocabulary has {vocab}")

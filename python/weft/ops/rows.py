@@ -13,15 +13,15 @@ from weft.ops.linear import Norm
 
 
 def embed(weight: Tensor, tokens: Tensor, dtype: torch.dtype) -> Tensor:
-    """The rows [N, H] of `weight` [V, H] for `tokens` [N] int64. `dtype` is the dtype of the result: the weight's, on
-    the CPU float32. Ids outside of the vocabulary are clamped to it."""
+    """Look up the embeddings [N, H] of `tokens` [N] int64 in `weight` [V, H]. `dtype` is the dtype of the result: the
+    weight's, but on the CPU float32. Ids outside of the vocabulary are clamped to it."""
     out = torch.empty(tokens.shape[0], weight.shape[1], dtype=dtype, device=weight.device)
     _EMBED(weight, tokens, out)
     return out
 
 
 def join_norms(weight: Tensor, tokens: Tensor, embed_norm: Norm, hidden: Tensor, hidden_norm: Norm) -> Tensor:
-    """Rows [N, 2 H]: the normed embeddings of `tokens`, as from `embed`, then the normed `hidden` [N, H]."""
+    """Concatenate the normed embeddings of `tokens` (see `embed`) and the normed `hidden` [N, H] to rows [N, 2 H]."""
     out = hidden.new_empty(hidden.shape[0], 2 * hidden.shape[1])
     _JOIN(weight, tokens, embed_norm.weight, embed_norm.eps, hidden, hidden_norm.weight, hidden_norm.eps, out)
     return out
@@ -35,7 +35,7 @@ def take_rows(x: Tensor, index: Tensor, out: Tensor) -> Tensor:
 
 def copy_rows_(out: Tensor, x: Tensor) -> None:
     """Copy `x` to `out`, both [N, H] of one dtype, with any row stride."""
-    # On the CPU the calling thread copies; torch would wake its thread pool.
+    # On the CPU the calling thread copies, because torch's copy would wake its thread pool.
     _COPY(out, x)
 
 

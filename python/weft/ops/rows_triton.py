@@ -22,7 +22,7 @@ def token_row(Weight, Tokens, row, V, H):
 
 @triton.jit
 def normed(source, Norm, eps, h, H):
-    """`source` [H], normed, in float32."""
+    """The RMS norm of `source` [H], in float32."""
     x = tl.load(source + h, mask=h < H, other=0.0).to(tl.float32)
     weight = tl.load(Norm + h, mask=h < H, other=0.0).to(tl.float32)
     return x * tl.rsqrt(tl.sum(x * x, 0) / H + eps) * weight
@@ -51,7 +51,7 @@ def join_norms_kernel(
     Weight, Tokens, EmbedNorm, Hidden, HiddenNorm, Out, embed_eps, hidden_eps, hidden_row, V, H,
     BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Program (row, half)."""
+    """A program writes half of a row: the normed embedding (0) or the normed hidden state (1)."""
     begin(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     h = tl.arange(0, BLOCK)
@@ -80,7 +80,7 @@ def embed(weight: Tensor, tokens: Tensor, out: Tensor) -> None:
 
 
 def norm(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
-    """See `weft.ops.linear.Norm`."""
+    """Launch the RMS norm of `weft.ops.linear.Norm`."""
     size = x.shape[1]
     norm_kernel[(x.shape[0],)](
         x, weight, out, eps, x.stride(0), out.stride(0), size, triton.next_power_of_2(size), **chain_options(out),
@@ -98,7 +98,7 @@ def join_norms(
     hidden_eps: float,
     out: Tensor,
 ) -> None:
-    """See `weft.ops.rows.join_norms`; `out` [N, 2 H], contiguous."""
+    """Launch `weft.ops.rows.join_norms`; `out` [N, 2 H] is contiguous."""
     size = hidden.shape[1]
     join_norms_kernel[(hidden.shape[0], 2)](
         weight, tokens.contiguous(), embed_norm, hidden, hidden_norm, out, embed_eps, hidden_eps, hidden.stride(0),
@@ -107,7 +107,7 @@ def join_norms(
 
 
 def take_rows(x: Tensor, index: Tensor, out: Tensor) -> None:
-    """See `weft.ops.rows.take_rows`."""
+    """Launch `weft.ops.rows.take_rows`."""
     _, width, size = x.shape
     grid = (out.shape[0], triton.cdiv(size, BLOCK))
     take_kernel[grid](x, index, out, width, size, BLOCK, **chain_options(out))

@@ -1,4 +1,4 @@
-"""Token masks by slot: copying them to the device, and blocking the tokens that they forbid.
+"""Token masks by slot: copies them to the device, and blocks the tokens that they forbid.
 
 Each of R slots has P mask rows, one for each position: row slot * P + j of `masks` has the tokens that may follow the
 slot's committed text and j drafts. Bits are as in `weft.ops.token_mask`. Both operations work in a function given to
@@ -33,8 +33,8 @@ from weft.ops.library import (
 
 @dataclass(frozen=True)
 class SlotMasks:
-    """Mask rows of R slots with `num_positions` (P) rows each. All tensors are contiguous, on a device or on the host,
-    there pinned for CUDA.
+    """Mask rows of R slots, `num_positions` (P) for each slot. All tensors are contiguous. They are on a device, or in
+    host memory, which is pinned for CUDA.
 
     masks: [R * P, W] int32. flags: [R * P] int32; 0 means that the row's logits are not masked. temperatures: [R * P]
         float32.
@@ -63,8 +63,8 @@ def apply_slot_masks_(
 ) -> None:
     """Set the logits of blocked tokens to -inf, in place.
 
-    logits: [B * T, V] float32, float16 or bfloat16, as in `apply_token_bitmask_`; row b * T + t takes position
-        first + t of slot slots[b]. slots: [B] int64. d2t: [V] int64; column c stands for token c + d2t[c].
+    logits: [B * T, V] float32, float16 or bfloat16, as in `apply_token_bitmask_`; row b * T + t uses the mask of
+        position first + t of slot slots[b]. slots: [B] int64. d2t: [V] int64; column c stands for token c + d2t[c].
     """
     _APPLY(logits, masks.masks, masks.flags, slots, masks.num_positions, first, d2t)
 

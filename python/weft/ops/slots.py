@@ -1,16 +1,17 @@
-"""Sampling by slot: a request's sampling parameters are on the device, in the record of its slot.
+"""Sampling by slot. A request's sampling parameters are on the device, in the record of its slot.
 
 Parameters that a request does not set are neutral in its record. So one captured call serves every mix of requests, and
-no kernel launch and no graph depends on the requests. Letters: R slots, B batch rows, T = 1 + K positions, K drafts, V
-vocabulary, N = B * T logits rows.
+graphs do not depend on the requests. Letters: R slots, B batch rows, T = 1 + K positions, K drafts, V vocabulary, N = B
+* T logits rows.
 
-A token is the argmax of logits / temperature + noise (`csrc/kernels/sampling/gumbel.h`). The noise is a function of the
-request's seed, the position and the target's token id only. So a drafter with the same noise tends to draw the target's
-token, and a draft is accepted if it equals that token. A seed gives the same text for every drafter, batch and load.
-Since -log(-log(u)) is a Gumbel variate, the token is distributed as softmax(logits / temperature).
+Sampling uses the Gumbel-max trick: a token is the argmax of logits / temperature + noise
+(`csrc/kernels/sampling/gumbel.h`). The noise -log(-log(u)) is a Gumbel variate, so the token is distributed as
+softmax(logits / temperature). The noise depends only on the request's seed, the position and the target's token id. So
+a drafter with the same noise tends to draw the target's token, and a draft is accepted if it equals that token. A seed
+gives the same text for every drafter, batch and load.
 
-The functions at the top are the interface. The code below them checks tensors, makes native calls from addresses and
-sizes, and registers the operations as `torch.ops.weft.*` for the CPU and CUDA.
+The public functions come first. The code below them checks tensors, passes their addresses and sizes to native calls,
+and registers the operations as `torch.ops.weft.*` for the CPU and CUDA.
 """
 
 from __future__ import annotations
@@ -66,10 +67,11 @@ class RecordField:
 
 @dataclass(frozen=True)
 class SlotParams:
-    """The records of R slots, and the tables of their texts for penalties. All are contiguous and on one device.
+    """The records of R slots, and tables with a row for each slot: token counts, biases, texts and more. All are
+    contiguous and on one device.
 
-    `vocab` is the size of the target's vocabulary, M the room for bad words, E the room for end tokens, L the largest
-    number of tokens in a text.
+    `vocab` is the size of the target's vocabulary. M and E are the capacities for bad words and for end tokens, L is
+    the largest number of tokens in a text.
     """
 
     records: Tensor
@@ -113,7 +115,7 @@ class SlotParams:
     def neutral(
         slots: int, vocab: int, bad_words: int, ends: int, max_length: int, device: torch.device
     ) -> SlotParams:
-        """Neutral records and tables: temperature 0, no drafts, no changes to logits."""
+        """Allocate neutral records and tables: temperature 0, no drafts, no changes to logits."""
 
         def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
             return torch.zeros(*shape, dtype=dtype, device=device)
@@ -145,26 +147,29 @@ def sample_slots_(
     params: SlotParams,
     temperatures: Tensor | None = None,
 ) -> Tensor:
-    """Sample the target's token at every position: int64 [N], -1 for none. Changes `logits` except for truncation.
+    """Sample the target's token at every position. Returns int64 [N], -1 if every logit is -inf or NaN. All steps
+    before the truncation change `logits` in place.
 
     logits: [N, V] float32, float16 or bfloat16, with any row stride, V at most 2^23; row b * T + t is position t of
         batch row b.
     slot, base: [B] int64: the batch row's slot, and the position of its last committed token.
-    inputs: [B, T] int64: that token, then the drafts, -1 for none. Position t follows the first t drafts, which count
-        as output.
-    temperatures: float32, P >= T per slot. Values that are not negative replace the slot's temperature.
+    inputs: [B, T] int64: the last committed token, then the drafts (-1: no draft). At position t, the first t drafts
+        count as output.
+    temperatures: float32, P >= T values for each slot. A value that is not negative replaces the slot's temperature at
+        its position.
 
     The steps, in order:
-    1. Repetition, presence and frequency penalties, then the bias; or the bias first, and presence and frequency taken
-       from logits / temperature (`penalties_after_temperature`). Computed in float32 and rounded once to the logits'
-       dtype. The result is finite if logits and bias are.
+    1. Repetition, presence and frequency penalties, then the bias. With `penalties_after_temperature` the bias comes
+       first, and presence and frequency penalties are subtracted from logits / temperature. The step computes in
+       float32 and rounds once to the logits' dtype. The result is finite if logits and bias are.
     2. Bad words and n-grams: tokens that would complete a bad word or repeat an n-gram of the text are blocked.
     3. End tokens are blocked before `ends_allowed_from`, unless every other logit is -inf or NaN.
     4. If a bias exceeds 10,000, the row's largest logit is subtracted from all.
-    5. Top-k, top-p and min-p. Each keeps all ties with its last token.
-    6. The draw. A NaN never wins; among equal sums the lowest token wins.
+    5. Truncation: top-k, top-p and min-p. Each keeps all ties with its last token.
+    6. The draw: the argmax of logits / temperature + noise. A NaN never wins; among equal sums the lowest token id
+       wins.
 
-    Logits of a slot number out of bounds stay unchanged. Raises `InputError` for other shapes or dtypes, and
+    If a slot number is out of bounds, its logits stay unchanged. Raises `InputError` for other shapes or dtypes, and
     `InterfaceError` for CUDA tensors in a build without CUDA.
     """
     token: Tensor = _SAMPLE(logits, slot, base, inputs, *params.tensors, temperatures)
@@ -186,10 +191,11 @@ def pick_drafts_(
     out: Tensor,
     drafts_host: Tensor | None = None,
 ) -> None:
-    """Draw draft `number` (from 1) of every batch row, to `out` [B] int64, in the target's ids, and to `drafts`.
+    """Draw draft `number` (from 1) of every batch row. Writes it, as a target token id, to `out` [B] int64 and to
+    `drafts`.
 
-    The draw is that of the target's token at the same position (`sample_slots_`), after the earlier drafts, but end
-    tokens are always allowed. The result is -1 if every logit is -inf or NaN, and beyond the slot's limit of drafts.
+    The draft is drawn like the target's token at the same position (`sample_slots_`), after the earlier drafts. But end
+    tokens are always allowed. The draft is -1 if every logit is -inf or NaN, or if `number` exceeds the slot's limit.
 
     logits: [B, V], the drafter's. slot, base: as in `sample_slots_`. count: [B] int64, the number of accepted drafts.
     drafts, proposed: [K, R] int64 by slot. A token that the host proposed replaces the draw unless it is -1.
@@ -212,20 +218,20 @@ def advance_slots_(
     params: SlotParams,
     is_counted: bool = False,
 ) -> None:
-    """Verify the drafts and move every slot to the end of its committed tokens, in place.
+    """Verify the drafts, and advance every slot past its newly committed tokens, in place.
 
     sampled: [B, T] int64, the target's tokens.
     inputs: [B, T] int64; all but the first of a row are drafts. The leading drafts that equal the target's tokens are
         accepted.
     count: [B] int64, receives the number of accepted drafts; with `is_counted` it already holds that number.
     tokens: [B, T] int64, receives the target's tokens.
-    slots: by slot, all int64: `verified` [R, K + 2] (the count, or `_core.HELD_SLOT` for a held slot, then tokens),
-        `last_token` [R], `length` [R], `proposed` [R] (the number of drafts, written if T > 1), `drafts` [K, R] (drafts
-        beyond T - 1 become -1), and `verified_host`, written like `verified`; it may be in host memory, pinned for
-        CUDA.
+    slots: six int64 tensors by slot. `verified` [R, K + 2] receives the count, or `_core.HELD_SLOT` for a held slot,
+        then the tokens. `last_token` [R] and `length` [R] are updated. `proposed` [R] receives the number of drafts if
+        T > 1. In `drafts` [K, R], drafts beyond T - 1 become -1. `verified_host` is written like `verified`; it may be
+        in host memory, pinned for CUDA.
 
-    The last slot is for padding rows and stays at length 0. For slots that change logits, the tokens are counted and
-    appended to the history, and a decaying top_p is updated.
+    The last slot is for padding rows and stays at length 0. If a slot's parameters change logits, its tokens are
+    counted and appended to its history, and a decaying top_p is updated.
     """
     _ADVANCE(
         sampled, slot, base, inputs, count, tokens, *slots, *params.tensors, is_counted
@@ -233,7 +239,7 @@ def advance_slots_(
 
 
 def keep_logits_(logits: Tensor, kept: Tensor, slot: Tensor, params: SlotParams) -> None:
-    """Copy rows of `logits` [N, V] to `kept` [N, V], contiguous, for slots that want log-probabilities. slot: int64
+    """Copy the rows of slots that want log-probabilities from `logits` [N, V] to `kept` [N, V], contiguous. slot: int64
     [B]."""
     _KEEP(logits, kept, slot, params.records)
 
@@ -275,8 +281,8 @@ def _tables(tensors: tuple[Tensor, ...]) -> _core.SlotTables:
 
 
 def _after_params(rest: tuple[Any, ...], count: int) -> tuple[Any, ...]:
-    """The `count` arguments after those of `SlotParams`."""
-    # torch's dispatcher omits trailing arguments that are None.
+    """The `count` arguments that follow the tensors of `SlotParams`."""
+    # torch's dispatcher omits trailing arguments that are None, so fill them in.
     return (*rest[_NUM_PARAMS:], *[None] * count)[:count]
 
 

@@ -1,14 +1,14 @@
 """Chaining of weft's Triton kernels by programmatic dependent launch, and counters for programs that join results.
 
-With programmatic dependent launch the programs of a kernel start while the previous kernel still runs: as soon as all
-programs of that kernel have called `let_next_start`, or ended. Every program, even one without work, calls
-`wait_for_earlier` before it touches memory that another kernel writes. The previous kernel is complete then; and since
-it waited too, so are all kernels before it. Where the device has no such launch, or the previous kernel is not weft's,
-the calls have no effect.
+With programmatic dependent launch, a kernel starts while the previous kernel still runs: as soon as all programs of
+that kernel have called `let_next_start`, or ended. Every program, even one without work, calls `wait_for_earlier`
+before it touches memory that another kernel writes. Then the previous kernel is complete, and so are all kernels before
+it, since it waited too. The calls have no effect if the device has no such launch, or if the previous kernel is not
+weft's.
 
-Before it waits, a program may read only memory that no unfinished kernel writes: weights, which are older than a
-stream's work; and, where the caller promises it (`Rows.settled`), the inputs and outputs of `read_slots_`, since that
-kernel lets none start early.
+Before it waits, a program may read only memory that no unfinished kernel writes. It may read weights, which are older
+than the stream's work. It may also read the inputs and outputs of `read_slots_`, if the caller promises it
+(`Rows.settled`): no later kernel starts before `read_slots_` ends.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -35,7 +35,7 @@ _counters: dict[tuple[torch.device, int], Tensor] = {}  # by device and stream
 
 @triton.jit
 def let_next_start(CHAINED: tl.constexpr):
-    """Let the next kernel's programs start once all programs of this one are here."""
+    """Let the next kernel start once all programs of this kernel have called this."""
     if CHAINED:
         tl.extra.cuda.gdc_launch_dependents()
 
@@ -77,15 +77,15 @@ def chain_options(tensor: Tensor) -> dict[str, Any]:
 
 
 def counters(like: Tensor, count: int) -> Tensor:
-    """At least `count` int32 zeros on the device of `like`; the kernel must leave zeros. The kernels of a stream share
-    them, since they run one after another."""
+    """At least `count` int32 counters, all 0, on the device of `like`. The kernel must set them back to 0. The kernels
+    of a stream share them, since they run one after another."""
     if not like.is_cuda or count > MAX_COUNTERS:
         return torch.zeros(count, dtype=torch.int32, device=like.device)
     key = (like.device, torch.cuda.current_stream(like.device).cuda_stream)
     shared = _counters.get(key)
     if shared is None:
         shared = torch.zeros(MAX_COUNTERS, dtype=torch.int32, device=like.device)
-        # Memory allocated under a capture belongs to that graph, which writes its zeros at each replay.
+        # Memory allocated during a capture belongs to the graph, whose replays write the zeros. So don't share it.
         if not torch.cuda.is_current_stream_capturing():
             _counters[key] = shared
     return shared

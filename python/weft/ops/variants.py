@@ -28,23 +28,24 @@ class Variant:
     early: bool = True
     """A product loads its first weight tiles into shared memory before the previous kernel ends."""
     ahead: int = 512
-    """Bytes of each weight row after those tiles that are prefetched before the previous kernel ends; a multiple of
-    128."""
+    """A product prefetches this many bytes of each weight row after those tiles, before the previous kernel ends. A
+    multiple of 128."""
     bulk: bool = False
-    """These bytes are prefetched in few large requests, not line by line."""
+    """A product prefetches these bytes in a few large requests instead of line by line."""
     early_keys: EarlyKeys = "read"
-    """Attention's access to keys of earlier steps before the previous kernel ends: none, prefetch the first tile to the
-    L2 cache, or read it."""
+    """Whether attention touches keys of earlier steps before the previous kernel ends. It does not ("none"), prefetches
+    their first tile to the L2 cache ("hinted"), or reads that tile ("read")."""
     outputs: int = 64
-    """Outputs of a product's tile."""
+    """The number of outputs in a product's tile."""
     inputs: int = 128
-    """Inputs of a product's tile, for weights of 16 bits."""
+    """The number of inputs in a product's tile, for 16-bit weights."""
     stages: int = 3
-    """Tiles in flight at once, including the one in use."""
+    """The number of tiles in flight, including the one in use."""
     split_wide: bool = False
-    """Products whose outputs alone fill the GPU, as gates and ups do, are also split into two shares."""
+    """Products with enough output tiles to fill the GPU, such as gate and up projections, also split their inputs into
+    two shares."""
     warps: int = 4
-    """Warps per program of a product."""
+    """The number of warps per program of a product."""
 
 
 NAMED: dict[str, Variant] = {
