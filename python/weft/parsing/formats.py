@@ -68,7 +68,7 @@ class FormatReader:
         return (loop,)
 
     def _tags(self, tags: Sequence[Format], after: Nodes) -> Nodes:
-        """Compile alternative tags at one place."""
+        """Compile tags that are alternatives at one place."""
         calls = [(tag, parts) for tag in tags if (parts := _call_parts(tag)) is not None]
         begins = [("".join(part or "0" for part in parts), schema) for _, (parts, schema) in calls]
         names = iter(called(begins, self._functions))
@@ -93,14 +93,14 @@ class FormatReader:
 
 
 def expected(literal: str, after: Nodes) -> Nodes:
-    """The nodes for a literal that should come now, and its trailing whitespace."""
+    """Compile a literal that the format requires at this place, and its trailing whitespace."""
     if not literal.strip():
         return (Blanks(literal, after),) if literal else after
     return (Expected(spelled(literal), _blanks(literal, after)),)
 
 
 def reasoning_until(ends: Sequence[str], after: Nodes) -> Nodes:
-    """The nodes for reasoning up to the first of `ends`, and the line breaks after it."""
+    """Compile reasoning up to the first of `ends`, and the line breaks after it."""
     has_blanks = any(isinstance(node, Blanks) for node in after)
     return _text_until(ends, after if has_blanks else (Blanks(LAYOUT, after),), is_reasoning=True)
 
@@ -112,7 +112,7 @@ def _text_until(ends: Sequence[str], after: Nodes, *, is_reasoning: bool) -> Nod
 
 
 def _blanks(literal: str, after: Nodes) -> Nodes:
-    """A node for the trailing whitespace of a literal, followed by `after`."""
+    """Compile the trailing whitespace of a literal. Returns `after` if there is none."""
     blanks = literal[len(literal.rstrip()) :]
     return (Blanks(blanks, after),) if blanks else after
 
@@ -141,7 +141,7 @@ def _call_parts(tag: Format) -> tuple[list[str | None], Any] | None:
 
 
 def _call(tag: Format, parts: list[str | None], name: str, after: Nodes) -> list[Marker]:
-    """The nodes for a tag that is a call of the function `name`."""
+    """Compile a tag that is a call of the function `name`."""
     *_, form = tag["content"].get("elements", [tag["content"]])
     style = form.get("style", "json")
     if style not in STYLES and style != "json":
@@ -166,7 +166,7 @@ class Text:
 
 @dataclass(eq=False)
 class Marker:
-    """A marker that may come here, possibly after text."""
+    """A marker that is allowed at this place, possibly after text."""
 
     spelling: Spelling
     next: Nodes
@@ -174,7 +174,7 @@ class Marker:
 
 @dataclass(eq=False)
 class Expected:
-    """A marker that should come now. If the model leaves it out, the parser goes on with `next`."""
+    """A marker that the format requires at this place. If the model omits it, the parser continues with `next`."""
 
     spelling: Spelling
     next: Nodes
@@ -182,7 +182,7 @@ class Expected:
 
 @dataclass(eq=False)
 class Blanks:
-    """Optional whitespace of the format."""
+    """Whitespace that the format has at this place. The model may omit it."""
 
     text: str
     next: Nodes
@@ -199,7 +199,7 @@ class Arguments:
 
 @dataclass(eq=False)
 class Loop:
-    """Entries, such as calls, that may repeat. With `has_text`, user text may come between them, and a text in
+    """Entries that may repeat, such as calls. With `has_text`, user text may come between them, and a text in
     `triggers` always begins an entry. With `is_needed`, the answer must begin with an entry."""
 
     has_text: bool

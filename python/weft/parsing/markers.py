@@ -14,10 +14,10 @@ from weft.parsing.json_text import STARTS
 
 T = TypeVar("T")
 MAX_BLANKS, MAX_DIGITS = 8, 1000
-"""Limits of repeated whitespace and digits in one marker. The parser holds back text that may become a marker, so this
-must be bounded."""
+"""The largest numbers of repeated whitespace and digits in one marker. The parser holds back text that may become a
+marker, so a marker's length must be bounded."""
 OPEN: Literal["open"] = "open"
-"""The result if more text is needed to decide whether this is a marker."""
+"""The result of a match that needs more text to decide."""
 
 
 @dataclass
@@ -31,8 +31,8 @@ class _Node(Generic[T]):
 
 
 class _Walk(Generic[T]):
-    """One walk through the trie: its length, the longest marker so far, and the number of repeated blanks and digits at
-    its current node."""
+    """The progress of a match through the trie: the length of the text so far, the longest marker so far, and the
+    numbers of repeated blanks and digits at the current node."""
 
     def __init__(self, node: _Node[T]) -> None:
         self.node = node
@@ -111,7 +111,7 @@ class Markers(Generic[T]):
 
 
 def _walked(walk: _Walk[T], text: str, start: int, is_end: bool) -> Found[T] | Literal["open"] | None:
-    """Continue a walk that began at position `start`. Returns as `Markers.at`."""
+    """Continue a walk that began at position `start`. Returns the same as `Markers.at`."""
     while True:
         at = start + walk.length
         if walk.node.ends and not walk.blanks:
@@ -126,7 +126,7 @@ def _walked(walk: _Walk[T], text: str, start: int, is_end: bool) -> Found[T] | L
 
 
 def _counting(node: _Node[T], text: str, end: int, is_end: bool) -> tuple[T, ...] | None:
-    """The meanings of the markers that end at a node, if the character after them allows it. None if that character is
+    """The meanings of the markers that end at a node and that the next character allows. None if that character is
     needed and has not come yet."""
     counts = [_counts(spelling, text, end, is_end) for spelling, _ in node.ends]
     if None in counts:
@@ -135,7 +135,7 @@ def _counting(node: _Node[T], text: str, end: int, is_end: bool) -> tuple[T, ...
 
 
 def _counts(spelling: Spelling, text: str, end: int, is_end: bool) -> bool | None:
-    """Whether the character after a marker allows the marker; None if it has not come yet."""
+    """Whether the character after a marker allows it; None if that character is needed and has not come yet."""
     if not spelling.wanted and not spelling.unwanted:
         return True
     at = end
@@ -156,11 +156,11 @@ _JSON = re.compile(r'"[^"]*"|\s+|[{}:,]|[^"\s{}:,]+|"')
 
 @dataclass(frozen=True)
 class Spelling:
-    """The pattern of a marker: its atoms (characters, `BLANK`, `DIGITS`) without outer whitespace, and in `after` its
+    """The pattern of a marker. `atoms` are characters, `BLANK` or `DIGITS`, without outer whitespace. `after` is the
     trailing whitespace.
 
-    The marker matches only if a character of `wanted` follows, possibly after whitespace, and no character of
-    `unwanted` follows directly.
+    If `wanted` is not empty, one of its characters must follow the marker, possibly after whitespace. Otherwise, no
+    character of `unwanted` may follow it.
     """
 
     atoms: tuple[str, ...]
@@ -184,10 +184,10 @@ def spelled(literal: str) -> Spelling:
 
 
 def header(parts: list[str | None], *, is_json: bool) -> Spelling:
-    """The spelling of a call's header, from its parts: literals, and None for digits.
+    """The spelling of a call's header. `parts` are literals, and None for digits.
 
-    With `is_json`, a JSON value must follow. Otherwise, if the header ends with a function name, no character of a name
-    may follow.
+    With `is_json`, a JSON value must follow the header. Otherwise, if the header ends with a character of a function
+    name, no such character may follow.
     """
     atoms: list[str] = []
     for part in parts:
@@ -205,7 +205,8 @@ def _inside(literal: str) -> list[str]:
 
 
 def _plain(text: str) -> tuple[str, ...]:
-    """The atoms for plain text: line breaks and gaps between tags become `BLANK`, and other whitespace is exact."""
+    """The atoms for plain text. Line breaks become `BLANK`, and `BLANK` comes between adjacent tags. Other whitespace
+    must match exactly."""
     atoms: list[str] = []
     at = 0
     for found in _LAYOUT.finditer(text):

@@ -17,9 +17,9 @@ from weft.parsing.states import Searching, States
 class AnswerParser:
     """Splits the text of one answer into reasoning, user text and function calls.
 
-    The text may come in pieces of any size; the joined parts do not depend on the sizes. Text that may begin a marker
-    is held back until more text decides. Parsing never raises. Text that does not follow the format becomes user text,
-    and a cut answer gives the parts up to the cut."""
+    The text may come in pieces of any size; the joined parts do not depend on the sizes. Text that may be the beginning
+    of a marker is held back until more text decides. Parsing never raises. Text that does not follow the format becomes
+    user text, and a cut answer gives the parts up to the cut."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._states = States()
@@ -63,8 +63,8 @@ class AnswerParser:
         return self._advance(text, False)
 
     def finish(self, *, is_cut: bool = False) -> list[Part]:
-        """End the answer. Returns the remaining parts. With `is_cut`, a call that was cut before its name was complete
-        is dropped, and does not become text."""
+        """End the answer. Returns the remaining parts. `is_cut`: the answer was cut off. A call whose name is not
+        complete is then dropped, instead of becoming text."""
         held, state = self._text[self._at :], self._state
         if is_cut and isinstance(state, Searching) and state.has_begun_entry(held, self._writer.num_calls):
             self._at = len(self._text)

@@ -13,7 +13,8 @@ _PAIRS = (
     (re.compile(rf"<\|(?:begin|end)_of_({_WORD})\|>"), "<|begin_of_{}|>", "<|end_of_{}|>"),
     (re.compile(rf"<\|(?:open|close)\|>({_WORD})<\|sep\|>"), "<|open|>{}<|sep|>", "<|close|>{}<|sep|>"),
 )
-"""For each kind of markers: a pattern that matches either marker, and templates of the begin and the end marker."""
+"""The known pairs of markers. Each entry has a pattern that matches either marker, and templates of the begin and the
+end marker."""
 
 
 def reasoning_markers(chat_template: str) -> tuple[str, str] | None:

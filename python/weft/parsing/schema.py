@@ -16,7 +16,7 @@ ALL = frozenset(TYPES)
 
 
 class Schema:
-    """A schema, or the subschema of a value inside. A schema that can't be parsed accepts everything."""
+    """A schema, or a subschema for a nested value. A schema that can't be parsed accepts everything."""
 
     def __init__(self, node: Node | str) -> None:
         self._node: Node = True if isinstance(node, str) else node
@@ -48,7 +48,8 @@ class Schema:
 
     @property
     def is_list(self) -> bool:
-        """Whether an XML member called "item" is an item of a list, and not a property of that name."""
+        """Whether the value is a list. If so, an XML member called "item" is an item of it, and not a property of that
+        name."""
         return "array" in self.types and "item" not in self.names
 
     def property(self, name: str) -> Schema:
@@ -100,8 +101,8 @@ def _any_of(nodes: list[Any]) -> Schema:
 
 
 def _types(node: Any, known: dict[int, frozenset[str]]) -> frozenset[str]:
-    """The types that a node allows. `known` caches the results. A node that is being evaluated counts as allowing all
-    types, which ends cycles of references."""
+    """The types that a node allows. `known` caches the results. While a node is evaluated, it counts as allowing all
+    types. This ends cycles of references."""
     if not isinstance(node, dict):
         return ALL if node is not False else frozenset()
     if id(node) in known or len(known) > MAX_PARTS:

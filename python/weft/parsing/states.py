@@ -1,4 +1,4 @@
-"""The states of the parser. Each one is at a set of nodes of the format, and reads text from there."""
+"""The states of the parser. In each state, one of several nodes of the format may come next."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class State(Protocol):
     """A state of the parser. It reads text, and writes the parts that are certain."""
 
     def read(self, text: str, at: int, is_end: bool, writer: PartWriter) -> tuple[int, Nodes | None]:
-        """Read from position `at`. Returns the new position and the nodes to go on with. These are None if it needs
-        more text, or if all text is read and `is_end`."""
+        """Read from position `at`. Returns the new position, and the nodes of the next state. The nodes are None if the
+        state needs more text, or if the answer ends here."""
 
 
 class States:
@@ -27,7 +27,8 @@ class States:
         self._made: dict[Nodes, State] = {}
 
     def of(self, nodes: Nodes) -> State:
-        """The state at these nodes."""
+        """The state in which one of `nodes` comes next."""
+        # Not shared: it holds the progress of one call.
         if nodes and isinstance(nodes[0], Arguments):
             return Calling(nodes[0])
         if nodes not in self._made:
@@ -84,7 +85,7 @@ class Searching:
 
 
 class Expecting:
-    """The state before a marker that should come now, possibly after whitespace. At the end of the answer, an
+    """The state before a marker that the format requires, possibly after whitespace. At the end of the answer, an
     incomplete marker counts as complete."""
 
     def __init__(self, nodes: list[Expected]) -> None:
@@ -105,7 +106,7 @@ class Expecting:
 
 
 class Layout:
-    """The state before optional whitespace of the format. It skips as much of that whitespace as the text has."""
+    """The state before whitespace of the format, which the model may omit. It skips as much of it as the text has."""
 
     def __init__(self, node: Blanks) -> None:
         self._node = node
@@ -139,8 +140,8 @@ class Calling:
 
 
 def _reached(nodes: Nodes, through: tuple[type[Loop] | type[Blanks] | type[Expected], ...]) -> Iterator[Node]:
-    """Yield these nodes, the entries of loops, and the nodes after each node of the types `through`, which may match
-    nothing."""
+    """Yield all nodes that may come next: `nodes`, the entries of loops, and the nodes after a node of the types
+    `through`. Such a node may match no text."""
     pending, seen = list(nodes), set()
     while pending:
         node = pending.pop(0)

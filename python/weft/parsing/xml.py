@@ -22,10 +22,10 @@ Step = Callable[[str, int], tuple[int, bool]]
 
 @dataclass
 class _Value:
-    """A value that is not closed yet: its name, type hint and schema, and its content so far.
+    """A value whose closing tag has not come yet: its name, type hint and schema, and its content so far.
 
-    The content is text or members. A member is its name, and its index in the output pieces (`place`). `json` scans a
-    JSON value for its end, because a string inside may contain the closing tag.
+    The content is text or members. A member has a name and an index in the output pieces (`place`). `json` finds the
+    end of a JSON value, because a string inside may contain the closing tag.
     """
 
     name: str
@@ -77,7 +77,7 @@ class XmlArguments:
         return at + len(self._style.open), True
 
     def _naming(self, text: str, at: int) -> tuple[int, bool]:
-        """The step inside a value's head, which has its name."""
+        """The step inside a value's head, which contains the value's name."""
         opened = self._style.opened
         end, found = until(text, at, (opened,))
         self._head.append(text[at:end])
@@ -85,6 +85,7 @@ class XmlArguments:
             return end, False
         head = "".join(self._head)
         parent = self._open[-1]
+        # A property's name may contain the text that ends a head. If only such a name fits, the head goes on.
         if head not in parent.schema.names and any(
             name.startswith(head + opened) for name in parent.schema.names
         ):
@@ -143,7 +144,7 @@ class XmlArguments:
         self._step = self._between
 
     def _finish(self, value: _Value) -> None:
-        """Fill in a value's output pieces."""
+        """Write a closed value to the output pieces: the text of a leaf, or brackets and the names of members."""
         begin = value.place + 1
         if not value.members and value.hint not in ("dict", "list"):
             self._pieces[begin] = leaf("".join(value.texts), value.hint, value.schema, self._style)
@@ -319,7 +320,7 @@ def _texts(text: str, has_lines: bool) -> Iterator[Candidate]:
 
 
 def _values(text: str) -> Iterator[Candidate]:
-    """Yield the interpretation as JSON, if the text is JSON."""
+    """Yield the text's interpretation as JSON, or nothing if it is not JSON."""
     stripped = text.strip()
     stripped = _WORDS.get(stripped, stripped)
     try:

@@ -26,8 +26,8 @@ from weft.tokenizer.tokenizer import Tokenizer
 @dataclass(frozen=True)
 class DrafterContext:
     """The arguments of a drafter's `load`. `speculation.max_draft_tokens` is K, the largest number of drafts. Per-slot
-    state needs `num_slots` + 1 rows, the last one for padding rows. `tokenizer` is the target's tokenizer or a
-    `Vocabulary`. None means the tokenizer in the target's directory."""
+    state needs `num_slots` + 1 rows; padding rows use the last one. `tokenizer` is the target's tokenizer or a
+    `Vocabulary` (default: the tokenizer in the target's directory)."""
 
     speculation: Speculation
     model_path: Path
@@ -69,7 +69,7 @@ class PromptParts:
 
 @dataclass(frozen=True)
 class Verified:
-    """The result of verification, as input of a drafter, all on the device.
+    """The result of verification, which a drafter reads. All tensors are on the device.
 
     Row b belongs to slot `slots_B[b]` (padding rows: the last slot) and verified T positions, from `base_B[b]` on.
     `tokens_BT[b, t]` is the target's token for position `base_B[b] + 1 + t`; the first `count_B[b] + 1` are committed.
@@ -118,7 +118,7 @@ class Drafter(Protocol):
         """Allocate the buffers for graphs of `batch` rows."""
 
     def prefill(self, parts: PromptParts) -> None:
-        """Prefill prompt chunks. If it raises, the engine calls it again for each row alone."""
+        """Prefill chunks of several prompts. If it raises, the engine calls it again for each row alone."""
 
     def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
         """Read the committed tokens and write the logits of draft 1. An iteration makes T - 1 drafts, as many as it

@@ -25,10 +25,10 @@ from weft.tokenizer.files import has_tokenizer, load_tokenizer
 
 
 class DraftModel:
-    """Drafts with a model that has its own paged KV, under the target's page numbers.
+    """Drafts with a model that has its own paged KV, which uses the target's page numbers.
 
-    A vocabulary smaller than the target's has the same ids (`d2t` is zeros), and the missing ids are never drafted.
-    Without a path, the model is in the subdirectory `directory` of the target's model directory.
+    Its vocabulary may be the first part of the target's: the ids are the same (`d2t` is zeros), and the missing ones
+    are never drafted. Without a path, the model is in the subdirectory `directory` of the target's model directory.
     """
 
     directory = "draft"

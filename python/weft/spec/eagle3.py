@@ -1,4 +1,4 @@
-"""EAGLE3: one decoder layer that reads three of the target's hidden states and drafts from a pruned vocabulary."""
+"""EAGLE3: one decoder layer that reads hidden states of several target layers and drafts from a pruned vocabulary."""
 
 from __future__ import annotations
 

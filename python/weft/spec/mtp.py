@@ -5,10 +5,10 @@ hidden state of module k-1 at i and the token at i + k. (Module 0 is the target.
 committed token. Each of the K drafts comes from entry L - 1 of its module. So entry i of module k depends on a draft,
 and not on a committed token, if i + k > L.
 
-Such entries must be rewritten when the tokens are committed. So every module runs over one window, which begins K - 1
-positions before the verified ones. At its first position no module's entry depends on a draft. Each slot keeps the
-inputs of those K - 1 positions: the target's hidden states and the tokens after them. Entries after the last valid one
-of the window belong to rejected drafts. The next window overwrites them before they are read.
+Such entries must be rewritten when the tokens are committed. So every module runs over the same window, which begins K
+- 1 positions before the verified ones. No module's entry at the window's first position depends on a draft. Each slot
+keeps the inputs of those K - 1 positions: the target's hidden states and the tokens after them. Entries after the last
+valid one of the window belong to rejected drafts. The next window overwrites them before they are read.
 
 Shape suffixes: S slots and one for padding, N = K - 1 kept positions, W = N + T window entries, X = W + N tokens after
 the window entries.
@@ -89,7 +89,8 @@ class ChainBuffers(DraftBuffers):
 
 
 class MtpChain:
-    """Drafts with the first K modules. Each has a layer of the drafter's paged KV, under the target's page numbers."""
+    """Drafts with the first K modules. Each has its own layer in the drafter's paged KV, which uses the target's page
+    numbers."""
 
     d2t: Tensor | None = None
 
@@ -141,6 +142,7 @@ class MtpChain:
             starts=begins if len(widths) > 1 else None,
         )
         left_M = begins[1:].index_select(0, row_M) - begins.index_select(0, row_M) - place_M
+        # A chunk's last entries have no token at this distance yet. They read token 0 and are computed again later.
         for module in range(self.num_drafts):
             after = torch.where(left_M > module, known.roll(-module), 0)
             window = self.modules.forward(after, window, self.kv, rows, module)
@@ -205,15 +207,15 @@ class MtpChain:
         return hidden, torch.cat((kept_M, parts.after_N.clamp(min=0)))
 
     def _index(self, starts: Tensor, row: Tensor, offset: Tensor) -> Tensor:
-        """The index into `_entries` of the entry at `offset` from the start of a row's chunk. A negative offset is one
-        of the kept entries."""
+        """The index into `_entries` of a row's entry at `offset` from the start of its chunk. A negative offset means
+        one of the kept entries."""
         num_kept = (starts.shape[0] - 1) * self.kept
         return torch.where(
             offset < 0, (row + 1) * self.kept + offset, num_kept + starts.index_select(0, row) + offset
         )
 
     def _keep_last(self, parts: PromptParts, entries: Tensor, tokens: Tensor) -> None:
-        """Store the last `kept` entries of each row in its slot."""
+        """Store the last `kept` entries of each row in its slot, for later chunks and iterations."""
         offset_BN = row_positions(parts.starts.diff() - self.kept, self.kept)
         row_BN = torch.arange(offset_BN.shape[0], device=offset_BN.device)[:, None].expand_as(offset_BN)
         index = self._index(parts.starts, row_BN.flatten(), offset_BN.flatten())
@@ -222,7 +224,7 @@ class MtpChain:
         self.hidden_SNH.index_copy_(0, parts.slots_B, hidden)
 
     def _keep(self, slots: Tensor, hidden: Tensor, tokens: Tensor, count: Tensor) -> None:
-        """Store the N entries of `_with_kept` that end at the last committed position in the slot. `count` is the
+        """Store in each slot the last N entries of `_with_kept` up to the last committed position. `count` is the
         number of accepted drafts."""
         index = row_positions(count + 1, self.kept)
         self.tokens_SN.index_copy_(0, slots, tokens.gather(1, index))

@@ -1,4 +1,4 @@
-"""The host drafters: given text, forced text, n-grams, lookahead. They need no draft model.
+"""The drafters on the host: given text, forced text, n-grams and lookahead. They need no draft model.
 
 Each class only selects a native source (`guided/proposals.py`). The C++ code makes the drafts (`csrc/drafting/`).
 """
@@ -35,8 +35,8 @@ class Forced(HostDrafter):
 
 
 class Ngram(HostDrafter):
-    """Prompt lookup: drafts are the tokens that followed the last n-gram where it last occurred before, in the prompt
-    or the output."""
+    """Prompt lookup: finds the latest earlier occurrence of the text's last n-gram, in the prompt or the output. The
+    drafts are the tokens after it."""
 
     @classmethod
     def load(cls, context: DrafterContext) -> Ngram:
@@ -46,10 +46,10 @@ class Ngram(HostDrafter):
 class LookaheadDrafter(HostDrafter):
     """Lookahead decoding: drafts come from n-grams that the target itself makes, in a window of guessed tokens.
 
-    The window is a Jacobi line: token i of the next window is the target's prediction after token i of this one, so
-    each column is a chain of tokens that follow each other. The last n tokens of a chain are an n-gram. It goes into
-    a pool under its first token, together with the text's own n-grams. The drafts are the tokens that followed the
-    text's last token in the newest n-gram.
+    The window holds one step of a Jacobi iteration: token i of the next window is the target's prediction after token i
+    of this one. So a column is, over the iterations, a chain of tokens that follow each other. The last n tokens of a
+    chain are an n-gram. It goes into a pool under its first token, as do the text's own n-grams. The drafts come from
+    the newest n-gram that begins with the text's last token.
 
     The target's forward has the window after the drafts, with plain causal attention (`engine/runner/step.py`). So a
     column attends to the text, the drafts and the columns before it, but not to its own chain. The paper (Fu et al.,

@@ -34,15 +34,15 @@ class DraftHead(Protocol):
         self, tokens: Tensor, features: Tensor, kv: PagedKV, rows: Rows, *, out: Tensor | None = None
     ) -> Tensor:
         """Run the module over `features` [B, T, H] and the tokens after them, `tokens` [B, T]. Rows of different
-        lengths are packed as [N, H] and [N]. Returns the features for the next draft, contiguous. They are written to
-        `out` if given, which may be `features`."""
+        lengths are packed as [N, H] and [N]. Returns the features for the next draft, contiguous, in a new tensor or
+        `out`, which may be `features`."""
 
     def logits(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Map output of `forward`, [B, H], to logits [B, draft_vocab_size]. They are written to `out` if given."""
+        """Map outputs [B, H] of `forward` to logits [B, draft_vocab_size], in a new tensor or `out`."""
 
 
 class RecurrentDrafter:
-    """Drafts with a head that has its own one-layer paged KV, under the target's page numbers."""
+    """Drafts with a head that has its own one-layer paged KV, which uses the target's page numbers."""
 
     reuse_margin = 1  # an entry depends on the token after it, which differs after a shared prefix
 
