@@ -126,8 +126,8 @@ def _walked(walk: _Walk[T], text: str, start: int, is_end: bool) -> Found[T] | L
 
 
 def _counting(node: _Node[T], text: str, end: int, is_end: bool) -> tuple[T, ...] | None:
-    """The meanings of the markers that end at a node and that the next character allows. None if that character is
-    needed and has not come yet."""
+    """The meanings of the markers that match here: they end at `node`, and the character after them is allowed. None if
+    that character is needed and has not come yet."""
     counts = [_counts(spelling, text, end, is_end) for spelling, _ in node.ends]
     if None in counts:
         return None

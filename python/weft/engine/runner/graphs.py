@@ -87,7 +87,7 @@ class StepGraphs:
         return self._mode == "none" or plan in self.ready
 
     def send_slots(self, plan: Plan, slots: list[int]) -> None:
-        """Send the slots of the next iteration's rows to the device. The remaining rows pad."""
+        """Send the slots of the next iteration's rows to the device. The remaining rows are padding."""
         padded = slots + [self._parts.state.dummy] * (plan.batch - len(slots))
         self.buffers(plan)
         if self._sent.get(plan.batch) != padded:
@@ -98,7 +98,8 @@ class StepGraphs:
         """Warm up a plan and capture it. The engine must be idle: the warm-up runs an iteration of padding rows, and
         takes an empty snapshot of its own.
 
-        If it fails and the plan has captured processors, those that raised are blamed, or all of them if none did.
+        If this fails and the plan has captured processors, the failure goes to those that raised, or to all of them if
+        none raised.
         """
         if plan in self.ready:
             return
@@ -148,8 +149,8 @@ class StepGraphs:
         self._graphs[plan] = graph
 
     def run(self, plan: Plan, rows: Sequence[HostRows] = ()) -> None:
-        """Issue one iteration over the slots sent last. It calls the host processors of `rows` on the way; their
-        exceptions end up in `RequestProcessor.failure`."""
+        """Issue one iteration over the slots that were sent last. It also calls the host processors of `rows`, and
+        stores their exceptions in `RequestProcessor.failure`."""
         if self._mode == "none":
             decode_step(self._iteration(plan, self._stream, rows))
         elif self._is_split(plan):

@@ -23,14 +23,14 @@ from weft.runtime.interface import Runtime, Stream
 
 @dataclass(eq=False)
 class PromptRow:
-    """The inputs for reading the prompt of one admission of a sequence.
+    """The prefill inputs of a sequence, for one of its admissions.
 
     The row is a copy of the sequence's data, because the device work may run late. By then the sequence may have been
     preempted and admitted again, with other slots and a longer text.
 
     slots: the sequence's slots. The prompt is read into the first.
-    tokens: int64, the text so far. Its first `first` tokens come from the cache. Those before `position` are read, or
-        launched.
+    tokens: int64, the text so far. Its first `first` tokens come from the cache. Those before `position` have been
+        read, or their forwards are launched.
     pages: the KV pages.
     window: the first lookahead window.
     context: pinned memory for the outputs of the prompt's positions, by name.
@@ -84,7 +84,7 @@ class InFlightBatch:
     unopened: the sequences whose slots could not be filled, each with its own error.
     failures: the sequences that could not be launched, with the error. Earlier work in flight may have caused it.
     results: the copies of the results.
-    began: the time of the launch, of `time.perf_counter`.
+    began: the time of the launch (`time.perf_counter`).
     is_launched: whether any work was launched.
     epoch: the epoch of the last snapshot at the end of the launch: the batch's own, if it pushed one.
     masks_drafts: whether the grammar masks the drafts.
@@ -132,8 +132,8 @@ class InFlightBatch:
         sequence.num_promised += is_last
 
     def end(self) -> list[Sequence]:
-        """Note that the host has read the batch. Returns the sequences that have ended or were preempted meanwhile, and
-        that no other batch in flight refers to: their slots and pages can be released."""
+        """Note that the host has read the batch. Returns the sequences that ended or were preempted in the meantime and
+        to which no other batch in flight refers. Their slots and pages can be released."""
         for sequence in (*self.decoding, *self.first):
             sequence.num_promised -= 1
         left: list[Sequence] = []
@@ -198,7 +198,7 @@ class Snapshots:
 
     def drop_pending(self) -> None:
         """Remove the snapshots of failed launches, or the next iteration would take them. First wait for the iterations
-        in flight, which take their own."""
+        in flight, so that they take their own snapshots."""
         if not self._state.num_pending:
             return
         try:

@@ -4,13 +4,14 @@
 ends, the functions of a decode iteration (`step.py`) sample its first token, without drafts. Only the forward differs:
 it reads many positions of a row.
 
-Each forward sends its inputs from pinned memory of its own, so the host may prepare the next forward at once. Chunks of
-different prompts may alternate, since everything that a prompt keeps between two chunks is in its slot.
+Each forward sends its inputs from its own pinned memory, so the host may prepare the next forward immediately. Chunks
+of different prompts may alternate, since all state that a prompt has between two chunks is in its slot.
 
 If a device function fails for one prompt, only that prompt fails. `guarded` stores the error in `PromptRow.error`,
 later work skips the row, and the host ends the sequence when it reads the batch.
 
-Suffixes: B rows, R of them whose prompts end, N tokens of all rows, F width of the auxiliary hidden states.
+Suffixes: B rows, R rows whose prompts end in this forward, N tokens of all rows, F width of the auxiliary hidden
+states.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ if TYPE_CHECKING:
     from weft.engine.features.flight_recorder import FlightRecorder
 
 MAX_ROWS = 64
-"""The most rows of one forward: its buffers have logits for each row."""
+"""The largest number of rows in a forward. The buffers have logits for each row."""
 
 
 class StepTap(Protocol):
-    """Is called at each launch, and may copy what the launch computes."""
+    """Observes every launch, and may copy the tensors that it computes."""
 
     def begin(self) -> None:
         """Called before a step's launches."""
@@ -70,7 +71,7 @@ class StepTap(Protocol):
 
     def decode(self, buffers: StepBuffers, rows: int) -> None:
         """Called after the launch of a decode iteration. The first `rows` rows of `buffers` belong to sequences; the
-        others pad."""
+        others are padding."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,8 @@ class PromptPart:
 def pack_parts(
     shares: Iterable[tuple[PromptRow, int]], num_tokens: int, num_rows: int
 ) -> Iterator[list[PromptPart]]:
-    """Split the tokens to read into forwards of at most `num_tokens` tokens and `num_rows` rows. `shares` lists how
-    many tokens to read of each row, from its `position` on."""
+    """Split the tokens to read into forwards of at most `num_tokens` tokens and `num_rows` rows. `shares` has the
+    number of tokens to read for each row, from the row's `position` on."""
     parts: list[PromptPart] = []
     room = num_tokens
     for row, count in shares:
@@ -115,7 +116,7 @@ def pack_parts(
 class Prefill:
     """Fills slots and reads prompts, on the engine's `stream` and the grammar stream.
 
-    One forward reads at most `max_tokens` tokens of `max_rows` rows. `recorder` is told which sequence gets which slot;
+    One forward reads at most `max_tokens` tokens of `max_rows` rows. `recorder` learns which sequence gets which slot.
     `tap` is called after each forward.
     """
 
@@ -162,7 +163,7 @@ class Prefill:
             self._rows |= rows
 
     def _row(self, sequence: Sequence) -> PromptRow:
-        """Make a sequence's row. An exception here fails only this sequence."""
+        """Make a sequence's row. If it raises, only this sequence fails."""
         request, parts, proposals = sequence.request, self._parts, self._grammar.proposals
         matcher = sequence.guide.begin() if sequence.guide is not None else None
         if self.recorder is not None:
@@ -214,7 +215,7 @@ class Prefill:
         return processor.captured.number
 
     def open_rows(self, rows: abc.Sequence[PromptRow]) -> None:
-        """Launch the writes of the rows to their slots on the device."""
+        """Launch the work that writes the rows to their slots on the device."""
         runtime, stream, grammar, state = self._runtime, self._stream, self._grammar, self._parts.state
         records = _slot_records(runtime, rows, state.page_table.shape[1])
         stream.launch(guarded, rows, open_slots, records, state, grammar.token_mask, grammar.temperatures)
@@ -241,8 +242,8 @@ class Prefill:
     # -- reading prompts
 
     def read(self, batch: InFlightBatch, reading: abc.Sequence[tuple[Sequence, int]]) -> None:
-        """Read the given number of tokens of each sequence's prompt. Plain sequences share forwards. Those with a
-        logits processor, a beam search or prompt outputs then get a forward of their own."""
+        """Read prompts. `reading` has the number of tokens to read for each sequence. Sequences share forwards, but
+        those with a logits processor, a beam search or prompt outputs are read afterwards, each in its own forward."""
         shares = {sequence: count for sequence, count in reading if sequence in self._rows}
         shared = {sequence: count for sequence, count in shares.items() if self._shares_forward(sequence)}
         self._read_shares(batch, shared)
@@ -256,8 +257,8 @@ class Prefill:
         return sequence.processor is None and sequence.search is None and not self._rows[sequence].context
 
     def _wait_for_launched(self, batch: InFlightBatch) -> None:
-        """Wait for the work launched so far, and collect its failures. The host is about to wait for one prompt's
-        forward, and would otherwise blame that prompt for them."""
+        """Wait for the work launched so far, and collect its failures. Next the host waits for one prompt's forward. A
+        failure of earlier work would surface there and fail that prompt."""
         try:
             self._stream.synchronize()
             self._runtime.check()
@@ -290,7 +291,8 @@ class Prefill:
                         sequence.move(Stage.GENERATION)
 
     def _read_parts(self, parts: dict[Sequence, PromptPart]) -> None:
-        """Launch one forward with its sampling, then the log-probabilities and offers that sequences want."""
+        """Launch one forward with its sampling. Then launch the copies of log-probabilities and of beam candidates
+        (offers) for sequences that need them."""
         ended = [sequence for sequence, part in parts.items() if part.ends]
         guides = Guides.TARGET if any(sequence.is_guided for sequence in ended) else Guides.NONE
         for sequence in ended:
@@ -348,7 +350,7 @@ class Prefill:
         if reading.ended:
             process_logits(stream, plan, parts, step, host, launch)
             if plan.guides or parts.has_proposals:
-                # Push right before the task that takes the snapshot. If anything between them raised, the next
+                # Push right before the task that takes the snapshot. If a call between the two raised, the next
                 # iteration would take this snapshot.
                 push_snapshot()
             owes = owes_commit(plan, parts)
@@ -384,7 +386,7 @@ _HEAD = 4
 
 
 def _slot_records(runtime: Runtime, rows: abc.Sequence[PromptRow], pages_per_slot: int) -> Tensor:
-    """Pack the rows' n slots into pinned records int64 [n, ...], for `open_slots`."""
+    """Make a record for each of the rows' n slots. Returns them in pinned memory, int64 [n, ...], for `open_slots`."""
     slots = [(slot, row) for row in rows for slot in row.slots]
     records_end = _HEAD + RECORD_WORDS
     records = runtime.pinned((len(slots), records_end + -(-pages_per_slot // 2)), torch.int64)
@@ -523,7 +525,7 @@ class Reading:
 
     @property
     def ended(self) -> list[PromptPart]:
-        """The parts with which prompts end."""
+        """The parts that are the last chunks of their prompts."""
         return [part for part in self.parts if part.ends]
 
     @property
@@ -532,13 +534,13 @@ class Reading:
         return self.parts[0].row.context if len(self.parts) == 1 else {}
 
     def rows(self, page_table: Tensor) -> Rows:
-        """The rows as attention takes them, with the pages of their slots."""
+        """The rows in the form that attention takes, with the pages of their slots."""
         width = max(part.count for part in self.parts)
         starts = self.starts if len(self.parts) > 1 else None
         return Rows(page_table.index_select(0, self.slots_B), self.base_B, width, starts=starts)
 
     def alone(self, number: int) -> Reading:
-        """Views of the input of row `number`. For device functions."""
+        """The input of row `number` alone, as views of this one. For device functions."""
         begin = sum(part.count for part in self.parts[:number])
         part, place = self.parts[number], self._place(number)
         num_ended = int(part.ends)

@@ -1,11 +1,11 @@
 """The model runner: launches the work of a schedule.
 
 A launch waits for the device in three cases only: for logits processors on the host, to capture a graph, and after a
-failure. A launch may also raise a failure of earlier work on its stream. So the batch collects failures, and the output
-processor handles them.
+failure. An error that a launch raises may come from earlier work on its stream. So the batch only collects failures,
+and the output processor handles them.
 
-This file also has warm-up, the branching of beams, page moves, and the choice whether the grammar masks drafts, since
-only the runner uses these.
+This file also has warm-up, page moves, the branching of beams, and the decision whether the grammar masks drafts. Only
+the runner uses these.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ class ModelRunner:
         return batch
 
     def release(self, released: abc.Sequence[Released]) -> None:
-        """Drop the prompt rows and processors of released slots. The next snapshot detaches their matchers."""
+        """Drop the prompt rows and logits processors of sequences that gave slots back. The next snapshot detaches the
+        slots' matchers."""
         for sequence, slots in released:
             self.snapshots.release(sequence, slots)
             self._prefill.release(sequence)
@@ -163,7 +164,8 @@ class ModelRunner:
         self.num_iterations += 1
 
     def _plan(self, schedule: Schedule) -> tuple[Plan, bool]:
-        """The plan of the iteration, and whether the grammar masks its drafts, including the host's proposals."""
+        """Make the plan of the iteration. Also returns whether the grammar masks drafts, the host's proposals
+        included."""
         rows, num_drafts = schedule.decoding, schedule.num_drafts
         batch = bucket(schedule.num_rows, self.config.max_batch)
         masks_drafts = num_drafts > 0 and self.guidance.choose((batch, num_drafts))
@@ -203,7 +205,8 @@ class ModelRunner:
         self.prepare(plan)
         self.graphs.send_slots(plan, slots)
         if plan.guides or self.parts.has_proposals:
-            # Push last, after everything that may fail: only the graph takes the snapshot.
+            # Push last, after everything that may fail. Only the graph takes the snapshot; if it did not run, the next
+            # iteration would take it.
             self.snapshots.push(slots)
         on_host = plan.processors.on_host
         self.graphs.run(plan, [_host_rows(sequence) for sequence in rows] if on_host else ())
@@ -340,12 +343,12 @@ def _move_page(parts: DecodeParts, move: Move) -> None:
             cache.page(move.target).copy_(host_pages[move.source], non_blocking=True)
 
 
-# -- branching: before a beam search's iteration, each slot takes over its parent slot's text and adds a token
+# -- branching: before an iteration, each slot of a beam search copies its parent slot's text and appends a token
 
 
 @dataclass(frozen=True)
 class BranchInputs:
-    """The branching of n beams before one iteration, in pinned memory.
+    """The input of `branch` for n beams, in pinned memory.
 
     slots, parents, tokens, positions: int64 [n], as in `BranchRow`.
     pages: int32 [n, P], the pages of each slot.
@@ -361,7 +364,7 @@ class BranchInputs:
 
     @classmethod
     def of(cls, runtime: Runtime, branchings: abc.Sequence[Branching], pages_per_slot: int) -> BranchInputs:
-        """Pack the branchings of all searches in the iteration."""
+        """Copy the branchings of all beam searches in the iteration to pinned memory."""
         rows = [row for branching in branchings for row in branching.rows]
         columns = zip(*((row.slot, row.parent, row.token, row.position) for row in rows), strict=True)
         slots, parents, tokens, positions = (pinned_copy(runtime, column, torch.int64) for column in columns)
@@ -378,8 +381,8 @@ class BranchInputs:
 
 
 def branch(parts: DecodeParts, inputs: BranchInputs) -> None:
-    """Give each slot its parent's text and one more token. A device function. One row's slot may be the parent of
-    another row."""
+    """Give each slot its parent's text and one more token. A slot may be the parent of another slot. A device
+    function."""
     state, device = parts.state, parts.state.length.device
     if inputs.copies is not None:
         sources, targets = (pages.to(device, non_blocking=True) for pages in inputs.copies)
@@ -399,30 +402,31 @@ def branch(parts: DecodeParts, inputs: BranchInputs) -> None:
     params.history.index_put_((slots, positions), tokens.to(torch.int32))
 
 
-# -- the choice whether the grammar masks drafts
+# -- the decision whether the grammar masks drafts
 #
-# Masked drafts are likelier to be accepted, but each draft then waits for its mask. Both choices give the same tokens.
-# So the engine measures both while it runs, and may switch between them at any iteration.
+# A masked draft is accepted more often, but must wait for its mask. Both choices give the same tokens, so the engine
+# may switch between them at any iteration. It measures which one is faster while it runs.
 
 Kind = tuple[int, int]
 """The kind of an iteration: (batch size, number of drafts). Only iterations of one kind are compared."""
 
 WARM_UP = 2
-"""How many first iterations of each kind and choice are not counted: they capture graphs and have cold caches."""
+"""The number of first iterations of each kind and choice that are not measured, because they capture graphs and have
+cold caches."""
 
 BLOCK = 16
-"""How many iterations of a kind use one choice before the other, while both are measured."""
+"""While both choices are measured, they alternate after this number of iterations."""
 
 MEASURED = 64
-"""How many iterations of each choice are counted before a decision."""
+"""The number of measured iterations of each choice before a decision."""
 
 HOLD = 4096
-"""For how many iterations a decision holds before both choices are measured again."""
+"""The number of iterations for which a decision holds, before both choices are measured again."""
 
 
 @dataclass
 class _Arm:
-    """The measured time and tokens of the iterations with one choice."""
+    """The measurements of one choice: its iterations, their time and their tokens."""
 
     skipped: int = 0
     iterations: int = 0
@@ -444,7 +448,7 @@ class _Arm:
 
 @dataclass
 class _Race:
-    """The measurement of both choices for one kind of iteration."""
+    """The measurements of both choices for one kind of iteration, and the decision."""
 
     arms: dict[bool, _Arm] = field(default_factory=lambda: {True: _Arm(), False: _Arm()})
     iterations: int = 0
@@ -464,7 +468,7 @@ class DraftGuidance:
         return (True, False) if self._setting == "auto" else (bool(self._setting),)
 
     def choose(self, kind: Kind) -> bool:
-        """Whether to mask the drafts of the next iteration of a kind. Some of its rows are guided."""
+        """Whether to mask the drafts of the next iteration of a kind. Only rows with a guide have masks."""
         if self._setting != "auto":
             return bool(self._setting)
         race = self._races.setdefault(kind, _Race())

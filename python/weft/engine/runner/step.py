@@ -52,8 +52,8 @@ class Processors:
 
     @classmethod
     def of(cls, processors: Iterable[RequestProcessor | None]) -> Processors:
-        """The processors of an iteration's sequences. Captured ones appear once, in the order of their numbers, so that
-        one set of processors makes one plan."""
+        """The processors of an iteration's sequences. Each captured one appears once, in the order of numbers, so that
+        equal sets of processors give equal plans."""
         given = [processor for processor in processors if processor is not None]
         captured = {processor.captured for processor in given if processor.captured is not None}
         in_order = sorted(captured, key=lambda entry: entry.number)
@@ -65,10 +65,10 @@ NO_PROCESSORS = Processors()
 
 @dataclass(frozen=True)
 class Plan:
-    """The kind of an iteration. There is one graph for each plan; everything else that requests ask for is data in
-    their slots.
+    """The kind of an iteration. Each plan has one graph. All other settings of requests are data in their slots, and
+    need no other graph.
 
-    batch: the number of rows, rounded up (`bucket`). Rows without a sequence pad.
+    batch: the number of rows, rounded up (`bucket`). Rows without a sequence are padding.
     num_drafts: the number of drafts that the iteration verifies, and that it makes for the next one. If the previous
         iteration made more, the rest are not verified. If it made fewer, the missing ones are -1.
     """
@@ -104,7 +104,8 @@ def decode_step(it: Iteration) -> None:
     elif has_proposals:
         grammar.follow(stream)
     stream.launch(target_forward, plan, parts, buf)
-    process_logits(stream, plan, parts, buf, it.host, stream.launch)  # before the masks: they get raw logits
+    # Before the masks, so that processors get raw logits.
+    process_logits(stream, plan, parts, buf, it.host, stream.launch)
     if plan.guides:
         grammar.apply_verify(stream, buf.logits_BTV, slots_B)  # waits for the masks
     stream.launch(sample_and_verify, parts, buf, temperatures)
@@ -139,8 +140,8 @@ def decode_step(it: Iteration) -> None:
 
 
 def owes_commit(plan: Plan, parts: DecodeParts) -> bool:
-    """Whether the iteration leaves the grammar's commit to the next one. It does if it makes no drafts and no
-    proposals: then nothing in it needs the matchers' state after the sampled token."""
+    """Whether the matchers accept this iteration's tokens only in the next iteration. That is so if the iteration makes
+    no drafts and no proposals: then it does not need the matchers' state after the sampled token."""
     return plan.num_drafts == 0 and not parts.has_proposals
 
 
@@ -177,8 +178,8 @@ def process_logits(
 
 
 def sample_and_verify(parts: DecodeParts, buf: StepBuffers, temperatures: Tensor | None) -> None:
-    """Sample every position, count the drafts that equal the samples, and advance the slots by the committed tokens.
-    `temperatures` are those that guides set."""
+    """Sample every position, accept the leading drafts that equal the samples, and advance the slots by the committed
+    tokens. `temperatures` are set by guides."""
     state, verified = parts.state, buf.verified
     logits_NV = buf.logits_BTV.flatten(0, 1)
     if parts.logprobs != "raw":
@@ -206,8 +207,8 @@ def draft_forward(parts: DecodeParts, buf: StepBuffers, j: int) -> None:
 def pick_draft(
     parts: DecodeParts, buf: StepBuffers, j: int, temperatures: Tensor | None, proposed: Tensor | None
 ) -> None:
-    """Pick draft j: the host's proposal, or else a sample. The sample uses the noise that the target will use at that
-    position, so that the two often agree."""
+    """Pick draft j: the host's proposal if there is one, else a sample. The sample uses the noise that the target will
+    use at that position, so that the target often samples the same token."""
     assert parts.drafter is not None and buf.draft is not None
     state, verified = parts.state, buf.verified
     pick_drafts_(
@@ -222,7 +223,7 @@ def pick_draft(
 def forward_with_windows(parts: DecodeParts, buf: StepBuffers) -> None:
     """Compute the logits of each row's last token and drafts, and the next lookahead window of each slot.
 
-    A row is one causal line: last token, drafts, window. So the tokens before the window do not attend to it. The
+    A row is one causal sequence: last token, drafts, window. So the tokens before the window do not attend to it. The
     window's keys and values are scratch: later iterations overwrite them. The next window consists of the target's
     likeliest token after each token of this window.
     """

@@ -4,8 +4,8 @@ shared.
 These functions only decide; `scheduler.py` acts. Waiting sequences are ordered by priority. At equal priority, clients
 take turns, and one client's sequences are served in order of arrival. A preempted sequence keeps its place.
 
-Slots are shared equally among active clients, which have a running sequence or one that is ready to run. Each client's
-share is at least one slot. A client may hold more than its share while no other client needs the slots.
+A client is active if it has a running sequence, or one that is ready to run. Active clients share the slots equally,
+with at least one slot each. A client may hold more than its share while no other client needs the slots.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class FairTurns:
         self._waiting: set[Sequence] = set()
 
     def place(self, sequence: Sequence) -> Place:
-        """The place of a sequence in the queue."""
+        """A sequence's sort key in the queue; the smallest is served first."""
         return (-sequence.request.priority, self._turns.get(sequence, 0), sequence.id)
 
     def take(self, sequence: Sequence) -> None:
-        """Give a new sequence its turn."""
+        """Assign a turn to a new sequence."""
         client = self._clients.setdefault(sequence.request.client_id, _Client(self._now))
         client.last_turn = max(client.last_turn, self._now) + 1
         client.num_waiting += 1
@@ -129,7 +129,8 @@ class WaitingQueue:
             del self._by_client[client]
 
     def _index(self, sequences: abc.Sequence[Sequence], sequence: Sequence) -> int:
-        """The index of a sequence in the list. If it is not there, the entry at this index is another or none."""
+        """The index of a sequence in the list. If it is not in the list, the index is that of another sequence, or the
+        list's length."""
         place = self._place(sequence)
         index = bisect.bisect_left(sequences, place, key=self._place)
         # Fronts may number sequences themselves, so several may have the same id and the same place.
@@ -157,8 +158,8 @@ def share(queue: WaitingQueue, held: Slots, num_slots: int) -> int:
 
 
 def has_newcomer(admitted: abc.Sequence[Sequence], running: abc.Sequence[Sequence]) -> bool:
-    """Whether one of the clients of `admitted` held no slot before. `admitted` are the last entries of `running`.
-    False if nothing else runs."""
+    """Whether a client in `admitted` held no slot before. `admitted` are the last entries of `running`. False if
+    nothing else runs."""
     if not admitted or len(admitted) == len(running):
         return False
     held = slots_of(running[: -len(admitted)])
@@ -189,9 +190,9 @@ def choose_yielding(
 ) -> list[Sequence]:
     """Choose running sequences that yield their slots to the client of `newcomer`, if it holds none of `num_slots`.
 
-    It chooses as many as the client can use within its share, and at most `max_yielding`. Each is taken from the client
-    that then holds the most slots, if that is more than its share. Of that client's sequences, the one with the last
-    place yields first.
+    It chooses as many as the client can use within its share, and at most `max_yielding`. Each comes from the client
+    that holds the most slots at that point, if it holds more than its share. The client's sequence with the last place
+    yields first.
     """
     held, client = slots_of(running), newcomer.request.client_id
     if held[client] or newcomer.width > 1:
@@ -233,10 +234,11 @@ def _may_yield(sequence: Sequence, newcomer: Sequence) -> bool:
 def share_tokens(
     remaining: abc.Sequence[int], budget: int, chunking: Chunking, unit: int, *, whole: int | None = None
 ) -> list[int]:
-    """How many tokens each prompt reads in a step, of its `remaining` ones and within `budget` tokens in all.
+    """Share a step's `budget` of tokens among prompts. `remaining` has the number of unread tokens of each. Returns the
+    number of tokens that each prompt reads.
 
-    With "first_come", prompts are read one after another. With "equal_progress", all progress equally, in units of
-    `unit` tokens. If `whole` is given, prompts are read one after another, and a prompt with at most `whole` tokens
+    With "first_come", prompts are read one after another. With "equal_progress", all prompts progress equally, in units
+    of `unit` tokens. If `whole` is given, prompts are read one after another, and a prompt with at most `whole` tokens
     left is read entirely or not at all.
     """
     shares = [0] * len(remaining)

@@ -1,8 +1,8 @@
 """The scheduler decides which sequences hold slots and pages, which decode in the next step, and which prompts are
 read.
 
-It only decides. The runner launches the work of a `Schedule`, and the output processor commits the results. Neither
-assigns slots or pages. A `Sequence` moves between these places:
+The runner launches the work of a `Schedule`, and the output processor commits the results. Only the scheduler assigns
+slots and pages. A `Sequence` moves between these places:
 
     waiting (COMPILING, QUEUED)  --_admit-->  running (CONTEXT)  --runner-->  running (GENERATION)
           ^                                       |                               |
@@ -45,7 +45,7 @@ from weft.engine.stats import StepRecord
 
 
 class Released(NamedTuple):
-    """The slots that a sequence gave back. Another sequence may already have them when the runner handles this."""
+    """The slots that a sequence gave back. When the runner handles this, another sequence may already have them."""
 
     sequence: Sequence
     slots: tuple[int, ...]
@@ -83,7 +83,7 @@ class Capacity:
     """Allocates slots and pages of `kv` to sequences, and takes them back.
 
     reserves_all: whether a sequence gets all pages that it may ever need on admission.
-    max_drafts: the number of positions that drafting writes ahead.
+    max_drafts: the largest number of drafts. Their KV is written beyond the end of the text.
     margin: the number of positions at the end of a cached prefix that the drafter must read again.
     span: the positions that the layers attend to (None: the whole text).
     """
@@ -176,7 +176,8 @@ class Capacity:
         position = sequence.num_tokens - 1  # the last token's; its keys and values are not written yet
         hidden = span.hidden(position, self.kv.page_size) if span is not None else range(0)
         sequence.next_cache_at = never
-        # Once pages are hidden, don't cache the answer's pages: `give_back` can't take pages before cached ones.
+        # Once pages are hidden, don't cache the answer's pages, because `give_back` can't free pages that precede
+        # cached ones.
         if self._reuses and not sequence.kv.is_lost and (is_first or not hidden):
             self._store(sequence)
         if span is not None:
@@ -185,8 +186,8 @@ class Capacity:
     def _store(self, sequence: Sequence) -> None:
         kv = sequence.kv
         num_prompt = len(sequence.prompt) - 1 - self._margin
-        # Valid is everything before the last token, less the margin. In a beam search only the prompt's pages count:
-        # the later ones belong to single beams and change.
+        # KV is valid before the last token, less the margin. In a beam search, cache only the prompt's pages, because
+        # later pages belong to single beams and change.
         num_valid = num_prompt + (len(sequence.output.token_ids) if sequence.search is None else 1)
         if sequence.num_unread:  # preempted before its prompt was read to the end
             num_valid = sequence.num_read - self._margin
@@ -203,7 +204,7 @@ class Capacity:
         sequence.next_cache_at = min(sequence.next_cache_at, max(due, 1))
 
     def release(self, sequence: Sequence) -> None:
-        """Take back slots and pages. Unless the pages may lack parts of the text, they stay cached up to its end."""
+        """Take back slots and pages. If the pages surely hold the KV of the text, they stay cached up to its end."""
         self.free_slots.extend(reversed(sequence.slots))
         has_read = len(sequence.output.token_ids) > sequence.resumed_at and sequence.search is None
         if self._reuses and has_read and not sequence.must_reread and sequence.output.error is None:
@@ -215,8 +216,8 @@ class Capacity:
 class Scheduler:
     """Schedules the `waiting` and the `running` sequences of an engine.
 
-    `released` lists slots that were given back and that the runner has not been told of yet. `begin_search` makes the
-    beam search of a sequence.
+    `released` lists slots that were given back and are not in a schedule yet. `begin_search` starts the beam search of
+    a sequence.
     """
 
     def __init__(
@@ -243,7 +244,7 @@ class Scheduler:
         # The sequence that did not fit in the last step, and how many pages were available then.
         self._refused: tuple[Sequence | None, int] = None, 0
 
-    # -- sequences come and go
+    # -- adding and removing sequences
 
     def add(self, sequence: Sequence) -> None:
         """Add a new sequence."""
@@ -260,7 +261,8 @@ class Scheduler:
             self._leave(sequence)
 
     def retire(self, left: abc.Sequence[Sequence]) -> None:
-        """Release slots and pages of sequences that left `running` while in flight, and no longer are."""
+        """Release slots and pages of sequences that left `running` while they were in flight. `left` are those that are
+        no longer in flight."""
         for sequence in left:
             self._release(sequence)
 
@@ -305,12 +307,12 @@ class Scheduler:
         schedule.num_drafts = self._num_drafts(decoding)
 
     def schedule_prompts(self, schedule: Schedule, record: StepRecord) -> None:
-        """Admit sequences, and share among the prompts the tokens that decoding leaves of the step's budget."""
+        """Admit sequences. Decoding takes its tokens from the step's budget; the prompts share the rest."""
         limits = record.limits = self.tuner.limits
         budget = limits.max_num_tokens - schedule.num_rows * (schedule.num_drafts + 1)
         schedule.admitted = self._admit(record, budget)
-        # If a client gets its first slot, skip one iteration, so that its first token comes sooner. Decoding never
-        # pauses twice in a row.
+        # If a client gets its first slot, skip decoding in this step, so that its first token comes sooner. Decoding is
+        # never skipped twice in a row.
         self._holds_decoding = (
             self._shares and not self._holds_decoding and has_newcomer(schedule.admitted, self.running)
         )
@@ -387,8 +389,8 @@ class Scheduler:
         return self._config.max_batch - len(self.capacity.free_slots)
 
     def _can_read(self, sequence: Sequence, budget: int, num_unread: int) -> bool:
-        """Whether a step of `budget` tokens can start another prompt, while earlier prompts have `num_unread` tokens
-        left to read."""
+        """Whether another prompt can start in a step of `budget` tokens. Earlier prompts have `num_unread` tokens left
+        to read."""
         config = self._config
         if config.policy == "static_batch":  # otherwise it would wait until the whole batch has ended
             return True
@@ -429,8 +431,8 @@ class Scheduler:
         refused, num_available = self._refused
         if refused is not newcomer or self.capacity.kv.num_available > num_available:  # it may fit now
             return []
-        # Slots are free but pages are not, so pages bound the batch. The client's share is of the slots in use, and
-        # one sequence yields at a time.
+        # Slots are free but pages are not, so pages limit the batch. Compute shares of the slots in use, and let one
+        # sequence yield at a time.
         return choose_yielding(newcomer, queue, turns, self.running, self._num_slots_taken, max_yielding=1)
 
     def _preempt(self, sequence: Sequence, record: StepRecord, yields: bool = False) -> None:

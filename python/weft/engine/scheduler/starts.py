@@ -9,9 +9,9 @@ order of the queue.
 A request with several sequences starts its program once. Its matchers are copies of that start, which is kept until the
 last of them has started. The kept copy counts as one more matcher.
 
-Memory can't deadlock: the first of several siblings starts only if there is room for it and for the kept copy. So the
-sequences of the youngest request can always run one by one. While the first waiting sequence does not fit, only
-siblings with a kept copy may start before it.
+Memory can't deadlock. The first of several siblings (sequences of one request) starts only if there is room for it and
+for the kept copy. So the sequences of the youngest request can always run one by one. While the first waiting sequence
+does not fit, only siblings with a kept copy may start before it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from weft.grammar.base import Matcher
 from weft.grammar.starts import StartedGuide
 
 MAX_PASSED = 256
-"""How many waiting sequences a step may skip in its search for one that can start, while others hold memory."""
+"""The largest number of waiting sequences that a step skips in its search for one that can start, while others hold
+memory."""
 
 Failures = list[tuple[Sequence, BaseException]]
 
@@ -76,7 +77,7 @@ class _Siblings:
 
 @dataclass(frozen=True, eq=False)
 class _Orphan:
-    """A running start whose sequence has ended. It can't be stopped, and counts its bytes until it is over."""
+    """A running start whose sequence has ended. It can't be stopped, and its bytes count until it is over."""
 
     siblings: _Siblings
     started: Future[Matcher]
@@ -191,6 +192,7 @@ class MatcherStarts:
         return ready, failed
 
     def _start(self) -> Failures:
+        """Begin the starts that fit. Returns the sequences whose matchers can never fit, with their errors."""
         if not self._has_changed or not len(self._waiting):
             return []
         self._has_changed = False
@@ -233,9 +235,11 @@ class MatcherStarts:
         return failed
 
     def _needs(self, sequence: Sequence, siblings: _Siblings) -> tuple[int, int]:
-        """The bytes that a sequence may hold, and the bytes of the copy kept for its siblings once it starts."""
+        """The bytes that a sequence may hold once it starts, and the bytes of the copy that is then kept for its
+        siblings."""
         each = _guide(sequence).sequence_bytes
-        # One more than the beams: a matcher is forked before the one that it replaces is freed.
+        # A beam search needs room for one more matcher than beams: a fork is made before the matcher that it replaces
+        # is freed.
         own_bytes = each * (sequence.request.beam.width + 1 if sequence.request.beam is not None else 1)
         return own_bytes, each if len(siblings.waiting) > 1 else 0
 

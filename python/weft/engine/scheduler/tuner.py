@@ -11,18 +11,18 @@ from weft.engine.stats import Limits
 BATCH_SIZES = ((144, 128), (336, 256), (672, 512), (832, 768), (1280, 1024), (1664, 1536))
 """(bound, batch): if fewer than `bound` requests fit into the cache, this batch size is recommended."""
 GRANULARITY, THRESHOLD = 512, 128
-"""Beyond the table the capacity itself is recommended. If it is less than `THRESHOLD` above a multiple of
-`GRANULARITY`, it is rounded down to that."""
+"""Beyond the table, the capacity itself is recommended. It is rounded down to a multiple of `GRANULARITY` if it exceeds
+that by less than `THRESHOLD`."""
 MIN_TOKENS = ((2.0, 8192), (0.5, 4096), (0.0, 2048))
-"""(ratio, tokens): above this ratio of prompt length to answer length, at least this many tokens for a step are
-recommended."""
+"""(ratio, tokens): if prompts are more than `ratio` times as long as answers, at least `tokens` tokens are recommended
+for a step."""
 
 
 class BatchTuner:
-    """Computes the `limits` from the mean lengths of the last `tuning_window` requests that ended. Limits in force
-    never exceed the config's, and always allow a full batch to decode.
+    """Computes the `limits` from the mean lengths of the last `tuning_window` requests that ended. The limits never
+    exceed the config's, and always allow a full batch to decode.
 
-    `num_pages` is the size of the KV cache, and `max_drafts` the most drafts of a row.
+    `num_pages` is the size of the KV cache, and `max_drafts` the largest number of drafts per row.
     """
 
     def __init__(self, config: ResolvedConfig, num_pages: int, max_drafts: int) -> None:
@@ -62,8 +62,8 @@ def recommended_batch(capacity: int) -> int:
 
 
 def recommended_tokens(batch: int, prompt: float, answer: float) -> int:
-    """The recommended number of tokens for a step. It assumes that `batch` requests decode, and that as many prompts
-    are read as answers end. The sum is rounded up to a power of two, with a minimum from `MIN_TOKENS`."""
+    """The recommended number of tokens for a step. It assumes that `batch` requests decode, and that a new prompt is
+    read whenever an answer ends. The sum is rounded up to a power of two, with a minimum from `MIN_TOKENS`."""
     ratio = prompt / answer
     num_tokens = int(batch * ratio + batch)
     min_tokens = next(tokens for bound, tokens in MIN_TOKENS if ratio > bound or not bound)

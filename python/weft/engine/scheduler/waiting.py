@@ -18,7 +18,7 @@ from weft.grammar.base import CompiledGuide
 from weft.grammar.starts import StartedGuide
 
 MAX_STALE = 64
-"""How many more stale entries than live ones the heap of deadlines may have before the stale ones are dropped."""
+"""The heap of deadlines drops its stale entries once they outnumber the live ones by more than this."""
 
 
 class Deadlines:
@@ -72,8 +72,8 @@ class Waiting:
     unready: those that wait for their guide's compilation, or for their matcher's start.
     compiled: finished compilations that `collect` has not handled yet. Other threads append to it.
     deadlines: the deadlines of all sequences, including running ones.
-    preempted: how long preempted sequences have waited. A sequence preempted for lack of pages may wait `max_idle_s`
-        seconds.
+    preempted: a clock for each preempted sequence, which measures its wait. The sequence may wait `max_idle_s` seconds.
+        A sequence that yielded its slot has no clock (None) and no limit.
     """
 
     def __init__(self, max_idle_s: float, turns: FairTurns, starts: MatcherStarts) -> None:
@@ -151,8 +151,8 @@ class Waiting:
         self.preempted.pop(sequence, None)
 
     def collect(self) -> Failures:
-        """Queue the sequences whose guide is compiled and whose matcher, if it must start ahead, has started. Returns
-        those that failed, with their errors."""
+        """Queue the sequences that are ready: the guide is compiled, and the matcher has started if it must start
+        ahead. Returns the sequences that failed, with their errors."""
         failed: Failures = []
         while self.compiled:
             compiling = self.compiled.popleft()
