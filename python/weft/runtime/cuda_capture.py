@@ -23,7 +23,7 @@ _abandoned: list[torch.cuda.CUDAGraph] = []
 
 class GraphMemory:
     """The memory pool in which several graphs allocate. The graphs overwrite each other's memory, so only one of them
-    may run at a time. Graphs of one stream fulfil this."""
+    may run at a time. Graphs of one stream run one after another."""
 
     def __init__(self) -> None:
         self._pool: Pool | None = None
@@ -40,7 +40,7 @@ class GraphMemory:
         return self._pool
 
     def give_back(self) -> None:
-        """Count a graph as reset."""
+        """Note that a graph was reset."""
         self._graphs -= 1
 
 

@@ -22,7 +22,7 @@ import torch
 class NativeTask:
     """A host task that runs without Python: `function(data)`. Both are addresses; `owner` keeps `data` alive.
 
-    With `polled`, a polling thread runs the captured task, and it is no host node (`Runtime.prepare_polling`).
+    With `polled`, a captured task does not become a host node; a polling thread runs it (`Runtime.prepare_polling`).
     """
 
     name: str

@@ -31,7 +31,7 @@ def cannot_read(what: str) -> GraphError:
 
 
 def is_composite(func: Any) -> bool:
-    """Whether an operation decomposes into others, as `reshape` into a view or a copy."""
+    """Whether an operation decomposes into others, such as `reshape` into a view or a copy."""
     return bool(func._can_decompose()) and not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CPU)
 
 

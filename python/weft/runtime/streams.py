@@ -126,8 +126,8 @@ class TableStream:
         return _core.stream_is_capturing(self._driver, self._handle)
 
 
-# Objects to destroy later: they became unused inside a callback, or they are streams that are being captured. The
-# driver can't destroy them then.
+# Objects that the driver can't destroy yet: they became unused inside a callback, or they are streams that are being
+# captured.
 _postponed: list[tuple[Callable[[int, int], None], int, int]] = []
 
 
