@@ -143,4 +143,4 @@ class Model(Protocol):
     def logits(self, hidden: Tensor, out: Tensor | None = None, is_normed: bool = False) -> Tensor:
         """Logits [..., V] in the model's dtype for `hidden` [..., H]: a `Hidden.last`, or with `is_normed` hidden
         states after the final norm. The result is a new tensor or `out`. The last dimension of `out` must be
-        contiguous, and a view must be able to flatten the others."""
+        contiguous, and flattening the others must not need a copy."""

@@ -23,7 +23,7 @@ QWENS_FULL_LAYERS = 28
 @dataclass(frozen=True)
 class Rope:
     """The parameters of rotary embedding: `theta`, and the scaling of its frequencies, "none", "linear" or "llama3".
-    The other fields are the scaling's."""
+    The other fields are parameters of the scaling."""
 
     theta: float = 10000.0
     scaling: str = "none"
@@ -103,7 +103,7 @@ class Fields:
         return ModelError(f"{self.where}: {key!r} {message}")
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """A positive integer."""
+        """The value of `key`, a positive integer. Raises `ModelError` for another value, or if it has no default."""
         value = self.data.get(key)
         if value is None:
             value = default
@@ -114,7 +114,7 @@ class Fields:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A positive number."""
+        """The value of `key`, a positive number. Raises `ModelError` for another value, or if it has no default."""
         value = self.data.get(key)
         if value is None:
             value = default

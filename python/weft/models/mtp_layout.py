@@ -29,7 +29,7 @@ class MtpLayout:
 
 
 APART = MtpLayout("layers.{module}.", "enorm", "hnorm", "eh_proj", "shared_head.norm", True)
-"""The layout of a directory that contains only modules, apart from the target's checkpoint."""
+"""The layout of modules that have a directory of their own."""
 
 DEEPSEEK = MtpLayout(
     "model.layers.{layer}.",
@@ -37,7 +37,7 @@ DEEPSEEK = MtpLayout(
     embedding_first=True,
     copies=("embed_tokens.weight", "shared_head.head.weight"),
 )
-"""The layout of DeepSeek-V3: in the target's checkpoint, modules have the layer numbers after the last decoder
+"""The layout of DeepSeek-V3: in the target's checkpoint, modules are numbered as layers, after the last decoder
 layer."""
 
 MIMO = MtpLayout(

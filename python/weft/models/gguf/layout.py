@@ -34,7 +34,7 @@ def check_layout(file: Path) -> None:
 
 
 class _Layout:
-    """Reads a file's header from begin to end, and checks it. `at` is the number of bytes read so far."""
+    """Reads and checks a file's header from its beginning. `at` is the number of bytes read so far."""
 
     def __init__(self, file: Path, data: mmap.mmap) -> None:
         self._file, self._data = file, data

@@ -95,8 +95,8 @@ def tokenizer_config_json(fields: Metadata) -> dict[str, Any]:
 
 
 def add_tokenizer(writer: Any, directory: Path, vocab_size: int) -> None:
-    """Add a directory's tokenizer to a `gguf.GGUFWriter`. Raises `TokenizerError` for a tokenizer that `tokenizer_json`
-    does not support either."""
+    """Add a directory's tokenizer to a `gguf.GGUFWriter`. Raises `TokenizerError` for the same tokenizers as
+    `tokenizer_json`."""
     spelled, config = (read_json(directory / name) for name in ("tokenizer.json", "tokenizer_config.json"))
     model, splitting = spelled.get("model", {}), splitting_name(spelled.get("pre_tokenizer"))
     if model.get("type") != "BPE" or model.get("byte_fallback") or splitting is None:
