@@ -138,8 +138,8 @@ def rotate(
 
 @triton.jit
 def hidden_keys(low, begin, STEP: tl.constexpr, BN: tl.constexpr, SINKS: tl.constexpr):
-    """The number of keys that a program skips, a multiple of STEP. The program attends to the tiles at `begin`, `begin`
-    + STEP, ... No query sees the keys between the tiles of sinks and `low`."""
+    """The number of keys that a program skips, a multiple of STEP. Its tiles begin at `begin` and are STEP apart. No
+    query sees the keys between the tiles of sinks and `low`."""
     after_sinks = tl.cdiv(tl.maximum(tl.cdiv(SINKS, BN) * BN - begin, 0), STEP)
     after_hidden = tl.cdiv(tl.maximum(low // BN * BN - begin, 0), STEP)
     return tl.maximum(after_hidden - after_sinks, 0) * STEP
@@ -411,7 +411,7 @@ def rotate_write_kernel(
     H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, BT: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """A program handles a head of a block of tokens of a row. It rotates queries in place, and writes keys and values
+    """A program handles one head for a block of a row's tokens. It rotates queries in place, and writes keys and values
     to the cache."""
     begin(CHAINED)
     WIDE: tl.constexpr = (H + 2 * HKV) * D

@@ -1,4 +1,4 @@
-"""Products with a decoder's weights, each fused with the preceding norm and the following additions in one kernel.
+"""Matmuls with a decoder's weights, each fused with the preceding norm and the following additions in one kernel.
 
     y = norm(x) @ weight.T + bias + residual              or, with `swiglu`,     y = silu(gate) * up
 
@@ -23,7 +23,7 @@ from weft.ops.library import DTYPE_CODES, address, device_of, register, require,
 
 PANEL = 64
 FEW_ROWS = 16
-"""The largest number of rows for weft's kernel on CUDA. With more rows, torch computes the product."""
+"""The largest number of rows for weft's kernel on CUDA. With more rows, torch computes the matmul."""
 
 
 @dataclass(frozen=True)

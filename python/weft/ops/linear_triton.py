@@ -1,10 +1,10 @@
-"""Products of few rows with a weight, in Triton. Norm, bias, residual and SwiGLU are fused into the kernel.
+"""Matmuls of few rows with a weight, in Triton. Norm, bias, residual and SwiGLU are fused into the kernel.
 
 A program computes a tile of outputs for all rows, from a share of the inputs (split-K). With several shares, the last
 program of a tile to arrive adds them up in order. Tiles and shares are constants of the weight's shape, so the bits of
 a row's result depend neither on the number of rows nor on its place among them.
 
-`silu_mul` is the SwiGLU for many rows, whose products torch computes.
+`silu_mul` is the SwiGLU for many rows, for which torch computes the matmul.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -226,7 +226,7 @@ def linear(
     also: Tensor | None = None,
     tiles: Tiles | None = None,
 ) -> None:
-    """Launch the product of `weft.ops.linear.Linear` for at most `FEW_ROWS` rows. weight: [out, in], contiguous; with
+    """Launch the matmul of `weft.ops.linear.Linear` for at most `FEW_ROWS` rows. weight: [out, in], contiguous; with
     `swiglu`, gates come before ups."""
     rows, inputs = x.shape
     outputs = weight.shape[0]

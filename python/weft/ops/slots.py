@@ -1,8 +1,8 @@
 """Sampling by slot. A request's sampling parameters are on the device, in the record of its slot.
 
 Parameters that a request does not set are neutral in its record. So one captured call serves every mix of requests, and
-graphs do not depend on the requests. Letters: R slots, B batch rows, T = 1 + K positions, K drafts, V vocabulary, N = B
-* T logits rows.
+graphs do not depend on the requests. Letters: R slots, B batch rows, K drafts, T = 1 + K positions, N = B * T rows of
+logits, V vocabulary.
 
 Sampling uses the Gumbel-max trick: a token is the argmax of logits / temperature + noise
 (`csrc/kernels/sampling/gumbel.h`). The noise -log(-log(u)) is a Gumbel variate, so the token is distributed as
@@ -75,7 +75,7 @@ class SlotParams:
     """
 
     records: Tensor
-    """[R, W] int64: a `_core.SlotRecord` for each slot, as its bytes."""
+    """[R, W] int64: the bytes of a `_core.SlotRecord` for each slot."""
     counts: Tensor
     """[R, vocab] int32: the count of each token in the output and in the counted part of the prompt."""
     prompt: Tensor
@@ -164,7 +164,8 @@ def sample_slots_(
        float32 and rounds once to the logits' dtype. The result is finite if logits and bias are.
     2. Bad words and n-grams: tokens that would complete a bad word or repeat an n-gram of the text are blocked.
     3. End tokens are blocked before `ends_allowed_from`, unless every other logit is -inf or NaN.
-    4. If a bias exceeds 10,000, the row's largest logit is subtracted from all.
+    4. If a bias exceeds 10,000, the row's largest logit is subtracted from all, so that float32 does not lose the
+       noise.
     5. Truncation: top-k, top-p and min-p. Each keeps all ties with its last token.
     6. The draw: the argmax of logits / temperature + noise. A NaN never wins; among equal sums the lowest token id
        wins.

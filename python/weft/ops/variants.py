@@ -19,33 +19,34 @@ EarlyKeys = Literal["none", "hinted", "read"]
 
 @dataclass(frozen=True)
 class Variant:
-    """`outputs`, `inputs` and `split_wide` affect a product's last bits; the other fields affect only its time."""
+    """A variant. `outputs`, `inputs` and `split_wide` affect the last bits of a matmul; the other fields affect only
+    its time."""
 
     chained: bool = True
     """Triton kernels use programmatic dependent launch if the device supports it."""
     chains_all: bool = True
     """Kernels in CUDA C++ use programmatic dependent launch, too."""
     early: bool = True
-    """A product loads its first weight tiles into shared memory before the previous kernel ends."""
+    """A matmul loads its first weight tiles into shared memory before the previous kernel ends."""
     ahead: int = 512
-    """A product prefetches this many bytes of each weight row after those tiles, before the previous kernel ends. A
+    """A matmul prefetches this many bytes of each weight row after those tiles, before the previous kernel ends. A
     multiple of 128."""
     bulk: bool = False
-    """A product prefetches these bytes in a few large requests instead of line by line."""
+    """A matmul prefetches these bytes in a few large requests instead of line by line."""
     early_keys: EarlyKeys = "read"
     """Whether attention touches keys of earlier steps before the previous kernel ends. It does not ("none"), prefetches
     their first tile to the L2 cache ("hinted"), or reads that tile ("read")."""
     outputs: int = 64
-    """The number of outputs in a product's tile."""
+    """The number of outputs in a matmul's tile."""
     inputs: int = 128
-    """The number of inputs in a product's tile, for 16-bit weights."""
+    """The number of inputs in a matmul's tile, for 16-bit weights."""
     stages: int = 3
     """The number of tiles in flight, including the one in use."""
     split_wide: bool = False
-    """Products with enough output tiles to fill the GPU, such as gate and up projections, also split their inputs into
+    """Matmuls with enough output tiles to fill the GPU, such as gate and up projections, also split their inputs into
     two shares."""
     warps: int = 4
-    """The number of warps per program of a product."""
+    """The number of warps per program of a matmul."""
 
 
 NAMED: dict[str, Variant] = {
