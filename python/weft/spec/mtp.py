@@ -5,10 +5,10 @@ hidden state of module k-1 at i and the token at i + k. (Module 0 is the target.
 committed token. Each of the K drafts comes from entry L - 1 of its module. So entry i of module k depends on a draft,
 and not on a committed token, if i + k > L.
 
-Such entries must be rewritten when the tokens are committed. So every module runs over the same window, which begins K
-- 1 positions before the verified ones. No module's entry at the window's first position depends on a draft. Each slot
-keeps the inputs of those K - 1 positions: the target's hidden states and the tokens after them. Entries after the last
-valid one of the window belong to rejected drafts. The next window overwrites them before they are read.
+Such entries must be rewritten when the tokens are committed. So every module runs over the same window. It begins K - 1
+positions before the verified ones, and no entry at its first position depends on a draft. Each slot keeps the inputs of
+those K - 1 positions: the target's hidden states and the tokens after them. Entries after the last valid one of the
+window belong to rejected drafts. The next window overwrites them before they are read.
 
 Shape suffixes: S slots and one for padding, N = K - 1 kept positions, W = N + T window entries, X = W + N tokens after
 the window entries.

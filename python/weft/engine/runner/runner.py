@@ -176,7 +176,7 @@ class ModelRunner:
         return Plan(batch, num_drafts, guides, processors), masks_drafts
 
     def _guides(self, num_drafts: int, masks_drafts: bool) -> Guides:
-        """Which logits the grammar masks in an iteration with guides."""
+        """The logits that the grammar masks in an iteration with guides."""
         masks = masks_drafts and num_drafts > 0 and self.parts.drafter is not None
         return Guides.DRAFTS if masks else Guides.TARGET
 
@@ -322,7 +322,7 @@ def write_pages(state: SlotState, slot: int, pages: Tensor) -> None:
 
 
 def move_pages(parts: DecodeParts, moves: PageMoves) -> None:
-    """Make the page copies in order, in every cache. A device function. Its exception becomes the moves' error."""
+    """Copy the pages in order, in every cache. An exception becomes the moves' error. A device function."""
     try:
         for move in moves.moves:
             _move_page(parts, move)
@@ -402,7 +402,7 @@ def branch(parts: DecodeParts, inputs: BranchInputs) -> None:
     params.history.index_put_((slots, positions), tokens.to(torch.int32))
 
 
-# -- the decision whether the grammar masks drafts
+# -- deciding whether the grammar masks drafts
 #
 # A masked draft is accepted more often, but must wait for its mask. Both choices give the same tokens, so the engine
 # may switch between them at any iteration. It measures which one is faster while it runs.

@@ -35,7 +35,7 @@ from weft.runtime.interface import Stream
 
 
 class Guides(IntEnum):
-    """Which logits the grammar masks."""
+    """The logits that the grammar masks."""
 
     NONE = 0
     TARGET = 1
@@ -240,7 +240,7 @@ def forward_with_windows(parts: DecodeParts, buf: StepBuffers) -> None:
     hidden_BXH = parts.model.forward(line_BX, parts.kv, rows).last
     size = hidden_BXH.shape[2]
     windows_BWH = hidden_BXH.gather(1, place_BW[:, :, None].expand(batch, num_beside, size))
-    # One matrix product with the LM head for both: reading its weights costs more than the windows' rows.
+    # One matmul with the LM head for both: reading its weights costs more than the windows' rows.
     hidden_NH = torch.cat((hidden_BXH[:, :width].reshape(-1, size), windows_BWH.reshape(-1, size)))
     parts.model.logits(hidden_NH, buf.logits_NV)
     next_BW = buf.logits_NV[batch * width :].argmax(1).view(batch, num_beside)

@@ -37,7 +37,7 @@ Failures = list[tuple[Sequence, BaseException]]
 
 
 class StartThreads:
-    """Runs starts on at most `workers` threads. None means half as many as cores and at most 2, to leave cores for
+    """Runs starts on at most `workers` threads. The default is half the number of cores, at most 2, to leave cores for
     decoding. Call `close` when done."""
 
     def __init__(self, workers: int | None = None) -> None:
