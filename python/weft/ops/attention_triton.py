@@ -138,8 +138,8 @@ def rotate(
 
 @triton.jit
 def hidden_keys(low, begin, STEP: tl.constexpr, BN: tl.constexpr, SINKS: tl.constexpr):
-    """The number of keys that a program skips, a multiple of STEP. Its tiles begin at `begin` and are STEP apart. No
-    query sees the keys between the tiles of sinks and `low`."""
+    """The number of keys that a program skips, a multiple of STEP. The program's tiles begin at `begin` and are STEP
+    apart. No query sees the keys between the tiles of sinks and `low`."""
     after_sinks = tl.cdiv(tl.maximum(tl.cdiv(SINKS, BN) * BN - begin, 0), STEP)
     after_hidden = tl.cdiv(tl.maximum(low // BN * BN - begin, 0), STEP)
     return tl.maximum(after_hidden - after_sinks, 0) * STEP

@@ -49,7 +49,7 @@ def wait_for_earlier(CHAINED: tl.constexpr):
 
 @triton.jit
 def waited(CHAINED: tl.constexpr):
-    """`wait_for_earlier`, as a value of 0: code that depends on the value runs after the wait."""
+    """Wait like `wait_for_earlier`, and return 0. Code that depends on the value runs after the wait."""
     zero = 0
     if CHAINED:
         zero = tl.inline_asm_elementwise(

@@ -49,7 +49,7 @@ _torch_stream: TorchStream = _no_cuda
 
 
 def set_torch_stream(function: TorchStream) -> None:
-    """Set the function that `current` calls for torch's CUDA stream; `runtime/cuda.py` does."""
+    """Set the function from which `current` gets torch's CUDA stream. `runtime/cuda.py` calls this."""
     global _torch_stream
     _torch_stream = function
 
