@@ -1,4 +1,4 @@
-// A switch that the host sets and the callback thread reads, in the order of iterations. Python-free.
+// A boolean setting that the host changes and the callback thread reads, in the order of iterations. Python-free.
 #pragma once
 
 #include <atomic>

@@ -62,7 +62,8 @@ int AfterRules::rest_of(const std::string &text) {
   return at->second;
 }
 
-// A token of n bytes can complete the trigger only in states where at most n bytes are missing.
+// Finds the tokens that complete the trigger, for each state. A token of n bytes can do so only in states where at most
+// n bytes are missing.
 void AfterRules::find_completions() {
   const int length = static_cast<int>(trigger_.size());
   for (std::int32_t token = 0; token < vocab_size_; ++token) {

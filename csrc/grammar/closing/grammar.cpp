@@ -79,8 +79,8 @@ void ClosingGrammar::add(int rule, const Alternative &alternative) {
   places_.push_back({Place::kEnd, rule, 1, 1, false});
 }
 
-// Chooses the byte to write for a set, among bytes that have a token. It prefers digits and letters to punctuation, and
-// ASCII to other bytes.
+// Chooses the byte to write for a set. Bytes that have a token come first. It prefers digits and letters to
+// punctuation, and ASCII to other bytes.
 char ClosingGrammar::easiest(const std::bitset<256> &set) const {
   static constexpr std::string_view kFirst = "0a1Aeotnsi ";
   const auto fits = [&](char byte) { return set[static_cast<unsigned char>(byte)] && texts_->find({&byte, 1}) >= 0; };

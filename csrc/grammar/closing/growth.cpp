@@ -95,8 +95,8 @@ class Walk {
   // Returns the places before a byte that can be reached from `from` without reading a byte, each with the greatest
   // growth of the cost on the way.
   //
-  // Entering a rule and leaving it without a byte equals skipping it. So a return here is from a rule that was entered
-  // earlier, and it may lead to any caller.
+  // A rule that is entered and left without a byte equals a skipped rule. So a return here leaves a rule that was
+  // entered earlier, and it may lead to any caller.
   const State &closed(int from) {
     const auto f = static_cast<std::size_t>(from);
     if (is_closed_[f]) return closures_[f];
@@ -162,7 +162,7 @@ ClosingGrowth::ClosingGrowth(const ClosingGrammar &grammar, int vocab_size, cons
   fill_masks();
 }
 
-// Finds each token's growth. Tokens are taken in the order of their texts, so that a common prefix is walked once.
+// Finds each token's growth. Tokens are processed in the order of their texts, so that a common prefix is walked once.
 void ClosingGrowth::find(const ClosingGrammar &grammar) {
   Walk walk(grammar);
   std::vector<std::int32_t> tokens;
