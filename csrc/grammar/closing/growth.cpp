@@ -95,8 +95,8 @@ class Walk {
   // Returns the places before a byte that can be reached from `from` without reading a byte, each with the greatest
   // growth of the cost on the way.
   //
-  // A rule that is entered and left without a byte equals a skipped rule. So a return here leaves a rule that was
-  // entered earlier, and it may lead to any caller.
+  // Entering a rule and leaving it again without a byte is the same as skipping it. So a return here leaves a rule that
+  // was entered earlier. The walk does not know its caller, so the return may lead to any caller.
   const State &closed(int from) {
     const auto f = static_cast<std::size_t>(from);
     if (is_closed_[f]) return closures_[f];
