@@ -59,7 +59,7 @@ class Call {
   Host &host;
 };
 
-// Wraps `Body` as a host function. The program gets its result; an exception becomes a trap.
+// Wraps `Body` as a host function. The program receives its result; an exception becomes a trap.
 template <std::int32_t (*Body)(const Call &, const Raw *)>
 Trap *host_function(void *, Caller *caller, Raw *args, std::size_t count) {
   const Call call(caller);
@@ -191,7 +191,7 @@ std::int32_t fd_write(const Call &call, const Raw *args) {
     num_written += size;
     if (!host.is_muted) host.log.append(reinterpret_cast<const char *>(from), size);
   }
-  if (host.log.size() > 2 * limit) {  // not at every write, because that would move the log each time
+  if (host.log.size() > 2 * limit) {  // not at every write, because erasing moves the whole log
     host.log_dropped += host.log.size() - limit;
     host.log.erase(0, host.log.size() - limit);
   }

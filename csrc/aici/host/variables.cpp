@@ -209,7 +209,7 @@ void Variables::settle(const std::string &name) noexcept {
   try {
     settle(variable->second);
   } catch (const std::bad_alloc &) {
-    // The values are right even so, and the next call joins the writes.
+    // The values are correct without the join, and the next call joins the writes.
   }
 }
 
