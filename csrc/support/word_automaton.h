@@ -1,4 +1,4 @@
-// Finds which of many words a text ends with: the Aho-Corasick automaton, over bytes or token ids. Python-free.
+// Finds the words that a text ends with, among many: the Aho-Corasick automaton, over bytes or token ids. Python-free.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ class WordAutomaton {
   // Returns the state of a text after one more symbol. An empty text, or one with an unknown beginning, is in state 0.
   std::int32_t next(std::int32_t state, Symbol symbol) const;
 
-  // Of the words that end a text in this state, return the longest one, and the first one in the constructor's order.
+  // Return the longest word that a text in this state ends with, and the first such word in the constructor's order.
   // kNone if there is none.
   std::int32_t longest_word(std::int32_t state) const { return states_[index(state)].longest; }
   std::int32_t first_word(std::int32_t state) const { return states_[index(state)].first; }
