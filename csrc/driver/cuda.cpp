@@ -14,7 +14,7 @@ using namespace cu;
 
 namespace {
 
-constexpr int kMinVersion = 12000;  // CUDA 12.0, as cuDriverGetVersion gives it
+constexpr int kMinVersion = 12000;  // CUDA 12.0, as cuDriverGetVersion returns it
 
 // The form without edge data, for drivers before 12.3.
 CUresult (*get_capture_info_v2)(CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **,

@@ -78,6 +78,7 @@ void GuidedState::detach(int number) {
     // here: the matcher's next fill fails, in whatever slot it has then.
     if (const int extended = slot.extended.load(std::memory_order_relaxed)) slot.matcher->rollback(extended);
     slot.matcher->position = slot.start + slot.committed.load(std::memory_order_relaxed);
+    // The matcher's state is already after the edit.
     if (slot.status.load(std::memory_order_relaxed) == SlotStatus::kEdited)
       slot.matcher->position += static_cast<std::int64_t>(slot.edit.append.size()) - slot.edit.drop;
     std::lock_guard<std::mutex> lock(queue_mutex_);
@@ -103,6 +104,7 @@ void GuidedState::attach(int number, MatcherRef matcher) {
   slot.matcher = std::move(matcher);
   slot.start = slot.matcher->position;
   slot.guided.store(true, std::memory_order_release);
+  // The device applies all rows of a guided slot, so rows without drafts must be defined.
   end_rows(number, 1);
   if (slot.matcher->is_terminated()) {
     end_slot(number);

@@ -116,7 +116,7 @@ void end_process_after(std::int64_t ns) {
 void awake::begin_ticking() noexcept {
   try {
     ticker().wake();
-  } catch (...) {  // without a thread the clock stands still, and no wait is too long
+  } catch (...) {  // without a thread the clock does not advance, and no wait is too long
   }
 }
 

@@ -1,6 +1,6 @@
-// A clock that advances only while this process can run. It stands still while the process is stopped, migrated to
+// A clock that advances only while this process can run. It stops while the process is stopped, migrated to
 // another machine, or throttled by its cgroup. With the system's clocks such a pause looks like a wait, and a time
-// limit would end a request for no fault of its own. Python-free.
+// limit would end a request through no fault of its own. Python-free.
 //
 // While the clock has listeners, its thread sleeps for kAwakeTickNs at a time and adds the time that passed. If more
 // than two ticks passed, it adds only one: this thread could not run, so the others may not have run either.

@@ -157,7 +157,7 @@ constexpr std::int32_t kBadFile = 8, kNotPermitted = 63;
 constexpr std::uint64_t kVectorsBetweenChecks = 4096;
 
 std::int32_t clock_time_get(const Call &call, const Raw *args) {
-  constexpr std::int32_t kMonotonic = 1;  // the monotonic clock, which stands still
+  constexpr std::int32_t kMonotonic = 1;  // the monotonic clock, which always reads 0
   if (args[0].i32 != kMonotonic) return kNotPermitted;
   std::memset(call.at(args[2].i32, 8), 0, 8);
   return 0;

@@ -174,7 +174,7 @@ void Variables::retract(ByName::iterator variable, Value left) noexcept {
   old.current = std::move(left);
 }
 
-// Joins the writes that no sequence can undo any more, so that only undoable writes are stored separately. If it
+// Joins the writes that no sequence can still undo, so that only undoable writes are stored separately. If it
 // throws, only some are joined, and the variable is still consistent.
 void Variables::settle(Variable &variable) {
   auto &all = variable.writes;

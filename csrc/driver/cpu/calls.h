@@ -15,7 +15,7 @@ using cu::CUresult;
 // invalidates the capture.
 CUresult find_stream(State &s, cu::CUstream handle, std::shared_ptr<Stream> &stream, bool uses = true);
 
-// Capture rules. `unsafe_call` stands before a call that CUDA forbids while this thread captures (except in relaxed
+// Capture rules. `unsafe_call` is for a call that CUDA forbids while this thread captures (except in relaxed
 // mode), or while any thread captures in global mode. It then invalidates the capture and returns an error.
 CUresult unsafe_call(State &s);
 CUresult default_stream_in_capture(State &s, bool invalidate);

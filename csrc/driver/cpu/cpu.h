@@ -1,6 +1,6 @@
 // The CPU driver's calls beyond CUDA's: device work, schedules, traces. Python-free.
 //
-// Where CUDA leaves a choice or does not document one, this driver behaves as follows:
+// In cases that CUDA leaves open or does not document, this driver behaves as follows:
 // - Host functions run one at a time, as on one host-function thread; destructors of user objects run on an internal
 //   thread, and cuCtxSynchronize waits for those that are due.
 // - cuGraphLaunch into a captured stream is CUDA_ERROR_NOT_SUPPORTED and invalidates the capture: no child graphs.

@@ -62,7 +62,7 @@ void record_cost(Runnable &node, float ns, bool on_worker) {
     if (ns < player) smooth(player, ns);
   } else {
     smooth(player, ns);
-    worker *= 0.98f;  // decays, so that one slow run on the worker does not count for ever
+    worker *= 0.98f;  // decays, so that one slow run on the worker does not count forever
   }
 }
 
@@ -205,7 +205,7 @@ void offer_to_worker(State &s) {
   if (!host || s.schedule != Schedule::kInline || s.worker_called || s.host_running || !s.player) return;
   if (!worth_handing_over(s, *host)) {
     if (costs(*host).first >= s.least_wake_ns)
-      s.wake_ns *= 0.98f;  // decays, so that one slow wake on a busy machine does not count for ever
+      s.wake_ns *= 0.98f;  // decays, so that one slow wake on a busy machine does not count forever
     return;
   }
   const Runnable *device = s.running_device ? s.running_device : s.ready[kDevice].head;

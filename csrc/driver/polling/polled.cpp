@@ -99,7 +99,7 @@ void count_down(std::atomic<std::int64_t> &expected) {
 }
 
 // Runs a requested call and answers it. After the answer the graph may be destroyed, and the call with it, so `call` is
-// not used any more.
+// not used after it.
 void run(Poller &p, const PolledCall &call) noexcept {
   const bool cpu = is_cpu(*call.driver);
   // Clear the request before the answer: after the answer the stream may request the next run at once.

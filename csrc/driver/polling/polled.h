@@ -39,7 +39,7 @@ cu::CUresult launch_polled(cu::CUstream stream, const PolledCall &call, const ch
 void expect_polled(const cu::Driver &driver, std::int64_t runs);
 
 // Waits at most `seconds` for the calls of CUDA graphs in flight. Returns whether all were answered. The polling thread
-// runs on until the process exits. A task that must not start any more refuses by itself (hostfunc/host_task.cpp), but
+// runs on until the process exits. A task that must no longer start refuses by itself (hostfunc/host_task.cpp), but
 // its call is still answered, so that no device waits for it.
 bool drain_polled(double seconds);
 

@@ -142,7 +142,7 @@ void ClosingGrammar::find_costs() {
   }
 }
 
-// Throws for left recursion: the chart would enter such a rule for ever.
+// Throws for left recursion: the chart would enter such a rule forever.
 void ClosingGrammar::check_recursion() const {
   struct Edge {
     int rule;

@@ -50,7 +50,7 @@ class ClosingGrammar {
   const TokenTexts &texts() const { return *texts_; }
 
   // The smallest known number of tokens from a place to the end of its alternative. `count` is for a place before a
-  // rule: so many repetitions of the rule are already done.
+  // rule: this many repetitions of the rule are already done.
   int cost(int at) const { return cost_[static_cast<std::size_t>(at)]; }
   int cost(int at, int count) const;
   int rule_cost(int rule) const { return rule_cost_[static_cast<std::size_t>(rule)]; }
