@@ -156,6 +156,7 @@ void History::copy_to(History &other, Instance &instance) const {
   other.merged_tokens_ = merged_tokens_;
   other.merged_extent_ = merged_extent_;
   other.num_bytes_ = num_bytes_;
+  // Copy first, because this may throw: after `share` the copy must hold the records.
   auto taken = taken_;
   for (const auto &record : taken) variables_->share(record->writes);
   other.taken_.swap(taken);

@@ -98,6 +98,7 @@ int after_validate(AfterMatcher &matcher, const std::int32_t *tokens, int count)
   int within = 0;
   if (outcome == 1 && taken < count && (within = matcher.guide->validate(tokens + taken, count - taken)) < 0)
     outcome = matcher.fail();
+  // The rollback must not replace the error.
   const std::string error = matcher.error;
   if (taken > 0 && after_rollback(matcher, taken) != 0) return -1;
   matcher.error = error;

@@ -113,6 +113,8 @@ ClosingGrammar::Piece ClosingGrammar::piece(int at) const {
   return piece;
 }
 
+// Finds all costs. Rules may refer to each other, so this repeats until no cost falls. A place's cost depends on later
+// places of its alternative, so places are done from the last to the first.
 void ClosingGrammar::find_costs() {
   const auto count = places_.size();
   pieces_.resize(count);
@@ -142,11 +144,12 @@ void ClosingGrammar::find_costs() {
   }
 }
 
-// Throws for left recursion: the chart would enter such a rule forever.
+// Throws for left recursion: the chart would enter such a rule forever. Recursion through tail calls is allowed: they
+// add no frame, so the chart visits the same places again and stops.
 void ClosingGrammar::check_recursion() const {
   struct Edge {
     int rule;
-    bool is_deeper;
+    bool is_deeper;  // entering the rule adds a frame
   };
   std::vector<std::vector<Edge>> edges(first_.size());
   for (std::size_t rule = 0; rule < first_.size(); ++rule)

@@ -100,6 +100,8 @@ class Walk {
   const State &closed(int from) {
     const auto f = static_cast<std::size_t>(from);
     if (is_closed_[f]) return closures_[f];
+    // The way to a place: kReturned from the rule after the place, kEntered into the rule that contains it without a
+    // byte since, or kThere otherwise.
     enum How { kThere, kReturned, kEntered };
     std::unordered_map<int, int> best;
     std::vector<int> open;
@@ -126,6 +128,7 @@ class Walk {
         const bool is_back = how == kReturned;
         if (is_back || place.min_times == 0) reach(at + 1, how == kEntered ? kEntered : kThere, weight);
         if (is_back && place.max_times == 1) continue;
+        // The cost before counts this repetition of the rule only if it is a required one.
         const bool is_owed = place.min_times == place.max_times || (!is_back && place.min_times > 0);
         const int before = is_owed ? grammar_.rule_cost(place.target) : 0;
         for (const int first : grammar_.alternatives(place.target))

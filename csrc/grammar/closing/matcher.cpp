@@ -147,6 +147,7 @@ int closing_accept(ClosingMatcher &matcher, std::int32_t token) {
   const int outcome = matcher.inner.ops->accept(matcher.inner.self, token);
   if (outcome < 0) return matcher.fail_inner();
   if (outcome == 0) return 0;
+  // Rolls the inner matcher back unless the step is recorded, also after an exception.
   struct GiveBack {
     const weft_matcher &inner;
     bool is_kept;
