@@ -1,7 +1,7 @@
 // A program's position in its sequence's text, and how one token advances it. Python-free.
 //
-// Forced tokens and end tokens need no step of the program: `transition_of` computes their effect alone. For other
-// tokens `run_step` passes the new tokens to the program and reads its next decision.
+// `transition_of` computes a token's effect, as far as that is possible without a step of the program: forced tokens
+// and end tokens need none. `run_step` passes the new tokens to the program and reads its next decision.
 #pragma once
 
 #include <cstdint>
