@@ -45,7 +45,7 @@ Splice splice_from(const JsonValue &value, bool samples, int num_tokens) {
   return splice;
 }
 
-// Returns the items of a list of objects. An empty list was parsed as a list of numbers, so it needs a case of its own.
+// Returns the items of a list of objects. An empty list was parsed as a list of numbers, so it is handled separately.
 const std::vector<JsonValue> &list_of(const JsonValue &value, const char *key) {
   static const std::vector<JsonValue> kNone;
   const JsonValue *member = value.find(key);

@@ -21,11 +21,11 @@ struct Decision {
   bool stops = false;                // only an end token may follow
   std::vector<std::int32_t> mask;    // [words], the tokens that may follow; empty if none is sampled
   std::vector<std::int32_t> forced;  // if `mask` is empty: the tokens that follow without sampling
-  float temperature = -1;            // negative: the request's own
+  float temperature = -1;            // negative: use the request's
   std::vector<Splice> splices;
 
   bool allows(std::int32_t token) const;
-  // Returns the splice that applies to a sampled token, or null if the token is appended as it is.
+  // Returns the splice that applies to a sampled token, or null if the token is appended unchanged.
   const Splice *splice_of(std::int32_t token) const;
 };
 

@@ -58,12 +58,12 @@ void History::close(Position next) noexcept {
                                num_bytes_ > static_cast<std::size_t>(limits_.undo_bytes)))
       merge_oldest();
   } catch (const std::bad_alloc &) {
-    // Ignore it: the token is taken, and the next token's `close` merges what is over the limits.
+    // Ignore it: the token is accepted, and the next token's `close` merges the tokens beyond the limits.
   }
 }
 
-// Merges the oldest token's change into `merged_`. If it throws, `merged_` may have a part of that change. That is
-// harmless, because `merged_` still leads back to the start.
+// Merges the oldest token's change into `merged_`. If it throws, `merged_` may hold a part of that change. That is
+// harmless, because undoing `merged_` still leads to the start.
 void History::merge_oldest() {
   const Record &oldest = *taken_.front();
   if (merged_tokens_.empty()) first_ = oldest.before;
@@ -92,7 +92,8 @@ History::Extent History::extent() const {
   return {merged_extent_.num_tokens + taken_.size(), merged_extent_.num_bytes + num_bytes_};
 }
 
-// Names the limits to raise so that the last `num_tokens` merged tokens would not have been merged.
+// Returns the limits to raise, and their values, with which the last `num_tokens` merged tokens would not have been
+// merged.
 std::string History::what_to_raise(std::size_t num_tokens) const {
   const auto oldest = merged_tokens_.end() - static_cast<std::ptrdiff_t>(num_tokens);
   Extent max;
@@ -128,7 +129,7 @@ bool History::undo(int count) {
 
 bool History::undo_all() {
   if (merged_tokens_.empty()) return undo(static_cast<int>(taken_.size()));
-  // Refuse before the first change.
+  // Check this first, so that a refusal changes nothing.
   if (has_merged_writes_) variables_->check_alone();
   bool has_run = undo(static_cast<int>(taken_.size()));
   if (has_merged_writes_) variables_->restore(first_values_);
@@ -155,6 +156,7 @@ void History::copy_to(History &other, Instance &instance) const {
   other.merged_tokens_ = merged_tokens_;
   other.merged_extent_ = merged_extent_;
   other.num_bytes_ = num_bytes_;
+  // Copy first, because this may throw: after `share` the copy must hold the records.
   auto taken = taken_;
   for (const auto &record : taken) variables_->share(record->writes);
   other.taken_.swap(taken);

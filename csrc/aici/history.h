@@ -1,8 +1,8 @@
-// An undo log: the tokens that a program's sequence has taken, and the saved contents that undo them. Python-free.
+// An undo log: the tokens that a program's sequence has accepted, and the saved contents that undo them. Python-free.
 //
 // The log is bounded by undo_tokens and undo_bytes. Older tokens are merged into one change that leads back to the
-// start, so they can only be undone all together. So a program may change any amount of memory, and only a rollback to
-// a point within the merged tokens fails.
+// start, so they can only be undone together. A program may change any amount of memory; only a rollback to a point
+// within the merged tokens fails.
 #pragma once
 
 #include <cstdint>
@@ -32,27 +32,28 @@ class History {
   // Begins the history of an instance that is at its start. The writes so far become permanent.
   void start(const Instance &instance, Position position, const Variables::Writes &writes);
 
-  // Taking a token: first `open` adds a record. If the program takes a step, `follow` records its changes. In the end
-  // `close` completes the record, or `drop` removes it.
+  // Calls for one token: `open` adds a record, `follow` records the changes if the program takes a step, and in the end
+  // `close` completes the record or `drop` removes it.
   void open();
   void follow(Instance &instance);
   void close(Position next) noexcept;
   void drop() { taken_.pop_back(); }
 
-  // Undoes the last `count` tokens, or all tokens, everywhere but in the instance; `restore` does that. Returns whether
-  // the instance has to be restored. Throws ProgramError, and changes nothing, if the log does not reach that far.
+  // Undoes the last `count` tokens, or all tokens, except in the instance; `restore` does that. Returns whether the
+  // instance has to be restored. Throws ProgramError, and changes nothing, if the log does not reach that far.
   bool undo(int count);
   bool undo_all();
 
-  // Brings the instance to the state after the last token. `has_run`: the instance may have changed in more than the
-  // undone pages. If `needs_guest`, `restore` may run the program's start function, so call it on a guest thread.
+  // Restores the instance to the state after the last token. `has_run` means that the instance may have changed in more
+  // than the undone pages. If `needs_guest`, `restore` may run the program's start function, so call it on a guest
+  // thread.
   bool needs_guest(const Instance &instance) const { return shadow_.needs_instance(instance); }
   void restore(Instance &instance, bool has_run) { shadow_.restore(instance, has_run); }
 
   // Makes `other` a copy of this history, and makes `instance` its new instance. Call it on a guest thread.
   void copy_to(History &other, Instance &instance) const;
 
-  // While a Trial lives, the tokens taken will be undone soon, so none are merged.
+  // During the lifetime of a Trial no tokens are merged, because its tokens will be undone soon.
   class Trial {
    public:
     explicit Trial(History &history) : history_(history) { history_.bytes_before_trial_ = history_.num_bytes_; }

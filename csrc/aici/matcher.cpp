@@ -17,8 +17,7 @@
 namespace weft::aici {
 namespace {
 
-// An instance and its history as a matcher. A decision that needs no step of the program is made on the caller's
-// thread.
+// A matcher made of an instance and its history. Calls that need no step of the program run on the caller's thread.
 class ProgramMatcher {
  public:
   ProgramMatcher(std::shared_ptr<const Program> program, std::string argument, std::shared_ptr<Variables> variables)
@@ -42,7 +41,7 @@ class ProgramMatcher {
     publish_log();
   }
 
-  // If a step neither ended nor could be undone, its writes become permanent.
+  // Writes of a step that neither ended nor could be undone become permanent.
   ~ProgramMatcher() { instance_.host.variables->keep(instance_.host.writes); }
   ProgramMatcher(const ProgramMatcher &) = delete;
   ProgramMatcher &operator=(const ProgramMatcher &) = delete;
@@ -87,8 +86,8 @@ class ProgramMatcher {
 
   int fill(std::int32_t *row, int words) const { return position().fill(*program_, row, words), 1; }
 
-  // Needs no time limit: it writes back pages that steps saved within their own limits. If a new instance is needed,
-  // that has the limit of a start.
+  // A rollback needs no time limit: it writes back pages that steps saved within their own limits. If it needs a new
+  // instance, the limit of a start applies to that.
   int rollback(int count) {
     return undo([&] { return history_.undo(count); }), 0;
   }
@@ -173,8 +172,7 @@ class ProgramMatcher {
     instance_.host.writes.clear();
   }
 
-  // Runs a step of the program. If it throws, everything but the instance is as before, and the next use restores the
-  // instance.
+  // Runs a step of the program. If it throws, only the instance has changed, and the next use restores it.
   void run(Transition &transition) {
     run_as_guest([&] {
       try {
@@ -196,7 +194,7 @@ class ProgramMatcher {
     });
   }
 
-  // Undoes tokens: `body` undoes them in the history, then the instance is restored.
+  // Undoes tokens: `body` undoes them in the history, and then this restores the instance.
   template <class Body>
   void undo(Body body) {
     check_usable();
@@ -268,11 +266,11 @@ class ProgramMatcher {
   History history_;
 
   std::optional<std::vector<std::int32_t>> replacement_;  // of the last token, if it was replaced
-  bool is_stale_ = false;  // a step failed, and its effects on the instance are still to be undone
+  bool is_stale_ = false;  // a step failed, and its effects on the instance must still be undone
   std::string broken_;     // why an undo failed; the matcher refuses every call from then on
 
-  // The log's length after a number of tokens. There are enough marks for all tokens that iterations in flight can be
-  // ahead of the answer.
+  // The log's length after a number of tokens. Iterations in flight may be ahead of the answer; there are enough marks
+  // for all their tokens.
   struct Mark {
     std::int64_t num_tokens = 0;
     std::uint64_t log_total = 0;

@@ -15,16 +15,16 @@
 
 namespace weft::aici {
 
-// Starts a program: creates an instance, passes it the prompt, and takes its first step. The matchers that were started
-// with the same `variables` share them with each other and with forks; rolling back a write undoes it for all of them.
-// Throws ProgramError.
+// Starts a program: creates an instance, passes it the prompt, and runs its first step. Matchers that are started with
+// the same `variables` share them, also with their forks. Rolling back a write undoes it for all of them. Throws
+// ProgramError.
 weft_matcher start_matcher(std::shared_ptr<const Program> program, std::string argument,
                            const std::vector<std::int32_t> &prompt, std::shared_ptr<Variables> variables);
 
-// The bytes saved for rolling the program's tokens back; 0 for any other matcher.
+// Returns the number of bytes saved for rollbacks of the program; 0 for any other matcher.
 std::size_t undo_bytes_of(const weft_matcher &matcher);
 
-// Returns the end of the program's log, including what it wrote for drafts, or nothing for any other matcher. Callable
+// Returns the end of the program's log, including text written for drafts, or nothing for any other matcher. Callable
 // at any time, on any thread.
 std::optional<std::string> log_of(const weft_matcher &matcher);
 
@@ -33,7 +33,7 @@ struct Report {
   std::string log;
   Variables::Values variables;
 };
-// Returns the report as of `num_tokens` tokens after the prompt, without what later steps wrote, or nothing for any
+// Returns the report after `num_tokens` tokens of the answer, without the writes of later steps, or nothing for any
 // other matcher. The program may also come after free text (`Guide.after`). Callable at any time, on any thread.
 std::optional<Report> report_of(const weft_matcher &matcher, std::int64_t num_tokens);
 

@@ -147,8 +147,8 @@ Transition transition_of(const Program &program, const Position &position, std::
 Position run_step(Instance &instance, Position position, const Tokens &new_tokens, std::int32_t sampled) {
   std::string argument = step_argument(new_tokens, sampled, instance.host.sequence);
   for (int i = 0; i < kMaxEmptySteps; ++i) {
-    // A ticket is the number of steps so far in the text, so that a step repeated after a rollback gets the same
-    // ticket.
+    // A ticket is the number of steps so far in the text. So a step that is repeated after a rollback has the same
+    // ticket again.
     instance.host.ticket = ++position.num_steps;
     instance.host.num_tokens = position.num_tokens;
     instance.mid_process(std::move(argument));

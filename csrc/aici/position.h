@@ -1,7 +1,7 @@
 // A program's position in its sequence's text, and how one token advances it. Python-free.
 //
-// Some tokens need no step of the program: forced tokens and an end token. `transition_of` decides what can be decided
-// without the program. `run_step` passes the new tokens to the program and reads its next decision.
+// `transition_of` computes a token's effect, as far as that is possible without a step of the program: forced tokens
+// and end tokens need none. `run_step` passes the new tokens to the program and reads its next decision.
 #pragma once
 
 #include <cstdint>
@@ -34,16 +34,16 @@ struct Position {
   bool takes(const Program &program, std::int32_t token) const;
   // Writes the mask row. Throws ProgramError for a row that is too short.
   void fill(const Program &program, std::int32_t *row, int words) const;
-  // Copies the forced tokens that are left, at most `capacity`. Returns their number.
+  // Copies the remaining forced tokens, at most `capacity`. Returns their number.
   int copy_forced(std::int32_t *tokens, int capacity) const;
-  // The temperature of the next sampled token. Negative: the request's own.
+  // The temperature of the next sampled token. Negative: use the request's.
   float temperature() const { return forced || is_terminated ? -1.0f : decision->temperature; }
 };
 
 // The effect of one token, as far as it is known without a step of the program.
 struct Transition {
   Position next;
-  bool needs_step = false;  // the program's step gets these:
+  bool needs_step = false;  // the program must take a step, with these tokens:
   std::vector<std::int32_t> new_tokens;
   std::int32_t sampled = -1;
   bool replaces = false;  // the token is dropped, and `replacement` follows in its place
@@ -59,16 +59,16 @@ Position run_step(Instance &instance, Position position, const std::vector<std::
                   std::int32_t sampled);
 
 // A program's change to the end of its request's prompt. AICI lets a program replace the whole prompt, but here the
-// model has already read it. Appended tokens are forced at the beginning of the answer. Removed tokens, which the model
-// should write again together with what follows, are passed to the program as if they had been sampled.
+// model has already read it. Appended tokens are forced at the beginning of the answer. With removed tokens, a program
+// asks the model to write the end of the prompt again. They are passed to the program as if they had been sampled.
 struct PromptChange {
   std::vector<std::int32_t> appended;
   std::vector<std::int32_t> removed;
 };
 
-// Reads the result of aici_init_prompt. A program may return the prompt's text tokenized again, which drops tokens
-// without text and may split the text elsewhere; that counts as the same prompt. Throws ProgramError for any prompt
-// that is neither the request's, nor an extension of it, nor a beginning of it.
+// Reads the result of aici_init_prompt. A program may tokenize the prompt's text again. That drops tokens without text
+// and may split the text at other places, but counts as the same prompt. Throws ProgramError unless the result is the
+// request's prompt, an extension of it or a prefix of it.
 PromptChange read_prompt(std::string_view result, const std::vector<std::int32_t> &prompt, const Host &host);
 
 // Passes the prompt to a new instance, and returns its first position. Call it on a guest thread. Throws ProgramError.

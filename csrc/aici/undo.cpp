@@ -11,10 +11,10 @@
 namespace weft::aici {
 namespace {
 
-// A smaller memory is compared in less time than asking the kernel takes.
+// Comparing a smaller memory takes less time than asking the kernel.
 constexpr std::size_t kMinWatchedBytes = 1 << 20;
-// Writing one watched page costs as much as comparing this many pages. So if a step writes more than 1 /
-// kPagesPerWatchedWrite of the memory, the watch ends.
+// Writing one watched page costs as much as comparing this many pages. So the watch ends if a step writes more than
+// 1 / kPagesPerWatchedWrite of the memory.
 constexpr std::size_t kPagesPerWatchedWrite = 16;
 
 constexpr std::size_t kPagesBetweenChecks = 64;  // about half a millisecond
@@ -27,8 +27,8 @@ void GuestChanges::append(const GuestChange &later) {
     size_before_ = later.size_before;
     is_empty_ = false;
   }
-  // `emplace` keeps the page of an earlier change, which is older. Pages beyond the first size are not needed, because
-  // the memory shrinks to that size.
+  // `emplace` keeps a page of an earlier change, which has the older content. Pages beyond the first size are not
+  // needed, because the memory shrinks to that size.
   for (const auto &[index, page] : later.pages)
     if (index < size_before_ / kGuestPage) pages_.emplace(index, page);
 }
@@ -67,7 +67,7 @@ GuestChange GuestShadow::follow(const Instance &instance) {
     save_changes(instance, change);
     change.globals_before = std::exchange(globals_, instance.globals());
   } catch (...) {
-    // Memory or time ran out. Bring the shadow back to its old state.
+    // Memory or time ran out. Restore the shadow's old state.
     resize(change.size_before);
     for (const auto &[index, page] : change.pages) std::memcpy(data_ + index * kGuestPage, page->data(), kGuestPage);
     throw;
@@ -104,7 +104,7 @@ std::vector<WrittenPages::Range> GuestShadow::written_ranges(const Instance &ins
     if (num_bytes > size / kPagesPerWatchedWrite) written_.stop();
     return written;
   }
-  // Compare the whole memory. A memory that has just grown may grow again, so watch it only from the next step on.
+  // Compare the whole memory. It may grow again if it has just grown, so watch it only from the next step on.
   const bool is_new = size != size_ || watched_ != instance.num_memories();
   watched_ = size == size_ ? instance.num_memories() : 0;
   if (is_new && size == size_ && size >= kMinWatchedBytes) written_.watch(instance.memory(), size);

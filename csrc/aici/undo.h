@@ -1,8 +1,8 @@
-// Undo of a program step's changes to its memory and globals. Python-free.
+// Undoes the changes of a program's step to its memory and globals. Python-free.
 //
-// A shadow holds a copy of the memory. After a step the memory is compared with the copy, and the old contents of pages
-// that differ are saved. In a large memory, only pages that the kernel reports as written are compared, if the kernel
-// can report them.
+// A shadow holds a copy of the memory. After a step the memory is compared with the copy, and the old contents of
+// differing pages are saved. In a large memory, only pages that the kernel reports as written are compared, if the
+// kernel can report them.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ namespace weft::aici {
 inline constexpr std::size_t kGuestPage = 4096;
 using GuestPage = std::array<std::uint8_t, kGuestPage>;
 
-// One step's changes: the old contents of the memory and globals that it changed.
+// One step's changes, as the old contents of the memory and globals that it changed.
 struct GuestChange {
   std::size_t size_before = 0;  // of the memory, in bytes
   std::vector<std::pair<std::uint32_t, std::shared_ptr<const GuestPage>>> pages;
@@ -34,7 +34,7 @@ class GuestChanges {
   // If it throws, a part of the change has been added. It is safe to append the same change again.
   void append(const GuestChange &later);
   bool is_empty() const { return is_empty_; }
-  GuestChange joined() const;  // not if it is empty
+  GuestChange joined() const;  // requires !is_empty()
 
  private:
   bool is_empty_ = true;
@@ -51,18 +51,18 @@ class GuestShadow {
   GuestShadow(const GuestShadow &) = delete;
   GuestShadow &operator=(const GuestShadow &) = delete;
 
-  // Copies the instance's state to the shadow, and returns the change since the last call. Throws ProgramError if the
-  // step's time is over, and leaves the shadow as it was.
+  // Copies the instance's state to the shadow, and returns the change since the last call. If the step's time is over,
+  // throws ProgramError and leaves the shadow unchanged.
   GuestChange follow(const Instance &instance);
   // Undoes a change in the shadow only; `restore` then brings the instance to the same state.
   void undo(const GuestChange &change);
   // Whether `restore` must make a new instance, because a memory can't shrink. That runs the program's start function,
   // so it must happen on a guest thread.
   bool needs_instance(const Instance &instance) const { return instance.memory_size() != size_; }
-  // Brings the instance to the shadow's state. `has_run`: the instance may have changed since `follow` in more than the
-  // undone pages, so all pages are compared.
+  // Restores the instance to the shadow's state. `has_run` means that since `follow` the instance may have changed in
+  // more than the undone pages, so all pages are compared.
   void restore(Instance &instance, bool has_run);
-  // Makes a new instance in `other` and brings it to the shadow's state. Call it on a guest thread.
+  // Makes a new instance in `other` with the shadow's state. Call it on a guest thread.
   void copy_to(Instance &other) const;
 
  private:

@@ -1,5 +1,5 @@
-// Arrays in host memory as arguments. Pinned tensors are passed as `tensor.numpy()`, because DLPack may label pinned
-// memory as another device's.
+// Arrays in host memory as arguments. Pass pinned tensors as `tensor.numpy()`, because DLPack may give pinned memory
+// the label of another device.
 #pragma once
 
 #include <nanobind/nanobind.h>

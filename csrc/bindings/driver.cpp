@@ -1,5 +1,5 @@
-// Both drivers for Python: one function per call of the table. `driver` is 0 for the CPU's and 1 for CUDA's; handles
-// are addresses. Every call releases the GIL, and raises weft.errors.DriverError if it fails.
+// Both drivers for Python: one function per call of the table. `driver` is 0 for the CPU driver and 1 for CUDA's.
+// Handles are addresses. Every function releases the GIL, and raises weft.errors.DriverError if the call fails.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -60,7 +60,7 @@ void must(int driver, const char *name, Call call) {
   check(answer.result, name, answer.driver);
 }
 
-// Makes a query call: true if it succeeds, false for CUDA_ERROR_NOT_READY.
+// Makes a query call. Returns true if it succeeds, false for CUDA_ERROR_NOT_READY.
 template <class Call>
 bool is_ready(int driver, const char *name, Call call) {
   const Answer answer = ask(driver, call);
@@ -188,7 +188,7 @@ void bind_graphs(nb::module_ &m) {
     must(driver, "cuGraphInstantiate", [&](const Driver &d) { return d.cuGraphInstantiate(&exec, From{graph}, 0); });
     return to_handle(exec);
   });
-  // `polled`: the number of its polled tasks (`polled_tasks`).
+  // `polled` is the number of polled tasks in the graph (`polled_tasks`).
   m.def(
       "graph_launch",
       [](int driver, Handle exec, Handle stream, std::int64_t polled) {

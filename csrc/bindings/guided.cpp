@@ -88,7 +88,7 @@ void bind_guided(nb::module_ &m) {
              const HostArray<std::int32_t, 2> &masks, const HostArray<std::int32_t, 1> &token_mask,
              const HostArray<float, 1> &temperatures, int workers, double mask_time_limit_s, int max_pending) {
             const GuidedShape shape{num_slots, max_drafts, vocab_size};
-            shape.check();  // first, because the arrays' sizes are computed from it
+            shape.check();  // before the arrays' sizes are computed from it
             const auto slots = static_cast<std::size_t>(num_slots) + 1,
                        positions = static_cast<std::size_t>(max_drafts) + 1;
             const std::size_t rows = slots * positions;

@@ -24,7 +24,7 @@ namespace {
 // At exit, the interpreter waits this long for running callbacks.
 constexpr double kExitSeconds = 2.0;
 
-// faulthandler prints every Python stack on this signal. It is a real-time signal, because these have no other use by
+// faulthandler prints every Python stack on this signal. It is a real-time signal, because nothing uses these by
 // default.
 const int kWatchdogSignal = SIGRTMIN + 7;
 constexpr double kWatchdogSeconds = 10.0;
@@ -143,8 +143,8 @@ void at_exit() {
   }
   drain();
   print_failures();
-  // Tasks of graphs that still live are leaked on purpose, because their Python objects can no longer be released. So
-  // do not warn of leaks.
+  // Tasks of live graphs are leaked on purpose, because their Python objects can no longer be released. So do not warn
+  // about leaks.
   if (!all_done || host_stats().live != 0) nb::set_leak_warnings(false);
 }
 

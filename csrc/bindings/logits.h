@@ -1,8 +1,8 @@
 // Helpers for the bindings of kernels: they turn addresses and sizes into arguments, and release the GIL for long
 // calls.
 //
-// Kernels get tensors as addresses, not as nb::ndarray: DLPack costs some microseconds per tensor, an address 0.1 us.
-// `weft.ops` has checked shapes and dtypes.
+// Tensors are passed as addresses, not as nb::ndarray: DLPack costs a few microseconds per tensor, an address 0.1 us.
+// `weft.ops` has checked shapes and dtypes before.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,7 +13,7 @@
 
 namespace weft {
 
-constexpr std::int64_t kLogitsToHoldGil = 1 << 17;  // above this, a call releases the GIL: some 20 us of work
+constexpr std::int64_t kLogitsToHoldGil = 1 << 17;  // above this size, about 20 us of work, a call releases the GIL
 
 template <class T>
 T *pointer(std::uintptr_t address) {

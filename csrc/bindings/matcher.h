@@ -21,7 +21,7 @@ inline Matcher wrap(weft_matcher matcher, bool needs_python = false) {
 }
 
 // Calls a matcher without the GIL, because a call may take as long as a program's step. A matcher that needs Python is
-// called with the GIL, since it would take it again at once.
+// called with the GIL, because it would immediately retake it.
 template <class Call>
 auto called(const Matcher &matcher, Call call) {
   if (matcher.needs_python) return call();

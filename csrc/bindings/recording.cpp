@@ -1,4 +1,4 @@
-// Hashes of mask rows for Python; a replay compares them with a recording.
+// Hashes of mask rows for Python. A replay compares them with those in a recording.
 #include <nanobind/nanobind.h>
 
 #include <cstdint>

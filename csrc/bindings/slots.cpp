@@ -1,4 +1,4 @@
-// Slots' records and sampling by slot, for Python. Arguments are addresses and sizes: weft.ops checks the tensors and
+// Slot records and sampling by slot, for Python. Arguments are addresses and sizes: weft.ops checks the tensors and
 // passes their addresses.
 #include "kernels/sampling/slots.h"
 
@@ -27,7 +27,7 @@ constexpr const char *format_of() {  // as numpy names it
   return sizeof(T) == 8 ? "i8" : "i4";
 }
 
-// Each record field's numpy format and offset in bytes, by name.
+// Returns the numpy format and the offset in bytes of each record field, by name.
 std::map<std::string, std::pair<std::string, std::size_t>> record_fields() {
   return {
 #define WEFT_FIELD(type, name, neutral, doc) {#name, {format_of<type>(), offsetof(SlotRecord, name)}},

@@ -43,7 +43,7 @@ CopyCall copy_call(std::uintptr_t dst, std::uintptr_t src, std::int64_t mask_row
           pointer<const float>(src_temperatures)};
 }
 
-// An ApplyCall whose mask rows are given by slot; see RowList.
+// Makes an ApplyCall in the by-slot form; see RowList.
 ApplyCall apply_slots_call(std::uintptr_t logits, int dtype, std::int64_t rows, std::int64_t vocab, std::int64_t stride,
                            std::uintptr_t masks, std::int64_t mask_rows, std::int64_t words, std::int64_t mask_stride,
                            std::uintptr_t flags, std::uintptr_t slots, std::int64_t positions, std::int64_t per_slot,

@@ -1,4 +1,4 @@
-// torch operations as kernels, for Python; `weft.runtime.torch_nodes` translates torch calls to them.
+// torch operations as kernels, for Python. `weft.runtime.torch_nodes` translates torch calls to them.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>

@@ -13,9 +13,9 @@
 
 namespace weft {
 
-// A ring of draft sources for each slot. The callback thread writes while the host reads the sources of drafts that
-// were verified meanwhile. This is safe because the iterations in flight (at most two) write later places, and the ring
-// is long enough for all of them.
+// A ring of draft sources for each slot. The callback thread writes it while the host reads the sources of verified
+// drafts. This is safe because the iterations in flight (at most two) write later places, and the ring is long enough
+// for all of them.
 class DraftOrigins {
  public:
   static constexpr int kPlaces = 256;
@@ -24,13 +24,14 @@ class DraftOrigins {
   explicit DraftOrigins(GuidedState &state)
       : rings_(static_cast<std::size_t>(state.shape().num_slots)), texts_(state) {}
 
-  // Host side, before the push that first names the slot: starts a new text with no committed tokens.
+  // Host side: starts a new text for the slot, with no committed tokens. Call it before the first push with the slot.
   void open(int slot) {
     auto ring = std::make_shared<Ring>();
     texts_.open(slot, std::make_unique<Shared>(Shared{ring}));
     rings_[static_cast<std::size_t>(slot)] = std::move(ring);
   }
-  // Host side: the draft sources of `count` committed tokens, from token number `first` (counted since `open`) on.
+  // Host side: returns the draft sources of `count` committed tokens, from token number `first` (counted since `open`)
+  // on.
   std::vector<int> of(int slot, std::int64_t first, int count) const {
     const auto &ring = rings_.at(static_cast<std::size_t>(slot));
     std::vector<int> sources(static_cast<std::size_t>(count), kNobody);

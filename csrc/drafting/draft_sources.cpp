@@ -43,7 +43,7 @@ int ForcedSource::propose(int slot, std::int32_t *tokens, int have, int capacity
 
 NgramSource::NgramSource(GuidedState &state, NgramSettings settings)
     : state_(state), settings_(settings), guided_(state), texts_(state) {
-  NgramIndex(settings.min_length, settings.max_length, 0);  // only for its check of the lengths, which throws
+  NgramIndex(settings.min_length, settings.max_length, 0);  // throws if the lengths are invalid
   if (settings.candidates < 1 || settings.candidates > kMaxCandidates)
     throw std::invalid_argument("the grammar chooses among 1 to " + std::to_string(kMaxCandidates) + " places");
 }
@@ -72,8 +72,8 @@ int NgramSource::propose(int slot, std::int32_t *tokens, int have, int capacity)
   return capacity - have;
 }
 
-// Tries the continuations of a few earlier occurrences, and proposes the one that the grammar accepts furthest, cut
-// where it refuses a token.
+// Tries the continuations of several earlier occurrences. Proposes the one with the longest prefix that the grammar
+// accepts, and only that prefix.
 int NgramSource::choose(int slot, const NgramIndex &text, std::int32_t *tokens, int have, int capacity) const {
   std::int32_t places[kMaxCandidates], tried[kMaxProposed];
   const int count = text.find(tokens, have, places, settings_.candidates);

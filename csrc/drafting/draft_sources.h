@@ -20,7 +20,7 @@ class DraftSource {
   virtual ~DraftSource() = default;
   // Called first in each iteration.
   virtual void begin() {}
-  // Takes the tokens that were committed to the slot since the last call.
+  // Receives the tokens that were committed to the slot since the last call.
   virtual void commit(int /*slot*/, const std::int64_t * /*tokens*/, int /*count*/) {}
   // Called after `commit`, if drafts are wanted: reads the iteration's other results for the slot.
   virtual void observe(int /*slot*/) {}
@@ -34,11 +34,11 @@ class GivenSource final : public DraftSource {
  public:
   explicit GivenSource(GuidedState &state) : state_(state), guided_(state), texts_(state) {}
 
-  // Host side, before the push that first names the slot: sets the given text (empty for a request without one), and
-  // for a resumed request the answer so far. Throws std::invalid_argument for a token outside the vocabulary.
+  // Host side: sets the slot's given text (empty for a request without one), and for a resumed request the answer so
+  // far. Call it before the first push with the slot. Throws std::invalid_argument for a token outside the vocabulary.
   void open(int slot, const std::vector<std::int32_t> &text, const std::int32_t *answer, int num_answered);
-  // Host side: whether the drafts of guided slots are cut at the first one that the grammar refuses. Applies from the
-  // next push on.
+  // Host side: sets whether the drafts of guided slots end before the first one that the grammar refuses. Applies from
+  // the next push on.
   void set_guided(bool guided) { guided_.set(guided); }
 
   void begin() override {
@@ -76,11 +76,11 @@ class NgramSource final : public DraftSource {
   // Throws std::invalid_argument for settings out of range, and for a min_length above max_length.
   NgramSource(GuidedState &state, NgramSettings settings);
 
-  // Host side, before the push that first names the slot: its text so far, and the number of tokens that may follow. If
-  // more follow, the callback thread allocates memory.
+  // Host side: sets the slot's text so far, and the number of tokens that may follow. Call it before the first push
+  // with the slot. If more tokens follow, the callback thread allocates memory.
   void open(int slot, const std::int32_t *tokens, int count, int max_new_tokens);
-  // Host side: whether guided slots use the occurrence whose continuation the grammar accepts furthest, cut where it
-  // refuses a token. Applies from the next push on.
+  // Host side: sets whether guided slots use the continuation with the longest prefix that the grammar accepts, and
+  // only that prefix. Applies from the next push on.
   void set_guided(bool guided) { guided_.set(guided); }
 
   void begin() override {

@@ -1,4 +1,4 @@
-// A text that a request expects as its answer (predicted output), and the answer's place in it. Python-free.
+// The text that a request expects as its answer (predicted output), and the answer's place in it. Python-free.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,15 @@
 
 namespace weft {
 
-// The answer may depart from the text. It rejoins once its last kRejoin tokens, all after the departure, occur in the
-// text within kReach tokens after the place of departure. The nearest such occurrence counts.
+// The answer may leave the text. It rejoins the text as soon as its last kRejoin tokens, all since it left, occur in
+// the text within kReach tokens after the place where it left. The nearest such occurrence counts.
 class GivenText {
  public:
   static constexpr int kRejoin = 4, kReach = 1024;
 
   explicit GivenText(std::vector<std::int32_t> text) : text_(std::move(text)) {}
 
-  // Takes the next token of the answer.
+  // Appends the next token of the answer.
   void append(std::int32_t token);
   // Writes the continuation of the text to `out`, up to `capacity` tokens, and returns their number: 0 at the end of
   // the text and while the answer is outside it.

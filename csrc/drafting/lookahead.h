@@ -1,7 +1,7 @@
-// Lookahead decoding: drafts are n-grams that the model generated beside the text. Python-free.
+// Lookahead decoding: drafts are n-grams that the model generates in parallel with the text. Python-free.
 //
-// A slot has a window of tokens. Every iteration's forward predicts the token after each of them, and these form the
-// next window. So each column of the window is a chain, and its last n tokens are an n-gram that the model generated.
+// A slot has a window of tokens. Each iteration's forward predicts the token after each of them. The predicted tokens
+// form the next window. So each column of the window is a chain, and its last n tokens are an n-gram from the model.
 #pragma once
 
 #include <cstddef>
@@ -31,9 +31,9 @@ class LookaheadText {
   void append(std::int32_t token);
   // Call before appending the tokens that an iteration committed.
   void begin() { size_before_ = size_; }
-  // Appends the predicted tokens `window` to the columns. `position` is that of the last committed token that the
-  // predicting iteration read. Does nothing unless that iteration's tokens were the last ones appended, since the
-  // prediction would be for another text.
+  // Appends the predicted tokens `window` to the columns. `position` is the position of the last committed token that
+  // the predicting iteration read. Does nothing unless the last appended tokens are that iteration's, because otherwise
+  // the prediction is for another text.
   void follow(const std::int64_t *window, std::int64_t position);
 
   // Finds the n-grams that begin with `first`, newest last. Each is given without `first`: `num_following()` tokens.
@@ -55,23 +55,23 @@ class LookaheadText {
   int num_recent_ = 0, depth_ = 1;
 };
 
-// Proposes the newest n-gram that begins with the text's last token, or for a guided slot the one that its grammar
-// accepts furthest.
+// Proposes the newest n-gram that begins with the last token of the text and its drafts. For a guided slot, it may
+// propose the one with the longest prefix that the grammar accepts (`set_guided`).
 class LookaheadSource final : public DraftSource {
  public:
   static constexpr int kMaxWindow = 16, kMaxNgram = 16, kMaxVerification = 32;
 
-  // `window` [S+1, settings.window + 1] is pinned host memory, kept alive by the caller: for each slot, the tokens that
-  // the last iteration predicted for its window, then the position of the token where that iteration began. Throws
-  // std::invalid_argument for settings out of range.
+  // `window` [S+1, settings.window + 1] is pinned host memory, kept alive by the caller. For each slot it has the
+  // tokens that the last iteration predicted for the slot's window, and then the position of the last committed token
+  // that this iteration read. Throws std::invalid_argument for settings out of range.
   LookaheadSource(GuidedState &state, LookaheadSettings settings, const std::int64_t *window);
 
-  // Host side, before the push that first names the slot: its text so far, the number of tokens that may follow, the
-  // settings of its request (each at most the source's), and the window of its first iteration.
+  // Host side: sets the slot's text so far, the number of tokens that may follow, the settings of its request (each at
+  // most the source's), and the window of its first iteration. Call it before the first push with the slot.
   void open(int slot, const std::int32_t *tokens, int count, int max_new_tokens, LookaheadSettings settings,
             const std::vector<std::int32_t> &first);
-  // Host side: whether guided slots use the n-gram that the grammar accepts furthest, cut where it refuses a token.
-  // Applies from the next push on.
+  // Host side: sets whether guided slots use the n-gram with the longest prefix that the grammar accepts, and only that
+  // prefix. Applies from the next push on.
   void set_guided(bool guided) { guided_.set(guided); }
 
   void begin() override {

@@ -54,7 +54,7 @@ std::size_t NgramIndex::locate(const Table &table, const Suffix &suffix, int len
 }
 
 void NgramIndex::append(std::int32_t token) {
-  // Only now do the n-grams that ended the text have a continuation, so only now do they enter the tables.
+  // The n-grams at the end of the text enter the tables now, because they have a continuation only from now on.
   const auto place = static_cast<std::int32_t>(text_.size());
   const Suffix suffix = suffix_of(text_.size(), nullptr, 0);
   text_.push_back(token);

@@ -7,23 +7,23 @@
 
 namespace weft {
 
-// Appending and finding cost one look-up for each n-gram length, whatever the length of the text. Each length has a
-// hash table from the n-gram to the last place after it, and a link from each place to the one before with the same
-// n-gram.
+// Appending a token and finding cost one look-up for each n-gram length, independent of the text's length. Each length
+// has a hash table from the n-gram to the last place after it, and a link from each place to the previous one with the
+// same n-gram.
 class NgramIndex {
  public:
   static constexpr int kMaxLength = 16;
 
-  // For n-grams of `min_length` to `max_length` tokens (1..kMaxLength). Memory for `reserve` tokens is allocated; more
-  // tokens allocate more.
+  // For n-grams of `min_length` to `max_length` tokens (1..kMaxLength). Allocates memory for `reserve` tokens;
+  // appending more tokens allocates more.
   NgramIndex(int min_length, int max_length, std::size_t reserve);
 
   void append(std::int32_t token);
   std::size_t size() const { return text_.size(); }
 
-  // Takes the n-grams at the end of the text plus `extra[0..num_extra)`, and writes the places just after their earlier
-  // occurrences. Places of longer n-grams come first, then later places; no place is written twice. Returns their
-  // number, at most `limit`.
+  // Finds earlier occurrences of the n-grams at the end of the text plus `extra[0..num_extra)`. Writes the place after
+  // each occurrence, each place once. Places of longer n-grams come first; for the same length, later places come
+  // first. Returns their number, at most `limit`.
   int find(const std::int32_t *extra, int num_extra, std::int32_t *places, int limit) const;
 
   // Copies `count` tokens to `out`, starting at `place`. The source is the text, then `extra`, then `out` itself, so
@@ -33,7 +33,7 @@ class NgramIndex {
  private:
   struct Table {
     std::vector<std::int32_t> last;      // open addressing by n-gram: the last place after it; -1 empty
-    std::vector<std::int32_t> previous;  // by place: the place before with the same n-gram, or -1
+    std::vector<std::int32_t> previous;  // by place: the previous place with the same n-gram, or -1
     std::size_t used = 0;
   };
   // The last tokens of a text plus its extra tokens, last one first. hashes[n] is the hash of the first n of them.

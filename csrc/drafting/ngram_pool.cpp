@@ -41,7 +41,7 @@ void NgramPool::insert(const std::int32_t *ngram) {
   Entry &entry = entries_[static_cast<std::size_t>(number)];
   std::int32_t *const set = tokens_.data() + static_cast<std::ptrdiff_t>(number) * set_size_ * following_;
   const auto at = [&](int i) { return set + static_cast<std::ptrdiff_t>(i) * following_; };
-  int place = 0;  // the n-gram to remove: the same one, or the oldest of a full set
+  int place = 0;  // the n-gram to remove: an equal one, or the oldest of a full set
   while (place < entry.count && !std::equal(at(place), at(place + 1), ngram + 1)) ++place;
   if (place == entry.count) {
     if (entry.count < set_size_)

@@ -1,4 +1,4 @@
-// The newest n-grams by their first token. Python-free.
+// The newest n-grams, indexed by their first token. Python-free.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,11 @@
 
 namespace weft {
 
-// Keeps the last `set_size` distinct n-grams for each first token. Inserting one again makes it the newest.
+// Keeps the last `set_size` distinct n-grams for each first token. Inserting an n-gram again makes it the newest.
 class NgramPool {
  public:
-  // For n-grams of `length` >= 2 tokens. Allocates memory for `reserve` first tokens; more first tokens allocate more.
+  // For n-grams of `length` >= 2 tokens. Allocates memory for `reserve` different first tokens; more of them allocate
+  // more.
   NgramPool(int length, int set_size, std::size_t reserve);
 
   // Inserts the n-gram `ngram[0..length)`.

@@ -36,7 +36,7 @@ void Proposals::commit(int slot) {
   const int max_drafts = state_.shape().max_drafts;
   const std::int64_t *row = verified_ + static_cast<std::size_t>(slot) * static_cast<std::size_t>(max_drafts + 2);
   const auto accepted = static_cast<int>(std::clamp<std::int64_t>(row[0], 0, max_drafts));
-  // A negative token means that sampling failed. It ends the request, so ignore what follows it.
+  // A negative token means that sampling failed. It ends the request, so ignore the tokens after it.
   const auto *end = std::find_if(row + 1, row + accepted + 2, [](std::int64_t token) { return token < 0; });
   const auto count = static_cast<int>(end - row - 1);
   for (const auto &source : sources_) source->commit(slot, row + 1, count);

@@ -1,5 +1,5 @@
-// Drafts that the host proposes. Sources are text given with the request, text that the grammar forces, n-grams of the
-// text, and n-grams of lookahead decoding. Python-free.
+// Drafts that the host proposes. Their sources are text given with the request, text that the grammar forces, n-grams
+// of the text, and n-grams from lookahead decoding. Python-free.
 //
 // `run` is a host task on the grammar's stream, after the `commit` of an iteration. Sources propose in order, and each
 // continues the drafts of those before it.
@@ -30,15 +30,15 @@ class Proposals {
   Proposals(GuidedState &state, const std::int64_t *verified, std::int64_t *proposed,
             std::vector<std::unique_ptr<DraftSource>> sources);
 
-  // For each slot of the current snapshot, passes the committed tokens to the sources, and writes up to `num_drafts`
-  // drafts, then -1. Must run once for every commit, with 0 if no drafts are wanted, because only this call reads the
-  // verified tokens.
+  // For each slot of the current snapshot: passes the committed tokens to the sources, and writes up to `num_drafts`
+  // drafts, followed by -1. Must run once for every commit, with 0 if no drafts are needed, because only this call
+  // reads the verified tokens.
   void run(int num_drafts);
-  // `run(num_drafts)`, 0..K, as a host task that lives as long as the proposals.
+  // Returns `run(num_drafts)`, for 0..K drafts, as a host task that is valid as long as the proposals live.
   GuidedState::Call task(int num_drafts);
 
-  // The source of each draft of a slot, as an index into `sources`. The host must open a slot's text here when it opens
-  // the sources' texts.
+  // The source of each draft of a slot, as an index into `sources`. The host must open a slot here whenever it opens
+  // the slot in the sources.
   DraftOrigins &origins() { return origins_; }
 
   // Readable at any time.

@@ -1,4 +1,4 @@
-// A text for each slot, which the host sets and the callback thread uses. Python-free.
+// One text per slot, which the host sets and the callback thread uses. Python-free.
 #pragma once
 
 #include <atomic>
@@ -25,9 +25,9 @@ class SlotTexts {
     closed_.reserve(2 * texts_.size());
   }
 
-  // Host side, before the push that first names the slot for its request: sets the slot's text, or null for none.
-  // Throws std::invalid_argument for a slot out of range. Also destroys texts replaced earlier, because freeing a long
-  // text would delay the callback thread.
+  // Host side: sets the slot's text, or null for none. Call it before the first push with the slot's new request.
+  // Throws std::invalid_argument for a slot out of range. Also destroys texts that were replaced earlier, because
+  // freeing a long text would delay the callback thread.
   void open(int slot, std::unique_ptr<Text> text) {
     if (slot < 0 || slot >= state_.shape().num_slots)
       throw std::invalid_argument("slot " + std::to_string(slot) + " is out of range");
@@ -56,7 +56,7 @@ class SlotTexts {
     has_opened_.store(!opened_.empty(), std::memory_order_relaxed);
   }
 
-  // Callback side: the slot's text, or null.
+  // Callback side: returns the slot's text, or null.
   Text *of(int slot) const { return texts_[static_cast<std::size_t>(slot)].get(); }
 
  private:

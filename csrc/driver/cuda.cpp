@@ -14,9 +14,9 @@ using namespace cu;
 
 namespace {
 
-constexpr int kMinVersion = 12000;  // CUDA 12.0, as cuDriverGetVersion gives it
+constexpr int kMinVersion = 12000;  // CUDA 12.0, as cuDriverGetVersion returns it
 
-// The form without edge data, for drivers older than 12.3.
+// The form without edge data, for drivers before 12.3.
 CUresult (*get_capture_info_v2)(CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **,
                                 std::size_t *);
 CUresult get_capture_info_v3_from_v2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
@@ -26,7 +26,7 @@ CUresult get_capture_info_v3_from_v2(CUstream stream, CUstreamCaptureStatus *sta
   return get_capture_info_v2(stream, status, id, graph, dependencies, count);
 }
 
-// The form with edge data, for later drivers that have no other.
+// The form with edge data, for later drivers that lack the form without.
 CUresult (*get_edges_v2)(CUgraph, CUgraphNode *, CUgraphNode *, CUgraphEdgeData *, std::size_t *);
 CUresult get_edges_v1_from_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, std::size_t *count) {
   return get_edges_v2(graph, from, to, nullptr, count);

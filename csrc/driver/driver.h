@@ -141,7 +141,7 @@ struct Driver {
   // Stream memory operations (v2), optional. The memory is the device's, or page-locked and mapped.
   CUresult (*cuStreamWriteValue32)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
   CUresult (*cuStreamWaitValue32)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
-  // Calls that memory operations need on CUDA, optional: on the CPU any memory will do.
+  // Calls that CUDA needs for memory operations, optional: the CPU driver can use any memory.
   CUresult (*cuDeviceGetAttribute)(int *value, CUdevice_attribute attribute, CUdevice device);
   CUresult (*cuMemHostAlloc)(void **pointer, std::size_t bytes, unsigned flags);
   CUresult (*cuMemHostGetDevicePointer)(CUdeviceptr *pointer, void *host, unsigned flags);

@@ -16,7 +16,7 @@ class DriverError : public std::runtime_error {
   int code;
 };
 
-// The description of an error code; null if weft has none.
+// The name and description of an error code. `error_text` returns null for a code that weft does not describe.
 struct ErrorText {
   cu::CUresult code;
   const char *name;

@@ -56,7 +56,7 @@ void GuideClock::lap(Part part) {
   std::int64_t work = passed;
   if (now - base_.passed_ns >= kGrainNs) {
     const Reading reading = read_at(now);
-    // Work between the base reading and the start of the lap is not the lap's.
+    // Do not count work between the base reading and the start of the lap.
     const std::int64_t before = lap_began_ns_ - base_.passed_ns;
     if (passed >= kGrainNs) work = std::clamp<std::int64_t>(reading.work_ns - base_.work_ns - before, 0, passed);
     base_ = reading;

@@ -1,13 +1,13 @@
 // Measures the time of a slot's guide within one token: a stopwatch around all calls of its matcher. Python-free.
 //
-// Work is processor time of the calling thread and of threads that work for it. The limit counts work only, so a busy
-// machine ends no request. But a matcher that waits delays the other slots too, so work and waiting together have a
-// second limit, at least kMinTotalNs. Only Python and plug-ins can wait (support/awake.h); when a call into any other
-// library is not working, its thread has been preempted. Waiting counts only while the process runs, so that stopping
-// it ends no request.
+// Work is processor time of the calling thread and of threads that work for it. The limit counts work only, so that
+// load on the machine ends no request. But a matcher that waits delays the other slots too, so the sum of work and
+// waiting has a second limit, at least kMinTotalNs. Only Python and plug-ins can wait (support/awake.h); a call into
+// any other library that does not work was preempted. Waiting counts only while the process runs, so that stopping the
+// process ends no request.
 //
 // A guide that stays just below the limit with every token would still delay the other slots. So work beyond a token's
-// share (an eighth of the limit) is carried over: it is owed, and is added to the work of the next token.
+// share (an eighth of the limit) is carried over: it counts as owed, and is added to the work of the next token.
 #pragma once
 
 #include <array>

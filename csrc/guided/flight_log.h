@@ -8,8 +8,8 @@
 
 namespace weft {
 
-// A record is a sequence of 64-bit words that begins with its length. A new record replaces as many of the oldest as it
-// needs room for. One thread at a time writes, without allocations; any thread may read.
+// A record is a sequence of 64-bit words that begins with its length. A new record overwrites as many of the oldest
+// records as its length needs. One thread at a time writes, without allocations; any thread may read.
 class FlightLog {
  public:
   // Holds `capacity` words; one record has at most `longest` words.

@@ -11,7 +11,7 @@ namespace weft {
 
 void GuidedState::fetch(bool owes_commit) {
   commit_owed(std::numeric_limits<std::uint64_t>::max());
-  // Not under the mutex: first masks may take long, and the host may be waiting for an earlier iteration's commit.
+  // Do not hold the mutex here: first masks may take long, and the host may wait for an earlier iteration's commit.
   if (!take_snapshot() || !owes_commit) return;
   std::lock_guard<std::mutex> lock(owed_mutex_);
   owed_epoch_ = fetched_epoch_.load(std::memory_order_relaxed);
@@ -43,7 +43,7 @@ bool GuidedState::take_snapshot() {
     }
   }
   if (missing) {
-    // Only guided slots fail: the others need no mask, so the iteration goes on for them.
+    // Only guided slots fail. The others need no mask, so the iteration continues for them.
     for (int slot : guided_)
       fail(slot, SlotStatus::kEpoch, "no snapshot was pushed for this iteration; push one before each launch");
     log_fetch({}, true);
@@ -78,6 +78,7 @@ void GuidedState::detach(int number) {
     // here: the matcher's next fill fails, in whatever slot it has then.
     if (const int extended = slot.extended.load(std::memory_order_relaxed)) slot.matcher->rollback(extended);
     slot.matcher->position = slot.start + slot.committed.load(std::memory_order_relaxed);
+    // The matcher's state is already after the edit.
     if (slot.status.load(std::memory_order_relaxed) == SlotStatus::kEdited)
       slot.matcher->position += static_cast<std::int64_t>(slot.edit.append.size()) - slot.edit.drop;
     std::lock_guard<std::mutex> lock(queue_mutex_);
@@ -103,6 +104,7 @@ void GuidedState::attach(int number, MatcherRef matcher) {
   slot.matcher = std::move(matcher);
   slot.start = slot.matcher->position;
   slot.guided.store(true, std::memory_order_release);
+  // The device applies all rows of a guided slot, so rows without drafts must be defined.
   end_rows(number, 1);
   if (slot.matcher->is_terminated()) {
     end_slot(number);
@@ -143,7 +145,8 @@ void GuidedState::commit() { commit_slots(false); }
 
 void GuidedState::commit_slots(bool is_owed) {
   each_guided(kCommit, [&](int slot) {
-    // The time since the last commit covers the extended drafts and the token before them.
+    // The clock has measured 1 + extended tokens since the last commit: the token of that commit, and the extended
+    // drafts.
     slots_[slot].clock.restart(1 + slots_[slot].extended.load(std::memory_order_relaxed));
     measured(slot, [&] { commit_slot(slot); });
   });
@@ -233,7 +236,8 @@ void GuidedState::commit_slot(int number) {
   // The engine drops tokens after an end token, so the grammar need not check them.
   if (kept > 0 && slot.matcher->is_terminated()) return end_slot(number);
 
-  // This is an accepted draft that the matcher did not take, or the token sampled after the accepted drafts.
+  // The next token is either an accepted draft that the matcher did not take, or the token sampled after all accepted
+  // drafts.
   const std::int64_t token = verified[1 + kept];
   if (accepted > extended) return commit_untaken(number, reason, kept + 1, token);
   const int outcome = is_allowed(number, kept, token) ? slot.matcher->accept(static_cast<std::int32_t>(token)) : 0;
@@ -293,8 +297,8 @@ void GuidedState::fail(int number, SlotStatus status, std::string message) {
   end_rows(number, 0);
 }
 
-// Stores the edit that the token just taken asks for. The slot then has status kEdited and does nothing until the host
-// has applied the edit and attached the matcher again.
+// Stores the edit that the matcher requests after the last token. The slot then has status kEdited and does nothing
+// until the host has applied the edit and attached the matcher again.
 void GuidedState::take_edit(int number) {
   constexpr int kMaxTokens = 1 << 16;
   Slot &slot = slots_[number];

@@ -1,4 +1,4 @@
-// A switch that the host sets and the callback thread reads, in the order of iterations. Python-free.
+// A boolean setting that the host changes and the callback thread reads, in the order of iterations. Python-free.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ class SnapshotSwitch {
  public:
   explicit SnapshotSwitch(const GuidedState &state) : state_(state) {}
 
-  // Host side: the value for iterations pushed from now on.
+  // Host side: sets the value for iterations pushed from now on.
   void set(bool is_on) {
     if (is_on == last_) return;
     std::lock_guard<std::mutex> lock(mutex_);

@@ -101,12 +101,14 @@ std::uint64_t GuidedState::push(std::vector<int> slots, Attach attach, std::uint
     if (!matcher) continue;
     for (std::size_t k = 0; k < i; ++k)
       if (attach[k].second == matcher) throw std::invalid_argument("one matcher is attached to two slots");
+    // A matcher may move to another slot, if its old slot changes in the same push.
     const bool leaves = matcher->slot >= 0 && attached_[matcher->slot] == matcher && changed[matcher->slot];
     if (matcher->slot >= 0 && !leaves)
       throw std::invalid_argument("the matcher has slot " + std::to_string(matcher->slot) + " already");
   }
   if (epoch != 0 && epoch <= pushed_epoch_) throw std::invalid_argument("epochs only grow");
 
+  // Matchers in `garbage` are destroyed after the lock is released, because that may run Python code.
   std::vector<MatcherRef> garbage;
   {
     std::lock_guard<std::mutex> lock(queue_mutex_);
@@ -115,6 +117,7 @@ std::uint64_t GuidedState::push(std::vector<int> slots, Attach attach, std::uint
                               " snapshots were pushed and none was fetched; launch the iteration after each push");
     pushed_epoch_ = epoch != 0 ? epoch : pushed_epoch_ + 1;
     garbage.swap(detached_);
+    // Release all old slots before any new one is set: a matcher may move.
     for (const auto &[slot, matcher] : attach)
       if (attached_[slot]) attached_[slot]->slot = -1;
     for (const auto &[slot, matcher] : attach) {

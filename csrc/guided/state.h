@@ -7,7 +7,8 @@
 // takes the snapshot. `extend` feeds drafts to the matchers. `commit` keeps the accepted drafts, rolls back the others,
 // and takes the token after them. Between iterations the host may `release` a slot's drafts. The host pushes snapshots.
 // The driver's callback thread runs the operations in the order of one stream, often from a captured graph, and
-// iterations later. So an operation cannot throw: a failure becomes the status of its slot, and the other slots go on.
+// iterations later. So an operation cannot throw: a failure becomes the status of its slot, and the other slots
+// continue.
 //
 // A slot is in one of these states. "Row j" is the mask for the token after the committed text and j drafts.
 //
@@ -126,7 +127,7 @@ class GuidedState {
   enum Operation { kFetch, kExtend, kCommit, kExtendThrough, kRelease };
 
   // A row whose mask would allow no token allows `end_tokens` instead. Up to `workers` threads help when an operation's
-  // matcher calls turn out long; with 0 the calling thread does them all. A slot whose matcher takes longer than
+  // matcher calls are long; with 0 the calling thread does them all. A slot whose matcher takes longer than
   // `mask_time_limit_s` (0: no limit) from one commit to the next fails (guided/clock.h).
   GuidedState(GuidedShape shape, std::vector<std::int32_t> end_tokens, GuidedBuffers buffers, int workers = 0,
               double mask_time_limit_s = 0, int max_pending = 64);
@@ -134,10 +135,11 @@ class GuidedState {
   GuidedState(const GuidedState &) = delete;
   GuidedState &operator=(const GuidedState &) = delete;
 
-  // Host side, before the launch of an iteration: its slots, and the slots that get a matcher or (null) lose theirs.
-  // Returns the snapshot's epoch: `epoch` if it is given, else the last one plus 1. Throws std::invalid_argument for a
-  // slot that is out of range or named twice, or a matcher that has a slot already, and std::length_error when
-  // `max_pending` snapshots have not been fetched. Also destroys the matchers that earlier fetches detached.
+  // Host side, before the launch of an iteration. `slots` are the iteration's slots; `attach` lists the slots that get
+  // a matcher, or with null lose theirs. Returns the snapshot's epoch: `epoch` if it is given, else the last one
+  // plus 1. Throws std::invalid_argument for a slot that is out of range or named twice, or a matcher that has a slot
+  // already, and std::length_error when `max_pending` snapshots have not been fetched. Also destroys the matchers that
+  // earlier fetches detached.
   std::uint64_t push(std::vector<int> slots, Attach attach, std::uint64_t epoch = 0);
 
   // The operations of one iteration, in stream order. With `owes_commit` the iteration runs no `commit`; the next
@@ -153,11 +155,12 @@ class GuidedState {
   // Host side, after iteration `epoch` failed and nothing of it is in flight: cancels the commit that it owes.
   void forget_owed(std::uint64_t epoch);
 
-  // For draft sources on the callback thread, between `commit` and the next `extend` (an iteration that owes its commit
-  // drafts nothing). Slots may be served by different threads at once. Both return 0 for a slot without a live matcher,
-  // and change no state, except that a matcher that fails here fails its slot.
+  // `validate` and `forced` are for draft sources on the callback thread, between `commit` and the next `extend`. They
+  // may run for several slots at once, on different threads. They return 0 for a slot without a live matcher. They
+  // change no state, except that a matcher that fails here fails its slot. An iteration that owes its commit drafts
+  // nothing, so it calls neither.
   //
-  // Returns how many of `tokens` the grammar accepts in sequence after the committed text.
+  // Returns the number of `tokens` that the grammar accepts in sequence after the committed text.
   int validate(int slot, const std::int32_t *tokens, int count);
   // Writes the tokens of forced text (weft_matcher_ops.forced), or the only allowed token, and returns their number.
   int forced(int slot, std::int32_t *tokens, int capacity);
@@ -184,8 +187,8 @@ class GuidedState {
   // Returns the records, oldest first. Callable at any time, on any thread.
   std::vector<std::int64_t> recorded() const;
 
-  // An operation as a host task: `run(data)`, named `name`, valid while the state lives. `argument` is the draft number
-  // for kExtend, the number of drafts for kExtendThrough, and 1 for a kFetch that owes its commit.
+  // An operation as a host task: call `run(data)`. It is valid as long as the state lives. The `argument` of `task` is
+  // the draft number for kExtend, the number of drafts for kExtendThrough, and 1 for a kFetch with `owes_commit`.
   struct Call {
     void (*run)(void *data);
     void *data;
@@ -329,8 +332,8 @@ class GuidedState {
   std::uint64_t pushed_epoch_ = 0;
   std::vector<MatcherRef> attached_;  // [S+1] by slot, as of the last push
 
-  // The epoch of the iteration that owes its commit, or 0. The thread that runs the commit holds the mutex, which keeps
-  // out every other operation: those of the same iteration are done, and later ones follow a `fetch`, which takes the
+  // The epoch of the iteration that owes its commit, or 0. The thread that runs the commit holds the mutex. No other
+  // operation can run then: those of the same iteration are done, and later ones follow a `fetch`, which locks the
   // mutex first.
   std::uint64_t owed_epoch_ = 0;
   std::mutex owed_mutex_;
@@ -338,7 +341,7 @@ class GuidedState {
   // Used on the callback thread, and under owed_mutex_ by the thread that runs an owed commit.
   std::unique_ptr<FlightLog> log_;
   std::vector<int> current_;  // slots of the current snapshot
-  std::vector<int> guided_;   // those of them with a matcher
+  std::vector<int> guided_;   // the slots of `current_` with a matcher
 };
 
 }  // namespace weft

@@ -68,6 +68,8 @@ std::vector<Failure> take(Wanted wanted) {
   all.unraised.erase(first, all.unraised.end());
   all.count.store(static_cast<int>(all.unraised.size()));
   for (const Failure &f : taken) {
+    // The failure is about to be raised, so let the domain run again: a capture from the next execution, a stream from
+    // the next launch. With several failures in a domain, the highest ordinal decides.
     const std::uint64_t resume = f.domain->captured ? f.ordinal + 1 : f.domain->next.load();
     const std::uint64_t now = f.domain->skip_below.load(std::memory_order_relaxed);
     if (now == UINT64_MAX || now < resume) f.domain->skip_below.store(resume, std::memory_order_release);

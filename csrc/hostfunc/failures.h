@@ -1,12 +1,12 @@
 // Failures of callbacks, and skipping of later callbacks after a failure.
 //
 // A domain is a set of host functions that fail together: those of one capture, or those launched eagerly on one stream
-// of one driver. After a task fails, later host functions of its domain are skipped. On a stream, all that were
-// launched before the failure is raised are skipped. In a capture, the rest of the failed replay is skipped.
+// of one driver. After a task fails, its domain skips all later host functions until the failure is raised. After that,
+// a stream still skips those launched before the raise, and a capture still skips the rest of the failed replay.
 //
 // A scope decides which thread a failure is raised in. A domain belongs to the scope of the thread that launched it,
-// and its failures are raised in that scope only. So an engine's failures end its own requests, and a user's callback
-// cannot.
+// and its failures are raised in that scope only. So an engine's failures end its own requests, and a failure of a
+// user's callback does not.
 #pragma once
 
 #include <Python.h>

@@ -50,7 +50,7 @@ std::terminate_handler previous_handler = nullptr;
 
 void outlive_finalisation() {
   previous_handler = std::set_terminate(park_or_terminate);
-  // A forked child lacks the other threads, so drop their entries. Otherwise its end would wait for them.
+  // A forked child lacks the other threads, so drop their entries. Otherwise the child's exit would wait for them.
   pthread_atfork(nullptr, nullptr, [] { entered.store(t_entered); });
 }
 

@@ -1,9 +1,9 @@
 // Releasing the GIL around driver calls, and taking it for callbacks.
 //
-// Both are unsafe at the end of the interpreter. CPython ends a thread that asks for the GIL during finalisation with
-// pthread_exit, whose unwinding aborts the process at the first noexcept frame; a thread that asks later finds no
-// interpreter. So callbacks are refused after `leave_interpreter`, and a thread that CPython still ends is parked until
-// the process exits.
+// Both are unsafe when the interpreter ends. During finalisation, CPython calls pthread_exit in a thread that takes the
+// GIL, and the unwinding aborts the process at the first noexcept frame. Later there is no interpreter at all. So
+// callbacks are refused after `leave_interpreter`, and a thread that CPython still ends is parked until the process
+// exits.
 #pragma once
 
 #include <Python.h>

@@ -130,7 +130,7 @@ void reap() {
   for (;;) {
     while (sem_wait(&tasks().has_released) != 0) {
     }
-    // Let tasks pile up for a moment, so that the GIL is taken once for many of them.
+    // Let tasks accumulate for a moment, so that the GIL is taken once for many of them.
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
     GilForCallback gil(nullptr, nullptr);
     if (!gil) return;

@@ -50,7 +50,7 @@ struct HostTask {
 HostTask *python_task(const cu::Driver &driver, std::string name, PyObject *fn, PyObject *args, PyObject *kwargs);
 HostTask *native_task(const cu::Driver &driver, const NativeTask &task);
 
-// The function to give to the driver. It runs the task, and then frees an eager one.
+// Returns the function that the driver must call with the task. It runs the task, and frees an eager task afterwards.
 cu::CUhostFn entry_of(const HostTask &task);
 
 // Removes one owner. Removing the last one queues the task for the reaper. Takes no lock and no GIL.
@@ -86,7 +86,7 @@ void launch_native(const cu::Driver &driver, cu::CUstream stream, const NativeTa
 std::uint64_t launch_python(const cu::Driver &driver, cu::CUstream stream, std::string name, PyObject *fn,
                             PyObject *args, PyObject *kwargs, bool free_after_run);
 
-// Launch the same tasks as device work of the CPU driver.
+// These launch a native task or a Python callable as device work of the CPU driver.
 void launch_native_device(cu::CUstream stream, const NativeTask &task);
 void launch_device(cu::CUstream stream, std::string name, PyObject *fn, PyObject *args, PyObject *kwargs);
 

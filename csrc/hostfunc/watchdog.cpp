@@ -51,7 +51,7 @@ struct Watchdog {
   int signal = 0;
   bool started = false;
   std::condition_variable asked;
-  std::int64_t asking_since = 0;  // since when the second thread has been asking for the GIL; 0: it is not
+  std::int64_t asking_since = 0;  // when the second thread began to wait for the GIL; 0: it does not wait
 };
 
 // Never destroyed: threads may outlive the statics of this library.
@@ -98,8 +98,8 @@ bool print_stacks(int signal) {
   return pthread_kill(pthread_self(), signal) == 0;
 }
 
-// Returns how long the callback of `record` is known to have waited for the GIL, in seconds. `asking_since` is the time
-// since when the second thread has been asking for the GIL, 0 if it is not.
+// Returns the time in seconds that the callback of `record` has certainly waited for the GIL. `asking_since` is the
+// time when the second thread began to wait for the GIL; 0 if it does not wait.
 double kept_waiting(const ThreadRecord &record, std::int64_t asking_since) {
   if (!record.name) return 0;
   if (record.phase == Phase::kWaiting) return seconds_between(record.since, now());
@@ -140,7 +140,7 @@ bool stays_inside(ThreadRecord &record, double seconds) {
   return record.name && record.phase == Phase::kInside && seconds_between(record.since, now()) >= seconds;
 }
 
-// The second thread: takes the GIL on request, while the watchdog measures how long that takes.
+// The second thread's main function: takes the GIL on request, while the watchdog measures how long that takes.
 void ask() {
   block_signals();
   Watchdog &dog = watchdog();

@@ -4,9 +4,9 @@
 // cannot report this deadlock, because no Python code runs. A native thread detects it, names the callback on stderr,
 // and raises a signal with a handler of faulthandler, which prints every Python stack without the GIL.
 //
-// A callback inside Python may release the GIL and wait to get it back, which CPython does not show. So while a
-// callback stays inside, a second native thread asks for the GIL: if it does not get it within the limit, neither did
-// the callback.
+// A callback inside Python may release the GIL and then wait to retake it. CPython does not expose this wait. So while
+// a callback stays inside Python, a second native thread tries to take the GIL too. If that takes longer than the
+// limit, the callback cannot get the GIL either.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace weft {
 
-// While it lives, marks this thread as waiting for the GIL or as inside Python, for the callback `name` (null: no
+// During its lifetime, marks this thread as waiting for the GIL or as inside Python, for the callback `name` (null: no
 // callback). `name` and `driver` must outlive it.
 class GilWatch {
  public:
@@ -27,7 +27,7 @@ class GilWatch {
  private:
   Phase phase_;
   const char *name_, *driver_;
-  std::int64_t since_;  // like the others: of the previous mark, which the destructor restores
+  std::int64_t since_;  // all members hold the previous mark, which the destructor restores
   double next_report_;
 };
 

@@ -11,7 +11,7 @@ namespace weft {
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Calls fn with a default value of the C++ type of `dtype`, so that fn can deduce the type.
+// Calls fn with a value of the C++ type of `dtype`, so that fn can deduce the type; the value has no meaning.
 template <class F>
 void with_element(DType dtype, F &&fn) {
   switch (dtype) {
@@ -51,7 +51,7 @@ __device__ __forceinline__ void widen_four(const T *at, float (&x)[4]) {
   for (int k = 0; k < 4; ++k) x[k] = widen(T{static_cast<std::uint16_t>(bits[k])});
 }
 
-// Loads columns first .. first + 3 of a row into `x`; -inf beyond the vocabulary.
+// Loads columns first .. first + 3 of a row into `x`. Columns beyond the vocabulary are -inf.
 template <class T>
 __device__ __forceinline__ void load_four(const T *row, std::int64_t first, std::int64_t vocab, bool aligned,
                                           float (&x)[4]) {

@@ -28,7 +28,7 @@ WEFT_INLINE int block_columns(std::int64_t first, std::int64_t vocab) {
   return vocab - first < kBlock ? static_cast<int>(vocab - first) : kBlock;
 }
 
-// Loads columns first .. first + kBlock - 1 of a row into `x`; -inf beyond the vocabulary.
+// Loads columns first .. first + kBlock - 1 of a row into `x`. Columns beyond the vocabulary are -inf.
 template <class T>
 WEFT_INLINE void load_block(const T *logits, std::int64_t first, std::int64_t vocab, float *x) {
   const int count = block_columns(first, vocab);
@@ -39,7 +39,8 @@ WEFT_INLINE void load_block(const T *logits, std::int64_t first, std::int64_t vo
   }
 }
 
-// The maximum of a block, ignoring NaN. Sixteen running maxima let the compiler vectorise it in any mode.
+// Returns the maximum of a block, ignoring NaN. The compiler vectorises sixteen running maxima without any fast-math
+// option.
 WEFT_INLINE float block_max(const float *x) {
   float lane[16];
   for (int j = 0; j < 16; ++j) lane[j] = x[j] > -kInfinity ? x[j] : -kInfinity;
@@ -59,8 +60,8 @@ WEFT_INLINE T *row_of(const Call &call, std::int64_t i) {
 
 }  // namespace weft
 
-// From a WEFT_INLINE template name_rows<T>(call, begin, end), defines name_plain, name_avx2 and name_avx512, which
-// choose T by the dtype of the call's logits, and best_name_rows(), which returns the best of them for this processor.
+// Takes a WEFT_INLINE template name_rows<T>(call, begin, end). Defines name_plain, name_avx2 and name_avx512, which
+// select T by the dtype of the call's logits, and best_name_rows(), which returns the best of them for this processor.
 #define WEFT_ROWS_OF(name, Call)                                                        \
   WEFT_INLINE void name##_any(const Call &call, std::int64_t begin, std::int64_t end) { \
     switch (call.logits.dtype) {                                                        \

@@ -77,7 +77,7 @@ WEFT_HD std::uint32_t ordered(float x) {
 
 WEFT_HD float unordered(std::uint32_t key) { return bits_float(key & 0x80000000u ? key & 0x7fffffffu : ~key); }
 
-// ---- the elements of logits ------------------------------------------------------------------------------------
+// ---- element types of logits -----------------------------------------------------------------------------------
 
 // The largest finite number of each type.
 WEFT_HD constexpr float largest(float) { return 0x1.fffffep127f; }
@@ -109,8 +109,8 @@ WEFT_HD void narrow(float x, BFloat16 &out) {
 
 WEFT_HD void narrow(float x, Half &out) {
   const std::uint32_t bits = float_bits(x), magnitude = bits & 0x7fffffffu;
-  // The last place of 0.5 in float32 is the smallest float16, so adding 0.5 rounds a number below 2^-14 to a multiple
-  // of it.
+  // One unit in the last place of 0.5 in float32 is the smallest float16. So adding 0.5 rounds a number below 2^-14 to
+  // a multiple of the smallest float16.
   const std::uint32_t subnormal = float_bits(add_rn(bits_float(magnitude), 0.5f)) - 0x3f000000u;
   const std::uint32_t normal = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
   const std::uint32_t finite = magnitude < 0x38800000u ? subnormal : normal;

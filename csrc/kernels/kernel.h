@@ -1,4 +1,5 @@
-// A kernel with all its arguments (addresses and sizes) bound. It can run at once, or any number of times in a graph.
+// A kernel with all its arguments (addresses and sizes) bound. It can run immediately, or any number of times in a
+// graph.
 #pragma once
 
 #include <atomic>
@@ -29,7 +30,7 @@ std::unique_ptr<Kernel> kernel_of(F function) {
   return std::make_unique<KernelOf<F>>(std::move(function));
 }
 
-// Whether CUDA kernels of this process are launched with programmatic dependent launch (kernels/launch.cuh).
+// Whether this process launches CUDA kernels with programmatic dependent launch (kernels/launch.cuh).
 inline std::atomic<bool> chains_kernels{true};
 
 }  // namespace weft

@@ -4,8 +4,8 @@
 // A chained kernel starts when all blocks of the kernel before it have called `let_next_start` or ended. So every
 // thread calls `wait_for_earlier` before it touches memory that another kernel writes. It returns when the previous
 // kernel is complete and its writes are visible. The previous kernel has waited in the same way, so this holds for all
-// earlier kernels too. These calls have no effect after an unchained kernel, after other work, and on a device without
-// such launches.
+// earlier kernels too. If the previous work is an unchained kernel or no kernel, or the device lacks such launches, the
+// calls have no effect.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-// A [rows, vocab] tensor of logits as an argument of kernels, and numbers for its dtypes.
+// A [rows, vocab] tensor of logits as a kernel argument, and its dtypes.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A team of blocks that share a row: a thread block cluster where the device has them, else one block. It is a separate
-// file, included with <>, so that tests can replace it by CPU threads.
+// A team of blocks that share a row: a thread block cluster if the device supports clusters, else one block. It is a
+// separate file, included with <>, so that tests can replace it by CPU threads.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -9,7 +9,7 @@
 
 namespace weft {
 
-constexpr int kTeamThreads = 512;  // of a block
+constexpr int kTeamThreads = 512;  // threads of a block
 
 // A team as seen by a thread of one of its blocks.
 struct Team {

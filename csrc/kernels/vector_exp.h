@@ -13,7 +13,7 @@ namespace weft {
   x = std::min(std::max(x, -87.0f), 88.0f);
   const float whole = std::rint(x * 0x1.715476p+0f);  // in units of log 2
   const float rest = (x - whole * 0x1.62e400p-1f) - whole * 0x1.7f7d1cp-20f;
-  float p = 0x1.a0d2cep-13f;  // a Taylor series, its last coefficients fitted to |rest| <= log(2) / 2
+  float p = 0x1.a0d2cep-13f;  // a Taylor series with its last coefficients fitted to |rest| <= log(2) / 2
   p = p * rest + 0x1.6e8a3cp-10f;
   p = p * rest + 0x1.111100p-7f;
   p = p * rest + 0x1.5554a8p-5f;

@@ -65,7 +65,7 @@ std::int32_t TokenTexts::find(std::string_view bytes) const {
   return table_[at];
 }
 
-// In the sorted order these tokens directly follow `beginning` itself, so they are one range.
+// In the sorted order these tokens directly follow `beginning` itself, so they form one range.
 TokenTexts::Range TokenTexts::longer(std::string_view beginning) const {
   if (beginning.size() >= longest_) return {nullptr, nullptr};
   const auto is_before = [&](std::int32_t token) { return text(token) <= beginning; };
@@ -153,7 +153,7 @@ int forced_tokens(weft_matcher matcher, const TokenTexts &vocabulary, std::strin
                   int capacity) {
   std::int32_t spelled[TokenTexts::kMaxBytes];
   const bool is_cut = text.size() > TokenTexts::kMaxBytes;
-  // Drop the last token of cut text: with the rest of the text it might be tokenized otherwise.
+  // Drop the last token of cut text: together with the rest of the text it might be tokenized differently.
   const int count = vocabulary.encode(text, spelled) - (is_cut ? 1 : 0);
   int taken = 0, outcome = 1;
   while (taken < std::min(count, capacity)) {

@@ -1,7 +1,7 @@
 // Tokenizes text that a grammar forces. Python-free.
 //
-// The tokens become drafts, so a tokenization other than the model's lowers the acceptance rate and does no other harm.
-// So plain BPE without pre-tokenization is enough here; forced text hardly ever needs more.
+// The tokens become drafts, so a tokenization other than the model's only lowers the acceptance rate. So plain BPE
+// without pre-tokenization is enough here; forced text hardly ever needs more.
 #pragma once
 
 #include <weft/matcher.h>

@@ -42,7 +42,7 @@ struct Guarded<function> {
     try {
       return function(matcher, args...);
     } catch (...) {
-      // The only void function is `destroy`, after which there is no `error` to write to.
+      // The only void function is `destroy`, and after it there is no `error` to write to.
       if constexpr (!std::is_void_v<Result>) keep_raised(matcher.error);
     }
     return failure<Result>();

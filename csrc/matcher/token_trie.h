@@ -1,4 +1,4 @@
-// A trie over the bytes of a vocabulary's tokens, which a recogniser walks to make a mask. Python-free.
+// A trie over the bytes of a vocabulary's tokens. A recogniser's matcher walks it to fill a mask. Python-free.
 #pragma once
 
 #include <cstdint>

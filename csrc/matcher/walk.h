@@ -9,7 +9,7 @@
 namespace weft {
 
 struct Walk {
-  int taken = 0;          // tokens that the matcher took; its state is after them
+  int taken = 0;          // tokens that the matcher accepted; its state is after them
   int disagreements = 0;  // tokens for which the mask and `accept` disagree
   bool failed = false;    // the matcher's `error` has the reason
   // Processor time of each fill and each accept in ns; empty unless timed.

@@ -61,7 +61,7 @@ class Ticker {
         if (awake::is_wanted.exchange(false, std::memory_order_relaxed)) num_idle = 0;
       }
       lock.lock();
-      // Check `is_wanted` again: a call that set it just now saw the clock ticking, so it did not wake this thread.
+      // Check `is_wanted` again: a call that has just set it saw the clock ticking, so it did not wake this thread.
       if (num_listeners_ == 0 && !awake::is_wanted.load()) awake::is_ticking.store(false);
     }
   }
@@ -80,8 +80,8 @@ class Ticker {
   bool has_thread_ = false;
 };
 
-// Never destroyed, because its thread still uses it when the process ends. A forked child lacks that thread and makes a
-// new ticker.
+// Never destroyed, because its thread uses it until the process exits. A forked child lacks that thread and makes a new
+// ticker.
 std::atomic<Ticker *> the_ticker{nullptr};
 
 Ticker *make_ticker() {
@@ -116,7 +116,7 @@ void end_process_after(std::int64_t ns) {
 void awake::begin_ticking() noexcept {
   try {
     ticker().wake();
-  } catch (...) {  // without a thread the clock stands still, and no wait is too long
+  } catch (...) {  // without a thread the clock does not advance, and no wait is too long
   }
 }
 

@@ -1,9 +1,9 @@
-// A clock of the time in which this process can run. It stands still while the process is stopped, migrated to another
-// machine, or throttled by its cgroup. For the system's clocks such a pause looks like a wait, and a time limit would
-// end a request that did nothing wrong. Python-free.
+// A clock that advances only while this process can run. It stops while the process is stopped, migrated to
+// another machine, or throttled by its cgroup. With the system's clocks such a pause looks like a wait, and a time
+// limit would end a request through no fault of its own. Python-free.
 //
-// While the clock has listeners, its thread sleeps kAwakeTickNs at a time and adds the time that passed. If more than
-// two ticks passed, only one is added: this thread did not get to run, so the others may not have run either.
+// While the clock has listeners, its thread sleeps for kAwakeTickNs at a time and adds the time that passed. If more
+// than two ticks passed, it adds only one: this thread could not run, so the others may not have run either.
 #pragma once
 
 #include <atomic>
@@ -13,8 +13,8 @@ namespace weft {
 
 inline constexpr std::int64_t kAwakeTickNs = 10'000'000;
 
-// The clock's time. The difference of two readings is exact to one tick if there was a listener all the time between
-// them.
+// Returns the clock's time. The difference of two readings is exact to one tick if the clock had a listener all the
+// time between them.
 std::int64_t awake_ns();
 
 // A listener that measures the time since its construction. Throws std::system_error if no thread can be started.
@@ -40,10 +40,10 @@ inline std::atomic<bool> is_ticking{false};
 void begin_ticking() noexcept;
 }  // namespace awake
 
-// The number of calls so far of this thread that may wait.
+// The number of calls of this thread so far that may have waited.
 inline thread_local std::int64_t calls_that_may_wait = 0;
 
-// Call it before a call that may wait, into Python or a plug-in; all other calls of a guide compute until they return.
+// Call it before a call into Python or a plug-in, which may wait. All other calls of a guide compute until they return.
 // It also keeps the clock ticking for a second.
 inline void note_that_may_wait() {
   ++calls_that_may_wait;

@@ -1,5 +1,5 @@
-// A marker in place of the number of accepted drafts. Verification writes it for a held slot, whose tokens the host
-// chooses, and the grammar then commits nothing for that slot. Python-free.
+// A marker that verification writes for a held slot in place of the number of accepted drafts. The host chooses the
+// tokens of a held slot, so the grammar commits nothing for it. Python-free.
 #pragma once
 
 #include <cstdint>

@@ -5,11 +5,11 @@ namespace weft {
 
 enum class InstructionSet { kPlain, kAvx2, kAvx512 };
 
-// The processor's best set, or a lower one named by WEFT_INSTRUCTION_SET (plain, avx2, avx512), so that code for other
-// processors can be tested here. Determined once. Throws std::invalid_argument for an unknown name.
+// Returns the processor's best set, or a lower one named by WEFT_INSTRUCTION_SET (plain, avx2, avx512), so that one
+// machine can test the code for other processors. Determined once. Throws std::invalid_argument for an unknown name.
 InstructionSet instruction_set();
 
-// Its name, as in WEFT_INSTRUCTION_SET.
+// Returns the set's name, as in WEFT_INSTRUCTION_SET.
 const char *instruction_set_name();
 
 // Whether the processor multiplies bfloat16 tiles (AMX) and the system lets this process use them. Determined once; the
@@ -18,8 +18,8 @@ bool has_amx();
 
 }  // namespace weft
 
-// WEFT_MULTIVERSION: compile a function for several instruction sets; the loader of the extension chooses. WEFT_INLINE:
-// a part of such a function, compiled for the instruction set of its caller.
+// WEFT_MULTIVERSION compiles a function for several instruction sets; the dynamic loader chooses one. WEFT_INLINE marks
+// a part of such a function, which is compiled for the instruction set of its caller.
 #define WEFT_INLINE [[gnu::always_inline]] inline
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)

@@ -1,4 +1,4 @@
-// The nesting depth of JSON text, for a check before a recursive parser reads it. Python-free.
+// The nesting depth of JSON text, to be checked before a recursive parser reads it. Python-free.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace weft {
 
-// Returns the greatest number of open brackets, not counting those in strings. For text that is not JSON the result has
-// no meaning.
+// Returns the largest number of open brackets, without those in strings. For text that is not JSON the result has no
+// meaning.
 inline std::size_t json_depth(std::string_view text) {
   std::size_t depth = 0, deepest = 0;
   bool is_text = false;

@@ -19,12 +19,12 @@ namespace {
 // a sleeping helper costs more than it gains. kMinCostOfRange is the smallest range worth claiming.
 constexpr std::int64_t kMinCostForHelpers = 30'000, kMinCostToWake = 400'000, kMinCostOfRange = 20'000;
 constexpr auto kSpin =
-    std::chrono::microseconds(200);  // a helper spins this long before it sleeps: the host's time between iterations
-// At the end the caller spins for helpers for kPatience plus the time of kPatientRanges of its own ranges. Then it
-// yields.
+    std::chrono::microseconds(200);  // a helper spins this long, the host's time between iterations, and then sleeps
+// At the end the caller spins until the helpers are done, for at most kPatience plus the time of kPatientRanges of its
+// own ranges. Then it yields its core.
 constexpr auto kPatience = std::chrono::microseconds(50);
 constexpr int kPatientRanges = 2;
-// After a longer wait, calls use no helpers for kAlone times the wait, at most for kLongestAlone.
+// After such a long wait, calls use no helpers for kAlone times the wait, but at most for kLongestAlone.
 constexpr int kAlone = 10;
 constexpr auto kLongestAlone = std::chrono::milliseconds(100);
 
@@ -56,8 +56,8 @@ class Team {
   }
 
  private:
-  // Waits until all helpers are done. A helper that lost its core to another program delays the call. In that case
-  // calls use no helpers for a while, so that only preemption of the caller itself slows them down.
+  // Waits until all helpers are done. A helper that was preempted by another program delays the call. After that, calls
+  // use no helpers for a while, so that only preemption of the caller itself delays them.
   void wait_for_helpers(Clock::time_point job_begun, int num_ranges) {
     if (active_.load() == 0) return;
     const auto begun = Clock::now();

@@ -1,11 +1,12 @@
 // Parallel loops of the CPU kernels over a team of a few persistent threads, with work stealing.
 //
 // The caller works too, and helpers take only unclaimed rows. So the caller never waits for a helper that starts late,
-// but it does wait for one that loses its core in the middle of its rows. After a call, a helper spins for about the
-// time that the host takes between two iterations, and then sleeps. So a helper is woken at most once an iteration. The
-// team serves one call at a time; a call that finds it in use does its rows alone. When other programs use the cores
-// and the caller has to wait for helpers, calls do without them for a while. Results must not depend on which thread
-// does which rows. Safe after fork.
+// but it waits for one that is preempted in the middle of its rows. After such a wait, calls use no helpers for a
+// while.
+//
+// After a call, a helper spins for about the host's time between two iterations, and then sleeps. So a helper is woken
+// at most once per iteration. The team serves one call at a time; a call that finds it in use runs on its caller alone.
+// Results must not depend on the assignment of rows to threads. Safe after fork.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +16,8 @@
 
 namespace weft {
 
-// The rows of a call, claimed with work stealing. Each worker has a part of its own and claims it in order, range by
-// range, so that it reads memory in order. A worker without rows steals the second half of another worker's remaining
-// rows.
+// The rows of a call, claimed with work stealing. Each worker has its own part and claims it in order, range by range,
+// so that it reads memory in order. A worker without rows steals the second half of another worker's remaining rows.
 class StealingQueue {
  public:
   static constexpr int kMaxWorkers = 64;
@@ -82,7 +82,7 @@ class Share {
  public:
   Share(StealingQueue &queue, int worker) : queue_(queue), worker_(worker) {}
 
-  // Claims rows begin..end-1. False: no rows are left.
+  // Claims rows begin..end-1. Returns false if no rows are left.
   bool next(std::int64_t &begin, std::int64_t &end) {
     const bool has_rows = queue_.next(worker_, begin, end);
     count_ += has_rows;
@@ -99,9 +99,9 @@ class Share {
 
 using WorkFunction = void (*)(void *context, Share &share);
 
-// Calls fn(context, share) on at most `threads` threads, including the caller, which together claim [0, rows). There
-// are never more than StealingQueue::kMaxWorkers. `cost` estimates the cost of one row in units of about 1/20 ns, the
-// time of one byte read from memory or one product.
+// Calls fn(context, share) on at most `threads` threads, including the caller. Together they claim rows [0, rows).
+// There are at most StealingQueue::kMaxWorkers threads. `cost` estimates the cost of one row in units of about 1/20 ns,
+// the time to read one byte from memory or to compute one product.
 void for_workers(std::int64_t rows, int threads, std::int64_t cost, WorkFunction fn, void *context);
 
 template <class F>

@@ -1,4 +1,4 @@
-// A loop over host work of unknown duration, which uses the kernel threads only if it turns out long. Python-free.
+// A loop over host work of unknown duration, which uses the kernel threads only if it takes long. Python-free.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ class LongPhase {
   explicit LongPhase(int helpers) : threads_(helpers + 1) {}
 
   // Calls `body(i)` once for each i in [0, count), in any order, and returns when all are done. The caller starts
-  // alone. Others help once the items so far have taken longer than a hand-off to other threads.
+  // alone. The helpers join when the items so far have taken longer than a hand-off to other threads.
   template <class Body>
   void for_each(int count, Body &&body) const {
     int first = 0;

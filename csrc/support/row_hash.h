@@ -1,5 +1,5 @@
-// A 64-bit hash of a mask row, which a recording keeps in place of the row. Fast, not cryptographic: four lanes of
-// 64-bit multiplications, each of which takes 16 bytes.
+// A 64-bit hash of a mask row, which a recording stores instead of the row. It is fast and not cryptographic: four
+// lanes of 64-bit multiplications, each of which consumes 16 bytes.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The processor time of a thread, which other load on the machine does not change. Python-free.
+// The processor time of a thread, which is independent of other load on the machine. Python-free.
 #pragma once
 
 #include <time.h>
@@ -7,7 +7,7 @@
 
 namespace weft {
 
-// Processor time of this thread so far. A system call: half a microsecond.
+// Returns the processor time of this thread so far. It is a system call, which takes half a microsecond.
 inline std::int64_t thread_cpu_ns() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

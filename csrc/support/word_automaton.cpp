@@ -56,7 +56,7 @@ void WordAutomaton::grow(const std::vector<Symbol> &symbols, const std::vector<s
     states_[at].children = static_cast<std::uint32_t>(states_.size());
     if (low < high && begin_of(order[low]) + depth == end_of(order[low])) {
       states_[at].longest = states_[at].first = order[low];
-      while (low < high && begin_of(order[low]) + depth == end_of(order[low])) ++low;  // the same word, given again
+      while (low < high && begin_of(order[low]) + depth == end_of(order[low])) ++low;  // a duplicate of the word
     }
     while (low < high) {
       const Symbol symbol = *(begin_of(order[low]) + depth);

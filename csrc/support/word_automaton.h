@@ -1,4 +1,4 @@
-// Finds which of many words a text ends with: the Aho-Corasick automaton, over bytes or token ids. Python-free.
+// Finds the words that a text ends with, among many: the Aho-Corasick automaton, over bytes or token ids. Python-free.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +19,11 @@ class WordAutomaton {
   WordAutomaton(const std::vector<Symbol> &symbols, const std::vector<std::uint32_t> &starts);
   static WordAutomaton of_texts(const std::vector<std::string_view> &words);
 
-  // The state of a text with one more symbol. An empty text, or one with an unknown beginning, is in state 0.
+  // Returns the state of a text after one more symbol. An empty text, or one with an unknown beginning, is in state 0.
   std::int32_t next(std::int32_t state, Symbol symbol) const;
 
-  // Among the words that end a text in this state: the longest one, and the one that was given first. kNone if there
-  // are none.
+  // Return the longest word that a text in this state ends with, and the first such word in the constructor's order.
+  // kNone if there is none.
   std::int32_t longest_word(std::int32_t state) const { return states_[index(state)].longest; }
   std::int32_t first_word(std::int32_t state) const { return states_[index(state)].first; }
 
@@ -36,8 +36,8 @@ class WordAutomaton {
   };
   Found find(std::int32_t state, std::string_view text, std::string_view seen) const;
 
-  // The number of characters at the end of a text in this state that may still become a word. A complete word of the
-  // greatest length cannot grow, so it does not count.
+  // Returns the number of characters at the end of a text in this state that may be the beginning of a word. A complete
+  // word of the greatest length cannot grow, so it does not count.
   std::int64_t num_open(std::int32_t state) const;
 
   std::size_t num_states() const { return states_.size() - 1; }

@@ -45,7 +45,8 @@ struct Torch {
   }
 
  private:
-  // The library that the process has loaded already, with private symbols as Python loads it; null if it has not.
+  // Returns the libtorch that the process has loaded, or null. It must be found by name: Python loads it with private
+  // symbols.
   static void *library() {
     static void *const loaded = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_NOW | RTLD_LOCAL);
     return loaded;
@@ -63,7 +64,7 @@ void must(Error error, const std::string &what) {
   throw std::runtime_error(what + ": " + (why ? why : "torch refused it"));
 }
 
-// A tensor over frozen memory, made outside inference mode, so that any thread may write it.
+// A tensor over frozen memory. It is made outside inference mode, so that any thread may write it.
 class Tensor {
  public:
   explicit Tensor(const TorchTensor &of) {

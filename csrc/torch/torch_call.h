@@ -1,5 +1,5 @@
-// A call of a torch operation with frozen arguments, through the dispatcher of the libtorch that the process has loaded
-// (its stable C interface), without Python and the GIL. Building this needs nothing of torch.
+// A call of a torch operation with frozen arguments, without Python and the GIL. It goes through the stable C interface
+// of the dispatcher, in the libtorch that the process has loaded. Building this needs no torch.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct TorchTensor {
   int dtype;
 };
 
-// An argument, by its type in the operation's schema; `optional` if that type is.
+// An argument of the type in the operation's schema. It is `optional` if that type is optional.
 struct TorchArgument {
   enum Kind { kNone, kTensor, kInteger, kFloat, kList } kind = kNone;  // bools and dtypes are integers
   bool optional = false;
@@ -31,12 +31,13 @@ struct TorchArgument {
 // Whether operations can be called. False if libtorch lacks the interface.
 bool has_torch_calls();
 
-// A call of `name`, as in "aten::gather", with all arguments of its schema. The results are copied to `outs`; there are
-// none for an operation that works in place. Throws std::runtime_error if torch refuses, here or when it runs.
+// Makes a call of `name`, such as "aten::gather", with all arguments of its schema. The call copies the results to
+// `outs`, which is empty for an in-place operation. Throws std::runtime_error if torch refuses the call, here or when
+// it runs.
 std::unique_ptr<Kernel> torch_call(std::string name, std::string overload, std::vector<TorchArgument> arguments,
                                    std::vector<TorchTensor> outs, int num_returns);
 
-// out = left + alpha * right. The dispatcher's C interface cannot express its Scalar argument.
+// out = left + alpha * right. This is a separate function because the dispatcher's C interface cannot pass a Scalar.
 std::unique_ptr<Kernel> torch_add(TorchTensor left, TorchTensor right, double alpha, TorchTensor out);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// doctest, and the schedule of the CPU driver under which the tests of this program run (main.cpp).
+// Includes doctest, and holds the CPU driver's schedule for all tests of this program (see main.cpp).
 #pragma once
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// A matcher in plain C, for tests of what holds matchers.
+// A fake matcher behind the C interface, for tests of the code that owns and calls matchers.
 #pragma once
 
 #include <algorithm>
@@ -20,12 +20,12 @@ inline std::atomic<int> live{0};
 inline std::atomic<bool> destroyed_in_callback{false};
 inline thread_local bool in_callback = false;
 
-// Takes token t behind n tokens if (t + 3 * n + seed) % 5 < 2, and the end behind `length` tokens.
+// Accepts token t after n tokens if (t + 3 * n + seed) % 5 < 2, and the end token after `length` tokens.
 struct Fake {
   enum Call { kNone, kAccept, kValidate, kFill, kRollback, kForced };
   int seed = 0, length = 12, fails_at = -1;
   std::chrono::microseconds delay{0};
-  Call slow = kNone;  // this call works for so long each time
+  Call slow = kNone;  // this call burns `work_ns` of processor time each time
   std::int64_t work_ns = 0;
   std::vector<std::int32_t> taken;
   void spend(Call call) const {
@@ -81,7 +81,7 @@ inline int fake_fill(void *self, std::int32_t *row, int words) {
 }
 inline void *fake_fork(void *) { return nullptr; }
 inline int fake_reset(void *) { return -1; }
-// Guesses the lowest token each time, half of the capacity at most.
+// Drafts the lowest allowed token at each position, up to half of `capacity` tokens.
 inline int fake_forced(void *self, std::int32_t *tokens, int capacity) {
   fake(self).spend(Fake::kForced);
   int count = 0;

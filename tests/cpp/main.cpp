@@ -1,6 +1,6 @@
-// The main program of the tests of a room: `test_driver [schedule] [options of doctest]`. The schedule is the CPU
-// driver's: "inline" (the default), "worker" (inline, with a worker thread for all that may be handed to it),
-// "threads", "random" or "ahead".
+// The main program of each folder's tests: `test_driver [schedule] [doctest options]`. It selects the schedule of the
+// CPU driver: "inline" (the default), "threads", "random", "ahead", or "worker", which is "inline" with a worker thread
+// that takes every node it may take.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <cstring>
 
@@ -9,7 +9,7 @@
 namespace weft::test {
 namespace {
 
-// Every test begins with the same schedule and seed, on a driver without work left from the test before.
+// Gives every test the same schedule and seed, and fails a test if the one before left work in the driver.
 struct SetSchedule : doctest::IReporter {
   explicit SetSchedule(const doctest::ContextOptions &) {}
   void test_case_start(const doctest::TestCaseData &) override {

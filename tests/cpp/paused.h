@@ -1,4 +1,4 @@
-// A pause of this process, made by a child of it.
+// Stops and continues the test process from a forked child.
 #pragma once
 
 #include <signal.h>
@@ -7,7 +7,7 @@
 
 namespace weft::test {
 
-// `after_ms` from here on this process is stopped for `for_ms`.
+// Stops this process for `for_ms` milliseconds, `after_ms` milliseconds after construction.
 class Paused {
  public:
   Paused(int after_ms, int for_ms) : child_(fork()) {
@@ -20,7 +20,7 @@ class Paused {
   }
   Paused(const Paused &) = delete;
   Paused &operator=(const Paused &) = delete;
-  // Returns when it is over.
+  // Waits until the pause has ended.
   void join() const { waitpid(child_, nullptr, 0); }
 
  private:

@@ -20,7 +20,8 @@ class Reader {
     if (count > code_.size() - at_) throw ProgramError("the module ends within an instruction");
     at_ += count;
   }
-  // Reads an unsigned LEB128 number of at most 64 bits. It also skips signed numbers, which have the same length.
+  // Reads an unsigned LEB128 number of at most 64 bits. It also skips signed numbers, which are encoded in the same
+  // length.
   std::uint64_t number() {
     std::uint64_t value = 0;
     for (int shift = 0; shift < 70; shift += 7) {

@@ -1,4 +1,5 @@
-// Finds instructions that change tables, because a copy of memory and globals would miss such a change. Python-free.
+// Finds WebAssembly instructions that change tables. A copy of memory and globals would miss such a change.
+// Python-free.
 #pragma once
 
 #include <string>

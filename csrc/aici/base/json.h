@@ -1,7 +1,7 @@
 // Parses small untrusted JSON texts with nlohmann-json, bounded in depth and size. Python-free.
 //
-// The library's own values allocate in their destructors, and the process would end there when memory is short. So the
-// parser builds plain values instead.
+// The library's own values allocate memory in their destructors, which would end the process when memory is short. So
+// the parser builds plain values instead.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ struct JsonValue {
   std::vector<std::string> keys;
   std::vector<JsonValue> items;  // an array's items, or the values of an object's `keys`
 
-  // The object's member `key`. Null if there is none, or if the member is JSON's null.
+  // Returns the object's member `key`, or null if there is none or the member is JSON's null.
   const JsonValue *find(std::string_view key) const;
 };
 

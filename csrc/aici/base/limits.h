@@ -26,18 +26,17 @@ struct Limits {
   std::int64_t result_bytes = 1 << 20;    // of a result, a storage command, or a text to tokenize
   std::int64_t variable_bytes = 1 << 20;  // of one request's variables, with their names
   std::int64_t max_variables = 1000;
-  std::int64_t undo_bytes = 64 << 20;  // saved contents for rolling tokens back
+  std::int64_t undo_bytes = 64 << 20;  // saved contents for rollbacks
   int undo_tokens = 256;               // the number of tokens that can be rolled back
 };
 
 inline constexpr std::int64_t kMaxStackBytes = 4 << 20;  // half of a guest thread's stack
 
-// The CPU time that a step or a start may take, in the program and in host functions. It is the time of the working
-// thread, so a busy machine ends no program.
+// The CPU time that a step or a start may take, in the program and in host functions. Only the working thread's CPU
+// time counts, so load on the machine ends no program.
 class TimeBudget {
  public:
-  // Starts to count on this thread. For the error message, `limit` is the limit's name, and `during` completes "more
-  // than N ms".
+  // Starts to count on this thread. The error message is "the program took more than N ms `during`; raise `limit` ...".
   void begin(std::int64_t milliseconds, const char *limit, const char *during) {
     limit_ms_ = milliseconds;
     limit_name_ = limit;

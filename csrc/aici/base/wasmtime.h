@@ -28,8 +28,7 @@ struct Func {
   void *code;
 };
 
-// The C struct puts the first two members in a nested struct. That is repeated here, because the nested struct's
-// padding determines the place of `second`.
+// As in C, the first two members are in a nested struct, because its padding determines the offset of `second`.
 struct Memory {
   struct {
     std::uint64_t store;
@@ -61,7 +60,7 @@ struct Extern {
 
 enum ValKind : std::uint8_t { kI32 = 0, kI64 = 1, kF32 = 2, kF64 = 3, kV128 = 4 };
 
-// weft uses the numeric kinds only, which own nothing.
+// weft uses the numeric kinds only, which own no memory.
 struct Val {
   ValKind kind;
   union {

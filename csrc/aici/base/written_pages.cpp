@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uintptr_t kPage = 4096;
 
-// Copied from linux/userfaultfd.h and linux/fs.h, because the build machine's headers may be too old to have them.
+// Copied from linux/userfaultfd.h and linux/fs.h, because older headers on the build machine may lack them.
 struct Api {
   std::uint64_t api, features, ioctls;
 };
@@ -105,7 +105,7 @@ struct Kernel {
   }
 };
 
-// Returns this process's files. They are never closed before its end.
+// Returns this process's files, which stay open until it exits.
 const Kernel &kernel() {
   static const Kernel &kernel = *new Kernel;
   return kernel;

@@ -9,14 +9,15 @@
 
 namespace weft::aici {
 
-// Watches one mapping at a time. Only one thread may use it at a time, and no other thread may write the memory then.
+// Watches one mapping at a time. Only one thread at a time may use the object, and no thread may write the memory
+// during a call.
 class WrittenPages {
  public:
   struct Range {
     std::size_t begin, end;  // in bytes from the memory's start; whole pages
   };
 
-  // Starts to watch a memory. If the memory is not whole pages, or the kernel can't watch it, does nothing, and `take`
+  // Starts to watch a memory. Does nothing if the memory is not whole pages or the kernel can't watch it; then `take`
   // returns false.
   void watch(const std::uint8_t *memory, std::size_t size);
   void stop();

@@ -54,7 +54,7 @@ class EngineTable {
   void leave() { active_.fetch_sub(1); }
 
  private:
-  // The clock keeps ticking for this many ticks after the last program, so that a step seldom has to wake it.
+  // The clock continues for this many ticks after the last program, so that a step seldom has to wake it.
   static constexpr int kIdleTicks = 50;
 
   [[noreturn]] void tick() {

@@ -1,5 +1,4 @@
-// wasmtime as weft runs it: its functions, an engine for each stack size, and the clock that stops programs.
-// Python-free.
+// The use of wasmtime: its functions, an engine for each stack size, and the clock that stops programs. Python-free.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +21,7 @@ namespace weft::aici {
 // failure. Does nothing after the first success. Thread-safe.
 std::string bind_wasmtime(const char *library_path);
 
-// Runs a small program that uses every function and layout that weft relies on. Returns "", or what is different.
+// Runs a small program that uses every function and layout that weft relies on. Returns "", or the first difference.
 std::string self_test();
 
 class Engine {

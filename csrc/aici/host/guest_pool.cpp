@@ -15,7 +15,7 @@
 namespace weft::aici {
 namespace {
 
-// A call of `run_as_guest`. It lies on the stack of the thread that waits for it.
+// A call of `run_as_guest`, on the stack of the thread that waits for it.
 struct Job {
   const std::function<void()> *work;
   std::exception_ptr raised;
@@ -35,7 +35,7 @@ class Pool {
         try {
           start_thread();
         } catch (...) {
-          if (num_threads_ == 0) {  // otherwise a busy thread will take the job later
+          if (num_threads_ == 0) {  // else a busy thread will take the job later
             jobs_.pop_back();
             throw;
           }

@@ -1,4 +1,4 @@
-// Threads that run programs' code: guest threads. Python-free.
+// Guest threads, which run programs' code. Python-free.
 //
 // A program needs a thread with a stack of known size: wasmtime ends the process if the stack is smaller than the
 // engine's stack limit. So programs never run on the caller's thread, which may be a driver's callback thread.

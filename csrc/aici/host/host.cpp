@@ -59,7 +59,7 @@ class Call {
   Host &host;
 };
 
-// Wraps `Body` as a host function. The program gets its result; an exception becomes a trap.
+// Wraps `Body` as a host function. The program receives its result; an exception becomes a trap.
 template <std::int32_t (*Body)(const Call &, const Raw *)>
 Trap *host_function(void *, Caller *caller, Raw *args, std::size_t count) {
   const Call call(caller);
@@ -157,7 +157,7 @@ constexpr std::int32_t kBadFile = 8, kNotPermitted = 63;
 constexpr std::uint64_t kVectorsBetweenChecks = 4096;
 
 std::int32_t clock_time_get(const Call &call, const Raw *args) {
-  constexpr std::int32_t kMonotonic = 1;  // the monotonic clock, which stands still
+  constexpr std::int32_t kMonotonic = 1;  // the monotonic clock, which always reads 0
   if (args[0].i32 != kMonotonic) return kNotPermitted;
   std::memset(call.at(args[2].i32, 8), 0, 8);
   return 0;
@@ -191,7 +191,7 @@ std::int32_t fd_write(const Call &call, const Raw *args) {
     num_written += size;
     if (!host.is_muted) host.log.append(reinterpret_cast<const char *>(from), size);
   }
-  if (host.log.size() > 2 * limit) {  // not at every write, because that would move the log each time
+  if (host.log.size() > 2 * limit) {  // not at every write, because erasing moves the whole log
     host.log_dropped += host.log.size() - limit;
     host.log.erase(0, host.log.size() - limit);
   }

@@ -2,7 +2,7 @@
 // Python-free.
 //
 // A program has no access to files, network, threads, timers or entropy. Every pointer from a program is checked
-// against its memory, with 64-bit arithmetic. No exception passes through the program's frames: an error becomes a
+// against its memory's bounds, with 64-bit arithmetic. No exception passes through the program's frames: it becomes a
 // trap.
 #pragma once
 
@@ -27,7 +27,7 @@ struct HostFunction {
 };
 const std::vector<HostFunction> &host_functions();
 
-// The data of a wasmtime store, which the host functions read and change.
+// The data that weft attaches to a wasmtime store. Host functions read and change it.
 struct Host {
   std::shared_ptr<const Program> program;
   std::shared_ptr<Variables> variables;
@@ -52,7 +52,7 @@ struct Host {
   std::uint64_t log_dropped = 0;  // bytes dropped before it
 
   void begin_call(std::string argument_text);
-  // Truncates the log after the first `total` bytes of all that the program has written.
+  // Truncates the log. `total` is the number of bytes to keep of all that the program has written.
   void cut_log(std::uint64_t total);
   std::uint64_t log_total() const { return log_dropped + log.size(); }
 };

@@ -41,8 +41,8 @@ void Instance::delete_store() {
   store_ = nullptr;
 }
 
-// wasmtime calls it when the epochs are used up. They count wall-clock time, so the thread's CPU time decides here
-// whether the program goes on.
+// wasmtime calls this at the epoch deadline. Epochs count wall-clock time, so this checks the thread's CPU time and
+// extends the deadline if the program has time left.
 wasmtime::Error *Instance::out_of_time(wasmtime::Context *, void *data, std::uint64_t *delta, std::uint8_t *kind) {
   auto &self = *static_cast<Instance *>(data);
   const std::int64_t left_ns = self.host.time.left_ns();
@@ -157,7 +157,7 @@ void Instance::call(const wasmtime::Func &function, const wasmtime::Val *argumen
 }
 
 void Instance::fail(std::string problem) {
-  // If a host function failed, `host.problem` says more than the trap does.
+  // If a host function failed, `host.problem` is more specific than the trap.
   if (!host.problem.empty()) throw ProgramError(host.problem);
   constexpr std::size_t kMaxWords = 200;  // bytes
   const std::size_t count = std::min<std::size_t>({host.log_bytes, host.log.size(), kMaxWords});

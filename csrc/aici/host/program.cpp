@@ -37,8 +37,8 @@ bool Program::is_end(std::int32_t token) const {
   return std::find(end_tokens.begin(), end_tokens.end(), token) != end_tokens.end();
 }
 
-// The encoder takes a bounded number of bytes at a time, and a cut may split what should be one token. So only the
-// first half of a cut part is used, and the rest is encoded again with the text after it.
+// The encoder accepts a bounded number of bytes, and a cut may split a token. So only the tokens of the first half of a
+// cut part are used, and the rest is encoded again together with the text after it.
 std::vector<std::int32_t> Program::tokenize(std::string_view text, const std::function<void()> &check) const {
   constexpr auto kMaxBytes = static_cast<std::size_t>(TokenTexts::kMaxBytes);
   std::vector<std::int32_t> tokens;

@@ -43,7 +43,7 @@ wasmtime::Error *out_of_time(wasmtime::Context *, void *data, std::uint64_t *del
   return wasmtime::api().wasmtime_error_new("out of time");
 }
 
-// Owns wasmtime objects, and deletes them in the order that wasmtime needs, also after an exception.
+// Owns wasmtime objects. Deletes them in the order that wasmtime needs, also after an exception.
 struct Parts {
   wasmtime::Module *module = nullptr;
   wasmtime::Store *store = nullptr;

@@ -174,7 +174,7 @@ void Variables::retract(ByName::iterator variable, Value left) noexcept {
   old.current = std::move(left);
 }
 
-// Joins the writes that no sequence can undo any more, so that only undoable writes are stored separately. If it
+// Joins the writes that no sequence can still undo, so that only undoable writes are stored separately. If it
 // throws, only some are joined, and the variable is still consistent.
 void Variables::settle(Variable &variable) {
   auto &all = variable.writes;
@@ -209,7 +209,7 @@ void Variables::settle(const std::string &name) noexcept {
   try {
     settle(variable->second);
   } catch (const std::bad_alloc &) {
-    // The values are right even so, and the next call joins the writes.
+    // The values are correct without the join, and the next call joins the writes.
   }
 }
 

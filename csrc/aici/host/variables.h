@@ -1,8 +1,8 @@
 // The variables that the sequences of one request share, through AICI's storage commands. Python-free.
 //
 // A variable is the ordered list of its writes, without those that were undone. So undoing a write keeps the later
-// writes of other sequences, even what they appended to the undone text. A variable's version is its number of writes,
-// so undoing a write restores the old version if no sequence has written since.
+// writes of other sequences, even text that they appended to the undone text. A variable's version is its number of
+// writes, so undoing a write restores the old version if no sequence has written since.
 //
 // A copy of a sequence shares the writes from before the copy. A shared write is undone once every holder has undone
 // it. It is permanent as soon as one holder can no longer undo it.
@@ -29,7 +29,7 @@ class Variables {
     std::shared_ptr<const std::string> bytes;
   };
   using Values = std::map<std::string, Value, std::less<>>;
-  // The writer of a write: a sequence, in the step after its first `num_tokens` tokens.
+  // The origin of a write: the sequence, and the number of tokens that it had before the step that wrote.
   struct Origin {
     std::uint32_t sequence = 0;
     std::int64_t num_tokens = 0;
@@ -53,7 +53,7 @@ class Variables {
   // a malformed command, and for one that exceeds a limit.
   std::string command(std::string_view text, const Limits &limits, Writes &writes, Origin origin);
 
-  // For each of its writes a sequence calls one of these once: `undo` takes the write back, `keep` makes it permanent.
+  // A sequence ends each of its writes with one call: `undo` removes the write, `keep` makes it permanent. Before that,
   // `share` adds a copy of the sequence as a holder. `undo` throws when memory is short, and then changes nothing.
   void undo(const Writes &writes);
   void keep(const Writes &writes) noexcept;
@@ -61,11 +61,11 @@ class Variables {
 
   std::optional<Value> get(const std::string &name);
   Values values();
-  // Returns the values without the writes that sequence `beyond.sequence` made in steps after `beyond.num_tokens`
-  // tokens. Callable at any time, on any thread.
+  // Returns the values without those writes of sequence `beyond.sequence` that come from steps after its first
+  // `beyond.num_tokens` tokens. Callable at any time, on any thread.
   Values values_without(Origin beyond);
-  // `restore` goes back to earlier `values`. That is possible only for a sequence that shares the variables with no
-  // other. `check_alone` throws ProgramError if there is another sequence, or was one whose writes stay.
+  // `restore` sets all variables to earlier `values`. That is possible only if no other sequence uses the variables:
+  // `check_alone` throws ProgramError if there is another sequence, or an ended one whose writes are permanent.
   void check_alone();
   void restore(const Values &values);
 
@@ -94,7 +94,7 @@ class Variables {
   std::size_t num_bytes_ = 0;          // of names and values
   std::size_t num_written_bytes_ = 0;  // of the `writes` of all variables
   std::uint32_t num_sequences_ = 0;    // since the request began
-  std::uint32_t num_writers_ = 0;      // live sequences, plus ended sequences whose writes stay
+  std::uint32_t num_writers_ = 0;      // live sequences, plus ended sequences with permanent writes
 };
 
 }  // namespace weft::aici

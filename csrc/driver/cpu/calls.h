@@ -1,4 +1,5 @@
-// The CPU driver's calls, which need its lock; `driver/cpu/cpu.cpp` puts them in the table. Internal to this folder.
+// The CPU driver's calls. The caller holds the driver's lock; `driver/cpu/cpu.cpp` takes it and fills the table.
+// Internal to this folder.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +15,8 @@ using cu::CUresult;
 // invalidates the capture.
 CUresult find_stream(State &s, cu::CUstream handle, std::shared_ptr<Stream> &stream, bool uses = true);
 
-// Capture rules. `unsafe_call` returns an error if this thread, or any thread in global mode, is capturing: CUDA
-// forbids the call then.
+// Capture rules. `unsafe_call` is for a call that CUDA forbids while this thread captures (except in relaxed
+// mode), or while any thread captures in global mode. It then invalidates the capture and returns an error.
 CUresult unsafe_call(State &s);
 CUresult default_stream_in_capture(State &s, bool invalidate);
 CUresult refuse_in_capture(Stream &stream, CUresult code);  // invalidates the stream's capture
@@ -69,7 +70,7 @@ CUresult user_object_release(State &s, Lock &, cu::CUuserObject object, unsigned
 CUresult graph_retain_user_object(State &s, Lock &, cu::CUgraph graph, cu::CUuserObject object, unsigned count,
                                   unsigned flags);
 
-// The object of a handle, or null if there is none, or none any more.
+// Returns the object of a handle, or null for an unknown or destroyed one.
 template <class T>
 std::shared_ptr<T> find(const Registry<T> &registry, T *handle) {
   auto entry = registry.find(handle);

@@ -91,6 +91,7 @@ CUresult capture_wait(State &s, Stream &stream, Event &event) {
   if (stream.capture) {
     if (stream.capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (!capture || !capture->active) return refuse_in_capture(stream, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+    // Two captures cannot be merged; both become invalid.
     if (capture != stream.capture) {
       capture->invalid = true;
       return refuse_in_capture(stream, CUDA_ERROR_STREAM_CAPTURE_MERGE);

@@ -1,11 +1,11 @@
 // The CPU driver's calls beyond CUDA's: device work, schedules, traces. Python-free.
 //
-// Where CUDA leaves a choice or does not document one, this driver behaves as follows:
+// In cases that CUDA leaves open or does not document, this driver behaves as follows:
 // - Host functions run one at a time, as on one host-function thread; destructors of user objects run on an internal
 //   thread, and cuCtxSynchronize waits for those that are due.
 // - cuGraphLaunch into a captured stream is CUDA_ERROR_NOT_SUPPORTED and invalidates the capture: no child graphs.
 // - A captured stream can't be destroyed (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); the capture must be ended first.
-// - In the schedule kInline, a query runs ready work, at most up to the point that it asks about.
+// - In the schedule kInline, a query runs ready work, at most up to the point that it queries.
 // - A word that a stream waits for (cuStreamWaitValue32) may be anywhere in memory. A thread that waits for the device
 //   polls it, and checks it at once after `values_changed`.
 #pragma once
@@ -22,8 +22,8 @@ enum class Schedule {
   kInline,   // a thread that waits or queries runs the ready work; a native worker runs costly host nodes
   kThreads,  // a thread for each stream or branch of a graph, and one for host functions
   kRandom,   // one node at a time on the calling threads, in a legal order that the seed draws
-  kAhead,  // nothing before a thread waits; then one stream goes as far as it can before another: the oldest (seed 0),
-           // the newest (seed 1), or one and the other in turn, at places that the seed draws
+  kAhead,  // nothing runs until a thread waits; then one stream runs as far as it can: the oldest (seed 0), the newest
+           // (seed 1), or the oldest and the newest in turn, switching at random
 };
 
 // Changes the schedule at once. Returns CUDA_ERROR_ILLEGAL_STATE unless every stream is idle and none captures.
@@ -34,7 +34,7 @@ cu::CUresult set_schedule(Schedule schedule, std::uint64_t seed);
 // do. Like a host function it must not call the driver. Captured like any other launch.
 cu::CUresult launch_device(cu::CUstream stream, cu::CUhostFn fn, void *user_data);
 
-// Tells the driver that a word was written for which a stream may be waiting. This only shortens the wait.
+// Tells the driver that a thread wrote a word that a stream may wait for. The call is optional: it shortens the wait.
 void values_changed();
 
 // Names the next node that this thread enqueues or captures, for traces and graph dumps.

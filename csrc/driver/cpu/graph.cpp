@@ -70,6 +70,7 @@ void release_object(State &s, UserObject *object, std::uint64_t count) {
 
 void start_launch(State &s, Stream &stream) {
   GraphExec &exec = *stream.queue.front().exec;
+  // Launches of one exec run one after another, as in CUDA.
   if (exec.stream) {
     exec.waiting.push_back(&stream);
     return;

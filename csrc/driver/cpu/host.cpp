@@ -12,7 +12,7 @@ namespace {
 
 constexpr float kSmoothing = 0.2f;
 constexpr float kTolerated =
-    50e3f;  // ns that a host node may take on the worker beyond four times its cost on the player
+    50e3f;  // ns; a host node may cost four times as much on the worker as on the player, plus this
 
 thread_local bool t_in_callback = false;
 
@@ -62,7 +62,7 @@ void record_cost(Runnable &node, float ns, bool on_worker) {
     if (ns < player) smooth(player, ns);
   } else {
     smooth(player, ns);
-    worker *= 0.98f;  // decays, so that one slow run on the worker does not count for ever
+    worker *= 0.98f;  // decays, so that one slow run on the worker does not count forever
   }
 }
 
@@ -95,8 +95,8 @@ bool keeps_busy(const State &s, const Runnable *node) {
 
 Runnable *take_for_worker(State &s) {
   if (!s.worker_called) return nullptr;
-  // The worker takes nodes only while a device node runs or is ready, or while threads wait and none of them is the
-  // player.
+  // The worker runs nodes in parallel with the player, the thread that runs device nodes. So with a player it takes
+  // nodes only if a device node runs or is ready. Without a player it takes nodes only while threads wait for progress.
   const bool beside = s.player ? s.running_device || s.ready[kDevice].head : s.waiters > 0;
   if (!beside) return nullptr;
   const Runnable *host = s.host_running ? nullptr : s.ready[kHost].head;
@@ -121,6 +121,7 @@ void host_thread(State &s) {
     } else if (Runnable *node = s.schedule == Schedule::kThreads ? s.ready[kHost].pop() : take_for_worker(s)) {
       run_node(s, lock, node, true);
       s.worker_done_ns = now_ns();
+      // The worker runs no device nodes, so a waiting thread must become the player.
       if (s.ready[kDevice].head && !s.player && s.waiters > 0) s.progress.notify_all();
       notify(s);
     } else {
@@ -204,7 +205,7 @@ void offer_to_worker(State &s) {
   if (!host || s.schedule != Schedule::kInline || s.worker_called || s.host_running || !s.player) return;
   if (!worth_handing_over(s, *host)) {
     if (costs(*host).first >= s.least_wake_ns)
-      s.wake_ns *= 0.98f;  // decays, so that one slow wake on a busy machine does not count for ever
+      s.wake_ns *= 0.98f;  // decays, so that one slow wake on a busy machine does not count forever
     return;
   }
   const Runnable *device = s.running_device ? s.running_device : s.ready[kDevice].head;

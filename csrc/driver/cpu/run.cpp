@@ -91,6 +91,7 @@ void advance(State &s, Stream &stream) {
         finish_head(s, stream);
         break;
       case Op::kRecord:
+        // A later record of the event supersedes this one.
         if (op.event->records == op.point) {
           op.event->time_ns = now_ns();
           op.event->timed = true;
@@ -124,8 +125,8 @@ Runnable *pick_in_order(State &s) {
   offer_to_worker(s);
   const Runnable *device = s.ready[kDevice].head, *copy = s.ready[kCopy].head;
   const Runnable *host = s.host_running ? nullptr : s.ready[kHost].head;
-  // Do not run a costly host node here if the worker will take it, or if it is better handed over once device work is
-  // ready to run beside it.
+  // Do not run a costly host node here if the worker will take it. Do not run it either if it should go to the worker
+  // as soon as there is device work to run in parallel.
   if (host && (device || copy) && (s.worker_called ? worker_may_run(*host) : worth_handing_over(s, *host)))
     host = nullptr;
   List *first = nullptr;
@@ -210,6 +211,7 @@ void wait_until(State &s, Lock &lock, Done done) {
     else
       s.progress.wait(lock);
     --s.waiters;
+    // The worker's last node ended this wait, so measure how long this thread took to wake.
     if (for_worker && s.worker_done_ns != done_before) observe_wake(s, s.worker_done_ns);
   }
 }

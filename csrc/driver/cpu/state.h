@@ -93,7 +93,7 @@ struct Op {
   std::shared_ptr<GraphExec> exec;  // kLaunch
 };
 
-// Live objects by handle.
+// The live objects of a kind, by handle.
 template <class T>
 using Registry = std::unordered_map<T *, std::shared_ptr<T>>;
 
@@ -237,14 +237,14 @@ void run_node(State &s, Lock &lock, Runnable *node, bool on_worker);
 bool start_host_thread(State &s);  // false where no thread can be started
 bool worker_may_run(const Runnable &node);
 bool worth_handing_over(const State &s, const Runnable &node);
-void observe_wake(State &s, std::int64_t called_ns);  // measures a wake: the thread called then runs now
-void offer_to_worker(State &s);  // wakes the worker for a costly host node, if there is device work for the same time
+void observe_wake(State &s, std::int64_t called_ns);  // measures a wake-up of the calling thread
+void offer_to_worker(State &s);  // wakes the worker for a costly host node, if device work can run in parallel
 Lane *acquire_lane(State &s) noexcept;
 
 // Stream memory operations (driver/cpu/values.cpp).
 void apply_value(const Work &work, bool blocks);  // writes the word; or waits for it, if it `blocks`
-bool hold_for_value(State &s, Runnable *node);    // true: the node must wait for its word, and is kept aside
-void release_values(State &s);                    // makes the kept nodes ready whose words were written
+bool hold_for_value(State &s, Runnable *node);    // true: the node must wait for its word, and is set aside
+void release_values(State &s);                    // makes the nodes ready whose words were written
 void await_progress(State &s, Lock &lock);        // waits, and checks the words from time to time
 
 // Graphs (driver/cpu/graph.cpp).

@@ -7,8 +7,8 @@ using namespace cu;
 
 namespace {
 
-// Checks that the event may be queried or waited for here. Sets `stream` and `point` to its point in a stream; `stream`
-// is null if there is nothing to wait for.
+// Checks that the event may be queried or waited for here. Sets `stream` and `point` to the place of its last record,
+// or `stream` to null if there is nothing to wait for.
 CUresult event_point(State &s, CUevent handle, std::shared_ptr<Stream> &stream, std::uint64_t &point) {
   const std::shared_ptr<Event> event = find(s.events, handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;

@@ -1,7 +1,7 @@
 // Stream memory operations: words that streams write, and words that streams wait for.
 //
-// In the schedule kThreads the lane's thread itself waits. In the other schedules a node that has to wait is kept
-// aside, and its word is checked whenever a thread looks for the next node.
+// In the schedule kThreads the lane's thread itself waits. In the other schedules a node that has to wait is set aside,
+// and its word is checked whenever a thread looks for the next node.
 #include <chrono>
 #include <thread>
 

@@ -99,7 +99,7 @@ void count_down(std::atomic<std::int64_t> &expected) {
 }
 
 // Runs a requested call and answers it. After the answer the graph may be destroyed, and the call with it, so `call` is
-// not used any more.
+// not used after it.
 void run(Poller &p, const PolledCall &call) noexcept {
   const bool cpu = is_cpu(*call.driver);
   // Clear the request before the answer: after the answer the stream may request the next run at once.
@@ -128,7 +128,7 @@ bool run_requests(Poller &p) {
 
 bool is_expecting(const Poller &p) { return p.expected[0].load() > 0 || p.expected[1].load() > 0; }
 
-// Sleeps until the number of launches differs from `seen`. If there is any call, sleeps at most for `limit`.
+// Sleeps until the number of launches differs from `seen`. While calls exist, sleeps for at most `limit`.
 void sleep(Poller &p, std::uint64_t seen, std::chrono::nanoseconds limit) {
   std::unique_lock lock(p.mutex);
   p.asleep.store(true);
@@ -184,6 +184,8 @@ bool start(Poller &p) {
   return true;
 }
 
+// No wake-up is lost: the sleeper sets `asleep` and then reads the counts of launches and calls, while a caller changes
+// a count and then reads `asleep`.
 void wake(Poller &p) {
   if (!p.asleep.load()) return;
   std::lock_guard lock(p.mutex);
@@ -302,6 +304,7 @@ CUresult launch_polled(CUstream stream, const PolledCall &call, const char *name
   if (CUresult r = d.cuStreamWriteValue32(stream, call.request_at, 1, CU_STREAM_WRITE_VALUE_DEFAULT)) return r;
   label("");
   const CUresult waited = d.cuStreamWaitValue32(stream, call.answer_at, 1, CU_STREAM_WAIT_VALUE_EQ);
+  // The stream itself resets the answer, so that the next replay waits again.
   label(": reset");
   const CUresult reset =
       waited ? waited : d.cuStreamWriteValue32(stream, call.answer_at, 0, CU_STREAM_WRITE_VALUE_DEFAULT);

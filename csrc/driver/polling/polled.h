@@ -1,12 +1,12 @@
-// Host functions in captured graphs without host nodes: the stream writes a word; a polling native thread runs the
-// function and writes another word; the stream waits for that one.
+// Host functions in captured graphs without host nodes. The stream writes a request word and waits for an answer word.
+// A native thread polls the request words, runs the function and writes the answer.
 //
 // Three memory operations (write, wait, write) replace the node of cuLaunchHostFunc. The order is the same, but a round
 // trip takes a few microseconds, while waking the driver's callback thread takes tens. CUDA does not know of the
 // dependency, so the function must not wait for work that is enqueued later. It must not call the driver or throw.
 //
-// One thread runs all of them, one at a time. It spins while runs are expected and sleeps otherwise. A forked child has
-// a thread of its own.
+// One thread runs all these functions, one at a time. It spins while runs are expected and sleeps otherwise. A forked
+// child starts its own thread.
 #pragma once
 
 #include <cstdint>
@@ -34,12 +34,12 @@ void free_polled_call(PolledCall *call);
 // Captures the three operations, labelled with `name`. Returns CUDA_ERROR_NOT_SUPPORTED if nothing was captured.
 cu::CUresult launch_polled(cu::CUstream stream, const PolledCall &call, const char *name);
 
-// Announces that the next launch will run this many calls (negative: takes the announcement back, because the launch
-// failed). A run that was not announced may wait for a tenth of a second.
+// Announces that the next launch will run `runs` polled calls. A negative number takes back an announcement whose
+// launch failed. An unannounced run may start up to a tenth of a second late.
 void expect_polled(const cu::Driver &driver, std::int64_t runs);
 
 // Waits at most `seconds` for the calls of CUDA graphs in flight. Returns whether all were answered. The polling thread
-// runs on until the process exits. A task that must not start any more refuses by itself (hostfunc/host_task.cpp), but
+// runs on until the process exits. A task that must no longer start refuses by itself (hostfunc/host_task.cpp), but
 // its call is still answered, so that no device waits for it.
 bool drain_polled(double seconds);
 

@@ -11,8 +11,8 @@
 namespace weft {
 namespace {
 
-// The number of tokens before the guide's first token, once it is known. The thread that uses the matcher writes it;
-// any thread may read it.
+// The number of tokens before the guide's first token; kNone before the trigger. The thread that uses the matcher
+// writes it, and any thread may read it.
 struct Handover {
   static constexpr std::int64_t kNone = -1;
   std::atomic<std::int64_t> at{kNone};
@@ -28,8 +28,8 @@ struct AfterMatcher {
   int state = 0;            // of the free text (see AfterRules)
   std::vector<int> before;  // the state before each free token, including the one in which the trigger ends
   bool is_within = false;   // the guide has taken over
-  int num_beginning = 0;    // tokens that the guide took for the bytes after the trigger in its last token
-  int num_taken = 0;        // tokens that the guide took after that
+  int num_beginning = 0;    // tokens that the guide accepted in `begin`
+  int num_taken = 0;        // tokens that the guide accepted after that
   std::string error;
   Handover handover;
 
@@ -37,7 +37,8 @@ struct AfterMatcher {
   int fail() { return error = guide->error(), -1; }
 };
 
-// Lets the guide take `tokens`, which spell the bytes after the trigger in the trigger's last token.
+// Lets the guide accept `tokens`, which spell the bytes that follow the trigger inside its last token. Returns 1; 0
+// if the guide refuses them or wants to edit the text; -1 on failure. Only with 1 does the guide's state change.
 int begin(AfterMatcher &matcher, const std::vector<std::int32_t> &tokens) {
   int taken = 0, outcome = 1;
   for (std::int32_t token : tokens) {
@@ -97,6 +98,7 @@ int after_validate(AfterMatcher &matcher, const std::int32_t *tokens, int count)
   int within = 0;
   if (outcome == 1 && taken < count && (within = matcher.guide->validate(tokens + taken, count - taken)) < 0)
     outcome = matcher.fail();
+  // The rollback must not replace the error.
   const std::string error = matcher.error;
   if (taken > 0 && after_rollback(matcher, taken) != 0) return -1;
   matcher.error = error;

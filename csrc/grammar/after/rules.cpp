@@ -62,7 +62,8 @@ int AfterRules::rest_of(const std::string &text) {
   return at->second;
 }
 
-// A token of n bytes can complete the trigger only in states where at most n bytes are missing.
+// Finds the tokens that complete the trigger, for each state. A token of n bytes can do so only in states where at most
+// n bytes are missing.
 void AfterRules::find_completions() {
   const int length = static_cast<int>(trigger_.size());
   for (std::int32_t token = 0; token < vocab_size_; ++token) {
@@ -86,6 +87,7 @@ std::string AfterRules::settle(MatcherHandle &guide) {
     rest.tokens.resize(static_cast<std::size_t>(texts_->encode(rest.text, rest.tokens.data())));
     std::size_t spelled = 0;
     for (std::int32_t token : rest.tokens) spelled += texts_->text(token).size();
+    // A rest that the vocabulary cannot spell is never allowed.
     if (spelled != rest.text.size()) continue;
     int taken = 0, outcome = 1;
     for (std::int32_t token : rest.tokens) {
@@ -100,6 +102,8 @@ std::string AfterRules::settle(MatcherHandle &guide) {
   return "";
 }
 
+// Finds the tokens that are allowed in each state while the trigger is forced: those after which the trigger can still
+// be spelled. A token may lead to a later state, so states are done from the last to the first.
 void AfterRules::find_spellings() {
   for (int state = static_cast<int>(trigger_.size()) - 1; state >= 0; --state) {
     const std::string_view rest = missing(state);

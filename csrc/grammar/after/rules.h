@@ -1,7 +1,7 @@
 // Free text before a guide. The guide begins after a trigger, which is a token or a text (in the bytes of the tokens).
 //
-// A trigger text may end inside a token. Such a token is allowed only if the guide takes the rest of its bytes, spelled
-// as tokens; each such rest is checked once. Python-free.
+// A trigger text may end inside a token. Such a token is allowed only if the guide accepts the rest of its bytes,
+// spelled as tokens. Each distinct rest is checked once. Python-free.
 #pragma once
 
 #include <cstdint>
@@ -40,14 +40,14 @@ class AfterRules {
   struct Step {
     int state = -1;  // -1: the token is not allowed
     const std::vector<std::int32_t> *beginning =
-        nullptr;  // not null: the trigger is complete, and the guide begins with these tokens
+        nullptr;  // not null: the trigger is complete, and the guide starts with these tokens
   };
   // Returns the effect of `token`. With `is_forced`, only tokens that spell the missing part of the trigger are
   // allowed.
   Step step(int state, std::int32_t token, bool is_forced) const;
   // Writes the mask of the tokens that `step` allows to `row`, which has words() words.
   void fill(int state, bool is_forced, std::int32_t *row) const;
-  // The trigger token (-1 if the trigger is a text), and the part of a trigger text that is missing in a state.
+  // Return the trigger token (-1 if the trigger is a text), and the part of a trigger text that is missing in a state.
   std::int32_t token() const { return token_; }
   std::string_view missing(int state) const {
     return std::string_view(trigger_).substr(static_cast<std::size_t>(state));
@@ -92,8 +92,8 @@ class AfterRules {
 // nothing else may use it. After `max_free_tokens` tokens (negative: no limit) the trigger is forced.
 weft_matcher after_matcher(std::shared_ptr<const AfterRules> rules, MatcherRef guide, int max_free_tokens);
 
-// Returns the inner matcher of an `after_matcher`, or nothing for any other matcher. Also changes `num_tokens` from a
-// number of tokens of the whole text to the number of these that the inner matcher got. Callable at any time, on any
+// Returns the inner matcher of an `after_matcher`, or nothing for any other matcher. `num_tokens` is a number of tokens
+// of the whole text; it becomes the number of those that the inner matcher received. Callable at any time, on any
 // thread.
 std::optional<weft_matcher> guide_after(const weft_matcher &matcher, std::int64_t &num_tokens);
 

@@ -43,7 +43,7 @@ ClosingChart::Outcome ClosingChart::advance(const State &from, std::string_view 
   return Outcome::kTaken;
 }
 
-// Returns the index of a frame, which is added if it is new, or -1 if there are too many.
+// Returns the index of a frame and adds the frame if it is new. Returns -1 if there are too many.
 int ClosingChart::push(int at, int count, int parent) {
   const auto [entry, is_new] = numbers_.try_emplace({at, count, parent}, static_cast<int>(frames_.size()));
   if (!is_new) return entry->second;
@@ -55,8 +55,8 @@ int ClosingChart::push(int at, int count, int parent) {
   return entry->second;
 }
 
-// Advances all readings by one byte: follows every place that is reachable without a byte, and keeps those that take
-// `byte`. Returns false if there are too many places or readings.
+// Advances all readings by one byte: visits every place that is reachable without reading a byte, and keeps those that
+// accept `byte`. Returns false if there are too many places or readings.
 bool ClosingChart::step(const std::vector<Reading> &from, unsigned char byte, std::vector<Reading> &to) {
   using Place = ClosingGrammar::Place;
   visits_.clear();

@@ -24,8 +24,8 @@ class ClosingChart {
     int at, frame;
     bool operator==(const Reading &other) const { return at == other.at && frame == other.frame; }
   };
-  // All readings of a text. A reading's cost is the fewest tokens to an end; `cheapest` and `dearest` are the smallest
-  // and the largest cost.
+  // All readings of a text. A reading's cost is the smallest known number of tokens to an end. `cheapest` and `dearest`
+  // are the smallest and the largest cost.
   struct State {
     std::vector<Reading> readings;
     int cheapest = ClosingGrammar::kNever, dearest = ClosingGrammar::kNever;
@@ -37,15 +37,16 @@ class ClosingChart {
 
   // The state of the empty text.
   StateRef start();
-  // Advances `from` by `text`; `to` is null unless the grammar takes the text.
+  // Advances `from` by `text`. `to` is null unless the grammar accepts the text.
   Outcome advance(const State &from, std::string_view text, StateRef &to);
-  // Writes the shortest known end of the state: its text, and the tokens that `cheapest` counts.
+  // Appends the shortest known end from the state to `text`, and the tokens that `cheapest` counts to `tokens`.
   void spell(const State &state, std::string &text, std::vector<std::int32_t> &tokens) const;
 
   std::size_t num_frames() const { return frames_.size(); }
 
  private:
-  // A return address: the place before a rule, and the number of its repetitions that are done after the return.
+  // A return address: the place before a rule, and the number of repetitions of the rule that are done after the
+  // return.
   struct Frame {
     int at, count, parent, cost;
   };

@@ -79,8 +79,8 @@ void ClosingGrammar::add(int rule, const Alternative &alternative) {
   places_.push_back({Place::kEnd, rule, 1, 1, false});
 }
 
-// Chooses the byte to write for a set, among bytes that have a token. It prefers digits and letters to punctuation, and
-// ASCII to other bytes.
+// Chooses the byte to write for a set. Bytes that have a token come first. It prefers digits and letters to
+// punctuation, and ASCII to other bytes.
 char ClosingGrammar::easiest(const std::bitset<256> &set) const {
   static constexpr std::string_view kFirst = "0a1Aeotnsi ";
   const auto fits = [&](char byte) { return set[static_cast<unsigned char>(byte)] && texts_->find({&byte, 1}) >= 0; };
@@ -113,6 +113,8 @@ ClosingGrammar::Piece ClosingGrammar::piece(int at) const {
   return piece;
 }
 
+// Finds all costs. Rules may refer to each other, so this repeats until no cost falls. A place's cost depends on later
+// places of its alternative, so places are done from the last to the first.
 void ClosingGrammar::find_costs() {
   const auto count = places_.size();
   pieces_.resize(count);
@@ -142,11 +144,12 @@ void ClosingGrammar::find_costs() {
   }
 }
 
-// Throws for left recursion: the chart would enter such a rule for ever.
+// Throws for left recursion: the chart would enter such a rule forever. Recursion through tail calls is allowed: they
+// add no frame, so the chart visits the same places again and stops.
 void ClosingGrammar::check_recursion() const {
   struct Edge {
     int rule;
-    bool is_deeper;
+    bool is_deeper;  // entering the rule adds a frame
   };
   std::vector<std::vector<Edge>> edges(first_.size());
   for (std::size_t rule = 0; rule < first_.size(); ++rule)

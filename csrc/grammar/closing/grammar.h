@@ -1,7 +1,7 @@
 // A grammar over bytes with costs: for each place in it, the smallest known number of tokens to an end.
 //
-// It only measures length; the grammar library's matcher decides which tokens may follow. A cost is an upper bound
-// however the text so far was tokenized, because it counts the rest of a literal text as separate tokens. Python-free.
+// It only measures length; the grammar library's matcher decides which tokens may follow. A cost is an upper bound for
+// every tokenization of the text so far, because it counts the rest of a literal text as separate tokens. Python-free.
 // Immutable, so any number of matchers and threads share one.
 #pragma once
 
@@ -49,13 +49,13 @@ class ClosingGrammar {
   const std::vector<int> &alternatives(int rule) const { return first_[static_cast<std::size_t>(rule)]; }
   const TokenTexts &texts() const { return *texts_; }
 
-  // The fewest tokens from a place to the end of its alternative. For a place before a rule, `count` repetitions are
-  // already done.
+  // The smallest known number of tokens from a place to the end of its alternative. `count` is for a place before a
+  // rule: this many repetitions of the rule are already done.
   int cost(int at) const { return cost_[static_cast<std::size_t>(at)]; }
   int cost(int at, int count) const;
   int rule_cost(int rule) const { return rule_cost_[static_cast<std::size_t>(rule)]; }
 
-  // Appends the text that has this cost to `text`, and its tokens to `tokens`.
+  // Appends the text whose cost this is to `text`, and its tokens to `tokens`.
   void spell(int at, int count, std::string &text, std::vector<std::int32_t> &tokens) const;
 
   std::size_t num_bytes() const;
@@ -79,7 +79,7 @@ class ClosingGrammar {
 
   std::vector<Place> places_;
   std::vector<std::bitset<256>> sets_;
-  std::vector<char> bytes_;              // by set: the byte to write for it, if one has a token
+  std::vector<char> bytes_;              // by set: the byte to write for it (see `easiest`)
   std::vector<bool> has_byte_;           // by set
   std::vector<std::vector<int>> first_;  // by rule: the first places of its alternatives
   std::vector<int> cost_, rule_cost_, best_;

@@ -95,11 +95,13 @@ class Walk {
   // Returns the places before a byte that can be reached from `from` without reading a byte, each with the greatest
   // growth of the cost on the way.
   //
-  // Entering a rule and leaving it without a byte equals skipping it. So a return here is from a rule that was entered
-  // earlier, and it may lead to any caller.
+  // Entering a rule and leaving it again without a byte is the same as skipping it. So a return here leaves a rule that
+  // was entered earlier. The walk does not know its caller, so the return may lead to any caller.
   const State &closed(int from) {
     const auto f = static_cast<std::size_t>(from);
     if (is_closed_[f]) return closures_[f];
+    // The way to a place: kReturned from the rule after the place, kEntered into the rule that contains it without a
+    // byte since, or kThere otherwise.
     enum How { kThere, kReturned, kEntered };
     std::unordered_map<int, int> best;
     std::vector<int> open;
@@ -126,6 +128,7 @@ class Walk {
         const bool is_back = how == kReturned;
         if (is_back || place.min_times == 0) reach(at + 1, how == kEntered ? kEntered : kThere, weight);
         if (is_back && place.max_times == 1) continue;
+        // The cost before counts this repetition of the rule only if it is a required one.
         const bool is_owed = place.min_times == place.max_times || (!is_back && place.min_times > 0);
         const int before = is_owed ? grammar_.rule_cost(place.target) : 0;
         for (const int first : grammar_.alternatives(place.target))
@@ -162,7 +165,7 @@ ClosingGrowth::ClosingGrowth(const ClosingGrammar &grammar, int vocab_size, cons
   fill_masks();
 }
 
-// Finds each token's growth. Tokens are taken in the order of their texts, so that a common prefix is walked once.
+// Finds each token's growth. Tokens are processed in the order of their texts, so that a common prefix is walked once.
 void ClosingGrowth::find(const ClosingGrammar &grammar) {
   Walk walk(grammar);
   std::vector<std::int32_t> tokens;

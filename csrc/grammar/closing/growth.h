@@ -1,7 +1,8 @@
-// For each token, the most that it can add to the cost of an end, wherever in the grammar it is taken. Python-free.
+// For each token, the largest number of tokens that it can add to the shortest end, at any place in the grammar.
+// Python-free.
 //
-// When a reading takes a token, its cost grows only by choices: an alternative that is not the cheapest, one more
-// repetition of a rule, or a byte that breaks up literal text. The return address of a rule adds the same cost before
+// When a reading accepts a token, its cost grows only by choices: an alternative that is not the cheapest, one more
+// repetition of a rule, or a byte that splits literal text. The return address of a rule adds the same cost before
 // and after the token. So a bound over all places, with returns to any caller, holds for every reading.
 #pragma once
 

@@ -25,7 +25,7 @@ struct End {
   std::int32_t next() const { return at < tokens->size() ? (*tokens)[at] : -1; }
 };
 
-// The state after a token, and a known end from there, once one was needed.
+// The state after a token, and a known end from there. The end is computed when it is first needed.
 struct Step {
   ClosingChart::StateRef state;
   End end;
@@ -73,7 +73,7 @@ struct ClosingMatcher {
   }
   bool is_far(int slack) const { return growth().greatest() < ClosingGrammar::kNever && slack >= growth().greatest(); }
 
-  // Whether the inner matcher takes these tokens and then an end token: 1 or 0; -1 if it failed.
+  // Whether the inner matcher accepts these tokens and then an end token: 1 or 0; -1 if it failed.
   int takes(std::vector<std::int32_t> tokens) {
     tokens.push_back(growth().first_end());
     const auto count = static_cast<int>(tokens.size());
@@ -81,7 +81,7 @@ struct ClosingMatcher {
     return taken < 0 ? fail_inner() : taken == count;
   }
 
-  // Tokenizes the whole text at once, as the tokenizer would.
+  // Tokenizes the whole text as one string, as the tokenizer would.
   std::vector<std::int32_t> spell_whole(std::string_view text) const {
     const TokenTexts &texts = tables.grammar->texts();
     std::vector<std::int32_t> tokens;
@@ -101,7 +101,7 @@ struct ClosingMatcher {
     return tokens;
   }
 
-  // Finds an end for the last step, unless it already has one. Returns 0, or -1 on failure.
+  // Ensures that the last step has a known end. Returns 0, or -1 on failure.
   int know_end() {
     Step &step = steps.back();
     if (step.end.is_known()) return 0;
@@ -147,6 +147,7 @@ int closing_accept(ClosingMatcher &matcher, std::int32_t token) {
   const int outcome = matcher.inner.ops->accept(matcher.inner.self, token);
   if (outcome < 0) return matcher.fail_inner();
   if (outcome == 0) return 0;
+  // Rolls the inner matcher back unless the step is recorded, also after an exception.
   struct GiveBack {
     const weft_matcher &inner;
     bool is_kept;

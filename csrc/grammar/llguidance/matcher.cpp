@@ -21,7 +21,7 @@ namespace {
 // restart would not help.
 constexpr int kMinMasksToRestart = 256;
 
-// The search for forced text looks this many bytes ahead for each token that is asked for.
+// The search for forced text looks this many bytes ahead for each requested token.
 constexpr std::size_t kForcedBytesPerToken = 16;
 
 // A matcher of LLGuidance. weft handles end tokens itself: LLGuidance never sees one, so its behaviour after an end
@@ -36,14 +36,14 @@ struct LlguidanceMatcher {
   std::shared_ptr<LlguidanceStart> start;
   Handle owned;
   LexerWork work;
-  bool is_warm;  // it began with lexer states of earlier matchers
+  bool is_warm;  // it started with lexer states of earlier matchers
   llg::Matcher *handle = owned.get();
   std::vector<std::uint32_t> taken{};  // without an end token
   bool ended = false;
   std::size_t masked = 0;     // the number of tokens taken when the last mask was filled
   bool is_stale = false;      // the cached mask is for a text that was rolled back
   bool is_restarted = false;  // it was restarted once
-  int masks = 0;              // filled since it began
+  int masks = 0;              // filled since it started
   std::string error{};
 
   // Passes its lexer states on to later matchers, unless it failed.
@@ -54,10 +54,10 @@ struct LlguidanceMatcher {
     start->take(std::move(owned), work);
   }
 
-  // Starts again without lexer states, after a call failed. A lexer has a limit on its states, but a text must not fail
-  // because of states that other texts found, or that only its beginning needed. So a fresh matcher takes the tokens
-  // again, without the masks between them. If there were few masks, all states are needed, and a restart would not
-  // help. Returns whether it restarted.
+  // Restarts without lexer states after a failed call: a fresh matcher consumes the tokens again, without the masks
+  // between them. A lexer's number of states is limited. A text must not fail because of states from other texts, or
+  // states that only its beginning needed. After few masks all states are from this text, so a restart would not help.
+  // Returns whether it restarted.
   bool restart() {
     if (!is_warm && masks < kMinMasksToRestart) return false;
     Handle fresh = start->cold();
@@ -86,7 +86,7 @@ struct LlguidanceMatcher {
   }
 };
 
-// Whether a mask was computed since the last token, and allows this one. Then the token needs no validation.
+// Whether a mask was computed after the last token and allows `token`. Then `token` needs no validation.
 bool mask_allows(LlguidanceMatcher &matcher, std::int32_t token) {
   const std::uint32_t *mask = api.get_mask(matcher.handle);
   return mask && (mask[token / 32] >> (token % 32) & 1u);
@@ -140,7 +140,7 @@ int llg_rollback(LlguidanceMatcher &matcher, int count) {
     matcher.error = "rollback of " + std::to_string(count) + " tokens; only " + std::to_string(all) + " were taken";
     return -1;
   }
-  // LLGuidance was never given the end token, so it has one token less to roll back.
+  // LLGuidance never received the end token, so it has one token less to roll back.
   const auto fed = static_cast<std::size_t>(count - (count > 0 && matcher.ended));
   if (fed > 0 && api.rollback(matcher.handle, fed) != 0) return matcher.fail();
   matcher.taken.resize(matcher.taken.size() - fed);
@@ -197,7 +197,7 @@ int llg_reset(LlguidanceMatcher &matcher) {
   return llg_rollback(matcher, static_cast<int>(matcher.taken.size()) + matcher.ended);
 }
 
-// The byte that all allowed tokens begin with, or -1.
+// Returns the byte that all allowed tokens begin with, or -1.
 int common_byte(const std::vector<std::int32_t> &row, const TokenTexts &texts) {
   int byte = -1;
   for (std::size_t word = 0; word < row.size(); ++word) {

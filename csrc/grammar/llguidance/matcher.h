@@ -47,7 +47,7 @@ class LlguidanceVocabulary {
 struct LlguidanceLimits {
   std::size_t max_items_in_row, step_max_items, max_lexer_states, max_grammar_size;
   std::uint64_t initial_lexer_fuel, step_lexer_fuel;
-  bool keeps_states;  // matchers begin with the lexer states of matchers that ended
+  bool keeps_states;  // matchers start with the lexer states of earlier matchers
 };
 
 class LlguidanceStart;
@@ -58,7 +58,7 @@ class LlguidanceGrammar {
   // `type` is "json_schema", "regex" or "lark". Throws LlguidanceRefusal if it does not compile.
   LlguidanceGrammar(std::shared_ptr<const LlguidanceVocabulary> vocabulary, const std::string &type,
                     const std::string &text, const LlguidanceLimits &limits);
-  // A new matcher at the start.
+  // Makes a matcher at its start.
   weft_matcher matcher();
 
  private:

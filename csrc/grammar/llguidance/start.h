@@ -64,10 +64,10 @@ class LlguidanceStart {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // If a copy takes longer than this, it costs a request more than the states save.
+  // If a copy takes longer than this, it costs more than the states save.
   static constexpr std::chrono::milliseconds kLongestCopy{1};
-  // No states are kept from a matcher that did more work than this. The states of most texts are found by then, states
-  // take memory, and the lexer limits their number.
+  // States are not kept from a matcher that did more work than this. Most texts need no further states, and states take
+  // memory and count towards the lexer's limit.
   static constexpr int kMostMasks = 4096;
   static constexpr std::chrono::milliseconds kMostTime{50};
 

@@ -29,7 +29,7 @@ struct Reason {
 struct PluginMatcher {
   std::shared_ptr<const PluginGuide> guide;  // outlives the matcher
   OwnedMatcher owned;
-  std::string error;  // for a plug-in that throws, although its interface is C
+  std::string error;  // the error if the plug-in throws, which its C interface forbids
 
   PluginMatcher(OwnedMatcher matcher, std::shared_ptr<const PluginGuide> of)
       : guide(std::move(of)), owned(std::move(matcher)) {}

@@ -18,7 +18,7 @@ namespace weft {
 // not a plug-in.
 const weft_plugin_ops &load_plugin(const std::string &path);
 
-// A guide of a plug-in. Everything made from it keeps it alive.
+// A plug-in's guide. Its matchers and recognisers keep it alive.
 class PluginGuide {
  public:
   // Throws std::runtime_error with the plug-in's message.

@@ -40,7 +40,7 @@ struct PythonMatcher {
     look();
   }
 
-  // Asks the object whether it has ended. Called at each change of state, because an exception can be reported there.
+  // Reads `is_terminated` of the object. Called after each change of state, where an exception can still be reported.
   void look() { has_ended = nb::cast<bool>(nb::bool_(is_terminated())); }
 
   bool take(std::int32_t token) {
@@ -50,8 +50,8 @@ struct PythonMatcher {
     return true;
   }
 
-  // Resets the object and takes the tokens again. If that fails, `taken` has the tokens taken so far, and the matcher
-  // is lost.
+  // Resets the object and lets it accept the tokens again. If that fails, `taken` has the tokens accepted so far, and
+  // the matcher is lost.
   void replay(const std::vector<std::int32_t> &tokens) {
     is_lost = true;
     taken.clear();

@@ -15,16 +15,16 @@ namespace weft {
 // Makes a matcher over `object`, which takes the GIL for each call. `object` has accept(token) -> bool, fill(row) ->
 // None and is_terminated() -> bool, and may have rollback(count), fork() -> object, reset() -> None, error() -> str and
 // forced(capacity) -> list of int. `fill` gets a zeroed int32 numpy array of one bit per token, which belongs to the
-// matcher. `factory` (or None) makes a new object at its start. It replaces a missing fork() or reset(). With it or
-// with reset(), a missing rollback() is done by taking the tokens again. Throws nb::type_error for an object without
-// the needed methods. GIL held.
+// matcher. `factory` (or None) makes a new object at its start. It replaces a missing fork() or reset(). A missing
+// rollback() is replaced by a reset and accepting the tokens again. Throws nb::type_error for an object without the
+// needed methods. GIL held.
 weft_matcher python_matcher(nanobind::object object, nanobind::object factory);
 
-// Makes a recogniser with `factory`. On failure returns null and sets `error`. It takes the GIL once for each run of
-// calls.
+// Makes a recogniser with `factory`. On failure returns null and sets `error`. The recogniser takes the GIL once for
+// each group of calls (`enter` to `leave`).
 std::unique_ptr<Recognizing> python_recognizer(const nanobind::object &factory, std::string &error);
 
-// Converts any bytes to a str; invalid UTF-8 is replaced, because the text may come from anywhere.
+// Converts any bytes to a str. Invalid UTF-8 is replaced, because the text is untrusted.
 inline nanobind::str text_of(std::string_view bytes) {
   return nanobind::steal<nanobind::str>(
       PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));

@@ -1,4 +1,4 @@
-// A recogniser, written in C or in Python, as its owner sees it. The owner is the matcher that walks tokens with it.
+// The interface of recognisers, which are written in C or in Python, for the matcher that owns one.
 #pragma once
 
 #include <weft/matcher.h>
@@ -15,7 +15,7 @@ namespace weft {
 class Recognizing {
  public:
   virtual ~Recognizing() = default;
-  // Called before and after a run of calls. If `enter` returns -1, neither calls nor `leave` may follow.
+  // Called before and after a group of calls. If `enter` returns -1, neither calls nor `leave` may follow.
   virtual int enter() { return 0; }
   virtual void leave() {}
   virtual int pop_bytes(int count) = 0;
@@ -33,7 +33,7 @@ class Recognizing {
 // Makes a recogniser at its start, or null and the reason.
 using MakeRecognizing = std::function<std::unique_ptr<Recognizing>(std::string &error)>;
 
-// Wraps a recogniser in C. It keeps `keep` alive, the library or guide that made the recogniser.
+// Wraps a recogniser with a C interface. The wrapper keeps `keep` alive, the guide that made the recogniser.
 std::unique_ptr<Recognizing> native_recognizer(weft_recognizer recognizer, std::shared_ptr<const void> keep);
 
 // Returns what is wrong with a table of functions, or "".

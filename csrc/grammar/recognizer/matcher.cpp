@@ -60,7 +60,7 @@ struct RecognizerMatcher {
     return outcome;
   }
 
-  // Takes `tokens` again, from the start of the text.
+  // Accepts `tokens` again, from the start of the text. Returns 0, or -1 on failure.
   int repeat(const std::vector<std::int32_t> &tokens) {
     for (std::int32_t token : tokens) {
       const int outcome = take(token);
@@ -100,8 +100,8 @@ int rec_accept(RecognizerMatcher &matcher, std::int32_t token) {
   return with(matcher, [&](auto &) { return matcher.take(token); });
 }
 
-// Takes the first `keep` tokens again with a new recogniser. The old one is moved to `replaced`, because it must live
-// until its `leave` was called.
+// Replaces the recogniser by a new one, which accepts the first `keep` tokens again. The old one is moved to
+// `replaced`, because its `leave` must still be called.
 int replay(RecognizerMatcher &matcher, std::size_t keep, std::unique_ptr<Recognizing> &replaced) {
   std::unique_ptr<Recognizing> fresh = matcher.guide->make(matcher.error);
   if (!fresh) return -1;
@@ -136,7 +136,7 @@ int rec_rollback(RecognizerMatcher &matcher, int count) {
   return with(matcher, [&](auto &replaced) { return take_back(matcher, count, replaced); });
 }
 
-// Unlike `take`, pushes bytes without `collapse`, so that all of them can be popped.
+// Pushes bytes without `collapse`, unlike `take`, so that all of them can be popped.
 int rec_validate(RecognizerMatcher &matcher, const std::int32_t *tokens, int count) {
   return with(matcher, [&](auto &) {
     int taken = 0, num_bytes = 0, outcome = matcher.has_ended ? 0 : 1;

@@ -87,7 +87,7 @@ struct XGrammarMatcher {
 
   ~XGrammarMatcher() { binding.api.ObjectDecRef(handle); }
 
-  // Takes the error out of TVM FFI's per-thread slot, so that a later call from elsewhere does not find it there.
+  // Moves the error out of TVM FFI's per-thread slot, so that a later call by other code does not find it there.
   int fail() {
     void *raised = nullptr;
     binding.api.ErrorMoveFromRaised(&raised);
@@ -98,7 +98,7 @@ struct XGrammarMatcher {
     const auto *cell =
         reinterpret_cast<const tvm::ErrorCell *>(static_cast<const char *>(raised) + sizeof(tvm::Object));
     error.assign(cell->message.data, cell->message.size);
-    // Drop the beginning of the text: a time and a source location in XGrammar, which do not help a user.
+    // Drop the time and XGrammar's source location at the beginning of the text, which do not help a user.
     const std::size_t place = error.find(".cc:");
     const std::size_t text = place == std::string::npos ? place : error.find(": ", place);
     if (text != std::string::npos) error.erase(0, text + 2);
@@ -190,7 +190,7 @@ int xgr_reset(XGrammarMatcher &matcher) {
 
 extern const weft_matcher_ops kOps;
 
-// XGrammar finds the bytes that must follow. Do not ask it after the end, where its call fails.
+// XGrammar finds the bytes that must follow. Its call fails after the end, so do not call it there.
 int xgr_forced(XGrammarMatcher &matcher, std::int32_t *tokens, int capacity) {
   if (!matcher.shared->texts || capacity < 1 || xgr_is_terminated(matcher)) return 0;
   Any result;

@@ -1,4 +1,4 @@
-// Keeps XGrammar's warnings off the terminal: they quote a client's grammar, and the client gets the message anyway.
+// Drops XGrammar's warnings from stderr: they quote a client's grammar, and the client gets the message anyway.
 // Python-free.
 #pragma once
 

@@ -1,10 +1,10 @@
 // The inner loops of linear.cpp with AMX, for bfloat16 weights. linear.cpp includes this once, inside a namespace and a
 // target region for AMX, so there is no include guard.
 //
-// AMX multiplies bfloat16 exactly and adds in float32. An activation is split into the sum of two bfloat16 parts, which
-// loses at most 2^-17 of it; rounding the weights to bfloat16 lost 2^-8. A tile holds both parts of up to kGroup rows,
-// and the two sums of a row are added at the end. Rows of a tile do not influence each other, so a row's result does
-// not depend on its batch.
+// AMX multiplies bfloat16 exactly and adds in float32. An activation is split into two bfloat16 parts. Their sum
+// differs from the activation by at most 2^-17 of it; rounding the weights to bfloat16 lost 2^-8. A tile holds both
+// parts of up to kGroup rows, and the two sums of a row are added at the end. Rows of a tile do not influence each
+// other, so a row's result does not depend on its batch.
 
 constexpr std::int64_t kDepthBlocks = 6;  // blocks of weights that stay in the cache while groups of rows read them
 constexpr std::int64_t kLine = 64, kBlockLines = 2 * kTilesOfBlock / kLine, kPrefetchDistance = 4096;  // bytes
@@ -40,7 +40,7 @@ void split_rows(const Rows &rows, std::int64_t begin, std::int64_t end, std::uin
   }
 }
 
-// A compiler barrier: tile instructions read memory behind the compiler's back, so earlier writes must be in memory.
+// A compiler barrier. The compiler does not know that tile instructions read memory, so earlier writes must be done.
 WEFT_INLINE void finish_writes() { __asm__ volatile("" ::: "memory"); }
 
 struct TileShapes {
@@ -84,7 +84,7 @@ WEFT_INLINE void store_sums(float *to) {
 }
 
 // Multiplies `blocks` blocks of inputs of one group (`group` rows) by their weights, and adds the products to the sums
-// in tiles 0 to 3. Each block prefetches `lines` cache lines at `next`, the weights that are needed later.
+// in tiles 0 to 3. Each block prefetches the next `lines` cache lines from `next` on, which hold later weights.
 WEFT_INLINE void add_blocks(const std::uint16_t *split, std::int64_t group, std::int64_t blocks,
                             const std::uint16_t *weights, const char *next, std::int64_t lines) {
   for (std::int64_t b = 0; b < blocks; ++b, split += kParts * group * kBlock, weights += kTilesOfBlock) {
@@ -101,8 +101,8 @@ WEFT_INLINE void add_blocks(const std::uint16_t *split, std::int64_t group, std:
   }
 }
 
-// Multiplies two groups by half of a panel's outputs, over all blocks of inputs. The four sum tiles are two per group,
-// so each tile of weights is loaded once for both groups.
+// Multiplies two groups by half of a panel's outputs, over all blocks of inputs. Each group has two of the four sum
+// tiles, so each tile of weights is loaded once for both groups.
 WEFT_INLINE void times_half(const Rows &in, const std::uint16_t *weights, float *sums) {
   const std::uint16_t *first = in.split, *second = first + split_size(in.group, in.width);
   zero_sums();

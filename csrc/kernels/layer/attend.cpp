@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kTokenBlock = 16;  // new tokens of a row in one task
 
-// The new tokens of one row: their place in the call and the position of the first in its text.
+// The new tokens of one row: index of the first in the call, their number, and the position of the first in its text.
 struct Tokens {
   std::int64_t row, first, count, position;
 };
@@ -34,7 +34,7 @@ std::int64_t place_of(const AttendCall &call, std::int64_t b, std::int64_t posit
   return page > 0 ? page * call.page_size + position % call.page_size : -1;
 }
 
-// out = head, normalised with `norm` if there is one, and rotated (RoPE).
+// out = head, normalised with `norm` unless it is null, and rotated (RoPE).
 WEFT_MULTIVERSION void rotate_head(const float *head, const float *norm, float eps, const float *rotary,
                                    std::int64_t size, float *out) {
   float scale = 1;
@@ -93,9 +93,9 @@ void point_to_keys(const AttendCall &call, std::int64_t b, std::int64_t h, std::
 
 // Computes attention for new tokens begin..end-1 of a row, for all query heads that share key head `h`.
 //
-// With a window, no query sees the keys from `sinks` to `low`. Whole tiles of them are left out: `gap` keys. The rest
-// must keep their places in their tiles, or sums would change their order. Their pages may belong to another row by
-// now, so they get the address of a visible key instead.
+// With a window, no query sees keys sinks..low-1. Whole tiles of these keys are skipped, `gap` keys in all. The others
+// of them keep their places in their tiles, because the order of the sums must not change. Their pages may already
+// belong to another row, so their addresses are replaced by that of a visible key.
 void attend_block(const AttendCall &call, const Tokens &all, std::int64_t h, std::int64_t begin, std::int64_t end,
                   Scratch &scratch) {
   const std::int64_t dim = call.head_dim, group = call.heads / call.kv_heads, count = (end - begin) * group;
@@ -156,7 +156,7 @@ void attend_cpu(const AttendCall &call) {
   const std::int64_t longest = longest_text(call, &max_new_tokens);
   const std::int64_t group = call.heads / call.kv_heads, heads = call.kv_heads;
   const std::int64_t blocks = std::max<std::int64_t>((max_new_tokens + kTokenBlock - 1) / kTokenBlock, 1);
-  const bool writes_first = blocks > 1;  // otherwise a block of tokens would read keys that another worker is writing
+  const bool writes_first = blocks > 1;  // or a block of tokens would read keys that another worker is writing
   if (writes_first) {
     for_rows(call.rows * heads, call.threads, max_new_tokens * call.head_dim * 8,
              [&](std::int64_t begin, std::int64_t end) {

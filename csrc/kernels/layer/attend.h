@@ -6,8 +6,9 @@
 
 namespace weft {
 
-// Row b has the new tokens starts[b]..starts[b + 1]-1 of the call (without `starts`: `width` tokens each), at positions
-// base[b] + count[b] + offset and on. qkv [tokens, heads + 2 kv_heads, head_dim] holds their queries, keys and values.
+// Row b has the new tokens starts[b]..starts[b + 1]-1 of the call; without `starts`, each row has `width` tokens. Their
+// positions begin at base[b] + count[b] + offset. qkv [tokens, heads + 2 kv_heads, head_dim] holds their queries, keys
+// and values.
 // The pairs of dimensions (0, 1), (2, 3), ... of a head are rotated by their position's row of `rotary` [rotary_rows,
 // head_dim / 2, 2] (cos, sin). Keys and values are written to cache [pages, page_size, 2, kv_heads, head_dim] at the
 // row's page_table [rows, table_width], but not to page 0 or beyond the table. The query at position p sees keys 0..p,
@@ -16,8 +17,8 @@ namespace weft {
 // With a `window` above 0 a query sees at most that many keys: 0..sinks-1 and the last window - sinks, including its
 // own. A page is not read if none of the row's new tokens sees a key in it. 0 <= sinks < window.
 //
-// The bits of a row's result depend on that row alone: sums over keys go from the first to the last, whatever the
-// batch.
+// The bits of a row's result depend on that row alone, not on the batch: sums over keys run from the first key to the
+// last.
 struct AttendCall {
   const float *qkv, *rotary;
   const float *q_norm, *k_norm;  // [head_dim] each, or null: no norm

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::int64_t kQueryTile = 4;  // queries at once
 
-// A vector is one register, because the compiler keeps wider ones in memory. Results do not depend on kLanes, because
-// the order of each sum is fixed.
+// A vector has the size of one register, because the compiler keeps larger ones in memory. Results do not depend on
+// kLanes, because the order of each sum is fixed.
 template <int kLanes>
 struct Vector {
   typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
@@ -109,7 +109,7 @@ WEFT_INLINE void score(const Group &g, std::int64_t head_dim) {
 // Replaces a row of scores by exp(score - maximum), and returns their sum: a softmax without the division.
 WEFT_INLINE float exponentiate(float *scores, std::int64_t length) {
   float highest = -INFINITY, total = 0;
-  float lane[kKeyTile];  // running maxima: a single one would be a chain of 4 cycles a key
+  float lane[kKeyTile];  // running maxima: with a single one, each key would wait 4 cycles for the last
   for (int k = 0; k < kKeyTile; ++k) lane[k] = -INFINITY;
   std::int64_t at = 0;
   for (; at + kKeyTile <= length; at += kKeyTile)
@@ -123,8 +123,8 @@ WEFT_INLINE float exponentiate(float *scores, std::int64_t length) {
   return total;
 }
 
-// The same for a query that does not see keys hidden..first-1, whose weights become 0. Each place in a tile has its own
-// sum, so the result is the same to the bit when whole hidden tiles are left out.
+// Does the same for a query that does not see keys hidden..first-1; their weights become 0. Each place in a tile has
+// its own sum, so the result has the same bits if whole hidden tiles are left out.
 WEFT_INLINE float exponentiate_around(float *scores, std::int64_t hidden, std::int64_t first, std::int64_t length) {
   float highest[kKeyTile], sums[kKeyTile] = {}, top = -INFINITY, total = 0;
   const auto is_seen = [=](std::int64_t n) { return (n < hidden) | ((n >= first) & (n < length)); };
@@ -151,8 +151,8 @@ WEFT_INLINE float exponentiate(const Group &g, std::int64_t m) {
   return exponentiate(scores, g.lengths[m]);
 }
 
-// Computes kVectors vectors of outputs from dimension `first` on, the weighted sums of values, for queries m .. m +
-// kQueries - 1.
+// Computes outputs, the weighted sums of values, for queries m .. m + kQueries - 1: kVectors vectors of each, from
+// dimension `first` on.
 template <int kLanes, int kQueries, int kVectors>
 WEFT_INLINE void sum_values(const Group &g, std::int64_t m, std::int64_t first, const float *scales) {
   Lanes<kLanes> sums[kQueries][kVectors] = {};

@@ -10,7 +10,7 @@ constexpr std::int64_t kKeyTile = 16;  // keys that are scored at once
 
 struct Group {
   const float *const *queries;
-  const std::int64_t *lengths;  // [count] each query sees keys 0..length-1, except those from `sinks` to its start
+  const std::int64_t *lengths;  // [count] each query sees keys 0..length-1, except keys sinks..start-1
   const std::int64_t *starts;   // [count], or null: each query sees all keys below its length
   std::int64_t sinks;
   float *const *outs;

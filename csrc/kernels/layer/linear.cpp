@@ -18,15 +18,16 @@ namespace weft {
 namespace {
 
 constexpr std::int64_t kFloatsPerLine = 16;  // of the cache
-// Up to this many rows, every worker normalises and splits all inputs itself, which is cheaper than sharing the work
-// and waiting for it.
+// Up to this many rows, every worker normalises and splits all inputs itself. That is cheaper than sharing the work and
+// waiting for it.
 constexpr std::int64_t kMaxRowsRemade = 16;
-constexpr std::int64_t kRowBlock = 48;       // rows per block: a multiple of this, so that all tiles are whole
+constexpr std::int64_t kRowBlock = 48;       // rows per block are a multiple of this, so that all tiles are full
 constexpr std::int64_t kMaxRowBlock = 96;    // a block's inputs stay in the cache while its panels are read
 constexpr std::int64_t kDepthBlock = 1024;   // inputs whose weights stay in the cache while several tiles read them
 constexpr std::int64_t kTasksPerThread = 8;  // enough that all threads end at about the same time
 
-// The rows of a product's input. AMX reads them in groups of `group` rows, each float split into parts.
+// The input rows of a product. For AMX they are in groups of `group` rows, with each float split into bfloat16 parts
+// (`split`).
 struct Rows {
   const float *x;
   std::int64_t count, width, stride;
@@ -229,8 +230,8 @@ std::int64_t even_block(std::int64_t rows, std::int64_t max_block) {
   return ceil_div(ceil_div(rows, ceil_div(rows, max_block)), kRowBlock) * kRowBlock;
 }
 
-// Returns the rows per block of a call. Rows are divided into blocks for two reasons: there may be fewer panels than
-// the threads need tasks, and all rows may not fit the cache.
+// Returns the number of rows per block of a call. Rows are divided into blocks for two reasons: the panels alone may be
+// too few tasks for the threads, and the rows may not fit into the cache.
 std::int64_t rows_per_block(const LinearCall &call, std::int64_t panels) {
   const std::int64_t wanted_blocks = ceil_div(kTasksPerThread * call.threads, panels);
   return even_block(call.rows, std::min(std::max(call.rows / wanted_blocks, kRowBlock), kMaxRowBlock));
@@ -242,7 +243,7 @@ void multiply(const LinearCall &call, const Kernels &kernels) {
   const bool needs_prepare = call.norm || kernels.amx, each_prepares = needs_prepare && call.rows <= kMaxRowsRemade;
   Rows input = input_of(call);
   if (needs_prepare && !each_prepares) {
-    Scratch &shared = callers_scratch;  // a thread_local named in a lambda would be the worker's own
+    Scratch &shared = callers_scratch;  // the lambda must not name a thread_local: it would be the worker's
     input = shared.reserve(call, kernels);
     for_rows(groups_of(input), call.threads, 4 * input.group * call.inputs,
              [&](std::int64_t begin, std::int64_t end) { shared.prepare(call, kernels, input, begin, end); });

@@ -5,7 +5,7 @@
 // other rows nor on the threads: a token gets the same logits alone, in a batch, among drafts and in a prompt. Weights
 // of 16 bits are widened exactly, and give the same bits as those weights in float32.
 //
-// Where the processor has AMX, it may multiply bfloat16 weights. Activations are then split into two bfloat16 parts (17
+// On a processor with AMX, AMX may multiply bfloat16 weights. Activations are then split into two bfloat16 parts (17
 // bits), and numbers below 2^-126 count as 0. A row's result still depends on that row alone, but its last bits differ
 // from those of other processors.
 #pragma once
@@ -18,11 +18,12 @@ namespace weft {
 
 constexpr std::int64_t kPanel = 64;  // outputs of a panel
 
-// out[m, n] = sum_i in[m, i] w[i, n] + bias[n] + residual[m, n], where `in` is x, or with `norm` x / sqrt(mean(x^2) +
-// eps) * norm. `panels` holds w as [ceil(outputs / kPanel), inputs, kPanel] with any padding, or when `tiled` as
-// [ceil(outputs / kPanel), ceil(inputs / 32), kPanel / 16, 16 pairs of inputs, 16 outputs, 2], padded with zeros after
-// the last input. With `swiglu` w has `outputs` gates and as many ups, in alternating panels, and out = silu(gate) *
-// up. `also` gets a copy of `out`.
+// out[m, n] = sum_i in[m, i] w[i, n] + bias[n] + residual[m, n].
+// Without `norm`, `in` is x. With `norm`, `in` is x / sqrt(mean(x^2) + eps) * norm.
+// `panels` holds w as [ceil(outputs / kPanel), inputs, kPanel], with any padding. If `tiled`, it holds w as
+// [ceil(outputs / kPanel), ceil(inputs / 32), kPanel / 16, 16 pairs of inputs, 16 outputs, 2], with zeros after the
+// last input. With `swiglu`, w has `outputs` gate columns and `outputs` up columns, in alternating panels, and out =
+// silu(gate) * up. If `also` is not null, `out` is copied to it.
 struct LinearCall {
   const float *x;
   const void *panels;
@@ -35,13 +36,13 @@ struct LinearCall {
   std::int64_t rows, inputs, outputs, x_row, residual_row, out_row, also_row;  // the last four: floats between rows
   float eps;
   bool swiglu;
-  bool tiled;  // only bfloat16, where there are tiles
+  bool tiled;  // for bfloat16 only, if has_tiles()
   int threads;
 };
 
 void linear_cpu(const LinearCall &call);
 
-// Whether `tiled` calls are possible: the processor has AMX.
+// Whether the processor has AMX, which `tiled` calls need.
 bool has_tiles();
 
 // out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight, for `rows` rows of `width` floats.

@@ -1,4 +1,4 @@
-// CPU kernels of a decoder that work on rows of activations between the linear layers.
+// CPU kernels of a decoder for rows of activations between the linear layers.
 #pragma once
 
 #include <cstdint>

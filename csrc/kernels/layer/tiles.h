@@ -1,7 +1,7 @@
 // The inner loops of linear.cpp, which includes this once for each instruction set (WEFT_TARGET), each time in another
 // namespace. So there is no include guard.
 
-// A vector is one register, because the compiler keeps wider ones in memory.
+// A vector has the size of one register, because the compiler keeps larger ones in memory.
 #if WEFT_TARGET == 512
 constexpr int kLanes = 16;
 #elif WEFT_TARGET == 256
@@ -71,8 +71,9 @@ WEFT_INLINE Lanes widened(const W *w) {
 }
 #endif
 
-// A block of inputs begin..end-1. Several tiles read the block's weights from the cache. Meanwhile each tile prefetches
-// its share of the next block's weights, `lines` cache lines for every input.
+// A block of inputs begin..end-1. All tiles of rows multiply this block before the next one, so only the first reads
+// its weights from memory. Meanwhile each tile prefetches its share of the next block's weights: `lines` cache lines
+// per input, from `share` on.
 struct Depth {
   std::int64_t begin, end;
   const char *share;  // or null
@@ -120,7 +121,7 @@ WEFT_INLINE void tile(const Rows &in, const W *panel, std::int64_t row, const De
   }
 }
 
-// Calls `tile` for `count` rows, at most kRows: turns a number of rows into a template argument.
+// Calls `tile` with `count` rows, at most kRows, as a template argument.
 template <class W, int kRows>
 WEFT_INLINE void tile_of(std::int64_t count, const Rows &in, const W *panel, std::int64_t row, const Depth &depth,
                          float *partial, const Epilogue &out) {
@@ -138,7 +139,7 @@ void times_panel(const Rows &in, const W *panel, float *partial, const Epilogue 
   if (tiles <= 1) return tile_of<W, kMaxTileRows>(in.count, in, panel, 0, {0, in.width, nullptr, 0}, partial, out);
   constexpr std::int64_t kLines = kPanel * sizeof(W) / 64;  // of one input
   const int lines = static_cast<int>(ceil_div(kLines, tiles));
-  // Blocks are of about the same size, so that the tiles of a block prefetch all of the next block.
+  // Blocks have nearly equal sizes: a block prefetches as many lines as it has itself, and these must cover the next.
   const std::int64_t inputs = ceil_div(in.width, ceil_div(in.width, kDepthBlock));
   for (std::int64_t begin = 0; begin < in.width; begin += inputs) {
     const std::int64_t end = std::min(begin + inputs, in.width);
@@ -191,7 +192,8 @@ void norm_rows(const NormCall &call, std::int64_t begin, std::int64_t end) {
   for (std::int64_t r = begin; r < end; ++r) {
     const float *x = call.x + r * call.x_row;
     float *out = call.out + r * call.out_row;
-    // 64 sums, added in the same order for every vector length, so that all instruction sets give the same bits.
+    // There are 64 sums, added in the same order for every vector length, so that all instruction sets give the same
+    // bits.
     constexpr int kQuarter = 16 / kLanes;
     Lanes sums[4 * kQuarter] = {};
     std::int64_t i = 0;

@@ -22,8 +22,8 @@ std::int64_t first_out_of_bounds(const RowList &rows, std::int64_t count, std::i
 
 // ---- one word: 32 columns --------------------------------------------------------------------------------------
 
-// 16-byte vectors, which both SSE2 and NEON have. In group g of a word's columns, lane j tests bit g * lanes + j of the
-// word.
+// Vectors have 16 bytes, which SSE2 and NEON support. In group g of a word's columns, lane j tests bit g * lanes + j of
+// the word.
 typedef std::uint32_t Lanes32 __attribute__((vector_size(16)));
 typedef std::uint16_t Lanes16 __attribute__((vector_size(16)));
 

@@ -41,8 +41,8 @@ struct MaskRow {
   __device__ __forceinline__ std::uint32_t word(std::int64_t i) const {
     return i >= 0 && i < count ? __ldg(words + i) : 0u;
   }
-  // Returns the mask bits from bit number `first` on, in bit 0 and up. At least kCount of them are valid. `first` may
-  // be negative.
+  // Returns the mask bits from bit `first` on, starting at bit 0 of the result. At least kCount of them are valid.
+  // `first` may be negative.
   template <int kCount>
   __device__ __forceinline__ std::uint32_t bits(std::int64_t first) const {
     const std::int64_t i = first >> 5;
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads) apply_kernel(const ApplyCall call) {
     if ((known || !call.rows.positions) && call.skips(i, row)) continue;
     const MaskRow mask{call.bitmask.data + (known ? row * call.bitmask.stride : 0), known ? call.bitmask.words : 0};
     T *const logits = static_cast<T *>(call.logits.data) + i * call.logits.stride;
-    // Group g holds columns g * kCount - shift and on, which lie in the same aligned 16 bytes.
+    // Group g has the kCount columns from g * kCount - shift on, which share 16 aligned bytes.
     const auto shift = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(logits) % 16 / sizeof(T));
     const std::int64_t groups = (shift + vocab + kCount - 1) / kCount;
 
@@ -133,8 +133,8 @@ __global__ void __launch_bounds__(kThreads) apply_kernel(const ApplyCall call) {
   }
 }
 
-// One block for every kThreads groups of 16 bytes of a row, so that many reads cross the bus at once. Host memory is
-// read past the caches, because its content changes between launches.
+// There is one block for every kThreads groups of 16 bytes of a row, so that many reads are in flight on the bus. Reads
+// of host memory bypass the caches, because the host changes it between launches.
 template <class V>
 __global__ void __launch_bounds__(kThreads) copy_kernel(const CopyCall call) {
   begin_chained();

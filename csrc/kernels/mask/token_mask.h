@@ -12,7 +12,7 @@ namespace weft {
 
 // Maps rows of logits to mask rows. Without a list, row i uses mask row i. A list (int32 or int64) gives the mask row
 // of each row. In the by-slot form (`positions` > 0), the list gives the slot of each batch row instead. A batch row
-// has `positions` rows of logits, and a slot has `per_slot` mask rows, of which those from `first` on are used.
+// has `positions` rows of logits. A slot has `per_slot` mask rows, of which those from `first` on are used.
 struct RowList {
   const void *data;
   bool is64;
@@ -41,7 +41,7 @@ struct ApplyCall {
   const std::int32_t *token_mask;  // or null
   const std::int64_t *d2t;         // or null
 
-  // Whether row i is skipped; `row` is rows.at(i), which is in bounds.
+  // Whether row i is skipped. `row` is rows.at(i), which must be in bounds.
   WEFT_HD bool skips(std::int64_t i, std::int64_t row) const {
     return token_mask && !token_mask[rows.positions ? row : i];
   }

@@ -1,4 +1,4 @@
-// Variables that programs share, with the command that writes one, as a program would send it.
+// Shared variables for tests. Writes are JSON commands, as a program sends them.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct Shared {
         std::string(R"({"WriteVar":{"name":")") + name + R"(","op":")" + op + R"(","value":")" + hex + "\"}}", limits,
         writes, origin);
   }
-  // "-" where there is none; its version before its value.
+  // Returns the variable's version followed by its value, or "-" if it does not exist.
   std::string get(const char *name) {
     const auto found = variables.get(name);
     return found ? std::to_string(found->version) + *found->bytes : "-";

@@ -1,4 +1,4 @@
-// Parsing of untrusted input: the JSON of programs' answers, and their code. Worth running under sanitizers.
+// Parsing of untrusted input: the JSON that programs answer, and their WebAssembly code. Run it under sanitizers too.
 #include <random>
 #include <string>
 #include <vector>
@@ -132,17 +132,17 @@ std::string change_in(const std::vector<int> &bytes) {
 }
 
 TEST_CASE("changes of tables are found") {
-  // After the locals: 1 group of 2 i32.
+  // The code follows the locals: one group of two i32.
   const auto behind = [](std::vector<int> code) {
     code.insert(code.begin(), {1, 2, 0x7F});
     return change_in(code);
   };
   CHECK(behind({0x41, 0, 0xD0, 0x70, 0x26, 0, 0x0B}) == "table.set");
   CHECK(behind({0xFC, 12, 0, 0, 0x0B}) == "table.init");
-  CHECK(behind({0xFC, 0x8E, 0, 0, 0, 0x0B}) == "table.copy");  // its number in two bytes
+  CHECK(behind({0xFC, 0x8E, 0, 0, 0, 0x0B}) == "table.copy");  // the opcode as a LEB128 number of two bytes
   CHECK(behind({0xFC, 15, 0, 0x0B}) == "table.grow");
   CHECK(behind({0xFC, 17, 0, 0x0B}) == "table.fill");
-  // The same bytes as operands, not instructions.
+  // The same bytes as operands are no table instructions.
   CHECK(behind({0x41, 0x26, 0x42, 0xFC, 0x0C, 0x43, 0xFC, 12, 0x26, 0x26, 0x44, 0x26, 1, 2, 3, 4, 5, 6, 0x26, 0x0B})
             .empty());
   CHECK(behind({0x0E, 2, 0x26, 0x26, 0x26, 0x1C, 1, 0x7F, 0x11, 0x26, 0x80, 0x80, 0x80, 0x80, 0, 0x28, 2, 0x26, 0x0B})

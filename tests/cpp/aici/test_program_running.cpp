@@ -1,4 +1,4 @@
-// The surroundings of running programs: the watch on their memory, and guest threads. Worth running under sanitizers.
+// Support for running programs: watching their written pages, and guest threads. Run it under sanitizers too.
 #include <sys/mman.h>
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The variables that programs share: writes are undone, kept, shared and bounded. Worth running under sanitizers.
+// Shared variables of programs: undoing, keeping, sharing and bounding of writes. Run it under sanitizers too.
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -62,12 +62,12 @@ TEST_CASE("what others wrote since stands") {
   shared.write("a", "Set", "x", one);
   shared.write("a", "Append", "y", two);
   shared.write("a", "Append", "z", one);
-  shared.variables.undo(one);  // neither x nor z is seen behind it
+  shared.variables.undo(one);  // neither x nor z remains
   CHECK(shared.get("a") == "1y");
   shared.write("a", "Set", "new", one = {});
   shared.variables.undo(two);
   CHECK(shared.get("a") == "1new");
-  // The version is an older one, and another sequence's write has it now.
+  // The undo takes the version back, so the next write, of another sequence, gets the undone write's version.
   shared.write("a", "Set", "mine", two = {});
   shared.variables.undo(two);
   shared.write("a", "Set", "theirs", three);
@@ -93,7 +93,8 @@ TEST_CASE("copies of a sequence share what was written before") {
   CHECK(shared.get("a") == "1x");
 }
 
-// The end of a copy keeps the shared writes. An undone one settles, and the next one that settles is joined to it.
+// `second` is kept by the copy, so the other holder's undo does not remove it. It is permanent then, and is joined with
+// `third`, which is permanent too.
 TEST_CASE("writes that were kept by a copy are joined") {
   Shared shared;
   Variables::Writes first, second, third;
@@ -109,7 +110,7 @@ TEST_CASE("writes that were kept by a copy are joined") {
   CHECK(shared.get("a") == "223");
 }
 
-// Compares with a plain list of all writes without the undone ones.
+// Compares the value with that of a plain list of all writes that were not undone.
 TEST_CASE("variables are their writes") {
   struct Step {
     Variables::Writes writes;
@@ -123,7 +124,7 @@ TEST_CASE("variables are their writes") {
     Shared shared;
     std::vector<std::unique_ptr<Step>> steps;
     std::vector<std::vector<Step *>> sequences(3);
-    std::vector<Step *> row;  // one for each write
+    std::vector<Step *> row;  // one entry for each write
     for (int i = 0; i < 60; ++i) {
       auto &mine = sequences[random() % sequences.size()];
       const unsigned what = random() % 10;
@@ -161,7 +162,7 @@ TEST_CASE("variables are their writes") {
           ++step->holders;
         }
       }
-      // A permanent Set hides earlier writes, which still count for the version.
+      // A permanent Set hides earlier writes, but they still count for the version.
       std::string value;
       bool exists = false;
       for (const Step *step : row) {

@@ -1,5 +1,5 @@
-// The variables that programs share, where the process is out of memory at any point: a step is written, taken back and
-// kept whole or not at all. Sanitizers watch.
+// Shared variables when any allocation fails: writing, undoing and keeping a step happen completely or not at all.
+// Sanitizers check the memory.
 #include <cstdlib>
 #include <new>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace {
 
-// How many more allocations of this thread succeed; negative: all.
+// The number of further allocations of this thread that succeed; negative: all.
 thread_local int allocations_left = -1;
 
 }  // namespace
@@ -27,7 +27,7 @@ namespace {
 using weft::aici::Variables;
 using weft::test::Shared;
 
-// Whether `work` went through with so few allocations.
+// Whether `work` succeeds if only its first `num_allocations` allocations do.
 template <class Work>
 bool goes_with(int num_allocations, Work work) {
   allocations_left = num_allocations;
@@ -74,7 +74,7 @@ TEST_CASE("a write is made whole or not at all") {
       int num_failed = 0;
       for (;; ++num_failed) {
         if (goes_with(num_failed, [&] { shared.write("a", "Append", kLong, step); })) break;
-        // Or it failed behind the write, which the step takes back as a whole.
+        // If it failed after the write, undoing the step must remove the write completely.
         if (Variables::num_bytes(step) == size) {
           CHECK(shared.get("a") == old);
         } else {

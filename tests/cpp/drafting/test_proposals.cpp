@@ -1,5 +1,5 @@
-// Proposals on the CPU driver's streams: every draft legal, every text in the grammar, while the host opens texts,
-// attaches matchers and switches guiding. Sanitizers watch the threads.
+// Proposals on the CPU driver's streams: every draft is legal and every text is in the grammar, while the host opens
+// texts, attaches matchers and switches guiding. Sanitizers check the threads.
 #include <atomic>
 #include <memory>
 #include <random>
@@ -25,8 +25,8 @@ using weft::test::live, weft::test::make;
 constexpr int kSlots = 5, kDrafts = 4, kWords = 3, kWidth = kDrafts + 1, kIterations = 60;
 constexpr weft::LookaheadSettings kAhead = {3, 3, 4};
 
-// Slots 0..S-2 are guided, the last is not. The device verifies what was proposed and samples what the masks allow; it
-// agrees with three legal drafts in four.
+// A fake model that decodes with proposals. All slots but the last are guided. Verification samples tokens that the
+// masks allow, and accepts three quarters of the legal drafts.
 struct Decoding {
   std::vector<std::int64_t> proposed_host = std::vector<std::int64_t>(kDrafts * (kSlots + 1), -1);
   std::vector<std::int64_t> drafts = proposed_host, drafts_host = proposed_host;
@@ -37,9 +37,9 @@ struct Decoding {
   std::vector<std::int32_t> masks = masks_host, flags = flags_host;
   std::vector<std::int64_t> window_host = std::vector<std::int64_t>((kSlots + 1) * (kAhead.window + 1), -1);
   std::vector<std::int64_t> window = window_host;
-  std::vector<std::int64_t> texts[kSlots];  // the device's, since it last saw an end
+  std::vector<std::int64_t> texts[kSlots];  // on the device, since the last end token
   GuidedState state;
-  GivenSource *given;      // of the proposals
+  GivenSource *given;      // the sources are owned by `proposals`
   LookaheadSource *ahead;  // ...
   NgramSource *ngram;
   Proposals proposals;
@@ -123,8 +123,8 @@ struct Decoding {
         agrees = agrees && row[1 + position] == draft;
         if (agrees) ++row[0], ++accepted;
       }
-      // What follows the window, and the place of the token before those that are committed: of a text that was opened
-      // with as many tokens as this one has.
+      // The predicted tokens of the lookahead window, and the position of the last token committed before this
+      // iteration. The position holds only for a text opened with the same number of tokens as `texts[slot]`.
       std::int64_t *beside = &window[slot * (kAhead.window + 1)];
       for (int i = 0; i < kAhead.window; ++i) beside[i] = static_cast<std::int64_t>(random() % kVocab);
       beside[kAhead.window] = static_cast<std::int64_t>(texts[slot].size()) - 1;
@@ -149,7 +149,7 @@ struct Decoding {
   }
 };
 
-// The text of the smallest tokens that the slot's matcher takes, where each `wrong`-th token is another.
+// Returns the text of the lowest tokens that the slot's matcher accepts, but with every `wrong`-th token replaced.
 std::vector<std::int32_t> text_like(int seed, int length, int wrong) {
   Fake matcher = fake_of(seed, length);
   std::vector<std::int32_t> text;
@@ -161,8 +161,7 @@ std::vector<std::int32_t> text_like(int seed, int length, int wrong) {
   return text;
 }
 
-// The slot's texts since it was attached first: each a text of its matcher, from its start to an end or as far as it
-// got.
+// Checks that the matcher accepts the slot's text up to its first end token.
 void check_text(const std::vector<std::int64_t> &text, int seed, int length) {
   Fake matcher = fake_of(seed, length);
   for (std::int64_t token : text) {
@@ -177,7 +176,7 @@ TEST_CASE("texts are in the grammar whatever is proposed") {
     Decoding decoding(workers);
     for (int i = 0; i < kIterations; ++i) {
       GuidedState::Attach attach;
-      // The device reads these slots' texts only when all is done; a slot gets its matcher once.
+      // Each slot gets one matcher, so its whole text can be checked at the end.
       if (i == 0)
         for (int slot = 0; slot < kSlots - 1; ++slot) attach.emplace_back(slot, make(fake_of(slot, 20 + 30 * slot)));
       if (i % 7 == 0)
@@ -222,7 +221,7 @@ TEST_CASE("guided proposals are legal") {
         decoding.ahead->open(slot, nullptr, 0, 100, kAhead, {0, 1, 2});
         decoding.given->open(slot, text_like(i + slot, 15, 4), nullptr, 0);
       }
-    // A slot that gets another matcher has drafts that were made for the last one.
+    // A slot that gets a new matcher still has drafts from the old one, so clear them while nothing runs.
     if (i % 10 == 0) CHECK_OK(decoding.driver.cuStreamSynchronize(decoding.grammar));
     if (i % 10 == 0) CHECK_OK(decoding.driver.cuStreamSynchronize(decoding.model));
     if (i % 10 == 0) std::fill(decoding.drafts.begin(), decoding.drafts.end(), -1);

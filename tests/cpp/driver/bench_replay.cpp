@@ -1,4 +1,4 @@
-// What a node of a replayed graph costs, on one thread and across threads; not a test.
+// Benchmark: the time that a replayed graph takes per node, on one thread and across threads.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -52,7 +52,7 @@ struct Fixture {
     must(d.cuEventRecord(join, side));
     must(d.cuStreamWaitEvent(stream, join, 0));
   }
-  // Time of one replay: the lower decile, since other processes only ever add to it.
+  // Returns the time of one replay in ns: the lower decile, because other processes can only make it longer.
   double replay(CUgraphExec exec, int times) {
     std::vector<double> took;
     for (int i = 0; i < times; ++i) {
@@ -93,7 +93,7 @@ static double forked(int pairs) {
   return took;
 }
 
-// A device node of `device` ns beside a host node of `host` ns.
+// Returns the time in ns of a device node of `device` ns in parallel with a host node of `host` ns.
 static double beside(double device, double host, int pairs) {
   Fixture f;
   f.begin();
@@ -109,7 +109,8 @@ static double beside(double device, double host, int pairs) {
   return took / pairs;
 }
 
-// Alternating device and host nodes of 2 us: in the threads schedule each is handed to another thread.
+// Returns the overhead in ns per node when device and host nodes of 2 us alternate. In the "threads" schedule each
+// node is handed to another thread.
 static double alternating(int pairs) {
   Fixture f;
   double work = 2e3;
@@ -124,7 +125,7 @@ static double alternating(int pairs) {
   return took / (2 * pairs) - work;
 }
 
-// What an eager host function costs, from its launch until it ran.
+// Returns the time in ns from the launch of an eager host function until it has run.
 static double eager(int times) {
   Fixture f;
   long counter = 0;

@@ -1,6 +1,6 @@
-// A libcuda.so.1 that is the CPU driver under CUDA's symbol names, so that what resolves them can be tested without
-// NVIDIA's driver. Each variant is compiled with what it lacks or answers. Calls about streams, events and graphs need
-// a context on the thread, as CUDA's may.
+// A fake libcuda.so.1: the CPU driver under CUDA's symbol names, for testing symbol resolution without NVIDIA's driver.
+// Macros select the variants: missing symbols, another version, a failing cuInit. As with CUDA, calls for streams,
+// events and graphs need a current context on the thread.
 #include <cstdlib>
 
 #include "driver/driver.h"
@@ -22,7 +22,7 @@ using namespace weft::cu;
 
 static const Driver &d = weft::cpu_driver();
 static thread_local CUcontext current = nullptr;
-static char primary[2];  // the contexts of two devices, each retained once by all who ask through weft
+static char primary[2];  // the contexts of two devices; weft must retain each only once
 static int retained[2];
 
 #define EXPORT extern "C" __attribute__((visibility("default"))) CUresult
@@ -39,7 +39,7 @@ EXPORT cuDeviceGetCount(int *count) {
 EXPORT cuGetErrorName(CUresult error, const char **text) { return d.cuGetErrorName(error, text); }
 EXPORT cuGetErrorString(CUresult error, const char **text) { return d.cuGetErrorString(error, text); }
 EXPORT cuDeviceGet(CUdevice *device, int ordinal) {
-  *device = ordinal + 7;  // a device is not its number
+  *device = ordinal + 7;  // so that a device handle differs from its ordinal
   return ordinal < 2 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 EXPORT cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
@@ -61,7 +61,7 @@ EXPORT cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice) 
   return CUDA_SUCCESS;
 }
 
-// Page-locked memory has an address of its own for the device, at a distance that these calls know.
+// The device address of page-locked memory differs from its host address by this much, so that mixing them up fails.
 static constexpr CUdeviceptr distance = CUdeviceptr(1) << 60;
 
 #define NEEDS_CONTEXT !current ? CUDA_ERROR_INVALID_CONTEXT:

@@ -1,4 +1,4 @@
-// Streams, events and graphs that the tests use.
+// Helpers for tests that use streams, events and graphs.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,7 @@ struct Streams {
     CHECK_OK(d.cuEventDestroy(event));
     CHECK_OK(d.cuCtxSynchronize());
   }
-  // Later work of `to` waits for what `from` has now.
+  // Makes later work on `to` wait for the current work of `from`.
   void order(CUstream from, CUstream to) {
     CHECK_OK(d.cuEventRecord(event, from));
     CHECK_OK(d.cuStreamWaitEvent(to, event, 0));
@@ -48,7 +48,7 @@ struct Streams {
     CHECK(graph != nullptr);
     return graph;
   }
-  // Ends a capture that must fail with `code`, and checks that nothing is left of it.
+  // Ends a capture, which must fail with `code`, and checks that no graph results and no stream is still in capture.
   void end_fails(CUresult code) {
     CUgraph graph = reinterpret_cast<CUgraph>(1);
     CHECK(d.cuStreamEndCapture(a, &graph) == code);
@@ -69,7 +69,7 @@ inline CUgraphExec instantiate(CUgraph graph) {
   return exec;
 }
 
-// Appends a number to a list that only one node touches at a time, if the order is right.
+// Appends a number to a list. The list has no lock: with correct ordering only one node touches it at a time.
 struct Append {
   std::vector<int> *list;
   int value;

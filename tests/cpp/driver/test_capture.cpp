@@ -1,4 +1,4 @@
-// What capture records, and what it refuses.
+// Stream capture: the recorded nodes and dependencies, and the calls that a capture refuses.
 #include <algorithm>
 #include <cstring>
 
@@ -117,7 +117,7 @@ TEST_CASE("unjoined forks fail 904") {
   s.end_fails(CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
   CHECK_OK(d.cuStreamSynchronize(s.b));
 
-  s.begin();  // joined once, then forked on
+  s.begin();  // the fork was joined, but got work afterwards
   s.order(s.a, s.b);
   CHECK_OK(d.cuLaunchHostFunc(s.b, nothing, nullptr));
   s.order(s.b, s.a);
@@ -152,7 +152,7 @@ TEST_CASE("another thread may end only a relaxed capture") {
   CHECK_OK(d.cuGraphDestroy(graph));
 }
 
-// `call` is refused with `code` and invalidates the capture of s.a.
+// Checks that `call` fails with `code` and invalidates the capture of s.a.
 template <class Call>
 static void refused(Streams &s, CUresult code, Call call) {
   s.begin();
@@ -214,7 +214,7 @@ TEST_CASE("an event of an ended capture can not be waited for") {
   CHECK(d.cuEventQuery(s.event) == CUDA_ERROR_CAPTURED_EVENT);
   CHECK(d.cuEventSynchronize(s.event) == CUDA_ERROR_CAPTURED_EVENT);
   refused(s, CUDA_ERROR_STREAM_CAPTURE_ISOLATION, [&] { return d.cuStreamWaitEvent(s.a, s.event, 0); });
-  CHECK_OK(d.cuEventRecord(s.event, s.a));  // a record outside makes it an ordinary event again
+  CHECK_OK(d.cuEventRecord(s.event, s.a));  // a record outside capture makes it an ordinary event again
   CHECK_OK(d.cuEventSynchronize(s.event));
 }
 
@@ -230,7 +230,7 @@ TEST_CASE("other threads are held back only by a global capture") {
   s.begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
   std::thread([&] { CHECK(d.cuEventQuery(outside) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); }).join();
   s.end_fails(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-  s.begin(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);  // a context holds the captured stream, whoever waits for it
+  s.begin(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);  // no thread may wait for the captured stream's context
   std::thread([] { CHECK(d.cuCtxSynchronize() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); }).join();
   s.end_fails(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   CHECK_OK(d.cuEventDestroy(outside));

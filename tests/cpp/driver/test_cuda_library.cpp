@@ -1,4 +1,5 @@
-// CUDA's table over the libcuda.so.1 that the loader finds: it works, or the reason contains the text that is given.
+// Checks the CUDA driver table on the libcuda.so.1 that the loader finds. Either the table works, or the reason for the
+// failure contains the text given on the command line.
 #include <cstdio>
 #include <cstring>
 #include <thread>
@@ -14,13 +15,13 @@ static int failed(const char *what, const char *detail) {
   return 1;
 }
 
-// The context of the thread that calls; null where it has none.
+// Returns the calling thread's current context, or null.
 static CUcontext current(const Driver &d) {
   CUcontext context = nullptr;
   return d.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : nullptr;
 }
 
-// The context that a new thread gets with `device` in use.
+// Returns the context that a new thread gets after it selects `device`.
 static CUcontext context_of_a_thread(const Driver &d, int device) {
   CUcontext context = nullptr;
   std::thread([&] {
@@ -40,7 +41,7 @@ static int attach(const Driver &d) {
   if (weft::ensure_context(d) != CUDA_ERROR_INVALID_DEVICE) return failed("contexts", "of a device that is not there");
   weft::use_device(0);
   if (weft::ensure_context(d) != CUDA_SUCCESS || current(d) != first) return failed("contexts", "of this thread");
-  weft::use_device(1);  // a thread that has one keeps it
+  weft::use_device(1);  // a thread with a context keeps it
   if (weft::ensure_context(d) != CUDA_SUCCESS || current(d) != first) return failed("contexts", "changed");
   if (weft::ensure_context(weft::cpu_driver()) != CUDA_SUCCESS) return failed("contexts", "of the CPU");
   return 0;

@@ -1,4 +1,4 @@
-// Handles, codes, and CUDA where there is none.
+// Invalid handles, error codes, and selecting CUDA on a machine without it.
 #include <string>
 
 #include "driver/error.h"

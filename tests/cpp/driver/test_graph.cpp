@@ -1,4 +1,4 @@
-// Replays, the life of graphs, and user objects.
+// Graph replay, the lifetimes of graphs, and user objects.
 #include "fixture.h"
 
 using namespace weft::test;
@@ -69,7 +69,7 @@ TEST_CASE("branches wait for each other") {
   Streams s;
   int x[4] = {1, 0, 0, 0};
   s.begin();
-  for (int step = 0; step < 20; ++step) {  // x1 = x0 beside x2 = x0, then x3 += x1 + x2
+  for (int step = 0; step < 20; ++step) {  // x1 = x0 in parallel with x2 = x0, then x3 += x1 + x2
     s.order(s.a, s.b);
     CHECK_OK(d.cuMemcpyAsync(address(&x[1]), address(&x[0]), sizeof(int), s.a));
     CHECK_OK(d.cuMemcpyAsync(address(&x[2]), address(&x[0]), sizeof(int), s.b));
@@ -198,7 +198,7 @@ TEST_CASE("user objects are destroyed once by an internal thread") {
   CUstreamCaptureStatus status;
   CUgraph graph = nullptr;
   CHECK_OK(d.cuStreamGetCaptureInfo(s.a, &status, nullptr, &graph, nullptr, nullptr, nullptr));
-  CHECK_OK(d.cuGraphRetainUserObject(graph, object, 1, 0));  // a reference of its own
+  CHECK_OK(d.cuGraphRetainUserObject(graph, object, 1, 0));  // a second reference
   graph = s.end();
   CUgraphExec one = nullptr, two = nullptr;
   CHECK_OK(d.cuGraphInstantiate(&one, graph, 0));

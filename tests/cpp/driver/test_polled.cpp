@@ -1,4 +1,4 @@
-// Host functions that a polling thread runs: their order, their life, and what wakes the thread.
+// Host functions on the polling thread: their order, their lifetimes, and the wake-up of the thread.
 #include "driver/polling/polled.h"
 #include "fixture.h"
 
@@ -6,7 +6,7 @@ using namespace weft::test;
 
 namespace {
 
-// A call that is captured from `stream`, and goes with the graph.
+// Captures a polled call on `stream`. The graph owns it.
 weft::PolledCall *polled(CUstream stream, CUhostFn fn, void *data) {
   weft::PolledCall *call = weft::new_polled_call(d, fn, data);
   CHECK(call != nullptr);

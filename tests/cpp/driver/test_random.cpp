@@ -1,5 +1,5 @@
-// Random schedules: a program of dependent steps gives the sequential result under every seed, and a missing wait is
-// found by some seed.
+// Random schedules: a program of dependent steps gives the sequential result under every seed, and some seed finds a
+// missing wait.
 #include "driver/polling/polled.h"
 #include "fixture.h"
 
@@ -24,12 +24,12 @@ void mix(void *data) {
   step->cells[step->to] = step->cells[step->to] * 31 + step->cells[step->from] + 7;
 }
 
-// Steps over cells on three streams. Each cell has an event, recorded when it was written or read last; a step waits
-// for the events of its two cells. `skip` leaves out the waits of one step.
+// Steps over cells on three streams. Each cell has an event, recorded after its last read or write. A step waits for
+// the events of its two cells. `skip` is the index of a step that does not wait.
 struct Program {
   std::uint64_t cells[kCells];
   std::vector<Step> steps;
-  std::vector<weft::PolledCall *> polled;  // of the captured host steps, if they are
+  std::vector<weft::PolledCall *> polled;  // the captured host steps, if they are polled
   std::uint64_t seed;
 
   explicit Program(std::uint64_t program) : seed(program * 2654435761u + 1) {
@@ -54,7 +54,8 @@ struct Program {
     return {copy.cells, copy.cells + kCells};
   }
 
-  // As a host node, or as memory operations: in one half of the programs that are captured.
+  // Enqueues a host step. Half of the captured programs use memory operations and the polling thread, all others a host
+  // function.
   void host(CUstream stream, Step *step, bool captured) {
     if (captured && seed % 2 == 0) {
       polled.push_back(weft::new_polled_call(d, mix, step));
@@ -123,7 +124,7 @@ bool run(std::uint64_t program_number, std::uint64_t seed, int skip, bool captur
   return std::vector<std::uint64_t>(program.cells, program.cells + kCells) == expected;
 }
 
-// Whether a seed decides the order.
+// Whether the order depends on the seed.
 bool draws() { return schedule() == weft::cpu::Schedule::kRandom || schedule() == weft::cpu::Schedule::kAhead; }
 
 }  // namespace

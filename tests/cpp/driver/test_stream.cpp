@@ -44,7 +44,7 @@ TEST_CASE("a wait means the record at its time") {
   CHECK_OK(d.cuLaunchHostFunc(s.a, append, &one));
   CHECK_OK(d.cuEventRecord(s.event, s.a));
   CHECK_OK(d.cuStreamWaitEvent(s.b, s.event, 0));
-  // A later record, behind work that waits for b, must not hold b up.
+  // This later record comes after work that waits for b, so b must wait for the earlier record only.
   CHECK_OK(d.cuLaunchHostFunc(s.b, append, &two));
   CUevent other = new_event();
   CHECK_OK(d.cuEventRecord(other, s.b));
@@ -235,13 +235,13 @@ TEST_CASE("device nodes of inline streams run one at a time") {
 
 TEST_CASE("a costly host node runs beside a device node") {
   if (schedule() != weft::cpu::Schedule::kInline) return;
-  const int processors = std::exchange(weft::cpu::state().processors, 2);  // the driver hands nothing over on one
+  const int processors = std::exchange(weft::cpu::state().processors, 2);  // with one, no node goes to the worker
   Streams s;
   static std::atomic<int> launches{0}, hosts{0};
   launches = hosts = 0;
   s.begin();
   s.order(s.a, s.b);
-  // The second time, the device node waits for the host node: they can only be done side by side.
+  // In the second launch the device node waits for the host node, so it ends only if both run at the same time.
   CHECK_OK(weft::cpu::launch_device(
       s.a,
       [](void *) {
@@ -266,7 +266,7 @@ TEST_CASE("a costly host node runs beside a device node") {
   const auto slices = weft::cpu::trace_stop();
   CHECK(slices.size() == 2);
   if (slices.size() == 2) {
-    CHECK(slices[0].kind == CU_GRAPH_NODE_TYPE_HOST);  // it ended first
+    CHECK(slices[0].kind == CU_GRAPH_NODE_TYPE_HOST);  // slices are in the order of their ends
     CHECK(slices[0].thread != slices[1].thread);
     CHECK(slices[0].end_ns <= slices[1].end_ns);
   }

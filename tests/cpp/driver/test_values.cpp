@@ -1,4 +1,4 @@
-// Stream memory operations: words that streams write, and words that they wait for.
+// Stream memory operations: writing words, and waiting for them.
 #include "fixture.h"
 
 using namespace weft::test;
@@ -15,7 +15,7 @@ void wait(CUstream stream, const cuuint32_t &word, cuuint32_t value, unsigned fl
   CHECK_OK(d.cuStreamWaitValue32(stream, address(&word), value, flags));
 }
 
-// Answers requests on a thread that the driver does not know, and says so or not.
+// Answers requests on a thread unknown to the driver. With `tells`, it reports each answer to the driver.
 struct Answering {
   cuuint32_t request = 0, answer = 0;
   int answers = 0;
@@ -182,7 +182,7 @@ TEST_CASE("a thread answers replays") {
     s.order(s.a, s.b);
     CHECK_OK(weft::cpu::launch_device(s.a, append, &before));
     one.ask(s.a);
-    two.ask(s.b);  // beside it
+    two.ask(s.b);  // in parallel
     s.order(s.b, s.a);
     CHECK_OK(d.cuLaunchHostFunc(s.a, append, &after));
     CUgraphExec exec = instantiate(s.end());

@@ -1,4 +1,5 @@
-// Ends in time, over random grammars whose texts are few enough to be listed. Sanitizers watch the bounds.
+// Closing in time: with a limit on tokens, a matcher always reaches an end. Runs over random grammars with so few texts
+// that the test can list them. Sanitizers check the bounds.
 #include <algorithm>
 #include <memory>
 #include <random>
@@ -23,7 +24,7 @@ const std::vector<std::string> kTokens = {"", "a", "b", "c", "ab", "ca", "bb", "
 
 int drawn(Random &random, int least, int most) { return std::uniform_int_distribution<int>(least, most)(random); }
 
-// Rules lead to later ones only, so that every text is finite.
+// A rule refers to later rules only, so that every text is finite.
 std::vector<ClosingGrammar::Rule> random_rules(Random &random) {
   const int count = drawn(random, 1, 5);
   std::vector<ClosingGrammar::Rule> rules(static_cast<std::size_t>(count));
@@ -49,7 +50,7 @@ std::vector<ClosingGrammar::Rule> random_rules(Random &random) {
   return rules;
 }
 
-// All texts of the rules; nothing where they are too many.
+// Returns all concatenations of a text of `left` and one of `right`. Throws std::length_error above 3000.
 Texts joined(const Texts &left, const Texts &right) {
   Texts all;
   for (const std::string &a : left)
@@ -57,6 +58,7 @@ Texts joined(const Texts &left, const Texts &right) {
       if (all.insert(a + b).second && all.size() > 3000) throw std::length_error("too many texts");
   return all;
 }
+// Lists all texts of each rule. Throws std::length_error if there are too many.
 std::vector<Texts> texts_of(const std::vector<ClosingGrammar::Rule> &rules) {
   std::vector<Texts> texts(rules.size());
   for (std::size_t rule = rules.size(); rule-- > 0;)
@@ -83,7 +85,7 @@ std::vector<Texts> texts_of(const std::vector<ClosingGrammar::Rule> &rules) {
   return texts;
 }
 
-// Takes tokens that spell a beginning of a listed text, and the end behind a whole one.
+// A matcher that accepts tokens as long as they spell a prefix of a listed text, and the end token after a whole one.
 struct Lister {
   std::shared_ptr<const Texts> texts;
   std::vector<std::int32_t> taken;
@@ -133,7 +135,7 @@ constexpr weft_matcher_ops kOps = {WEFT_MATCHER_ABI, list_accept, list_validate,
                                    list_fork,        list_reset,  list_forced,   list_is_terminated, list_error,
                                    list_destroy,     nullptr,     nullptr};
 
-// No token adds more to the tokens of the shortest end than its growth.
+// Checks that a token lengthens the shortest end by at most the token's growth, in tokens.
 void check_growth(const weft::ClosingTables &tables, ClosingChart &chart, const std::string &text) {
   ClosingChart::StateRef before, after;
   CHECK(chart.advance(*chart.start(), text, before) == ClosingChart::Outcome::kTaken);
@@ -161,7 +163,7 @@ void check_costs(const weft::ClosingTables &tables, const Texts &texts, Random &
   }
 }
 
-// Any walk ends within the room, through whatever is taken back and forked on the way.
+// Walks at random, with rollbacks and forks, and checks that the text ends within `room` tokens.
 void walk(weft_matcher matcher, int room, Random &random) {
   const weft_matcher_ops &ops = *matcher.ops;
   std::vector<std::int32_t> taken;

@@ -1,5 +1,5 @@
-// Nothing is thrown through a matcher's functions: neither where memory ends, at any of a call's allocations, nor by
-// what stands within, a plug-in's matcher or recogniser that breaks its promise.
+// No exception leaves a matcher's C functions. Each allocation of a call fails once, and so does each call into a
+// plug-in's matcher or recogniser, which must not throw but does here.
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -18,9 +18,9 @@
 
 namespace {
 
-thread_local int allocations_left = -1;  // negative: as many as it likes
-thread_local bool throws = false;        // what is planted within
-thread_local bool throws_last = false;   // ... when it goes
+thread_local int allocations_left = -1;  // negative: no limit
+thread_local bool throws = false;        // every function of Planted throws
+thread_local bool throws_last = false;   // Planted throws when it is destroyed
 
 }  // namespace
 
@@ -42,7 +42,8 @@ const std::vector<std::string> kTokens = {"", "a", "b", "ab", "x"};
 constexpr int kEnd = 0, kVocab = 5;
 const auto kTexts = std::make_shared<const weft::TokenTexts>(kTokens);
 
-// Takes anything but what comes behind an end; as a recogniser, any text of a and b.
+// The inner object that throws. As a matcher it accepts any token until the end token; as a recogniser it accepts any
+// text of a and b.
 struct Planted {
   std::vector<std::int32_t> taken;
 };
@@ -147,7 +148,7 @@ const std::vector<std::pair<const char *, std::function<OwnedMatcher()>>> kKinds
     {"plug-in", [] { return plugin(kOfMatchers); }},
     {"recogniser", [] { return plugin(kOfRecognizers); }}};
 
-// Each gives a negative number where it fails, as `fork` does here.
+// Each call returns a negative number on failure; the one for `fork` turns null into a negative number.
 using Call = std::function<int(const weft_matcher &)>;
 const std::vector<std::pair<const char *, Call>> kCalls = {
     {"accept", [](const weft_matcher &m) { return m.ops->accept(m.self, 1); }},
@@ -173,14 +174,15 @@ const std::vector<std::pair<const char *, Call>> kCalls = {
        return m.ops->forced(m.self, tokens, 8);
      }}};
 
-// What is behind the trigger, where there is one.
+// Accepts some tokens, and so passes the trigger of a matcher that has one.
 void begin(const weft_matcher &matcher) {
   for (const std::int32_t token : {1, 3, 4, 1}) matcher.ops->accept(matcher.self, token);
 }
 
-// Fails one allocation of the call after another; how many it has, or -1 where something was thrown.
+// Repeats `call` on new matchers, in which one allocation fails: the first, then the second, and so on. Returns the
+// number of allocations, or -1 if the call threw.
 int failures_of(const std::function<OwnedMatcher()> &make, const Call &call, bool begun) {
-  weft::note_that_may_wait();  // here it starts its thread, for which memory may end without an error
+  weft::note_that_may_wait();  // starts the clock's thread before the count: its allocations may fail silently
   for (int number = 0;; ++number) {
     const OwnedMatcher matcher = make();
     if (begun) begin(matcher.native());

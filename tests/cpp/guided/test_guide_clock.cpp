@@ -1,4 +1,5 @@
-// What a guide may take within one token: work and waiting told apart, and every call of a slot's matcher counted.
+// A guide's time limit for one token: work and waiting are measured separately, and every call of a slot's matcher
+// counts.
 #include <sched.h>
 
 #include <atomic>
@@ -24,7 +25,7 @@ using namespace weft::test;
 
 constexpr std::int64_t kMillisecond = 1'000'000;
 constexpr int kSlots = 2, kDrafts = 3, kWords = 3;
-// Far above what the fake matchers take under a sanitizer.
+// Far above the time of the fake matchers under a sanitizer.
 constexpr double kLimit_s = 0.05;
 
 void work_for(std::int64_t ns) {
@@ -32,7 +33,7 @@ void work_for(std::int64_t ns) {
   while (weft::thread_cpu_ns() < end) continue;
 }
 
-// As Python may.
+// Waits as a guide in Python may.
 void wait_for(int ms) {
   weft::note_that_may_wait();
   std::this_thread::sleep_for(std::chrono::milliseconds(ms));
@@ -161,7 +162,7 @@ TEST_CASE("without a limit nothing is measured") {
   CHECK(!clock.is_over());
 }
 
-// A state on plain memory, with a matcher in slot 0 whose operation `slow` works for 63 ms each time.
+// A state on plain memory, without streams. The matcher in slot 0 may be slow in one operation (`slow_at`).
 struct Guided {
   std::vector<std::int64_t> drafts = std::vector<std::int64_t>(kDrafts * (kSlots + 1), -1);
   std::vector<std::int64_t> verified = std::vector<std::int64_t>((kSlots + 1) * (kDrafts + 2));
@@ -180,7 +181,7 @@ struct Guided {
       if (next[slot].allows(token)) return token;
     return -1;
   }
-  // One iteration in which all `count` drafts of each slot are taken and `kept` of them stand.
+  // Runs an iteration in which each slot's grammar accepts all `count` drafts, and verification keeps `kept` of them.
   void iterate(int count, int kept) {
     state.push({0, 1}, {});
     state.fetch();
@@ -207,7 +208,7 @@ struct Guided {
     CHECK(message.find("over the limit of 50 ms") != std::string::npos);
     CHECK(state.status(1).first == SlotStatus::kOk);
     CHECK(state.num_failed() == 1);
-    CHECK(masks[0] == 1);  // the end alone
+    CHECK(masks[0] == 1);  // allows the end token only
   }
 };
 
@@ -278,7 +279,7 @@ TEST_CASE("what is split over a token adds up") {
 
 TEST_CASE("a share of the limit with each token is not owed") {
   Guided guided;
-  guided.attach(slow_at(Fake::kAccept, 4 * kMillisecond));  // of 6
+  guided.attach(slow_at(Fake::kAccept, 4 * kMillisecond));  // its share is 6
   for (int i = 0; i < 15; ++i) guided.iterate(1, i % 2);
   CHECK(guided.state.status(0).first == SlotStatus::kOk);
 }

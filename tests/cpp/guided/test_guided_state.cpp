@@ -1,4 +1,4 @@
-// The guided state on the CPU driver's streams, over a matcher in plain C. Sanitizers watch its threads.
+// The guided state on the CPU driver's streams, with fake matchers. Sanitizers check its threads.
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -21,7 +21,7 @@ using weft::test::Fake, weft::test::kEnd, weft::test::kVocab, weft::test::live, 
 
 constexpr int kSlots = 6, kDrafts = 3, kWords = 3, kWidth = kDrafts + 1;
 
-// The host's memory, the device's copies of it, and a device that samples at random among what the masks allow.
+// A guided state with the host's memory, the device's copies, and a fake model that samples from the masks at random.
 struct Decoding {
   std::vector<std::int64_t> drafts_host = std::vector<std::int64_t>(kDrafts * (kSlots + 1), -1);
   std::vector<std::int64_t> verified_host = std::vector<std::int64_t>((kSlots + 1) * (kDrafts + 2));
@@ -101,7 +101,7 @@ struct Decoding {
       std::int64_t accepted = 0;
       for (int position = 0; position <= kDrafts; ++position) {
         const std::int64_t draft = position < kDrafts ? drafts[position * (kSlots + 1) + slot] : -1;
-        // The target agrees with most drafts that its mask allows.
+        // The target accepts three quarters of the drafts that its mask allows.
         const bool legal =
             draft >= 0 &&
             (static_cast<std::uint32_t>(masks[(slot * kWidth + position) * kWords + draft / 32]) >> (draft % 32) & 1);
@@ -122,7 +122,7 @@ struct Decoding {
           random() % 8 ? pick(slot, J - 1) : static_cast<std::int64_t>(random() % kVocab);
   }
 
-  // One iteration: owed drafts, verification, commit, guided drafts.
+  // Runs an iteration: fetch, extend with the previous iteration's drafts, verify, commit, and draft with the grammar.
   void step() {
     copy(model, drafts_host, drafts);
     enter();
@@ -140,7 +140,7 @@ struct Decoding {
     extend(2);
     device([](void *self) { static_cast<Decoding *>(self)->draft<3>(); });
   }
-  // One iteration without drafts that owes its commit; what it verifies is written to the host's memory at once.
+  // Runs an iteration without drafts that owes its commit. Verification writes its result to the host's memory at once.
   void step_owing() {
     enter();
     host(GuidedState::kFetch, 1);
@@ -159,7 +159,7 @@ struct Decoding {
   }
 };
 
-// What a text has to be: every token allowed behind those before it.
+// Checks that the matcher accepts the tokens of `text` in order.
 void check_text(const std::vector<std::int64_t> &text, Fake matcher) {
   for (std::int64_t token : text) {
     if (matcher.ended()) break;
@@ -191,7 +191,8 @@ TEST_CASE("texts are in the grammar") {
   CHECK(live == 0);
 }
 
-// The host launches an iteration before it reads the one before; whoever is first commits that, and both see it done.
+// The host launches iteration i before it reads i - 1. Either the host or iteration i's fetch commits i - 1, and the
+// other finds it done.
 TEST_CASE("an owed commit is done once by the host or by the next fetch") {
   constexpr int kIterations = 60;
   for (int workers : {0, 2}) {
@@ -284,7 +285,7 @@ TEST_CASE("an iteration without a snapshot fails its slots") {
   CHECK(decoding.state.num_failed() == 2);
 }
 
-// Takes every token that is allowed, to write the end of the text anew.
+// Accepts the same tokens as the fake matcher, but returns 2 for success: `edit` must then be called.
 int splicing_accept(void *self, std::int32_t token) { return 2 * fake_accept(self, token); }
 int drops_two(void *, int *drop, std::int32_t *, int) { return *drop = 2, 0; }
 int appends_no_token(void *, int *drop, std::int32_t *append, int) { return *drop = 1, append[0] = kVocab, 1; }

@@ -1,4 +1,4 @@
-// What a guided state keeps of its operations: the ring, the hashes, and reading them while they are written.
+// A guided state's recording of its operations: the ring, the hashes, and reads during writes.
 #include <atomic>
 #include <random>
 #include <set>
@@ -42,7 +42,7 @@ TEST_CASE("the ring keeps the last whole records") {
     CHECK(kept.size() <= kCapacity);
     CHECK((kept.size() + kLongest > kCapacity || kept.size() >= all.size()));
     CHECK(kept[kept.size() - length] == length);
-    // What was kept before is the beginning of what is kept now, or was dropped.
+    // The records before the new one are the newest of the earlier ones: only the oldest may be dropped.
     if (!all.empty())
       CHECK(std::equal(kept.begin(), kept.end() - static_cast<std::ptrdiff_t>(length),
                        all.end() - static_cast<std::ptrdiff_t>(kept.size() - length)));

@@ -1,4 +1,4 @@
-// Random arguments for the kernels' tests.
+// Random arguments for kernel tests.
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,7 @@ namespace weft {
 
 inline std::mt19937_64 g_random(1);
 
-inline std::int64_t any(std::int64_t low, std::int64_t high) {  // both included
+inline std::int64_t any(std::int64_t low, std::int64_t high) {  // inclusive bounds
   return std::uniform_int_distribution<std::int64_t>(low, high)(g_random);
 }
 inline bool coin() { return any(0, 1) != 0; }
@@ -34,8 +34,8 @@ std::vector<T> filled(std::int64_t size, F &&value) {
 
 inline DType any_dtype() { return one_of({DType::kFloat32, DType::kFloat16, DType::kBFloat16}); }
 
-// Rows of logits of any spread, any alignment and any stride, some of them blocked, infinite or NaN. A float16 may have
-// any bits.
+// Logits with a random spread, alignment and stride. Some are blocked, infinite or NaN, and float16 logits may have any
+// bit pattern.
 class AnyLogits {
  public:
   AnyLogits(DType dtype, std::int64_t rows, std::int64_t vocab)

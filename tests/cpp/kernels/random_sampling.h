@@ -1,4 +1,4 @@
-// Random calls of the kernels that sampling consists of, and the memory that they point to.
+// Random calls of the sampling kernels, with the memory that their pointers refer to.
 #pragma once
 
 #include <cfloat>
@@ -43,7 +43,7 @@ struct AnyTruncation {
   TruncateCall call{logits.view(), temperature.data(), top_k.data(), top_p.data(), min_p.data(), floor.data()};
 };
 
-// A record of any parameters.
+// Returns a slot record with random parameters.
 inline SlotRecord any_record() {
   SlotRecord r;
   r.seed = g_random();
@@ -69,7 +69,7 @@ inline SlotRecord any_record() {
   return r;
 }
 
-// Slots of any parameters and texts.
+// Slot tables with random parameters and texts.
 struct AnySlotTables {
   std::int64_t vocab, slots = any(1, 4), bad_width = one_of<std::int64_t>({0, 1, 7, 600}), length = any(1, 40);
   std::int64_t ends_width = any(0, 3), num_ends;
@@ -79,13 +79,13 @@ struct AnySlotTables {
       filled<std::uint32_t>(slots * ((vocab + 31) / 32), [] { return coin() ? 0 : g_random() & g_random(); });
   std::vector<float> bias = filled<float>(
       slots * vocab, [] { return any(0, 9) ? 0.0f : one_of({-INFINITY, INFINITY, 100.0f, -0.1f, FLT_MAX, -FLT_MAX}); });
-  // Of few different tokens, so that words are complete often.
+  // Few different tokens, so that the history often completes a bad word.
   std::vector<std::int32_t> bad_words =
       filled<std::int32_t>(slots * bad_width, [&] { return any(0, 2) ? any(0, vocab < 3 ? vocab : 3) : -1; });
   std::vector<std::int32_t> history = filled<std::int32_t>(slots * length, [] { return any(-1, 3); });
   std::vector<std::int32_t> ends = filled<std::int32_t>(slots * ends_width, [&] { return any(-1, num_ends); });
 
-  // Of a target with `vocab` tokens, for logits with `columns`.
+  // `vocab_` is the target's number of tokens, `columns` the number of logits in a row.
   AnySlotTables(std::int64_t vocab_, std::int64_t columns) : vocab(vocab_), num_ends(columns) {}
   SlotTables view() {
     return {slots,         vocab,         bad_width,   length,           ends_width,     records.data(),
@@ -95,7 +95,7 @@ struct AnySlotTables {
 
 struct AnyPenalties {
   std::int64_t rows = any(1, 5), vocab = one_of<std::int64_t>({1, 3, 63, 64, 65, 1023, 2000});
-  std::int64_t known = one_of<std::int64_t>({vocab, vocab, vocab + 40, vocab / 2 + 1});  // of the tables
+  std::int64_t known = one_of<std::int64_t>({vocab, vocab, vocab + 40, vocab / 2 + 1});  // vocabulary of the tables
   AnySlotTables tables{known, vocab};
   std::int64_t slots = tables.slots, length = tables.length, width = any(0, 4);
   AnyLogits logits{any_dtype(), rows, vocab};
@@ -120,7 +120,7 @@ struct AnySuppression {
   SuppressCall call{logits.view(), tables.view(), slot.data(), position.data()};
 };
 
-// A call for the target's positions, or for one draft; the slots of its rows differ.
+// A random call for all positions of the target, or for one draft. Each batch row has its own slot.
 struct AnySlots {
   AnyPenalties p;
   bool is_draft = coin();
@@ -135,7 +135,7 @@ struct AnySlots {
   std::vector<std::int64_t> drafts = filled<std::int64_t>(max_drafts * p.slots, [&] { return any(-1, p.known); });
   std::vector<std::int64_t> drafts_host = drafts;
   std::vector<std::int64_t> proposed = filled<std::int64_t>(p.slots, [&] { return any(-1, p.known); });
-  // Of the target's tokens: a draft may be any of them, known to the penalties or not.
+  // A draft may be any token of the target, including those outside the penalty tables.
   std::vector<std::int64_t> d2t = filled<std::int64_t>(p.vocab, [&] { return any(0, 3 * p.vocab); });
   SlotCall call{};
 

@@ -1,4 +1,4 @@
-// The parts of sampling by slot on CUDA, each as a kernel of its own: team t has row t.
+// The device functions of sampling by slot on CUDA, each wrapped in its own kernel. Team t works on row t.
 #pragma once
 
 #include <kernels/team.cuh>
@@ -44,7 +44,7 @@ void truncate_kernel(const TruncateCall call) {
   const Team team;
   const std::int64_t i = blockIdx.x / team.size;
   const float floor = floor_of_row<T>(Cuts(call, i), row_of<T>(call, i), call.logits.vocab, memory, team);
-  if (team.rank == team.size - 1 && threadIdx.x == kTeamThreads - 1) call.floor[i] = floor;  // any of them has it
+  if (team.rank == team.size - 1 && threadIdx.x == kTeamThreads - 1) call.floor[i] = floor;  // all threads have it
 }
 
 template <class T, bool kTarget>

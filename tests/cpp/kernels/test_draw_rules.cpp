@@ -1,5 +1,5 @@
-// What decides a token, against double precision: the noise of each word, and the floors that truncation finds, against
-// sorting. No operation gives either.
+// The rules that decide a token, checked in double precision: the Gumbel noise of a random word, and the floors of
+// truncation, which are compared with sorting. Both are internal, so no operation returns them.
 #include <algorithm>
 #include <functional>
 
@@ -35,7 +35,7 @@ bool philox_gives_the_published_words() {
   return true;
 }
 
-// u near 1 is counted from 1 down, where doubles are finer.
+// Uses 1 - u instead of u, because near 1 - u = 0 doubles are finer than near u = 1.
 bool noise_is_right(std::uint32_t word) {
   const double below_one = (static_cast<double>(~word) + 0.5) * 0x1p-32;
   const double exact = -std::log(-std::log1p(-below_one));
@@ -54,7 +54,7 @@ bool noise_is_a_gumbel_variate() {
   return true;
 }
 
-// Of two rows, one of which has a floor above all its logits.
+// One of two rows has a floor above all its logits; its token must be -1.
 bool a_floor_above_everything_leaves_no_token() {
   const std::vector<float> floor{0.5f, -INFINITY};
   const std::vector<std::int64_t> zero{0, 0};
@@ -69,7 +69,7 @@ bool a_floor_above_everything_leaves_no_token() {
   return true;
 }
 
-// Row i without its NaN, in double precision.
+// Returns row i in double precision, without its NaNs.
 std::vector<double> numbers_of(const Logits &logits, std::int64_t i) {
   std::vector<double> x;
   for (std::int64_t c = 0; c < logits.vocab; ++c) {
@@ -88,7 +88,8 @@ struct Asked {
   std::int64_t top_k;
 };
 
-// The floor of x, which is in descending order, with limits that are `shift` higher or lower than what is asked.
+// Returns the floor of `x`, which is in descending order. A `shift` of -1 or 1 moves the limits down or up by their
+// rounding error.
 double floor_of(const std::vector<double> &x, const Asked &asked, double shift) {
   double floor = -INFINITY;
   std::size_t kept = x.size();

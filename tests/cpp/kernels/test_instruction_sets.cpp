@@ -1,5 +1,5 @@
-// Each instruction set's code gives the same bits. The extension picks one when it starts, so its own tests see only
-// that of the machine; here the sources are included for what they keep to themselves.
+// The code for each instruction set gives the same bits. The extension selects one set for the machine at its start, so
+// its tests see only that one. These tests include the sources to call the internal functions of every set.
 #include <cstring>
 #include <vector>
 
@@ -25,7 +25,7 @@ void blocks_as_bit_by_bit(const char *name, BlockWords<T> block_words, T neg_inf
       const std::uint64_t draw = g_random();
       word = draw % 3 == 0 ? 0u : draw % 3 == 1 ? 0xffffffffu : static_cast<std::uint32_t>(draw >> 8);
     }
-    std::vector<T> x(static_cast<std::size_t>(32 * words) + 2);  // one more on each side
+    std::vector<T> x(static_cast<std::size_t>(32 * words) + 2);  // one extra element on each side
     for (T &value : x) value = static_cast<T>(g_random());
     std::vector<T> expected = x;
     for (std::int64_t c = 0; c < 32 * words; ++c) {
@@ -48,7 +48,7 @@ void blocks(T neg_inf) {
 #endif
 }
 
-// Flat rows, so that the last bit of the noise decides often; steep ones; and any half-precision pattern.
+// Rows are flat, so that the last bit of the noise often decides, or steep. Half-precision logits have any bit pattern.
 void samples_alike(DType dtype, bool with_d2t) {
   constexpr std::int64_t kRows = 48, kVocab = 3001;
   std::normal_distribution<float> normal;

@@ -1,5 +1,5 @@
-// The mask's CUDA kernels, run on the CPU by cuda_on_cpu/, against the CPU's own: equal in every bit, on random calls
-// of every alignment. How fast they are, and what only a GPU does, is for tests/gpu.
+// The CUDA mask kernels, emulated on the CPU by cuda_on_cpu/, give the same bits as the CPU kernels, on random calls of
+// every alignment. Their speed and behaviour on a GPU are tested in tests/gpu.
 #include <cstdlib>
 #include <cstring>
 
@@ -22,7 +22,7 @@ struct Rows {
   RowList list;
 
   Rows(std::int64_t count, std::int64_t limit) {
-    if (one_of({0, 0, 1})) {  // by slot: slots of `positions` mask rows, of which each row takes one from `first` on
+    if (one_of({0, 0, 1})) {  // by slot: rows use a slot's mask rows from `first` on
       const std::int64_t positions = count % 2 ? 1 : 2, first = any(0, 1), per_slot = positions + first;
       if (limit >= per_slot) {
         for (std::int64_t b = 0; b < count / positions; ++b) wide.push_back(any(0, limit / per_slot - 1));
@@ -42,7 +42,7 @@ bool apply_agrees() {
   const std::int64_t vocab = one_of<std::int64_t>({1, 3, 7, 8, 31, 32, 33, 100, 1003, 5000});
   const std::int64_t words = one_of<std::int64_t>({(vocab + 31) / 32, (vocab + 31) / 32, vocab / 64, vocab / 32 + 2});
   const auto masks = any_masks(mask_rows * (words + 1));
-  // In 16-byte units, so that `first` alone decides the alignment.
+  // The memory is aligned to 16 bytes, so that `first` alone decides the alignment of the logits.
   const std::int64_t bytes = (first + rows * (vocab + stride_beyond)) * size;
   struct alignas(16) Sixteen {
     std::uint32_t word[4];

@@ -1,4 +1,4 @@
-// The CUDA kernels of sampling, run on the CPU by cuda_on_cpu/, against the CPU's own: equal in every bit.
+// The CUDA sampling kernels, emulated on the CPU by cuda_on_cpu/, give the same bits as the CPU kernels.
 #include <cstdlib>
 #include <cstring>
 
@@ -144,7 +144,7 @@ bool proposals_agree() {
   std::vector<std::int64_t> slot, proposed(static_cast<std::size_t>(num_drafts * slots)), cpu(proposed.size(), 7),
       cuda = cpu;
   std::vector<SlotRecord> records(static_cast<std::size_t>(slots));
-  for (std::int64_t b = 0; b < rows; ++b) slot.push_back(b == 0 ? -1 : b);  // one that is none
+  for (std::int64_t b = 0; b < rows; ++b) slot.push_back(b == 0 ? -1 : b);  // -1 is no slot
   for (auto &token : proposed) token = any(-1, 99);
   for (auto &record : records) record.max_drafts = static_cast<std::int32_t>(any(0, 5));
   ProposalsCall call{rows, num_drafts, slots, slot.data(), proposed.data(), records.data(), cpu.data()};

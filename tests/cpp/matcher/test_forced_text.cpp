@@ -1,4 +1,4 @@
-// Spelling forced text, over vocabularies made at random. Sanitizers watch the bounds.
+// Tokenizing forced text, over random vocabularies. Sanitizers check the bounds.
 #include <algorithm>
 #include <random>
 #include <string>
@@ -11,7 +11,7 @@ namespace {
 
 using weft::TokenTexts;
 
-// Takes tokens that spell a beginning of one of `texts`.
+// A matcher that accepts tokens as long as they spell a prefix of one of `texts`.
 struct Speller {
   const TokenTexts *vocabulary;
   std::vector<std::string> texts;
@@ -26,7 +26,7 @@ struct Speller {
       if (text.compare(0, beginning.size(), beginning) == 0 && beginning.size() <= text.size()) return true;
     return false;
   }
-  // The text that must follow what was written.
+  // Returns the only text that can follow the accepted tokens, up to the first choice or end.
   std::string jump() const {
     std::string longest = written();
     const std::size_t from = longest.size();
@@ -62,7 +62,7 @@ weft_matcher_ops spell_ops() {
 }
 const weft_matcher_ops kOps = spell_ops();
 
-// Token 0 is special; then the letters, or pairs of them where letters are to be missing; then random merges.
+// Token 0 is special. Then come the letters, or only doubled letters if letters are to be missing, and random merges.
 std::vector<std::string> random_vocabulary(std::mt19937 &random, int letters, bool has_letters) {
   std::vector<std::string> texts = {""};
   for (int i = 0; i < letters; ++i) texts.push_back(std::string(has_letters ? 1 : 2, static_cast<char>('a' + i)));

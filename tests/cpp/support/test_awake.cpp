@@ -1,4 +1,4 @@
-// The clock that pauses of the process stop.
+// The clock that stops while the process is stopped.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -49,7 +49,7 @@ TEST_CASE("it stands where nobody listens") {
   CHECK(weft::awake_ns() > before);
 }
 
-#if !defined(__SANITIZE_THREAD__)  // which knows no threads of forks
+#if !defined(__SANITIZE_THREAD__)  // it does not support threads in a forked child
 
 TEST_CASE("a fork has a clock of its own") {
   const AwakeWatch watch;

@@ -1,5 +1,5 @@
-// The team of the CPU kernels: each row is done once, by whichever worker; several callers at a time; helpers that
-// slept.
+// The threads of the CPU kernels: every row is processed exactly once, also with several callers at a time and after
+// helpers have slept.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -17,7 +17,7 @@ using namespace weft;
 constexpr std::int64_t kCostly = 1'000'000;  // enough to wake a helper
 
 void each_row_is_done_once(std::int64_t rows, int threads, std::int64_t cost) {
-  std::vector<int> done(static_cast<std::size_t>(rows), 0);  // no atomics: a row has one worker
+  std::vector<int> done(static_cast<std::size_t>(rows), 0);  // no atomics: only one worker may process a row
   for_rows(rows, threads, cost, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) ++done[static_cast<std::size_t>(i)];
   });
@@ -64,7 +64,7 @@ TEST_CASE("what workers wrote is seen by the caller") {
 TEST_CASE("helpers that slept come again") {
   for (int round = 0; round < 20; ++round) {
     each_row_is_done_once(64, 3, kCostly);
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // longer than they spin
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // longer than helpers spin
   }
 }
 

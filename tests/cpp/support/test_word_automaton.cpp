@@ -1,4 +1,4 @@
-// Words in texts, against looking for each by itself. Sanitizers watch the bounds.
+// The word automaton, compared with a search for each word alone. Sanitizers check the bounds.
 #include <algorithm>
 #include <random>
 #include <string>
@@ -30,8 +30,8 @@ bool ends_with(const std::vector<int> &text, const std::vector<int> &word) {
   return word.size() <= text.size() && std::equal(word.rbegin(), word.rend(), text.rbegin());
 }
 
-// The number of characters at the end of `text` that a word begins with, and is longer than, or all of a word but the
-// longest.
+// Returns the length of the longest suffix of `text` that is a prefix of a word. A word of the greatest length does not
+// count if it is complete.
 std::size_t naive_open(const std::vector<int> &text, const std::vector<std::vector<int>> &words) {
   std::size_t longest = 0;
   for (const auto &word : words) longest = std::max(longest, word.size());

@@ -1,5 +1,5 @@
-// As much of CUDA as weft's kernels use, on the CPU: a thread for each of a block's, blocks one after another. It
-// stands in for CUDA's own header, so that the kernels' logic, bounds and alignment are tested where there is no GPU.
+// Emulates on the CPU the part of CUDA that weft's kernels use. Each thread of a block is a CPU thread, and blocks run
+// one at a time. It replaces CUDA's own header, so that logic, bounds and alignment are tested without a GPU.
 #pragma once
 
 #include <atomic>
@@ -92,18 +92,18 @@ struct Block {
   std::barrier<> all;
   std::vector<std::unique_ptr<std::barrier<>>> warp;
   std::vector<std::uint64_t> lane;
-  std::vector<std::byte> memory;  // of a block in a team, where kernels that are in none have static memory
+  std::vector<std::byte> memory;  // of a block in a team; other kernels have static memory
   unsigned rank = 0;
   Team *team = nullptr;
 };
 inline thread_local Block *block = nullptr;
 
-// Blocks that run at once.
+// The blocks of a team, which run at the same time.
 struct Team {
   Team(unsigned size, unsigned threads) : size(size), all(size * threads) {
     for (unsigned rank = 0; rank < size; ++rank) {
       blocks.push_back(std::make_unique<Block>(threads));
-      blocks.back()->memory.assign(48 * 1024, std::byte{0xa5});  // nobody cleared it
+      blocks.back()->memory.assign(48 * 1024, std::byte{0xa5});  // shared memory starts uninitialised
       blocks.back()->rank = rank, blocks.back()->team = this;
     }
   }
@@ -118,7 +118,7 @@ inline void __syncthreads() { cuda_on_cpu::block->all.arrive_and_wait(); }
 
 namespace cuda_on_cpu {
 
-// Calls fn(values) with what all lanes of the warp gave.
+// Returns fn(values) for the values of all lanes of the warp, of which `value` is this lane's.
 template <class F>
 auto with_lanes(std::uint64_t value, F &&fn) {
   std::barrier<> &warp = *block->warp[threadIdx.x / kWarp];

@@ -1,4 +1,4 @@
-// Launches a kernel at once, on threads of the CPU.
+// Replaces csrc/kernels/launch.cuh: runs a kernel to its end on CPU threads.
 #pragma once
 
 #include <cuda_runtime.h>

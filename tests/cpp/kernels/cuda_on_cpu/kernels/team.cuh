@@ -1,11 +1,11 @@
-// Teams of threads of the CPU, with few threads to a block: all of a team at once.
+// Replaces csrc/kernels/team.cuh: runs all threads of a team at the same time on CPU threads, so blocks are small.
 #pragma once
 
 #include <cuda_runtime.h>
 
 namespace weft {
 
-constexpr int kTeamThreads = 64;  // of a block
+constexpr int kTeamThreads = 64;  // threads of a block
 
 struct Team {
   unsigned rank = cuda_on_cpu::block->rank, size = cuda_on_cpu::block->team->size;
