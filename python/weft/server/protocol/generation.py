@@ -170,7 +170,7 @@ PARAMETERS: dict[str, Any] = {
 """The types and defaults of the fields that stand for the other numeric fields of `SamplingParams`."""
 
 if TYPE_CHECKING:
-    ParameterFields = GuideFields
+    ParameterFields = GuideFields  # mypy does not see the fields of a model that is made at run time
 else:
     ParameterFields = create_model("ParameterFields", __base__=GuideFields, **PARAMETERS)
 
@@ -180,7 +180,7 @@ class SharedFields(ParameterFields):
     model's generation_config.json, or else the API's default."""
 
     model: str | None = None
-    top_k: int | None = Field(None, ge=-1)
+    top_k: int | None = Field(None, ge=-1)  # -1: all, as in vLLM
     logit_bias: Annotated[dict[TokenId, float], BeforeValidator(_bounded_biases)] | None = None
     bad_words: Few[str | Few[int]] | None = None
     stop: str | Few[str] | None = None
@@ -282,7 +282,7 @@ class SamplingFields(SharedFields):
         `InputError`."""
         given = {name: value for name in PARAMETERS if (value := getattr(self, name)) is not None}
         if self.top_k == -1:
-            given["top_k"] = 0  # in vLLM, -1 also means "all tokens"
+            given["top_k"] = 0
         return replace(
             defaults,
             **given,
