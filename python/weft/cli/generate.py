@@ -12,11 +12,12 @@ from weft.cli import options as o
 from weft.cli import sampling_options as s
 from weft.cli.answers import Run, finish, note_model, note_room
 from weft.cli.guides import GuideOptions, naming, read_guide, read_tools
-from weft.cli.inputs import check_output, choose_speculation, read_bias, read_prompts
+from weft.cli.inputs import check_output, choose_speculation, read_prompts
 from weft.cli.options import ANY_LIBRARY, DEFAULT, Device, Graphs, Guided, HostTasks, SamplingSource
 from weft.errors import InputError
 
 
+@s.with_sampling_options
 def generate(
     prompts: o.Prompts = None,
     file: o.Files = None,
@@ -51,26 +52,10 @@ def generate(
     num_draft_tokens: o.DraftCount = "3",
     guide_drafts: o.GuideDrafts = Guided.auto,
     generation_config: s.Defaults = SamplingSource.auto,
-    max_tokens: s.MaxTokens = None,
-    on_length: s.OnLength = None,
-    min_tokens: s.MinTokens = None,
-    num_answers: s.NumAnswers = None,
     beam_width: s.BeamWidth = None,
-    temperature: s.Temperature = None,
-    top_k: s.TopK = None,
-    top_p: s.TopP = None,
-    min_p: s.MinP = None,
-    repetition_penalty: s.RepetitionPenalty = None,
-    presence_penalty: s.PresencePenalty = None,
-    frequency_penalty: s.FrequencyPenalty = None,
-    logit_bias: s.LogitBias = None,
-    bad_word: s.BadWord = None,
-    stop: s.Stop = None,
-    stop_token_id: s.StopTokenId = None,
-    seed: s.Seed = None,
-    logprobs: s.Logprobs = None,
     stats_json: s.StatsJson = None,
     trace: s.Trace = None,
+    **options: Any,
 ) -> None:
     """Answer prompts. On a terminal, tokens that were drafted and accepted are coloured apart.
 
@@ -79,7 +64,7 @@ def generate(
     """
     check_output(stats_json, "--stats-json")
     check_output(trace, "--trace")
-    if logprobs is not None and stats_json is None:
+    if options["logprobs"] is not None and stats_json is None:
         raise InputError(
             "--logprobs go into the file of --stats-json; give that, too (/dev/stdout shows them)"
         )
@@ -91,25 +76,7 @@ def generate(
     guide = read_guide(asked)
     if untrusted and guide is None:
         raise InputError("--untrusted is said of a guide; give one, such as --json-schema")
-    given = {
-        "max_tokens": max_tokens,
-        "min_tokens": min_tokens,
-        "on_length": None if on_length is None else on_length.value,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-        "logit_bias": read_bias(logit_bias or []),
-        "bad_words": bad_word,
-        "stop": stop,
-        "stop_token_ids": stop_token_id,
-        "seed": seed,
-        "logprobs": logprobs,
-        "n": num_answers,
-    }
+    given = s.read_sampling(options)
     if beam_width is not None and speculation is DEFAULT:
         speculation = o.Drafter("none")  # beam search takes no drafts
     chosen = choose_speculation(speculation, head, num_draft_tokens, guide_drafts, forced, model)
@@ -120,7 +87,7 @@ def generate(
     from weft.llm import LLM
 
     defaults = sampling_defaults(model_directory(model), generation_config.value)
-    sampling = SamplingParams(**{**defaults, **{k: v for k, v in given.items() if v is not None}})
+    sampling = SamplingParams(**{**defaults, **given})
     engine = EngineConfig(
         graphs=graphs.value,
         host_tasks=host_tasks.value,
@@ -136,7 +103,7 @@ def generate(
         if guide is not None:
             with naming(asked.source):
                 llm.compile(guide).result()
-        if max_tokens is not None:
+        if "max_tokens" in given:
             note_room(llm, named, run)
         with traced(llm, trace):
             outputs = run(named)

@@ -1,12 +1,20 @@
-"""Options of `weft generate` for sampling and output. None leaves the value to the model's generation_config.json."""
+"""Options of `weft generate` for sampling and output. None leaves the value to the model's generation_config.json.
+
+Each numeric field of `SamplingParams` is an option; `OTHER_FORMS` holds the options of the other fields.
+"""
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from weft.cli.options import OUTPUT, SAMPLING, SamplingSource, _option
-from weft.cli.options import OnLength as Ways
+from weft.cli.inputs import read_bias
+from weft.cli.options import OUTPUT, SAMPLING, OnLength, SamplingSource, _option
+from weft.core import Kind, SamplingParams
+from weft.core.values import docstrings, ranges
 
 Defaults = Annotated[
     SamplingSource,
@@ -16,32 +24,6 @@ Defaults = Annotated[
         help="The source of defaults: the model's generation_config.json, or weft's own.",
     ),
 ]
-MaxTokens = Annotated[
-    int | None,
-    _option(
-        "--max-tokens",
-        "-n",
-        metavar="N",
-        panel=SAMPLING,
-        help="Maximum length of an answer in tokens; 256 by default.",
-    ),
-]
-OnLength = Annotated[
-    Ways | None,
-    _option(
-        "--on-length",
-        panel=SAMPLING,
-        help="At --max-tokens, cut the answer, or close a guided one so that it is complete.",
-    ),
-]
-MinTokens = Annotated[
-    int | None,
-    _option("--min-tokens", metavar="N", panel=SAMPLING, help="Minimum length of an answer in tokens."),
-]
-NumAnswers = Annotated[
-    int | None,
-    _option("--num-answers", metavar="N", panel=SAMPLING, help="Number of answers to each prompt."),
-]
 BeamWidth = Annotated[
     int | None,
     _option(
@@ -49,63 +31,6 @@ BeamWidth = Annotated[
         metavar="N",
         panel=SAMPLING,
         help="Number of beams for a beam search; excludes drafts.",
-    ),
-]
-Temperature = Annotated[
-    float | None,
-    _option("--temperature", "-t", metavar="X", panel=SAMPLING, help="0 is greedy, the default."),
-]
-TopK = Annotated[int | None, _option("--top-k", metavar="N", panel=SAMPLING, help="0 is all, the default.")]
-TopP = Annotated[float | None, _option("--top-p", metavar="X", panel=SAMPLING, help="1 is all, the default.")]
-MinP = Annotated[float | None, _option("--min-p", metavar="X", panel=SAMPLING, help="0 is all, the default.")]
-RepetitionPenalty = Annotated[
-    float | None, _option("--repetition-penalty", metavar="X", panel=SAMPLING, help="1 is none, the default.")
-]
-PresencePenalty = Annotated[
-    float | None, _option("--presence-penalty", metavar="X", panel=SAMPLING, help="0 is none, the default.")
-]
-FrequencyPenalty = Annotated[
-    float | None, _option("--frequency-penalty", metavar="X", panel=SAMPLING, help="0 is none, the default.")
-]
-LogitBias = Annotated[
-    list[str] | None,
-    _option(
-        "--logit-bias",
-        metavar="ID=BIAS",
-        panel=SAMPLING,
-        help="Added to a token's logit; -inf forbids the token. Repeatable.",
-    ),
-]
-BadWord = Annotated[
-    list[str] | None,
-    _option(
-        "--bad-word",
-        metavar="TEXT",
-        panel=SAMPLING,
-        help="A text that the answer must not contain, see docs/sampling.md. Repeatable.",
-    ),
-]
-Stop = Annotated[
-    list[str] | None,
-    _option("--stop", metavar="TEXT", panel=SAMPLING, help="A text that ends the answer. Repeatable."),
-]
-StopTokenId = Annotated[
-    list[int] | None,
-    _option(
-        "--stop-token-id", metavar="ID", panel=SAMPLING, help="A token that ends the answer. Repeatable."
-    ),
-]
-Seed = Annotated[
-    int | None,
-    _option("--seed", metavar="N", panel=SAMPLING, help="Random seed; drawn at random by default."),
-]
-Logprobs = Annotated[
-    int | None,
-    _option(
-        "--logprobs",
-        metavar="N",
-        panel=SAMPLING,
-        help="Write log-probabilities of each token and of N top tokens (0 to 20) to --stats-json.",
     ),
 ]
 StatsJson = Annotated[
@@ -121,3 +46,107 @@ Trace = Annotated[
     Path | None,
     _option("--trace", metavar="FILE", panel=OUTPUT, help="Write a Chrome/Perfetto trace of the run."),
 ]
+
+# -- the fields of SamplingParams
+
+
+def _sampling(*names: str, help: str, **more: Any) -> Any:
+    return _option(*names, help=help, panel=SAMPLING, **more)
+
+
+OTHER_FORMS: dict[str, Any] = {
+    "max_tokens": Annotated[
+        int | None,
+        _sampling(
+            "--max-tokens", "-n", metavar="N", help="Maximum length of an answer in tokens; 256 by default."
+        ),
+    ],
+    "temperature": Annotated[
+        float | None, _sampling("--temperature", "-t", metavar="X", help="0 is greedy, the default.")
+    ],
+    "logit_bias": Annotated[
+        list[str] | None,
+        _sampling(
+            "--logit-bias",
+            metavar="ID=BIAS",
+            help="Added to a token's logit; -inf forbids the token. Repeatable.",
+        ),
+    ],
+    "bad_words": Annotated[
+        list[str] | None,
+        _sampling(
+            "--bad-word",
+            metavar="TEXT",
+            help="A text that the answer must not contain, see docs/sampling.md. Repeatable.",
+        ),
+    ],
+    "stop": Annotated[
+        list[str] | None, _sampling("--stop", metavar="TEXT", help="A text that ends the answer. Repeatable.")
+    ],
+    "stop_token_ids": Annotated[
+        list[int] | None,
+        _sampling("--stop-token-id", metavar="ID", help="A token that ends the answer. Repeatable."),
+    ],
+    "logprobs": Annotated[
+        int | None,
+        _sampling(
+            "--logprobs",
+            metavar="N",
+            help="Write log-probabilities of each token and of N top tokens (0 to 20) to --stats-json.",
+        ),
+    ],
+    "on_length": Annotated[
+        OnLength | None,
+        _sampling(
+            "--on-length",
+            help="At --max-tokens, cut the answer, or close a guided one so that it is complete.",
+        ),
+    ],
+    "n": Annotated[
+        int | None, _sampling("--num-answers", metavar="N", help="Number of answers to each prompt.")
+    ],
+}
+"""Options of fields that are no numbers, or that have a short flag, another name or a help text of their own."""
+
+
+def sampling_options() -> dict[str, Any]:
+    """Return the annotated type of each option, by its field of `SamplingParams`."""
+    docs, numbers = docstrings(SamplingParams), ranges(SamplingParams)
+    options = {name: _number(name, range.kind, docs.get(name, "")) for name, range in numbers.items()}
+    return options | OTHER_FORMS
+
+
+def _number(name: str, kind: Kind, doc: str) -> Any:
+    """The option of a numeric field. Its help is the first paragraph of the field's docstring."""
+    help = " ".join(doc.partition("\n\n")[0].split())
+    help = re.sub(r"`(\w+)`", lambda match: _flag(match[1]), help)
+    if kind is Kind.INTEGER:
+        return Annotated[int | None, _sampling(_flag(name), metavar="N", help=help)]
+    return Annotated[float | None, _sampling(_flag(name), metavar="X", help=help)]
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def with_sampling_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A decorator that replaces a command's `**options` by the sampling options, named as their fields. The command
+    gets None for each one that is not given; `read_sampling` leaves those out."""
+    signature = inspect.signature(command, eval_str=True)
+    *others, _ = signature.parameters.values()
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
+        for name, option in sampling_options().items()
+    ]
+    setattr(command, "__signature__", signature.replace(parameters=[*others, *options]))  # noqa: B010  # for mypy
+    return command
+
+
+def read_sampling(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the sampling options that the command line gives, as parameters of `SamplingParams`."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if "on_length" in given:
+        given["on_length"] = given["on_length"].value
+    if "logit_bias" in given:
+        given["logit_bias"] = read_bias(given["logit_bias"])
+    return given

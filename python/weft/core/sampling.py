@@ -54,6 +54,9 @@ class SamplingParams(Checked):
     """The sampling parameters of one request. Every parameter works with every guide and drafter, and requests with
     different parameters share a batch.
 
+    The fronts derive a field whose check is a `Range`: it is an option of `weft generate`, whose help is the first
+    paragraph of its docstring, and a field of the server's routes.
+
     The logits of a position pass through these rules, in this order:
 
     1. `repetition_penalty`, `presence_penalty`, `frequency_penalty`, `logit_bias`, `bad_words` and
@@ -69,8 +72,10 @@ class SamplingParams(Checked):
     """The largest number of tokens in the answer."""
 
     min_tokens: Annotated[int, whole(0, _MAX_INT, "0 to max_tokens")] = 0
-    """The smallest number of tokens in the answer. Before that, end tokens and stop tokens are not sampled, unless the
-    guide allows no other token, and stop words do not end the answer."""
+    """The smallest number of tokens in the answer.
+
+    Before that, end tokens and stop tokens are not sampled, unless the guide allows no other token, and stop words do
+    not end the answer."""
 
     temperature: Annotated[float, number(0, MAX_LOGIT, "0 (greedy) to 10000")] = 0.0
     """Divides the logits before the softmax. 0, and any value below 0.00001, is greedy."""
@@ -114,8 +119,9 @@ class SamplingParams(Checked):
         Annotated[int, whole(-(2**63), 2**64 - 1, "64 bits, signed or unsigned (or None: drawn afresh)")]
         | None
     ) = None
-    """Determines the text: the same seed gives the same text in any batch and with any drafter. It has 64 bits, signed
-    or unsigned. None: a random seed."""
+    """The same seed gives the same text, in any batch and with any drafter. By default it is random.
+
+    It has 64 bits, signed or unsigned. None: a random seed."""
 
     logprobs: Annotated[int, whole(0, MAX_LOGPROBS, f"0 to {MAX_LOGPROBS} (or None: none)")] | None = None
     """Returns the log-probability of each token and of this many of the most likely tokens. They are the model's,
@@ -132,7 +138,9 @@ class SamplingParams(Checked):
     no_repeat_ngram_size: (
         Annotated[int, whole(0, _MAX_INT, "0 (off) or a number of tokens (below 2**31)")] | None
     ) = 0
-    """No n-gram of this length occurs twice in prompt and answer. 0 or None: off."""
+    """No n-gram of this length occurs twice in prompt and answer. 0: off.
+
+    None means 0."""
 
     top_p_decay: Annotated[float, number(_SMALLEST, 1, f"{_SHARE} (none)")] = 1.0
     """Multiplies `top_p` after each token of the answer. 1: `top_p` does not change."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
 import operator
+import sys
 from collections import abc
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
+from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -113,6 +117,22 @@ def ranges(cls: Any) -> dict[str, Range]:
         for arm in _arms(hint)
         for check in getattr(arm, "__metadata__", ())
         if isinstance(check, Range)
+    }
+
+
+def docstrings(cls: type) -> dict[str, str]:
+    """The docstring below each field of a dataclass that has one, by name. Python does not keep these, so they are
+    read from the source of the module, where the class must stand at the top level."""
+    module = ast.parse(inspect.getsource(sys.modules[cls.__module__]))
+    body = next(
+        node.body for node in module.body if isinstance(node, ast.ClassDef) and node.name == cls.__name__
+    )
+    return {
+        field.target.id: inspect.cleandoc(doc.value.value)
+        for field, doc in pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant)
+        if isinstance(doc.value.value, str)
     }
 
 

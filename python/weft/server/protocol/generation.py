@@ -1,8 +1,8 @@
 """The request bodies of the generating routes: /v1/chat/completions and /v1/completions.
 
-Each shared field is declared once, in the class for its purpose: `GuideFields`, `SamplingFields`, `TemplateFields`.
-The two bodies combine these classes with fields of their own. `check_together` finds fields that contradict each
-other.
+Each shared field is declared once, in the class for its purpose: `GuideFields`, `SharedFields`, `SamplingFields`,
+`TemplateFields`. The two bodies combine these classes with fields of their own. `check_together` finds fields that
+contradict each other. The numeric sampling fields are those of `SamplingParams`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, create_model
 from pydantic_core import PydanticKnownError
 
-from weft.core import SamplingParams
+from weft.core import Kind, SamplingParams
 from weft.core.sampling import MAX_LOGIT_BIAS
+from weft.core.values import ranges
 from weft.server.errors import ApiError, quoted
 from weft.server.protocol import other_names
 from weft.server.protocol.body import MAX_COUNT, Body, Few, Object, Refused
@@ -158,44 +160,36 @@ class StreamOptions(Body):
     }
 
 
-class SamplingFields(GuideFields):
-    """The sampling fields of OpenAI, vLLM and weft. None means the default from the model's generation_config.json,
-    or else the API's default."""
+BY_ROUTE = {"max_tokens", "n", "logprobs"}
+"""Parameters that have another name, limit or meaning in some routes. Each body declares its own fields for them."""
+PARAMETERS: dict[str, Any] = {
+    name: (int | None if range.kind is Kind.INTEGER else float | None, None)
+    for name, range in ranges(SamplingParams).items()
+    if name not in BY_ROUTE
+}
+"""The types and defaults of the fields that stand for the other numeric fields of `SamplingParams`."""
+
+if TYPE_CHECKING:
+    ParameterFields = GuideFields  # mypy does not see the fields of a model that is made at run time
+else:
+    ParameterFields = create_model("ParameterFields", __base__=GuideFields, **PARAMETERS)
+
+
+class SharedFields(ParameterFields):
+    """The fields of every generating route, /v1/responses included. A parameter that is None takes its value from the
+    model's generation_config.json, or else the API's default."""
 
     model: str | None = None
-    max_tokens: int | None = Field(None, ge=0)
-    min_tokens: int = 0
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = Field(None, ge=-1)
-    min_p: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
-    no_repeat_ngram_size: int | None = None
+    top_k: int | None = Field(None, ge=-1)  # -1: all, as in vLLM
     logit_bias: Annotated[dict[TokenId, float], BeforeValidator(_bounded_biases)] | None = None
-    allowed_token_ids: Few[int] | None = Field(None, min_length=1)
     bad_words: Few[str | Few[int]] | None = None
-    seed: int | None = None
     stop: str | Few[str] | None = None
     stop_token_ids: Few[int] | None = None
-    include_stop_str_in_output: bool = False
+    on_length: str = "cut"
     ignore_eos: bool = False
-    n: int | None = Field(None, ge=1, le=128)
-    best_of: int | None = None
-    use_beam_search: bool = False
-    length_penalty: float | None = None
-    early_stopping: bool | None = None
     stream: bool = False
-    stream_options: StreamOptions | None = None
-    prompt_logprobs: int | None = Field(None, ge=0, le=20)
-    truncate_prompt_tokens: int | None = Field(None, ge=1)
-    return_token_ids: bool = False
-    return_tokens_as_token_ids: bool = False
     priority: int = Field(0, ge=-LOWEST_PRIORITY, le=LOWEST_PRIORITY)
     cache_salt: str | None = None
-    request_id: str | None = Field(None, max_length=256)
-    on_length: str = "cut"
     timeout_s: float | None = None
     max_drafts: int | None = None
     # Accepted but ignored: they label requests, or concern OpenAI's caches.
@@ -203,6 +197,25 @@ class SamplingFields(GuideFields):
     metadata: Metadata | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+
+
+class SamplingFields(SharedFields):
+    """The sampling fields of chats and completions, from OpenAI, vLLM and weft."""
+
+    max_tokens: int | None = Field(None, ge=0)
+    n: int | None = Field(None, ge=1, le=128)
+    allowed_token_ids: Few[int] | None = Field(None, min_length=1)
+    include_stop_str_in_output: bool = False
+    best_of: int | None = None
+    use_beam_search: bool = False
+    length_penalty: float | None = None
+    early_stopping: bool | None = None
+    stream_options: StreamOptions | None = None
+    prompt_logprobs: int | None = Field(None, ge=0, le=20)
+    truncate_prompt_tokens: int | None = Field(None, ge=1)
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+    request_id: str | None = Field(None, max_length=256)
 
     OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.SAMPLING
     REFUSED: ClassVar[Refused] = {
@@ -267,27 +280,17 @@ class SamplingFields(GuideFields):
     def sampling(self, defaults: SamplingParams, max_tokens: int) -> SamplingParams:
         """Build the sampling parameters. Fields that the body leaves out come from `defaults`. Raises
         `InputError`."""
-
-        def chosen(name: str) -> Any:
-            value = getattr(self, name)
-            return getattr(defaults, name) if value is None else value
-
-        return SamplingParams(
+        given = {name: value for name in PARAMETERS if (value := getattr(self, name)) is not None}
+        if self.top_k == -1:
+            given["top_k"] = 0
+        return replace(
+            defaults,
+            **given,
             max_tokens=max_tokens,
-            min_tokens=self.min_tokens,
-            temperature=chosen("temperature"),
-            top_p=chosen("top_p"),
-            top_k=max(chosen("top_k"), 0),  # in vLLM, -1 also means "all tokens"
-            min_p=chosen("min_p"),
-            frequency_penalty=chosen("frequency_penalty"),
-            presence_penalty=chosen("presence_penalty"),
-            repetition_penalty=chosen("repetition_penalty"),
-            no_repeat_ngram_size=chosen("no_repeat_ngram_size"),
             logit_bias=self.logit_bias,
             bad_words=self.bad_words or (),
             stop=() if self.stop is None else self.stop,
             stop_token_ids=self.stop_token_ids or (),
-            seed=self.seed,
             logprobs=self.num_logprobs,
             n=None if self.n == 1 else self.n,
             on_length=self.on_length,  # type: ignore[arg-type]  # SamplingParams checks it

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from weft.server.errors import kind_of, quoted
 from weft.server.protocol import other_names
 from weft.server.protocol.body import Body, Few, Object, Refused
-from weft.server.protocol.generation import Effort, GuideFields, Metadata
+from weft.server.protocol.generation import Effort, SharedFields
 
 TOOL_FORM = 'a tool here is {"type": "function", "name": ..., "parameters": ...}'
 
@@ -62,11 +62,10 @@ class StreamSettings(Body):
     }
 
 
-class ResponsesBody(GuideFields):
+class ResponsesBody(SharedFields):
     """OpenAI's request to create a response, with fields of weft and vLLM."""
 
     input: str | Few[Object]
-    model: str | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
     max_output_tokens: int | None = Field(None, ge=1)
@@ -78,36 +77,12 @@ class ResponsesBody(GuideFields):
     include: Few[str] | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
     store: bool = True
-    stream: bool = False
     stream_options: StreamSettings | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    repetition_penalty: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    logit_bias: Object | None = None
-    stop: str | Few[str] | None = None
-    stop_token_ids: Few[int] | None = None
-    bad_words: Few[str | Few[int]] | None = None
-    min_tokens: int = 0
-    ignore_eos: bool = False
-    priority: int = 0
-    cache_salt: str | None = None
-    max_drafts: int | None = None
-    timeout_s: float | None = None
-    on_length: str = "cut"
     chat_template_kwargs: dict[str, Any] | None = None
-    metadata: Metadata | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
 
     OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.RESPONSES
     REFUSED: ClassVar[Refused] = {
-        **GuideFields.REFUSED,
+        **SharedFields.REFUSED,
         "background": ("answers are waited for", (False,)),
         "conversation": ("give previous_response_id", ()),
         "prompt": ("there are no stored prompts; give input", ()),

@@ -128,13 +128,11 @@ def page(items: Sequence[Item], limit: int, order: str, after: str | None) -> di
 
 # -- the chat
 
-SHARED_FIELDS = (
-    "model", "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty", "frequency_penalty",
-    "presence_penalty", "logit_bias", "stop_token_ids", "bad_words", "stop", "min_tokens", "ignore_eos", "stream",
-    "parallel_tool_calls", "priority", "cache_salt", "metadata", "user", "safety_identifier", "prompt_cache_key",
-    "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "guide",
-    "chat_template_kwargs", "max_drafts", "timeout_s", "on_length",
-)  # fmt: skip
+CONVERTED = {"tools", "tool_choice", "top_logprobs", "stream_options", "response_format"}
+"""Fields of both bodies that `chat_body` does not copy. Tools have another form, and so has the choice among them.
+`top_logprobs` implies `logprobs`, which a chat must set. `stream_options` has no options here. `response_format` is
+refused: it is `text.format`."""
+SHARED_FIELDS = (ResponsesBody.model_fields.keys() & ChatBody.model_fields.keys()) - CONVERTED
 """The fields with the same name and meaning in both bodies."""
 NAMES_HERE = {
     "response_format.json_schema": "text.format",
