@@ -176,10 +176,10 @@ class Engine:
     def _schedule(self, record: StepRecord) -> Schedule:
         """Decide what to launch. If the decision depends on results in flight, read those first."""
         self.output.begin(self.scheduler.waiting)
-        schedule = self.scheduler.schedule_decoding(record, in_flight=bool(self.output.in_flight))
+        schedule = self.scheduler.schedule_decoding(record, has_in_flight=bool(self.output.in_flight))
         while schedule is None or (self.output.in_flight and self.runner.waits_for_results(schedule)):
             self.output.drain(record)
-            schedule = self.scheduler.schedule_decoding(record, in_flight=False)
+            schedule = self.scheduler.schedule_decoding(record, has_in_flight=False)
         self.scheduler.schedule_prompts(schedule, record)
         # A logits processor on the host may block for long. Commit finished results first: they may end sequences.
         if self.output.in_flight and self.runner.calls_host(schedule):

@@ -208,7 +208,7 @@ class OutputProcessor:
             _note_report(sequence)
         self.num_finished += 1
         sequence.finish(reason, error)
-        if not sequence.in_flight:
+        if not sequence.num_in_flight:
             sequence.let_go()
         if error is not None and self.recorder is not None:
             self.recorder.failed(sequence)
@@ -362,7 +362,7 @@ def _is_accepted(sequence: Sequence, grammar: GuidedState, num_tokens: int) -> b
     """Whether the matcher accepted the first `num_tokens` tokens of the answer, and no slot's matcher has failed. With
     another iteration in flight, the matcher may already have accepted that one's tokens."""
     ahead = grammar.committed(sequence.slot) + sequence.resumed_at - num_tokens
-    return (ahead == 0 or (ahead > 0 and sequence.in_flight > 1)) and not grammar.num_failed
+    return (ahead == 0 or (ahead > 0 and sequence.num_in_flight > 1)) and not grammar.num_failed
 
 
 def count_drafts(stats: OutputStats, proposed: int, accepted: int, num_tokens: int) -> None:
@@ -430,7 +430,7 @@ def check_grammar(sequence: Sequence, grammar: GuidedState, num_new: int, is_las
     accepted = grammar.committed(sequence.slot)
     expected = len(sequence.output.token_ids) + num_new - sequence.resumed_at
     # With another iteration in flight, the matcher may already have accepted that one's tokens.
-    may_be_ahead = sequence.in_flight > 1
+    may_be_ahead = sequence.num_in_flight > 1
     if accepted >= expected and (is_last or may_be_ahead):
         return
     if accepted == expected and not grammar.num_failed:

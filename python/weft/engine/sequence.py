@@ -209,7 +209,7 @@ class Sequence:
     is_plain: bool = field(default=False, init=False)  # may take the fast path `commit_plainly`
     is_guided: bool = field(default=False, init=False)
     starts_ahead: bool = field(default=False, init=False)
-    in_flight: int = field(default=0, init=False)  # batches in flight that refer to it
+    num_in_flight: int = field(default=0, init=False)  # batches in flight that refer to it
     num_promised: int = field(default=0, init=False)  # least number of tokens that these batches add
     next_cache_at: int = field(default=0, init=False)  # answer length at which the next page is full
     must_reread: bool = field(default=False, init=False)  # an edit changed its text, so it must be read again
@@ -279,7 +279,7 @@ class Sequence:
 
     def admit(self, slots: tuple[int, ...], kv: KvSequence, max_new_tokens: int) -> None:
         """Start reading the text so far in the given slots and pages. The answer may have `max_new_tokens` tokens."""
-        assert not self.in_flight
+        assert not self.num_in_flight
         self.move(Stage.CONTEXT)
         self.slots, self.slot, self.kv = slots, slots[0], kv
         self.num_context, self.num_read = self.num_tokens, kv.num_reused

@@ -120,7 +120,7 @@ class InFlightBatch:
         self.plan, self.decoding, self.masks_drafts = plan, rows, masks_drafts
         self.is_launched = True
         for sequence in rows:
-            sequence.in_flight += 1
+            sequence.num_in_flight += 1
             sequence.num_promised += 1
 
     def read(self, sequence: Sequence, row: PromptRow, is_last: bool) -> None:
@@ -128,7 +128,7 @@ class InFlightBatch:
         (self.first if is_last else self.reading).append(sequence)
         self.prompts[sequence] = row
         self.is_launched = True
-        sequence.in_flight += 1
+        sequence.num_in_flight += 1
         sequence.num_promised += is_last
 
     def end(self) -> list[Sequence]:
@@ -138,8 +138,8 @@ class InFlightBatch:
             sequence.num_promised -= 1
         left: list[Sequence] = []
         for sequence in self:
-            sequence.in_flight -= 1
-            if sequence.has_left and not sequence.in_flight:
+            sequence.num_in_flight -= 1
+            if sequence.has_left and not sequence.num_in_flight:
                 left.append(sequence)
         return left
 

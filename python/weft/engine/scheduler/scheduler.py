@@ -19,7 +19,7 @@ slots and pages. A `Sequence` moves between these places:
 - A client without a slot may take slots from clients that hold more than their share (`policy.py`).
 
 One rule keeps work in flight safe: the slots and pages of a sequence do not change hands while a batch in flight
-refers to it (`Sequence.in_flight`). So a sequence can be preempted only if no batch refers to it. If a preemption is
+refers to it (`Sequence.num_in_flight`). So a sequence can be preempted only if no batch refers to it. If a preemption is
 due, `schedule_decoding` returns None, and the engine reads its batches first. A sequence that ends leaves `running` at
 once, but `retire` releases its slots and pages only after its last batch is read.
 """
@@ -281,18 +281,18 @@ class Scheduler:
 
     # -- one step
 
-    def schedule_decoding(self, record: StepRecord, in_flight: bool) -> Schedule | None:
+    def schedule_decoding(self, record: StepRecord, has_in_flight: bool) -> Schedule | None:
         """Choose the sequences that decode next. Returns None if a preemption is due while batches are in flight: the
         caller must read them first and call again."""
         self._preempt_rereading()
         self._lacks_pages, yielding = False, self._yielding()
-        if yielding and in_flight:
+        if yielding and has_in_flight:
             return None
         for sequence in yielding:
             self._preempt(sequence, record, yields=True)
         decoding = self._decoding()
         while decoding and not self._grow(decoding):
-            if in_flight:
+            if has_in_flight:
                 return None
             self._lacks_pages = True
             if not self._preempt_rereading():  # these give their pages back anyway, so preempt them first
@@ -438,7 +438,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence, record: StepRecord, yields: bool = False) -> None:
         """Take slots and pages from a sequence and queue it again. It must not be in flight. It keeps its text and
         matcher."""
-        assert not sequence.in_flight
+        assert not sequence.num_in_flight
         record.paused.append(sequence.id)
         self.capacity.cache(sequence)
         self._queue_again(sequence, yields)
@@ -449,8 +449,8 @@ class Scheduler:
         if not self._rereading:
             return False
         live = [sequence for sequence in self._rereading if not sequence.has_left]
-        self._rereading = [sequence for sequence in live if sequence.in_flight]
-        again = [sequence for sequence in live if not sequence.in_flight]
+        self._rereading = [sequence for sequence in live if sequence.num_in_flight]
+        again = [sequence for sequence in live if not sequence.num_in_flight]
         for sequence in again:
             self._queue_again(sequence)
         return bool(again)
@@ -463,7 +463,7 @@ class Scheduler:
     def _leave(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         sequence.has_left = True
-        if not sequence.in_flight:
+        if not sequence.num_in_flight:
             self._release(sequence)
 
     def _release(self, sequence: Sequence) -> None:
@@ -480,6 +480,6 @@ def _num_rows(decoding: abc.Sequence[Sequence]) -> int:
 def _wants_tokens(sequence: Sequence) -> bool:
     """Whether the sequence can decode now: its answer is below its limit, counting tokens that batches in flight will
     add. A beam search waits for its batch in flight."""
-    if sequence.must_reread or (sequence.search is not None and sequence.in_flight):
+    if sequence.must_reread or (sequence.search is not None and sequence.num_in_flight):
         return False
     return len(sequence.output.token_ids) + sequence.num_promised < sequence.max_new_tokens
