@@ -19,10 +19,9 @@ slots and pages. A `Sequence` moves between these places:
 - A client without a slot may take slots from clients that hold more than their share (`policy.py`).
 
 One rule keeps work in flight safe: the slots and pages of a sequence do not change hands while a batch in flight
-refers to it (`Sequence.num_in_flight`). So a sequence can be preempted only if no batch refers to it. If a preemption is
-due, `schedule_decoding` returns None, and the engine reads its batches first. A sequence that ends leaves `running` at
-once, but `retire` releases its slots and pages only after its last batch is read.
-"""
+refers to it (`Sequence.num_in_flight`). So a sequence can be preempted only if no batch refers to it. If a preemption
+is due, `schedule_decoding` returns None, and the engine reads its batches first. A sequence that ends leaves
+`running` at once, but `retire` releases its slots and pages only after its last batch is read."""
 
 from __future__ import annotations
 
