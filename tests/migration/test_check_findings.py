@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from weft.errors import InputError
-from weft.migration import Kind, calls, check_source
+from weft.migration import FindingKind, calls, check_source
 from weft.migration.verdict import OTHERWISE, judge
 
 THEIRS = "import tensorrt_llm.bindings.executor as trtllm\n"
@@ -17,7 +17,7 @@ RUNNING = "executor = trtllm.Executor('m', trtllm.ModelType.DECODER_ONLY, config
 
 def names(text: str) -> list[str]:
     """What is said of a program after its import: "Class.name" in order."""
-    return [one.name for one in check_source(THEIRS + text) if one.kind is not Kind.IMPORT]
+    return [one.name for one in check_source(THEIRS + text) if one.kind is not FindingKind.IMPORT]
 
 
 FOLLOWED = {
@@ -164,7 +164,7 @@ def test_other_meanings_are_said_where_a_program_meets_them() -> None:
     asked = "a = trtllm.Request([1], 2, end_id=3, streaming=True)\na.end_id = 4\nprint(a.end_id)\n"
     took = "executor.await_responses()[0].result.log_probs\nexecutor.shutdown()"
     found = check_source(THEIRS + CONFIG + RUNNING + asked + took)[1:]
-    assert {one.kind for one in found} == {Kind.OTHERWISE}
+    assert {one.kind for one in found} == {FindingKind.OTHERWISE}
     assert [(one.line, one.name) for one in found] == [
         (4, "Request.end_id"),
         (5, "Request.end_id"),
@@ -173,7 +173,7 @@ def test_other_meanings_are_said_where_a_program_meets_them() -> None:
     ]
     assert all(one.text.endswith(": just so") for one in found)
     (left,) = check_source(f"{THEIRS}trtllm.ExecutorConfig(2)")[1:]
-    assert (left.kind, left.name) == (Kind.OTHERWISE, "ExecutorConfig.enable_chunked_context")
+    assert (left.kind, left.name) == (FindingKind.OTHERWISE, "ExecutorConfig.enable_chunked_context")
     assert left.text.endswith("give enable_chunked_context=False for the same")
     assert not check_source("import weft.executor as trtllm\ntrtllm.ExecutorConfig(2)")
 
@@ -223,20 +223,20 @@ def test_an_import_says_what_to_write() -> None:
     }
     for text, instead in said.items():
         (found,) = check_source(text)
-        assert (found.kind, found.text) == (Kind.IMPORT, f"write: {instead}"), text
+        assert (found.kind, found.text) == (FindingKind.IMPORT, f"write: {instead}"), text
     for text in ("import tensorrt_llm", "import tensorrt_llm.bindings"):
         (found,) = check_source(text)
-        assert found.kind is Kind.ELSEWHERE and "leave it out" in found.text
+        assert found.kind is FindingKind.ELSEWHERE and "leave it out" in found.text
 
 
 def test_an_older_name_leads_to_the_newest() -> None:
     (found,) = (one for one in check_source(f"{THEIRS}trtllm.Request([1], max_new_tokens=2)")[1:])
-    assert found.kind is Kind.OLDER and "the newest is max_tokens" in found.text
+    assert found.kind is FindingKind.OLDER and "the newest is max_tokens" in found.text
 
 
 def test_an_older_name_of_what_is_refused_says_so() -> None:
     found = check_source(f"{THEIRS}trtllm.MropeConfig(mrope_rotary_sin_cos=1)")[1:]
-    assert {one.kind for one in found} <= {Kind.OLDER, Kind.LACKING}
+    assert {one.kind for one in found} <= {FindingKind.OLDER, FindingKind.LACKING}
     found = check_source(f"{THEIRS}trtllm.Request([1], speculative_decoding_config=1)")[1:]
     assert [one.name for one in found] == ["Request.speculative_decoding_config"]
     assert "the newest is external_draft_tokens_config" in found[0].text

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.executor.types.refused import OLDER_NAMES
-from weft.migration import Kind, check_source, ours
+from weft.migration import FindingKind, check_source, ours
 from weft.migration.absent import ABSENT, BY_USE, PARTLY
 from weft.migration.api import Parameter, load
 from weft.migration.verdict import (
@@ -159,8 +159,8 @@ def test_a_program_of_supported_names_has_no_findings(text: str) -> None:
 @given(text=programs())
 def test_with_their_import_it_has_that_and_defaults_alone(text: str) -> None:
     found = check_source(text.replace("weft.executor", "tensorrt_llm.bindings.executor"))
-    assert found[0].kind is Kind.IMPORT
-    assert {one.kind for one in found[1:]} <= {Kind.OTHERWISE}
+    assert found[0].kind is FindingKind.IMPORT
+    assert {one.kind for one in found[1:]} <= {FindingKind.OTHERWISE}
     assert all("left out" in one.text for one in found[1:])
 
 

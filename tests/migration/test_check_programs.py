@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.migration import Finding, Kind, check_file
+from weft.migration import Finding, FindingKind, check_file
 from weft.migration.verdict import State, judge, judge_class, other_default
 
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
@@ -49,7 +49,9 @@ def test_a_program_is_told_what_it_says_itself(program: Path) -> None:
 
 def test_programs_show_every_kind() -> None:
     kinds = {one.kind for program in PROGRAMS for one in check_file(program)}
-    assert kinds == set(Kind) - {Kind.OTHERWISE}  # weft means the same, as long as no table says else
+    assert kinds == set(FindingKind) - {
+        FindingKind.OTHERWISE
+    }  # weft means the same, as long as no table says else
     assert len(PROGRAMS) == 9
 
 
@@ -63,4 +65,4 @@ def test_what_upstream_calls_is_known() -> None:
     """Of upstream's tests, ported, there is no name that the checker does not know."""
     ported = sorted((Path(__file__).parents[1] / "executor" / "trtllm").glob("test_port_*.py"))
     kinds = {one.kind for program in ported for one in check_file(program)}
-    assert ported and kinds <= {Kind.REFUSED, Kind.LACKING, Kind.OTHERWISE}
+    assert ported and kinds <= {FindingKind.REFUSED, FindingKind.LACKING, FindingKind.OTHERWISE}

@@ -5,7 +5,7 @@ Programs are parsed, not run. `api.json` holds TensorRT-LLM's names; `weft.execu
 weft refuses.
 """
 
-from weft.migration.findings import Finding, Kind
+from weft.migration.findings import Finding, FindingKind
 from weft.migration.program import check_file, check_source
 
-__all__ = ["Finding", "Kind", "check_file", "check_source"]
+__all__ = ["Finding", "FindingKind", "check_file", "check_source"]

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from weft.migration import ours
 from weft.migration.api import Parameter, load
 from weft.migration.arguments import Argument, Call, constructor_of
-from weft.migration.findings import Kind
+from weft.migration.findings import FindingKind
 from weft.migration.values import Value, text_of
 from weft.migration.verdict import State, judge, other_default, short, values_of
 
-Said = tuple[ast.AST, Kind, str, str]
+Said = tuple[ast.AST, FindingKind, str, str]
 """A finding without its file: the node, the kind, the name, and the text."""
 
 
@@ -30,7 +30,7 @@ def about_constructor(cls: str, call: Call, is_ours: bool) -> Iterator[Said]:
         if at >= len(places):
             if not call.is_open:
                 text = f"{short(cls)} takes {len(places)} values by position; give the others by their names"
-                yield argument.node, Kind.UNKNOWN, short(cls), text
+                yield argument.node, FindingKind.UNKNOWN, short(cls), text
             break
         given.add(places[at].name)
         yield from _about_place(cls, places[at], at, argument, is_ours)
@@ -52,7 +52,7 @@ def _about_place(
         not is_ours and len(mine) == 1 and _has_one_order(cls) and parameter.name not in mine[0][at : at + 1]
     ):
         text = f"{short(cls)}.{parameter.name} has another place here; give it by its name"
-        yield argument.node, Kind.OTHERWISE, f"{short(cls)}.{parameter.name}", text
+        yield argument.node, FindingKind.OTHERWISE, f"{short(cls)}.{parameter.name}", text
 
 
 def _has_one_order(cls: str) -> bool:
@@ -67,7 +67,7 @@ def _about_left_out(cls: str, order: Sequence[Parameter], given: set[str], call:
             theirs = load().find(cls)
             default = getattr(theirs.parameter(parameter.name) if theirs else None, "default", None)
             text = f"{name}: {how}; give {parameter.name}={default} for the same"
-            yield call.node.func, Kind.OTHERWISE, name, text
+            yield call.node.func, FindingKind.OTHERWISE, name, text
 
 
 def about_field(cls: str, name: str, argument: Argument) -> Iterator[Said]:
@@ -77,10 +77,10 @@ def about_field(cls: str, name: str, argument: Argument) -> Iterator[Said]:
         if not _is_default(cls, name, argument.value):
             default = _default(cls, name)
             alone = f" (its default, {default}, is taken)" if default is not None else ""
-            yield argument.node, Kind.REFUSED, said, f"{said} is not supported: {verdict.why}{alone}"
+            yield argument.node, FindingKind.REFUSED, said, f"{said} is not supported: {verdict.why}{alone}"
     elif verdict.state is State.OTHERWISE:
         if not _is_default(cls, name, argument.value):
-            yield argument.node, Kind.OTHERWISE, said, f"{said}: {verdict.why}"
+            yield argument.node, FindingKind.OTHERWISE, said, f"{said}: {verdict.why}"
     else:
         yield from about_name(cls, name, argument.node)
 
@@ -92,18 +92,18 @@ def about_name(cls: str, name: str, node: ast.AST) -> Iterator[Said]:
         newest = judge(cls, verdict.why)
         here = ", and so it is here" if newest.state in (State.HAS, State.NO_EFFECT, State.OTHERWISE) else ""
         text = f"{said} is an older name; the newest is {verdict.why}{here}"
-        yield node, Kind.OLDER, said, text
+        yield node, FindingKind.OLDER, said, text
         if newest.state in (State.REFUSED, State.ABSENT):
             text = f"{short(cls)}.{verdict.why} is not supported: {newest.why}"
-            yield node, Kind.REFUSED, f"{short(cls)}.{verdict.why}", text
+            yield node, FindingKind.REFUSED, f"{short(cls)}.{verdict.why}", text
     elif verdict.state is State.ABSENT:
         why = f": {verdict.why}" if verdict.why else ""
-        yield node, Kind.LACKING, said, f"weft.executor has no {said}{why}"
+        yield node, FindingKind.LACKING, said, f"weft.executor has no {said}{why}"
     elif verdict.state is State.UNKNOWN:
         theirs = load().find(cls)
         added = "; attributes of a program's own can't be added here" if theirs and theirs.is_open else ""
         text = f"neither TensorRT-LLM nor weft.executor has {said}{added}"
-        yield node, Kind.UNKNOWN, said, text
+        yield node, FindingKind.UNKNOWN, said, text
 
 
 def about_method(cls: str, method: str, call: Call) -> Iterator[Said]:
@@ -120,11 +120,11 @@ def about_method(cls: str, method: str, call: Call) -> Iterator[Said]:
             continue
         if argument.name not in there:
             text = f"neither TensorRT-LLM nor weft.executor has {said}"
-            yield argument.node, Kind.UNKNOWN, said, text
+            yield argument.node, FindingKind.UNKNOWN, said, text
             continue
         why = judge(f"{short(cls)}.{method}", str(argument.name)).why
         text = f"weft.executor has no {said}" + (f": {why}" if why else "")
-        yield argument.node, Kind.LACKING, said, text
+        yield argument.node, FindingKind.LACKING, said, text
 
 
 def _default(cls: str, name: str) -> str | None:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """The kinds of findings."""
 
     IMPORT = "import"
@@ -33,7 +33,7 @@ class Finding:
     file: str
     line: int
     column: int
-    kind: Kind
+    kind: FindingKind
     name: str
     text: str
 

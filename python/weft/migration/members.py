@@ -10,7 +10,7 @@ from weft.migration import elsewhere, ours
 from weft.migration.api import load
 from weft.migration.arguments import Argument
 from weft.migration.calls import Said, about_field, about_name
-from weft.migration.findings import Kind
+from weft.migration.findings import FindingKind
 from weft.migration.values import (
     Class,
     Defined,
@@ -75,7 +75,7 @@ class Members:
                 self.was_reached = self.was_reached or elsewhere.is_executor(path)
                 return Module(path)
             if elsewhere.is_theirs(path):
-                self.say((node, Kind.ELSEWHERE, path, elsewhere.why_elsewhere(module.path, name)))
+                self.say((node, FindingKind.ELSEWHERE, path, elsewhere.why_elsewhere(module.path, name)))
             return None
         inner = elsewhere.within(path)
         if inner in load().submodules:
@@ -93,12 +93,12 @@ class Members:
         verdict = judge_class(name)
         why = f": {verdict.why}" if verdict.why else ""
         if verdict.state is State.ABSENT:
-            self.say((node, Kind.LACKING, name, f"weft.executor has no {name}{why}"))
+            self.say((node, FindingKind.LACKING, name, f"weft.executor has no {name}{why}"))
         elif verdict.state is State.OTHERWISE:
-            self.say((node, Kind.OTHERWISE, name, f"{name}{why}"))
+            self.say((node, FindingKind.OTHERWISE, name, f"{name}{why}"))
         elif verdict.state is State.UNKNOWN and not name.startswith("__"):
             text = f"neither TensorRT-LLM nor weft.executor has {name}"
-            self.say((node, Kind.UNKNOWN, name, text))
+            self.say((node, FindingKind.UNKNOWN, name, text))
 
     def _in_class(self, held: Class, name: str, node: ast.AST) -> Value | None:
         api = load().find(held.name)
@@ -111,7 +111,7 @@ class Members:
         elif judge(held.name, name).state is State.REFUSED and api is not None and name in api.members:
             why = judge(held.name, name).why
             said = f"{short(held.name)}.{name}"
-            self.say((node, Kind.REFUSED, said, f"{said} is not supported: {why}"))
+            self.say((node, FindingKind.REFUSED, said, f"{said} is not supported: {why}"))
         else:
             self._about(held.name, name, node)
         mine = ours.class_of(held.name)
@@ -149,7 +149,7 @@ class Members:
         is_given = api is not None and api.parameter(name) is not None
         if judge(cls, name).state is State.OTHERWISE and not is_given:
             said = f"{short(cls)}.{name}"
-            self.say((node, Kind.OTHERWISE, said, f"{said}: {judge(cls, name).why}"))
+            self.say((node, FindingKind.OTHERWISE, said, f"{said}: {judge(cls, name).why}"))
         else:
             self._about(cls, name, node)
 
@@ -168,7 +168,7 @@ class Members:
         said = f"{short(held.cls)}.{name}"
         if own is not None and own.what == "property" and not own.is_settable:
             text = f"{said} can't be assigned here; give what it follows from to the constructor"
-            self.say((node, Kind.LACKING, said, text))
+            self.say((node, FindingKind.LACKING, said, text))
             return
         for one in about_field(held.cls, name, Argument(node, name, value)):
             self.say(one)

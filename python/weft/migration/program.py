@@ -10,7 +10,7 @@ from weft.errors import InputError
 from weft.migration import elsewhere, ours
 from weft.migration.api import load
 from weft.migration.calls import Said
-from weft.migration.findings import Finding, Kind
+from weft.migration.findings import Finding, FindingKind
 from weft.migration.infer import Reader
 from weft.migration.members import Known
 from weft.migration.scope import Scope
@@ -73,9 +73,9 @@ class Program:
         for alias in self._on_the_way:
             if self.reader.was_reached:
                 text = f"write: {elsewhere.instead_of_import(alias.name, alias.asname)}"
-                self.said.append((alias, Kind.IMPORT, alias.name, text))
+                self.said.append((alias, FindingKind.IMPORT, alias.name, text))
             elif alias.name == elsewhere.BINDINGS or not self.said:
-                self.said.append((alias, Kind.ELSEWHERE, alias.name, elsewhere.why_unused(alias.name)))
+                self.said.append((alias, FindingKind.ELSEWHERE, alias.name, elsewhere.why_unused(alias.name)))
 
     def block(self, body: Sequence[ast.stmt], scope: Scope, within: str | None = None) -> None:
         """Read statements in order; `within` is "Class.function" for the body of a function, whose returns are
@@ -221,9 +221,9 @@ class Program:
                 self._on_the_way.append(alias)
             elif elsewhere.is_executor(path):
                 text = f"write: {elsewhere.instead_of_import(path, alias.asname)}"
-                self.said.append((alias, Kind.IMPORT, path, text))
+                self.said.append((alias, FindingKind.IMPORT, path, text))
             else:
-                self.said.append((alias, Kind.ELSEWHERE, path, elsewhere.why_elsewhere(path, "")))
+                self.said.append((alias, FindingKind.ELSEWHERE, path, elsewhere.why_elsewhere(path, "")))
         scope.bind(alias.asname or root, Module(path if alias.asname else root))
 
     def _import_from(self, node: ast.ImportFrom, path: str, scope: Scope) -> None:
@@ -235,7 +235,7 @@ class Program:
             inner = elsewhere.within(path)
             names = ", ".join(one.name + (f" as {one.asname}" if one.asname else "") for one in node.names)
             text = f"write: from {elsewhere.OURS}{'.' + inner if inner else ''} import {names}"
-            self.said.append((node, Kind.IMPORT, path, text))
+            self.said.append((node, FindingKind.IMPORT, path, text))
         for one in node.names:
             if one.name == "*":
                 self._import_all(path, scope)
@@ -247,7 +247,7 @@ class Program:
             ):
                 alias = one.asname or one.name
                 said = " as " + alias if alias != "executor" else ""
-                self.said.append((one, Kind.IMPORT, path, f"write: from weft import executor{said}"))
+                self.said.append((one, FindingKind.IMPORT, path, f"write: from weft import executor{said}"))
             scope.bind(one.asname or one.name, self.reader.in_module(Module(path), one.name, one))
 
     def _import_all(self, path: str, scope: Scope) -> None:

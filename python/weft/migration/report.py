@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from weft.migration.findings import Finding, Kind
+from weft.migration.findings import Finding, FindingKind
 
 
 def as_text(found: Mapping[str, Sequence[Finding]], wrong: Sequence[str]) -> str:
@@ -14,7 +14,7 @@ def as_text(found: Mapping[str, Sequence[Finding]], wrong: Sequence[str]) -> str
     lines = [str(one) for findings in found.values() for one in findings]
     lines += wrong
     counted = Counter(one.kind for findings in found.values() for one in findings)
-    said = ", ".join(f"{counted[kind]} {kind}" for kind in Kind if counted[kind])
+    said = ", ".join(f"{counted[kind]} {kind}" for kind in FindingKind if counted[kind])
     names = f"{len(found)} {'file' if len(found) == 1 else 'files'}"
     if found:
         lines.append(f"{names}: {said}" if said else f"{names}: nothing to change")
