@@ -19,7 +19,7 @@ from support.grammar.matcher_contract import Contract
 from support.grammar.wrong_matchers import WRONG
 from weft.errors import GuideError, GuideStateError
 from weft.grammar import Guide, GuideCompiler, Matcher, Opening, wrap_matcher
-from weft.grammar.guide import Kind
+from weft.grammar.guide import GuideKind
 from weft.grammar.kinds.closing import closing_matcher
 
 SIZES = [300, 32_000, pytest.param(131_072, marks=pytest.mark.slow)]
@@ -69,7 +69,7 @@ def test_every_kind_of_guide_is_tried() -> None:
     """Two come with a grammar of XGrammar's own, and tools become structural tags (`test_tool_style.py`); what else
     only `GUIDES` has, `test_grammar.py` tries."""
     tried = {make().kind for make in KINDS.values()} | {kind for kind, _ in GUIDES} - {"json"}
-    assert tried == set(get_args(Kind)) - {"grammar", "compiled", "tools"}
+    assert tried == set(get_args(GuideKind)) - {"grammar", "compiled", "tools"}
 
 
 @pytest.mark.parametrize("make", WRONG)

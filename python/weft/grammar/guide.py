@@ -22,7 +22,7 @@ from weft.grammar.schema import structure
 if TYPE_CHECKING:
     from weft.aici.limits import WasmLimits
 
-Kind = Literal[
+GuideKind = Literal[
     "json_schema",
     "regex",
     "ebnf",
@@ -52,7 +52,7 @@ class Guide:
     `CompiledGuide.notes` lists the rest.
     """
 
-    kind: Kind
+    kind: GuideKind
     source: str
     max_whitespace: int | None = None
     payload: Any = None
@@ -285,7 +285,7 @@ class Guide:
         """The guide itself, or one over an `xgrammar.Grammar` or `xgrammar.CompiledGrammar`."""
         if isinstance(guide, Guide):
             return guide
-        kinds: dict[str, Kind] = {"Grammar": "grammar", "CompiledGrammar": "compiled"}
+        kinds: dict[str, GuideKind] = {"Grammar": "grammar", "CompiledGrammar": "compiled"}
         kind = kinds.get(type(guide).__name__)
         if kind is None or not type(guide).__module__.startswith("xgrammar"):
             raise GuideError(

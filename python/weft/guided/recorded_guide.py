@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from weft.grammar.guide import Guide, Kind
+from weft.grammar.guide import Guide, GuideKind
 
-RECORDED_KINDS: tuple[Kind, ...] = (
+RECORDED_KINDS: tuple[GuideKind, ...] = (
     "json_schema",
     "regex",
     "ebnf",

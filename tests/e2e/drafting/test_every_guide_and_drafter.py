@@ -18,7 +18,7 @@ from support.engine.references import Checkpoint
 from support.engine.requests import settle, told
 from support.products import Run, covering, runs_as_cases
 from weft import LLM, EngineConfig, Speculation
-from weft.grammar.guide import Kind
+from weft.grammar.guide import GuideKind
 from weft.runtime import cpu
 
 BACKENDS = ["auto", "llguidance"]
@@ -122,7 +122,7 @@ def test_every_kind_of_guide_is_tried() -> None:
     """But for XGrammar's own objects, which are what it makes of texts, and tools in a model's own style, which become
     structural tags."""
     tried = {guide.kind for row in ROWS if (guide := row.make()) is not None}
-    assert tried == set(get_args(Kind)) - {"grammar", "compiled", "tools"}
+    assert tried == set(get_args(GuideKind)) - {"grammar", "compiled", "tools"}
 
 
 def test_what_is_compared_is_what_the_guides_mean(tiny: Checkpoint, expected: dict[str, Expected]) -> None:

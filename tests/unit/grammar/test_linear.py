@@ -23,7 +23,7 @@ from weft.core import check_words
 from weft.errors import WeftError
 from weft.executor import ExternalDraftTokensConfig, GuideType, Request
 from weft.grammar import CompileLimits, Guide
-from weft.grammar.guide import Kind
+from weft.grammar.guide import GuideKind
 from weft.grammar.kinds.after import After
 from weft.grammar.limits import check_costs, check_text
 from weft.grammar.llguidance import backend as llguidance_backend
@@ -381,7 +381,7 @@ READERS: dict[str, tuple[Callable[[str], object], dict[str, Shape]]] = {
 }
 """For each kind of text, and each kind of guide, who reads it and in which shapes it comes."""
 
-KINDS = get_args(Kind)
+KINDS = get_args(GuideKind)
 
 
 # -- tests

@@ -12,11 +12,11 @@ from dataclasses import dataclass, fields
 from weft import _core
 from weft.errors import GuideError
 from weft.grammar.base import NO_REQUEST, CompiledGuide, CompileParts, Matcher, Opening
-from weft.grammar.guide import Guide, Kind
+from weft.grammar.guide import Guide, GuideKind
 from weft.grammar.starts import opens_ahead
 from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
 
-KIND: Kind = "after"
+KIND: GuideKind = "after"
 MAX_NESTED = 16
 LEFT_OUT = ("payload", "is_read")  # fields of the inner guide that the outer guide's source does not store
 MAX_TRIGGER_BYTES = 256
