@@ -76,7 +76,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Kind:
+class Workload:
     """Requests, and the engines that answer them. With `is_fresh` each round makes new engines."""
 
     guides: list[Guide | None]
@@ -94,14 +94,14 @@ class Kind:
         return [(output.token_ids, str(output.error) if output.error else None) for output in outputs]
 
 
-def many_kinds() -> Kind:
+def many_kinds() -> Workload:
     """Make guides of every library, in Python and as programs; one engine treats them as untrusted."""
     with LLM(device="cpu") as llm:
         vocabulary = llm.client.built.text.vocabulary
     assert vocabulary is not None
     tokens = vocabulary.tokens
     allowed = [i for i, text in enumerate(tokens) if text and all(97 <= byte <= 122 for byte in text)]
-    return Kind(
+    return Workload(
         [
             None,
             Guide.json_schema(PERSON),
@@ -119,7 +119,7 @@ def many_kinds() -> Kind:
     )
 
 
-def tools() -> Kind:
+def tools() -> Workload:
     """Make tool calls in Llama's format, after free text or directly, with every drafter, with overlap and without."""
     calls = Guide.tools(TOOLS, style="llama", required=True)
     drafters = [
@@ -130,7 +130,7 @@ def tools() -> Kind:
         Speculation.lookahead(),
         Speculation.draft_model(num_draft_tokens=3),
     ]
-    return Kind(
+    return Workload(
         [calls, Guide.after("</think>", calls, max_free_tokens=8), Guide.tools(TOOLS, style="llama")],
         [
             (drafter, EngineConfig(overlap=overlap, **CPU))
@@ -151,20 +151,22 @@ def tell(**what: object) -> None:
 
 def work(name: str) -> None:
     """Answer until standard input ends."""
-    kind = KINDS[name]()
+    workload = KINDS[name]()
     with LLM(device="cpu", engine=EngineConfig(graphs="none", **{**CPU, "max_batch": 1})) as plain:
-        expected = kind.ask(plain)
+        expected = workload.ask(plain)
     assert not any(error for _, error in expected), expected
     is_over = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), is_over.set()), daemon=True).start()
-    made = [] if kind.is_fresh else [LLM(device="cpu", speculation=s, engine=e) for s, e in kind.engines]
+    made = (
+        [] if workload.is_fresh else [LLM(device="cpu", speculation=s, engine=e) for s, e in workload.engines]
+    )
     for llm in made:
-        kind.ask(llm)
+        workload.ask(llm)
     tell(ready=True)
     while not is_over.is_set():
-        for number, (speculation, engine) in enumerate(kind.engines):
+        for number, (speculation, engine) in enumerate(workload.engines):
             llm = made[number] if made else LLM(device="cpu", speculation=speculation, engine=engine)
-            answers = kind.ask(llm)
+            answers = workload.ask(llm)
             if not made:
                 llm.close()
             wrong = [
