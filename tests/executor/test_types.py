@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from weft import Guide, SamplingParams, Speculation
-from weft.core import Kind
+from weft.core import ValueKind
 from weft.errors import InputError
 from weft.executor.types import (
     AdditionalModelOutput,
@@ -248,17 +248,21 @@ WRONG = [(cls, name, words) for cls, name, arms in supported() for arm in arms i
 
 @pytest.mark.parametrize(("cls", "name", "bounds"), BOUNDED)
 def test_numbers_are_taken_within_their_bounds(cls: type, name: str, bounds: Within) -> None:
-    lowest, highest = (int(b) if bounds.kind is Kind.INTEGER else b for b in (bounds.lowest, bounds.highest))
+    lowest, highest = (
+        int(b) if bounds.kind is ValueKind.INTEGER else b for b in (bounds.lowest, bounds.highest)
+    )
     beside = NEEDS.get((cls, name), {"max_tokens": 2**31 - 1} if cls is Request else {})
     for given in (max(lowest, 1) if name == "token_end" else lowest, highest):
         made = make(cls, **{**beside, name: given})
         assert getattr(made, name) == given and type(getattr(made, name)) is type(given)
     outside = (
-        (lowest - 1, highest + 1) if bounds.kind is Kind.INTEGER else (lowest - 0.5, highest * 1.5, math.nan)
+        (lowest - 1, highest + 1)
+        if bounds.kind is ValueKind.INTEGER
+        else (lowest - 0.5, highest * 1.5, math.nan)
     )
     for given in outside:
         refuses(cls, {name: given}, re.escape(f"{name} is {given}; it must be {bounds.valid}"))
-    for given in (True, "1", [], *([1.5] if bounds.kind is Kind.INTEGER else [])):
+    for given in (True, "1", [], *([1.5] if bounds.kind is ValueKind.INTEGER else [])):
         words = f"{name} is {given!r}; it must be {bounds.kind.value}: {bounds.valid}"
         refuses(cls, {name: given}, re.escape(words))
     if next(one for one in fields(cls) if one.name == name).default is not None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from weft.client.capacity import NO_LIMITS, ClientLimits
 from weft.client.responses import Response, ResponseDelta, Taken
 from weft.client.unread import Unread
-from weft.core import Hypothesis, Kind
+from weft.core import Hypothesis, ValueKind
 from weft.core.request import Request
 from weft.engine.sequence import Sequence
 from weft.errors import ExecutorError, InputError, RequestError
@@ -293,7 +293,7 @@ class ResponseQueue:
         return deltas
 
     def _find(self, request_id: int) -> Response | None:
-        if not Kind.INTEGER.holds(request_id):
+        if not ValueKind.INTEGER.holds(request_id):
             raise InputError(
                 f"there is no request {request_id!r}; give a whole number that enqueue_request gave (a time to wait "
                 "is given as timeout=...)"

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from weft import registry
 from weft.core.names import ENGINE_HINTS, with_hints
-from weft.core.values import Checked, Count, Kind, OneOf, number, whole
+from weft.core.values import Checked, Count, OneOf, ValueKind, number, whole
 from weft.errors import InputError
 
 Graphs = Literal["one", "split", "none"]
@@ -331,7 +331,7 @@ class EngineConfig(
         }
         # Convert integers of other libraries, such as numpy's, to Python's int: the C code accepts no other type.
         plain: dict[str, Any] = {
-            name: operator.index(value) if Kind.INTEGER.holds(value) else value
+            name: operator.index(value) if ValueKind.INTEGER.holds(value) else value
             for name, value in settings.items()
         }
         return ResolvedConfig(**plain)

@@ -12,7 +12,7 @@ from weft.core.output import (
 )
 from weft.core.sampling import MAX_LOGIT, MAX_LOGPROBS, OnLength, SamplingParams
 from weft.core.stats import OutputStats
-from weft.core.values import Kind, check_entries, check_words, is_encodable, read_token_ids
+from weft.core.values import ValueKind, check_entries, check_words, is_encodable, read_token_ids
 
 __all__ = [
     "MAX_LOGIT",
@@ -22,13 +22,13 @@ __all__ = [
     "BeamTrace",
     "FinishReason",
     "Hypothesis",
-    "Kind",
     "OnLength",
     "Output",
     "OutputStats",
     "Piece",
     "SamplingParams",
     "TokenLogprob",
+    "ValueKind",
     "check_entries",
     "check_words",
     "is_encodable",

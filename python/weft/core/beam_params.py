@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.core import Kind, check_entries
+from weft.core import ValueKind, check_entries
 from weft.errors import InputError
 
 MAX_WIDTHS = 8
@@ -42,24 +42,29 @@ class BeamParams:
     widths: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        check_entries("widths", self.widths, Kind.INTEGER)
+        check_entries("widths", self.widths, ValueKind.INTEGER)
         widths = tuple(self.widths)
         if len(widths) > MAX_WIDTHS:
             raise InputError(f"there are {len(widths)} widths; give {MAX_WIDTHS} at most: the last one stays")
         for width in widths:
-            _check("beam width of a step", width, Kind.INTEGER, 1, math.inf, "1 or more")
-        _check("beam width", self.width, Kind.INTEGER, 1 if widths else 2, math.inf, "2 or more")
+            _check("beam width of a step", width, ValueKind.INTEGER, 1, math.inf, "1 or more")
+        _check("beam width", self.width, ValueKind.INTEGER, 1 if widths else 2, math.inf, "2 or more")
         object.__setattr__(self, "widths", widths)
         object.__setattr__(self, "width", max(self.width, *widths) if widths else self.width)
-        _check("beam width", self.width, Kind.INTEGER, 2, math.inf, "2 or more")
+        _check("beam width", self.width, ValueKind.INTEGER, 2, math.inf, "2 or more")
         wanted = self.num_return_sequences
         if wanted is not None:
             _check(
-                "num_return_sequences", wanted, Kind.INTEGER, 1, self.width, f"1 to the width, {self.width}"
+                "num_return_sequences",
+                wanted,
+                ValueKind.INTEGER,
+                1,
+                self.width,
+                f"1 to the width, {self.width}",
             )
-        _check("length_penalty", self.length_penalty, Kind.NUMBER, 0, _LARGEST, "0 or more")
-        _check("early_stopping", self.early_stopping, Kind.INTEGER, -math.inf, math.inf, "any")
-        _check("diversity rate", self.diversity_rate, Kind.NUMBER, 0, _LARGEST, "0 or more")
+        _check("length_penalty", self.length_penalty, ValueKind.NUMBER, 0, _LARGEST, "0 or more")
+        _check("early_stopping", self.early_stopping, ValueKind.INTEGER, -math.inf, math.inf, "any")
+        _check("diversity rate", self.diversity_rate, ValueKind.NUMBER, 0, _LARGEST, "0 or more")
 
     @property
     def num_answers(self) -> int:
@@ -95,7 +100,7 @@ def beam_pages_needed(prompt: int, room: int, widths: Sequence[int], page_size: 
     return most
 
 
-def _check(name: str, value: float, kind: Kind, lowest: float, highest: float, valid: str) -> None:
+def _check(name: str, value: float, kind: ValueKind, lowest: float, highest: float, valid: str) -> None:
     if not kind.holds(value):
         raise InputError(f"the {name} is {value!r}; it must be {kind.value}: {valid}")
     if not lowest <= value <= highest:

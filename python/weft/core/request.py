@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 
 from weft.config import MAX_DRAFT_TOKENS, Lookahead
-from weft.core import Kind, SamplingParams, is_encodable
+from weft.core import SamplingParams, ValueKind, is_encodable
 from weft.core.beam_params import BeamParams
 from weft.core.logits_processors import LogitsProcessor
 from weft.core.prompts import Prompt
@@ -73,7 +73,7 @@ class PenaltyRule:
 
     def __post_init__(self) -> None:
         length = self.prompt_ignore_length
-        if not (Kind.INTEGER.holds(length) and length >= 0):
+        if not (ValueKind.INTEGER.holds(length) and length >= 0):
             raise InputError(f"prompt_ignore_length is {length!r}; it must be 0 or a number of tokens")
 
     def counted(self, prompt: Sequence[int]) -> Sequence[int]:
@@ -249,7 +249,7 @@ class Request:
 
     def _check_drafts(self) -> None:
         limit = self.max_drafts
-        if limit is not None and not (Kind.INTEGER.holds(limit) and 0 <= limit <= MAX_DRAFT_TOKENS):
+        if limit is not None and not (ValueKind.INTEGER.holds(limit) and 0 <= limit <= MAX_DRAFT_TOKENS):
             raise InputError(
                 f"max_drafts is {limit!r}; it must be 0 (none) to {MAX_DRAFT_TOKENS}, or None for the engine's"
             )

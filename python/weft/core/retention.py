@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from weft.core import Kind
+from weft.core import ValueKind
 from weft.errors import InputError
 
 DEFAULT_PRIORITY = 35
@@ -26,9 +26,9 @@ class RetentionRange:
     duration_s: float | None = None
 
     def __post_init__(self) -> None:
-        if not Kind.INTEGER.holds(self.start) or self.start < 0:
+        if not ValueKind.INTEGER.holds(self.start) or self.start < 0:
             raise InputError(f"start is {self.start!r}; it must be a position of the prompt, 0 or more")
-        if self.end is not None and not (Kind.INTEGER.holds(self.end) and self.end > self.start):
+        if self.end is not None and not (ValueKind.INTEGER.holds(self.end) and self.end > self.start):
             raise InputError(
                 f"end is {self.end!r}; it must be above start, {self.start} (or None: the prompt's end)"
             )
@@ -71,7 +71,7 @@ class Retention:
 
 def check_priority(name: str, value: object) -> None:
     """Raise `InputError` unless `value` is a retention priority."""
-    if not Kind.INTEGER.holds(value) or not 0 <= value <= HIGHEST_PRIORITY:  # type: ignore[operator]
+    if not ValueKind.INTEGER.holds(value) or not 0 <= value <= HIGHEST_PRIORITY:  # type: ignore[operator]
         raise InputError(
             f"{name} is {value!r}; it must be a whole number, 0 (evicted first) to {HIGHEST_PRIORITY}"
         )
@@ -79,5 +79,5 @@ def check_priority(name: str, value: object) -> None:
 
 def check_duration(name: str, value: object) -> None:
     """Raise `InputError` unless `value` is a duration or None."""
-    if value is not None and not (Kind.NUMBER.holds(value) and value >= 0):  # type: ignore[operator]
+    if value is not None and not (ValueKind.NUMBER.holds(value) and value >= 0):  # type: ignore[operator]
         raise InputError(f"{name} is {value!r}; it must be 0 or more seconds (or None: for ever)")

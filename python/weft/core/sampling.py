@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from weft.core.names import SAMPLING_HINTS, with_hints
-from weft.core.values import Checked, Kind, check_entries, check_words, number, whole
+from weft.core.values import Checked, ValueKind, check_entries, check_words, number, whole
 from weft.errors import InputError
 
 OnLength = Literal["cut", "close"]
@@ -30,9 +30,9 @@ def _check_bias(name: str, bias: Any) -> None:
     if len(bias) > MAX_LOGIT_BIAS:
         raise InputError(f"{name} names {len(bias)} tokens; it may name {MAX_LOGIT_BIAS}")
     for token, value in bias.items():
-        if not Kind.INTEGER.holds(token):
+        if not ValueKind.INTEGER.holds(token):
             raise InputError(f"{name} names token {token!r}; token ids are whole numbers")
-        if not (Kind.NUMBER.holds(value) and (value == -math.inf or abs(value) <= MAX_LOGIT)):
+        if not (ValueKind.NUMBER.holds(value) and (value == -math.inf or abs(value) <= MAX_LOGIT)):
             raise InputError(
                 f"{name} of token {token} is {value!r}; it must be a number, -10000 to 10000, or -inf"
             )
@@ -40,12 +40,12 @@ def _check_bias(name: str, bias: Any) -> None:
 
 def _check_stop(name: str, stop: Any) -> None:
     if not isinstance(stop, str):
-        check_entries(name, stop, Kind.TEXT)
+        check_entries(name, stop, ValueKind.TEXT)
     check_words(name, (stop,) if isinstance(stop, str) else stop)
 
 
 def _check_ids(name: str, ids: object) -> None:
-    check_entries(name, ids, Kind.INTEGER)
+    check_entries(name, ids, ValueKind.INTEGER)
 
 
 @with_hints(SAMPLING_HINTS)

@@ -27,7 +27,7 @@ MAX_WORDS = 1 << 16
 """The largest number of words in a list, whatever the engine allows."""
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """The kind of a value. The member's value describes it in messages."""
 
     INTEGER = "a whole number"
@@ -36,11 +36,11 @@ class Kind(Enum):
 
     def holds(self, value: object) -> bool:
         """Whether `value` is of this kind. True and False are not numbers."""
-        if self is Kind.TEXT:
+        if self is ValueKind.TEXT:
             return isinstance(value, str)
         if isinstance(value, bool):
             return False
-        return hasattr(value, "__index__") or (self is Kind.NUMBER and isinstance(value, float))
+        return hasattr(value, "__index__") or (self is ValueKind.NUMBER and isinstance(value, float))
 
     @property
     def types(self) -> frozenset[type]:
@@ -48,10 +48,10 @@ class Kind(Enum):
         return _TYPES[self]
 
 
-_TYPES: dict[Kind, frozenset[type]] = {
-    Kind.INTEGER: frozenset({int}),
-    Kind.NUMBER: frozenset({int, float}),
-    Kind.TEXT: frozenset({str}),
+_TYPES: dict[ValueKind, frozenset[type]] = {
+    ValueKind.INTEGER: frozenset({int}),
+    ValueKind.NUMBER: frozenset({int, float}),
+    ValueKind.TEXT: frozenset({str}),
 }
 
 
@@ -59,7 +59,7 @@ _TYPES: dict[Kind, frozenset[type]] = {
 class Range:
     """Numbers of a kind from `lowest` to `highest`, both included. `valid` describes them in messages."""
 
-    kind: Kind
+    kind: ValueKind
     lowest: float
     highest: float
     valid: str
@@ -74,12 +74,12 @@ class Range:
 
 def whole(lowest: int, highest: float = math.inf, valid: str = "") -> Range:
     """Whole numbers from `lowest` to `highest`."""
-    return Range(Kind.INTEGER, lowest, highest, valid or f"at least {lowest}")
+    return Range(ValueKind.INTEGER, lowest, highest, valid or f"at least {lowest}")
 
 
 def number(lowest: float, highest: float, valid: str) -> Range:
     """Numbers from `lowest` to `highest`."""
-    return Range(Kind.NUMBER, lowest, highest, valid)
+    return Range(ValueKind.NUMBER, lowest, highest, valid)
 
 
 Count = Annotated[int, whole(1)]
@@ -186,7 +186,7 @@ def _or_none(check: Check) -> Check:
     return optional
 
 
-def check_entries(name: str, values: object, kind: Kind) -> None:
+def check_entries(name: str, values: object, kind: ValueKind) -> None:
     """Raise `InputError` unless `values` is a sequence, neither text nor bytes, whose entries are all of `kind`."""
     if not isinstance(values, abc.Sequence) or isinstance(values, str | bytes):
         raise InputError(f"{name} is {values!r}; it must be a list, each entry {kind.value}")
@@ -201,7 +201,7 @@ def check_entries(name: str, values: object, kind: Kind) -> None:
 
 def read_token_ids(name: str, values: abc.Sequence[int]) -> tuple[int, ...]:
     """The entries of a list of token ids as a tuple. Raises `InputError` unless they are whole numbers, 0 or more."""
-    check_entries(name, values, Kind.INTEGER)
+    check_entries(name, values, ValueKind.INTEGER)
     for start in range(0, len(values), _CHUNK):
         lowest = min(values[start : start + _CHUNK])
         if lowest < 0:
@@ -228,7 +228,7 @@ def check_words(name: str, words: object) -> None:
         raise InputError(f"{name} has {len(words)} entries; it may have {MAX_WORDS}")
     for word in words:
         if not isinstance(word, str):
-            check_entries(f"an entry of {name}", word, Kind.INTEGER)
+            check_entries(f"an entry of {name}", word, ValueKind.INTEGER)
         elif not is_encodable(word):
             raise InputError(f"{name} holds {word!r}, which is not text that UTF-8 can hold")
         if not word:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from weft.core import Kind
+from weft.core import ValueKind
 from weft.executor.types.fields import Bytes, Count, NotNegative, Share, Tensor, Text, Within
 from weft.executor.types.settings import Settings
 
@@ -13,7 +13,7 @@ class LoraConfig(Settings):
     """Adapter `task_id` of a request: its `weights` and their layout, `config`. Both are optional after the first
     use."""
 
-    task_id: Annotated[int, Within(Kind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")]
+    task_id: Annotated[int, Within(ValueKind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")]
     weights: Tensor | None = None
     config: Tensor | None = None
 

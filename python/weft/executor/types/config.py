@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Annotated, Literal
 
 from weft.config import EngineConfig, Graphs, HostTasks, Speculation
-from weft.core import Kind
+from weft.core import ValueKind
 from weft.errors import InputError
 from weft.executor.types.adapters import PeftCacheConfig
 from weft.executor.types.fields import (
@@ -121,7 +121,7 @@ class ExecutorConfig(Settings):
     )
     debug_config: DebugConfig | None = None
     recv_poll_period_ms: NotNegative = 0
-    max_seq_idle_microseconds: Annotated[int, Within(Kind.INTEGER, 1, 2**63 - 1, "at least 1")] = (
+    max_seq_idle_microseconds: Annotated[int, Within(ValueKind.INTEGER, 1, 2**63 - 1, "at least 1")] = (
         DEFAULT_MAX_SEQ_IDLE_MICROSECONDS
     )
     spec_dec_config: SpeculativeDecodingConfig | None = None

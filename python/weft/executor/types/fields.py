@@ -21,7 +21,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from weft.core import Kind, SamplingParams, check_words, read_token_ids
+from weft.core import SamplingParams, ValueKind, check_words, read_token_ids
 from weft.core.values import Range, ranges
 from weft.errors import InputError
 
@@ -62,7 +62,7 @@ class Within(Range):
 
 def count_from(lowest: int) -> Within:
     """A whole number, at least `lowest`."""
-    return Within(Kind.INTEGER, lowest, 2**31 - 1, f"at least {lowest} (and below 2**31)")
+    return Within(ValueKind.INTEGER, lowest, 2**31 - 1, f"at least {lowest} (and below 2**31)")
 
 
 def shared(name: str) -> Within:
@@ -73,13 +73,13 @@ def shared(name: str) -> Within:
 
 Count = Annotated[int, count_from(1)]
 NotNegative = Annotated[int, count_from(0)]
-Bytes = Annotated[int, Within(Kind.INTEGER, 1, 2**63 - 1, "a number of bytes, at least 1")]
-Share = Annotated[float, Within(Kind.NUMBER, 0, 1, "0 to 1")]
+Bytes = Annotated[int, Within(ValueKind.INTEGER, 1, 2**63 - 1, "a number of bytes, at least 1")]
+Share = Annotated[float, Within(ValueKind.NUMBER, 0, 1, "0 to 1")]
 
 
 def _duration(value: Any) -> timedelta:
     if not isinstance(value, timedelta):
-        is_number = Kind.NUMBER.holds(value) and 0 <= value < math.inf
+        is_number = ValueKind.NUMBER.holds(value) and 0 <= value < math.inf
         value = timedelta(milliseconds=min(float(value), MAX_MILLISECONDS)) if is_number else timedelta(-1)
     duration: timedelta = value
     if duration < timedelta(0):
@@ -165,7 +165,7 @@ def _tokens(value: Any, info: ValidationInfo) -> list[int]:
     checked here."""
     name, value = str(info.field_name), as_list(value)
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        raise wanted(f"a list, each entry {Kind.INTEGER.value}")
+        raise wanted(f"a list, each entry {ValueKind.INTEGER.value}")
     if not value:
         raise InputError(f"{name} is empty; give at least one token id")
     if len(value) > MAX_TOKENS:

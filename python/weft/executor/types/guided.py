@@ -7,7 +7,7 @@ from enum import Enum, IntEnum
 from typing import Annotated, ClassVar, Literal
 
 from weft import registry
-from weft.core import Kind
+from weft.core import ValueKind
 from weft.errors import InputError
 from weft.executor.types.fields import ByName, Bytes, Count, NotNegative, Several, Text, Within
 from weft.executor.types.settings import Settings
@@ -134,7 +134,7 @@ class GuidedDecodingConfig(Settings):
     stop_token_ids: Several[NotNegative] | None = None
     untrusted: bool = False
     mask_time_limit_s: (
-        Annotated[float, Within(Kind.NUMBER, 0, 1e6, "0 seconds (no limit) or more")] | None
+        Annotated[float, Within(ValueKind.NUMBER, 0, 1e6, "0 seconds (no limit) or more")] | None
     ) = None
     programs_ahead: Count | None = None
     max_program_bytes: Bytes | None = None

@@ -7,7 +7,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Annotated, ClassVar
 
-from weft.core import Kind
+from weft.core import ValueKind
 from weft.errors import InputError
 from weft.executor.types.fields import (
     ByName,
@@ -23,9 +23,9 @@ from weft.executor.types.fields import (
 from weft.executor.types.settings import Settings
 
 DEFAULT_RETENTION_PRIORITY = 35
-Priority = Annotated[int, Within(Kind.INTEGER, 0, 100, "0 to 100")]
+Priority = Annotated[int, Within(ValueKind.INTEGER, 0, 100, "0 to 100")]
 """The retention priority of blocks: 0 is evicted first, 100 last."""
-Size = Annotated[int, Within(Kind.INTEGER, 0, 2**63 - 1, "a number of bytes, at least 0")]
+Size = Annotated[int, Within(ValueKind.INTEGER, 0, 2**63 - 1, "a number of bytes, at least 0")]
 
 
 class KvCacheTransferMode(ByName, Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from weft.core import MAX_LOGPROBS, Kind
+from weft.core import MAX_LOGPROBS, ValueKind
 from weft.errors import InputError
 from weft.executor.types.fields import Several, Text, Within
 from weft.executor.types.settings import Settings
@@ -38,7 +38,7 @@ class OutputConfig(Settings):
     return_encoder_output: bool = False
     return_perf_metrics: bool = False
     additional_model_outputs: Several[AdditionalModelOutput] | None = None
-    top_log_probs: Annotated[int, Within(Kind.INTEGER, 0, MAX_LOGPROBS, f"0 to {MAX_LOGPROBS}")] = 0
+    top_log_probs: Annotated[int, Within(ValueKind.INTEGER, 0, MAX_LOGPROBS, f"0 to {MAX_LOGPROBS}")] = 0
 
     def check(self) -> None:
         if self.top_log_probs and not self.return_log_probs:

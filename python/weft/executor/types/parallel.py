@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated, Any
 
-from weft.core import Kind
+from weft.core import ValueKind
 from weft.errors import InputError
 from weft.executor.types.fields import ByName, Count, NotNegative, Several, Within
 from weft.executor.types.settings import Settings
@@ -73,6 +73,6 @@ class ContextPhaseParams(Settings):
     """The state that the executor of a prompt passes to the executor of the answer."""
 
     first_gen_tokens: Several[int]
-    req_id: Annotated[int, Within(Kind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")]
+    req_id: Annotated[int, Within(ValueKind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")]
     opaque_state: bytes | None = None
     draft_tokens: Several[int] | None = None

@@ -13,7 +13,7 @@ import torch
 from pydantic import PlainValidator, ValidationInfo
 
 from weft.config import MAX_DRAFT_TOKENS
-from weft.core import Kind
+from weft.core import ValueKind
 from weft.errors import InputError
 from weft.executor.types.adapters import LoraConfig
 from weft.executor.types.embeddings import MropeConfig, MultimodalInput, PromptTuningConfig
@@ -67,9 +67,9 @@ def _bias(value: Any, info: ValidationInfo) -> torch.Tensor:
     return bias
 
 
-TokenId = Annotated[int, Within(Kind.INTEGER, -(2**31), 2**31 - 1, "32 bits, signed")]
+TokenId = Annotated[int, Within(ValueKind.INTEGER, -(2**31), 2**31 - 1, "32 bits, signed")]
 """A token id; a negative number means no token."""
-Number64 = Annotated[int, Within(Kind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")]
+Number64 = Annotated[int, Within(ValueKind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")]
 
 
 class Request(Settings):
@@ -125,7 +125,7 @@ class Request(Settings):
     encoder_input_token_ids: Tokens | None = None
     client_id: Number64 | None = None
     return_all_generated_tokens: bool = False
-    priority: Annotated[float, Within(Kind.NUMBER, 0, 1, "0 to 1")] = 0.5
+    priority: Annotated[float, Within(ValueKind.NUMBER, 0, 1, "0 to 1")] = 0.5
     type: RequestType = RequestType.REQUEST_TYPE_CONTEXT_AND_GENERATION
     context_phase_params: ContextPhaseParams | None = None
     encoder_input_features: Tensor | None = None
@@ -140,7 +140,8 @@ class Request(Settings):
     cache_salt_id: Number64 | None = None
     disagg_request_id: Number64 | None = None
     num_draft_tokens: (
-        Annotated[int, Within(Kind.INTEGER, 0, MAX_DRAFT_TOKENS, f"0 (none) to {MAX_DRAFT_TOKENS}")] | None
+        Annotated[int, Within(ValueKind.INTEGER, 0, MAX_DRAFT_TOKENS, f"0 (none) to {MAX_DRAFT_TOKENS}")]
+        | None
     ) = None
 
     def check(self) -> None:

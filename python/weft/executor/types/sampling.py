@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator
 
-from weft.core import Kind, OnLength
+from weft.core import OnLength, ValueKind
 from weft.errors import InputError
 from weft.executor.types.fields import Count, NotNegative, Several, Share, Within, shared
 from weft.executor.types.settings import Settings
@@ -20,7 +20,7 @@ MAX_BEAM_WIDTH_ARRAY = 8
 
 
 def _top_p(value: Any) -> float:
-    return 0 if Kind.NUMBER.holds(value) and value == 0 else _SHARE.parse(value)
+    return 0 if ValueKind.NUMBER.holds(value) and value == 0 else _SHARE.parse(value)
 
 
 class SamplingConfig(Settings):
@@ -64,17 +64,19 @@ class SamplingConfig(Settings):
     top_p: Annotated[float, PlainValidator(_top_p)] | None = None
     top_p_min: Share | None = None
     top_p_reset_ids: NotNegative | None = None
-    top_p_decay: Annotated[float, Within(Kind.NUMBER, 1e-30, 1, "above 0 and at most 1")] | None = None
+    top_p_decay: Annotated[float, Within(ValueKind.NUMBER, 1e-30, 1, "above 0 and at most 1")] | None = None
     seed: Annotated[int, shared("seed")] | None = None
     temperature: Annotated[float, shared("temperature")] | None = None
     min_tokens: Annotated[int, shared("min_tokens")] | None = None
-    beam_search_diversity_rate: Annotated[float, Within(Kind.NUMBER, 0, 1e4, "0 to 10000")] | None = None
+    beam_search_diversity_rate: Annotated[float, Within(ValueKind.NUMBER, 0, 1e4, "0 to 10000")] | None = None
     repetition_penalty: Annotated[float, shared("repetition_penalty")] | None = None
     presence_penalty: Annotated[float, shared("presence_penalty")] | None = None
     frequency_penalty: Annotated[float, shared("frequency_penalty")] | None = None
     prompt_ignore_length: NotNegative | None = None
-    length_penalty: Annotated[float, Within(Kind.NUMBER, 0, 100, "0 to 100")] | None = None
-    early_stopping: Annotated[int, Within(Kind.INTEGER, -(2**31), 2**31 - 1, "32 bits, signed")] | None = None
+    length_penalty: Annotated[float, Within(ValueKind.NUMBER, 0, 100, "0 to 100")] | None = None
+    early_stopping: (
+        Annotated[int, Within(ValueKind.INTEGER, -(2**31), 2**31 - 1, "32 bits, signed")] | None
+    ) = None
     no_repeat_ngram_size: NotNegative | None = None
     num_return_sequences: Count | None = None
     min_p: Annotated[float, shared("min_p")] | None = None

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import torch
 
-from weft.core import Kind
+from weft.core import ValueKind
 from weft.errors import InputError
 from weft.executor.types.decoding_mode import DecodingMode
 from weft.executor.types.fields import Count, NotNegative, Several, Share, Tensor, Tokens, Wanted, Within
@@ -116,7 +116,7 @@ class DecodingConfig(Settings):
 class SpeculativeDecodingFastLogitsInfo(Settings):
     """The source of a drafter's logits."""
 
-    draft_request_id: Annotated[int, Within(Kind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")] = 0
+    draft_request_id: Annotated[int, Within(ValueKind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")] = 0
     draft_participant_id: int = 0
 
     def to_tensor(self) -> torch.Tensor:
