@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Plan:
+class WalkParams:
     """The parameters of one walk: at most `tokens` tokens, forced ones not counted, and `time_s` CPU seconds. Each
     token is the longest (with `prefers=-1` the shortest) of `candidates` tokens drawn from the mask."""
 
@@ -39,7 +39,7 @@ class Plan:
     prefers: int = 1
 
 
-PLANS = (Plan(384, 0.4, 6), Plan(128, 0.2, 1), Plan(128, 0.2, 6, prefers=-1))
+WALKS = (WalkParams(384, 0.4, 6), WalkParams(128, 0.2, 1), WalkParams(128, 0.2, 6, prefers=-1))
 MAX_FORCED = 4096  # tokens of forced text in one walk
 FORCED_AT_ONCE = 64
 MAX_ATTEMPTS = 8  # tokens tried at one position, to find one after which the text goes on
@@ -64,14 +64,14 @@ def walk(compiled: CompiledGuide, vocabulary: Vocabulary, limits: CompileLimits)
     """Walk through a guide. Raises `GuideError` if steps take longer than `limits.mask_time_s`, or would take longer
     within an answer of `limits.answer_tokens` tokens."""
     left_s = LONGER_S
-    for seed, plan in enumerate(PLANS):
-        current = _Walk(compiled.matcher(), vocabulary, plan, random.Random(seed))
-        current.run(plan.tokens, plan.time_s)
+    for seed, params in enumerate(WALKS):
+        current = _Walk(compiled.matcher(), vocabulary, params, random.Random(seed))
+        current.run(params.tokens, params.time_s)
         _check_each(current.times, limits)
         # Growth that is small after a hundred tokens may be large after thousands, so such a walk goes on.
         goes_on = left_s > 0 and _grows(current.steps)
         if goes_on:
-            left_s -= current.run(limits.answer_tokens - plan.tokens, left_s)
+            left_s -= current.run(limits.answer_tokens - params.tokens, left_s)
             _check_each(current.times, limits)
         _check_growth(current.steps, limits, GROWN if goes_on else 1.0)
 
@@ -80,10 +80,12 @@ class _Walk:
     """One walk. `steps` has, for each step, the number of tokens before it and its CPU seconds. `others` has the CPU
     seconds of all other matcher calls."""
 
-    def __init__(self, matcher: Matcher, vocabulary: Vocabulary, plan: Plan, rng: random.Random) -> None:
+    def __init__(
+        self, matcher: Matcher, vocabulary: Vocabulary, params: WalkParams, rng: random.Random
+    ) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
-        self._plan = plan
+        self._params = params
         self._rng = rng
         self._row = np.zeros(-(-vocabulary.vocab_size // 32), dtype=np.int32)
         self._usable = _words(range(vocabulary.vocab_size), len(self._row))
@@ -152,7 +154,7 @@ class _Walk:
         return (self._row.view(np.uint32) & self._usable if is_masked else self._usable), seconds
 
     def _follow_forced(self) -> None:
-        """Accept the forced tokens. They do not count toward the plan's tokens."""
+        """Accept the forced tokens. They do not count toward the walk's limit of tokens."""
         while self._forced < MAX_FORCED:
             tokens, seconds = timed(partial(self._matcher.forced, FORCED_AT_ONCE))
             self.others.append(seconds)
@@ -171,9 +173,9 @@ class _Walk:
         places = np.flatnonzero(row)
         if not len(places):
             return None
-        drawn = [self._draw(row, places) for _ in range(self._plan.candidates)]
+        drawn = [self._draw(row, places) for _ in range(self._params.candidates)]
         drawn = [token for token in drawn if token not in self._closing] or drawn[:1]
-        return max(drawn, key=lambda token: self._plan.prefers * len(self._vocabulary.tokens[token]))
+        return max(drawn, key=lambda token: self._params.prefers * len(self._vocabulary.tokens[token]))
 
     def _draw(self, row: NDArray[np.uint32], places: NDArray[np.intp]) -> int:
         """Draw a word of the mask, then a bit of it. The bias toward tokens in sparse words helps, because slow tokens
