@@ -34,7 +34,7 @@ from weft.server.ids import new_hex
 from weft.server.metrics import reason_of
 from weft.server.settings import ServerConfig
 from weft.server.state import ServerState
-from weft.server.tenants import Admission, Tenants
+from weft.server.tenants import CountedRequest, Tenants
 
 _log = logging.getLogger("weft.server.access")
 
@@ -89,8 +89,8 @@ class Guard:
             with body, ExitStack() as admitted:
                 # Only POST runs the model or stores data, so only POST counts against a tenant's limits.
                 if "weft.tenant" in scope and scope["method"] == "POST":
-                    admission = Admission(self._tenants, scope["weft.tenant"])
-                    body.received = admitted.enter_context(admission).received
+                    counted = CountedRequest(self._tenants, scope["weft.tenant"])
+                    body.received = admitted.enter_context(counted).received
                 await self._app(scope, body, send_noted)
         except ApiError as error:
             scope["weft.error"] = error

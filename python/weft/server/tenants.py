@@ -190,7 +190,7 @@ class Tenants:
             raise _too_many(f"{tenant.num_requests} requests of this key are under way")
 
 
-class Admission:
+class CountedRequest:
     """A context manager that counts a request for its tenant: first as arriving, then as in flight.
 
     The two are counted separately, so that clients who never finish their bodies can't block those who have.
@@ -200,7 +200,7 @@ class Admission:
         self._tenants, self._tenant = tenants, tenant
         self._num_bytes, self._is_arriving = 0, True
 
-    def __enter__(self) -> Admission:
+    def __enter__(self) -> CountedRequest:
         self._stage = ExitStack()
         self._stage.enter_context(self._tenants.arriving(self._tenant))
         return self
