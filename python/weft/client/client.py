@@ -26,7 +26,7 @@ from weft.grammar.compile.compiler import GuideCompiler
 
 T = TypeVar("T")
 
-Observer = Callable[[StepRecord | None, abc.Sequence[Sequence]], object]
+StepObserver = Callable[[StepRecord | None, abc.Sequence[Sequence]], object]
 """Called after each step, on the engine's thread, with the step's record (None: no step ran) and the sequences
 submitted since the previous call."""
 
@@ -168,7 +168,7 @@ class EngineClient:
         """Capture the graphs before the first requests need them (`Engine.warm_up`)."""
         self.call(self.engine.warm_up)
 
-    def observe(self, observer: Observer) -> None:
+    def observe(self, observer: StepObserver) -> None:
         """Call `observer` after every step from now on. It must not raise, and must not reference the client, which
         could then never be collected."""
         self._steps.observers.append(observer)
@@ -216,7 +216,7 @@ class _Steps:
     # Must not reference the client: the engine's thread holds this, and a dropped client must be collectable.
 
     def __init__(self, responses: ResponseQueue) -> None:
-        self.observers: list[Observer] = []
+        self.observers: list[StepObserver] = []
         self._responses = responses
 
     def after_step(self, record: StepRecord | None, took: abc.Sequence[Sequence]) -> abc.Sequence[Sequence]:

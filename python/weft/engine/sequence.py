@@ -157,7 +157,7 @@ class Search(Protocol):
         """Take the branching for the next iteration. A second call returns None."""
 
 
-Observer = Callable[["Sequence"], object]
+SequenceCallback = Callable[["Sequence"], object]
 
 
 @dataclass(eq=False, slots=True)
@@ -187,8 +187,8 @@ class Sequence:
     deadline: float | None = None
     index: int = 0
     id: int = field(default_factory=lambda: next(_ids))
-    on_progress: Observer | None = None
-    on_end: Observer | None = None
+    on_progress: SequenceCallback | None = None
+    on_end: SequenceCallback | None = None
     is_streaming: bool = True
 
     stage: Stage = field(default=Stage.QUEUED, init=False)
