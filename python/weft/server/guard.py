@@ -194,7 +194,7 @@ def _write_access_log(scope: Scope, status: int, seconds: float) -> None:
 
 # -- the size of bodies
 
-LINGER_S, LINGER_BODIES = 1.0, 4
+DISCARD_S, DISCARD_BODIES = 1.0, 4
 """Limits for draining the rest of a refused body: seconds, and bytes as a multiple of `max_bytes`."""
 
 
@@ -247,8 +247,8 @@ class LimitedBody:
         closes would miss the answer."""
         num_bytes = 0
         with suppress(TimeoutError):
-            async with asyncio.timeout(LINGER_S):
-                while not self._is_whole and num_bytes < LINGER_BODIES * self.max_bytes:
+            async with asyncio.timeout(DISCARD_S):
+                while not self._is_whole and num_bytes < DISCARD_BODIES * self.max_bytes:
                     message = await self._receive()
                     num_bytes += len(message.get("body", b""))
                     self._is_whole = not message.get("more_body", False)

@@ -128,7 +128,7 @@ async def json_body(request: Request, *, is_of_model: bool = True) -> tuple[Any,
     model, and the metrics attribute a refusal to that model."""
     raw = await raw_body(request)
     max_entries = state_of(request).config.max_body_entries
-    if len(raw) > body_json.SMALL:
+    if len(raw) > body_json.MAX_LOOP_BYTES:
         data = await off_loop(request, len(raw), lambda: read_json(raw, max_entries))
     else:
         data = read_json(raw, max_entries)
