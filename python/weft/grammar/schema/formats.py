@@ -20,12 +20,14 @@ _DURATION_TIME = "T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+
 _DURATION_DATE = "(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _IPV4 = f"(?:{_OCTET}\\.){{3}}{_OCTET}"
-_GROUP = "[0-9A-Fa-f]{1,4}"
-_LAST = f"(?:{_GROUP}:{_GROUP}|{_IPV4})"
-_IPV6 = [f"(?:{_GROUP}:){{6}}{_LAST}"]
-_IPV6 += [f"(?:(?:{_GROUP}:){{0,{left}}}{_GROUP})?::(?:{_GROUP}:){{{4 - left}}}{_LAST}" for left in range(5)]
-_IPV6 += [f"::(?:{_GROUP}:){{5}}{_LAST}", f"(?:(?:{_GROUP}:){{0,5}}{_GROUP})?::{_GROUP}"]
-_IPV6 += [f"(?:(?:{_GROUP}:){{0,6}}{_GROUP})?::"]
+_HEXTET = "[0-9A-Fa-f]{1,4}"
+_LAST = f"(?:{_HEXTET}:{_HEXTET}|{_IPV4})"
+_IPV6 = [f"(?:{_HEXTET}:){{6}}{_LAST}"]
+_IPV6 += [
+    f"(?:(?:{_HEXTET}:){{0,{left}}}{_HEXTET})?::(?:{_HEXTET}:){{{4 - left}}}{_LAST}" for left in range(5)
+]
+_IPV6 += [f"::(?:{_HEXTET}:){{5}}{_LAST}", f"(?:(?:{_HEXTET}:){{0,5}}{_HEXTET})?::{_HEXTET}"]
+_IPV6 += [f"(?:(?:{_HEXTET}:){{0,6}}{_HEXTET})?::"]
 _LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _HOST = f"{_LABEL}(?:\\.{_LABEL})*"
 _ATOM = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
@@ -44,15 +46,15 @@ _RELATIVE = f"(?:{_AT_HOST}|{_FROM_ROOT}|{_OF_FIRST}+(?:/{_OF_PATH}*)*)?{_AFTER}
 _OF_NAME = f"(?:[A-Za-z0-9_]|{_ESCAPED})"
 _VARIABLE = f"{_OF_NAME}(?:\\.?{_OF_NAME})*(?::[1-9][0-9]{{0,3}}|\\*)?"
 _TEMPLATE = f"(?:[!#$&(-;=?-\\[\\]_a-z~]|{_ESCAPED}|\\{{[+#./;?&]?{_VARIABLE}(?:,{_VARIABLE})*\\}})*"
-_POINTER = "(?:/(?:[^~/]|~[01])*)*"
+_JSON_POINTER = "(?:/(?:[^~/]|~[01])*)*"
 _UUID = "[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}"
 _MEMBER = r"(?:a-z|A-Z|0-9|[A-Za-z0-9 !#%',./:;<=>@_`]|\\[dwsDWS.*+?()\[\]{}|\\/^$-])"
 _ONE = rf"(?:[A-Za-z0-9 !#%&',/:;<=>@_`~.-]|\\[dwsDWS.*+?()\[\]{{}}|\\/^$]|\[\^?{_MEMBER}+-?\])"
 _TIMES = r"(?:[*+?]|\{[0-9]\}|\{[0-9],\})?"
 _FLAT = rf"(?:[\^$]|{_ONE}{_TIMES}|\|)*"
-_GROUP = r"\((?:\?:)?"
-_DEEP = rf"(?:[\^$]|{_ONE}{_TIMES}|{_GROUP}{_FLAT}\){_TIMES}|\|)*"
-REGEX = rf"^(?:[\^$]|{_ONE}{_TIMES}|{_GROUP}{_DEEP}\){_TIMES}|\|)*$"
+_OPEN_GROUP = r"\((?:\?:)?"
+_DEEP = rf"(?:[\^$]|{_ONE}{_TIMES}|{_OPEN_GROUP}{_FLAT}\){_TIMES}|\|)*"
+REGEX = rf"^(?:[\^$]|{_ONE}{_TIMES}|{_OPEN_GROUP}{_DEEP}\){_TIMES}|\|)*$"
 """The pattern of the format "regex". It allows groups inside groups, but no deeper nesting."""
 PATTERNS = {
     "date": f"^{DATE}$",
@@ -67,8 +69,8 @@ PATTERNS = {
     "uri": f"^{_URI}$",
     "uri-reference": f"^(?:{_URI}|{_RELATIVE})$",
     "uri-template": f"^{_TEMPLATE}$",
-    "json-pointer": f"^{_POINTER}$",
-    "relative-json-pointer": f"^(?:0|[1-9][0-9]*)(?:#|{_POINTER})$",
+    "json-pointer": f"^{_JSON_POINTER}$",
+    "relative-json-pointer": f"^(?:0|[1-9][0-9]*)(?:#|{_JSON_POINTER})$",
 }
 
 
