@@ -24,7 +24,7 @@ from weft.server.workers import Workers
 
 T = TypeVar("T")
 
-SMALL_BODY = 4 << 10
+MAX_LOOP_READ_BYTES = 4 << 10
 """Bodies up to this many bytes are processed on the event loop."""
 UNHURRIED_REQUESTS, MAX_STRETCH = 16, 5
 """Above `UNHURRIED_REQUESTS` requests in flight, the pauses between a stream's events grow in proportion, up to a
@@ -128,7 +128,7 @@ async def json_body(request: Request, *, is_of_model: bool = True) -> tuple[Any,
     model, and the metrics attribute a refusal to that model."""
     raw = await raw_body(request)
     max_entries = state_of(request).config.max_body_entries
-    if len(raw) > body_json.MAX_LOOP_BYTES:
+    if len(raw) > body_json.MAX_LOOP_PARSE_BYTES:
         data = await off_loop(request, len(raw), lambda: read_json(raw, max_entries))
     else:
         data = read_json(raw, max_entries)
@@ -141,6 +141,6 @@ async def json_body(request: Request, *, is_of_model: bool = True) -> tuple[Any,
 
 async def off_loop(request: Request, size: int, work: Callable[[], T], *, is_heavy: bool = False) -> T:
     """Run `work` and return its result. For a large body, or with `is_heavy`, it runs on a reading thread."""
-    if size <= SMALL_BODY and not is_heavy:
+    if size <= MAX_LOOP_READ_BYTES and not is_heavy:
         return work()
     return await state_of(request).workers.read(tenant_of(request).number, work)

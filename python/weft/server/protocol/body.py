@@ -32,7 +32,7 @@ MAX_TEXT_ENTRIES = ServerConfig.max_body_entries
 LARGE_SHARE, LARGE = 4, "lists, objects, names and texts"
 """At most 1 / `LARGE_SHARE` of the entries may be of these kinds. They cost more memory and time than a number."""
 SURROGATE, BOM = b"\\ud", "\ufeff"
-MAX_LOOP_BYTES = 64 << 10
+MAX_LOOP_PARSE_BYTES = 64 << 10
 """Bodies up to this many bytes are parsed on the event loop."""
 _parsing = Lock()
 """Only one thread at a time parses a large body. Several would only compete for the GIL, and the event loop would
@@ -43,7 +43,7 @@ def read_json(raw: bytes, max_entries: int) -> Any:
     """Parse a body's bytes as JSON. Raises `ApiError`."""
     if not raw:
         raise ApiError("the body is empty; send a JSON object")
-    with _parsing if len(raw) > MAX_LOOP_BYTES else nullcontext():
+    with _parsing if len(raw) > MAX_LOOP_PARSE_BYTES else nullcontext():
         return _parsed(raw, max_entries)
 
 
