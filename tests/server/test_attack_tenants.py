@@ -23,7 +23,7 @@ from support.server.running import Running, running
 from support.server.sockets import connected, rest, wait_for
 from weft.server.errors import ApiError
 from weft.server.models import ServedModel
-from weft.server.settings import ProgramLimits, ServerConfig
+from weft.server.settings import ProgramSettings, ServerConfig
 from weft.server.tenants import Tenants
 
 WRONG_KEYS: dict[str, bytes] = {
@@ -106,9 +106,9 @@ def test_bodies_that_are_large(two_keys: Running) -> None:
 
 
 def test_bytes_of_a_key_are_bounded(models: dict[str, ServedModel]) -> None:
-    limits = ProgramLimits(max_module_bytes=MIB)
+    programs = ProgramSettings(max_module_bytes=MIB)
     keys = {"ada": "key-of-ada", "bo": "key-of-bo"}
-    config = ServerConfig(api_keys=keys, max_bodies_bytes=4 * MIB, max_body_bytes=MIB, programs=limits)
+    config = ServerConfig(api_keys=keys, max_bodies_bytes=4 * MIB, max_body_bytes=MIB, programs=programs)
     assert config.body_bytes_per_key == 2 * MIB
     with running(models, config) as server, ExitStack() as opened:
         for _ in range(2):

@@ -13,7 +13,7 @@ from support.server.running import Running, running
 from support.server.sockets import connected, raw, rest, wait_for
 from weft.errors import ExecutorError
 from weft.server.models import ServedModel
-from weft.server.settings import ProgramLimits, ServerConfig
+from weft.server.settings import ProgramSettings, ServerConfig
 
 CHAT = "/v1/chat/completions"
 KEY = {"Authorization": "Bearer a-key"}
@@ -28,7 +28,7 @@ def keyed(models: dict[str, ServedModel]) -> Iterator[Running]:
         max_body_s=0.5,
         max_requests_per_key=1,
         max_connections=8,
-        programs=ProgramLimits(max_module_bytes=40_000, max_bytes=50_000),
+        programs=ProgramSettings(max_module_bytes=40_000, max_bytes=50_000),
     )
     with running(models, config) as started:
         yield started

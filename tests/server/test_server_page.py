@@ -17,7 +17,7 @@ from weft.server.routes import controllers, operating, responses, tokens
 from weft.server.routes.controllers import TagsBody
 from weft.server.routes.generation import ROUTES
 from weft.server.routes.tokens import DetokenizeBody, TokenizeBody
-from weft.server.settings import ProgramLimits, ServerConfig
+from weft.server.settings import ProgramSettings, ServerConfig
 
 PAGE = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
 BODIES: list[type[Body]] = [ChatBody, CompletionBody, ResponsesBody, TokenizeBody, DetokenizeBody, TagsBody]
@@ -45,8 +45,8 @@ def test_every_field_is_told_of(body: type[Body]) -> None:
     assert names and [name for name in sorted(names) if not is_told(name)] == []
 
 
-@pytest.mark.parametrize("settings", [ServerConfig, ProgramLimits])
-def test_every_setting_is_told_of(settings: type[ServerConfig | ProgramLimits]) -> None:
+@pytest.mark.parametrize("settings", [ServerConfig, ProgramSettings])
+def test_every_setting_is_told_of(settings: type[ServerConfig | ProgramSettings]) -> None:
     assert [field.name for field in fields(settings) if not is_told(field.name)] == []
 
 

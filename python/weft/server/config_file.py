@@ -37,7 +37,7 @@ from weft.errors import InputError, WeftError
 from weft.grammar.guide import Guide
 from weft.server.errors import in_words
 from weft.server.models import ModelConfig
-from weft.server.settings import ProgramLimits, ServerConfig
+from weft.server.settings import ProgramSettings, ServerConfig
 
 T = TypeVar("T")
 MODEL_SETTINGS = [field.name for field in fields(ModelConfig) if field.name not in ("handles", "place")]
@@ -82,9 +82,9 @@ def read_config(path: Path) -> ConfigFile:
 
 
 def _server(data: Mapping[str, Any]) -> ServerConfig:
-    limits = _settings(ProgramLimits, data.get("programs", {}), "server.programs.")
+    programs = _settings(ProgramSettings, data.get("programs", {}), "server.programs.")
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-    return _settings(ServerConfig, values, "server.", programs=limits)
+    return _settings(ServerConfig, values, "server.", programs=programs)
 
 
 def _model(data: Any, folder: Path, where: str) -> ModelConfig:

@@ -16,7 +16,7 @@ from typing import Any
 
 from weft.grammar.guide import Guide
 from weft.server.errors import ApiError, quoted
-from weft.server.settings import ProgramLimits
+from weft.server.settings import ProgramSettings
 
 # -- programs
 
@@ -39,8 +39,8 @@ class ProgramShelf:
 class Programs:
     """The programs of all tenants, plus shared ones, which every tenant may use by name."""
 
-    def __init__(self, limits: ProgramLimits) -> None:
-        self._limits = limits
+    def __init__(self, settings: ProgramSettings) -> None:
+        self._settings = settings
         self._shelves: dict[str, ProgramShelf] = {}
         self._shared: dict[str, bytes] = {}
         self._lock = threading.Lock()
@@ -64,11 +64,14 @@ class Programs:
 
     def _put(self, shelf: ProgramShelf, module_id: str, module: bytes) -> None:
         if module_id not in shelf.modules:
-            limits = self._limits
-            if len(shelf.modules) >= limits.max_modules or shelf.num_bytes + len(module) > limits.max_bytes:
+            settings = self._settings
+            if (
+                len(shelf.modules) >= settings.max_modules
+                or shelf.num_bytes + len(module) > settings.max_bytes
+            ):
                 raise ApiError(
-                    f"{len(shelf.modules)} modules of {shelf.num_bytes} bytes are kept; at most {limits.max_modules} "
-                    f"of {limits.max_bytes} bytes together may be: delete one",
+                    f"{len(shelf.modules)} modules of {shelf.num_bytes} bytes are kept; at most {settings.max_modules} "
+                    f"of {settings.max_bytes} bytes together may be: delete one",
                     413,
                     code="too_many_programs",
                 )
@@ -84,9 +87,9 @@ class Programs:
                     raise ApiError(
                         f"{quoted(tag)} is no tag; it has letters, digits, '.', '_' and '-'", param="tags"
                     )
-            if len({*shelf.tags, *tags}) > self._limits.max_tags:
+            if len({*shelf.tags, *tags}) > self._settings.max_tags:
                 raise ApiError(
-                    f"at most {self._limits.max_tags} tags are kept; delete one", 413, param="tags"
+                    f"at most {self._settings.max_tags} tags are kept; delete one", 413, param="tags"
                 )
             for tag in tags:
                 shelf.tags[tag] = {
@@ -122,7 +125,7 @@ class Programs:
     def guide(self, tenant: str, name: str, argument: str) -> Guide:
         """Return a guide that runs a program, found by its tag, its module id, or its shared name. This parses the
         module again, which is slow for a large one. Raises `ApiError` if there is no such program."""
-        return Guide.wasm(self._module(tenant, name), argument, trusted=self._limits.trusted)
+        return Guide.wasm(self._module(tenant, name), argument, trusted=self._settings.trusted)
 
     def _module(self, tenant: str, name: str) -> bytes:
         with self._lock:

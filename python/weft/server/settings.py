@@ -12,9 +12,9 @@ MIN_SHARE = 4
 
 
 @dataclass(frozen=True)
-class ProgramLimits:
-    """Limits for a tenant's uploaded programs: their number, the bytes of each and of all together, and the number of
-    tags. Programs run as untrusted guides unless `trusted` is set."""
+class ProgramSettings:
+    """Settings of uploaded programs. A tenant's limits: their number, the bytes of each and of all together, and the
+    number of tags. Programs run as untrusted guides unless `trusted` is set."""
 
     max_modules: int = 64
     max_module_bytes: int = 16 << 20
@@ -84,7 +84,7 @@ class ServerConfig:
     has_page: bool = True
     max_kept_responses: int = 1000
     max_kept_bytes: int = 64 << 20
-    programs: ProgramLimits = field(default_factory=ProgramLimits)
+    programs: ProgramSettings = field(default_factory=ProgramSettings)
 
     def __post_init__(self) -> None:
         keys = [*self.api_keys.values()]
