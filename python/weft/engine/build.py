@@ -54,7 +54,7 @@ def build_engine(
         build_kv_manager(config, parts),
         max_drafts=parts.max_drafts,
         margin=drafter.reuse_margin if drafter is not None else 0,
-        # A drafter with a KV cache of its own attends to the whole text, so no page can be given back early.
+        # A drafter with a KV cache of its own attends to the whole text, so no page can be released early.
         span=AttentionSpan.of(kv.windows) if drafter is None or drafter.kv is None else None,
     )
 

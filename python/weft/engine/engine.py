@@ -3,7 +3,7 @@
 `Engine.step` launches one batch: a decode iteration and chunks of prompts. Then it processes results. Without overlap
 these are the results of the same batch; with overlap, those of the batch before.
 
-A sequence gets slots, pages and a matcher on admission. It gives them back after it has ended, once no batch in flight
+A sequence gets slots, pages and a matcher on admission. It releases them after it has ended, once no batch in flight
 refers to it. A failure ends only the sequence that it concerns. A failed batch ends all sequences of the batch.
 """
 

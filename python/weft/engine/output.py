@@ -240,7 +240,7 @@ class OutputProcessor:
         error = batch.moves.error if batch.moves is not None else None
         if error is not None:
             self._fail([*self._scheduler.running], error)
-            self._scheduler.capacity.kv.forget()
+            self._scheduler.capacity.kv.discard_cache()
 
     def _fail_launch(
         self, sequences: abc.Sequence[Sequence], error: BaseException, record: StepRecord

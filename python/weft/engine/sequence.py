@@ -176,7 +176,7 @@ class Sequence:
     Without `is_streaming` it is called at the end only. `on_end` is called last. Neither may raise.
 
     From admission until no batch in flight refers to it, the sequence holds `slots` and the pages of `kv`. `slot` is
-    the first of the slots; only a beam search has more than one. A preempted sequence gives both back, and is admitted
+    the first of the slots; only a beam search has more than one. A preempted sequence releases both, and is admitted
     again later.
     """
 

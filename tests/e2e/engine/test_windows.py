@@ -171,15 +171,15 @@ def test_what_is_given_back_is_not_read(
     terms = {"max_batch": 1, "page_size": 4, "reuse": False, "policy": "max_utilization", "overlap": False}
     with make(tiny.path, kind, Speculation.ngram(num_draft_tokens=2), **terms) as llm:
         manager, memory = llm.engine.kv, llm.engine.parts.kv
-        give_back, given = manager.give_back, set()
+        release_pages, given = manager.release_pages, set()
 
         def poisoned(sequence: KvSequence, first: int, stop: int) -> None:
             pages = [*filter(None, sequence.pages[first:stop])]
-            give_back(sequence, first, stop)
+            release_pages(sequence, first, stop)
             given.update(pages)
             memory.k[:, pages] = memory.v[:, pages] = float("nan")
 
-        manager.give_back = poisoned  # type: ignore[method-assign]
+        manager.release_pages = poisoned  # type: ignore[method-assign]
         matches(llm.generate(prompts[:1], GREEDY), long_answers[kind][:1])
     assert len(given) >= 4
 

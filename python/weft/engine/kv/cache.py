@@ -18,7 +18,7 @@ that nothing reads.
 The partly filled page at the end of a text is cached too. A sequence that continues this text takes the page out of the
 tree and goes on writing in it.
 
-All of this is the host's view. The device follows in stream order. After a page has been given back and handed to
+All of this is the host's view. The device follows in stream order. After a page has been released and handed to
 another sequence, earlier launches may still read or write it for the old sequence; later launches never do.
 """
 
@@ -119,7 +119,7 @@ def match_prefix(
 class KvSequence:
     """The pages that one sequence holds.
 
-    pages: page numbers in the order of positions. A page that was given back early (`KvManager.give_back`) is 0.
+    pages: page numbers in the order of positions. A page that was released early (`KvManager.release_pages`) is 0.
     num_reused: the number of cached positions at the beginning. They are valid once the device has made the manager's
         moves; reading starts after them.
     copies: the moves that copy a partly matched page to a page of the sequence, (from, to).
@@ -256,7 +256,7 @@ class KvManager:
             self._note_stored(sequence, self._store(sequence, tokens, num_valid))
 
     def end(self, sequence: KvSequence, tokens: Sequence[int] = (), num_valid: int = 0) -> None:
-        """Give all pages of a sequence back. Call it exactly once for each sequence. Cached pages stay cached until
+        """Release all pages of a sequence. Call it exactly once for each sequence. Cached pages stay cached until
         they are evicted.
 
         With `num_valid`, the full pages are cached first, as in `store`. With partial reuse, the partly filled last
@@ -277,8 +277,8 @@ class KvManager:
             pool.release(last)
         sequence.pages, sequence.chain = [], []
 
-    def give_back(self, sequence: KvSequence, first: int, stop: int) -> None:
-        """Give back pages `first` to `stop` - 1 of a sequence that no longer reads them. Page 0 replaces them.
+    def release_pages(self, sequence: KvSequence, first: int, stop: int) -> None:
+        """Release pages `first` to `stop` - 1 of a sequence that no longer reads them. Page 0 replaces them.
 
         No page of the sequence from `stop` on may be in the tree. The sequence caches no more pages afterwards: they
         could not be matched without the missing ones. Pages in the range that are cached stay cached.
@@ -300,10 +300,10 @@ class KvManager:
         self.moves.clear()
         return moves
 
-    def forget(self) -> None:
-        """Drop the whole cache, and never cache the pages that are held now. Called when moves failed: pages may not
+    def discard_cache(self) -> None:
+        """Discard the whole cache, and never cache the pages that are held now. Called when moves failed: pages may not
         have the content that the tree claims."""
-        self._pool.give_up_all()
+        self._pool.discard_all()
         for sequence in self._sequences:
             sequence.is_lost = True
 
@@ -366,11 +366,11 @@ class KvManager:
             taken, are_new = pool.take(num_taken)
             pool.copy_in(source, taken[len(on_host)])
             if takes_over:
-                pool.give_up(source)
+                pool.discard(source)
             else:
                 pool.unpin(source)
         elif takes_over:
-            number = pool.forget(source)
+            number = pool.remove(source)
             taken, are_new = pool.take(num_taken - 1)
             taken.insert(len(on_host), number)
         else:
@@ -428,7 +428,7 @@ class KvManager:
         """Add a page to the tree, held by the sequence that wrote it."""
         shorter = parent.beginning(tokens, salt)
         if shorter is not None:
-            self._pool.give_up(shorter)  # no page's tokens may be a prefix of a sibling's
+            self._pool.discard(shorter)  # no page's tokens may be a prefix of a sibling's
         page = parent.add(number, tokens, salt)
         page.holders = 1
         if self.log is not None:

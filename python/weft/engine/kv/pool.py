@@ -219,7 +219,7 @@ class PagePool:
             page = self._order.pop()
             assert page is not None
             if not (self._has_host and page.priority >= self._offload_min_priority and self._offload(page)):
-                self.free.append(self.forget(page))
+                self.free.append(self.remove(page))
         self.num_allocated += count
         split = len(self.free) - count
         taken = self.free[split:]
@@ -231,23 +231,23 @@ class PagePool:
         self.num_new += sum(are_new)
         return taken, are_new
 
-    def forget(self, page: CachedPage) -> int:
+    def remove(self, page: CachedPage) -> int:
         """Remove a cached page and all its descendants from the tree. All descendants must be on the host. Returns the
         page's number, which now belongs to the caller."""
         for descendant in reversed(list(page.descendants())):
-            self.host_free.append(self._drop(descendant))
-        return self._drop(page)
+            self.host_free.append(self._remove_leaf(descendant))
+        return self._remove_leaf(page)
 
-    def give_up(self, page: CachedPage) -> None:
+    def discard(self, page: CachedPage) -> None:
         """Remove a cached page of either tier from the tree, with its descendants, and free it. It must have no
         children on the device."""
-        (self.host_free if page.is_on_host else self.free).append(self.forget(page))
+        (self.host_free if page.is_on_host else self.free).append(self.remove(page))
 
-    def give_up_all(self) -> None:
+    def discard_all(self) -> None:
         """Remove all pages from the tree. Cached ones become free; held ones stay with their holders."""
         for page in reversed(list(self.root.descendants())):
             if not page.holders:
-                self.give_up(page)
+                self.discard(page)
                 continue
             assert page.parent is not None
             page.parent.remove(page)
@@ -264,7 +264,7 @@ class PagePool:
             return False
         self._note_level(page, DEVICE_LEVEL, HOST_LEVEL)
         if evicted is not None:
-            self.host_free.append(self._drop(evicted))
+            self.host_free.append(self._remove_leaf(evicted))
         target = self.host_free.pop()
         self.moves.append(Move(MoveKind.OFFLOAD, page.number, target))
         self.free.append(page.number)
@@ -278,7 +278,7 @@ class PagePool:
         self._offer(page.parent)
         return True
 
-    def _drop(self, page: CachedPage) -> int:
+    def _remove_leaf(self, page: CachedPage) -> int:
         """Remove a cached page without children from the tree. Returns its number."""
         if page.is_on_host:
             self.num_on_host -= 1

@@ -166,7 +166,7 @@ class Snapshots:
         self._changes |= matchers
 
     def release(self, sequence: Sequence, slots: abc.Sequence[int]) -> None:
-        """Detach the matchers of `slots`, which a sequence gave back, with the next snapshot. The sequence may have
+        """Detach the matchers of `slots`, which a sequence released, with the next snapshot. The sequence may have
         other slots by now."""
         if sequence.is_guided:
             self._changes |= dict.fromkeys(slots)

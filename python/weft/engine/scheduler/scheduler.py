@@ -14,7 +14,7 @@ slots and pages. A `Sequence` moves between these places:
 - `schedule_decoding` picks the sequences that decode, and allocates the pages that they need next. If pages run out, it
   preempts the running sequence that is last in the queue's order.
 - `schedule_prompts` then admits waiting sequences, and shares the rest of the step's token budget among prompts.
-- A preempted sequence gives back slots and pages, but keeps its text, matcher and place in the queue. When it is
+- A preempted sequence releases slots and pages, but keeps its text, matcher and place in the queue. When it is
   admitted again, it reads its text again; most of it is usually still cached.
 - A client without a slot may take slots from clients that hold more than their share (`policy.py`).
 
@@ -44,7 +44,7 @@ from weft.engine.stats import StepRecord
 
 
 class Released(NamedTuple):
-    """The slots that a sequence gave back. When the runner handles this, another sequence may already have them."""
+    """The slots that a sequence released. When the runner handles this, another sequence may already have them."""
 
     sequence: Sequence
     slots: tuple[int, ...]
@@ -58,7 +58,7 @@ class Schedule:
     grown: the decoding sequences with new pages, whose page tables must be written.
     admitted: the sequences whose new slots must be filled.
     reading: the prompts to read, each with its number of tokens.
-    released: the slots given back since the last schedule.
+    released: the slots released since the last schedule.
     moves: the page copies to launch first.
     """
 
@@ -79,7 +79,7 @@ class Schedule:
 
 
 class Capacity:
-    """Allocates slots and pages of `kv` to sequences, and takes them back.
+    """Allocates slots and pages of `kv` to sequences, and releases them.
 
     reserves_all: whether a sequence gets all pages that it may ever need on admission.
     max_drafts: the largest number of drafts. Their KV is written beyond the end of the text.
@@ -168,19 +168,19 @@ class Capacity:
         return len(sequence.kv.pages) > num_before
 
     def cache(self, sequence: Sequence) -> None:
-        """Cache the sequence's full pages, and give back those that no layer attends to any more. Sets `next_cache_at`,
+        """Cache the sequence's full pages, and release those that no layer attends to any more. Sets `next_cache_at`,
         the answer length at which this is due again."""
         is_first, never = sequence.next_cache_at == 0, sequence.max_new_tokens + 1
         span = self._span if sequence.search is None else None
         position = sequence.num_tokens - 1  # the last token's; its keys and values are not written yet
         hidden = span.hidden(position, self.kv.page_size) if span is not None else range(0)
         sequence.next_cache_at = never
-        # Once pages are hidden, don't cache the answer's pages, because `give_back` can't free pages that precede
+        # Once pages are hidden, don't cache the answer's pages, because `release_pages` can't release pages that precede
         # cached ones.
         if self._reuses and not sequence.kv.is_lost and (is_first or not hidden):
             self._store(sequence)
         if span is not None:
-            self._give_back(sequence, span, hidden)
+            self._release_hidden(sequence, span, hidden)
 
     def _store(self, sequence: Sequence) -> None:
         kv = sequence.kv
@@ -194,16 +194,16 @@ class Capacity:
             self.kv.store(kv, sequence.text, num_valid)
         sequence.next_cache_at = (len(kv.chain) + 1) * self.kv.page_size - num_prompt
 
-    def _give_back(self, sequence: Sequence, span: AttentionSpan, hidden: range) -> None:
+    def _release_hidden(self, sequence: Sequence, span: AttentionSpan, hidden: range) -> None:
         kv, size = sequence.kv, self.kv.page_size
         if hidden and len(kv.chain) <= hidden.stop:
-            self.kv.give_back(kv, hidden.start, hidden.stop)
+            self.kv.release_pages(kv, hidden.start, hidden.stop)
         next_page = max(hidden.stop, len(kv.chain) - 1)
         due = span.hides(next_page, size) + 1 - len(sequence.prompt)
         sequence.next_cache_at = min(sequence.next_cache_at, max(due, 1))
 
     def release(self, sequence: Sequence) -> None:
-        """Take back slots and pages. If the pages surely hold the KV of the text, they stay cached up to its end."""
+        """Release slots and pages. If the pages surely hold the KV of the text, they stay cached up to its end."""
         self.free_slots.extend(reversed(sequence.slots))
         has_read = len(sequence.output.token_ids) > sequence.resumed_at and sequence.search is None
         if self._reuses and has_read and not sequence.must_reread and sequence.output.error is None:
@@ -215,7 +215,7 @@ class Capacity:
 class Scheduler:
     """Schedules the `waiting` and the `running` sequences of an engine.
 
-    `released` lists slots that were given back and are not in a schedule yet. `begin_search` starts the beam search of
+    `released` lists slots that were released and are not in a schedule yet. `begin_search` starts the beam search of
     a sequence.
     """
 
@@ -294,7 +294,7 @@ class Scheduler:
             if has_in_flight:
                 return None
             self._lacks_pages = True
-            if not self._preempt_rereading():  # these give their pages back anyway, so preempt them first
+            if not self._preempt_rereading():  # these release their pages anyway, so preempt them first
                 self._preempt(max(self.running, key=self.waiting.turns.place), record)
             decoding = self._decoding()
         return Schedule(decoding, _num_rows(decoding), self._num_drafts(decoding))

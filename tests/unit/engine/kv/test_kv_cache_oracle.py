@@ -213,13 +213,13 @@ class PagesAreWhatTheyShouldBe(RuleBasedStateMachine):
 
     @precondition(lambda self: self.running)
     @rule(which=st.integers(0, 3), sinks=st.integers(0, 2), kept=st.integers(0, 3))
-    def give_back(self, which: int, sinks: int, kept: int) -> None:
+    def release_pages(self, which: int, sinks: int, kept: int) -> None:
         """Full pages after the first `sinks` and before the last `kept` are read no more."""
         running = self.running[which % len(self.running)]
         stop = running.num_valid // self.size - kept
         if sinks >= stop or len(running.chain) > stop:
             return
-        self.manager.give_back(running.sequence, sinks, stop)
+        self.manager.release_pages(running.sequence, sinks, stop)
         running.gaps |= {*range(sinks, stop)}
         gone, running.chain = running.chain[sinks:], running.chain[:sinks]
         held = self.held()

@@ -168,7 +168,7 @@ def test_nothing_is_found_of_what_was_there_when_moves_failed() -> None:
     running = began(manager, [*TEXT[:12], 1])
     manager.store(running, TEXT[:12], 12)
     sharing = began(manager, [*TEXT[:8], 1])
-    manager.forget()
+    manager.discard_cache()
     manager.check()
     assert (manager.usage().host_pages, manager.usage().cached_pages) == (0, 0)
     assert began_and_ended(manager, [*TEXT[:3]]) is False

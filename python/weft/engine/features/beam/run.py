@@ -207,7 +207,7 @@ class BeamPages:
         for table in self.tables:
             self._holders.update(table)
         for table in old:
-            self._drop(table)
+            self._release(table)
         copies = []
         for table in self.tables:
             if not partial:
@@ -215,7 +215,7 @@ class BeamPages:
             elif self._holders[table[-1]] > 1:
                 # Every holder would write the next token to it. All holders but the last get a copy.
                 copies.append((table[-1], self._take()))
-                self._drop(table[-1:])
+                self._release(table[-1:])
                 table[-1] = copies[-1][1]
         self._num_tokens += 1
         return copies
@@ -225,7 +225,7 @@ class BeamPages:
         self._holders[page] += 1
         return page
 
-    def _drop(self, pages: abc.Sequence[int]) -> None:
+    def _release(self, pages: abc.Sequence[int]) -> None:
         for page in pages:
             self._holders[page] -= 1
             if not self._holders[page]:
