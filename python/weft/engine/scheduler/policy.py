@@ -63,8 +63,8 @@ class FairTurns:
         self._now = max(self._now, self._turns.get(sequence, 0))
         self._stop_waiting(sequence)
 
-    def forget(self, sequence: Sequence) -> None:
-        """Drop a sequence that has ended."""
+    def remove(self, sequence: Sequence) -> None:
+        """Remove a sequence that has ended."""
         self._stop_waiting(sequence)
         self._turns.pop(sequence, None)
 

@@ -254,7 +254,7 @@ class Scheduler:
     def remove(self, sequence: Sequence) -> None:
         """Remove a sequence that ends, in any stage. Its slots and pages are released now, or by `retire` if a batch in
         flight refers to it."""
-        self.waiting.forget(sequence)
+        self.waiting.remove(sequence)
         self.tuner.note(len(sequence.prompt), len(sequence.output.token_ids))
         if sequence.is_active:
             self._leave(sequence)

@@ -144,8 +144,8 @@ class MatcherStarts:
             self._ahead.remove(sequence)
             self._has_changed = True
 
-    def forget(self, sequence: Sequence) -> None:
-        """Drop a sequence that has ended, in any stage."""
+    def remove(self, sequence: Sequence) -> None:
+        """Remove a sequence that has ended, in any stage."""
         compiled = sequence.guide.compiled if sequence.guide is not None else None
         if not isinstance(compiled, StartedGuide):
             return

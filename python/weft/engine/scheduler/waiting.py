@@ -41,7 +41,7 @@ class Deadlines:
         self._live.add(sequence)
         heappush(self.entries, (deadline, next(self._numbers), sequence))
 
-    def forget(self, sequence: Sequence) -> None:
+    def remove(self, sequence: Sequence) -> None:
         """Stop watching a sequence, if it is watched."""
         if sequence not in self._live:
             return
@@ -136,18 +136,18 @@ class Waiting:
         self.preempted.pop(sequence, None)
         return is_new
 
-    def forget(self, sequence: Sequence) -> None:
-        """Drop a sequence that ends, in any stage."""
+    def remove(self, sequence: Sequence) -> None:
+        """Remove a sequence that ends, in any stage."""
         if sequence.stage is Stage.COMPILING:
             self._stop_compiling(sequence)
         elif sequence.stage is Stage.QUEUED and sequence in self.queue:
             self.queue.remove(sequence)
         self.unready.pop(sequence, None)
         if _starts_ahead(sequence):
-            self.starts.forget(sequence)
-        self.turns.forget(sequence)
+            self.starts.remove(sequence)
+        self.turns.remove(sequence)
         if sequence.deadline is not None:
-            self.deadlines.forget(sequence)
+            self.deadlines.remove(sequence)
         self.preempted.pop(sequence, None)
 
     def collect(self) -> Failures:

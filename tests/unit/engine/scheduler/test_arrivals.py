@@ -49,12 +49,12 @@ def test_deadlines_come_in_their_order() -> None:
         assert late == sorted((r for r in live if deadline_of(r) <= now), key=deadline_of)
         for request in late:
             live.remove(request)
-            deadlines.forget(request)
+            deadlines.remove(request)
         live.append(make(deadline=now + rng.expovariate(0.05)))
         deadlines.add(live[-1], deadline_of(live[-1]))
         if rng.random() < 0.5:
-            deadlines.forget(live.pop(rng.randrange(len(live))))
-        deadlines.forget(make(deadline=now))
+            deadlines.remove(live.pop(rng.randrange(len(live))))
+        deadlines.remove(make(deadline=now))
         assert len(deadlines) == len(live)
         assert deadlines.first == min(map(deadline_of, live), default=None)
 
@@ -66,7 +66,7 @@ def test_nothing_is_kept_of_those_who_ended() -> None:
     for _ in range(1000):
         ended = make(deadline=1e9)
         deadlines.add(ended, 1e9)
-        deadlines.forget(ended)
+        deadlines.remove(ended)
         assert len(deadlines.entries) <= MAX_STALE + 3
-    deadlines.forget(last)
+    deadlines.remove(last)
     assert not deadlines.entries

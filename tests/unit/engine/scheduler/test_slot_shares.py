@@ -55,7 +55,7 @@ class Floor:
     def end(self, client: int, count: int = 1) -> None:
         for each in [one for one in self.running if one.request.client_id == client][:count]:
             self.running.remove(each)
-            self.turns.forget(each)
+            self.turns.remove(each)
 
     def yielding(self) -> list[Sequence]:
         """Those that yield to the first that waits; they wait then."""

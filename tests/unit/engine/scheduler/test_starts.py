@@ -132,7 +132,7 @@ class Rig:
         self.check()
 
     def end(self, request: Sequence) -> None:
-        self.programs.forget(request)
+        self.programs.remove(request)
         for held in (self.ready, self.active):
             if request in held:
                 held.remove(request)
@@ -332,7 +332,7 @@ def test_a_start_whose_request_has_ended_is_taken_when_it_is_over() -> None:
     assert waiting.collect() == [] and len(starts.queue) == 1
     start, future = starts.queue.pop()
     future.set_running_or_notify_cancel()  # so that it can't be stopped
-    waiting.forget(request)
+    waiting.remove(request)
     assert not waiting.unready and waiting.starts.orphans
     future.set_result(start())
     assert waiting.can_collect
@@ -345,6 +345,6 @@ def test_what_was_compiled_for_nobody_is_let_go() -> None:
     compiling: Future[CompiledGuide] = Future()
     request = engine_request([1], guide=compiling)
     waiting.add(request)
-    waiting.forget(request)
+    waiting.remove(request)
     compiling.set_result(cast(Any, object()))
     assert waiting.compiled and waiting.collect() == [] and not waiting.compiled

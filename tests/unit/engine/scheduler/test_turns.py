@@ -42,7 +42,7 @@ class Line:
 
     def leave(self, request: Sequence) -> None:
         self.queue.remove(request)
-        self.turns.forget(request)
+        self.turns.remove(request)
 
 
 def clients(requests: list[Sequence]) -> list[int | None]:
@@ -102,7 +102,7 @@ def test_nothing_is_kept_of_clients_that_are_gone() -> None:
     assert not line.turns._clients
     (request,) = line.come(5)
     line.leave(request)
-    line.turns.forget(request)  # again: an end after an admission
+    line.turns.remove(request)  # again: an end after an admission
     assert not line.turns._clients
 
 
