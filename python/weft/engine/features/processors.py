@@ -86,10 +86,10 @@ class RequestProcessor:
 
 class CapturedProcessors:
     """The processors that an engine's graphs have captured, at most `MAX_CAPTURED`. The least recently used one is
-    dropped for a new one. `forget` closes the graphs of a dropped processor."""
+    dropped for a new one. `close_graphs` closes the graphs of a dropped processor."""
 
-    def __init__(self, forget: Callable[[CapturedProcessor], None]) -> None:
-        self._forget = forget
+    def __init__(self, close_graphs: Callable[[CapturedProcessor], None]) -> None:
+        self._close_graphs = close_graphs
         self._numbers = itertools.count(1)
         self._entries: list[CapturedProcessor] = []  # most recently used last
 
@@ -108,7 +108,7 @@ class CapturedProcessors:
         entry.users += 1
         return entry
 
-    def give_back(self, entry: CapturedProcessor) -> None:
+    def release(self, entry: CapturedProcessor) -> None:
         """Note that a sequence no longer uses the entry."""
         entry.users -= 1
         if not entry.users and entry.failure is not None:
@@ -125,7 +125,7 @@ class CapturedProcessors:
 
     def _drop(self, entry: CapturedProcessor) -> None:
         self._entries.remove(entry)
-        self._forget(entry)
+        self._close_graphs(entry)
 
 
 def run_captured(processor: CapturedProcessor, state: SlotState, buf: StepBuffers, stream: Stream) -> None:

@@ -138,7 +138,7 @@ class Prefill:
         self.buffers = PromptBuffers(parts, max_tokens, max_rows)
         self._runtime, self._stream, self._grammar, self._parts = runtime, stream, grammar, parts
         self._graphs, self._snapshots, self._rings = graphs, snapshots, rings
-        self._captured = CapturedProcessors(forget=graphs.forget)
+        self._captured = CapturedProcessors(close_graphs=graphs.close_capturing)
         self._rows: dict[Sequence, PromptRow] = {}
         self._in_use: dict[Sequence, CapturedProcessor] = {}
 
@@ -235,7 +235,7 @@ class Prefill:
         self._rows.pop(sequence, None)
         captured = self._in_use.pop(sequence, None)
         if captured is not None:
-            self._captured.give_back(captured)
+            self._captured.release(captured)
             if sequence.processor is not None:  # it is None once the sequence has ended
                 sequence.processor.captured = None
 
