@@ -161,7 +161,7 @@ class CudaGraph:
         # `reset` releases the GIL.
         if graph is not None:
             graph.reset()
-            self._stream.graph_memory.give_back()
+            self._stream.graph_memory.release()
 
 
 class CudaRuntime:

@@ -39,7 +39,7 @@ class GraphMemory:
         self._graphs += 1
         return self._pool
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Note that a graph was reset."""
         self._graphs -= 1
 
@@ -67,7 +67,7 @@ def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, memory: Gr
     if first is None:
         return
     graph.reset()
-    memory.give_back()
+    memory.release()
     if isinstance(first, RuntimeError) and (
         isinstance(first, DriverError) or not isinstance(first, WeftError)
     ):

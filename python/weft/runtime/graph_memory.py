@@ -38,7 +38,7 @@ class Part:
         size = -(-max(num_bytes, 1) // _GRAIN) * _GRAIN
         address, size = self._find(size)
         block = _bytes_at(address, size)
-        weakref.finalize(block, self._give_back, self.num_takes, size, address)
+        weakref.finalize(block, self._release, self.num_takes, size, address)
         self.taken.add(self.num_takes)
         self.num_takes += 1
         return torch.frombuffer(block, dtype=torch.uint8)[:num_bytes]
@@ -58,7 +58,7 @@ class Part:
         address, self._next = self._next, self._next + size
         return address, size
 
-    def _give_back(self, number: int, size: int, address: int) -> None:
+    def _release(self, number: int, size: int, address: int) -> None:
         self.taken.discard(number)
         self._free.append((size, address))
 
