@@ -169,7 +169,7 @@ def test_connections_of_a_proxy() -> None:
     assert (ada.num_connections, bo.num_connections) == (3, 3)
     tenants.hold(ada, 6, 7)
     for connection in range(8):
-        tenants.let_go(connection)
+        tenants.release(connection)
     assert not ada.num_connections and not bo.num_connections
     strict = Tenants(ServerConfig(api_keys={"ada": "a"}, max_connections_per_key=1))
     ada = strict.of(b"Bearer a")

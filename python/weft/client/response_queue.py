@@ -135,7 +135,7 @@ class ResponseQueue:
                 return
             if not response.is_over:
                 self.pending_bytes -= response.num_bytes
-            self._let_go(response)
+            self._remove(response)
         _tell([response])
 
     def refuse(self, response: Response, error: InputError | RequestError) -> None:
@@ -269,11 +269,11 @@ class ResponseQueue:
             if self._keeps_answers_alone:
                 response.drop_inputs()
             for other in self._unread.end(response):
-                self._let_go(other)
+                self._remove(other)
         if response.ready is not None:
             response.ready.notify_all()
 
-    def _let_go(self, response: Response) -> None:
+    def _remove(self, response: Response) -> None:
         response.is_over = True
         response.deltas.clear()
         self._unread.remove(response)

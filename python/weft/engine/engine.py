@@ -144,7 +144,7 @@ class Engine:
             self._admission.check(sequence)
         except (InputError, CapacityError) as error:
             sequence.fail(error)
-            sequence.let_go()
+            sequence.close()
         else:
             self.scheduler.add(sequence)
 

@@ -209,7 +209,7 @@ class OutputProcessor:
         self.num_finished += 1
         sequence.finish(reason, error)
         if not sequence.num_in_flight:
-            sequence.let_go()
+            sequence.close()
         if error is not None and self.recorder is not None:
             self.recorder.failed(sequence)
 

@@ -321,7 +321,7 @@ class Sequence:
         if self.on_progress is not None:
             self.on_progress(self)
 
-    def let_go(self) -> None:
+    def close(self) -> None:
         """Release the guide, the logits processor and the search: the output may live much longer than the sequence.
         Called once the sequence has ended and no batch in flight refers to it."""
         if self.guide is not None:

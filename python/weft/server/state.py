@@ -53,7 +53,7 @@ class ServerState:
                 max_connections=config.max_connections,
             ),
             lambda: self.metrics.refuse("", BAD_HEAD),
-            self.tenants.let_go,
+            self.tenants.release,
         )
         for name, model in models.items():
             model.client.observe(self.metrics.of(name).step)

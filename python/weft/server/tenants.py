@@ -160,7 +160,7 @@ class Tenants:
         tenant.num_connections += 1
         self._connections[connection] = tenant
 
-    def let_go(self, connection: Hashable) -> None:
+    def release(self, connection: Hashable) -> None:
         """Forget a connection that has closed."""
         tenant = self._connections.pop(connection, None)
         if tenant is not None:

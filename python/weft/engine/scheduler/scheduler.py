@@ -469,7 +469,7 @@ class Scheduler:
         self.capacity.release(sequence)
         self.released.append(Released(sequence, sequence.slots))
         if sequence.is_finished:
-            sequence.let_go()
+            sequence.close()
 
 
 def _num_rows(decoding: abc.Sequence[Sequence]) -> int:

@@ -136,7 +136,7 @@ class Rig:
         for held in (self.ready, self.active):
             if request in held:
                 held.remove(request)
-        request.let_go()
+        request.close()
         self.ended += 1
 
     def check(self) -> None:
