@@ -78,8 +78,8 @@ class StartedGuide:
         self._first = None if is_last else first
         return first if is_last else first.fork()
 
-    def drop(self) -> None:
-        """Drop the first matcher, because no sequence is left to start."""
+    def release(self) -> None:
+        """Release the first matcher, because no sequence is left to start."""
         self._first = None
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:

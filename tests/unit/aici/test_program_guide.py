@@ -330,7 +330,7 @@ def test_guides_are_opened_once_for_all_sequences() -> None:
     alone: Any = opened.begin(is_last=True)
     assert alone == [[1, 2]] and opened.matcher() == "late"  # type: ignore[comparison-overlap]
     opened.begin(is_last=False)
-    opened.drop()
+    opened.release()
     assert opened._first is None
 
 

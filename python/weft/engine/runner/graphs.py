@@ -159,7 +159,7 @@ class StepGraphs:
             self._graphs[plan].replay()
             self._num_replays += 1
 
-    def close_capturing(self, processor: CapturedProcessor) -> None:
+    def close_graphs_of(self, processor: CapturedProcessor) -> None:
         """Close the graphs that captured a processor."""
         for plan in [plan for plan in self.ready if processor in plan.processors.captured]:
             self.ready.remove(plan)

@@ -138,7 +138,7 @@ class Prefill:
         self.buffers = PromptBuffers(parts, max_tokens, max_rows)
         self._runtime, self._stream, self._grammar, self._parts = runtime, stream, grammar, parts
         self._graphs, self._snapshots, self._rings = graphs, snapshots, rings
-        self._captured = CapturedProcessors(close_graphs=graphs.close_capturing)
+        self._captured = CapturedProcessors(close_graphs=graphs.close_graphs_of)
         self._rows: dict[Sequence, PromptRow] = {}
         self._in_use: dict[Sequence, CapturedProcessor] = {}
 

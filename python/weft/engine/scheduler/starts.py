@@ -251,7 +251,7 @@ class MatcherStarts:
     def _settle(self, siblings: _Siblings) -> None:
         """Drop the kept copy if no sibling is left to start."""
         if not siblings.waiting and not siblings.is_starting:
-            siblings.guide.drop()
+            siblings.guide.release()
             self.held_bytes -= siblings.kept_bytes
             del self._siblings[siblings.guide]
 
