@@ -202,7 +202,7 @@ class Speculation(Checked):
         return cls(("lookahead",), ngram - 1, None, guide_drafts, ahead)
 
     @property
-    def sizes_ahead(self) -> Lookahead | None:
+    def lookahead_sizes(self) -> Lookahead | None:
         """The parameters of lookahead decoding; None if it is not used."""
         if "lookahead" not in self.drafters:
             return None

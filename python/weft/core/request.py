@@ -189,7 +189,7 @@ class Request:
     - `given` is the expected answer (text or token ids): drafts for `Speculation.given()`. `max_drafts` limits the
       drafts of an iteration (None: the engine's limit; 0: none). With `only_given` the answer is only compared with
       `given`: it ends with "length" at the first token that differs from it or follows it.
-      `ahead` sets sizes of lookahead decoding, for `Speculation.lookahead()`: at most the engine's (None: the
+      `lookahead` sets sizes of lookahead decoding, for `Speculation.lookahead()`: at most the engine's (None: the
       engine's).
     - `processor` changes the logits. `gather` names the tensors to return. `retention` sets how long its pages stay
       cached. Only requests with the same `cache_salt` (a text of 1 to 256 characters) share cached pages.
@@ -217,7 +217,7 @@ class Request:
     max_drafts: int | None = None
     given: Prompt = ()
     only_given: bool = False
-    ahead: Lookahead | None = None
+    lookahead: Lookahead | None = None
     processor: LogitsProcessor | None = None
     gather: Gather = NOTHING
     retention: Retention | None = None
@@ -253,13 +253,13 @@ class Request:
             raise InputError(
                 f"max_drafts is {limit!r}; it must be 0 (none) to {MAX_DRAFT_TOKENS}, or None for the engine's"
             )
-        if not isinstance(self.ahead, Lookahead | None):
+        if not isinstance(self.lookahead, Lookahead | None):
             raise InputError(
-                f"ahead is {self.ahead!r}; it must be a Lookahead, or None for the engine's sizes"
+                f"lookahead is {self.lookahead!r}; it must be a Lookahead, or None for the engine's sizes"
             )
         if self.given and limit == 0:
             raise InputError(f"{self.names.given} is drafted, but max_drafts is 0; leave one of the two out")
-        if self.beam is not None and (self.given or limit or self.ahead):
+        if self.beam is not None and (self.given or limit or self.lookahead):
             raise InputError(
                 f"beams are not drafted; leave out {self.names.given} and max_drafts, or the beams"
             )

@@ -61,8 +61,8 @@ def check_options(request: Request, config: EngineConfig, speculation: Speculati
         raise InputError(
             f"{names.given} is text to draft, but this engine does not draft given text{advice if names.config else ''}"
         )
-    if request.ahead is not None:
-        check_ahead(request.ahead, speculation)
+    if request.lookahead is not None:
+        check_lookahead(request.lookahead, speculation)
     check_gather(request.gather, config, names)
 
 
@@ -86,9 +86,9 @@ def check_search(request: Request) -> None:
         )
 
 
-def check_ahead(sizes: Lookahead, speculation: Speculation) -> None:
+def check_lookahead(sizes: Lookahead, speculation: Speculation) -> None:
     """Raise `InputError` if the request's lookahead sizes exceed those of the engine's `speculation`."""
-    limits = speculation.sizes_ahead
+    limits = speculation.lookahead_sizes
     if limits is None:
         raise InputError(
             "the request has sizes of lookahead decoding, but this engine does not use it; make it with "

@@ -40,7 +40,7 @@ def build_engine(
 ) -> Engine:
     """Build an engine that decodes with `model` and keeps the model's keys and values in `kv`."""
     check_beam_width(config.max_beam_width, drafting.speculation, config)
-    if drafting.speculation.sizes_ahead is not None and config.additional_outputs:
+    if drafting.speculation.lookahead_sizes is not None and config.additional_outputs:
         raise InputError(
             "additional_outputs does not work with Speculation.lookahead(), whose forward reads more than the text; "
             "leave one of the two out"

@@ -80,7 +80,7 @@ class Translator:
             end_ids=self._end_ids(request),
             bias=request.embedding_bias,
             penalties=PenaltyRule(True, request.sampling.prompt_ignore_length or 0, after_temperature=True),
-            ahead=_ahead(request),
+            lookahead=_lookahead(request),
             streams=request.streaming,
             names=NAMES,
             tag=request,
@@ -153,7 +153,7 @@ def beam_params(config: SamplingConfig) -> BeamParams | None:
     return BeamParams(config.beam_width, config.num_sequences, **settings)
 
 
-def _ahead(request: ExecutorRequest) -> Lookahead | None:
+def _lookahead(request: ExecutorRequest) -> Lookahead | None:
     """The request's sizes of lookahead decoding; None for the engine's."""
     sizes = request.lookahead_config
     return None if sizes is None else lookahead(sizes)

@@ -47,7 +47,7 @@ class Drafting:
                 proposers.append(loaded)
             else:
                 drafters.append(loaded)
-        if speculation.sizes_ahead is not None and (drafters or "ngram" in speculation.drafters):
+        if speculation.lookahead_sizes is not None and (drafters or "ngram" in speculation.drafters):
             raise InputError(
                 f"{speculation.name}: lookahead drafts with the target itself; only forced and given text go before "
                 "it, and nothing after"

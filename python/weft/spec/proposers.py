@@ -60,4 +60,4 @@ class LookaheadDrafter(HostDrafter):
 
     @classmethod
     def load(cls, context: DrafterContext) -> LookaheadDrafter:
-        return cls(Sources(lookahead=context.speculation.sizes_ahead))
+        return cls(Sources(lookahead=context.speculation.lookahead_sizes))

@@ -117,13 +117,13 @@ def test_sizes_that_can_not_be_are_refused(sizes: tuple[int, int, int]) -> None:
 
 
 def test_what_goes_beside_it() -> None:
-    assert Speculation.lookahead(5, 4, 2).sizes_ahead == Lookahead(5, 4, 2)
+    assert Speculation.lookahead(5, 4, 2).lookahead_sizes == Lookahead(5, 4, 2)
     assert Speculation.lookahead(5, 4, 2).max_draft_tokens == 3
-    assert Speculation.named("lookahead", num_draft_tokens=5).sizes_ahead == Lookahead(ngram=6)
-    assert Speculation.ngram().sizes_ahead is None
+    assert Speculation.named("lookahead", num_draft_tokens=5).lookahead_sizes == Lookahead(ngram=6)
+    assert Speculation.ngram().lookahead_sizes is None
     assert Sources(forced=True, lookahead=Lookahead()).places == [1, 3]
     behind = Speculation.given(Speculation.forced(Speculation.lookahead(2, 4, 1)))
-    assert behind.sizes_ahead == Lookahead(2, 4, 1) and behind.max_draft_tokens == 3
+    assert behind.lookahead_sizes == Lookahead(2, 4, 1) and behind.max_draft_tokens == 3
     with pytest.raises(InputError, match="ahead is"):
         Speculation(("ngram",), 3, ahead=Lookahead())
     for drafters in (("lookahead", "eagle3"), ("ngram", "lookahead")):
