@@ -361,8 +361,8 @@ def commit(
 def _is_accepted(sequence: Sequence, grammar: GuidedState, num_tokens: int) -> bool:
     """Whether the matcher accepted the first `num_tokens` tokens of the answer, and no slot's matcher has failed. With
     another iteration in flight, the matcher may already have accepted that one's tokens."""
-    ahead = grammar.committed(sequence.slot) + sequence.resumed_at - num_tokens
-    return (ahead == 0 or (ahead > 0 and sequence.num_in_flight > 1)) and not grammar.num_failed
+    num_later = grammar.committed(sequence.slot) + sequence.resumed_at - num_tokens
+    return (num_later == 0 or (num_later > 0 and sequence.num_in_flight > 1)) and not grammar.num_failed
 
 
 def count_drafts(stats: OutputStats, proposed: int, accepted: int, num_tokens: int) -> None:
@@ -430,8 +430,8 @@ def check_grammar(sequence: Sequence, grammar: GuidedState, num_new: int, is_las
     accepted = grammar.committed(sequence.slot)
     expected = len(sequence.output.token_ids) + num_new - sequence.resumed_at
     # With another iteration in flight, the matcher may already have accepted that one's tokens.
-    may_be_ahead = sequence.num_in_flight > 1
-    if accepted >= expected and (is_last or may_be_ahead):
+    has_later_tokens = sequence.num_in_flight > 1
+    if accepted >= expected and (is_last or has_later_tokens):
         return
     if accepted == expected and not grammar.num_failed:
         return

@@ -172,7 +172,9 @@ class Prefill:
         tokens = sequence.text
         if proposals is not None:
             room = request.sampling.max_tokens - sequence.resumed_at
-            proposals.open(sequence.slot, tokens, room, request.given_ids, sequence.resumed_at, request.lookahead)
+            proposals.open(
+                sequence.slot, tokens, room, request.given_ids, sequence.resumed_at, request.lookahead
+            )
         if request.gather.context and not sequence.resumed_at:
             sequence.gathered.context = parts.outputs.context_tensors(
                 self._runtime, request.gather, len(sequence.prompt)

@@ -101,7 +101,7 @@ class Capacity:
         self.reserves_all = config.policy != "max_utilization"
         self._reuses = config.reuse
         self._max_seq_len = config.max_seq_len
-        self._margin, self._ahead, self._span = margin, positions_ahead(max_drafts), span
+        self._margin, self._positions_ahead, self._span = margin, positions_ahead(max_drafts), span
 
     def max_new_tokens(self, sequence: Sequence) -> int:
         """The maximum length of a sequence's answer."""
@@ -117,7 +117,7 @@ class Capacity:
                 sequence.request.beam.step_widths,
                 self.kv.page_size,
             )
-        return self.kv.pages_needed(self._max_tokens(sequence) + self._ahead)
+        return self.kv.pages_needed(self._max_tokens(sequence) + self._positions_ahead)
 
     def take(self, sequence: Sequence, num_running: int) -> bool:
         """Admit a sequence while `num_running` others run. Returns False and changes nothing if there are too few slots
@@ -155,7 +155,9 @@ class Capacity:
         """The number of positions to allocate on admission. A beam search gets all its pages then."""
         if sequence.width > 1:
             return self.pages_needed(sequence) * self.kv.page_size
-        return (self._max_tokens(sequence) if self.reserves_all else sequence.num_tokens) + self._ahead
+        return (
+            self._max_tokens(sequence) if self.reserves_all else sequence.num_tokens
+        ) + self._positions_ahead
 
     def grow(self, sequence: Sequence) -> bool | None:
         """Allocate the pages that the next iteration may write. Returns whether pages were added, or None if too few
@@ -163,7 +165,7 @@ class Capacity:
         if self.reserves_all or sequence.search is not None:
             return False
         num_before = len(sequence.kv.pages)
-        if not self.kv.grow(sequence.kv, sequence.num_tokens + self._ahead):
+        if not self.kv.grow(sequence.kv, sequence.num_tokens + self._positions_ahead):
             return None
         return len(sequence.kv.pages) > num_before
 

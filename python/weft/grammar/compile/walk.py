@@ -92,9 +92,9 @@ class _Walk:
         self._usable &= ~_words(vocabulary.end_ids, len(self._row))
         self._closing: set[int] = set()  # tokens after which only the end of the text could follow
         self._length = self._forced = 0
-        self._ahead_s = (
-            0.0  # seconds of the mask after the last token, whose next fill may be a cache hit in the library
-        )
+        # The CPU seconds of the mask that was filled after the last token, to see whether the text goes on. The next
+        # fill of the same mask may be a cache hit in the library.
+        self._previewed_s = 0.0
         self.steps: list[tuple[int, float]] = []
         self.others: list[float] = []
 
@@ -121,8 +121,8 @@ class _Walk:
         """Fill the mask and accept a token after which the text goes on. Returns False if there is none."""
         for _ in range(MAX_ATTEMPTS):
             row, filling = self._fill()
-            filling = max(filling, self._ahead_s)
-            self._ahead_s = 0.0
+            filling = max(filling, self._previewed_s)
+            self._previewed_s = 0.0
             token = self._choose(row)
             if token is None:
                 self.steps.append((self._length, filling))
@@ -135,7 +135,7 @@ class _Walk:
             if token in self._closing or self._goes_on():
                 return True
             self._closing.add(token)  # another token may lead further
-            self._ahead_s = 0.0
+            self._previewed_s = 0.0
             self._matcher.rollback(1)
             self._length -= 1
         return False
@@ -144,7 +144,7 @@ class _Walk:
         """Return whether a token other than an end token may follow."""
         if self._matcher.is_terminated():
             return False
-        row, self._ahead_s = self._fill()
+        row, self._previewed_s = self._fill()
         return bool(row.any())
 
     def _fill(self) -> tuple[NDArray[np.uint32], float]:
