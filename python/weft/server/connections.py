@@ -40,14 +40,14 @@ class ConnectionLimits:
 
     A request's head (request line and headers) may have `max_head_bytes` and take `max_head_s` seconds. A client that
     reads nothing for `slow_reader_s` seconds is disconnected. During an answer a client may pipeline
-    `max_ahead_bytes` of further requests. Above `max_connections`, each new connection closes the one that has been
+    `max_pipelined_bytes` of further requests. Above `max_connections`, each new connection closes the one that has been
     idle longest.
     """
 
     max_head_bytes: int
     max_head_s: float
     slow_reader_s: float
-    max_ahead_bytes: int
+    max_pipelined_bytes: int
     max_connections: int
 
 
@@ -133,7 +133,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._cycles: list[RequestResponseCycle] = []
         self._is_in_head, self._is_too_long, self._is_upgrade, self._is_refused = False, False, False, False
-        self._num_head, self._num_ahead, self._num_dropped = 0, 0, 0
+        self._num_head, self._num_pipelined, self._num_dropped = 0, 0, 0
         self._head_since: float | None = None
         self._num_taken, self._taken_at = 0, 0.0
 
@@ -162,7 +162,7 @@ class Connection(HttpToolsProtocol):
         """Parse input, and enforce the limits for heads and pipelined input."""
         if self.transport.is_closing():
             self._num_dropped += len(data)
-            if self._num_dropped > self.all.limits.max_ahead_bytes:
+            if self._num_dropped > self.all.limits.max_pipelined_bytes:
                 self.transport.abort()
             return
         was_in_head = self._is_in_head
@@ -177,7 +177,7 @@ class Connection(HttpToolsProtocol):
                 self.send_400_response("")
                 return
         if self.pipeline:
-            self._read_ahead(len(data))
+            self._read_pipelined(len(data))
         elif not self._under_way and self._head_since is None:
             self._head_since = self.all.now()
 
@@ -243,11 +243,11 @@ class Connection(HttpToolsProtocol):
         """Requests whose answer is not complete."""
         return [cycle for cycle in self._cycles if not cycle.response_complete]
 
-    def _read_ahead(self, size: int) -> None:
+    def _read_pipelined(self, size: int) -> None:
         """Keep reading pipelined input up to a limit. uvicorn would stop reading, and then would not notice that the
         client disconnects."""
-        self._num_ahead = self._num_ahead + size if len(self._under_way) > 1 else 0
-        if self._num_ahead > self.all.limits.max_ahead_bytes:
+        self._num_pipelined = self._num_pipelined + size if len(self._under_way) > 1 else 0
+        if self._num_pipelined > self.all.limits.max_pipelined_bytes:
             _log.warning("a client sends requests and does not wait for answers: its connection is cut")
             self.transport.abort()
         else:

@@ -49,7 +49,7 @@ class ServerState:
                 config.max_head_bytes,
                 config.max_head_s,
                 config.slow_reader_s,
-                max_ahead_bytes=config.max_head_bytes + config.max_body_bytes,
+                max_pipelined_bytes=config.max_head_bytes + config.max_body_bytes,
                 max_connections=config.max_connections,
             ),
             lambda: self.metrics.refuse("", BAD_HEAD),
