@@ -242,7 +242,7 @@ def linear(
         x, weight, bias, norm, residual, out, also, parts, arrived, rows, x.stride(0),
         0 if residual is None else residual.stride(0), out.stride(0), 0 if also is None else also.stride(0), eps,
         outputs, inputs, FEW_ROWS, tiles.outputs, tiles.inputs, tiles.shares, swiglu, tiles.stages, variant.early,
-        variant.ahead, prefetch_requests(weight, tiles, variant), **chain, num_warps=variant.warps,
+        variant.prefetch_bytes, prefetch_requests(weight, tiles, variant), **chain, num_warps=variant.warps,
     )  # fmt: skip
 
 
@@ -250,7 +250,7 @@ def prefetch_requests(weight: Tensor, tiles: Tiles, variant: Variant) -> int:
     """The number of bulk requests that prefetch a row's bytes; 0 means line by line."""
     size = weight.element_size()
     row, offset = weight.shape[1] * size, weight.storage_offset() * size
-    fits = row % 16 == offset % 16 == 0 and row >= variant.ahead > 0  # bulk requests take whole 16 bytes
+    fits = row % 16 == offset % 16 == 0 and row >= variant.prefetch_bytes > 0  # bulk requests take whole 16 bytes
     return max(1, variant.warps * WARP // tiles.outputs) if variant.bulk and fits else 0
 
 

@@ -28,7 +28,7 @@ class Variant:
     """Kernels in CUDA C++ use programmatic dependent launch, too."""
     early: bool = True
     """A matmul loads its first weight tiles into shared memory before the previous kernel ends."""
-    ahead: int = 512
+    prefetch_bytes: int = 512
     """A matmul prefetches this many bytes of each weight row after those tiles, before the previous kernel ends. A
     multiple of 128."""
     bulk: bool = False
@@ -57,11 +57,11 @@ NAMED: dict[str, Variant] = {
     "late keys": Variant(early_keys="none"),
     "hinted keys": Variant(early_keys="hinted"),
     "late": Variant(chains_all=False, early=False, early_keys="none"),
-    "nothing ahead": Variant(ahead=0),
-    "1024 ahead": Variant(ahead=1024),
-    "2048 ahead": Variant(ahead=2048),
+    "nothing ahead": Variant(prefetch_bytes=0),
+    "1024 ahead": Variant(prefetch_bytes=1024),
+    "2048 ahead": Variant(prefetch_bytes=2048),
     "bulk 512": Variant(bulk=True),
-    "bulk 2048": Variant(bulk=True, ahead=2048),
+    "bulk 2048": Variant(bulk=True, prefetch_bytes=2048),
     "2 stages": Variant(stages=2),
     "4 stages": Variant(stages=4),
     "wide in 2 shares": Variant(split_wide=True),
