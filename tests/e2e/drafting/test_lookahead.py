@@ -115,7 +115,7 @@ def test_requests_have_sizes_of_their_own(tiny: Checkpoint, prompts: list[str], 
     own, texts = Lookahead(4, 3, 1), [*prompts[:2], REPETITIVE]
     engine = EngineConfig(max_batch=batch, max_seq_len=512)
     with LLM(tiny.path, device="cpu", speculation=Speculation.lookahead(4, 6, 4), engine=engine) as llm:
-        outputs = asked(llm, texts, ahead=own)
+        outputs = asked(llm, texts, lookahead=own)
         limited = asked(llm, texts, max_drafts=1)
         none = asked(llm, texts, max_drafts=0)
         for sizes, message in (
@@ -123,7 +123,7 @@ def test_requests_have_sizes_of_their_own(tiny: Checkpoint, prompts: list[str], 
             (Lookahead(4, 7, 4), "ngram is 7, but the engine's is 6"),
             (Lookahead(4, 6, 5), "verification is 5"),
         ):
-            (handle,) = llm.client.submit([Request(REPETITIVE, GREEDY, ahead=sizes)])
+            (handle,) = llm.client.submit([Request(REPETITIVE, GREEDY, lookahead=sizes)])
             assert isinstance(handle.error, InputError) and message in str(handle.error)
     for text, output, one, plain in zip(texts, outputs, limited, none, strict=True):
         tokens = tiny.tokenizer.encode(text)
@@ -145,7 +145,7 @@ def test_where_it_is_refused(tiny: Checkpoint) -> None:
             engine=EngineConfig(additional_outputs=(("TopKLogits", False),)),
         )
     with pytest.raises(InputError, match="ahead is 3"):
-        Request(REPETITIVE, GREEDY, ahead=3)  # type: ignore[arg-type]
+        Request(REPETITIVE, GREEDY, lookahead=3)  # type: ignore[arg-type]
     with LLM(tiny.path, device="cpu") as llm:
-        (handle,) = llm.client.submit([Request(REPETITIVE, GREEDY, ahead=Lookahead())])
+        (handle,) = llm.client.submit([Request(REPETITIVE, GREEDY, lookahead=Lookahead())])
         assert "does not use it" in str(handle.error)

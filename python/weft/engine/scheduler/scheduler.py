@@ -155,9 +155,8 @@ class Capacity:
         """The number of positions to allocate on admission. A beam search gets all its pages then."""
         if sequence.width > 1:
             return self.pages_needed(sequence) * self.kv.page_size
-        return (
-            self._max_tokens(sequence) if self.reserves_all else sequence.num_tokens
-        ) + self._positions_ahead
+        num_tokens = self._max_tokens(sequence) if self.reserves_all else sequence.num_tokens
+        return num_tokens + self._positions_ahead
 
     def grow(self, sequence: Sequence) -> bool | None:
         """Allocate the pages that the next iteration may write. Returns whether pages were added, or None if too few
