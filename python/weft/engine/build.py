@@ -15,8 +15,9 @@ from weft.engine.kv.cache import KvManager
 from weft.engine.kv.events import KvEventLog
 from weft.engine.kv.size import host_pages
 from weft.engine.output import DraftedBy, OutputProcessor
+from weft.engine.runner.draft_guidance import DraftGuidance
 from weft.engine.runner.graphs import StepGraphs
-from weft.engine.runner.runner import DraftGuidance, ModelRunner
+from weft.engine.runner.runner import ModelRunner
 from weft.engine.scheduler.policy import FairTurns
 from weft.engine.scheduler.scheduler import Capacity, Scheduler
 from weft.engine.scheduler.starts import MatcherStarts, StartThreads

@@ -250,7 +250,9 @@ def prefetch_requests(weight: Tensor, tiles: Tiles, variant: Variant) -> int:
     """The number of bulk requests that prefetch a row's bytes; 0 means line by line."""
     size = weight.element_size()
     row, offset = weight.shape[1] * size, weight.storage_offset() * size
-    fits = row % 16 == offset % 16 == 0 and row >= variant.prefetch_bytes > 0  # bulk requests take whole 16 bytes
+    fits = (
+        row % 16 == offset % 16 == 0 and row >= variant.prefetch_bytes > 0
+    )  # bulk requests take whole 16 bytes
     return max(1, variant.warps * WARP // tiles.outputs) if variant.bulk and fits else 0
 
 

@@ -16,7 +16,7 @@ from support.engine.drafters import save_random_drafters
 from support.engine.references import Checkpoint
 from weft import LLM, EngineConfig, Guide, Output, SamplingParams, Speculation
 from weft.config import Graphs
-from weft.engine.runner.runner import BLOCK, MEASURED, WARM_UP
+from weft.engine.runner.draft_guidance import BLOCK, MEASURED, WARM_UP
 
 DRAFTS = 6
 SAMPLING = SamplingParams(max_tokens=240)

@@ -14,7 +14,7 @@ from weft.core.beam_params import BeamParams
 from weft.core.logits_processors import LogitsProcessor
 from weft.core.request import NO_RULES, NOTHING, Gather, Request, StopWords, TokenRules
 from weft.core.retention import Retention
-from weft.engine.runner.runner import DraftGuidance
+from weft.engine.runner.draft_guidance import DraftGuidance
 from weft.engine.sequence import RequestGuide, Sequence
 from weft.grammar.base import CompiledGuide
 from weft.runtime import cpu

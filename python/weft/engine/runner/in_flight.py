@@ -115,11 +115,11 @@ class InFlightBatch:
         """All sequences of the batch, each once."""
         return [*self]
 
-    def decode(self, plan: Plan, rows: list[Sequence], masks_drafts: bool) -> None:
-        """Add a launched iteration in which `rows` decode. Each of them gets at least one token."""
-        self.plan, self.decoding, self.masks_drafts = plan, rows, masks_drafts
+    def decode(self, plan: Plan, sequences: list[Sequence], masks_drafts: bool) -> None:
+        """Add a launched iteration in which `sequences` decode. Each of them gets at least one token."""
+        self.plan, self.decoding, self.masks_drafts = plan, sequences, masks_drafts
         self.is_launched = True
-        for sequence in rows:
+        for sequence in sequences:
             sequence.num_in_flight += 1
             sequence.num_promised += 1
 

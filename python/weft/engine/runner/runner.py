@@ -1,31 +1,33 @@
-"""The model runner: launches the work of a schedule.
+"""The model runner: launches the work of a schedule, in the order page moves, decode iteration, prompts, results.
+
+The parts that it launches have files of their own: `step.py` and `graphs.py` the iteration, `prefill.py` the prompts,
+`branching.py` the branching of beams, `engine/device/results.py` the results. Here are the order, the plan of each
+iteration, and warm-up, which launches the same work for the padding slot.
 
 A launch waits for the device in three cases only: for logits processors on the host, to capture a graph, and after a
 failure. An error that a launch raises may come from earlier work on its stream. So the batch only collects failures,
 and the output processor handles them.
-
-This file also has warm-up, page moves, the branching of beams, and the decision whether the grammar masks drafts. Only
-the runner uses these.
 """
 
 from __future__ import annotations
 
 from collections import abc
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from weft.config import GuideDrafts, ResolvedConfig, Speculation
+from weft.config import ResolvedConfig, Speculation
 from weft.core import SamplingParams
 from weft.engine.device.results import ResultRings, note_logprobs, note_offers
 from weft.engine.device.sampling import SlotSampling
 from weft.engine.device.state import DecodeParts, SlotState
 from weft.engine.features.processors import HostRows
 from weft.engine.kv.pool import Move, MoveKind
+from weft.engine.runner.branching import BranchInputs, branch
+from weft.engine.runner.draft_guidance import DraftGuidance
 from weft.engine.runner.graphs import StepGraphs
 from weft.engine.runner.in_flight import InFlightBatch, PageMoves, PromptRow, Snapshots
 from weft.engine.runner.prefill import Prefill, StepTap, host_rows, pack_parts
@@ -44,9 +46,9 @@ SHORT_PROMPT = 8
 """The length of a short warm-up prompt. Rows of few tokens use another attention kernel, which must be loaded too."""
 
 
-def bucket(rows: int, max_batch: int) -> int:
-    """The smallest graph batch size that fits `rows`: a power of two, or `max_batch`."""
-    return min(1 << (rows - 1).bit_length(), max_batch)
+def bucket(num_rows: int, max_batch: int) -> int:
+    """The smallest graph batch size that fits `num_rows`: a power of two, or `max_batch`."""
+    return min(1 << (num_rows - 1).bit_length(), max_batch)
 
 
 class ModelRunner:
@@ -146,33 +148,33 @@ class ModelRunner:
         return moves.error is None
 
     def _launch_decoding(self, batch: InFlightBatch, schedule: Schedule) -> None:
-        rows = schedule.decoding
+        sequences = schedule.decoding
         try:
             plan, masks_drafts = self._plan(schedule)
             for sequence in schedule.grown:
                 pages = pinned_copy(self.runtime, sequence.kv.pages, torch.int32)
                 self.stream.launch(write_pages, self.parts.state, sequence.slot, pages)
-            self._branch(rows)
-            self._decode(rows, plan, masks_drafts)
+            self._branch(sequences)
+            self._decode(sequences, plan, masks_drafts)
         except Exception as error:
-            broken = [sequence for sequence in rows if _captured_failure(sequence) is not None]
-            batch.failures.append((broken or rows, error))
+            broken = [sequence for sequence in sequences if _captured_failure(sequence) is not None]
+            batch.failures.append((broken or sequences, error))
             with suppress(Exception):  # the batches in flight fail with this launch in any case
                 self.snapshots.drop_pending()
             return
-        batch.decode(plan, rows, masks_drafts)
+        batch.decode(plan, sequences, masks_drafts)
         self.num_iterations += 1
 
     def _plan(self, schedule: Schedule) -> tuple[Plan, bool]:
         """Make the plan of the iteration. Also returns whether the grammar masks drafts, the host's proposals
         included."""
-        rows, num_drafts = schedule.decoding, schedule.num_drafts
+        sequences, num_drafts = schedule.decoding, schedule.num_drafts
         batch = bucket(schedule.num_rows, self.config.max_batch)
         masks_drafts = num_drafts > 0 and self.guidance.choose((batch, num_drafts))
-        is_guided = any(sequence.is_guided for sequence in rows)
+        is_guided = any(sequence.is_guided for sequence in sequences)
         guides = self._guides(num_drafts, masks_drafts) if is_guided else Guides.NONE
-        given = [sequence.processor for sequence in rows if sequence.processor is not None]
-        processors = Processors.of(given) if given else NO_PROCESSORS
+        requested = [sequence.processor for sequence in sequences if sequence.processor is not None]
+        processors = Processors.of(requested) if requested else NO_PROCESSORS
         return Plan(batch, num_drafts, guides, processors), masks_drafts
 
     def _guides(self, num_drafts: int, masks_drafts: bool) -> Guides:
@@ -180,11 +182,11 @@ class ModelRunner:
         masks = masks_drafts and num_drafts > 0 and self.parts.drafter is not None
         return Guides.DRAFTS if masks else Guides.TARGET
 
-    def _branch(self, rows: abc.Sequence[Sequence]) -> None:
+    def _branch(self, sequences: abc.Sequence[Sequence]) -> None:
         """Launch the branching of beam searches, and attach each beam's matcher with the next snapshot."""
         branchings: list[Branching] = []
         matchers: dict[int, Matcher | None] = {}
-        for sequence in rows:
+        for sequence in sequences:
             branching = sequence.search.take_branching() if sequence.search is not None else None
             if branching is not None:
                 branchings.append(branching)
@@ -198,8 +200,8 @@ class ModelRunner:
         if matchers:
             self.snapshots.change(matchers)
 
-    def _decode(self, rows: list[Sequence], plan: Plan, masks_drafts: bool) -> None:
-        slots = [slot for sequence in rows for slot in _row_slots(sequence)]
+    def _decode(self, sequences: list[Sequence], plan: Plan, masks_drafts: bool) -> None:
+        slots = [slot for sequence in sequences for slot in _row_slots(sequence)]
         if self.grammar.proposals is not None and plan.num_drafts:
             self.grammar.proposals.set_guided(masks_drafts)
         self.prepare(plan)
@@ -209,14 +211,14 @@ class ModelRunner:
             # iteration would take it.
             self.snapshots.push(slots)
         on_host = plan.processors.on_host
-        self.graphs.run(plan, [_host_rows(sequence) for sequence in rows] if on_host else ())
+        self.graphs.run(plan, [_host_rows(sequence) for sequence in sequences] if on_host else ())
         buffers = self.graphs.buffers(plan)
         if self._tap is not None:
             self._tap.decode(buffers, len(slots))
-        if any(sequence.request.sampling.logprobs is not None for sequence in rows):
-            max_top_k = max(sequence.request.sampling.top_k for sequence in rows)
+        if any(sequence.request.sampling.logprobs is not None for sequence in sequences):
+            max_top_k = max(sequence.request.sampling.top_k for sequence in sequences)
             self.stream.launch(note_logprobs, self.parts, buffers, max_top_k)
-        for sequence in rows:
+        for sequence in sequences:
             if sequence.search is not None:
                 offers = self._rings.offer_buffers(sequence.search.num_offers)
                 self.stream.launch(note_offers, self.parts.state, buffers, offers)
@@ -265,12 +267,13 @@ class ModelRunner:
     def ordinary_plans(self, speculation: Speculation) -> list[Plan]:
         """Every plan that requests without logits processors can need, without duplicates."""
         max_batch = self.config.max_batch
-        kinds = {
-            (bucket(rows, max_batch), speculation.draft_tokens(rows)) for rows in range(1, max_batch + 1)
+        sizes = {
+            (bucket(num_rows, max_batch), speculation.draft_tokens(num_rows))
+            for num_rows in range(1, max_batch + 1)
         }
-        kinds |= {(batch, 0) for batch, _ in kinds}  # for requests that want no drafts
+        sizes |= {(batch, 0) for batch, _ in sizes}  # for requests that want no drafts
         plans = []
-        for batch, num_drafts in sorted(kinds):
+        for batch, num_drafts in sorted(sizes):
             guides = {self._guides(num_drafts, masks_drafts) for masks_drafts in self.guidance.choices}
             plans += [Plan(batch, num_drafts, each) for each in (Guides.NONE, *sorted(guides))]
         return plans
@@ -341,155 +344,3 @@ def _move_page(parts: DecodeParts, move: Move) -> None:
             host_pages[move.target].copy_(cache.page(move.source), non_blocking=True)
         else:
             cache.page(move.target).copy_(host_pages[move.source], non_blocking=True)
-
-
-# -- branching: before an iteration, each slot of a beam search copies its parent slot's text and appends a token
-
-
-@dataclass(frozen=True)
-class BranchInputs:
-    """The input of `branch` for n beams, in pinned memory.
-
-    slots, parents, tokens, positions: int64 [n], as in `BranchRow`.
-    pages: int32 [n, P], the pages of each slot.
-    copies: int64, the sources and the targets of the pages to copy first; None without copies.
-    """
-
-    slots: Tensor
-    parents: Tensor
-    tokens: Tensor
-    positions: Tensor
-    pages: Tensor
-    copies: tuple[Tensor, Tensor] | None
-
-    @classmethod
-    def of(cls, runtime: Runtime, branchings: abc.Sequence[Branching], pages_per_slot: int) -> BranchInputs:
-        """Copy the branchings of all beam searches in the iteration to pinned memory."""
-        rows = [row for branching in branchings for row in branching.rows]
-        columns = zip(*((row.slot, row.parent, row.token, row.position) for row in rows), strict=True)
-        slots, parents, tokens, positions = (pinned_copy(runtime, column, torch.int64) for column in columns)
-        pages = runtime.pinned((len(rows), pages_per_slot), torch.int32)
-        pages.zero_()
-        for number, row in enumerate(rows):
-            pages[number, : len(row.pages)] = torch.tensor(row.pages, dtype=torch.int32)
-        pairs = [pair for branching in branchings for pair in branching.copies]
-        copies = None
-        if pairs:
-            sources, targets = zip(*pairs, strict=True)
-            copies = pinned_copy(runtime, sources, torch.int64), pinned_copy(runtime, targets, torch.int64)
-        return cls(slots, parents, tokens, positions, pages, copies)
-
-
-def branch(parts: DecodeParts, inputs: BranchInputs) -> None:
-    """Give each slot its parent's text and one more token. A slot may be the parent of another slot. A device
-    function."""
-    state, device = parts.state, parts.state.length.device
-    if inputs.copies is not None:
-        sources, targets = (pages.to(device, non_blocking=True) for pages in inputs.copies)
-        for cache in parts.caches:
-            cache.copy_pages(sources, targets)
-    columns = (inputs.slots, inputs.parents, inputs.tokens, inputs.positions, inputs.pages)
-    slots, parents, tokens, positions, pages = (tensor.to(device, non_blocking=True) for tensor in columns)
-    state.page_table.index_copy_(0, slots, pages)
-    state.length.index_copy_(0, slots, positions)
-    state.last_token.index_copy_(0, slots, tokens)
-    params = state.params
-    for table in (params.counts, params.history):
-        # `index_select` copies all parents before any slot is written, since a slot may be a parent too.
-        table.index_copy_(0, slots, table.index_select(0, parents))
-    ones = torch.ones_like(slots, dtype=torch.int32)
-    params.counts.index_put_((slots, tokens), ones, accumulate=True)
-    params.history.index_put_((slots, positions), tokens.to(torch.int32))
-
-
-# -- deciding whether the grammar masks drafts
-#
-# A masked draft is accepted more often, but must wait for its mask. Both choices give the same tokens, so the engine
-# may switch between them at any iteration. It measures which one is faster while it runs.
-
-Kind = tuple[int, int]
-"""The kind of an iteration: (batch size, number of drafts). Only iterations of one kind are compared."""
-
-WARM_UP = 2
-"""The number of first iterations of each kind and choice that are not measured, because they capture graphs and have
-cold caches."""
-
-BLOCK = 16
-"""While both choices are measured, they alternate after this number of iterations."""
-
-MEASURED = 64
-"""The number of measured iterations of each choice before a decision."""
-
-HOLD = 4096
-"""The number of iterations for which a decision holds, before both choices are measured again."""
-
-
-@dataclass
-class _Arm:
-    """The measurements of one choice: its iterations, their time and their tokens."""
-
-    skipped: int = 0
-    iterations: int = 0
-    seconds: float = 0.0
-    tokens: int = 0
-
-    def observe(self, seconds: float, tokens: int) -> None:
-        if self.skipped < WARM_UP:
-            self.skipped += 1
-            return
-        self.iterations += 1
-        self.seconds += seconds
-        self.tokens += tokens
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.tokens / self.seconds if self.seconds else 0.0
-
-
-@dataclass
-class _Race:
-    """The measurements of both choices for one kind of iteration, and the decision."""
-
-    arms: dict[bool, _Arm] = field(default_factory=lambda: {True: _Arm(), False: _Arm()})
-    iterations: int = 0
-    decided: bool | None = None
-
-
-class DraftGuidance:
-    """Decides for each iteration whether the grammar masks its drafts."""
-
-    def __init__(self, setting: GuideDrafts) -> None:
-        self._setting = setting
-        self._races: dict[Kind, _Race] = {}
-
-    @property
-    def choices(self) -> tuple[bool, ...]:
-        """The values that `choose` may return."""
-        return (True, False) if self._setting == "auto" else (bool(self._setting),)
-
-    def choose(self, kind: Kind) -> bool:
-        """Whether to mask the drafts of the next iteration of a kind. Only rows with a guide have masks."""
-        if self._setting != "auto":
-            return bool(self._setting)
-        race = self._races.setdefault(kind, _Race())
-        if race.decided is not None:
-            return race.decided
-        return race.iterations // BLOCK % 2 == 0
-
-    def observe(self, kind: Kind, masked: bool, seconds: float, tokens: int) -> None:
-        """Add a measured iteration: it took `seconds`, and its guided rows committed `tokens` tokens."""
-        if self._setting != "auto":
-            return
-        race = self._races.setdefault(kind, _Race())
-        race.iterations += 1
-        if race.decided is None:
-            race.arms[masked].observe(seconds, tokens)
-            if all(arm.iterations >= MEASURED for arm in race.arms.values()):
-                race.decided = race.arms[True].tokens_per_second >= race.arms[False].tokens_per_second
-                race.iterations = 0
-        elif race.iterations >= HOLD:
-            self._races[kind] = _Race()
-
-    def decision(self, kind: Kind) -> bool | None:
-        """The decision for a kind of iteration; None while both choices are measured."""
-        return bool(self._setting) if self._setting != "auto" else self._races.get(kind, _Race()).decided

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft.engine.runner.runner import BLOCK, HOLD, MEASURED, WARM_UP, DraftGuidance
+from weft.engine.runner.draft_guidance import BLOCK, HOLD, MEASURED, WARM_UP, DraftGuidance
 
 
 def drive(
