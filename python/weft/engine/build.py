@@ -25,6 +25,7 @@ from weft.engine.scheduler.waiting import Waiting
 from weft.engine.sequence import Sequence
 from weft.errors import InputError
 from weft.guided.grammar_stream import GrammarStream
+from weft.guided.proposals import Proposals
 from weft.guided.state import GuidedShape
 from weft.models.base import Model, PagedKV
 from weft.runtime.interface import Runtime
@@ -47,7 +48,8 @@ def build_engine(
             "leave one of the two out"
         )
     runner = build_runner(runtime, model, kv, drafting, end_token_ids, config)
-    parts, grammar, speculation = runner.parts, runner.grammar, drafting.speculation
+    parts, speculation = runner.parts, drafting.speculation
+    guided_state, proposals = runner.grammar_stream.state, runner.grammar_stream.proposals
     ends = frozenset(end_token_ids)
     drafter = parts.drafter
     capacity = Capacity(
@@ -60,7 +62,7 @@ def build_engine(
     )
 
     def begin_search(sequence: Sequence) -> BeamRun:
-        return BeamRun(sequence, grammar.state, config.page_size, ends, config.mask_time_limit_s)
+        return BeamRun(sequence, guided_state, config.page_size, ends, config.mask_time_limit_s)
 
     turns = FairTurns()
     starts = MatcherStarts(
@@ -69,7 +71,7 @@ def build_engine(
     waiting = Waiting(config.max_idle_s, turns, starts)
     scheduler = Scheduler(config, speculation, waiting, capacity, begin_search)
     output = OutputProcessor(
-        runtime, scheduler, runner, grammar.state, ends, commit_search, drafted_by(speculation, grammar)
+        runtime, scheduler, runner, guided_state, ends, commit_search, drafted_by(speculation, proposals)
     )
     admission = Admission(config, speculation, parts, capacity)
     runtime.publish()  # weights, keys and values, states and buffers
@@ -106,14 +108,13 @@ def build_kv_manager(config: ResolvedConfig, parts: DecodeParts) -> KvManager:
     )
 
 
-def drafted_by(speculation: Speculation, grammar: GrammarStream) -> DraftedBy:
+def drafted_by(speculation: Speculation, proposals: Proposals | None) -> DraftedBy:
     """Return a function that names the drafter of each accepted token.
 
     The host's proposals record which drafter each token came from. A token without a record came from the drafter on
     the device, which is always the last one. With one drafter, no lookup is needed.
     """
     last = speculation.drafters[-1] if speculation.drafters else ""
-    proposals = grammar.proposals
     if len(speculation.drafters) < 2 or proposals is None:
         return lambda sequence, count: [last] * count
 
@@ -137,7 +138,7 @@ def build_runner(
     stream, max_drafts = runtime.stream(), drafting.speculation.max_draft_tokens
     make_proposals = drafting.proposals_maker(runtime)
     shape = GuidedShape(config.max_batch, max(max_drafts, 1), model.config.vocab_size, end_token_ids)
-    grammar = GrammarStream(
+    grammar_stream = GrammarStream(
         runtime,
         shape,
         make_proposals=make_proposals,
@@ -158,7 +159,7 @@ def build_runner(
         model,
         kv,
         drafting.drafter,
-        SlotState(grammar, pages_per_slot, config.max_seq_len),
+        SlotState(grammar_stream, pages_per_slot, config.max_seq_len),
         has_proposals=make_proposals is not None,
         max_drafts=max_drafts,
         outputs=outputs,
@@ -167,7 +168,7 @@ def build_runner(
     num_host_pages = host_pages(config, sum(cache.page_bytes for cache in parts.caches))
     if num_host_pages:
         parts.host = HostPages.allocate(runtime, parts.caches, num_host_pages)
-    graphs = StepGraphs(runtime, stream, grammar, parts, config.graphs)
-    config = replace(config, host_tasks="polling" if grammar.polls else "callback")
+    graphs = StepGraphs(runtime, stream, grammar_stream, parts, config.graphs)
+    config = replace(config, host_tasks="polling" if grammar_stream.polls else "callback")
     guidance = DraftGuidance(drafting.speculation.guide_drafts)
-    return ModelRunner(runtime, stream, grammar, parts, graphs, config, guidance)
+    return ModelRunner(runtime, stream, grammar_stream, parts, graphs, config, guidance)

@@ -70,7 +70,7 @@ class Engine:
     ) -> None:
         self.scheduler, self.runner, self.output = scheduler, runner, output
         self.config, self.runtime = runner.config, runner.runtime
-        self.grammar, self.parts, self.graphs = runner.grammar, runner.parts, runner.graphs
+        self.grammar, self.parts, self.graphs = runner.grammar_stream, runner.parts, runner.graphs
         self.kv = scheduler.capacity.kv
         self.kv_events = self.kv.log
         self.num_steps = 0

@@ -48,7 +48,7 @@ class OutputProcessor:
         runtime: Runtime,
         scheduler: Scheduler,
         runner: ModelRunner,
-        state: GuidedState,
+        guided_state: GuidedState,
         end_tokens: frozenset[int],
         commit_search: CommitSearch,
         drafted_by: DraftedBy,
@@ -57,7 +57,7 @@ class OutputProcessor:
         self.num_finished = 0
         self.recorder: FlightRecorder | None = None
         self._runtime, self._scheduler = runtime, scheduler
-        self._runner, self._state, self._end_tokens = runner, state, end_tokens
+        self._runner, self._guided_state, self._end_tokens = runner, guided_state, end_tokens
         self._commit_search, self._drafted_by = commit_search, drafted_by
         self._last_read = 0.0
 
@@ -115,7 +115,7 @@ class OutputProcessor:
         now = time.perf_counter()
         # An iteration without drafts leaves its commit to the next one. The matchers must accept its tokens before the
         # sequences get them, so run an owed commit now.
-        self._state.commit_owed(batch.epoch)
+        self._guided_state.commit_owed(batch.epoch)
         record.model_s += now - waiting_since
         seconds, self._last_read = now - max(batch.began, self._last_read), now
         self._observe(batch, results, seconds)
@@ -181,12 +181,12 @@ class OutputProcessor:
         """Append the tokens to the answer. Returns the finish reason, or None if the answer goes on."""
         if sequence.search is not None:
             return self._commit_search(sequence, results)
-        grammar = self._state if sequence.is_guided else None
+        guided_state = self._guided_state if sequence.is_guided else None
         if sequence.is_plain and commit_plainly(
-            sequence, results, self._end_tokens, grammar, self._drafted_by
+            sequence, results, self._end_tokens, guided_state, self._drafted_by
         ):
             return None
-        return commit(sequence, results, self._end_tokens, grammar, self._drafted_by)
+        return commit(sequence, results, self._end_tokens, guided_state, self._drafted_by)
 
     def _retire(self, batch: InFlightBatch) -> None:
         left = batch.end()
@@ -201,7 +201,7 @@ class OutputProcessor:
         had_slot = sequence.is_active
         if had_slot and sequence.is_guided and sequence.search is None:
             is_whole = reason == "stop" and sequence.output.stopped_by is None
-            sequence.output.stats.guided_valid = is_whole and self._state.is_terminated(sequence.slot)
+            sequence.output.stats.guided_valid = is_whole and self._guided_state.is_terminated(sequence.slot)
         _note_best(sequence.output)
         self._scheduler.remove(sequence)
         if not had_slot or sequence.starts_ahead:
@@ -232,7 +232,7 @@ class OutputProcessor:
             self._fail(self._sequences_in_flight(), later)
         self._check_moves(batch)
         self._runner.snapshots.drop_pending()
-        self._state.forget_owed(batch.epoch)
+        self._guided_state.forget_owed(batch.epoch)
         self._retire(batch)
 
     def _check_moves(self, batch: InFlightBatch) -> None:
@@ -288,7 +288,7 @@ def commit_plainly(
     sequence: Sequence,
     results: StepResults,
     end_tokens: frozenset[int],
-    grammar: GuidedState | None,
+    guided_state: GuidedState | None,
     drafted_by: DraftedBy,
 ) -> bool:
     """The fast path of `commit`: append all tokens of the iteration.
@@ -302,7 +302,7 @@ def commit_plainly(
     ends = end_tokens if end_ids is None else end_ids
     if num_tokens >= sequence.max_new_tokens or not ends.isdisjoint(tokens) or min(tokens) < 0:
         return False
-    if grammar is not None and not _is_accepted(sequence, grammar, num_tokens):
+    if guided_state is not None and not _is_accepted(sequence, guided_state, num_tokens):
         return False
     if count:
         output.origins += drafted_by(sequence, count)
@@ -317,16 +317,19 @@ def commit(
     sequence: Sequence,
     results: StepResults,
     end_tokens: frozenset[int],
-    grammar: GuidedState | None,
+    guided_state: GuidedState | None,
     drafted_by: DraftedBy,
 ) -> FinishReason | None:
     """Append the iteration's tokens to the answer. Returns the finish reason, or None if the answer goes on.
 
-    `grammar` is the grammar state, or None for an unguided sequence. Raises `RequestError` for a failure that ends the
+    `guided_state` is None for an unguided sequence. Raises `RequestError` for a failure that ends the
     sequence. Then none of the iteration's tokens is appended.
     """
     # An edit parks its slot as a failure does, so it counts in `num_failed`.
-    if grammar is not None and grammar.num_failed and (edit := _edit_of(sequence, results, grammar)):
+    edit = None
+    if guided_state is not None and guided_state.num_failed:
+        edit = _edit_of(sequence, results, guided_state)
+    if edit is not None:
         reason = _commit_edit(sequence, results, edit, end_tokens, drafted_by)
         sequence.must_reread = True  # also at the answer's end: its pages don't hold the appended tokens
         return reason
@@ -339,9 +342,9 @@ def commit(
     num_sampled = next((i for i, token in enumerate(tokens) if token < 0), len(tokens))
     kept, reason = cut(sequence, tokens[:num_sampled], end_tokens)
     if num_sampled < len(tokens) and reason is None:
-        raise nothing_left(sequence, grammar)
-    if grammar is not None:
-        check_grammar(sequence, grammar, len(kept), is_last=reason is not None)
+        raise nothing_left(sequence, guided_state)
+    if guided_state is not None:
+        check_grammar(sequence, guided_state, len(kept), is_last=reason is not None)
     num_drafted = min(num_accepted, len(kept))
     output.origins += drafted_by(sequence, num_drafted)
     output.origins += [SAMPLED] * (len(kept) - num_drafted)
@@ -358,11 +361,11 @@ def commit(
     return reason
 
 
-def _is_accepted(sequence: Sequence, grammar: GuidedState, num_tokens: int) -> bool:
+def _is_accepted(sequence: Sequence, guided_state: GuidedState, num_tokens: int) -> bool:
     """Whether the matcher accepted the first `num_tokens` tokens of the answer, and no slot's matcher has failed. With
     another iteration in flight, the matcher may already have accepted that one's tokens."""
-    num_later = grammar.committed(sequence.slot) + sequence.resumed_at - num_tokens
-    return (num_later == 0 or (num_later > 0 and sequence.num_in_flight > 1)) and not grammar.num_failed
+    num_later = guided_state.committed(sequence.slot) + sequence.resumed_at - num_tokens
+    return (num_later == 0 or (num_later > 0 and sequence.num_in_flight > 1)) and not guided_state.num_failed
 
 
 def count_drafts(stats: OutputStats, proposed: int, accepted: int, num_tokens: int) -> None:
@@ -422,20 +425,20 @@ def find_stop(sequence: Sequence, tokens: list[int], end_tokens: frozenset[int])
     return None
 
 
-def check_grammar(sequence: Sequence, grammar: GuidedState, num_new: int, is_last: bool) -> None:
+def check_grammar(sequence: Sequence, guided_state: GuidedState, num_new: int, is_last: bool) -> None:
     """Raise `GuideStateError` unless the matcher accepted the next `num_new` tokens.
 
     Failures after the answer's last token are ignored: decoding without drafts would not have reached them.
     """
-    accepted = grammar.committed(sequence.slot)
+    accepted = guided_state.committed(sequence.slot)
     expected = len(sequence.output.token_ids) + num_new - sequence.resumed_at
     # With another iteration in flight, the matcher may already have accepted that one's tokens.
     has_later_tokens = sequence.num_in_flight > 1
     if accepted >= expected and (is_last or has_later_tokens):
         return
-    if accepted == expected and not grammar.num_failed:
+    if accepted == expected and not guided_state.num_failed:
         return
-    status, message = grammar.status(sequence.slot)
+    status, message = guided_state.status(sequence.slot)
     if status:
         raise GuideStateError(message)
     if accepted != expected:
@@ -445,16 +448,16 @@ def check_grammar(sequence: Sequence, grammar: GuidedState, num_new: int, is_las
         )
 
 
-def nothing_left(sequence: Sequence, grammar: GuidedState | None) -> RequestError:
+def nothing_left(sequence: Sequence, guided_state: GuidedState | None) -> RequestError:
     """The error for a position at which no token could be sampled."""
     place = f"token {len(sequence.output.token_ids) + 1}"
-    forbidding = [*(["the guide"] if grammar is not None else []), *sequence.request.forbidding]
-    status, message = grammar.status(sequence.slot) if grammar is not None else ("", "")
+    forbidding = [*(["the guide"] if guided_state is not None else []), *sequence.request.forbidding]
+    status, message = guided_state.status(sequence.slot) if guided_state is not None else ("", "")
     if status not in ("", "refused"):
         return GuideStateError(message)
     if forbidding:
         verb = "forbids every one" if len(forbidding) == 1 else "forbid every one together"
-        kind = DeadEndError if grammar is None else GuideStateError
+        kind = DeadEndError if guided_state is None else GuideStateError
         return kind(
             f"no token is left for {place} or one soon after: {' and '.join(forbidding)} {verb}; "
             "allow more tokens, or another guide"
@@ -468,14 +471,14 @@ MAX_EMPTY_EDITS = 256
 """A request fails after this many edits in a row that only drop tokens: such a matcher may never finish."""
 
 
-def _edit_of(sequence: Sequence, results: StepResults, grammar: GuidedState) -> Edit | None:
+def _edit_of(sequence: Sequence, results: StepResults, guided_state: GuidedState) -> Edit | None:
     """The edit that the matcher asked for in this iteration, or None.
 
     With another iteration in flight, the slot's edit may belong to that one. Then it is left for later.
     """
-    edit = grammar.edit(sequence.slot)
+    edit = guided_state.edit(sequence.slot)
     before = len(sequence.output.token_ids) - sequence.resumed_at
-    return edit if edit and edit.committed <= before + results.count(sequence.slot) + 1 else None
+    return edit if edit is not None and edit.committed <= before + results.count(sequence.slot) + 1 else None
 
 
 def _commit_edit(

@@ -44,7 +44,7 @@ class Seen:
 
 
 class Issuer:
-    """Issues one replay. `grammar.state` records it; read `seen` after `run`."""
+    """Issues one replay. `grammar_stream.state` records it; read `seen` after `run`."""
 
     def __init__(self, recording: Recording, found: Tenancies) -> None:
         self.runtime = CpuRuntime()
@@ -53,14 +53,14 @@ class Issuer:
             recording.num_slots, recording.max_drafts, recording.vocab_size, recording.end_ids
         )
         proposals = self._proposals if "forced" in recording.sources else None
-        self.grammar = GrammarStream(self.runtime, shape, make_proposals=proposals)
+        self.grammar_stream = GrammarStream(self.runtime, shape, make_proposals=proposals)
         self.seen: list[Seen] = []
         self._found = found
         self._turns = turns(recording.operations)
         self._in_flight: deque[Event] = deque()
         self._held: dict[int, bool] = {}  # by slot: whether it has a matcher since the last push
         self._first_epoch = 0
-        self.grammar.state.record(8 * self._words_needed(recording))
+        self.grammar_stream.state.record(8 * self._words_needed(recording))
 
     def run(self) -> None:
         """Issue all turns and wait for them. Raises `RefusedAnswer` if a guide refuses the recorded answer of its
@@ -74,7 +74,7 @@ class Issuer:
             self.stream.record(done)
             self._in_flight.append(done)
         self.stream.synchronize()
-        self.grammar.close()
+        self.grammar_stream.close()
 
     def _begin(self) -> None:
         """Restore the slots that were in use when the window began: matchers at the committed text, drafts taken."""
@@ -82,11 +82,11 @@ class Issuer:
         self._first_epoch = first.epoch if first.argument else first.epoch - 1
         seeds = self._found.seeds
         for slot, (_, entry) in seeds.items():
-            drafts = [*entry.taken, entry.refused][: self.grammar.state.max_drafts]
-            self.grammar.drafts[: len(drafts), slot] = torch.tensor(drafts, dtype=torch.int64)
+            drafts = [*entry.taken, entry.refused][: self.grammar_stream.state.max_drafts]
+            self.grammar_stream.drafts[: len(drafts), slot] = torch.tensor(drafts, dtype=torch.int64)
         self._push(list(seeds), {slot: tenant.matcher() for slot, (tenant, _) in seeds.items()})
-        self.grammar.all_masks(self.stream, self._slots(list(seeds)))
-        self.grammar.join(self.stream)
+        self.grammar_stream.all_masks(self.stream, self._slots(list(seeds)))
+        self.grammar_stream.join(self.stream)
 
     def _turn(self, turn: Turn) -> None:
         fetch, place = turn.fetch, turn.first
@@ -101,54 +101,54 @@ class Issuer:
             self._push(fetch.slots, changes, fetch.epoch)
         if turn.shape is Shape.OTHER:
             return self._one_by_one(turn)
-        grammar, stream, slots_B = self.grammar, self.stream, self._slots(fetch.slots)
+        grammar_stream, stream, slots_B = self.grammar_stream, self.stream, self._slots(fetch.slots)
         verified = turn.num_verified
         if turn.shape is Shape.FIRST:
-            grammar.first_mask(stream, slots_B)
-            grammar.apply_verify(stream, self._logits(slots_B, 1), slots_B, COLUMN)
+            grammar_stream.first_mask(stream, slots_B)
+            grammar_stream.apply_verify(stream, self._logits(slots_B, 1), slots_B, COLUMN)
             self._look(place, fetch, [0])
         else:
             if verified:
                 self._write_drafts(turn.operations[1])
-            grammar.verify_masks(stream, slots_B, verified)
-            grammar.apply_verify(stream, self._logits(slots_B, verified + 1), slots_B, COLUMN)
+            grammar_stream.verify_masks(stream, slots_B, verified)
+            grammar_stream.apply_verify(stream, self._logits(slots_B, verified + 1), slots_B, COLUMN)
             if verified:
                 self._look(place + 1, turn.operations[1], range(1, verified + 1))
         at = 2 if verified or turn.operations[1].name == "extend_through" else 1
         self._write_verified(turn.operations[at])
-        grammar.commit_masks(stream, slots_B, copies=True)
-        if grammar.proposals is not None:
-            grammar.propose(stream, grammar.state.max_drafts, is_committed=True)
+        grammar_stream.commit_masks(stream, slots_B, copies=True)
+        if grammar_stream.proposals is not None:
+            grammar_stream.propose(stream, grammar_stream.state.max_drafts, is_committed=True)
         extends = turn.operations[at + 1 :]
         for j in range(1, len(extends) + 2 if extends else 1):  # only if the grammar masks drafts
-            grammar.apply_draft(stream, self._logits(slots_B, 1)[:, 0], slots_B, j, COLUMN)
+            grammar_stream.apply_draft(stream, self._logits(slots_B, 1)[:, 0], slots_B, j, COLUMN)
             self._look(place + at + j - 1, turn.operations[at + j - 1], [j - 1])
             if j <= len(extends):
                 self._write_drafts(extends[j - 1])
-                grammar.extend_masks(stream, j, slots_B, copies=True)
-        grammar.join(stream)
+                grammar_stream.extend_masks(stream, j, slots_B, copies=True)
+        grammar_stream.join(stream)
         if not extends:
             self._look(place + at, turn.operations[at], [0])
 
     def _one_by_one(self, turn: Turn) -> None:
         """Issue each operation by itself, as the host does between captured parts of a split graph."""
-        grammar, stream = self.grammar, self.stream
+        grammar_stream, stream = self.grammar_stream, self.stream
         for operation in turn.operations:
             if operation.name == "release":
                 stream.synchronize()
-                grammar.state.release(operation.argument)
+                grammar_stream.state.release(operation.argument)
                 continue
             if operation.name == "commit":
                 self._write_verified(operation)
-                stream.copy(grammar.state.verified_host, grammar.verified)
+                stream.copy(grammar_stream.state.verified_host, grammar_stream.verified)
             elif operation.name != "fetch":
                 self._write_drafts(operation)
-                stream.copy(grammar.state.drafts_host, grammar.drafts)
-            stream.record(grammar.token_event)
-            grammar.stream.wait(grammar.token_event)
+                stream.copy(grammar_stream.state.drafts_host, grammar_stream.drafts)
+            stream.record(grammar_stream.token_event)
+            grammar_stream.stream.wait(grammar_stream.token_event)
             argument = operation.argument if operation.name != "fetch" else 0
-            grammar.stream.hostfunc(grammar.state.task(operation.name, argument))
-            grammar.join(stream)
+            grammar_stream.stream.hostfunc(grammar_stream.state.task(operation.name, argument))
+            grammar_stream.join(stream)
 
     # -- the parts of the engine and its model
 
@@ -157,10 +157,10 @@ class Issuer:
     ) -> None:
         self._held |= {slot: matcher is not None for slot, matcher in changes.items()}
         own = 1 if epoch is None else epoch - self._first_epoch + 1
-        self.grammar.state.push(slots, changes, epoch=own)
+        self.grammar_stream.state.push(slots, changes, epoch=own)
 
     def _slots(self, slots: Sequence[int]) -> Tensor:
-        return torch.tensor(list(slots) or [self.grammar.state.num_slots], dtype=torch.int64)
+        return torch.tensor(list(slots) or [self.grammar_stream.state.num_slots], dtype=torch.int64)
 
     def _logits(self, slots_B: Tensor, width: int) -> Tensor:
         """Return logits [B, T, 1] to mask. Their one token belongs to no request."""
@@ -170,16 +170,16 @@ class Issuer:
         first = operation.argument if operation.name == "extend" else 1
         for length, entries in _by_length(operation.entries):
             slots, values = _columns(entries, length)
-            self.stream.launch(write_drafts, self.grammar.drafts, first - 1, slots, values)
+            self.stream.launch(write_drafts, self.grammar_stream.drafts, first - 1, slots, values)
 
     def _write_verified(self, operation: Operation) -> None:
         for length, entries in _by_length(operation.entries):
             slots, values = _columns(entries, length)
-            self.stream.launch(write_verified, self.grammar.verified, slots, values)
+            self.stream.launch(write_verified, self.grammar_stream.verified, slots, values)
 
     def _look(self, place: int, operation: Operation, positions: Sequence[int]) -> None:
         """Launch the hash of the device's mask rows that the operation made."""
-        width = self.grammar.num_positions
+        width = self.grammar_stream.num_positions
         looks = [
             ((place, entry.slot), position)
             for entry in operation.entries
@@ -190,10 +190,9 @@ class Issuer:
             return
         rows = torch.tensor([slot * width + position for (_, slot), position in looks], dtype=torch.int32)
         hashes = torch.zeros(len(looks), dtype=torch.int64)
-        grammar = self.grammar
-        self.stream.launch(
-            hash_rows, grammar.masks, grammar.token_mask, rows, grammar.state.vocab_size, hashes
-        )
+        masks, token_mask = self.grammar_stream.masks, self.grammar_stream.token_mask
+        vocab_size = self.grammar_stream.state.vocab_size
+        self.stream.launch(hash_rows, masks, token_mask, rows, vocab_size, hashes)
         self.seen.append(Seen([p for p, _ in looks], [position for _, position in looks], hashes))
 
     def _proposals(self, state: GuidedState) -> Proposals:

@@ -98,7 +98,7 @@ def _once(recording: Recording, found: Tenancies, seed: int, result: Replayed) -
     finally:
         cpu.synchronize()
         cpu.set_schedule("inline")
-    again = operations(issuer.grammar.state.recorded())[2 if recording.max_drafts else 1 :]
+    again = operations(issuer.grammar_stream.state.recorded())[2 if recording.max_drafts else 1 :]
     return _compare(recording, found, again, seed, result) or _compare_seen(
         recording, found, issuer, seed, result
     )

@@ -36,7 +36,7 @@ def test_calls_are_found_by_walking_the_code() -> None:
         ("guided/grammar_stream.py", "GrammarStream.apply_draft", "stream.wait(self.mask_event)"),
         ("guided/grammar_stream.py", "GrammarStream.extend_masks", "self._enter(stream)"),
         ("guided/grammar_stream.py", "GrammarStream.wait_proposals", "stream.wait(self.proposal_event)"),
-        ("engine/runner/step.py", "decode_step", "grammar.wait_proposals(stream)"),
+        ("engine/runner/step.py", "decode_step", "grammar_stream.wait_proposals(stream)"),
         ("runtime/buffers.py", "PinnedRing._take", "slot[1].synchronize()"),
     ]:
         assert expected in found

@@ -109,11 +109,12 @@ class SlotState:
     dummy: the slot of rows that pad a batch.
     """
 
-    def __init__(self, grammar: GrammarStream, pages_per_slot: int, max_seq_len: int) -> None:
-        self.drafts, self.verified, device = grammar.drafts, grammar.verified, grammar.drafts.device
-        self.verified_host, self.drafts_host = grammar.state.verified_host, grammar.state.drafts_host
-        self.num_proposed, self.results = grammar.num_proposed, grammar.results
-        self.window = grammar.window
+    def __init__(self, grammar_stream: GrammarStream, pages_per_slot: int, max_seq_len: int) -> None:
+        guided_state, device = grammar_stream.state, grammar_stream.drafts.device
+        self.drafts, self.verified = grammar_stream.drafts, grammar_stream.verified
+        self.verified_host, self.drafts_host = guided_state.verified_host, guided_state.drafts_host
+        self.num_proposed, self.results = grammar_stream.num_proposed, grammar_stream.results
+        self.window = grammar_stream.window
         rows = self.verified.shape[0]
         self.dummy = rows - 1
         self.last_token = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -123,7 +124,7 @@ class SlotState:
         self.page_table = torch.zeros(rows, pages_per_slot, dtype=torch.int32, device=device)
         # An iteration may write tokens beyond `max_seq_len` before the host cuts them.
         history_length = max_seq_len + 2 * self.verified.shape[1]
-        vocab_size = grammar.state.vocab_size
+        vocab_size = guided_state.vocab_size
         self.params = SlotParams.neutral(
             rows, vocab_size, MAX_BAD_WORD_TOKENS, MAX_END_TOKENS, history_length, device
         )

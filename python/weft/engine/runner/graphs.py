@@ -39,11 +39,12 @@ class StepGraphs:
         self,
         runtime: Runtime,
         stream: Stream,
-        grammar: GrammarStream,
+        grammar_stream: GrammarStream,
         parts: DecodeParts,
         graphs: Graphs,
     ) -> None:
-        self._runtime, self._stream, self._grammar, self._parts = runtime, stream, grammar, parts
+        self._runtime, self._stream = runtime, stream
+        self._grammar_stream, self._parts = grammar_stream, parts
         self._mode = graphs
         self.ready: set[Plan] = set()
         self._host = HostProcessors(runtime)
@@ -130,7 +131,7 @@ class StepGraphs:
             try:
                 for _ in range(2):
                     if takes_snapshot:
-                        self._grammar.push([], {})
+                        self._grammar_stream.push([], {})
                     self._run_segments(plan, segments)
                 self._stream.synchronize()
             except BaseException:
@@ -140,7 +141,7 @@ class StepGraphs:
             self._segments[plan] = segments
             return
         if takes_snapshot:
-            self._grammar.push([], {})
+            self._grammar_stream.push([], {})
         iteration = self._iteration(plan, self._stream)
         decode_step(iteration)
         self._stream.synchronize()
@@ -200,4 +201,4 @@ class StepGraphs:
 
     def _iteration(self, plan: Plan, stream: Stream, rows: Sequence[HostRows] = ()) -> Iteration:
         host = self.host_work(rows)
-        return Iteration(plan, stream, self._grammar, self._parts, self.buffers(plan), host)
+        return Iteration(plan, stream, self._grammar_stream, self._parts, self.buffers(plan), host)

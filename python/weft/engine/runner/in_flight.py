@@ -154,10 +154,11 @@ class Snapshots:
     holds_ended: whether slots still have matchers of ended sequences.
     """
 
-    def __init__(self, runtime: Runtime, stream: Stream, grammar: GrammarStream) -> None:
+    def __init__(self, runtime: Runtime, stream: Stream, grammar_stream: GrammarStream) -> None:
         self.epoch = 0
         self.holds_ended = False
-        self._runtime, self._stream, self._grammar, self._state = runtime, stream, grammar, grammar.state
+        self._runtime, self._stream = runtime, stream
+        self._grammar_stream, self._state = grammar_stream, grammar_stream.state
         self._changes: dict[int, Matcher | None] = {}
         self._holds_large = False
 
@@ -176,7 +177,7 @@ class Snapshots:
     def push(self, slots: abc.Sequence[int]) -> None:
         """Push the snapshot of the next iteration, which has `slots`."""
         changes, self._changes = self._changes, {}
-        self.epoch = self._grammar.push(slots, changes)
+        self.epoch = self._grammar_stream.push(slots, changes)
 
     def vacate(self, is_idle: bool) -> None:
         """Free the matchers of ended sequences before the next snapshot does. Call it with nothing in flight.
@@ -188,7 +189,7 @@ class Snapshots:
             return
         try:
             self._stream.synchronize()
-            self._grammar.synchronize()
+            self._grammar_stream.synchronize()
         except Exception:  # no sequence is in flight that the error could concern
             return
         if self._state.num_pending:

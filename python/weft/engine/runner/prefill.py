@@ -124,7 +124,7 @@ class Prefill:
         self,
         runtime: Runtime,
         stream: Stream,
-        grammar: GrammarStream,
+        grammar_stream: GrammarStream,
         parts: DecodeParts,
         graphs: StepGraphs,
         snapshots: Snapshots,
@@ -136,7 +136,8 @@ class Prefill:
         self.recorder: FlightRecorder | None = None
         self.tap: StepTap | None = None
         self.buffers = PromptBuffers(parts, max_tokens, max_rows)
-        self._runtime, self._stream, self._grammar, self._parts = runtime, stream, grammar, parts
+        self._runtime, self._stream = runtime, stream
+        self._grammar_stream, self._parts = grammar_stream, parts
         self._graphs, self._snapshots, self._rings = graphs, snapshots, rings
         self._captured = CapturedProcessors(close_graphs=graphs.close_graphs_of)
         self._rows: dict[Sequence, PromptRow] = {}
@@ -164,7 +165,7 @@ class Prefill:
 
     def _row(self, sequence: Sequence) -> PromptRow:
         """Make a sequence's row. If it raises, only this sequence fails."""
-        request, parts, proposals = sequence.request, self._parts, self._grammar.proposals
+        request, parts, proposals = sequence.request, self._parts, self._grammar_stream.proposals
         matcher = sequence.guide.begin() if sequence.guide is not None else None
         if self.recorder is not None:
             self.recorder.watch(sequence, sequence.slot, matcher)
@@ -218,9 +219,10 @@ class Prefill:
 
     def open_rows(self, rows: abc.Sequence[PromptRow]) -> None:
         """Launch the work that writes the rows to their slots on the device."""
-        runtime, stream, grammar, state = self._runtime, self._stream, self._grammar, self._parts.state
+        runtime, stream, state = self._runtime, self._stream, self._parts.state
+        masks, temperatures = self._grammar_stream.token_mask, self._grammar_stream.temperatures
         records = _slot_records(runtime, rows, state.page_table.shape[1])
-        stream.launch(guarded, rows, open_slots, records, state, grammar.token_mask, grammar.temperatures)
+        stream.launch(guarded, rows, open_slots, records, state, masks, temperatures)
         if state.window is not None:
             slots = pinned_copy(runtime, [slot for row in rows for slot in row.slots], torch.int64)
             windows = runtime.pinned((slots.shape[0], state.num_beside), torch.int64)
@@ -344,7 +346,7 @@ class Prefill:
         host: calls the host's logits processor.
         """
         reading = self.buffers.send(self._runtime, self._stream, prompt_parts)
-        stream, grammar, parts, step = self._stream, self._grammar, self._parts, reading.step
+        stream, grammar_stream, parts, step = self._stream, self._grammar_stream, self._parts, reading.step
         launch = partial(stream.launch, guarded, [part.row for part in reading.ended])
         stream.launch(each_guarded, reading, parts.state.dummy, read_parts, parts)
         for part in prompt_parts:
@@ -357,20 +359,20 @@ class Prefill:
                 push_snapshot()
             owes = owes_commit(plan, parts)
             if plan.guides:
-                grammar.first_mask(stream, step.slots_B, owes_commit=owes)
-                grammar.apply_verify(stream, step.logits_BTV, step.slots_B)
+                grammar_stream.first_mask(stream, step.slots_B, owes_commit=owes)
+                grammar_stream.apply_verify(stream, step.logits_BTV, step.slots_B)
             elif parts.has_proposals:
-                grammar.follow(stream)
-            launch(sample_and_verify, parts, step, grammar.temperatures if plan.guides else None)
+                grammar_stream.follow(stream)
+            launch(sample_and_verify, parts, step, grammar_stream.temperatures if plan.guides else None)
             if plan.guides and not owes:
-                grammar.commit_masks(stream, step.slots_B)
+                grammar_stream.commit_masks(stream, step.slots_B)
             if parts.has_proposals:
-                grammar.propose(stream, parts.max_drafts, is_committed=bool(plan.guides))
+                grammar_stream.propose(stream, parts.max_drafts, is_committed=bool(plan.guides))
         if parts.drafter is not None:  # after sampling, since the drafter also reads the sampled token
             stream.launch(each_guarded, reading, parts.state.dummy, draft_parts, parts)
         if reading.ended and parts.has_proposals:
-            grammar.wait_proposals(stream)
-            launch(take_proposals, parts.state, grammar.proposed, step.slots_B, parts.max_drafts)
+            grammar_stream.wait_proposals(stream)
+            launch(take_proposals, parts.state, grammar_stream.proposed, step.slots_B, parts.max_drafts)
         return step
 
 

@@ -59,23 +59,23 @@ class ModelRunner:
         self,
         runtime: Runtime,
         stream: Stream,
-        grammar: GrammarStream,
+        grammar_stream: GrammarStream,
         parts: DecodeParts,
         graphs: StepGraphs,
         config: ResolvedConfig,
         guidance: DraftGuidance,
     ) -> None:
-        self.runtime, self.stream, self.grammar = runtime, stream, grammar
+        self.runtime, self.stream, self.grammar_stream = runtime, stream, grammar_stream
         self.parts, self.graphs, self.config = parts, graphs, config
         self.guidance = guidance
-        self.snapshots = Snapshots(runtime, stream, grammar)
+        self.snapshots = Snapshots(runtime, stream, grammar_stream)
         self.num_iterations = 0
         self._rings = ResultRings(runtime, stream, parts.state, parts.outputs)
         self._tap: StepTap | None = None
         self._prefill = Prefill(
             runtime,
             stream,
-            grammar,
+            grammar_stream,
             parts,
             graphs,
             self.snapshots,
@@ -202,8 +202,8 @@ class ModelRunner:
 
     def _decode(self, sequences: list[Sequence], plan: Plan, masks_drafts: bool) -> None:
         slots = [slot for sequence in sequences for slot in _row_slots(sequence)]
-        if self.grammar.proposals is not None and plan.num_drafts:
-            self.grammar.proposals.set_guided(masks_drafts)
+        if self.grammar_stream.proposals is not None and plan.num_drafts:
+            self.grammar_stream.proposals.set_guided(masks_drafts)
         self.prepare(plan)
         self.graphs.send_slots(plan, slots)
         if plan.guides or self.parts.has_proposals:
@@ -291,7 +291,7 @@ class ModelRunner:
         shares, buffers = [(row, row.length) for row in rows], prefill.buffers
         for prompt_parts in pack_parts(shares, buffers.max_tokens, buffers.max_rows):
             plan = Plan(sum(part.ends for part in prompt_parts), 0, guides)
-            prefill.forward(prompt_parts, plan, lambda: self.grammar.push([], {}))
+            prefill.forward(prompt_parts, plan, lambda: self.grammar_stream.push([], {}))
         self.stream.synchronize()
         for row in rows:
             if row.error is not None:

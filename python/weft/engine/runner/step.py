@@ -85,7 +85,7 @@ class Iteration:
 
     plan: Plan
     stream: Stream
-    grammar: GrammarStream
+    grammar_stream: GrammarStream
     parts: DecodeParts
     buffers: StepBuffers
     host: HostWork | None = None
@@ -93,34 +93,34 @@ class Iteration:
 
 def decode_step(it: Iteration) -> None:
     """In each row, verify K drafts and sample one more token, then make K drafts for the next iteration."""
-    plan, stream, grammar, parts, buf = it.plan, it.stream, it.grammar, it.parts, it.buffers
+    plan, stream, grammar_stream, parts, buf = it.plan, it.stream, it.grammar_stream, it.parts, it.buffers
     num_drafts, slots_B, has_proposals = plan.num_drafts, buf.slots_B, parts.has_proposals
-    temperatures = grammar.temperatures if plan.guides else None
+    temperatures = grammar_stream.temperatures if plan.guides else None
     owes = owes_commit(plan, parts)
 
     # Verify with the target. Issue the grammar's masks first, so that they fill while the forward runs.
     if plan.guides:
-        grammar.verify_masks(stream, slots_B, num_drafts, owes_commit=owes)
+        grammar_stream.verify_masks(stream, slots_B, num_drafts, owes_commit=owes)
     elif has_proposals:
-        grammar.follow(stream)
+        grammar_stream.follow(stream)
     stream.launch(target_forward, plan, parts, buf)
     # Before the masks, so that processors get raw logits.
     process_logits(stream, plan, parts, buf, it.host, stream.launch)
     if plan.guides:
-        grammar.apply_verify(stream, buf.logits_BTV, slots_B)  # waits for the masks
+        grammar_stream.apply_verify(stream, buf.logits_BTV, slots_B)  # waits for the masks
     stream.launch(sample_and_verify, parts, buf, temperatures)
 
     # While the drafter runs, the grammar accepts the verified tokens, and the host proposes drafts after them.
     if plan.guides and not owes:
-        grammar.commit_masks(stream, slots_B)
+        grammar_stream.commit_masks(stream, slots_B)
     if has_proposals:
-        grammar.propose(stream, num_drafts, is_committed=bool(plan.guides))
+        grammar_stream.propose(stream, num_drafts, is_committed=bool(plan.guides))
 
     # Make drafts for the next iteration: the host's proposals, and the drafter's drafts in the places without one.
     if parts.drafter is None:
         if has_proposals and num_drafts:
-            grammar.wait_proposals(stream)
-            stream.launch(take_proposals, parts.state, grammar.proposed, slots_B, num_drafts)
+            grammar_stream.wait_proposals(stream)
+            stream.launch(take_proposals, parts.state, grammar_stream.proposed, slots_B, num_drafts)
     elif num_drafts == 0:
         stream.launch(draft_forward, parts, buf, 1)  # only for its keys and values: later drafts read them
     else:
@@ -128,15 +128,15 @@ def decode_step(it: Iteration) -> None:
         for j in range(1, num_drafts + 1):
             stream.launch(draft_forward, parts, buf, j)
             if plan.guides is Guides.DRAFTS:
-                grammar.apply_draft(stream, buf.draft.logits_BD, slots_B, j, parts.drafter.d2t)
+                grammar_stream.apply_draft(stream, buf.draft.logits_BD, slots_B, j, parts.drafter.d2t)
             if has_proposals and j == 1:  # as late as possible: `pick_draft` reads the proposals first
-                grammar.wait_proposals(stream)
-            stream.launch(pick_draft, parts, buf, j, temperatures, grammar.proposed)
+                grammar_stream.wait_proposals(stream)
+            stream.launch(pick_draft, parts, buf, j, temperatures, grammar_stream.proposed)
             if plan.guides is Guides.DRAFTS and j < num_drafts:  # no draft follows the last one
-                grammar.extend_masks(stream, j, slots_B)
+                grammar_stream.extend_masks(stream, j, slots_B)
 
     if plan.guides or has_proposals:
-        grammar.join(stream)  # a capture must end with its streams joined
+        grammar_stream.join(stream)  # a capture must end with its streams joined
 
 
 def owes_commit(plan: Plan, parts: DecodeParts) -> bool:
