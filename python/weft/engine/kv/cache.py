@@ -25,7 +25,8 @@ another sequence, earlier launches may still read or write it for the old sequen
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import NamedTuple
@@ -87,7 +88,7 @@ class Allocation(NamedTuple):
 
 
 def match_prefix(
-    root: CachedPage, size: int, tokens: Sequence[int], margin: int, salt: int, partial: bool
+    root: CachedPage, size: int, tokens: abc.Sequence[int], margin: int, salt: int, partial: bool
 ) -> PrefixMatch:
     """Find the longest cached prefix of `tokens`, in pages of `size` positions.
 
@@ -187,7 +188,7 @@ class KvManager:
 
     def begin(
         self,
-        tokens: Sequence[int],
+        tokens: abc.Sequence[int],
         num_positions: int,
         *,
         margin: int = 0,
@@ -246,7 +247,7 @@ class KvManager:
         sequence.pages += self._pool.take(count)[0]
         return True
 
-    def store(self, sequence: KvSequence, tokens: Sequence[int], num_valid: int) -> None:
+    def store(self, sequence: KvSequence, tokens: abc.Sequence[int], num_valid: int) -> None:
         """Cache the full pages among the first `num_valid` positions.
 
         Work launched so far must have written the keys and values of `tokens` there, and later work must not write them
@@ -255,7 +256,7 @@ class KvManager:
         if self._reuse and not sequence.is_lost and num_valid >= (len(sequence.chain) + 1) * self.page_size:
             self._note_stored(sequence, self._store(sequence, tokens, num_valid))
 
-    def end(self, sequence: KvSequence, tokens: Sequence[int] = (), num_valid: int = 0) -> None:
+    def end(self, sequence: KvSequence, tokens: abc.Sequence[int] = (), num_valid: int = 0) -> None:
         """Release all pages of a sequence. Call it exactly once for each sequence. Cached pages stay cached until
         they are evicted.
 
@@ -390,7 +391,7 @@ class KvManager:
 
     # -- caching
 
-    def _store(self, sequence: KvSequence, tokens: Sequence[int], num_valid: int) -> list[CachedPage]:
+    def _store(self, sequence: KvSequence, tokens: abc.Sequence[int], num_valid: int) -> list[CachedPage]:
         """Cache the sequence's full pages. Returns the pages that the tree did not have."""
         size, chain, new = self.page_size, sequence.chain, list[CachedPage]()
         assert num_valid <= min(len(tokens), len(sequence.pages) * size)
@@ -408,7 +409,9 @@ class KvManager:
             self._retain(sequence, index, is_new=bool(new))  # after a new page, all pages are new
         return new
 
-    def _store_last(self, sequence: KvSequence, tokens: Sequence[int], num_valid: int) -> CachedPage | None:
+    def _store_last(
+        self, sequence: KvSequence, tokens: abc.Sequence[int], num_valid: int
+    ) -> CachedPage | None:
         """Cache the partly filled page at the end of the text. Returns None if there is none, or if its content is
         already cached."""
         index, size = len(sequence.chain), self.page_size
@@ -474,7 +477,7 @@ class KvManager:
             page.duplicates.remove(number)
             self._pool.free.append(number)
 
-    def _note_stored(self, sequence: KvSequence, pages: Sequence[CachedPage]) -> None:
+    def _note_stored(self, sequence: KvSequence, pages: abc.Sequence[CachedPage]) -> None:
         if self.log is None or not pages:
             return
         parent = pages[0].parent
