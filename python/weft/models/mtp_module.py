@@ -1,9 +1,9 @@
 """Multi-token-prediction (MTP) modules: decoder layers over a hidden state and a later token's embedding.
 
-Modules are numbered from k = 1. At position i, module k reads a hidden state of that position and the token at i + k.
-It predicts the token at i + k + 1. The hidden state of module 1 is the target's after its final norm; that of a later
-module is the output of module k - 1. Outputs are normed like the target's. Modules share the target's embedding and
-output projection."""
+Modules are numbered from m = 0. At position i, module m reads a hidden state of that position and the token at
+i + m + 1. It predicts the token at i + m + 2. The hidden state of module 0 is the target's after its final norm; that
+of a later module is the output of module m - 1. Outputs are normed like the target's. Modules share the target's
+embedding and output projection."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Multi-token prediction (MTP): one module that makes every draft, or a chain with one module for each draft.
 
-In a chain, module k reads the output of module k-1 and makes draft k. Its KV entry at position i is computed from the
-hidden state of module k-1 at i and the token at i + k. (Module 0 is the target.) Let L be the position of the last
-committed token. Each of the K drafts comes from entry L - 1 of its module. So entry i of module k depends on a draft,
-and not on a committed token, if i + k > L.
+Modules count from 0, drafts from 1. In a chain, module m makes draft m + 1. It reads the output of module m - 1, and
+module 0 that of the target. Its KV entry at position i is computed from the hidden state that it reads at i and the
+token at i + m + 1. Let L be the position of the last committed token. Each of the K drafts comes from entry L - 1 of
+its module. So entry i of module m depends on a draft, and not on a committed token, if i + m + 1 > L.
 
 Such entries must be rewritten when the tokens are committed. So every module runs over the same window. It begins K - 1
 positions before the verified ones, and no entry at its first position depends on a draft. Each slot keeps the inputs of
@@ -171,7 +171,7 @@ class MtpChain:
         self._draft(verified, buffers, step)
 
     def _draft(self, verified: Verified, buffers: ChainBuffers, step: int) -> None:
-        """Run the module of draft `step` (1..K) and write its logits."""
+        """Run the module that makes draft number `step`, and write the draft's logits."""
         verified_drafts = verified.tokens_BT.shape[1] - 1
         window_BWH = buffers.window_BWH.narrow(1, 0, self.kept + 1 + verified_drafts)
         window_BWH.copy_(self._run(verified, buffers, step - 1, window_BWH))
@@ -185,7 +185,7 @@ class MtpChain:
                 hidden_BWH = self._run(verified, buffers, module, hidden_BWH)
 
     def _run(self, verified: Verified, buffers: ChainBuffers, module: int, hidden_BWH: Tensor) -> Tensor:
-        """Run one module (numbered from 0 here) over the whole window. Returns its hidden states [B, W, H]."""
+        """Run one module over the whole window. Returns its hidden states [B, W, H]."""
         width = hidden_BWH.shape[1]
         rows = Rows(verified.page_table_BP, buffers.start_B, width)
         return self.modules.forward(
