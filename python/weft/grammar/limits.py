@@ -224,6 +224,7 @@ def _number(digits: str) -> int:
 
 
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+UNVISITED = -1
 
 
 @dataclass
@@ -233,9 +234,9 @@ class _Node:
 
     height: int = 1
     edges: list[tuple[_Node, int]] = field(default_factory=list)
-    number: int = -1  # the order of discovery
-    lowest: int = -1  # the first discovered node of its cycle
-    length: int = -1  # the longest chain that starts here
+    number: int = UNVISITED  # the order of discovery
+    lowest: int = UNVISITED  # the first discovered node of its cycle
+    length: int = 0  # the longest chain that starts here, once its cycle is visited
 
     def refer(self, target: _Node, depth: int) -> None:
         self.edges.append((target, depth))
@@ -460,7 +461,7 @@ def _cycles(nodes: list[_Node]) -> Iterator[list[_Node]]:
     path: list[_Node] = []
     on_path: set[int] = set()
     for root in nodes:
-        if root.number >= 0:
+        if root.number != UNVISITED:
             continue
         work: list[
             tuple[_Node, Iterator[tuple[_Node, int]]]
@@ -476,7 +477,7 @@ def _cycles(nodes: list[_Node]) -> Iterator[list[_Node]]:
                 entering = None
             node, edges = work[-1]
             for target, _ in edges:
-                if target.number < 0:
+                if target.number == UNVISITED:
                     entering = target
                     break
                 if id(target) in on_path:

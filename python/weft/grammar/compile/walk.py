@@ -31,15 +31,15 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class WalkParams:
     """The parameters of one walk: at most `tokens` tokens, forced ones not counted, and `time_s` CPU seconds. Each
-    token is the longest (with `prefers=-1` the shortest) of `candidates` tokens drawn from the mask."""
+    token is the longest (with `is_short` the shortest) of `candidates` tokens drawn from the mask."""
 
     tokens: int
     time_s: float
     candidates: int
-    prefers: int = 1
+    is_short: bool = False
 
 
-WALKS = (WalkParams(384, 0.4, 6), WalkParams(128, 0.2, 1), WalkParams(128, 0.2, 6, prefers=-1))
+WALKS = (WalkParams(384, 0.4, 6), WalkParams(128, 0.2, 1), WalkParams(128, 0.2, 6, is_short=True))
 MAX_FORCED = 4096  # tokens of forced text in one walk
 FORCED_AT_ONCE = 64
 MAX_ATTEMPTS = 8  # tokens tried at one position, to find one after which the text goes on
@@ -175,7 +175,8 @@ class _Walk:
             return None
         drawn = [self._draw(row, places) for _ in range(self._params.candidates)]
         drawn = [token for token in drawn if token not in self._closing] or drawn[:1]
-        return max(drawn, key=lambda token: self._params.prefers * len(self._vocabulary.tokens[token]))
+        choose = min if self._params.is_short else max
+        return choose(drawn, key=lambda token: len(self._vocabulary.tokens[token]))
 
     def _draw(self, row: NDArray[np.uint32], places: NDArray[np.intp]) -> int:
         """Draw a word of the mask, then a bit of it. The bias toward tokens in sparse words helps, because slow tokens

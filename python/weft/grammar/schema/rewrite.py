@@ -191,7 +191,8 @@ class _Rewriting:
         """Find the goals that some finite value satisfies, and drop all pieces that none satisfies. A goal exists if
         one of its pieces needs only goals that exist: a least fixed point."""
         waiting: dict[frozenset[int], list[tuple[_Written, Piece]]] = {}  # by goal: the pieces that need it
-        missing: dict[int, int] = {}  # by piece: the number of needed goals not known to exist; -1: one can't
+        # By piece: the number of needed goals not known to exist. A piece with a goal that can't exist has no entry.
+        missing: dict[int, int] = {}
         ready: list[_Written] = []  # a worklist of goals that exist
 
         def reach(written: _Written) -> None:
@@ -203,7 +204,6 @@ class _Rewriting:
             for piece in written.pieces:
                 keys = [self._key(goal) for goal in piece.needs]
                 if None in keys:
-                    missing[id(piece)] = -1
                     continue
                 needed = {key for key in keys if key}  # an empty key is a goal that every value satisfies
                 missing[id(piece)] = len(needed)
@@ -219,7 +219,7 @@ class _Rewriting:
                 if missing[id(piece)] == 0:
                     reach(written)
         for written in self._pending:
-            written.pieces = [piece for piece in written.pieces if missing[id(piece)] == 0]
+            written.pieces = [piece for piece in written.pieces if missing.get(id(piece)) == 0]
 
     def _key(self, goal: Goal) -> frozenset[int] | None:
         """The key of a goal; None if no value satisfies it, empty if every value does."""

@@ -40,6 +40,9 @@ because it only speeds up masks."""
 LITERAL, SET = -1, -2
 """Stand in an element's rule field: the element is a literal, or one byte of a set."""
 
+UNBOUNDED = -1
+"""Stands in an element's field for the largest number of repetitions, as in XGrammar."""
+
 Element = tuple[int, bytes, int, int]
 Alternative = list[Element]
 Rule = list[Alternative]
@@ -148,7 +151,7 @@ class _Reader:
         if key not in self._classes:
             self._classes[key] = len(self.rules)
             self.rules.append(_character_rule(ranges))
-        return (self._classes[key], b"", 0 if is_star else 1, -1 if is_star else 1)
+        return (self._classes[key], b"", 0 if is_star else 1, UNBOUNDED if is_star else 1)
 
     def _regex(self, pattern: str, in_json: bool) -> int:
         """Add a rule for each state of a regular expression's automaton. Returns the start state's rule."""
@@ -173,7 +176,7 @@ class _Reader:
         start_rule, repeat_rule = len(self.rules), len(self.rules) + 1
         self.rules.append([a for a in alternatives if not a or a[0] != (number, b"", 1, 1)])
         self.rules.append([a for a in repeated if a])
-        self.rules[number] = [[(start_rule, b"", 1, 1), (repeat_rule, b"", 0, -1)]]
+        self.rules[number] = [[(start_rule, b"", 1, 1), (repeat_rule, b"", 0, UNBOUNDED)]]
 
 
 def _automaton(pattern: str, in_json: bool) -> tuple[dict[str, Any], int, list[int]]:
