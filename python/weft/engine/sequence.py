@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import secrets
+import sys
 import time
 from collections import abc
 from collections.abc import Callable
@@ -43,6 +44,12 @@ TRANSITIONS: dict[Stage, frozenset[Stage]] = {
     Stage.GENERATION: frozenset({Stage.QUEUED, Stage.FINISHED}),
     Stage.FINISHED: frozenset(),
 }
+
+AT_FIRST_TOKEN = 0
+"""`Sequence.next_cache_at` until its pages have been cached for the first time."""
+
+NEVER = sys.maxsize
+"""`Sequence.next_cache_at` if no more of its pages will be cached or released before its end."""
 
 _ids = itertools.count(1)
 
@@ -211,7 +218,7 @@ class Sequence:
     starts_ahead: bool = field(default=False, init=False)
     num_in_flight: int = field(default=0, init=False)  # batches in flight that refer to it
     num_promised: int = field(default=0, init=False)  # least number of tokens that these batches add
-    next_cache_at: int = field(default=0, init=False)  # answer length at which the next page is full
+    next_cache_at: int = field(default=AT_FIRST_TOKEN, init=False)  # answer length at which `cache` is due
     must_reread: bool = field(default=False, init=False)  # an edit changed its text, so it must be read again
     has_left: bool = field(default=False, init=False)  # it no longer runs, and still holds its slots
     search: Search | None = field(default=None, init=False)
@@ -295,7 +302,7 @@ class Sequence:
         )
         self.is_guided = self.guide is not None
         self.starts_ahead = self.guide is not None and isinstance(self.guide.compiled, StartedGuide)
-        self.num_promised = self.next_cache_at = 0
+        self.num_promised, self.next_cache_at = 0, AT_FIRST_TOKEN
         self.must_reread = self.has_left = False
         self.search = None
 

@@ -39,7 +39,7 @@ from weft.engine.kv.pool import Move
 from weft.engine.scheduler.policy import choose_yielding, has_newcomer, next_to_run, share_tokens
 from weft.engine.scheduler.tuner import BatchTuner
 from weft.engine.scheduler.waiting import Waiting
-from weft.engine.sequence import Search, Sequence, Stage
+from weft.engine.sequence import AT_FIRST_TOKEN, NEVER, Search, Sequence, Stage
 from weft.engine.stats import StepRecord
 
 
@@ -171,12 +171,12 @@ class Capacity:
     def cache(self, sequence: Sequence) -> None:
         """Cache the sequence's full pages, and release those that no layer attends to any more. Sets `next_cache_at`,
         the answer length at which this is due again."""
-        is_first, never = sequence.next_cache_at == 0, sequence.max_new_tokens + 1
+        is_first = sequence.next_cache_at == AT_FIRST_TOKEN
         span = self._span if sequence.search is None else None
         position = sequence.num_tokens - 1  # the last token's; its keys and values are not written yet
         hidden = span.hidden(position, self.kv.page_size) if span is not None else range(0)
-        sequence.next_cache_at = never
-        # Once pages are hidden, don't cache the answer's pages, because `release_pages` can't release pages that precede
+        sequence.next_cache_at = NEVER
+        # Once pages are hidden, don't cache the answer's pages, because `release_pages` can't release pages before
         # cached ones.
         if self._reuses and not sequence.kv.is_lost and (is_first or not hidden):
             self._store(sequence)
