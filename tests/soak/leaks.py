@@ -15,11 +15,11 @@ from weft import hostfunc_handles
 from weft.client import Response
 from weft.engine.engine import Engine
 from weft.engine.kv.cache import KvSequence
-from weft.engine.runner.in_flight import PromptRow
+from weft.engine.runner.in_flight import PromptInputs
 from weft.engine.sequence import Sequence
 from weft.executor import Executor
 
-KINDS = (Sequence, Response, KvSequence, PromptRow, Executor, Engine)
+KINDS = (Sequence, Response, KvSequence, PromptInputs, Executor, Engine)
 
 
 def alive() -> Counter[str]:

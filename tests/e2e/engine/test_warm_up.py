@@ -77,7 +77,7 @@ def test_the_engines_thread_warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
         prepare(self, plan)
 
     def watched_reading(self: Prefill, together: list[PromptPart], *args: Any) -> StepBuffers:
-        parts = [(part.row.slot, part.row.length) for part in together]
+        parts = [(part.prompt.slot, part.prompt.length) for part in together]
         read.append((threading.current_thread().name, parts))
         return read_parts(self, together, *args)
 

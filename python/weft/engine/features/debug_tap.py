@@ -54,12 +54,12 @@ class DebugTap:
         if num_ended and "logits" in self.names:
             self._steps[-1].first_logits.append(self._copy(step.logits_BTV.narrow(0, 0, num_ended)))
 
-    def decode(self, buffers: StepBuffers, rows: int) -> None:
-        """Record a decode iteration. The first `rows` rows of `buffers` belong to sequences; the others pad."""
+    def decode(self, buffers: StepBuffers, num_rows: int) -> None:
+        """Record a decode iteration. The first `num_rows` rows of `buffers` belong to sequences; the others pad."""
         sources = {"tokens": buffers.tokens_BT, "base": buffers.verified.base_B}
         if "logits" in self.names:
             sources["logits"] = buffers.logits_BTV
-        copies = {name: self._copy(source.narrow(0, 0, rows)) for name, source in sources.items()}
+        copies = {name: self._copy(source.narrow(0, 0, num_rows)) for name, source in sources.items()}
         self._steps[-1].decoded.append(copies)
 
     def take(self) -> dict[str, Tensor]:
@@ -71,7 +71,7 @@ class DebugTap:
             return {}
         # A missing draft has the id -1.
         rows = [(copies["tokens"], copies["base"]) for copies in decoded]
-        ids = [torch.tensor(part.row.tokens[part.start : part.stop]) for part in parts]
+        ids = [torch.tensor(part.prompt.tokens[part.start : part.stop]) for part in parts]
         ids += [tokens.flatten() for tokens, _ in rows]
         positions = [torch.arange(part.start, part.stop) for part in parts]
         positions += [(base[:, None] + torch.arange(tokens.shape[1])).flatten() for tokens, base in rows]

@@ -22,10 +22,10 @@ from weft.runtime.interface import Runtime, Stream
 
 
 @dataclass(eq=False)
-class PromptRow:
+class PromptInputs:
     """The prefill inputs of a sequence, for one of its admissions.
 
-    The row is a copy of the sequence's data, because the device work may run late. By then the sequence may have been
+    They are a copy of the sequence's data, because the device work may run late. By then the sequence may have been
     preempted and admitted again, with other slots and a longer text.
 
     slots: the sequence's slots. The prompt is read into the first.
@@ -35,7 +35,7 @@ class PromptRow:
     window: the first lookahead window.
     context: pinned memory for the outputs of the prompt's positions, by name.
     request_id, processor: as in `SlotState`.
-    error: the exception of a device function for this row. Later work then skips the row.
+    error: the exception of a device function for this prompt. Later work then skips the prompt.
     """
 
     slots: abc.Sequence[int]
@@ -80,7 +80,7 @@ class InFlightBatch:
     decoding: the sequences that decode.
     first: the sequences whose prompt ends, so that they get their first token.
     reading: the sequences that read a chunk of their prompt but not its end.
-    prompts: the prompt rows of `first` and `reading`.
+    prompts: the inputs for the prompts of `first` and `reading`.
     unopened: the sequences whose slots could not be filled, each with its own error.
     failures: the sequences that could not be launched, with the error. Earlier work in flight may have caused it.
     results: the copies of the results.
@@ -95,7 +95,7 @@ class InFlightBatch:
     decoding: list[Sequence] = field(default_factory=list)
     first: list[Sequence] = field(default_factory=list)
     reading: list[Sequence] = field(default_factory=list)
-    prompts: dict[Sequence, PromptRow] = field(default_factory=dict)
+    prompts: dict[Sequence, PromptInputs] = field(default_factory=dict)
     unopened: list[tuple[Sequence, BaseException]] = field(default_factory=list)
     failures: list[tuple[list[Sequence], BaseException]] = field(default_factory=list)
     results: StepResults | None = None
@@ -123,10 +123,10 @@ class InFlightBatch:
             sequence.num_in_flight += 1
             sequence.num_promised += 1
 
-    def read(self, sequence: Sequence, row: PromptRow, is_last: bool) -> None:
+    def read(self, sequence: Sequence, prompt: PromptInputs, is_last: bool) -> None:
         """Add a launched chunk of a prompt. The last chunk gives the sequence its first token."""
         (self.first if is_last else self.reading).append(sequence)
-        self.prompts[sequence] = row
+        self.prompts[sequence] = prompt
         self.is_launched = True
         sequence.num_in_flight += 1
         sequence.num_promised += is_last

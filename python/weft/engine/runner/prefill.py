@@ -7,8 +7,8 @@ it reads many positions of a row.
 Each forward sends its inputs from its own pinned memory, so the host may prepare the next forward immediately. Chunks
 of different prompts may alternate, since all state that a prompt has between two chunks is in its slot.
 
-If a device function fails for one prompt, only that prompt fails. `guarded` stores the error in `PromptRow.error`,
-later work skips the row, and the host ends the sequence when it reads the batch.
+If a device function fails for one prompt, only that prompt fails. `guarded` stores the error in `PromptInputs.error`,
+later work skips the prompt, and the host ends the sequence when it reads the batch.
 
 Suffixes: B rows, R rows whose prompts end in this forward, N tokens of all rows, F width of the auxiliary hidden
 states.
@@ -32,7 +32,7 @@ from weft.engine.device.sampling import SlotSampling, write_tables
 from weft.engine.device.state import DecodeParts, SlotState, StepBuffers
 from weft.engine.features.processors import CapturedProcessor, CapturedProcessors, HostRows, HostWork
 from weft.engine.runner.graphs import StepGraphs
-from weft.engine.runner.in_flight import InFlightBatch, PromptRow, Snapshots
+from weft.engine.runner.in_flight import InFlightBatch, PromptInputs, Snapshots
 from weft.engine.runner.step import (
     Guides,
     Plan,
@@ -69,16 +69,16 @@ class StepTap(Protocol):
     def read(self, parts: abc.Sequence[PromptPart], step: StepBuffers) -> None:
         """Called after the launch of a forward over `parts`. `step` has a row for each prompt that ends in it."""
 
-    def decode(self, buffers: StepBuffers, rows: int) -> None:
-        """Called after the launch of a decode iteration. The first `rows` rows of `buffers` belong to sequences; the
-        others are padding."""
+    def decode(self, buffers: StepBuffers, num_rows: int) -> None:
+        """Called after the launch of a decode iteration. The first `num_rows` rows of `buffers` belong to sequences;
+        the others are padding."""
 
 
 @dataclass(frozen=True)
 class PromptPart:
     """A chunk of a prompt: its positions start..stop-1."""
 
-    row: PromptRow
+    prompt: PromptInputs
     start: int
     stop: int
 
@@ -90,20 +90,20 @@ class PromptPart:
     @property
     def ends(self) -> bool:
         """Whether this is the prompt's last chunk, after which the first token is sampled."""
-        return self.stop == self.row.length
+        return self.stop == self.prompt.length
 
 
 def pack_parts(
-    shares: Iterable[tuple[PromptRow, int]], num_tokens: int, num_rows: int
+    shares: Iterable[tuple[PromptInputs, int]], num_tokens: int, num_rows: int
 ) -> Iterator[list[PromptPart]]:
     """Split the tokens to read into forwards of at most `num_tokens` tokens and `num_rows` rows. `shares` has the
-    number of tokens to read for each row, from the row's `position` on."""
+    number of tokens to read for each prompt, from its `position` on."""
     parts: list[PromptPart] = []
     room = num_tokens
-    for row, count in shares:
-        start, end = row.position, row.position + count
+    for prompt, count in shares:
+        start, end = prompt.position, prompt.position + count
         while start < end:
-            part = PromptPart(row, start, min(end, start + room))
+            part = PromptPart(prompt, start, min(end, start + room))
             parts.append(part)
             start, room = part.stop, room - part.count
             if not room or len(parts) == num_rows:
@@ -140,7 +140,7 @@ class Prefill:
         self._grammar_stream, self._parts = grammar_stream, parts
         self._graphs, self._snapshots, self._rings = graphs, snapshots, rings
         self._captured = CapturedProcessors(close_graphs=graphs.close_graphs_of)
-        self._rows: dict[Sequence, PromptRow] = {}
+        self._prompts: dict[Sequence, PromptInputs] = {}
         self._in_use: dict[Sequence, CapturedProcessor] = {}
 
     # -- opening slots
@@ -148,23 +148,23 @@ class Prefill:
     def open(self, batch: InFlightBatch, admitted: abc.Sequence[Sequence]) -> None:
         """Fill the slots of admitted sequences, on the device and in the host's proposals. Sequences that fail go to
         the batch's `unopened` or `failures`."""
-        rows: dict[Sequence, PromptRow] = {}
+        prompts: dict[Sequence, PromptInputs] = {}
         for sequence in admitted:
             try:
-                rows[sequence] = self._row(sequence)
+                prompts[sequence] = self._inputs_of(sequence)
             except Exception as error:
                 batch.unopened.append((sequence, error))
-        if not rows:
+        if not prompts:
             return
         try:
-            self.open_rows([*rows.values()])
+            self.open_prompts([*prompts.values()])
         except Exception as error:
-            batch.failures.append(([*rows], error))
+            batch.failures.append(([*prompts], error))
         else:
-            self._rows |= rows
+            self._prompts |= prompts
 
-    def _row(self, sequence: Sequence) -> PromptRow:
-        """Make a sequence's row. If it raises, only this sequence fails."""
+    def _inputs_of(self, sequence: Sequence) -> PromptInputs:
+        """Make the inputs of a sequence's prompt. If it raises, only this sequence fails."""
         request, parts, proposals = sequence.request, self._parts, self._grammar_stream.proposals
         matcher = sequence.guide.begin() if sequence.guide is not None else None
         if self.recorder is not None:
@@ -181,7 +181,7 @@ class Prefill:
                 self._runtime, request.gather, len(sequence.prompt)
             )
         processor = sequence.processor
-        return PromptRow(
+        return PromptInputs(
             sequence.slots,
             np.array(tokens, dtype=np.int64),
             sequence.kv.pages[: parts.state.page_table.shape[1]],
@@ -217,26 +217,26 @@ class Prefill:
         processor.captured = self._in_use[sequence] = self._captured.take(processor.processor)
         return processor.captured.number
 
-    def open_rows(self, rows: abc.Sequence[PromptRow]) -> None:
-        """Launch the work that writes the rows to their slots on the device."""
+    def open_prompts(self, prompts: abc.Sequence[PromptInputs]) -> None:
+        """Launch the work that writes the prompts' inputs to their slots on the device."""
         runtime, stream, state = self._runtime, self._stream, self._parts.state
         masks, temperatures = self._grammar_stream.token_mask, self._grammar_stream.temperatures
-        records = _slot_records(runtime, rows, state.page_table.shape[1])
-        stream.launch(guarded, rows, open_slots, records, state, masks, temperatures)
+        records = _slot_records(runtime, prompts, state.page_table.shape[1])
+        stream.launch(guarded, prompts, open_slots, records, state, masks, temperatures)
         if state.window is not None:
-            slots = pinned_copy(runtime, [slot for row in rows for slot in row.slots], torch.int64)
+            slots = pinned_copy(runtime, [slot for prompt in prompts for slot in prompt.slots], torch.int64)
             windows = runtime.pinned((slots.shape[0], state.num_beside), torch.int64)
-            for place, window in enumerate(row.window for row in rows for _ in row.slots):
+            for place, window in enumerate(prompt.window for prompt in prompts for _ in prompt.slots):
                 windows[place] = torch.tensor(window or [0] * state.num_beside)
-            stream.launch(guarded, rows, write_windows, state, slots, windows)
-        for row in rows:
-            if row.sampling.has_tables:
-                for slot in row.slots:
-                    stream.launch(guarded, [row], write_tables, state.params, row.sampling, slot)
+            stream.launch(guarded, prompts, write_windows, state, slots, windows)
+        for prompt in prompts:
+            if prompt.sampling.has_tables:
+                for slot in prompt.slots:
+                    stream.launch(guarded, [prompt], write_tables, state.params, prompt.sampling, slot)
 
     def release(self, sequence: Sequence) -> None:
-        """Drop the row and the captured processor of a sequence that gave its slots back."""
-        self._rows.pop(sequence, None)
+        """Release the prompt's inputs and the captured processor of a sequence that released its slots."""
+        self._prompts.pop(sequence, None)
         captured = self._in_use.pop(sequence, None)
         if captured is not None:
             self._captured.release(captured)
@@ -248,7 +248,7 @@ class Prefill:
     def read(self, batch: InFlightBatch, reading: abc.Sequence[tuple[Sequence, int]]) -> None:
         """Read prompts. `reading` has the number of tokens to read for each sequence. Sequences share forwards, but
         those with a logits processor, a beam search or prompt outputs are read afterwards, each in its own forward."""
-        shares = {sequence: count for sequence, count in reading if sequence in self._rows}
+        shares = {sequence: count for sequence, count in reading if sequence in self._prompts}
         shared = {sequence: count for sequence, count in shares.items() if self._shares_forward(sequence)}
         self._read_shares(batch, shared)
         for sequence, count in shares.items():
@@ -258,7 +258,7 @@ class Prefill:
                 self._read_shares(batch, {sequence: count})
 
     def _shares_forward(self, sequence: Sequence) -> bool:
-        return sequence.processor is None and sequence.search is None and not self._rows[sequence].context
+        return sequence.processor is None and sequence.search is None and not self._prompts[sequence].context
 
     def _wait_for_launched(self, batch: InFlightBatch) -> None:
         """Wait for the work launched so far, and collect its failures. Next the host waits for one prompt's forward. A
@@ -272,25 +272,25 @@ class Prefill:
 
     def _read_shares(self, batch: InFlightBatch, shares: dict[Sequence, int]) -> None:
         """Read the shares in as few forwards as possible. Add to the batch the sequences that were launched."""
-        sequences = {self._rows[sequence]: sequence for sequence in shares}
-        ends = {row: row.position + shares[sequence] for row, sequence in sequences.items()}
-        counts = [(row, shares[sequence]) for row, sequence in sequences.items()]
-        failed: set[PromptRow] = set()
+        sequences = {self._prompts[sequence]: sequence for sequence in shares}
+        ends = {prompt: prompt.position + shares[sequence] for prompt, sequence in sequences.items()}
+        counts = [(prompt, shares[sequence]) for prompt, sequence in sequences.items()]
+        failed: set[PromptInputs] = set()
         for parts in pack_parts(counts, self.buffers.max_tokens, self.buffers.max_rows):
-            live = {sequences[part.row]: part for part in parts if part.row not in failed}
+            live = {sequences[part.prompt]: part for part in parts if part.prompt not in failed}
             if not live:
                 continue
             try:
                 self._read_parts(live)
             except Exception as error:
-                # If a device function failed for a row before, `error` may only be a consequence. The row's own error
-                # is the cause.
-                failed |= {part.row for part in live.values()}
-                batch.failures += [([s], part.row.error or error) for s, part in live.items()]
+                # If a device function failed for a prompt before, `error` may only be a consequence. The prompt's own
+                # error is the cause.
+                failed |= {part.prompt for part in live.values()}
+                batch.failures += [([s], part.prompt.error or error) for s, part in live.items()]
                 continue
             for sequence, part in live.items():
-                if part.stop == ends[part.row]:
-                    batch.read(sequence, part.row, part.ends)
+                if part.stop == ends[part.prompt]:
+                    batch.read(sequence, part.prompt, part.ends)
                     if part.ends:
                         sequence.move(Stage.GENERATION)
 
@@ -311,7 +311,7 @@ class Prefill:
         )
         if self.tap is not None:
             self.tap.read([*parts.values()], step)
-        launch = partial(self._stream.launch, guarded, [parts[sequence].row for sequence in ended])
+        launch = partial(self._stream.launch, guarded, [parts[sequence].prompt for sequence in ended])
         if any(sequence.request.sampling.logprobs is not None for sequence in ended):
             max_top_k = max(sequence.request.sampling.top_k for sequence in ended)
             launch(note_logprobs, self._parts, step, max_top_k)
@@ -325,10 +325,10 @@ class Prefill:
         if len(parts) > 1:
             return None
         ((sequence, part),) = parts.items()
-        row, beam = part.row, sequence.request.beam
+        prompt, beam = part.prompt, sequence.request.beam
         copies = 1 if beam is None else beam.width_after(0)
         rows = host_rows(sequence, [sequence.output.token_ids], copies)
-        return self._graphs.host_work([rows], lambda: row.error)
+        return self._graphs.host_work([rows], lambda: prompt.error)
 
     def forward(
         self,
@@ -347,10 +347,10 @@ class Prefill:
         """
         reading = self.buffers.send(self._runtime, self._stream, prompt_parts)
         stream, grammar_stream, parts, step = self._stream, self._grammar_stream, self._parts, reading.step
-        launch = partial(stream.launch, guarded, [part.row for part in reading.ended])
+        launch = partial(stream.launch, guarded, [part.prompt for part in reading.ended])
         stream.launch(each_guarded, reading, parts.state.dummy, read_parts, parts)
         for part in prompt_parts:
-            part.row.position = part.stop
+            part.prompt.position = part.stop
         if reading.ended:
             process_logits(stream, plan, parts, step, host, launch)
             if plan.guides or parts.has_proposals:
@@ -389,17 +389,18 @@ _HEAD = 4
 `SlotSampling.record` and the pages as int32."""
 
 
-def _slot_records(runtime: Runtime, rows: abc.Sequence[PromptRow], pages_per_slot: int) -> Tensor:
-    """Make a record for each of the rows' n slots. Returns them in pinned memory, int64 [n, ...], for `open_slots`."""
-    slots = [(slot, row) for row in rows for slot in row.slots]
+def _slot_records(runtime: Runtime, prompts: abc.Sequence[PromptInputs], pages_per_slot: int) -> Tensor:
+    """Make a record for each of the prompts' n slots. Returns them in pinned memory, int64 [n, ...], for
+    `open_slots`."""
+    slots = [(slot, prompt) for prompt in prompts for slot in prompt.slots]
     records_end = _HEAD + RECORD_WORDS
     records = runtime.pinned((len(slots), records_end + -(-pages_per_slot // 2)), torch.int64)
     numbers = records.numpy()
     pages = records.view(torch.int32).numpy()[:, 2 * records_end :]
-    for i, (slot, row) in enumerate(slots):
-        numbers[i, :_HEAD] = slot, row.length, row.request_id, row.processor
-        numbers[i, _HEAD:records_end] = row.sampling.record
-        pages[i, : len(row.pages)] = row.pages
+    for i, (slot, prompt) in enumerate(slots):
+        numbers[i, :_HEAD] = slot, prompt.length, prompt.request_id, prompt.processor
+        numbers[i, _HEAD:records_end] = prompt.sampling.record
+        pages[i, : len(prompt.pages)] = prompt.pages
     return records
 
 
@@ -424,36 +425,36 @@ def open_slots(records: Tensor, state: SlotState, token_mask: Tensor, temperatur
 # -- one forward on the device
 
 
-def guarded(rows: abc.Sequence[PromptRow], fn: Callable[..., None], *args: Any) -> None:
-    """Call `fn(*args)` unless all rows have failed. If it raises, the exception becomes the error of every row that has
-    none."""
-    if all(row.error is not None for row in rows):
+def guarded(prompts: abc.Sequence[PromptInputs], fn: Callable[..., None], *args: Any) -> None:
+    """Call `fn(*args)` unless all prompts have failed. If it raises, the exception becomes the error of every prompt
+    that has none."""
+    if all(prompt.error is not None for prompt in prompts):
         return
     try:
         fn(*args)
     except Exception as error:
-        for row in rows:
-            row.error = row.error or error
+        for prompt in prompts:
+            prompt.error = prompt.error or error
 
 
 def each_guarded(reading: Reading, dummy: int, fn: Callable[..., None], parts: DecodeParts) -> None:
-    """Call `fn(reading, parts)` for the rows that have not failed.
+    """Call `fn(reading, parts)` for the prompts that have not failed.
 
-    If it raises, call it again for each row alone, so that only the row at fault fails. The slots of failed rows become
-    `dummy`, so that sampling writes to the padding slot instead.
+    If it raises, call it again for each prompt alone, so that only the one at fault fails. The slots of failed prompts
+    become `dummy`, so that sampling writes to the padding slot instead.
     """
-    rows = [part.row for part in reading.parts]
-    if all(row.error is None for row in rows):
+    prompts = [part.prompt for part in reading.parts]
+    if all(prompt.error is None for prompt in prompts):
         try:
             fn(reading, parts)
             return
         except Exception as error:
-            if len(rows) == 1:
-                rows[0].error = error
-    for number, row in enumerate(rows):
-        if row.error is None:
-            guarded([row], fn, reading.alone(number), parts)
-        if row.error is not None:
+            if len(prompts) == 1:
+                prompts[0].error = error
+    for number, prompt in enumerate(prompts):
+        if prompt.error is None:
+            guarded([prompt], fn, reading.alone(number), parts)
+        if prompt.error is not None:
             reading.leave_out(number, dummy)
 
 
@@ -496,7 +497,7 @@ def draft_parts(reading: Reading, parts: DecodeParts) -> None:
             reading.rows(parts.state.page_table),
             reading.starts,
             reading.first_B,
-            tuple(Span(part.start, part.stop, part.row.first) for part in reading.parts),
+            tuple(Span(part.start, part.stop, part.prompt.first) for part in reading.parts),
         )
     )
 
@@ -535,7 +536,7 @@ class Reading:
     @property
     def context(self) -> Mapping[str, Tensor]:
         """The memory for the outputs of all positions, if one prompt is read alone; else empty."""
-        return self.parts[0].row.context if len(self.parts) == 1 else {}
+        return self.parts[0].prompt.context if len(self.parts) == 1 else {}
 
     def rows(self, page_table: Tensor) -> Rows:
         """The rows in the form that attention takes, with the pages of their slots."""
@@ -636,14 +637,14 @@ def _write_parts(parts: abc.Sequence[PromptPart], numbers: Tensor, tokens: Tenso
     values, (text, after) = numbers.numpy(), tokens.numpy()
     begin = num_ended = 0
     for b, part in enumerate(parts):
-        row, end = part.row, begin + part.count
-        values[:_STARTS, b] = row.slot, part.start, row.first
+        prompt, end = part.prompt, begin + part.count
+        values[:_STARTS, b] = prompt.slot, part.start, prompt.first
         values[_STARTS, b + 1] = end
-        text[begin:end] = row.tokens[part.start : part.stop]
-        following = row.tokens[part.start + 1 : part.stop + 1]  # one fewer if the prompt ends
+        text[begin:end] = prompt.tokens[part.start : part.stop]
+        following = prompt.tokens[part.start + 1 : part.stop + 1]  # one fewer if the prompt ends
         after[begin : begin + len(following)] = following
         if part.ends:
-            values[_END_SLOTS:, num_ended] = row.slot, row.length - 1, end - 1
+            values[_END_SLOTS:, num_ended] = prompt.slot, prompt.length - 1, end - 1
             num_ended += 1
         begin = end
 

@@ -29,7 +29,7 @@ from weft.engine.kv.pool import Move, MoveKind
 from weft.engine.runner.branching import BranchInputs, branch
 from weft.engine.runner.draft_guidance import DraftGuidance
 from weft.engine.runner.graphs import StepGraphs
-from weft.engine.runner.in_flight import InFlightBatch, PageMoves, PromptRow, Snapshots
+from weft.engine.runner.in_flight import InFlightBatch, PageMoves, PromptInputs, Snapshots
 from weft.engine.runner.prefill import Prefill, StepTap, host_rows, pack_parts
 from weft.engine.runner.step import NO_PROCESSORS, Guides, Plan, Processors
 from weft.engine.scheduler.scheduler import Released, Schedule
@@ -129,7 +129,7 @@ class ModelRunner:
         return batch
 
     def release(self, released: abc.Sequence[Released]) -> None:
-        """Drop the prompt rows and logits processors of sequences that gave slots back. The next snapshot detaches the
+        """Release the prompt inputs and logits processors of sequences that released slots. The next snapshot detaches the
         slots' matchers."""
         for sequence, slots in released:
             self.snapshots.release(sequence, slots)
@@ -282,20 +282,20 @@ class ModelRunner:
         """Read prompts of these lengths together in the padding slot, sample after them, and wait for the result."""
         parts, prefill = self.parts, self._prefill
         vocab_size, max_length = parts.model.config.vocab_size, self.config.max_seq_len - 1
-        rows = []
+        prompts = []
         for length in lengths:
             tokens = [0] * max(min(length, max_length), 1)
             sampling = SlotSampling(self.runtime, SamplingParams(), tokens, vocab_size)
-            rows.append(PromptRow((parts.state.dummy,), np.array(tokens, dtype=np.int64), (), sampling))
-        prefill.open_rows(rows)
-        shares, buffers = [(row, row.length) for row in rows], prefill.buffers
+            prompts.append(PromptInputs((parts.state.dummy,), np.array(tokens, dtype=np.int64), (), sampling))
+        prefill.open_prompts(prompts)
+        shares, buffers = [(prompt, prompt.length) for prompt in prompts], prefill.buffers
         for prompt_parts in pack_parts(shares, buffers.max_tokens, buffers.max_rows):
             plan = Plan(sum(part.ends for part in prompt_parts), 0, guides)
             prefill.forward(prompt_parts, plan, lambda: self.grammar_stream.push([], {}))
         self.stream.synchronize()
-        for row in rows:
-            if row.error is not None:
-                raise row.error
+        for prompt in prompts:
+            if prompt.error is not None:
+                raise prompt.error
 
 
 def _host_rows(sequence: Sequence) -> HostRows:

@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from weft.engine.runner.in_flight import PromptRow
+from weft.engine.runner.in_flight import PromptInputs
 from weft.engine.runner.prefill import guarded, pack_parts
 
 
-def prompt(slot: int, length: int, first: int = 0) -> PromptRow:
+def prompt(slot: int, length: int, first: int = 0) -> PromptInputs:
     numbers: Any = SimpleNamespace()
-    return PromptRow((slot,), np.arange(length), (), numbers, first)
+    return PromptInputs((slot,), np.arange(length), (), numbers, first)
 
 
 def spans(
-    shares: list[tuple[PromptRow, int]], num_tokens: int, num_rows: int
+    shares: list[tuple[PromptInputs, int]], num_tokens: int, num_rows: int
 ) -> list[list[tuple[int, int, int]]]:
     return [
-        [(part.row.slot, part.start, part.stop) for part in together]
+        [(part.prompt.slot, part.start, part.stop) for part in together]
         for together in pack_parts(shares, num_tokens, num_rows)
     ]
 
