@@ -157,8 +157,8 @@ class Search(Protocol):
     def num_rows(self) -> int:
         """The number of rows in the next iteration; 1 while the prompt is read."""
 
-    def answer(self, row: int) -> abc.Sequence[int]:
-        """The answer tokens so far of row `row`."""
+    def answer(self, beam: int) -> abc.Sequence[int]:
+        """The answer tokens so far of beam number `beam`, which is row `beam` of the search."""
 
     def take_branching(self) -> Branching | None:
         """Take the branching for the next iteration. A second call returns None."""

@@ -29,13 +29,13 @@ def note_temperatures(state: SlotState, buf: StepBuffers, temperatures: Tensor |
     Log-probabilities are computed later, when the guide's temperature may have changed. A guide's temperature that is
     not negative replaces the request's.
     """
-    rows, width = buf.temperatures_BT.shape
+    num_rows, width = buf.temperatures_BT.shape
     of_request_B1 = state.params.temperature.index_select(0, buf.slots_B)[:, None]
     if temperatures is None:
-        buf.temperatures_BT.copy_(of_request_B1.expand(rows, width))
+        buf.temperatures_BT.copy_(of_request_B1.expand(num_rows, width))
         return
-    slots = state.length.shape[0]
-    of_guide_BT = temperatures.view(slots, -1).index_select(0, buf.slots_B)[:, :width]
+    num_slots = state.length.shape[0]
+    of_guide_BT = temperatures.view(num_slots, -1).index_select(0, buf.slots_B)[:, :width]
     buf.temperatures_BT.copy_(torch.where(of_guide_BT >= 0, of_guide_BT, of_request_B1))
 
 
@@ -46,7 +46,7 @@ def note_logprobs(parts: DecodeParts, buf: StepBuffers, max_top_k: int) -> None:
     largest top_k of the rows' requests.
     """
     state = parts.state
-    rows, width = buf.tokens_BT.shape
+    num_rows, width = buf.tokens_BT.shape
     token_N, num_top = buf.verified.tokens_BT.view(-1), state.logprobs.num_top
     masked_NV = buf.logits_BTV.flatten(0, 1)
     if parts.logprobs == "raw":
@@ -67,7 +67,7 @@ def note_logprobs(parts: DecodeParts, buf: StepBuffers, max_top_k: int) -> None:
     num_allowed_N, is_allowed_NK = allowed_tokens(masked_NV, ids[:, 1:])
     noted = LogprobRows.pack(values, unnormalized_N, ids[:, 1:], num_allowed_N, is_allowed_NK)
     for table, new in zip(state.logprobs.tensors, noted.tensors, strict=True):
-        table.narrow(1, 0, width).index_copy_(0, buf.slots_B, new.view(rows, width, -1))
+        table.narrow(1, 0, width).index_copy_(0, buf.slots_B, new.view(num_rows, width, -1))
 
 
 def _by_row(by_slot: Tensor, buf: StepBuffers) -> Tensor:

@@ -115,21 +115,21 @@ class SlotState:
         self.verified_host, self.drafts_host = guided_state.verified_host, guided_state.drafts_host
         self.num_proposed, self.results = grammar_stream.num_proposed, grammar_stream.results
         self.window = grammar_stream.window
-        rows = self.verified.shape[0]
-        self.dummy = rows - 1
-        self.last_token = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.length = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.request_ids = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.processors = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.page_table = torch.zeros(rows, pages_per_slot, dtype=torch.int32, device=device)
+        num_slots = self.verified.shape[0]  # with the padding slot
+        self.dummy = num_slots - 1
+        self.last_token = torch.zeros(num_slots, dtype=torch.int64, device=device)
+        self.length = torch.zeros(num_slots, dtype=torch.int64, device=device)
+        self.request_ids = torch.zeros(num_slots, dtype=torch.int64, device=device)
+        self.processors = torch.zeros(num_slots, dtype=torch.int64, device=device)
+        self.page_table = torch.zeros(num_slots, pages_per_slot, dtype=torch.int32, device=device)
         # An iteration may write tokens beyond `max_seq_len` before the host cuts them.
         history_length = max_seq_len + 2 * self.verified.shape[1]
         vocab_size = guided_state.vocab_size
         self.params = SlotParams.neutral(
-            rows, vocab_size, MAX_BAD_WORD_TOKENS, MAX_END_TOKENS, history_length, device
+            num_slots, vocab_size, MAX_BAD_WORD_TOKENS, MAX_END_TOKENS, history_length, device
         )
         num_top = min(MAX_LOGPROBS, vocab_size)
-        self.logprobs = LogprobRows.zeros(rows, self.verified.shape[1] - 1, num_top, device)
+        self.logprobs = LogprobRows.zeros(num_slots, self.verified.shape[1] - 1, num_top, device)
 
     @property
     def num_beside(self) -> int:

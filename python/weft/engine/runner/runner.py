@@ -303,7 +303,7 @@ def _host_rows(sequence: Sequence) -> HostRows:
     search = sequence.search
     if search is None:
         return host_rows(sequence, [sequence.output.token_ids])
-    return host_rows(sequence, [search.answer(row) for row in range(search.num_rows)])
+    return host_rows(sequence, [search.answer(beam) for beam in range(search.num_rows)])
 
 
 def _row_slots(sequence: Sequence) -> tuple[int, ...]:

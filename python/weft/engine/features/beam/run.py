@@ -57,9 +57,9 @@ class BeamRun:
         """The number of beams that continue."""
         return len(self.search.beams)
 
-    def answer(self, row: int) -> abc.Sequence[int]:
-        """The answer tokens of beam `row`."""
-        return self.search.beams[row].token_ids
+    def answer(self, beam: int) -> abc.Sequence[int]:
+        """The answer tokens so far of a beam."""
+        return self.search.beams[beam].token_ids
 
     def take_branching(self) -> Branching | None:
         """Take the branching for the next iteration. A second call returns None."""
