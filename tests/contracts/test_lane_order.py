@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weft import LLM, Speculation
-from weft.engine.runner.step import Guides, Plan
+from weft.engine.runner.step import GuidedLogits, Plan
 from weft.runtime.dump import GraphDump
 from weft.runtime.recorder import PYTHON
 
@@ -36,7 +36,9 @@ def test_no_forward_waits_for_a_copy_that_it_does_not_need(name: str, guided: bo
     drafts = speculation.max_draft_tokens
     with LLM(device="cpu", speculation=speculation) as llm:
         masks_drafts = "eagle3" in name
-        guides = (Guides.DRAFTS if masks_drafts else Guides.TARGET) if guided else Guides.NONE
+        guides = (
+            (GuidedLogits.DRAFTS if masks_drafts else GuidedLogits.TARGET) if guided else GuidedLogits.NONE
+        )
         plan = Plan(1, drafts, guides)
         dump = llm.engine.graphs.dump(plan)
     functions = [label.removeprefix(PYTHON).partition(":")[0] for _, label in dump.nodes]
@@ -68,7 +70,9 @@ def test_without_drafts_no_commit_is_waited_for() -> None:
     for name in ("none", "eagle3"):
         with LLM(device="cpu", speculation=SPECULATIONS[name]) as llm:
             for drafts in {0, SPECULATIONS[name].max_draft_tokens}:
-                dump = llm.engine.graphs.dump(Plan(1, drafts, Guides.DRAFTS if drafts else Guides.TARGET))
+                dump = llm.engine.graphs.dump(
+                    Plan(1, drafts, GuidedLogits.DRAFTS if drafts else GuidedLogits.TARGET)
+                )
                 labels = [label for _, label in dump.nodes]
                 found[name, drafts] = labels.count("weft.guided.fetch"), labels.count("weft.guided.commit")
     assert found == {("none", 0): (1, 0), ("eagle3", 0): (1, 0), ("eagle3", 3): (1, 1)}

@@ -16,7 +16,7 @@ from support.engine.drafting_requests import check, run
 from support.engine.oracle import Reference
 from support.engine.references import Checkpoint
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
-from weft.engine.runner.step import Guides, Plan
+from weft.engine.runner.step import GuidedLogits, Plan
 from weft.runtime import get
 from weft.tiny.records import Record
 
@@ -130,7 +130,7 @@ def test_a_broken_guide_ends_its_own_request(half: LLM, records: list[Record]) -
 
 def test_the_captured_graph_has_host_nodes(half: LLM) -> None:
     pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
-    dump = half.engine.graphs.dump(Plan(1, 3, Guides.DRAFTS))
+    dump = half.engine.graphs.dump(Plan(1, 3, GuidedLogits.DRAFTS))
     kinds = [kind for kind, _ in dump.nodes]
     assert kinds.count("host") == 5  # fetch, extend(3), commit, extend(1), extend(2)
     assert "kernel" in kinds

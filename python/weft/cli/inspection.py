@@ -13,7 +13,7 @@ import torch
 
 from weft.config import EngineConfig, HostTasks, Speculation
 from weft.config.environment import processor, versions
-from weft.engine.runner.step import Guides, Plan
+from weft.engine.runner.step import GuidedLogits, Plan
 from weft.errors import InterfaceError, WeftError
 from weft.runtime import get
 from weft.runtime.cuda import unavailable_reason
@@ -110,8 +110,8 @@ def graph_dump(
     config = EngineConfig(max_batch=1, host_tasks=host_tasks)
     with LLM(model, device=device, speculation=speculation, engine=config) as llm:
         masks_drafts = speculation.guide_drafts is not False and speculation.max_draft_tokens > 0
-        guides = Guides.DRAFTS if masks_drafts else Guides.TARGET
-        plan = Plan(batch=1, num_drafts=speculation.draft_tokens(1), guides=guides)
+        guided_logits = GuidedLogits.DRAFTS if masks_drafts else GuidedLogits.TARGET
+        plan = Plan(batch=1, num_drafts=speculation.draft_tokens(1), guided_logits=guided_logits)
         dump = llm.engine.graphs.dump(plan)
     kinds = Counter(kind for kind, _ in dump.nodes)
     counted = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))

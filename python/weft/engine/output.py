@@ -136,7 +136,7 @@ class OutputProcessor:
     def _observe(self, batch: InFlightBatch, results: StepResults, seconds: float) -> None:
         """Report the duration and the tokens of an iteration with drafts and guides to the runner's guidance."""
         plan = batch.plan
-        if plan is not None and plan.guides and plan.num_drafts:
+        if plan is not None and plan.guided_logits and plan.num_drafts:
             guided = [r for r in batch.decoding if r.is_guided and r.stage is not Stage.FINISHED]
             num_tokens = sum(results.verified[sequence.slot][0] + 1 for sequence in guided)
             size = plan.batch, plan.num_drafts

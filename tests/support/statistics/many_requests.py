@@ -22,7 +22,7 @@ from weft.core.request import TokenRules
 from weft.engine.device.sampling import SlotSampling, write_tables
 from weft.engine.device.state import DecodeParts, SlotState, Verify, verify_coupled
 from weft.engine.runner.graphs import StepGraphs
-from weft.engine.runner.step import Guides, Plan
+from weft.engine.runner.step import GuidedLogits, Plan
 from weft.grammar.base import Matcher
 from weft.guided.grammar_stream import GrammarStream
 from weft.guided.proposals import Proposals, Sources
@@ -91,7 +91,9 @@ class ManyRequests:
             self._write_parameters()
         guided = any(case.guided for case in cases)
         masks_drafts = guided_drafts and num_drafts > 0
-        guides = (Guides.DRAFTS if masks_drafts else Guides.TARGET) if guided else Guides.NONE
+        guides = (
+            (GuidedLogits.DRAFTS if masks_drafts else GuidedLogits.TARGET) if guided else GuidedLogits.NONE
+        )
         self.plan = Plan(self.num_slots, num_drafts, guides)
         self.graphs = StepGraphs(self.runtime, self.stream, self.grammar, self.parts, graphs)
         self.graphs.prepare(self.plan)
@@ -223,7 +225,7 @@ class ManyRequests:
 
     def _iterate(self) -> Tensor:
         """One iteration of every slot: [S, K + 2], the drafts accepted and the target's tokens."""
-        if self.plan.guides or self.parts.has_proposals:
+        if self.plan.guided_logits or self.parts.has_proposals:
             attach, self._attach = self._attach, {}
             self.grammar.push(self._order, attach)
         self.graphs.send_slots(self.plan, self._order)

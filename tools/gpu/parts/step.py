@@ -23,7 +23,7 @@ from answers import DEVICE, ON_GPU, Answers, answers, left, say, shown
 
 from weft.config import Graphs, HostTasks
 from weft.engine.engine import Engine
-from weft.engine.runner.step import Guides, Plan
+from weft.engine.runner.step import GuidedLogits, Plan
 from weft.grammar.guide import Guide
 from weft.ops.variants import NAMED, using
 from weft.trace.record import record_on
@@ -147,7 +147,7 @@ class Case:
 
     def nodes(self) -> dict[str, Any]:
         found = {}
-        for guides in (Guides.NONE, Guides.DRAFTS if self.drafts else Guides.TARGET):
+        for guides in (GuidedLogits.NONE, GuidedLogits.DRAFTS if self.drafts else GuidedLogits.TARGET):
             dump = self.engines[0].graphs.dump(Plan(self.batch, self.drafts, guides))
             kinds = Counter(kind for kind, _ in dump.nodes)
             found[guides.name.lower()] = {**kinds, "edges": len(dump.edges)}

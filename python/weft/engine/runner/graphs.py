@@ -125,7 +125,7 @@ class StepGraphs:
 
     def _capture(self, plan: Plan) -> None:
         self.num_captures += 1
-        takes_snapshot = plan.guides or self._parts.has_proposals
+        takes_snapshot = plan.guided_logits or self._parts.has_proposals
         if self._is_split(plan):
             segments = SegmentedStream(self._runtime, self._stream)
             try:

@@ -34,7 +34,7 @@ from weft.engine.features.processors import CapturedProcessor, CapturedProcessor
 from weft.engine.runner.graphs import StepGraphs
 from weft.engine.runner.in_flight import InFlightBatch, PromptInputs, Snapshots
 from weft.engine.runner.step import (
-    Guides,
+    GuidedLogits,
     Plan,
     Processors,
     owes_commit,
@@ -298,14 +298,15 @@ class Prefill:
         """Launch one forward with its sampling. Then launch the copies of log-probabilities and of beam candidates
         (offers) for sequences that need them."""
         ended = [sequence for sequence, part in parts.items() if part.ends]
-        guides = Guides.TARGET if any(sequence.is_guided for sequence in ended) else Guides.NONE
+        is_guided = any(sequence.is_guided for sequence in ended)
+        guided_logits = GuidedLogits.TARGET if is_guided else GuidedLogits.NONE
         for sequence in ended:
             guide = sequence.guide
             if guide is not None and guide.matcher is not None:
                 self._snapshots.change({sequence.slot: guide.matcher})
         step = self.forward(
             [*parts.values()],
-            Plan(len(ended), 0, guides, Processors.of(sequence.processor for sequence in ended)),
+            Plan(len(ended), 0, guided_logits, Processors.of(sequence.processor for sequence in ended)),
             lambda: self._snapshots.push([sequence.slot for sequence in ended]),
             self._host_work(parts),
         )
@@ -353,21 +354,23 @@ class Prefill:
             part.prompt.position = part.stop
         if reading.ended:
             process_logits(stream, plan, parts, step, host, launch)
-            if plan.guides or parts.has_proposals:
+            if plan.guided_logits or parts.has_proposals:
                 # Push right before the task that takes the snapshot. If a call between the two raised, the next
                 # iteration would take this snapshot.
                 push_snapshot()
             owes = owes_commit(plan, parts)
-            if plan.guides:
+            if plan.guided_logits:
                 grammar_stream.first_mask(stream, step.slots_B, owes_commit=owes)
                 grammar_stream.apply_verify(stream, step.logits_BTV, step.slots_B)
             elif parts.has_proposals:
                 grammar_stream.follow(stream)
-            launch(sample_and_verify, parts, step, grammar_stream.temperatures if plan.guides else None)
-            if plan.guides and not owes:
+            launch(
+                sample_and_verify, parts, step, grammar_stream.temperatures if plan.guided_logits else None
+            )
+            if plan.guided_logits and not owes:
                 grammar_stream.commit_masks(stream, step.slots_B)
             if parts.has_proposals:
-                grammar_stream.propose(stream, parts.max_drafts, is_committed=bool(plan.guides))
+                grammar_stream.propose(stream, parts.max_drafts, is_committed=bool(plan.guided_logits))
         if parts.drafter is not None:  # after sampling, since the drafter also reads the sampled token
             stream.launch(each_guarded, reading, parts.state.dummy, draft_parts, parts)
         if reading.ended and parts.has_proposals:

@@ -31,7 +31,7 @@ from weft.engine.runner.draft_guidance import DraftGuidance
 from weft.engine.runner.graphs import StepGraphs
 from weft.engine.runner.in_flight import InFlightBatch, PageMoves, PromptInputs, Snapshots
 from weft.engine.runner.prefill import Prefill, StepTap, host_rows, pack_parts
-from weft.engine.runner.step import NO_PROCESSORS, Guides, Plan, Processors
+from weft.engine.runner.step import NO_PROCESSORS, GuidedLogits, Plan, Processors
 from weft.engine.scheduler.scheduler import Released, Schedule
 from weft.engine.sequence import Branching, Sequence
 from weft.grammar.base import Matcher
@@ -172,15 +172,15 @@ class ModelRunner:
         batch = bucket(schedule.num_rows, self.config.max_batch)
         masks_drafts = num_drafts > 0 and self.guidance.choose((batch, num_drafts))
         is_guided = any(sequence.is_guided for sequence in sequences)
-        guides = self._guides(num_drafts, masks_drafts) if is_guided else Guides.NONE
+        guided_logits = self._guided_logits(num_drafts, masks_drafts) if is_guided else GuidedLogits.NONE
         requested = [sequence.processor for sequence in sequences if sequence.processor is not None]
         processors = Processors.of(requested) if requested else NO_PROCESSORS
-        return Plan(batch, num_drafts, guides, processors), masks_drafts
+        return Plan(batch, num_drafts, guided_logits, processors), masks_drafts
 
-    def _guides(self, num_drafts: int, masks_drafts: bool) -> Guides:
+    def _guided_logits(self, num_drafts: int, masks_drafts: bool) -> GuidedLogits:
         """The logits that the grammar masks in an iteration with guides."""
         masks = masks_drafts and num_drafts > 0 and self.parts.drafter is not None
-        return Guides.DRAFTS if masks else Guides.TARGET
+        return GuidedLogits.DRAFTS if masks else GuidedLogits.TARGET
 
     def _branch(self, sequences: abc.Sequence[Sequence]) -> None:
         """Launch the branching of beam searches, and attach each beam's matcher with the next snapshot."""
@@ -206,7 +206,7 @@ class ModelRunner:
             self.grammar_stream.proposals.set_guided(masks_drafts)
         self.prepare(plan)
         self.graphs.send_slots(plan, slots)
-        if plan.guides or self.parts.has_proposals:
+        if plan.guided_logits or self.parts.has_proposals:
             # Push last, after everything that may fail. Only the graph takes the snapshot; if it did not run, the next
             # iteration would take it.
             self.snapshots.push(slots)
@@ -256,11 +256,11 @@ class ModelRunner:
         """
         chunk = self.config.prefill_chunk
         self.snapshots.drop_pending()
-        self._read_padding([SHORT_PROMPT], Guides.TARGET)
-        self._read_padding([chunk], Guides.NONE)
+        self._read_padding([SHORT_PROMPT], GuidedLogits.TARGET)
+        self._read_padding([chunk], GuidedLogits.NONE)
         if self.config.max_batch > 1:
-            self._read_padding([SHORT_PROMPT] * 2, Guides.TARGET)
-            self._read_padding([SHORT_PROMPT, chunk - SHORT_PROMPT], Guides.NONE)
+            self._read_padding([SHORT_PROMPT] * 2, GuidedLogits.TARGET)
+            self._read_padding([SHORT_PROMPT, chunk - SHORT_PROMPT], GuidedLogits.NONE)
         for plan in self.ordinary_plans(speculation):
             self.prepare(plan)
 
@@ -274,11 +274,11 @@ class ModelRunner:
         sizes |= {(batch, 0) for batch, _ in sizes}  # for requests that want no drafts
         plans = []
         for batch, num_drafts in sorted(sizes):
-            guides = {self._guides(num_drafts, masks_drafts) for masks_drafts in self.guidance.choices}
-            plans += [Plan(batch, num_drafts, each) for each in (Guides.NONE, *sorted(guides))]
+            masked = {self._guided_logits(num_drafts, masks_drafts) for masks_drafts in self.guidance.choices}
+            plans += [Plan(batch, num_drafts, guided) for guided in (GuidedLogits.NONE, *sorted(masked))]
         return plans
 
-    def _read_padding(self, lengths: abc.Sequence[int], guides: Guides) -> None:
+    def _read_padding(self, lengths: abc.Sequence[int], guided_logits: GuidedLogits) -> None:
         """Read prompts of these lengths together in the padding slot, sample after them, and wait for the result."""
         parts, prefill = self.parts, self._prefill
         vocab_size, max_length = parts.model.config.vocab_size, self.config.max_seq_len - 1
@@ -290,7 +290,7 @@ class ModelRunner:
         prefill.open_prompts(prompts)
         shares, buffers = [(prompt, prompt.length) for prompt in prompts], prefill.buffers
         for prompt_parts in pack_parts(shares, buffers.max_tokens, buffers.max_rows):
-            plan = Plan(sum(part.ends for part in prompt_parts), 0, guides)
+            plan = Plan(sum(part.ends for part in prompt_parts), 0, guided_logits)
             prefill.forward(prompt_parts, plan, lambda: self.grammar_stream.push([], {}))
         self.stream.synchronize()
         for prompt in prompts:

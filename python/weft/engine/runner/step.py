@@ -34,7 +34,7 @@ from weft.ops.slots import keep_logits_, pick_drafts_, read_slots_, sample_slots
 from weft.runtime.interface import Stream
 
 
-class Guides(IntEnum):
+class GuidedLogits(IntEnum):
     """The logits that the grammar masks."""
 
     NONE = 0
@@ -75,7 +75,7 @@ class Plan:
 
     batch: int
     num_drafts: int
-    guides: Guides = Guides.NONE
+    guided_logits: GuidedLogits = GuidedLogits.NONE
     processors: Processors = NO_PROCESSORS
 
 
@@ -95,26 +95,26 @@ def decode_step(it: Iteration) -> None:
     """In each row, verify K drafts and sample one more token, then make K drafts for the next iteration."""
     plan, stream, grammar_stream, parts, buf = it.plan, it.stream, it.grammar_stream, it.parts, it.buffers
     num_drafts, slots_B, has_proposals = plan.num_drafts, buf.slots_B, parts.has_proposals
-    temperatures = grammar_stream.temperatures if plan.guides else None
+    temperatures = grammar_stream.temperatures if plan.guided_logits else None
     owes = owes_commit(plan, parts)
 
     # Verify with the target. Issue the grammar's masks first, so that they fill while the forward runs.
-    if plan.guides:
+    if plan.guided_logits:
         grammar_stream.verify_masks(stream, slots_B, num_drafts, owes_commit=owes)
     elif has_proposals:
         grammar_stream.follow(stream)
     stream.launch(target_forward, plan, parts, buf)
     # Before the masks, so that processors get raw logits.
     process_logits(stream, plan, parts, buf, it.host, stream.launch)
-    if plan.guides:
+    if plan.guided_logits:
         grammar_stream.apply_verify(stream, buf.logits_BTV, slots_B)  # waits for the masks
     stream.launch(sample_and_verify, parts, buf, temperatures)
 
     # While the drafter runs, the grammar accepts the verified tokens, and the host proposes drafts after them.
-    if plan.guides and not owes:
+    if plan.guided_logits and not owes:
         grammar_stream.commit_masks(stream, slots_B)
     if has_proposals:
-        grammar_stream.propose(stream, num_drafts, is_committed=bool(plan.guides))
+        grammar_stream.propose(stream, num_drafts, is_committed=bool(plan.guided_logits))
 
     # Make drafts for the next iteration: the host's proposals, and the drafter's drafts in the places without one.
     if parts.drafter is None:
@@ -127,15 +127,15 @@ def decode_step(it: Iteration) -> None:
         assert buf.draft is not None
         for j in range(1, num_drafts + 1):
             stream.launch(draft_forward, parts, buf, j)
-            if plan.guides is Guides.DRAFTS:
+            if plan.guided_logits is GuidedLogits.DRAFTS:
                 grammar_stream.apply_draft(stream, buf.draft.logits_BD, slots_B, j, parts.drafter.d2t)
             if has_proposals and j == 1:  # as late as possible: `pick_draft` reads the proposals first
                 grammar_stream.wait_proposals(stream)
             stream.launch(pick_draft, parts, buf, j, temperatures, grammar_stream.proposed)
-            if plan.guides is Guides.DRAFTS and j < num_drafts:  # no draft follows the last one
+            if plan.guided_logits is GuidedLogits.DRAFTS and j < num_drafts:  # no draft follows the last one
                 grammar_stream.extend_masks(stream, j, slots_B)
 
-    if plan.guides or has_proposals:
+    if plan.guided_logits or has_proposals:
         grammar_stream.join(stream)  # a capture must end with its streams joined
 
 

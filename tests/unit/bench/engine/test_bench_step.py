@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from weft.engine.runner.step import Guides, Plan
+from weft.engine.runner.step import GuidedLogits, Plan
 from weft.errors import InputError
 from weft.models.base import PagedKV
 from weft.models.eagle3_head import Eagle3Head
@@ -124,7 +124,7 @@ def test_rows_say_what_forcing_tokens_adds(bench: Bench, length: float) -> None:
     counts = []
     for simulate in (None, length):
         engine = bench.engine(1, 64, 3, simulate)
-        counts.append(len(engine.graphs.dump(Plan(1, 3, Guides.NONE)).nodes))
+        counts.append(len(engine.graphs.dump(Plan(1, 3, GuidedLogits.NONE)).nodes))
         engine.close()
     assert counts[1] - counts[0] == simulated_operations(length, 3)
 

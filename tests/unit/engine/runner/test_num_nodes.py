@@ -13,13 +13,13 @@ from support.engine.nodes import CountingRuntime, Nodes, fake_parts, real_host_m
 from support.kernels.interpreter import needs_triton
 from support.kernels.launches import launches
 from weft.engine.device.state import StepBuffers
-from weft.engine.runner.step import Guides, Iteration, Plan, decode_step
+from weft.engine.runner.step import GuidedLogits, Iteration, Plan, decode_step
 from weft.guided.grammar_stream import GrammarStream
 from weft.guided.state import GuidedShape
 from weft_bench.engine.models import SHAPES, Shape
 
 
-def count_nodes(shape: Shape, num_drafts: int, guides: Guides, batch: int = 1) -> tuple[Nodes, Nodes]:
+def count_nodes(shape: Shape, num_drafts: int, guides: GuidedLogits, batch: int = 1) -> tuple[Nodes, Nodes]:
     """What an iteration of EAGLE3 with so many drafts gives to the model's stream, and what to the grammar's."""
     with launches() as found, real_host_memory():
         runtime: Any = CountingRuntime(found)
@@ -52,9 +52,11 @@ def described(*streams: Nodes) -> str:
     return " | ".join(f"{dict(nodes.kernels)}, {nodes.copies} copies" for nodes in streams)
 
 
-@pytest.mark.parametrize(("num_drafts", "guides"), [(0, Guides.NONE), (0, Guides.TARGET), (3, Guides.DRAFTS)])
+@pytest.mark.parametrize(
+    ("num_drafts", "guides"), [(0, GuidedLogits.NONE), (0, GuidedLogits.TARGET), (3, GuidedLogits.DRAFTS)]
+)
 @pytest.mark.parametrize("batch", [1, 4])
-def test_an_iteration_is_few_kernels(num_drafts: int, guides: Guides, batch: int) -> None:
+def test_an_iteration_is_few_kernels(num_drafts: int, guides: GuidedLogits, batch: int) -> None:
     model, grammar = count_nodes(SHAPE, num_drafts, guides, batch)
     assert model.num_kernels + grammar.num_kernels <= limit(num_drafts), described(model, grammar)
     assert not model.copies and not [name for name in model.kernels if name.startswith("torch")], (
@@ -67,8 +69,8 @@ def test_the_page_has_these_numbers() -> None:
     page = (Path(__file__).parents[4] / "docs" / "gpu-status.md").read_text()
     said = re.search(r"shape of Llama 3\.1 8B: (\d+), with three guided drafts (\d+) ", page)
     assert said is not None
-    plain, _ = count_nodes(SHAPE, 0, Guides.NONE)
-    model, grammar = count_nodes(SHAPE, 3, Guides.DRAFTS)
+    plain, _ = count_nodes(SHAPE, 0, GuidedLogits.NONE)
+    model, grammar = count_nodes(SHAPE, 3, GuidedLogits.DRAFTS)
     assert [int(number) for number in said.groups()] == [
         plain.num_kernels,
         model.num_kernels + grammar.num_kernels,
@@ -76,14 +78,14 @@ def test_the_page_has_these_numbers() -> None:
 
 
 def test_a_layer_is_five_kernels() -> None:
-    model, _ = count_nodes(SHAPE, 0, Guides.NONE)
+    model, _ = count_nodes(SHAPE, 0, GuidedLogits.NONE)
     assert model.kernels["attend_few_kernel"] == SHAPE.layers
     assert model.kernels["linear_kernel"] == 4 * SHAPE.layers + 1  # and the logits
 
 
 def test_a_large_batch_takes_torchs_products() -> None:
     """Of more rows than one kernel takes: norms, products and SwiGLU are kernels of their own."""
-    model, _ = count_nodes(SHAPE, 0, Guides.NONE, batch=32)
+    model, _ = count_nodes(SHAPE, 0, GuidedLogits.NONE, batch=32)
     assert model.kernels["linear_kernel"] == 0
     assert model.kernels["torch mm"] + model.kernels["torch addmm"] == 4 * SHAPE.layers + 1
     assert model.kernels["silu_mul_kernel"] == SHAPE.layers
