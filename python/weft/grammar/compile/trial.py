@@ -33,7 +33,7 @@ from typing import Any
 from weft.core.awake import AwakeTimer
 from weft.errors import GuideError, UnavailableError
 from weft.grammar.compile.parts import Part, unpacked
-from weft.grammar.compile.trial_worker import MAX_WALL_FACTOR, Job
+from weft.grammar.compile.trial_worker import MAX_WALL_FACTOR, TrialJob
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits
 from weft.grammar.vocabulary.tokenizer import Vocabulary
@@ -114,14 +114,14 @@ class Trial:
         that helper, at most until `until`, is inside the context `waiting()`.
         """
         until = until if until is not None else time.monotonic() + HELPER_WAIT_S
-        job = Job(guide, limits, limits.time_s / 2, closes)
+        job = TrialJob(guide, limits, limits.time_s / 2, closes)
         try:
             return self._try(job, until, waiting)
         except _Died as died:
             # This library took too long or crashed. Another one may compile the guide.
             if died.library is None or died.num_libraries < 2:
                 raise GuideError(str(died)) from None
-            job = Job(guide, limits, limits.time_s / 4, closes, {died.library: str(died)})
+            job = TrialJob(guide, limits, limits.time_s / 4, closes, {died.library: str(died)})
         try:
             return self._try(job, until, waiting)
         except _Died as died:
@@ -132,7 +132,9 @@ class Trial:
         """The process id of the helper."""
         return self._helpers.pid
 
-    def _try(self, job: Job, until: float, waiting: Callable[[], AbstractContextManager[object]]) -> Verdict:
+    def _try(
+        self, job: TrialJob, until: float, waiting: Callable[[], AbstractContextManager[object]]
+    ) -> Verdict:
         message = pickle.dumps(job)
         helper = self._helpers.get(until)
         try:
@@ -147,7 +149,7 @@ class Trial:
                 f"the process that tries untrusted guides {lost}; send the guide again later"
             ) from None
 
-    def _ask(self, helper: Helper, message: bytes, job: Job) -> Verdict:
+    def _ask(self, helper: Helper, message: bytes, job: TrialJob) -> Verdict:
         """Run the job in a child of the helper, and return its verdict. Raises `GuideError` for a guide that does not
         pass, `_Died` if the child died without an answer, and `_Lost` if the helper died or does not answer."""
         reports, texts = self._exchange(helper, message, job)
@@ -165,7 +167,7 @@ class Trial:
         _raise_if_not_the_guide(reports["signal"], reports["cpu_s"], job)
         raise _Died(_reason_of(reports["signal"], job), reports.get("trying"), reports.get("of", 1))
 
-    def _exchange(self, helper: Helper, message: bytes, job: Job) -> tuple[dict[str, Any], bytes]:
+    def _exchange(self, helper: Helper, message: bytes, job: TrialJob) -> tuple[dict[str, Any], bytes]:
         """Send a job to a new child. Returns the merged report lines of the child and of the helper, and the texts that
         follow a verdict. Raises `_Lost` on a timeout."""
         connection = helper.connect()
@@ -199,7 +201,7 @@ class Trial:
         return reports, bytes(received)
 
 
-def _raise_if_not_the_guide(signal_number: int, cpu_s: float, job: Job) -> None:
+def _raise_if_not_the_guide(signal_number: int, cpu_s: float, job: TrialJob) -> None:
     """Raise `UnavailableError` if a child died through no fault of its guide: it got too little CPU time, or was killed
     from outside, as by the OOM killer."""
     if signal_number == signal.SIGALRM and cpu_s < job.time_s / 2:
@@ -214,7 +216,7 @@ def _raise_if_not_the_guide(signal_number: int, cpu_s: float, job: Job) -> None:
         )
 
 
-def _reason_of(signal_number: int, job: Job) -> str:
+def _reason_of(signal_number: int, job: TrialJob) -> str:
     """Return the error message for a guide whose child died from this signal (0: from none)."""
     if signal_number in (signal.SIGALRM, signal.SIGPROF):
         return (

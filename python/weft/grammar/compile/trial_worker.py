@@ -52,7 +52,7 @@ MAX_WALL_FACTOR = 1.8
 
 
 @dataclass(frozen=True)
-class Job:
+class TrialJob:
     """One trial, with a limit of `time_s` CPU seconds. `refused` maps the libraries that must not be tried to the
     reasons. With `closes` the shortest endings are computed, too."""
 
@@ -147,7 +147,7 @@ class TryingParts(Parts):
     """Compiles a job's guide like the real compile, but tries the libraries one after another. It measures the memory
     and a walk of each compiled guide, and keeps a `Part` for each nested guide."""
 
-    def __init__(self, shared: Shared, job: Job, connection: socket.socket) -> None:
+    def __init__(self, shared: Shared, job: TrialJob, connection: socket.socket) -> None:
         super().__init__(shared.vocabulary, shared.backend, job.limits)
         self._libraries = _libraries(shared)
         self._name = shared.name
@@ -210,7 +210,7 @@ def _child(connection: socket.socket, shared: Shared) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         connection.sendall(b"\n")  # this child begins
         with connection.makefile("rb") as stream:
-            job: Job = pickle.loads(stream.read())
+            job: TrialJob = pickle.loads(stream.read())
         _restrict(job)
         threading.current_thread().name = "weft-trial"
         texts = b""
@@ -239,7 +239,7 @@ def _too_large(limits: CompileLimits) -> str:
     return f"the guide takes more than {limits.memory_bytes >> 20} MiB to compile; simplify it"
 
 
-def _restrict(job: Job) -> None:
+def _restrict(job: TrialJob) -> None:
     for number in (signal.SIGALRM, signal.SIGPROF, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, job.time_s)  # CPU time: a busy machine is not the guide's fault
