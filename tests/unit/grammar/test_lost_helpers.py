@@ -186,7 +186,7 @@ def test_no_guide_waits_longer_than_it_says_for_a_helper_that_does_not_start(
             with pytest.raises(UnavailableError, match="is starting; send the guide again later"):
                 future.result(timeout=60)
         assert time.monotonic() - start < 20  # one after another they would wait for 30 s
-        assert not len(compiler._refusals) and not compiler._in_flight
+        assert not len(compiler._refusals) and not compiler._jobs
         send(signal.SIGCONT)(compiler)
         wait_for_helper(compiler)
         innocent(compiler, "now")

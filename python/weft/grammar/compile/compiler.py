@@ -74,7 +74,7 @@ class GuideCompiler:
             self._lock, self.limits, workers, prepare=self._prepare, work=self._work, time_out=self._time_out
         )
         self._refusals = Refusals()
-        self._in_flight: dict[Hashable, Job] = {}
+        self._jobs: dict[Hashable, Job] = {}
         self._closed = False
         _open.add(self)
 
@@ -114,7 +114,7 @@ class GuideCompiler:
             if cached is not None:
                 future.set_result(cached)
                 return future
-            known_job = self._in_flight.get(guide.key) if guide.key is not None else None
+            known_job = self._jobs.get(guide.key) if guide.key is not None else None
             if known_job is not None:
                 if known_job in self._workers.jobs:
                     # Queue the shared job for this client, too. Otherwise it would wait behind the first client's other
@@ -127,7 +127,7 @@ class GuideCompiler:
                 return future
             job = Job(guide, future)
             if guide.key is not None:
-                self._in_flight[guide.key] = job
+                self._jobs[guide.key] = job
             self._workers.add(job, client)
         return future
 
@@ -210,7 +210,7 @@ class GuideCompiler:
         with self._lock:
             self._closed = True
             waiting = self._workers.close()
-            self._in_flight.clear()
+            self._jobs.clear()
             self.cache.clear()
         for job in waiting:
             job.future.set_exception(GuideError("the compiler was closed"))
@@ -248,7 +248,7 @@ class GuideCompiler:
                 self.warm_up()
         except Exception as error:
             with self._lock:
-                self._forget(job)
+                self._remove_job(job)
                 job.future.set_exception(error)
 
     def _work(self, job: Job) -> None:
@@ -259,7 +259,7 @@ class GuideCompiler:
             compiled, error = None, raised
         with self._lock:
             job.stop_timer()
-            self._forget(job)
+            self._remove_job(job)
             if compiled is not None and job.guide.key is not None and not self._closed:
                 self.cache.put(job.guide.key, compiled, job.measured_bytes)
             if isinstance(error, GuideError):
@@ -296,7 +296,7 @@ class GuideCompiler:
 
     def _time_out(self, job: Job) -> None:
         """Fail a job that exceeded its time."""
-        self._forget(job)
+        self._remove_job(job)
         limit_s = self.limits.time_s
         # A trial has its own limit of half the time. If the library in this process had less than the other half, the
         # machine is too slow, and the guide is not at fault.
@@ -317,6 +317,6 @@ class GuideCompiler:
         ):  # a failure to compute shortest endings must not refuse the guide for requests without `on_length`
             self._refusals.put(job.guide, reason)
 
-    def _forget(self, job: Job) -> None:
-        if self._in_flight.get(job.guide.key) is job:
-            del self._in_flight[job.guide.key]
+    def _remove_job(self, job: Job) -> None:
+        if self._jobs.get(job.guide.key) is job:
+            del self._jobs[job.guide.key]
