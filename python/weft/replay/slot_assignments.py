@@ -26,7 +26,7 @@ MAX_APPENDED = 1 << 16
 
 
 @dataclass(frozen=True)
-class Tenant:
+class SlotHolder:
     """A matcher to make for `request`, with the first `position` tokens of its answer as of iteration `epoch`."""
 
     request: RecordedRequest
@@ -78,9 +78,9 @@ class Tenancies:
     out, and why.
     """
 
-    seeds: dict[int, tuple[Tenant, SlotEntry]] = field(default_factory=dict)
-    comes: dict[Place, Tenant] = field(default_factory=dict)
-    compared: dict[Place, Tenant] = field(default_factory=dict)
+    seeds: dict[int, tuple[SlotHolder, SlotEntry]] = field(default_factory=dict)
+    comes: dict[Place, SlotHolder] = field(default_factory=dict)
+    compared: dict[Place, SlotHolder] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -88,7 +88,7 @@ def tenancies(recording: Recording, vocabulary: Vocabulary) -> Tenancies:
     """Assign requests to slots, and compile their guides."""
     found = Tenancies()
     guides = _compile(recording, vocabulary)
-    holders: dict[int, Tenant | None] = {}  # by slot; None if it is left out
+    holders: dict[int, SlotHolder | None] = {}  # by slot; None if it is left out
     for place, operation in enumerate(recording.operations):
         for slot in operation.attached:
             holders.pop(slot, None)
@@ -146,7 +146,7 @@ def _tenant(
     entry: SlotEntry,
     epoch: int,
     attaches: bool,
-) -> tuple[Tenant | None, str]:
+) -> tuple[SlotHolder | None, str]:
     """Return the request of a slot, or the reason that it is not replayed."""
     request = recording.request_of(entry.matcher)
     if request is None or request.guide is None:
@@ -161,4 +161,4 @@ def _tenant(
             f"request {request.id} had ended before the recording begins: {entry.position} tokens were committed, its "
             f"answer has {len(request.tokens)}"
         )
-    return Tenant(request, compiled, entry.position, epoch), ""
+    return SlotHolder(request, compiled, entry.position, epoch), ""
