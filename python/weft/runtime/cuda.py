@@ -18,7 +18,7 @@ import torch
 from weft import _core
 from weft.errors import GraphError, WeftError
 from weft.runtime import interface
-from weft.runtime.cuda_capture import GraphMemory, capturing
+from weft.runtime.cuda_capture import GraphPool, capturing
 from weft.runtime.current import CUDA, context, set_torch_stream
 from weft.runtime.streams import NON_BLOCKING, TableEvent, TableStream, settle, stream_handle
 
@@ -97,7 +97,7 @@ class CudaStream(TableStream):
     """A stream for torch's work: one of weft's, with `priority`, or a given one (any object with `__cuda_stream__`).
 
     weft does not use torch's pool of 32 streams. torch hands them out in turn, so other code could get the same stream,
-    even during a capture. Graphs captured on the stream share `graph_memory` for their allocations."""
+    even during a capture. Graphs captured on the stream share `graph_pool` for their allocations."""
 
     def __init__(self, device: torch.device, stream: object = None, priority: int = 0) -> None:
         self._index = torch.cuda.current_device() if device.index is None else device.index
@@ -111,7 +111,7 @@ class CudaStream(TableStream):
             idle = _idle_streams.setdefault((self._index, priority), [])
             self.torch_stream = torch.cuda.ExternalStream(_take_stream(idle, priority), device=device)
             self._idle = idle
-        self.graph_memory = GraphMemory()
+        self.graph_pool = GraphPool()
         super().__init__(CUDA, self.torch_stream.cuda_stream)
 
     def __del__(self) -> None:
@@ -161,7 +161,7 @@ class CudaGraph:
         # `reset` releases the GIL.
         if graph is not None:
             graph.reset()
-            self._stream.graph_memory.release()
+            self._stream.graph_pool.release()
 
 
 class CudaRuntime:
@@ -194,7 +194,7 @@ class CudaRuntime:
         captured, graph = CudaGraph(stream), torch.cuda.CUDAGraph()
         _core.check(CUDA)
         with (
-            capturing(graph, stream.torch_stream, stream.graph_memory),
+            capturing(graph, stream.torch_stream, stream.graph_pool),
             context(CUDA, stream.handle),
         ):
             yield captured
@@ -250,6 +250,6 @@ class CudaRuntime:
 def capture_kept(stream: CudaStream, issue: Callable[[], None]) -> torch.cuda.CUDAGraph:
     """Capture the work that `issue` gives to `stream` into a graph that keeps its nodes, so that they can be listed."""
     graph = torch.cuda.CUDAGraph(keep_graph=True)
-    with capturing(graph, stream.torch_stream, GraphMemory()), context(CUDA, stream.handle):
+    with capturing(graph, stream.torch_stream, GraphPool()), context(CUDA, stream.handle):
         issue()
     return graph

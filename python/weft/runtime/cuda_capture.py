@@ -21,7 +21,7 @@ Pool = Any  # torch's handle of a memory pool, a pair of numbers
 _abandoned: list[torch.cuda.CUDAGraph] = []
 
 
-class GraphMemory:
+class GraphPool:
     """The memory pool in which several graphs allocate. The graphs overwrite each other's memory, so only one of them
     may run at a time. Graphs of one stream run one after another."""
 
@@ -45,13 +45,15 @@ class GraphMemory:
 
 
 @contextmanager
-def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, memory: GraphMemory) -> Iterator[None]:
-    """Context that captures work of `stream`, and of streams that join it, into `graph`, which then uses `memory`.
+def capturing(
+    graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, graph_pool: GraphPool
+) -> Iterator[None]:
+    """Context that captures work of `stream`, and of streams that join it, into `graph`, which then uses `graph_pool`.
 
     After a failure the graph is reset, and torch's current stream is the same as before. The first error counts. An
     error of torch or of the driver becomes the cause of a `GraphError`; any other is raised as it is.
     """
-    pool = memory.take()
+    pool = graph_pool.take()
     first: BaseException | None = None
     with torch.cuda.stream(stream):
         try:
@@ -67,7 +69,7 @@ def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, memory: Gr
     if first is None:
         return
     graph.reset()
-    memory.release()
+    graph_pool.release()
     if isinstance(first, RuntimeError) and (
         isinstance(first, DriverError) or not isinstance(first, WeftError)
     ):
