@@ -129,8 +129,8 @@ class ModelRunner:
         return batch
 
     def release(self, released: abc.Sequence[Released]) -> None:
-        """Release the prompt inputs and logits processors of sequences that released slots. The next snapshot detaches the
-        slots' matchers."""
+        """Release the prompt inputs and logits processors of sequences that released slots. The next snapshot
+        detaches the slots' matchers."""
         for sequence, slots in released:
             self.snapshots.release(sequence, slots)
             self._prefill.release(sequence)
