@@ -125,7 +125,7 @@ class GuidedDecoder:
         self._batch: tuple[GuidedRequest, ...] = ()
         self._attach: dict[int, Matcher | None] = {}
         self._num_drafted = 0
-        self._in_flight = False
+        self._has_in_flight = False
         runtime.publish()
 
     def add_batch(self, requests: Sequence[GuidedRequest]) -> None:
@@ -276,7 +276,7 @@ class GuidedDecoder:
             self._mask(logits_NV, rows_host, d2t)
         else:
             self._stream.launch(self._mask, logits_NV, rows_host, d2t)
-        self._in_flight = True
+        self._has_in_flight = True
 
     def _mask(self, logits_NV: Tensor, rows_host: Tensor, d2t: Tensor | None) -> None:
         state = self.state
@@ -288,12 +288,12 @@ class GuidedDecoder:
 
     def _settle(self) -> None:
         """Wait until the device no longer reads the host's masks, so that they may change."""
-        if self._in_flight:
+        if self._has_in_flight:
             if self._stream is None:
                 self._runtime.synchronize()
             else:
                 self._stream.synchronize()
-            self._in_flight = False
+            self._has_in_flight = False
 
     def _check_length(self, name: str, values: Sequence[int]) -> None:
         if len(values) != len(self._batch):
