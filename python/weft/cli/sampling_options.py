@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from weft.cli.inputs import read_bias
 from weft.cli.options import OUTPUT, SAMPLING, OnLength, SamplingSource, _option
-from weft.core import Kind, SamplingParams
+from weft.core import SamplingParams, ValueKind
 from weft.core.values import docstrings, ranges
 
 Defaults = Annotated[
@@ -116,11 +116,11 @@ def sampling_options() -> dict[str, Any]:
     return options | OTHER_FORMS
 
 
-def _number(name: str, kind: Kind, doc: str) -> Any:
+def _number(name: str, kind: ValueKind, doc: str) -> Any:
     """The option of a numeric field. Its help is the first paragraph of the field's docstring."""
     help = " ".join(doc.partition("\n\n")[0].split())
     help = re.sub(r"`(\w+)`", lambda match: _flag(match[1]), help)
-    if kind is Kind.INTEGER:
+    if kind is ValueKind.INTEGER:
         return Annotated[int | None, _sampling(_flag(name), metavar="N", help=help)]
     return Annotated[float | None, _sampling(_flag(name), metavar="X", help=help)]
 

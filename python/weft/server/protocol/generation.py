@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, create_model
 from pydantic_core import PydanticKnownError
 
-from weft.core import Kind, SamplingParams
+from weft.core import SamplingParams, ValueKind
 from weft.core.sampling import MAX_LOGIT_BIAS
 from weft.core.values import ranges
 from weft.server.errors import ApiError, quoted
@@ -163,7 +163,7 @@ class StreamOptions(Body):
 BY_ROUTE = {"max_tokens", "n", "logprobs"}
 """Parameters that have another name, limit or meaning in some routes. Each body declares its own fields for them."""
 PARAMETERS: dict[str, Any] = {
-    name: (int | None if range.kind is Kind.INTEGER else float | None, None)
+    name: (int | None if range.kind is ValueKind.INTEGER else float | None, None)
     for name, range in ranges(SamplingParams).items()
     if name not in BY_ROUTE
 }
