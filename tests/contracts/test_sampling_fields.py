@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from support.server.bodies import ASKED
 from weft import SamplingParams
 from weft.cli import app
-from weft.core.values import Kind, docstrings, ranges
+from weft.core.values import ValueKind, docstrings, ranges
 from weft.errors import InputError
 from weft.server.errors import ApiError, api_error
 from weft.server.protocol.generation import BY_ROUTE, ChatBody, CompletionBody, SamplingFields
@@ -35,7 +35,7 @@ each_route = pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.__
 
 def value_of(name: str) -> float:
     """A valid value that is not the default."""
-    wanted = 2 if RANGES[name].kind is Kind.INTEGER else 0.5
+    wanted = 2 if RANGES[name].kind is ValueKind.INTEGER else 0.5
     value = min(max(wanted, RANGES[name].lowest), RANGES[name].highest)
     assert value != getattr(DEFAULTS, name)
     return value
@@ -111,7 +111,7 @@ def test_a_field_arrives(route: Any, name: str) -> None:
 def test_an_error_names_the_field(route: Any, name: str) -> None:
     with pytest.raises(ApiError) as wrong:
         read(route, {name: "x"})
-    wanted = "an integer" if RANGES[name].kind is Kind.INTEGER else "a number"
+    wanted = "an integer" if RANGES[name].kind is ValueKind.INTEGER else "a number"
     assert (wrong.value.param, wrong.value.message) == (name, f"{name}: must be {wanted}, not 'x'")
     body = read(route, {name: RANGES[name].highest + 1})
     with pytest.raises(InputError) as caught:
