@@ -12,20 +12,20 @@ from openai import OpenAI
 
 from support.server.running import Running, running
 from weft import EngineConfig, Guide, Speculation
-from weft.server.models import ModelConfig, ServedModel, build
+from weft.server.models import ServedModel, ServedModelConfig, build
 from weft.server.settings import ServerConfig
 
 
 @pytest.fixture(scope="session")
 def models() -> Iterator[dict[str, ServedModel]]:
     """Two engines: one with every drafter that tests need, one with beams and without drafts."""
-    drafting = ModelConfig(
+    drafting = ServedModelConfig(
         name="tiny",
         speculation=Speculation.given(Speculation.forced(Speculation.eagle3(num_draft_tokens=3))),
         engine=EngineConfig(max_batch=8),
         handles={"digits": Guide.regex("[0-9]{3}")},
     )
-    plain = ModelConfig(name="plain", engine=EngineConfig(max_batch=8, max_beam_width=4))
+    plain = ServedModelConfig(name="plain", engine=EngineConfig(max_batch=8, max_beam_width=4))
     served = {one.name: one for one in map(build, (drafting, plain))}
     yield served
     for one in served.values():

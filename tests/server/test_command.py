@@ -20,7 +20,7 @@ from support.server.asking import ANSWER, MESSAGES, ask
 from support.server.sockets import rest, wait_for
 from weft.errors import InputError
 from weft.server.config_file import read_config
-from weft.server.models import ModelConfig, build
+from weft.server.models import ServedModelConfig, build
 from weft.server.run import check_address
 from weft.server.settings import ServerConfig
 
@@ -138,9 +138,9 @@ def test_a_guide_that_does_not_compile_is_named(tmp_path: Path) -> None:
         build(config)
     assert str(caught.value).startswith(f"{path}: models[0] (tiny): guides.year: ")
     with pytest.raises(InputError, match=r"^weft-tiny: tool_style is 'x'"):
-        build(ModelConfig(tool_style="x"))
+        build(ServedModelConfig(tool_style="x"))
     with pytest.raises(InputError, match=r"^weft-tiny: thinking has 1 marker; it must have two, or none"):
-        build(ModelConfig(thinking=("<think>",)))
+        build(ServedModelConfig(thinking=("<think>",)))
     path.write_text("[[models]]\nhandles = {}\n")
     with pytest.raises(InputError, match=r"no setting models.0..handles; there is path, .*, guides"):
         read_config(path)
@@ -325,12 +325,12 @@ def test_an_engine_that_is_gone_ends_the_server() -> None:
 
     import uvicorn
 
-    from weft.server.models import ModelConfig, build
+    from weft.server.models import ServedModelConfig, build
     from weft.server.run import TICKS, DrainingServer
     from weft.server.settings import ServerConfig
     from weft.server.state import ServerState
 
-    model = build(ModelConfig())
+    model = build(ServedModelConfig())
     state = ServerState(ServerConfig(), {model.name: model})
     server = DrainingServer(uvicorn.Config(app=lambda: None), state)
     assert not asyncio.run(server.on_tick(TICKS)) and server.failure is None

@@ -12,7 +12,7 @@ import typer
 
 from weft.cli import app
 from weft.server.config_file import read_config
-from weft.server.models import ModelConfig
+from weft.server.models import ServedModelConfig
 
 ROOT = Path(__file__).parents[2]
 SERVE = ROOT / "examples" / "serve"
@@ -46,7 +46,9 @@ def test_the_configuration_loads() -> None:
     read = read_config(SERVE / "server.toml")
     (model,) = read.models
     assert (
-        isinstance(model, ModelConfig) and model.engine.untrusted_guides and list(model.handles) == ["year"]
+        isinstance(model, ServedModelConfig)
+        and model.engine.untrusted_guides
+        and list(model.handles) == ["year"]
     )
     assert model.speculation.drafters == ("forced", "eagle3")
     assert read.server.host == "0.0.0.0"  # within a container

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.server.models import ModelConfig
+from weft.server.models import ServedModelConfig
 from weft.server.protocol.body import Body
 from weft.server.protocol.generation import PARAMETERS, ChatBody, CompletionBody
 from weft.server.protocol.responses import ResponsesBody
@@ -52,7 +52,7 @@ def test_every_setting_is_told_of(settings: type[ServerConfig | ProgramSettings]
 
 def test_models_settings_are_told_of() -> None:
     others = {"handles", "place"}  # [models.guides], and where the file says it
-    assert [f.name for f in fields(ModelConfig) if f.name not in others and not is_told(f.name)] == []
+    assert [f.name for f in fields(ServedModelConfig) if f.name not in others and not is_told(f.name)] == []
 
 
 def test_every_route_is_told_of() -> None:

@@ -11,7 +11,7 @@ from support.server.asking import ENDLESS, PROMPT, ask
 from support.server.running import Running, running
 from support.server.sockets import wait_for
 from weft import EngineConfig
-from weft.server.models import ModelConfig, build
+from weft.server.models import ServedModelConfig, build
 from weft.server.settings import ServerConfig
 
 KEYS = {"ada": "key-of-ada", "bo": "key-of-bo"}
@@ -29,7 +29,7 @@ def complete(server: Running, name: str, seed: int, most: int) -> dict[str, Any]
 
 @pytest.mark.parametrize("shares", [True, False])
 def test_a_key_that_holds_all_slots_yields_to_another(shares: bool) -> None:
-    served = build(ModelConfig(engine=EngineConfig(max_batch=4, shares_slots=shares)))
+    served = build(ServedModelConfig(engine=EngineConfig(max_batch=4, shares_slots=shares)))
     try:
         with running({served.name: served}, ServerConfig(api_keys=KEYS)) as server:
             alone = [complete(server, "ada", seed, 400) for seed in range(6)]
@@ -55,5 +55,5 @@ def test_a_key_that_holds_all_slots_yields_to_another(shares: bool) -> None:
 
 
 def test_a_server_shares_its_slots_unless_told_otherwise() -> None:
-    assert ModelConfig().engine.shares_slots
+    assert ServedModelConfig().engine.shares_slots
     assert not EngineConfig().shares_slots

@@ -16,7 +16,7 @@ from openai import BadRequestError, OpenAI
 from support.server.asking import ANSWER, PROMPT, SCHEMA
 from support.server.running import running
 from weft import EngineConfig, Speculation
-from weft.server.models import ModelConfig, build
+from weft.server.models import ServedModelConfig, build
 from weft.server.settings import ServerConfig
 from weft.server.writing.common import tokens_through
 
@@ -32,7 +32,7 @@ BOUNDED = {**FREE, "thinking_token_budget": BUDGET}
 def thinker() -> Iterator[Any]:
     """weft-tiny, said to think: it writes its markers only where it is made to."""
     served = build(
-        ModelConfig(
+        ServedModelConfig(
             name="tiny",
             thinking=("<think>", "</think>"),
             speculation=Speculation.eagle3(num_draft_tokens=3),

@@ -8,7 +8,7 @@ import pytest
 
 from support.server.asking import MESSAGES, TOOLS, ask
 from support.server.running import Running
-from weft.server.models import Family, ModelConfig, family_of
+from weft.server.models import Family, ServedModelConfig, family_of
 
 GUESSED = "the chat template shows no format of tool calls; calls are asked for in the form of qwen_3, and --tool-style"
 UNTOLD = "the chat template does not read tools; the model is told of none"
@@ -25,7 +25,7 @@ def test_what_a_template_tells() -> None:
         ({"default": shown, "other": "x"}, None, False, True),
         (None, None, True, False),
     ):
-        found = family_of(template, ModelConfig(tool_style=style))
+        found = family_of(template, ServedModelConfig(tool_style=style))
         assert found == Family(style or "qwen_3", None, guessed, is_told)
 
 

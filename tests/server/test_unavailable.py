@@ -13,7 +13,7 @@ import pytest
 from support.server.running import Running, running
 from weft import EngineConfig
 from weft.grammar.compile.trial import Trial
-from weft.server.models import ModelConfig, build
+from weft.server.models import ServedModelConfig, build
 
 
 def posted(server: Running, guide: dict[str, Any], **fields: Any) -> tuple[int, str | None, Any]:
@@ -29,7 +29,7 @@ def posted(server: Running, guide: dict[str, Any], **fields: Any) -> tuple[int, 
 
 @pytest.mark.slow
 def test_a_helper_that_is_not_there_is_a_503(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build(ModelConfig(name="tiny", engine=EngineConfig(untrusted_guides=True)))
+    model = build(ServedModelConfig(name="tiny", engine=EngineConfig(untrusted_guides=True)))
     compiler = model.client.compiler
     assert compiler is not None and isinstance(compiler._trial, Trial)
     helpers = compiler._trial._helpers

@@ -18,7 +18,7 @@ from weft.errors import GuideError, InputError, InterfaceError
 
 if TYPE_CHECKING:
     from weft.server.config_file import ConfigFile
-    from weft.server.models import ModelConfig
+    from weft.server.models import ServedModelConfig
 
 SERVER = "Server"
 NAMED_KEY = re.compile(r"(?P<name>[A-Za-z0-9_-]{1,64})=(?P<key>.*[^=].*)")
@@ -162,7 +162,7 @@ def serve(
             f"two models: {model!r}, and {same_model!r} of --model; give one, and others in --config FILE"
         )
     model = model or same_model
-    entries: list[ModelConfig] = read.models if read is not None else []
+    entries: list[ServedModelConfig] = read.models if read is not None else []
     if model is None and entries:
         _refuse_model_options(context)
     else:
@@ -175,7 +175,9 @@ def serve(
             shares_slots=True,
         )
         drafts = Speculation.given(chosen) if given else chosen
-        one = models.ModelConfig(model, name, device.value, dtype, drafts, engine, tool_style=tool_style)
+        one = models.ServedModelConfig(
+            model, name, device.value, dtype, drafts, engine, tool_style=tool_style
+        )
         entries = [one, *entries]
     names = [models.name_of(entry) for entry in entries]
     if len(set(names)) < len(names):

@@ -36,11 +36,11 @@ from weft.core.pydantic_errors import first_fault
 from weft.errors import InputError, WeftError
 from weft.grammar.guide import Guide
 from weft.server.errors import in_words
-from weft.server.models import ModelConfig
+from weft.server.models import ServedModelConfig
 from weft.server.settings import ProgramSettings, ServerConfig
 
 T = TypeVar("T")
-MODEL_SETTINGS = [field.name for field in fields(ModelConfig) if field.name not in ("handles", "place")]
+MODEL_SETTINGS = [field.name for field in fields(ServedModelConfig) if field.name not in ("handles", "place")]
 MODEL_SETTINGS.append("guides")
 
 
@@ -50,7 +50,7 @@ class ConfigFile:
     name."""
 
     server: ServerConfig
-    models: list[ModelConfig]
+    models: list[ServedModelConfig]
     programs: dict[str, Path]
 
 
@@ -87,7 +87,7 @@ def _server(data: Mapping[str, Any]) -> ServerConfig:
     return _settings(ServerConfig, values, "server.", programs=programs)
 
 
-def _model(data: Any, folder: Path, where: str) -> ModelConfig:
+def _model(data: Any, folder: Path, where: str) -> ServedModelConfig:
     if not isinstance(data, dict):
         raise InputError(f"{where[:-1]} is no table")
     _check_names(data, MODEL_SETTINGS, where)
@@ -105,7 +105,7 @@ def _model(data: Any, folder: Path, where: str) -> ModelConfig:
     if isinstance(values.get("thinking"), list):
         values["thinking"] = tuple(values["thinking"])
     return _settings(
-        ModelConfig,
+        ServedModelConfig,
         values,
         where,
         handles=handles,

@@ -165,7 +165,7 @@ class TextOffsets:
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ServedModelConfig:
     """A model to serve.
 
     `path` is a directory or a name; None is the embedded model. `tool_style` and `thinking` override the chat
@@ -190,12 +190,12 @@ class ModelConfig:
     place: str = ""
 
 
-def name_of(config: ModelConfig) -> str:
+def name_of(config: ServedModelConfig) -> str:
     """Return the name that clients use for a model. Raises `ModelError`."""
     return config.name or ModelSource.of(config.path).path.name
 
 
-def check(config: ModelConfig) -> None:
+def check(config: ServedModelConfig) -> None:
     """Raise `InputError` for errors that can be found without loading the model."""
     if config.tool_style is not None and config.tool_style not in tool_styles():
         known = ", ".join(tool_styles())
@@ -205,7 +205,7 @@ def check(config: ModelConfig) -> None:
         raise _wrong(config, f"thinking has {count} marker{'s' * (count > 1)}; it must have two, or none")
 
 
-def build(config: ModelConfig) -> ServedModel:
+def build(config: ServedModelConfig) -> ServedModel:
     """Load a model and start its engine. Raises `ModelError`, `TokenizerError` or `InputError`."""
     check(config)
     source = ModelSource.of(config.path)
@@ -234,7 +234,7 @@ def build(config: ModelConfig) -> ServedModel:
     )
 
 
-def _compile(compiler: GuideCompiler, config: ModelConfig) -> None:
+def _compile(compiler: GuideCompiler, config: ServedModelConfig) -> None:
     """Compile the configured guides, so that an invalid one is reported before the server listens."""
     for name, guide in config.handles.items():
         try:
@@ -243,13 +243,13 @@ def _compile(compiler: GuideCompiler, config: ModelConfig) -> None:
             raise _wrong(config, f"guides.{name}: {error}") from None
 
 
-def _wrong(config: ModelConfig, message: str) -> InputError:
+def _wrong(config: ServedModelConfig, message: str) -> InputError:
     """Return an error about a model's configuration. Its message names the model."""
     name = name_of(config)
     return InputError(f"{config.place} ({name}): {message}" if config.place else f"{name}: {message}")
 
 
-def family_of(template: ChatTemplate | None, config: ModelConfig) -> Family:
+def family_of(template: ChatTemplate | None, config: ServedModelConfig) -> Family:
     """Detect the model family's formats from the chat template. The configuration overrides them."""
     shown_style = tool_style_of(template)
     style = config.tool_style or shown_style or Family.tool_style
