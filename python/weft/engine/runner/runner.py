@@ -1,8 +1,9 @@
-"""The model runner: launches the work of a schedule, in the order page moves, decode iteration, prompts, results.
+"""The model runner: launches the work of a schedule.
 
-The parts that it launches have files of their own: `step.py` and `graphs.py` the iteration, `prefill.py` the prompts,
-`branching.py` the branching of beams, `engine/device/results.py` the results. Here are the order, the plan of each
-iteration, and warm-up, which launches the same work for the padding slot.
+This file chooses each iteration's plan, and the order of launches: page moves, the decode iteration, prompts, copies of
+results. The work itself is in other files: the iteration in `step.py` and `graphs.py`, the branching of beams in
+`branching.py`, prompts in `prefill.py`, results in `engine/device/results.py`. Warm-up launches the same work for the
+padding slot.
 
 A launch waits for the device in three cases only: for logits processors on the host, to capture a graph, and after a
 failure. An error that a launch raises may come from earlier work on its stream. So the batch only collects failures,
