@@ -10,8 +10,8 @@ from weft.executor.types.settings import Settings
 
 
 class LoraConfig(Settings):
-    """Adapter `task_id` of a request: its `weights` and their layout, `config`. Both are optional after the first
-    use."""
+    """The LoRA adapter of a request: its number `task_id`, its `weights`, and their layout `config`. After the first
+    use of a number, weights and layout are optional."""
 
     task_id: Annotated[int, Within(Kind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")]
     weights: Tensor | None = None
