@@ -1,6 +1,6 @@
 """Validates requests before they are queued: options, token ids, lengths and pages.
 
-Error messages name options as the front does that made the request (`FieldNames`).
+Error messages use the option names of the front that made the request (`FieldNames`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Admission:
             raise InputError("the prompt is empty; give at least one token")
         longest = config.max_seq_len
         check_length(len(sequence.prompt), longest, can_grow(self._model, longest), request.names)
-        # Page 0 only pads, so no sequence gets it.
+        # Page 0 is reserved for padding, so no sequence gets it.
         num_pages, pages = self._capacity.kv.num_pages - 1, self._capacity.pages_needed(sequence)
         if pages > num_pages:
             raise CapacityError(
@@ -128,14 +128,14 @@ def check_token_ids(name: str, tokens: abc.Sequence[int], vocab_size: int) -> No
 
 
 def can_grow(model: ModelConfig, max_seq_len: int) -> bool:
-    """Whether the model has positions beyond `max_seq_len`, so that raising it would admit longer texts."""
+    """Whether the model has positions beyond `max_seq_len`, so that a higher limit would admit longer texts."""
     return max_seq_len < model.max_position_embeddings
 
 
 def check_length(
     num_tokens: int, max_seq_len: int, can_grow: bool = True, names: FieldNames = OWN_NAMES
 ) -> None:
-    """Raise `CapacityError` for a prompt that leaves no room for an answer."""
+    """Raise `CapacityError` for a prompt that leaves no room for at least one token of the answer."""
     if num_tokens + 1 > max_seq_len:
         raise CapacityError(
             f"the prompt has {num_tokens} tokens, but {names.label('max_seq_len')} is {max_seq_len} (prompt and "

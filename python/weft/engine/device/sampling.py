@@ -1,5 +1,5 @@
-"""Packs a request's sampling parameters as a slot keeps them: one record, and for few requests tables
-(`ops/slots.py`)."""
+"""Packs a request's sampling parameters in the format of a slot (`ops/slots.py`): one record and, for few requests,
+tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class SlotSampling:
     text, bad_words, ends, bias: the tables, which few requests need. They are in pinned memory; `write_tables` copies
         them to the device.
 
-    prompt, answer: the tokens so far. Only a sequence that was preempted already has an answer.
+    Arguments:
+    prompt, answer: the tokens so far. `answer` is empty unless the sequence resumes after preemption.
     max_drafts: the request's own limit on drafts; None for the engine's.
     is_searched: whether a beam search on the host chooses the tokens.
     """
@@ -98,8 +99,8 @@ class SlotSampling:
 
 
 def _total_bias(params: SamplingParams, rules: TokenRules, vocab_size: int) -> Tensor | None:
-    """The sum of `logit_bias` and the rules' bias, float32 [V]; None if the request has neither. A token that either
-    forbids gets -inf; all other sums are clamped to finite values."""
+    """The sum of `logit_bias` and the rules' bias, float32 [V]; None if the request has neither. A token that one of
+    them forbids gets -inf. All other sums are clamped to finite values."""
     by_token, dense = params.logit_bias, rules.bias
     if not by_token and dense is None:
         return None
@@ -122,12 +123,12 @@ def _kind_of_bias(bias: Tensor | None) -> BiasKind:
 
 
 class _Text:
-    """The tables that penalties read.
+    """The tables of a text that penalties read.
 
-    tokens: int32, the prompt and the answer.
-    bits: int32 words, a bit set of the tokens in the prompt.
-    counts: int32 [V], how often each token occurs in the answer and in the `counted` part of the prompt; None for all
-        zeros.
+    tokens: int32 [n], the prompt and the answer.
+    bits: int32 [ceil(V / 32)], a bit set of the tokens that occur in the prompt.
+    counts: int32 [V], the occurrences of each token in the answer and in the `counted` part of the prompt; None if all
+        are zero.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class _Text:
 
 
 def write_tables(params: SlotParams, sampling: SlotSampling, slot: int) -> None:
-    """Copy the request's tables to those of `slot`. A device function."""
+    """Copy a request's tables to the tables of `slot`, asynchronously. A device function."""
     if sampling.ends is not None:
         params.ends[slot].copy_(sampling.ends, non_blocking=True)
     if sampling.text is None:

@@ -1,7 +1,7 @@
 """The engine's memory: slot state, the fixed buffers of an iteration, and pages on the host.
 
 There are S slots for sequences. One more slot, the last, is for the rows that pad a batch. Every tensor here is
-allocated once, because graphs hold its address.
+allocated once, because graphs hold their addresses.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from weft.spec.base import DraftBuffers, Drafter, Verified
 
 @dataclass(frozen=True)
 class LogprobRows:
-    """Log-probabilities of positions, and which tokens could be sampled there; on the device or the host.
+    """Log-probabilities at each position, and the tokens that could be sampled there. On the device or the host.
 
-    Everything is packed into two tensors, so that two copies bring it to the host. Each position has N likeliest
+    All data is packed into two tensors, so that two copies bring it to the host. Each position has its N likeliest
     tokens:
 
-    values: float32 [..., 1 + N + 1], log-probabilities: of the position's token, of the N likeliest, and again of the
-        position's token, but over the whole vocabulary (`TokenLogprob.unnormalized`).
-    tokens: int32 [..., 1 + N + N]: the number of tokens that could be sampled, the ids of the N likeliest, and a flag
-        for each whether it could be sampled.
+    values: float32 [..., 1 + N + 1], log-probabilities. First the position's token, then the N likeliest tokens, then
+        the position's token again, but over the whole vocabulary (`TokenLogprob.unnormalized`).
+    tokens: int32 [..., 1 + N + N]. First the number of tokens that could be sampled, then the ids of the N likeliest,
+        then for each of these a flag whether it could be sampled.
     """
 
     values: Tensor
@@ -51,8 +51,8 @@ class LogprobRows:
     ) -> LogprobRows:
         """Pack the rows of n positions.
 
-        values: [n, 1 + N], the log-probabilities of the token and of the N likeliest.
-        ids, is_allowed: [n, N], of the N likeliest.
+        values: [n, 1 + N], the log-probabilities of the token and of the N likeliest tokens.
+        ids, is_allowed: [n, N], of the N likeliest tokens.
         unnormalized, num_allowed: [n].
         """
         tokens = torch.cat((num_allowed[:, None], ids, is_allowed), 1)
@@ -68,7 +68,7 @@ class LogprobRows:
         return self.values, self.tokens
 
     def read(self, slot: int, count: int, top: int) -> list[TokenLogprob]:
-        """The first `count` positions of a slot, each with its `top` likeliest tokens."""
+        """Unpack the first `count` positions of a slot, each with its `top` likeliest tokens."""
         values, tokens = self.values[slot, :count], self.tokens[slot, :count]
         first_flag = 1 + self.num_top
         columns = (
@@ -92,17 +92,18 @@ class LogprobRows:
 class SlotState:
     """The state of every slot on the device.
 
-    last_token: [S+1], the last committed token, which the next forward reads.
+    last_token: [S+1], the last committed token, which is the first input of the next forward.
     length: [S+1], the number of tokens in the KV cache, which is the position of `last_token`.
     drafts: [K, S+1], owned by the grammar stream (`guided/grammar_stream.py`). Draft j of a slot is
         `drafts[j-1, slot]`; -1 for none.
     verified: [S+1, K+2], owned by the grammar stream: the number of accepted drafts, then the target's tokens.
     verified_host, drafts_host: the same values in host memory, where the grammar reads them.
-    num_proposed: [S+1], the number of drafts that the last iteration with drafts verified. Entries of -1 don't count.
+    num_proposed: [S+1], the number of drafts that the last iteration with drafts verified. Draft entries of -1 don't
+        count.
     results: [(S+1) * (K+3)], one tensor over the memory of `verified` and `num_proposed`.
-    window: [S+1, W+1], for lookahead: the tokens that the next forward reads after each text, and the position at which
-        the last window began. None without lookahead.
-    request_ids, processors: [S+1], each request's id, and the number of its captured processor (0: none).
+    window: [S+1, W+1], for lookahead: the W window tokens that the next forward reads after each text, then the
+        position at which the last window began. None without lookahead.
+    request_ids, processors: [S+1], the id of each slot's request, and the number of its captured processor (0: none).
     page_table: int32 [S+1, pages_per_slot].
     params: the sampling parameters.
     logprobs: [S+1, K+1, ...], for the tokens in `verified`.
@@ -121,7 +122,7 @@ class SlotState:
         self.request_ids = torch.zeros(rows, dtype=torch.int64, device=device)
         self.processors = torch.zeros(rows, dtype=torch.int64, device=device)
         self.page_table = torch.zeros(rows, pages_per_slot, dtype=torch.int32, device=device)
-        # An iteration may write tokens beyond `max_seq_len` before the host cuts them.
+        # An iteration may write tokens beyond `max_seq_len` before the host cuts them off.
         history_length = max_seq_len + 2 * self.verified.shape[1]
         vocab_size = grammar.state.vocab_size
         self.params = SlotParams.neutral(
@@ -137,12 +138,12 @@ class SlotState:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """The tensors that an iteration reads by slot, in the order of `read_slots_`."""
+        """The tensors that an iteration reads by slot, in the order that `read_slots_` expects."""
         return self.length, self.last_token, self.drafts, self.page_table
 
     @property
     def advancing(self) -> tuple[Tensor, ...]:
-        """The tensors that verification writes by slot, in the order of `advance_slots_`."""
+        """The tensors that verification writes by slot, in the order that `advance_slots_` expects."""
         return (
             self.verified, self.last_token, self.length, self.num_proposed, self.drafts, self.verified_host,
         )  # fmt: skip
@@ -150,11 +151,12 @@ class SlotState:
 
 @dataclass(frozen=True)
 class LineTables:
-    """Index tables for the lines that lookahead reads. A line is one row of the forward's input: n tokens, then the W
-    tokens of the row's lookahead window. Row n of each table is for a line with n tokens (0 to T).
+    """Index tables for lookahead. A line is one row of the forward's input: a row's n tokens, then the W tokens of its
+    lookahead window, without a gap. Row n of each table is for a line with n tokens (0 to T).
 
-    read: int64 [T+1, T+W], for each place of the line an index into the T tokens followed by the W window tokens.
-    places: int64 [T+1, W], the places of the window in the line.
+    read: int64 [T+1, T+W]. For each column of the line, an index into the concatenation of T tokens and W window
+        tokens.
+    places: int64 [T+1, W], the columns of the window in the line.
     """
 
     read: Tensor
@@ -162,7 +164,7 @@ class LineTables:
 
     @classmethod
     def allocate(cls, width: int, beside: int, device: torch.device) -> LineTables:
-        """Build the tables for up to `width` tokens (T) before a window of `beside` tokens (W)."""
+        """Build the tables for up to `width` tokens (T), followed by a window of `beside` tokens (W)."""
         column = torch.arange(width + beside)
         num_before = torch.arange(width + 1)[:, None]
         in_window = width + (column - num_before).clamp(max=beside - 1)
@@ -175,9 +177,9 @@ class StepBuffers:
     """The tensors that pass values between the nodes of one iteration. It has B rows and verifies T - 1 drafts.
 
     raw_logits_BTV: the target's logits before masks and penalties, for the rows that want log-probabilities.
-    temperatures_BT: float32, the sampling temperatures; not written if log-probabilities are of the raw logits.
+    temperatures_BT: float32, the sampling temperatures; not written if log-probabilities are those of the raw logits.
     logits_NV: the memory of `logits_BTV`, followed by the windows' logits [B, W, V].
-    lines: the index tables for a forward with lookahead windows; None without.
+    lines: the index tables for a forward with lookahead windows; None without lookahead.
     """
 
     slots_B: Tensor
@@ -199,7 +201,7 @@ class StepBuffers:
         state: SlotState,
         drafter: Drafter | None,
     ) -> StepBuffers:
-        """Allocate buffers for `width` positions of each row. The graphs of one batch size share `slots_B`."""
+        """Allocate buffers for `width` positions (T) of each row. The graphs of one batch size share `slots_B`."""
         config, device, batch = model.config, state.length.device, slots_B.shape[0]
         aux = len(drafter.aux_layers) if drafter is not None else 0
         beside = state.num_beside if width > 1 else 0  # an iteration without drafts reads no windows
@@ -259,9 +261,9 @@ Verify = Callable[[SlotState, StepBuffers, Tensor], None]
 def verify_coupled(state: SlotState, buf: StepBuffers, sampled_BT: Tensor) -> None:
     """Accept the drafts that equal the target's tokens.
 
-    Comparing is enough, since sampling is coupled (`ops/slots.py`): the target's token at a position depends only on
-    its logits, the request's seed and the position. So decoding without speculation would have sampled the same tokens,
-    whatever the drafter proposed.
+    Comparing is enough, because sampling is coupled (`ops/slots.py`): the target's token at a position depends only on
+    its logits, the request's seed and the position. Whatever the drafter proposes, decoding without speculation would
+    sample the same tokens.
     """
     verified = buf.verified
     advance_slots_(
@@ -303,11 +305,11 @@ class DecodeParts:
 
     drafter: the drafter on the device, if there is one.
     has_proposals: whether the host proposes drafts.
-    max_drafts: the most drafts of an iteration, from either source.
-    outputs: the tensors besides tokens that can be gathered.
+    max_drafts: the maximum number of drafts in an iteration, from the device or the host.
+    outputs: the tensors, besides tokens, that requests can gather.
     verify: takes an iteration's sampled tokens int64 [B, T] and advances the slots. A benchmark may replace it before
-        anything is captured.
-    logprobs: the distribution whose log-probabilities requests get.
+        the first graph capture.
+    logprobs: the distribution from which log-probabilities are reported.
     host: the host pages; None without offloading.
     """
 
