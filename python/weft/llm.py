@@ -37,7 +37,7 @@ from weft.grammar.guide import Guide
 from weft.models.config import ModelConfig
 
 LEAST_FED, FED_BATCHES = 64, 4
-"""How many prompts of a list are submitted at a time: `LEAST_FED` or `FED_BATCHES` full batches, whichever is more."""
+"""A list's prompts are submitted in part: `LEAST_FED` or `FED_BATCHES` full batches at a time, whichever is more."""
 
 
 @with_hints(MODEL_HINTS)

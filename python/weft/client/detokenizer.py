@@ -132,8 +132,8 @@ def _outputs(response: Response) -> list[Output]:
 
 
 def _of_beam(beam: Hypothesis, best: Output) -> Output:
-    """The output of an answer of a beam search. `best` is the best answer's output: it has the fields that all
-    answers share."""
+    """Make the output of a beam search's answer `beam`. `best` is the output of the best answer; the fields that all
+    answers share are taken from it."""
     is_whole = beam.finish_reason == "stop" and beam.stopped_by is None
     prompts = {name: tensor for name, tensor in best.additional.items() if name.startswith("context_")}
     stats = replace(best.stats, output_tokens=len(beam.token_ids))

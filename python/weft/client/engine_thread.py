@@ -143,6 +143,7 @@ class EngineThread:
             return False
         for command in commands:
             command.run()
+        # Without commands, `_next` returned because a step is due.
         if not commands or self.engine.can_step:
             self._untold = self.engine.step(launched=self._tell)
             num_queued = self._untold.queued

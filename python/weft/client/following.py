@@ -94,7 +94,7 @@ class Following:
         for response in self._responses:
             self._queue.drop(response)  # does nothing if all its deltas were taken
         if early:
-            with contextlib.suppress(ExecutorError):  # the engine's thread has ended, which ended the requests
+            with contextlib.suppress(ExecutorError):  # the thread has ended, which ended the requests
                 self._cancel([sequence for response in early for sequence in response.sequences])
 
     def _take(self) -> Came:

@@ -46,7 +46,7 @@ class ResponseQueue:
         self._lock = threading.Lock()
         self._any = threading.Condition(self._lock)
         self._responses: dict[int, Response] = {}
-        self._with_deltas: dict[int, Response] = {}  # ordered by each response's first delta that is not taken
+        self._with_deltas: dict[int, Response] = {}  # in the order of their first untaken delta
         self._last_id = 0
         self._error: ExecutorError | None = None
         self._unread = Unread(limits)
@@ -119,7 +119,7 @@ class ResponseQueue:
             raise ExecutorError(str(self._error)) from self._error.__cause__
 
     def open(self, request: Request, num_bytes: int = 0, listener: Listener | None = None) -> Response:
-        """Register a request of an estimated size of `num_bytes`, and number it. It takes one number per sequence."""
+        """Register a request and number it. Each of its sequences takes a number. `num_bytes` is its estimated size."""
         with self._lock:
             response = Response(self._last_id + 1, request, num_bytes)
             if listener is not None:
@@ -182,8 +182,8 @@ class ResponseQueue:
     def take(
         self, request_ids: abc.Sequence[int], timeout: float | None
     ) -> list[tuple[Response | None, list[ResponseDelta]]]:
-        """Wait at most `timeout` seconds until every request has deltas, then take them. An entry has None instead of a
-        response whose last delta was taken before."""
+        """Wait at most `timeout` seconds until every request has deltas, then take them. An entry's response is None if
+        its last delta was taken before."""
         until = _deadline(timeout)
         with self._lock:
             self._check_entry()

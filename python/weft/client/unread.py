@@ -19,7 +19,7 @@ MAX_DELTA_BYTES = 4 << 20
 MAX_PASSED = 64
 """One search for requests to forget skips at most this many awaited ones. This bounds the time to end a request."""
 MAX_NAMED = 65_536
-"""How many numbers of forgotten requests are remembered."""
+"""The limit on forgotten requests whose numbers are remembered."""
 
 
 class Unread:

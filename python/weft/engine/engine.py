@@ -83,7 +83,7 @@ class Engine:
         self._num_kept = 1 if is_overlapped else 0
         self._grammar_s = 0.0
         self._num_finished = 0
-        self._owes_step = False  # one more step is due, to report in its record that no sequence runs any more
+        self._owes_step = False  # one more step is due, whose record reports that no sequence is active
 
     # -- state
 

@@ -84,7 +84,8 @@ class RequestGuide:
         return self._opening.room if self._closes else None
 
     def open_with(self, opening: Opening, closes: bool) -> None:
-        """Set `opening`, which a new matcher gets. `closes`: the answer must be complete within its length limit."""
+        """Set the opening with which a matcher will start. `closes`: the answer must be complete within its length
+        limit."""
         self._opening, self._closes = opening, closes
 
     def bound(self, room: int) -> None:
@@ -203,7 +204,7 @@ class Sequence:
     slots: tuple[int, ...] = field(default=(), init=False)
     slot: int = field(default=-1, init=False)
     kv: KvSequence = field(init=False)
-    num_context: int = field(default=0, init=False)  # tokens to prefill; the last `resumed_at` are the answer's
+    num_context: int = field(default=0, init=False)  # to prefill; the last `resumed_at` are the answer's
     num_read: int = field(default=0, init=False)  # tokens of those that are cached, prefilled or in flight
     resumed_at: int = field(default=0, init=False)  # length of the answer at the last admission
     max_new_tokens: int = field(default=0, init=False)
@@ -213,7 +214,7 @@ class Sequence:
     in_flight: int = field(default=0, init=False)  # batches in flight that refer to it
     num_promised: int = field(default=0, init=False)  # least number of tokens that these batches add
     next_cache_at: int = field(default=0, init=False)  # answer length at which the next page is full
-    must_reread: bool = field(default=False, init=False)  # an edit changed the text, which needs a new prefill
+    must_reread: bool = field(default=False, init=False)  # an edit changed the text: prefill it again
     has_left: bool = field(default=False, init=False)  # it no longer runs, but still holds its slots
     search: Search | None = field(default=None, init=False)
 

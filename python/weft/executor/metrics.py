@@ -18,7 +18,7 @@ from weft.executor.types.metrics import NEVER
 
 
 def perf_metrics(request: Request, output: Output, delta: ResponseDelta) -> RequestPerfMetrics:
-    """The metrics of a request up to a delta."""
+    """The metrics of a request at the time of `delta`."""
     stats = output.stats
     timing = TimingMetrics(
         arrival_time=moment(stats.submitted_at),
@@ -40,7 +40,7 @@ def perf_metrics(request: Request, output: Output, delta: ResponseDelta) -> Requ
 
 
 def moment(seconds: float | None) -> timedelta:
-    """Convert seconds of the clock `time.perf_counter`; timedelta(0) if the event has not happened."""
+    """Convert a time of `time.perf_counter` to a timedelta; timedelta(0) if the event has not happened."""
     return NEVER if seconds is None else timedelta(seconds=seconds)
 
 

@@ -128,7 +128,7 @@ def speculation(config: ExecutorConfig) -> Speculation:
 
 
 def lookahead(sizes: LookaheadDecodingConfig) -> Lookahead:
-    """Convert the sizes of lookahead decoding."""
+    """Convert TensorRT-LLM's sizes for lookahead decoding to weft's."""
     return Lookahead(sizes.max_window_size, sizes.max_ngram_size, sizes.max_verification_set_size)
 
 

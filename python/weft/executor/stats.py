@@ -103,6 +103,7 @@ class History:
         is_full = len(self._requests) == self._requests.maxlen
         while self._requests and (is_full or self._num_request_stats + num_stats > MAX_REQUEST_STATS):
             for oldest in _drain(self._requests, 1):
+                # Not below 0: another thread may take all statistics, and reset the count, at any time.
                 self._num_request_stats = max(self._num_request_stats - len(oldest.request_stats), 0)
             is_full = False
         self._num_request_stats += num_stats

@@ -141,7 +141,7 @@ class Members:
         return read_type(own.returns) if own is not None and own.returns else None
 
     def _is_absent(self, cls: str) -> bool:
-        """Whether weft lacks the whole class. Its members get no findings: the use of the class's name has one."""
+        """Whether weft lacks the whole class. Then its members get no findings, because the class's name has one."""
         return ours.class_of(cls) is None
 
     def _about_read(self, cls: str, name: str, node: ast.AST) -> None:

@@ -137,6 +137,7 @@ class Program:
                         reader.read(child, scope)
 
     def _ways(self, bodies: Sequence[Sequence[ast.stmt]], scope: Scope, within: str | None) -> None:
+        # Each branch starts with the names from before the statement. Afterwards the branches' names are merged.
         before, ways = dict(scope.names), []
         for body in bodies:
             scope.names = dict(before)

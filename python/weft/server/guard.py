@@ -47,7 +47,8 @@ not answer them."""
 SINGLE_HEADERS = frozenset(
     (b"authorization", b"host", b"origin", b"content-length", b"content-type", b"expect", b"sec-fetch-site")
 )
-"""Headers that a request may have only once. Of two, a proxy in front might have checked the one that is not used."""
+"""Headers that a request may have only once. With two, a proxy in front might check one, and the server might use the
+other."""
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 

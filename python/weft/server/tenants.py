@@ -109,8 +109,8 @@ class Tenants:
 
     @contextmanager
     def arriving(self, tenant: Tenant) -> Iterator[None]:
-        """Count a request whose body is arriving. Raises `ApiError` if there are too many, or if `admitted` would
-        refuse the request."""
+        """Count a request whose body is arriving. Raises `ApiError` if too many bodies are arriving, or if too many
+        requests are in flight already."""
         self._check(tenant)
         if self.num_arriving >= self._config.max_requests:
             raise _full(f"the bodies of {self.num_arriving} requests have not come")

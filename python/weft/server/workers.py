@@ -80,7 +80,7 @@ class Turns:
         """Give the free thread to the client whose last turn is longest ago."""
         while self._waiting:
             client, turn = self._waiting.take()
-            self._waiting.done(client)  # before the work ends: clients alternate, however many threads each holds
+            self._waiting.done(client)  # now already, so that clients alternate
             if not turn.done():
                 turn.set_result(None)
                 return

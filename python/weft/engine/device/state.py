@@ -165,6 +165,7 @@ class LineTables:
     @classmethod
     def allocate(cls, width: int, beside: int, device: torch.device) -> LineTables:
         """Build the tables for up to `width` tokens (T), followed by a window of `beside` tokens (W)."""
+        # Columns after a line's window repeat the window's last token. They pad lines with fewer than T tokens.
         column = torch.arange(width + beside)
         num_before = torch.arange(width + 1)[:, None]
         in_window = width + (column - num_before).clamp(max=beside - 1)

@@ -100,7 +100,7 @@ def match_prefix(
         if page is None:
             break
         pages.append(page)
-        last, salt = page, 0
+        last, salt = page, 0  # only the first page of a text has the salt
     num_matched, continues = len(pages) * size, False
     if partial:
         nearest, num_common = last.nearest(text[num_matched : num_matched + size], salt)
@@ -178,7 +178,7 @@ class KvManager:
 
     @property
     def num_available(self) -> int:
-        """The number of pages that can be allocated: free ones and cached ones."""
+        """The number of pages that can be allocated: free and cached pages."""
         return self._pool.num_available
 
     def pages_needed(self, num_positions: int) -> int:

@@ -101,8 +101,8 @@ class KvCacheConfig(Settings):
 
 class TokenRangeRetentionConfig(Settings):
     """The retention of the blocks of a prompt's tokens `token_start` to `token_end` - 1 (None: to the prompt's end).
-    Their priority is `priority`, 0 (evicted first) to 100. It returns to the default `duration_ms` after their last use
-    (None: never)."""
+    Their priority is `priority`, 0 (evicted first) to 100. After `duration_ms` without use it falls back to the default
+    priority (None: never)."""
 
     token_start: NotNegative
     token_end: Count | None = None

@@ -30,8 +30,8 @@ class CapacitySchedulerPolicy(ByName, Enum):
 
 
 class ContextChunkingPolicy(ByName, Enum):
-    """Which prompts to prefill if all of them together exceed an iteration's tokens. FIRST_COME_FIRST_SERVED: the first
-    request's prompt. EQUAL_PROGRESS: a chunk of each prompt."""
+    """The choice of prompts to prefill if all of them together exceed an iteration's tokens. FIRST_COME_FIRST_SERVED:
+    the first request's prompt. EQUAL_PROGRESS: a chunk of each prompt."""
 
     FIRST_COME_FIRST_SERVED = 0
     EQUAL_PROGRESS = 1

@@ -61,7 +61,7 @@ class Job:
 
     @property
     def num_answers(self) -> int:
-        """The number of answers: those of all prompts."""
+        """The number of answers to all prompts together."""
         return len(self.requests) * self.body.num_answers
 
     def api_error(self, error: BaseException) -> ApiError:

@@ -68,7 +68,7 @@ def job_of_body(
 def _is_heavy(data: Any) -> bool:
     """Return whether even a short body may take long to process. Its guide may name a program of several megabytes,
     or a schema whose properties may come in any order. With `n` there are more sequences to prepare."""
-    # `read` refuses any other JSON value. True keeps the callers from `data.get`, which that value lacks.
+    # `read` refuses any other JSON value. Return True, so that the callers do not call `data.get` on it.
     if not isinstance(data, dict):
         return True
     guide = data.get("guide")
