@@ -92,7 +92,7 @@ class Api:
     read: dict[str, Any]
 
     def find(self, name: str) -> ApiClass | None:
-        """Return the class with this full name or, if there is none, the class whose name ends with it; else None."""
+        """Return the class with this full name or, if there is none, the class with this last part; None if neither."""
         return self.classes.get(name) or self._by_short_name().get(name)
 
     def _by_short_name(self) -> dict[str, ApiClass]:

@@ -86,7 +86,7 @@ def about_field(cls: str, name: str, argument: Argument) -> Iterator[Said]:
 
 
 def about_name(cls: str, name: str, node: ast.AST) -> Iterator[Said]:
-    """Yield findings about a name that weft lacks, that is an older name, or that neither side has."""
+    """Yield findings about a name that weft lacks, that neither side has, or that is an older version's."""
     verdict, said = judge(cls, name), f"{short(cls)}.{name}"
     if verdict.state is State.OLDER:
         newest = judge(cls, verdict.why)

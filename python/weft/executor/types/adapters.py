@@ -10,8 +10,8 @@ from weft.executor.types.settings import Settings
 
 
 class LoraConfig(Settings):
-    """The LoRA adapter of a request: its number `task_id`, its `weights`, and their layout `config`. After the first
-    use of a number, weights and layout are optional."""
+    """The LoRA adapter of a request: its number `task_id`, its `weights`, and their layout `config`. Only the first
+    request with a `task_id` needs weights and layout."""
 
     task_id: Annotated[int, Within(Kind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")]
     weights: Tensor | None = None
