@@ -33,8 +33,8 @@ LOGITS = "logits"
 @dataclass(frozen=True)
 class Gather:
     """The tensors that a request returns: raw logits of the prompt (`context_logits`) and of the answer
-    (`generation_logits`), and marked outputs of the model at the answer's (`names`) and the prompt's (`context_names`)
-    positions."""
+    (`generation_logits`), and marked outputs of the model at the positions of the answer (`names`) and of the prompt
+    (`context_names`)."""
 
     context_logits: bool = False
     generation_logits: bool = False
@@ -136,11 +136,11 @@ class FieldNames:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def label(self, field: str) -> str:
-        """The front's name of a setting."""
+        """The front's name for a setting."""
         return self.settings.get(field, field).rpartition(".")[2]
 
     def or_raise(self, field: str) -> str:
-        """The end of an advice, ", or raise ..."; "" for a caller who cannot change the setting."""
+        """The end of a hint, ", or raise ..."; "" for a caller who cannot change the setting."""
         if not self.config:
             return ""
         name = self.settings.get(field, field)
@@ -188,9 +188,8 @@ class Request:
       turns. After `timeout_s` seconds the request ends with "timeout" and its partial answer.
     - `given` is the expected answer (text or token ids): drafts for `Speculation.given()`. `max_drafts` limits the
       drafts of an iteration (None: the engine's limit; 0: none). With `only_given` the answer is only compared with
-      `given`: it ends with "length" at the first token that differs from it or follows it.
-      `ahead` sets sizes of lookahead decoding, for `Speculation.lookahead()`: at most the engine's (None: the
-      engine's).
+      `given`: it ends with "length" at the first token that differs from `given` or follows it. `ahead` sets the
+      sizes of lookahead decoding, which must not exceed the engine's (None: the engine's sizes).
     - `processor` changes the logits. `gather` names the tensors to return. `retention` sets how long its pages stay
       cached. Only requests with the same `cache_salt` (a text of 1 to 256 characters) share cached pages.
     - `stop_words` (texts or lists of token ids) replace `sampling.stop`; `end_ids` replace the model's end tokens.
@@ -285,7 +284,7 @@ class Request:
 
     @property
     def forbidding(self) -> list[str]:
-        """The names of the parameters, besides the guide, that forbid tokens."""
+        """The names of the parameters of this request, besides the guide, that forbid tokens."""
         sampling, bias = self.sampling, self.rules.bias
         forbids = {
             "bad_words": bool(sampling.bad_words),
