@@ -1,4 +1,4 @@
-"""`weft inspect`."""
+"""`weft inspect`: reports versions, the GPU and a model directory, or dumps a captured iteration."""
 
 from __future__ import annotations
 

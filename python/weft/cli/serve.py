@@ -1,4 +1,4 @@
-"""`weft serve`."""
+"""`weft serve`: serves models over HTTP."""
 
 from __future__ import annotations
 
