@@ -204,7 +204,7 @@ class Speculation(Checked):
 
     @property
     def sizes_ahead(self) -> Lookahead | None:
-        """The parameters of lookahead decoding; None if `drafters` does not include it."""
+        """The parameters of lookahead decoding; None if it is not used."""
         if "lookahead" not in self.drafters:
             return None
         return self.ahead or Lookahead(ngram=self.max_draft_tokens + 1)

@@ -188,8 +188,9 @@ class Request:
       turns. After `timeout_s` seconds the request ends with "timeout" and its partial answer.
     - `given` is the expected answer (text or token ids): drafts for `Speculation.given()`. `max_drafts` limits the
       drafts of an iteration (None: the engine's limit; 0: none). With `only_given` the answer is only compared with
-      `given`: it ends with "length" at the first token that differs from `given` or follows it. `ahead` sets the
-      sizes of lookahead decoding, which must not exceed the engine's (None: the engine's sizes).
+      `given`: it ends with "length" at the first token that differs from it or follows it.
+      `ahead` sets sizes of lookahead decoding, for `Speculation.lookahead()`: at most the engine's (None: the
+      engine's).
     - `processor` changes the logits. `gather` names the tensors to return. `retention` sets how long its pages stay
       cached. Only requests with the same `cache_salt` (a text of 1 to 256 characters) share cached pages.
     - `stop_words` (texts or lists of token ids) replace `sampling.stop`; `end_ids` replace the model's end tokens.
