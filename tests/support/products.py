@@ -48,7 +48,7 @@ def marks(cases: Sequence[Mapping[str, Any]], quick: int, in_ci: int | None) -> 
 
 
 def runs_as_cases(runs: Sequence[Run]) -> list[Any]:
-    """Make pytest's parameters from runs. Those beyond the first occurrence of each value are marked `slow`."""
+    """Make pytest's parameters from runs. A few runs contain each value once; the others are marked `slow`."""
     settings = [{name: repr(value) for name, value in run.items()} for run in runs]
     return [
         pytest.param(run, id="-".join(map(str, run.values())), marks=[pytest.mark.slow] if mark else [])
