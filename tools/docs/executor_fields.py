@@ -1,9 +1,9 @@
 """Writes the tables of docs/executor-fields.md: `python tools/docs/executor_fields.py`.
 
 TensorRT-LLM's names come from `weft/migration/api.json`, weft's from its classes. The tables of
-`weft.executor.types.refused` and `weft.migration.absent` tell which names are refused, are absent or mean something
-else. Only docs/executor-fields.md holds the descriptions of fields: rows keep their text, and a new row says "?" until
-it is described.
+`weft.executor.types.refused` and `weft.migration.absent` list the names that are refused, are absent or behave
+differently. The descriptions of fields are in docs/executor-fields.md only. Rows keep their text, and a new row says
+"?" until a description is written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OF_THE_EXECUTOR = frozenset(
 )
 """Derived properties for the executor's internal use."""
 NEVER_GIVEN = ("SpeculativeDecodingFastLogitsInfo", "DisServingRequestStats")
-"""Classes without instances, since the features that would return them are refused."""
+"""Classes without instances, because weft refuses the features that would return them."""
 
 INTRO = """\
 Here is every name of TensorRT-LLM's: of its newest Python bindings that have an `Executor`, and what its C++ API has
@@ -52,7 +52,7 @@ ROW = re.compile(r"^\| `([\w.]+)(\(.*?\))?` \| (.*?) \| (.*) \|$")
 
 @dataclass
 class Words:
-    """The text of the current page: descriptions by class and name, and the classes in order."""
+    """The texts of the current page: descriptions by class and name, and the classes in order."""
 
     order: list[str] = field(default_factory=list)
     said: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -81,7 +81,7 @@ def fields_of(page: str) -> str:
 
 
 def rewritten(page: str) -> str:
-    """Return the page with that part rewritten."""
+    """Return the page with its generated part rewritten."""
     before, _, _ = page.partition(f"\n{HEADING}\n")
     return f"{before}\n{HEADING}\n\n{fields(Words.of(page))}"
 
@@ -105,7 +105,7 @@ def in_order(words: Words) -> list[str]:
 
 
 def has_section(name: str) -> bool:
-    """Whether weft has the class and uses it."""
+    """Whether weft has the class, and a program can use it."""
     return ours.class_of(name) is not None and not ours.is_enumeration(name) and not is_held_only(name)
 
 
@@ -258,7 +258,7 @@ def first_sentence(held: object) -> str:
 
 
 def other_meanings() -> Iterator[str]:
-    """Yield the names that mean something else in weft."""
+    """Yield the names that behave differently in weft."""
     rows = [f"| `{name}` | {how} |" for name, how in OTHERWISE.items()]
     for cls in API.classes.values():
         for one in cls.names():
@@ -282,7 +282,7 @@ def enumerations() -> str:
 
 
 def members_of(name: str) -> str:
-    """Return the members of both sides; refused ones with their reason."""
+    """Return the members of an enumeration in weft and TensorRT-LLM. Refused ones have their reason."""
     theirs, mine = API.find(name), ours.names(ours.class_of(name))  # type: ignore[arg-type]
     members = [*(theirs.members if theirs is not None else ())]
     members += [one for one, own in mine.items() if own.what == "member" and one not in members]
