@@ -228,7 +228,7 @@ def main(
     repeat: Annotated[int, typer.Option(min=1, help="Turns of each way of calling.")] = 15,
     out: OutOption = None,
 ) -> None:
-    """Native matchers beside each grammar library's own best way of being called, one by one and in batches."""
+    """Native matchers compared with the fastest way to call each grammar library, one by one and in batches."""
     report = measured(out, lambda: run(source, vocab, texts=texts, repeat=repeat))
     finish(report, out)
 

@@ -188,7 +188,7 @@ def main(
     repeat: Annotated[int, typer.Option(min=1, help="Answers.")] = 12,
     out: OutOption = None,
 ) -> None:
-    """Steps of WASM programs as guides, beside the same grammar as a native guide."""
+    """Steps of WASM programs as guides, compared with the same grammar as a native guide."""
     report = measured(
         out, lambda: run([int(size) for size in vocabs.split(",")], steps, repeat, program, arg)
     )

@@ -140,7 +140,7 @@ def main(
     device: DeviceOption = "auto",
     out: OutOption = None,
 ) -> None:
-    """Coupled sampling beside rejection sampling at temperature 1: what each accepts of the same drafts."""
+    """Coupled sampling compared with rejection sampling at temperature 1, by the drafts that each accepts."""
     report = measured(out, lambda: run(device, model, prompts))
     finish(report, out)
 

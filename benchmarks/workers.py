@@ -96,7 +96,7 @@ def rows_of(
 
 
 def main(out: OutOption = None) -> None:
-    """The masks of a batch shared among threads: with how many, of which masks, it pays."""
+    """The masks of a batch shared among threads: the masks and numbers of threads for which this pays off."""
     report = measured(out, run)
     finish(report, out)
 
