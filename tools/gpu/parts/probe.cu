@@ -1,6 +1,7 @@
 // Measures undocumented behaviour of a GPU and its driver: the time of handshakes between kernels and the host, the
-// number of threads that run host functions and the work that they block, when a graph's user objects are destroyed, and
-// whether a conditional body may have a host node. Driver functions are looked up at run time, so some may be missing.
+// number of threads that run host functions and the work that they block, when a graph's user objects are destroyed,
+// and whether a conditional body may have a host node. Driver functions are looked up at run time, so some may be
+// missing.
 
 #include <cuda.h>
 #include <cuda_runtime.h>
