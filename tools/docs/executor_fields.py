@@ -35,13 +35,13 @@ NEVER_GIVEN = ("SpeculativeDecodingFastLogitsInfo", "DisServingRequestStats")
 """Classes without instances, because weft refuses the features that would return them."""
 
 INTRO = """\
-Here is every name of TensorRT-LLM's: of its newest Python bindings that have an `Executor`, and what its C++ API has
-besides. A refused field holds what it is given; an executor that is made with another value than its default raises
-`InputError` with the reason that stands here, and a request that has one is answered with an error. What has no effect
-is taken for compatibility. Fields of results and statistics for refused work are there, and stay empty.
-`python -m weft.migration` looks for all of these names in a program ([executor.md](executor.md#checking-a-program)).
+These tables list every name of TensorRT-LLM: those of its newest Python bindings with an `Executor`, and further names
+of its C++ API. A refused field stores its value, but only its default can be used. With another value, making the
+executor raises `InputError` with the reason given here, and a request is answered with an error. Fields without effect
+are accepted for compatibility. Fields of results and statistics for refused features exist and stay empty.
+`python -m weft.migration` finds all of these names in a program ([executor.md](executor.md#checking-a-program)).
 
-Settings, results and statistics have `to_dict`, `from_dict`, `to_json` and `from_json`, besides.
+Settings, results and statistics also have `to_dict`, `from_dict`, `to_json` and `from_json`.
 """
 
 REFUSED, ABSENT, IDLE, OWN = "refused: ", "not here: ", "no effect: ", "weft's own: "
@@ -316,9 +316,9 @@ def without_section() -> str:
             kind = "has no effect" if any(one in NO_EFFECT for one in takers) else "is refused"
             names = ", ".join(f"`{one}`" for one in takers)
             text = (
-                f"holds its data; what takes it {kind}: {names}"
+                f"stores its data, but using it {kind}: {names}"
                 if takers
-                else "holds its data; nothing gives one"
+                else "stores its data, but weft never returns one"
             )
             text += f"; not here: {', '.join(f'`{one}`' for one in lacks)}" if lacks else ""
         rows.append(f"| `{name}` | {held} | {text} |")
@@ -327,8 +327,8 @@ def without_section() -> str:
         if verdict.state is State.ABSENT:
             rows.append(f"| `{name}` |  | {ABSENT}{verdict.why or UNSAID} |")
         else:
-            rows.append(f"| `{name}` |  | as there |")
-    return "\n".join(["### Others", "", "| name | what it has | |", "|---|---|---|", *rows, ""])
+            rows.append(f"| `{name}` |  | as in TensorRT-LLM |")
+    return "\n".join(["### Others", "", "| name | members | |", "|---|---|---|", *rows, ""])
 
 
 def unsaid(page: str) -> list[str]:
