@@ -45,7 +45,7 @@ class Seen:
 
 
 class Issuer:
-    """Issues one replay. `grammar.state` records its operations, and `seen` holds the device's hashes after `run`."""
+    """Issues one replay. `grammar.state` records it; read `seen` after `run`."""
 
     def __init__(self, recording: Recording, found: Tenancies) -> None:
         self.runtime = CpuRuntime()
@@ -180,7 +180,7 @@ class Issuer:
             self.stream.launch(write_verified, self.grammar.verified, slots, values)
 
     def _look(self, place: int, operation: Operation, positions: Sequence[int]) -> None:
-        """Launch the function that hashes the device's copies of the mask rows that `operation` filled."""
+        """Launch the hash of the device's mask rows that the operation made."""
         width = self.grammar.num_positions
         looks = [
             ((place, entry.slot), position)

@@ -27,8 +27,7 @@ MAX_APPENDED = 1 << 16
 
 @dataclass(frozen=True)
 class Tenant:
-    """A matcher to make for `request`. It has accepted the first `position` tokens of the answer as it was in iteration
-    `epoch`."""
+    """A matcher to make for `request`, with the first `position` tokens of its answer as of iteration `epoch`."""
 
     request: RecordedRequest
     compiled: CompiledGuide
@@ -90,7 +89,7 @@ def tenancies(recording: Recording, vocabulary: Vocabulary) -> Tenancies:
     """Assign requests to slots, and compile their guides."""
     found = Tenancies()
     guides = _compile(recording, vocabulary)
-    holders: dict[int, Tenant | None] = {}  # by slot; None if the slot is left out
+    holders: dict[int, Tenant | None] = {}  # by slot; None if it is left out
     for place, operation in enumerate(recording.operations):
         for slot in operation.attached:
             holders.pop(slot, None)

@@ -223,8 +223,7 @@ class ManyRequests:
         state.drafts.index_fill_(1, slots, -1)
 
     def _iterate(self) -> Tensor:
-        """Run one iteration of every slot. Returns the number of accepted drafts and the target's tokens, [S, K +
-        2]."""
+        """One iteration of every slot: [S, K + 2], the drafts accepted and the target's tokens."""
         if self.plan.guides or self.parts.has_proposals:
             attach, self._attach = self._attach, {}
             self.grammar.push(self._order, attach)
