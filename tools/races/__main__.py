@@ -70,5 +70,5 @@ def main(part: str = "") -> int:
 
 
 if __name__ == "__main__":
-    assert Site  # the word for what is removed
+    assert Site  # the type of the removed calls
     sys.exit(min(main(*sys.argv[1:]), 1))

@@ -154,7 +154,7 @@ def processors() -> Iterator[Any]:
 
 
 def beams() -> Iterator[Any]:
-    """Guided beam searches beside an unguided one, so that a batch has fewer matchers than rows."""
+    """Guided beam searches in a batch with an unguided one, so that a batch has fewer matchers than rows."""
     search = Beams(Path(package_model_path()), max_batch=12)
     guides = [Guide.regex("([0-9][a-f])+"), None, Guide.regex("([a-z]{1,3} ?){4}")]
     for _ in schedules():

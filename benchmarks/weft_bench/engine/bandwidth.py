@@ -54,8 +54,8 @@ def traffic(
 
 
 def target_size(config: ModelConfig) -> int:
-    """Return the number of weights that a target forward reads: all except the embedding, of which only a few rows
-    are read."""
+    """Return the number of weights that a target forward reads. The embedding does not count, because only a few of its
+    rows are read."""
     layer = decoder_size(config, config.hidden_size) + 2 * config.hidden_size
     return config.num_layers * layer + (1 + config.vocab_size) * config.hidden_size
 

@@ -52,7 +52,7 @@ def penalise(
 def penalise_by_rule(
     logits: Tensor, sampling: SamplingParams, prompt: Sequence[int], answer: Sequence[int], rule: PenaltyRule
 ) -> Tensor:
-    """Apply TensorRT-LLM's penalties, of which `rule` gives the number of ignored prompt tokens. Returns logits
+    """Apply TensorRT-LLM's penalties. `rule` gives the number of prompt tokens that they ignore. Returns logits
     before the division by the temperature."""
     bias = torch.zeros(len(logits))
     for token, value in (sampling.logit_bias or {}).items():

@@ -113,7 +113,7 @@ class ManyRequests:
         seeds = seeds_of(len(self.cases), self.per_case * turns, first_seed).view(slots, turns)
         seeds = torch.cat(
             (seeds, seeds[:, -1:]), 1
-        )  # what a slot does when it has done its turns does not count
+        )  # outputs of a slot after its last turn do not count
         outputs = torch.full((slots, turns + 1, MAX_TOKENS), END)
         turn, length = torch.zeros(slots, dtype=torch.int64), torch.zeros(slots, dtype=torch.int64)
         text = torch.full((slots, MAX_TOKENS + width), END)
