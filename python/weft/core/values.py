@@ -122,7 +122,7 @@ def ranges(cls: Any) -> dict[str, Range]:
 
 def docstrings(cls: type) -> dict[str, str]:
     """The docstring below each field of a dataclass that has one, by name. Python does not keep these, so they are
-    read from the source of the module, where the class must stand at the top level."""
+    read from the source of the module. The class must be at its top level."""
     module = ast.parse(inspect.getsource(sys.modules[cls.__module__]))
     body = next(
         node.body for node in module.body if isinstance(node, ast.ClassDef) and node.name == cls.__name__

@@ -111,9 +111,7 @@ class ManyRequests:
         """Sample at least `count` outputs of each case, with the seeds of `seeds_of`."""
         slots, turns, width = self.num_slots, -(-count // self.per_case), self.plan.num_drafts + 1
         seeds = seeds_of(len(self.cases), self.per_case * turns, first_seed).view(slots, turns)
-        seeds = torch.cat(
-            (seeds, seeds[:, -1:]), 1
-        )  # outputs of a slot after its last turn do not count
+        seeds = torch.cat((seeds, seeds[:, -1:]), 1)  # outputs of a slot after its last turn do not count
         outputs = torch.full((slots, turns + 1, MAX_TOKENS), END)
         turn, length = torch.zeros(slots, dtype=torch.int64), torch.zeros(slots, dtype=torch.int64)
         text = torch.full((slots, MAX_TOKENS + width), END)
