@@ -1,10 +1,11 @@
-"""What docs/adding-a-*.md has a reader add: each page's file and its line of the registry, as they stand there."""
+"""The pages docs/adding-a-*.md: their parts work when they are added as the page says, and their excerpts are current."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
+import textwrap
 from pathlib import Path
 from types import ModuleType
 
@@ -34,6 +35,14 @@ def add(page: str, table: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> st
     exec(compile(file, page, "exec"), made.__dict__)
     monkeypatch.setitem(table, name, f"{module}:{attribute}")
     return name
+
+
+def test_the_page_on_sampling_parameters_quotes_the_files() -> None:
+    page = (DOCS / "adding-a-sampling-parameter.md").read_text()
+    quotes = re.findall(r"^In `([\w/.]+)`.*?:\n\n```\w+\n(.*?)```", page, re.MULTILINE | re.DOTALL)
+    assert len({file for file, _ in quotes}) == 5
+    for file, quote in quotes:
+        assert textwrap.dedent(quote) in textwrap.dedent((DOCS.parent / file).read_text()), file
 
 
 def test_a_drafter_is_a_file_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ from collections import abc
 
 from weft.config import EngineConfig, ExecutionConfig, Lookahead, ResolvedConfig, Speculation
 from weft.core.request import MAX_END_TOKENS, OWN_NAMES, BeamWords, FieldNames, Gather, Request
+from weft.core.sampling import NOT_FOR_BEAMS
+from weft.core.values import set_fields
 from weft.engine.device.state import DecodeParts
 from weft.engine.scheduler.scheduler import Capacity
 from weft.engine.sequence import Sequence
@@ -69,12 +71,11 @@ def check_options(request: Request, config: EngineConfig, speculation: Speculati
 def check_search(request: Request) -> None:
     """Raise `InputError` for options that beam search does not support."""
     sampling, words = request.sampling, request.watch_stop_words()
-    for name, neutral in (("top_k", 0), ("top_p", 1), ("min_p", 0), ("top_p_decay", 1)):
-        if getattr(sampling, name) != neutral:
-            raise InputError(
-                f"{name} is {getattr(sampling, name)}; beams are not sampled, they follow the likeliest tokens: "
-                f"leave it out, or {request.names.no_beams}"
-            )
+    for name in set_fields(sampling, NOT_FOR_BEAMS):
+        raise InputError(
+            f"{name} is {getattr(sampling, name)}; beams are not sampled, they follow the likeliest tokens: "
+            f"leave it out, or {request.names.no_beams}"
+        )
     if len(sampling.stop_token_ids) > MAX_END_TOKENS:
         raise InputError(
             f"stop_token_ids has {len(sampling.stop_token_ids)} entries; beams, which need one more continuation for "

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 
 import numpy as np
@@ -14,12 +15,19 @@ from torch import Tensor
 
 from weft.core import SamplingParams
 from weft.core.request import MAX_BAD_WORD_TOKENS, MAX_END_TOKENS, NO_RULES, TokenRules
-from weft.core.sampling import MAX_LOGIT
+from weft.core.sampling import CHANGES_LOGITS, MAX_LOGIT
+from weft.core.values import set_fields
 from weft.ops.slots import BiasKind, SlotParams, SlotRecord
 from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime
 
 _NO_LIMIT = torch.iinfo(torch.int32).max
+_SAME_FIELDS = [
+    field.name
+    for field in fields(SamplingParams)
+    if field.name in SlotRecord.fields() and field.name != "seed"  # each sequence of a request has its own seed
+]
+"""The parameters that the record has under the same name. It keeps its neutral value for None."""
 
 
 class SlotSampling:
@@ -50,29 +58,21 @@ class SlotSampling:
     ) -> None:
         pinned = partial(pinned_copy, runtime)
         bias = _total_bias(params, rules, vocab_size)
-        has_penalties = (
-            params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
-        )
-        changes_logits = bool(
-            has_penalties or bias is not None or rules.bad_words or params.no_repeat_ngram_size
-        )
+        changes_logits = bool(bias is not None or rules.bad_words or set_fields(params, CHANGES_LOGITS))
         record = SlotRecord()
+        for name in _SAME_FIELDS:
+            value = getattr(params, name)
+            if value is not None:
+                setattr(record, name, value)
         record.seed = seed
         record.ends_allowed_from = len(prompt) + params.min_tokens
-        record.temperature = params.temperature
         record.top_p_start = params.top_p
-        if params.changes_top_p:
-            record.top_p_decay, record.top_p_min = params.top_p_decay, params.top_p_min
+        if not params.changes_top_p:
+            record.top_p_min = 0  # the record's way to say that top_p stays
         if params.top_p_reset_ids is not None:
             record.top_p_reset_id = params.top_p_reset_ids
         record.top_p = record.top_p_after(answer)
-        record.min_p = params.min_p
-        record.top_k = params.top_k
-        record.repetition_penalty = params.repetition_penalty
-        record.presence_penalty = params.presence_penalty
-        record.frequency_penalty = params.frequency_penalty
         record.penalties_after_temperature = rules.penalties.after_temperature
-        record.no_repeat_ngram_size = params.no_repeat_ngram_size or 0
         record.bias_kind = _kind_of_bias(bias)
         record.changes_logits = changes_logits
         record.max_drafts = _NO_LIMIT if max_drafts is None else max_drafts
