@@ -1,4 +1,4 @@
-"""The pages docs/adding-a-*.md: their parts work when they are added as the page says, and their excerpts are current."""
+"""The pages docs/adding-a-*.md: their parts work when added as the page says, and their excerpts are current."""
 
 from __future__ import annotations
 

@@ -22,11 +22,8 @@ from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime
 
 _NO_LIMIT = torch.iinfo(torch.int32).max
-_SAME_FIELDS = [
-    field.name
-    for field in fields(SamplingParams)
-    if field.name in SlotRecord.fields() and field.name != "seed"  # each sequence of a request has its own seed
-]
+# Not the seed: each sequence of a request has another.
+_SAME_FIELDS = {field.name for field in fields(SamplingParams)} & set(SlotRecord.fields()) - {"seed"}
 """The parameters that the record has under the same name. It keeps its neutral value for None."""
 
 
