@@ -55,7 +55,7 @@ class KvCacheConfig(Settings):
     Reuse: with `enable_block_reuse`, requests whose prompts have the same prefix reuse the blocks of finished requests.
     With `enable_partial_reuse` they also reuse a block of which only the first tokens match, by a copy. Without
     `copy_on_partial_reuse` they take such a block over, if no other request holds it. Evicted blocks with a priority of
-    at least `secondary_offload_min_priority` (default 35) are kept in `host_cache_size` bytes of host memory, and
+    at least `secondary_offload_min_priority` (default 30) are kept in `host_cache_size` bytes of host memory, and
     return to the device on reuse.
 
     Windows: a token attends to at most `max_attention_window` tokens, itself included: the first `sink_token_length`
