@@ -1,11 +1,12 @@
 """Compares weft's CPU kernels of a decode step with torch's operations, at weft-tiny's shapes.
 
-    python benchmarks/cpu_kernels.py [--threads 2] [--repeat 201] [--length 256] [--weights float16] [--out DIRECTORY]
+    python benchmarks/cpu_kernels.py [--threads 2] [--repeat 201] [--length 256] [--weights float16] [--out
+DIRECTORY]
 
 Each operation of a layer alternates with the equivalent torch operations on the same float32 tensors. The batch has
-sequences of `--length` tokens, with 1 new token each or 6 (5 drafts). Only weft uses 16-bit weights; torch gets their
-values in float32. `calls` counts an operation in a step of weft-tiny; `step` is the sum. Results are compared before
-timing.
+sequences of `--length` tokens, with 1 new token each or 6 (5 drafts). Only weft uses 16-bit weights; torch gets
+their values in float32. `calls` is the number of times that weft-tiny runs an operation in a step, and `step` is the
+sum over all operations. Results are compared before timing.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ BATCHES, WIDTHS = (1, 4, 16), (1, 6)
 
 @dataclass
 class Pair:
-    """An operation in weft and in torch; each returns its result."""
+    """The same operation in weft and in torch. Each function returns its result."""
 
     name: str
     calls: int
@@ -43,7 +44,7 @@ class Pair:
 
 
 def products(rows: int, dtype: torch.dtype) -> Iterator[Pair]:
-    """The matrix products of a step, with the norm before or the addition after."""
+    """Yield the matrix products of a step, with the norm before or the addition after them."""
     norm = Norm(torch.rand(HIDDEN), EPS)
 
     def weights(outputs: int, inputs: int) -> Tensor:
@@ -88,7 +89,7 @@ def embedding(rows: int, dtype: torch.dtype) -> Iterator[Pair]:
 
 
 def over_pages(batch: int, width: int, length: int) -> Iterator[Pair]:
-    """Rotary embedding, the write to the pages, and attention: a single operation in weft."""
+    """Yield rotary embedding, the write to the pages and attention, which are a single operation in weft."""
     columns = -(-length // PAGE)
     cache = torch.randn(1 + batch * columns, PAGE, 2, KV_HEADS, DIM)
     table = (torch.randperm(batch * columns) + 1).view(batch, columns).int()
@@ -122,7 +123,7 @@ def over_pages(batch: int, width: int, length: int) -> Iterator[Pair]:
 
 
 def seconds(pair: Pair, repeat: int) -> tuple[float, float]:
-    """Return the median seconds of weft and of torch, which alternate."""
+    """Return the median seconds of weft and of torch, whose runs alternate."""
     torch.testing.assert_close(pair.weft(), pair.torch(), rtol=1e-3, atol=1e-3)
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(repeat + 10):
@@ -136,7 +137,7 @@ def seconds(pair: Pair, repeat: int) -> tuple[float, float]:
 def measure(
     batch: int, width: int, length: int, repeat: int, dtype: torch.dtype
 ) -> Iterator[dict[str, object]]:
-    """Yield the report's rows for one kind of step, and their sum."""
+    """Yield a row of the report for each operation of one kind of step, and for their sum."""
     rows = batch * width
     total = [0.0, 0.0]
     for pair in (*embedding(rows, dtype), *products(rows, dtype), *over_pages(batch, width, length)):

@@ -1,6 +1,6 @@
 """Calls grammar libraries as their documentation shows, for comparison with weft's native matchers.
 
-Each class moves one matcher, or a batch of them, along the same tokens as weft: fill the mask, accept the token.
+The classes move one matcher, or a batch of them, along the same tokens as weft: fill the mask, accept the token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Step = Callable[[Sequence[int]], object]
 
 @dataclass(frozen=True)
 class Place:
-    """The start of a batch's row: a guide, and the tokens accepted before."""
+    """The start of a row of a batch: its guide, and the tokens that its matcher accepts first."""
 
     compiled: CompiledGuide
     taken: Sequence[int]
@@ -38,11 +38,12 @@ class OwnCalls(Protocol):
         """Return ways to move one matcher from its start along the tokens."""
 
     def steps(self, places: Sequence[Place]) -> dict[str, Step]:
-        """Return ways to accept a token in each of the new matchers and fill all masks."""
+        """Return ways to make one step of a batch: accept a token in each matcher, and fill all masks. The matchers
+        are new."""
 
 
 class XGrammarCalls:
-    """`GrammarMatcher` one by one, and `BatchGrammarMatcher`."""
+    """Calls each `GrammarMatcher` in turn, or a `BatchGrammarMatcher`."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocab_size = vocabulary.vocab_size
@@ -68,7 +69,8 @@ class XGrammarCalls:
         return {"GrammarMatcher": walk}
 
     def steps(self, places: Sequence[Place]) -> dict[str, Step]:
-        """Return ways to accept a token in each of the new matchers and fill all masks."""
+        """Return ways to make one step of a batch: accept a token in each matcher, and fill all masks. The matchers
+        are new."""
         bitmask = xgr.allocate_token_bitmask(len(places), self._vocab_size)
 
         def new() -> list[xgr.GrammarMatcher]:
@@ -97,7 +99,7 @@ class XGrammarCalls:
 
 
 class LLGuidanceCalls:
-    """`LLMatcher` one by one, with a raw pointer and with the wrapper over numpy, and `LLExecutor`."""
+    """Calls each `LLMatcher` in turn, with a raw pointer or with the wrapper for numpy, or an `LLExecutor`."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._words = -(-vocabulary.vocab_size // 32)
@@ -108,7 +110,7 @@ class LLGuidanceCalls:
         self._bitmask: NDArray[np.int32] | None = None
 
     def _new(self, place: Place) -> llguidance.LLMatcher:
-        """Copy a matcher that stays at the start, like a server that has compiled the guide."""
+        """Copy a matcher that never moves, as a server does after it has compiled the guide."""
         guide = place.compiled.guide
         if guide not in self._made:
             kind, text = translated(guide)
@@ -146,8 +148,8 @@ class LLGuidanceCalls:
         return {"LLMatcher, raw pointer": raw(new[0]), "LLMatcher, numpy": wrapped(new[1])}
 
     def steps(self, places: Sequence[Place]) -> dict[str, Step]:
-        """Return ways to accept a token in each of the new matchers and fill all masks. They are valid until the next
-        call."""
+        """Return ways to make one step of a batch: accept a token in each matcher, and fill all masks. The matchers
+        are new. The result is valid until the next call."""
         # Keep the array alive: the calls hold only its address.
         self._bitmask = llguidance.numpy.allocate_token_bitmask(len(places), self._words * 32)
         pointer, size = self._bitmask.ctypes.data, 4 * self._words

@@ -2,10 +2,10 @@
 
     .venv/bin/python benchmarks/matchers.py --help
 
-A walk fills the mask and accepts the next token until the end of the text. A batch is a step of many rows at different
-positions: each accepts a token and fills its mask. weft's side of a batch is `GuidedState`'s commit. All ways of
-calling alternate, so that a busy machine slows them alike. Walks are timed in the thread's processor time, batches in
-wall time. The baseline is the library's fastest way.
+A walk fills the mask and accepts the next token until the end of the text. A batch is a step of many rows at
+different positions, in which each row accepts a token and fills its mask. weft's batch step is the commit of
+`GuidedState`. All ways of calling alternate, so that a busy machine slows them alike. Walks are timed in CPU time of
+the thread, batches in wall time. The baseline is the library's fastest way.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NATIVE = "native"
 
 @dataclass(frozen=True)
 class Text:
-    """A guide and the tokens of a text that it accepts."""
+    """A guide, and the tokens of a text that it accepts."""
 
     compiled: CompiledGuide
     tokens: list[int]
@@ -53,9 +53,10 @@ def run(
     texts: int = NUM_TEXTS,
     repeat: int = 15,
 ) -> Report:
-    """Return microseconds per token, medians of `repeat` turns, and the ratio of native to the library's fastest way.
+    """Return microseconds per token, and the ratio of native to the library's fastest way. Times are medians of
+    `repeat` turns.
 
-    Each library has a row for walks and one for each batch size. `source` has schemas with instances (`weft bench
+    Each library has a row for walks and one for each batch size. `source` holds schemas with instances (`weft bench
     grammar`); the default is synthetic records.
     """
     vocabulary = synthetic_vocabulary(vocab)
@@ -78,7 +79,7 @@ def run(
 
 
 def texts_of(backend: str, vocabulary: Vocabulary, source: Path | None, count: int) -> list[Text]:
-    """Return guides that the backend compiles, each with a valid text."""
+    """Return `count` guides that the backend compiles, each with a valid text."""
     tokens, compiler = TextTokens(vocabulary), GuideCompiler(vocabulary, backend=backend)
     if source is None:
         rng = random.Random(0)
@@ -106,7 +107,7 @@ def texts_of(backend: str, vocabulary: Vocabulary, source: Path | None, count: i
 
 
 def walks_row(backend: str, own: OwnCalls, texts: Sequence[Text], vocab: int, repeat: int) -> dict[str, Any]:
-    """Return the row of walks over all texts, per token, with the native ratio of the worst text."""
+    """Return the row of walks over all texts: seconds per token, and the ratio of the text with the worst ratio."""
     total: Counter[str] = Counter()
     worst = 0.0
     for text in texts:
@@ -119,7 +120,7 @@ def walks_row(backend: str, own: OwnCalls, texts: Sequence[Text], vocab: int, re
 
 
 def native_walk(text: Text, vocab: int) -> Walk:
-    """Return weft's walk."""
+    """Return a walk with weft's native matcher."""
     matcher = text.compiled.matcher()
     mask = np.zeros(-(-vocab // 32), dtype=np.int32)
 
@@ -131,7 +132,7 @@ def native_walk(text: Text, vocab: int) -> Walk:
 
 
 def in_turns(ways: dict[str, Walk], repeat: int) -> dict[str, float]:
-    """Return each way's median processor seconds of this thread; the first turn is not counted."""
+    """Return the median CPU seconds of this thread for each way. The first turn does not count."""
     times: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(repeat + 1):
         for way, walk in ways.items():
@@ -144,7 +145,7 @@ def in_turns(ways: dict[str, Walk], repeat: int) -> dict[str, float]:
 def batch_row(
     backend: str, own: OwnCalls, texts: Sequence[Text], vocabulary: Vocabulary, batch: int, repeat: int
 ) -> dict[str, Any]:
-    """Return the row of a step of `batch` rows, per row."""
+    """Return the row of a step of `batch` rows: seconds per row for each way of calling."""
     places, tokens = places_of(texts, batch, NUM_STEPS)
     times: dict[str, list[float]] = defaultdict(list)
     for _ in range(repeat):
@@ -154,14 +155,14 @@ def batch_row(
             start, counted = time.perf_counter(), state.seconds
             for of_rows in tokens[1:]:
                 step(of_rows)
-            # An engine calls a commit without Python in between, so the state's own clock counts.
+            # An engine runs a commit without Python in between, so the state's own clock is used.
             taken = state.seconds - counted if way == NATIVE else time.perf_counter() - start
             times[way].append(taken / (NUM_STEPS * batch))
     return row(backend, f"batch of {batch}", {way: statistics.median(taken) for way, taken in times.items()})
 
 
 def places_of(texts: Sequence[Text], batch: int, steps: int) -> tuple[list[Place], list[list[int]]]:
-    """Return the start of each row, and for each step the token of each row; an extra first step warms up."""
+    """Return the start of each row, and the token of each row in each step. An extra first step warms up."""
     long = [text for text in texts if len(text.tokens) > steps]
     if not long:
         raise InputError(f"no text has more than {steps} tokens; take other schemas")
@@ -178,7 +179,7 @@ def places_of(texts: Sequence[Text], batch: int, steps: int) -> tuple[list[Place
 def native_step(
     places: Sequence[Place], vocabulary: Vocabulary, workers: int | None = None
 ) -> tuple[GuidedState, Step]:
-    """Return a state and the step that commits to it; `workers` defaults to an engine's number."""
+    """Return a state, and a function that makes its next commit. `workers` defaults to an engine's number."""
     matchers = [place.compiled.matcher() for place in places]
     for matcher, place in zip(matchers, places, strict=True):
         assert all(matcher.accept(token) for token in place.taken)
@@ -200,8 +201,8 @@ def native_step(
 
 
 def row(backend: str, call: str, seconds: dict[str, float], worst: float | None = None) -> dict[str, Any]:
-    """Return a line of the report: native, each of the library's ways, and the ratio of native to the fastest of
-    them."""
+    """Return a row of the report: the times of native and of each of the library's ways, and the ratio of native to
+    the fastest of these."""
     own = {way: taken * 1e6 for way, taken in seconds.items() if way != NATIVE}
     best = min(own, key=lambda way: own[way])
     native = seconds[NATIVE] * 1e6
@@ -227,7 +228,7 @@ def main(
     repeat: Annotated[int, typer.Option(min=1, help="Turns of each way of calling.")] = 15,
     out: OutOption = None,
 ) -> None:
-    """Native matchers beside each grammar library's own best way of being called, one by one and in batches."""
+    """Native matchers compared with the fastest way to call each grammar library, one by one and in batches."""
     report = measured(out, lambda: run(source, vocab, texts=texts, repeat=repeat))
     finish(report, out)
 

@@ -1,7 +1,8 @@
-"""Runs decode iterations that also report the drafter's and the target's probability of each draft.
+"""Runs decode iterations that also report the probability of each draft under the drafter and under the target.
 
-The step function is the engine's, run eagerly on a stream with two more launches: one after each pick keeps the draft's
-probability, and one before verification keeps the target's. Both are at temperature 1, on the masked logits.
+The step function is the engine's. It runs eagerly on a stream with two additional launches: one after each pick
+records the draft's probability under the drafter, and one before verification records it under the target. Both are
+at temperature 1, on the masked logits.
 
 Suffixes: B rows, K drafts, V vocabulary, D draft vocabulary, S slots (plus one for padding).
 """
@@ -31,8 +32,8 @@ from weft.runtime.interface import Event, NativeTask, Stream
 
 @dataclass(frozen=True)
 class Kept:
-    """The rows that verified drafts, on the host: the drafts (target ids, -1 for none), their probabilities under the
-    target and the drafter, and the number accepted [B]."""
+    """The rows that verified drafts, on the host: the drafts (target ids, -1 for none), their probabilities under
+    the target and the drafter, and the number of accepted drafts [B]."""
 
     drafts_BK: Tensor
     target_BK: Tensor
@@ -41,8 +42,8 @@ class Kept:
 
 
 class WatchedSteps(StepGraphs):
-    """The eager steps of an engine that has not run yet. Each iteration calls `watch`, which may be replaced, with its
-    verified drafts."""
+    """The eager steps of an engine that has not run yet. Each iteration passes its verified drafts to `watch`, which
+    may be replaced."""
 
     def __init__(self, of: StepGraphs, watch: Callable[[Kept], None] | None = None) -> None:
         super().__init__(of._runtime, of._stream, of._grammar_stream, of._parts, "none")
@@ -76,8 +77,8 @@ class WatchedSteps(StepGraphs):
 
 @dataclass(frozen=True)
 class Probabilities:
-    """Probabilities of drafts by slot, float64 [K, S+1]: the drafter's at the pick, then the drafter's and the target's
-    at verification."""
+    """Probabilities of drafts by slot, float64 [K, S+1]: under the drafter when it is picked, then under the drafter
+    and the target at verification."""
 
     picked_KS: Tensor
     draft_KS: Tensor
@@ -85,7 +86,7 @@ class Probabilities:
 
 
 class WatchedStream:
-    """A stream that launches on `inner` and keeps the probabilities of drafts."""
+    """A stream that launches on `inner`, and also records the probabilities of drafts."""
 
     def __init__(self, inner: Stream, kept: Probabilities) -> None:
         self.inner = inner
@@ -96,7 +97,7 @@ class WatchedStream:
         return self.inner.handle
 
     def launch(self, fn: Callable[..., object], *args: Any) -> None:
-        """Launch `fn`, and before or after it the function that keeps probabilities."""
+        """Launch `fn`. Before or after some functions, launch one that records probabilities."""
         if fn is sample_and_verify:
             self.inner.launch(keep_verified, args[0], args[1], self._kept)
         self.inner.launch(fn, *args)
@@ -123,13 +124,14 @@ class WatchedStream:
 
 
 def keep_verified(parts: DecodeParts, buf: StepBuffers, kept: Probabilities) -> None:
-    """Keep the target's probability of each draft given the drafts before it, 0 for none, and the drafter's."""
+    """Record the probability of each draft under the target, given the drafts before it (0 for none), and under the
+    drafter."""
     slots_B, drafts_KB = buf.slots_B, buf.tokens_BT[:, 1:].T
     num_drafts = drafts_KB.shape[0]
     probabilities_KBV = buf.logits_BTV[:, :num_drafts].double().softmax(2).transpose(0, 1)
     chosen_KB = probabilities_KBV.gather(2, drafts_KB.clamp(min=0)[..., None])[..., 0]
     kept.target_KS[:num_drafts].index_copy_(1, slots_B, chosen_KB.where(drafts_KB >= 0, 0.0))
-    # The host proposes a request's first drafts right after its prompt, so that no pick of this slot is theirs.
+    # The host proposes the first drafts of a request right after its prompt, so these were not picked in this slot.
     is_first_B = buf.verified.base_B == parts.state.params.ends_allowed_from.index_select(0, slots_B)
     picked_KB = kept.picked_KS[:num_drafts].index_select(1, slots_B)
     kept.draft_KS[:num_drafts].index_copy_(1, slots_B, torch.where(is_first_B, 1.0, picked_KB))
@@ -138,7 +140,7 @@ def keep_verified(parts: DecodeParts, buf: StepBuffers, kept: Probabilities) -> 
 def keep_draft(
     parts: DecodeParts, proposed: Tensor | None, buf: StepBuffers, j: int, picked_KS: Tensor
 ) -> None:
-    """Keep the drafter's probability of draft j at its pick; 1 for a host's proposal, 0 for none."""
+    """Record the drafter's probability of draft j when it is picked: 1 for a proposal of the host, 0 for none."""
     assert parts.drafter is not None and buf.draft is not None
     token_B, logits_BD = buf.draft.token_B, buf.draft.logits_BD
     targets_D = torch.arange(logits_BD.shape[1], device=logits_BD.device)
@@ -153,6 +155,6 @@ def keep_draft(
 
 
 def keep_proposals(proposed: Tensor, slots_B: Tensor, num_drafts: int, picked_KS: Tensor) -> None:
-    """Keep 1 for each draft that the host proposed."""
+    """Record 1 for each draft that the host proposed."""
     chosen_KB = (proposed[:num_drafts].index_select(1, slots_B) >= 0).double()
     picked_KS[:num_drafts].index_copy_(1, slots_B, chosen_KB)

@@ -2,10 +2,10 @@
 
     .venv/bin/python benchmarks/programs.py --help
 
-Each step fills the mask, accepts a token, rolls it back and accepts it again, as drafting does. Python makes the calls;
-they are timed in wall time, since a program runs on a thread of its own. There are two programs: the example of
-`docs/wasm.md`, which reads every token of the vocabulary in each step, and an idle one with the vocabulary in its
-memory, which shows the host's cost. Another program may replace the example, without a native guide to compare.
+Each step fills the mask, accepts a token, rolls it back and accepts it again, as drafting does. The calls are made
+from Python and timed in wall time, because a program runs on its own thread. There are two programs. The example of
+`docs/wasm.md` reads every token of the vocabulary in each step. An idle program has the vocabulary in its memory,
+which shows the host's cost. Another program may replace the example, without a native guide to compare.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from weft_bench.vocabulary import synthetic_vocabulary
 NAME = "wasm_digits.wat"
 Tokens = NDArray[np.uint8]
 
-# Allows every token. Its vocabulary follows the first two pages.
+# A program that allows every token. The vocabulary follows the first two pages of its memory.
 IDLE = """(module
   (import "env" "aici_host_read_blob" (func $read (param i32 i32 i32) (result i32)))
   (import "env" "aici_host_process_arg" (func $process_arg (result i32)))
@@ -73,11 +73,11 @@ def run(
     program: Path | None = None,
     arg: str | None = None,
 ) -> Report:
-    """Return each call's microseconds, p50 and p99 over `repeat` answers of `steps` tokens; milliseconds of a start;
-    KiB that a step keeps for rollback. Each vocabulary (0 for weft-tiny's) and guide has a row.
+    """Return a row for each vocabulary (0 is weft-tiny's) and guide: the microseconds of each call, p50 and p99 over
+    `repeat` answers of `steps` tokens; the milliseconds of a start; and the KiB that a step keeps for rollback.
 
-    The example writes `steps` digits. A `program` with its `arg` (default: the number of steps) accepts random tokens
-    from its masks until it ends. Raises `InputError` if the program is missing or ends at once.
+    The example writes `steps` digits. A `program` with its `arg` (default: the number of steps) accepts random
+    tokens from its masks until it ends. Raises `InputError` if the program is missing or ends at once.
     """
     source = example() if program is None else program
     if not source.is_file():
@@ -109,7 +109,7 @@ def example() -> Path:
 def row(
     name: str, compiled: CompiledGuide, vocabulary: Vocabulary, among: Tokens, steps: int, repeat: int
 ) -> dict[str, Any]:
-    """Return a line of the report: a guide's calls over `repeat` answers, after one that is not counted."""
+    """Return a row of the report: the calls of a guide over `repeat` answers. A first answer does not count."""
     times: dict[str, list[float]] = defaultdict(list)
     kept = 0.0
     for number in range(repeat + 1):
@@ -126,12 +126,12 @@ def row(
 
 
 def digits(vocabulary: Vocabulary) -> Tokens:
-    """Return uint8 [vocab] with 1 for each of the ten digits' tokens."""
+    """Return uint8 [vocab], with 1 for the tokens of the ten digits."""
     return chosen(vocabulary, [vocabulary.tokens.index(b"%d" % digit) for digit in range(10)])
 
 
 def texts(vocabulary: Vocabulary) -> Tokens:
-    """Return uint8 [vocab] with 1 for each token with bytes that does not end a text."""
+    """Return uint8 [vocab], with 1 for each token that has bytes and does not end a text."""
     apart = vocabulary.special_ids | set(vocabulary.end_ids)
     return chosen(vocabulary, [i for i, token in enumerate(vocabulary.tokens) if token and i not in apart])
 
@@ -145,8 +145,8 @@ def chosen(vocabulary: Vocabulary, ids: Sequence[int]) -> Tokens:
 def answer(
     compiled: CompiledGuide, among: Tokens, steps: int, seed: int, times: dict[str, list[float]]
 ) -> float:
-    """Write an answer of at most `steps` random tokens `among` those that the mask allows. Returns the bytes that a
-    step keeps (0 if unknown)."""
+    """Write an answer of at most `steps` random tokens, chosen from those that the mask allows and `among` contains.
+    Returns the bytes that a step keeps (0 if unknown)."""
 
     def timed(call: str, run: Callable[[], Any]) -> Any:
         start = time.perf_counter()
@@ -188,7 +188,7 @@ def main(
     repeat: Annotated[int, typer.Option(min=1, help="Answers.")] = 12,
     out: OutOption = None,
 ) -> None:
-    """Steps of WASM programs as guides, beside the same grammar as a native guide."""
+    """Steps of WASM programs as guides, compared with the same grammar as a native guide."""
     report = measured(
         out, lambda: run([int(size) for size in vocabs.split(",")], steps, repeat, program, arg)
     )

@@ -1,12 +1,12 @@
-"""Compares many short prompts with one long prompt of as many tokens, in processor time.
+"""Compares many short prompts with one long prompt of the same total length, in CPU time.
 
     python benchmarks/prompts.py [--prompts 32] [--length 16] [--repeat 21] [--threads 2] [--model DIR]
         [--speculation none] [--guided] [--out benchmarks/results]
 
-One engine of `--prompts` slots runs both in turn, with new random tokens each time, so that no prefix is reused. Every
-request generates one token. The measure is the processor time of all threads, from the submission of the requests to
-the end of the last; other work on the machine hardly changes it. `ratio` is the median of the short prompts over that
-of the long one.
+An engine with `--prompts` slots alternates between both. Tokens are random and new each time, so that no prefix is
+reused. Every request generates one token. The measure is the CPU time of all threads, from the submission of the
+requests to the end of the last one; other work on the machine hardly changes it. `ratio` is the median time of the
+short prompts over that of the long one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SAMPLING = SamplingParams(max_tokens=1)
 
 
 class Reading:
-    """Runs an engine's prompts on this thread."""
+    """Runs an engine's requests on this thread."""
 
     def __init__(self, llm: LLM, guide: Guide | None) -> None:
         self._engine, self._rng = llm.engine, random.Random(0)
@@ -37,7 +37,7 @@ class Reading:
         self._compiled = llm.compile(guide).result() if guide is not None else None
 
     def seconds(self, count: int, length: int) -> float:
-        """Return the processor seconds for `count` prompts of `length` tokens."""
+        """Return the CPU seconds for `count` prompts of `length` tokens."""
         requests = [self._request(length) for _ in range(count)]
         before = time.process_time()
         for request in requests:

@@ -1,14 +1,14 @@
-"""Compares coupled sampling with rejection sampling: drafts that each accepts, for the same drafts and models.
+"""Compares coupled sampling with rejection sampling by the drafts that each accepts, for the same drafts and models.
 
     .venv/bin/python benchmarks/rejection.py --help
 
 Coupled sampling accepts a draft if it is the token that the target samples with the same noise. Rejection sampling
 (Leviathan et al., 2023) accepts draft d with probability min(1, p(d) / q(d)), where p is the target's and q the
-drafter's distribution, and stops at the first rejection. Coupled drafts are samples of q, and the start of an iteration
-depends on earlier noise only. The mean over iterations of sum_j prod_{i <= j} min(1, p_i(d_i) / q_i(d_i)) is therefore
-an unbiased estimate of the drafts that rejection sampling accepts from the same starts.
+drafter's distribution, and stops at the first rejection. Coupled drafts are samples of q, and the start of an
+iteration depends on earlier noise only. The mean over iterations of sum_j prod_{i <= j} min(1, p_i(d_i) / q_i(d_i))
+is therefore an unbiased estimate of the number of drafts that rejection sampling accepts from the same starts.
 
-p and q are softmaxes under the grammar's mask at temperature 1. A draft that the host proposed is certain: q = 1.
+p and q are softmaxes under the grammar's mask at temperature 1. A draft that the host proposed has q = 1.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BATCH = 16
 
 @dataclass
 class Tally:
-    """Accepted drafts: coupled sampling's count, and rejection sampling's expectation."""
+    """Counts of accepted drafts: the actual count of coupled sampling, and the expectation of rejection sampling."""
 
     end_ids: tuple[int, ...] = ()
     iterations: int = 0
@@ -48,7 +48,7 @@ class Tally:
     squared_difference: float = 0.0
 
     def add(self, kept: Kept) -> None:
-        """Add an iteration of some rows."""
+        """Add the rows of an iteration."""
         counts = torch.arange(1, kept.drafts_BK.shape[1] + 1) <= kept.count_B[:, None]
         counted_BK = before_end(kept.drafts_BK, self.end_ids)
         coupled_B = (counts & counted_BK).sum(1).double()
@@ -69,14 +69,15 @@ class Tally:
 
 
 def acceptance_probability(target: Tensor, draft: Tensor) -> Tensor:
-    """Return min(1, p / q) of drafts in float64: `target` is p of each draft, `draft` is q. 0 if there is no draft (q
-    is 0) or the target has no distribution (NaN)."""
+    """Return min(1, p / q) of drafts in float64. `target` is p of each draft, `draft` is q. 0 if there is no draft
+    (q is 0), or if the target has no distribution (NaN)."""
     p, q = target.double().nan_to_num(0.0), draft.double().nan_to_num(0.0)
     return torch.where(q > 0, p / q.clamp(min=torch.finfo(torch.float64).tiny), 0.0).clamp(max=1.0)
 
 
 def before_end(drafts_BK: Tensor, end_ids: Sequence[int]) -> Tensor:
-    """Return [B, K] bool: whether no earlier draft of the row ends the text. Drafts after an end are in no answer."""
+    """Return [B, K] bool: whether no earlier draft of the row ends the text. Drafts after an end are not part of any
+    answer."""
     ends_BK = torch.isin(drafts_BK, torch.tensor(end_ids, dtype=drafts_BK.dtype))
     return (ends_BK.cumsum(1) - ends_BK.long()) == 0
 
@@ -111,14 +112,14 @@ def run(
 def watch(
     llm: LLM, steps: WatchedSteps, prompts: PromptSet, end_ids: tuple[int, ...]
 ) -> tuple[Tally, list[Output]]:
-    """Answer the prompts at temperature 1 with an LLM whose engine runs `steps`."""
+    """Answer the prompts at temperature 1 with an LLM whose engine runs `steps`. Returns the counts and the outputs."""
     tally = Tally(end_ids)
     steps.watch = tally.add
     return tally, prompts.answer(llm, temperature=1.0)
 
 
 def row(prompts: str, drafter: str, k: int, tally: Tally, outputs: list[Output]) -> dict[str, Any]:
-    """Return a line of the report: tokens per iteration, including the one after the drafts."""
+    """Return a row of the report: tokens per iteration, including the token after the drafts."""
     iterations = sum(output.stats.iterations for output in outputs)
     coupled, rejection = (1 + sums / max(1, iterations) for sums in (tally.coupled, tally.rejection))
     return {
@@ -139,7 +140,7 @@ def main(
     device: DeviceOption = "auto",
     out: OutOption = None,
 ) -> None:
-    """Coupled sampling beside rejection sampling at temperature 1: what each accepts of the same drafts."""
+    """Coupled sampling compared with rejection sampling at temperature 1, by the drafts that each accepts."""
     report = measured(out, lambda: run(device, model, prompts))
     finish(report, out)
 

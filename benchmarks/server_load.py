@@ -1,12 +1,13 @@
-"""Loads `weft serve` with 64 streaming clients, some slow, some leaving, some hostile; and `LLM` with the same prompts.
+"""Loads `weft serve` with 64 streaming clients, some of them slow, disconnecting or hostile, and `LLM` with the same
+prompts.
 
     python benchmarks/server_load.py [--minutes 10] [--rounds 6] [--seconds 20] [--out benchmarks/results]
 
-First the mix runs for `--minutes`: of 64 clients, 4 read slowly, 2 stall for longer than the server waits, 6 disconnect
-early and 4 are hostile; every other prompt is guided. Only the clients' own errors may occur; memory is sampled each
-second. Then 64 reading clients alternate with the same prompts through `LLM.stream` on 64 threads (server, LLM, LLM,
-server), so that drift cancels: `ratio` is the median of the rounds. `loop_us_per_token` is the processor time of the
-server's event loop.
+First a mix of clients runs for `--minutes`. Of 64 clients, 4 read slowly, 2 stall for longer than the server waits,
+6 disconnect early, and 4 are hostile. Every other prompt is guided. Only errors that the clients cause may occur.
+Memory is sampled every second. Then 64 reading clients alternate with the same prompts through `LLM.stream` on 64
+threads (server, LLM, LLM, server), so that drift cancels. `ratio` is the median of the rounds. `loop_us_per_token`
+is the CPU time of the server's event loop.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ OPTIONS = ("--max-batch", str(BATCH), "--trust-guides")
 
 
 def patience(folder: Path) -> str:
-    """Write a configuration with a short timeout for slow readers; return its path."""
+    """Write a configuration with a short timeout for slow readers. Returns its path."""
     path = folder / "server.toml"
     path.write_text(f"[server]\nslow_reader_s = {SLOW_READER_S}\n")
     return str(path)
 
 
 def soak(server: Server, asked: list[Asked], minutes: float) -> dict[str, Any]:
-    """Run the mix, and sample memory."""
+    """Run the mix of clients, and sample memory."""
     clients, memory = Clients(server.port, asked), list[float]()
     readers = CLIENTS - SLOW - STALLING - LEAVING - HOSTILE
 
@@ -70,7 +71,7 @@ def soak(server: Server, asked: list[Asked], minutes: float) -> dict[str, Any]:
         "events_per_token": round(counts.events / max(counts.tokens, 1), 2),
         "first_token_p50_ms": round(1e3 * statistics.median(counts.first_s), 1),
         "loop_us_per_token": round((server.loop_s - before) / max(counts.tokens, 1) * 1e6, 1),
-        # The first tenth fills caches. KV pages become resident at their first use.
+        # Caches fill in the first tenth. KV pages become resident when they are first used.
         "memory_mib_by_tenth": [
             round(statistics.median(memory[begin : begin + tenth]), 1)
             for begin in range(0, 10 * tenth, tenth)
@@ -81,7 +82,7 @@ def soak(server: Server, asked: list[Asked], minutes: float) -> dict[str, Any]:
 
 
 def through_server(server: Server, asked: list[Asked], seconds: float, seed: int) -> dict[str, float]:
-    """Measure tokens per second of reading clients."""
+    """Return the tokens per second of clients that read at full speed."""
     clients = Clients(server.port, asked, seed)
     before, total, began = server.loop_s, server.total_s, time.monotonic()
     asyncio.run(clients.run(seconds, CLIENTS))
@@ -96,7 +97,7 @@ def through_server(server: Server, asked: list[Asked], seconds: float, seed: int
 
 
 def through_llm(llm: LLM, asked: list[Asked], seconds: float, seed: int) -> float:
-    """Return tokens per second of as many threads that stream."""
+    """Return the tokens per second of the same number of threads that stream."""
     end, tokens = time.monotonic() + seconds, [0] * CLIENTS
     sampling = SamplingParams(max_tokens=MAX_TOKENS)
 

@@ -3,10 +3,10 @@
     python benchmarks/server_valid.py SCHEMAS [--requests 2000] [--max-tokens 400] [--least 0.6]
 
 SCHEMAS is a folder of JSON schemas with instances in MaskBench's layout, or a .jsonl file of them. Requests cycle
-through the schemas and through the API's names for a guide; half of them stream. A schema that can't be enforced whole
-is refused with a 400 that gives the reason. An answer that its guide ended (`finish_reason` "stop") must be valid; one
-that `--max-tokens` cut is not checked. The exit status is 1 if an answer is invalid, if a request failed, or if fewer
-than `--least` of the requests have a valid answer.
+through the schemas and through the API's names for a guide, and half of them stream. If a schema can't be enforced
+completely, the server refuses it with a 400 that says why. An answer that its guide ended (`finish_reason` "stop")
+must be valid. Answers that `--max-tokens` cut are not checked. The exit status is 1 if an answer is invalid, if a
+request failed, or if fewer than `--least` of the requests have a valid answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONCURRENCY = 48
 
 
 def by_name(schema: Any, number: int) -> dict[str, Any]:
-    """Return the guide of a request under one of the API's names."""
+    """Return the fields of a request with this guide, under one of the API's names."""
     named = {"name": "x", "schema": schema, "strict": True}
     return [
         {"response_format": {"type": "json_schema", "json_schema": named}},
@@ -42,7 +42,7 @@ def by_name(schema: Any, number: int) -> dict[str, Any]:
 
 
 async def ask(client: AsyncOpenAI, schema: Any, number: int, max_tokens: int) -> tuple[str, str]:
-    """Send a request; return the reason of its end, and the answer or the error."""
+    """Send a request. Returns the finish reason, and the answer or the error."""
     prompt = "Schema: any\nJSON: "
     asked: dict[str, Any] = {"model": "weft-tiny", "messages": [{"role": "user", "content": prompt}]}
     asked |= {"temperature": 1.0, "seed": number, "max_tokens": max_tokens}

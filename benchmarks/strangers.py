@@ -1,12 +1,13 @@
-"""Sends requests of untrusted clients to an executor, and measures their cost to a neighbour: its longest wait and
-memory.
+"""Sends requests of untrusted clients to an executor, and measures their cost to another client: its longest wait
+and memory.
 
-`tests/e2e/process/test_strangers.py` checks that each ends by itself and changes no token of the neighbour.
+`tests/e2e/process/test_strangers.py` checks that each request ends by itself, and does not change the other client's
+tokens.
 
     .venv/bin/python benchmarks/strangers.py [--out FOLDER] [NAME ...]
 
-An executor of weft-tiny on the CPU with untrusted guides runs the requests one after another, each as a client of its
-own, while a neighbour streams. `NAME` selects requests whose names contain it.
+An executor of weft-tiny on the CPU, with `untrusted_guides`, runs the requests one after another. Each comes from a
+new client, while a neighbour, the other client, streams. `NAME` selects the requests whose names contain it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ VOCAB_SIZE = 1536
 
 @dataclass(frozen=True)
 class Stranger:
-    """A named request. `make` may raise a `WeftError` itself."""
+    """A named request. `make` may itself raise a `WeftError`."""
 
     name: str
     make: Callable[[], Request]
@@ -91,7 +92,7 @@ def parameter(name: str, make: Callable[[], Request]) -> Stranger:
 
 
 def reference_chain(length: int, step: Callable[[dict[str, Any]], Any], last: Any) -> dict[str, Any]:
-    """Return definitions that each refer to the next once."""
+    """Return definitions of which each refers to the next one once."""
     steps = {f"d{i}": step({"$ref": f"#/$defs/d{i + 1}"}) for i in range(length)}
     return {"$defs": {**steps, f"d{length}": last}, "$ref": "#/$defs/d0"}
 
@@ -217,7 +218,7 @@ READ_AGAIN = [
 
 
 def doubling(step: Callable[[dict[str, Any], dict[str, Any]], Any], length: int = 40) -> dict[str, Any]:
-    """Return definitions that each refer to the next twice."""
+    """Return definitions of which each refers to the next one twice."""
     steps = {f"d{i}": step(*[{"$ref": f"#/$defs/d{i + 1}"}] * 2) for i in range(length)}
     return {"$defs": {**steps, f"d{length}": {"type": "integer"}}, "$ref": "#/$defs/d0"}
 
@@ -351,7 +352,7 @@ CLOSING = [
 
 
 def everything() -> Iterator[Stranger]:
-    """Yield all requests; their names are unique."""
+    """Yield all requests. Their names are unique."""
     for group in (CHAINS, READ_AGAIN, GROWTH, STARVING, PARAMETERS, CLOSING):
         yield from group
 
@@ -360,8 +361,8 @@ def everything() -> Iterator[Stranger]:
 
 
 class Neighbour:
-    """Streams requests of `tokens` tokens until `end`. `gaps` are the seconds between responses. `answers` are its
-    distinct answers: a single one unless a request disturbs it."""
+    """Streams requests of `tokens` tokens until `end`. `gaps` are the seconds between responses. `answers` are the
+    distinct answers: there is only one unless a request disturbs it."""
 
     def __init__(self, executor: Executor, tokens: int = 100) -> None:
         self.gaps: list[float] = []
@@ -429,7 +430,7 @@ ALONE_S = 20.0
 
 
 def made(stranger: Stranger) -> Request | str:
-    """Make the request; return the error's text if that fails."""
+    """Make the request. If that fails, returns the error's text."""
     try:
         return stranger.make()
     except WeftError as error:
@@ -437,7 +438,7 @@ def made(stranger: Stranger) -> Request | str:
 
 
 def ended(executor: Executor, request: Request, client: int) -> str:
-    """Run a request; return its finish reason or its error."""
+    """Run a request. Returns its finish reason or its error."""
     try:
         request.client_id = client
         number = executor.enqueue_request(request)
@@ -468,7 +469,7 @@ def measure(names: list[str]) -> Report:
             if names and not any(name in stranger.name for name in names):
                 continue
             request, before = made(stranger), resident_mib()
-            # resident_mib() collects garbage. Wait, so that the pause is not counted as the request's gap.
+            # resident_mib() collects garbage. Wait, so that this pause is not counted as a gap of the next request.
             time.sleep(SETTLE_S)
             neighbour.longest_gap()
             start = time.perf_counter()

@@ -1,10 +1,10 @@
-"""Compares guided weft with EAGLE3 to transformers + xgrammar: one checkpoint, one machine, the same prompts.
+"""Compares guided weft with EAGLE3 to transformers + xgrammar, on the same checkpoint, machine and prompts.
 
     python benchmarks/vs_transformers.py [--prompts 40] [--rounds 3] [--drafts 5] [--out benchmarks/results]
 
 Batch 1, greedy, two torch threads for each. The plain loop is typical user code for both libraries: transformers'
 forward with its KV cache, and xgrammar's matcher through its Python API, token by token. Each round runs all prompts
-with one engine after another; the first round only warms up. All engines must give the same answers. The compilation of
+with one engine after the other. The first round only warms up. All engines must give the same answers. Compiling the
 schemas is never timed.
 """
 
@@ -33,7 +33,7 @@ MAX_TOKENS = 160
 def plain_loop(
     model: AutoModelForCausalLM, ids: list[int], compiled: xgr.CompiledGrammar, end: int
 ) -> list[int]:
-    """Greedy guided decoding with transformers and xgrammar."""
+    """Decode greedily under a guide with transformers and xgrammar."""
     matcher = xgr.GrammarMatcher(compiled)
     mask = xgr.allocate_token_bitmask(1, model.config.vocab_size)
     inputs, past, tokens = torch.tensor([ids]), None, []

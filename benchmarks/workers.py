@@ -1,10 +1,10 @@
-"""Measures when it pays to share a batch's masks among threads: `GuidedState`'s commit with 0, 1, 2, … workers.
+"""Measures when sharing a batch's masks among threads pays off: `GuidedState`'s commit with 0, 1, 2, … workers.
 
     .venv/bin/python benchmarks/workers.py --help
 
 Light rows write JSON records. In heavy batches, one row in eight has a mask that takes a thousand times as long. A
-worker is woken only after a commit has lasted longer than the wake-up costs (`csrc/support/thread_pool.h`). The numbers
-of workers alternate.
+worker is woken only after a commit has lasted longer than the wake-up costs (`csrc/support/thread_pool.h`). The
+numbers of workers alternate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft_bench.report import Report
 from weft_bench.vocabulary import synthetic_vocabulary
 
 BACKEND = "xgrammar"
-# XGrammar checks every token again in such a long repetition.
+# XGrammar checks every token again in a long repetition like this.
 HEAVY = {"type": "string", "pattern": "^[a-z ]{1,200}$"}
 HEAVY_TEXT = "the quick brown fox jumps over the lazy dog and then some more words follow"
 STEPS = {"light": 32, "heavy": 4}
@@ -38,10 +38,10 @@ def run(
     repeat: int = 9,
     texts: int = 24,
 ) -> Report:
-    """Return a commit's microseconds, the median of `repeat` turns, and the speedup over no workers.
+    """Return the microseconds of a commit, as the median of `repeat` turns, and the speedup over no workers.
 
-    Each kind of masks, batch size and number of workers has a row. By default the number goes from 0 to twice an
-    engine's, at least 2.
+    Each kind of masks, batch size and number of workers has a row. By default, the number of workers goes from 0 to
+    twice an engine's number, and at least to 2.
     """
     default = default_workers()
     workers = range(max(2, 2 * default) + 1) if workers is None else workers
@@ -57,7 +57,7 @@ def run(
 
 
 def heavy_text(vocabulary: Vocabulary) -> Text:
-    """Return a guide with slow masks, and a text for it."""
+    """Return a guide whose masks are slow, and a text for it."""
     compiled = GuideCompiler(vocabulary, backend=BACKEND).compile_part(Guide.json_schema(HEAVY))
     return Text(compiled, TextTokens(vocabulary).encode(text_of(HEAVY_TEXT, "spaced")))
 
@@ -70,7 +70,7 @@ def rows_of(
     vocabulary: Vocabulary,
     repeat: int,
 ) -> list[dict[str, Any]]:
-    """Return a line for each number of workers."""
+    """Return a row for each number of workers."""
     places, tokens = places_of(texts, batch, STEPS[masks])
     times: dict[int, list[float]] = defaultdict(list)
     for _ in range(repeat):
@@ -96,7 +96,7 @@ def rows_of(
 
 
 def main(out: OutOption = None) -> None:
-    """The masks of a batch shared among threads: with how many, of which masks, it pays."""
+    """The masks of a batch shared among threads: the masks and numbers of threads for which this pays off."""
     report = measured(out, run)
     finish(report, out)
 

@@ -4,8 +4,8 @@
 
 Each round takes one guide under one backend of the registry (or a kind of guide that needs no library) and makes some
 hundred calls (`tests/support/grammar/matcher_fuzz.py`). Every fourth round runs iterations of `GuidedState` with
-several guides (`tests/support/grammar/state_fuzz.py`). The seed and the round's number determine a round: after a
-difference the script prints the `--round` that repeats it, and exits with 1.
+several guides (`tests/support/grammar/state_fuzz.py`). The seed and the round's number determine a round. After a
+difference, the script prints the `--round` that repeats it, and exits with 1.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def compiled(case: fuzz_cases.Case) -> CompiledGuide | None:
 
 
 def play(seed: int, number: int, backends: list[str], done: Counter[str]) -> None:
-    """Run one round. Raises at a difference."""
+    """Run one round. Raises an error if there is a difference."""
     backend = backends[number % len(backends)]
     rng = random.Random(f"{seed}/{number}")
     if number // len(backends) % STATE_EVERY == STATE_EVERY - 1:
@@ -64,8 +64,8 @@ def play(seed: int, number: int, backends: list[str], done: Counter[str]) -> Non
 
 
 def iterate(backend: str, rng: random.Random) -> None:
-    """Run iterations of a state over some of the backend's guides, with guided drafts or not, with workers or
-    without."""
+    """Run iterations of a state over some of the backend's guides. Whether drafts are masked, and the number of
+    workers, are random."""
     small = [case for case in cases_of(backend) if case.vocabulary is fuzz_cases.vocabularies()[0]]
     guides = [guide for case in rng.choices(small, k=6) if (guide := compiled(case)) is not None]
     max_drafts, guided, workers = rng.choice([0, 1, 3, 8]), rng.random() < 0.5, rng.choice([0, 2])

@@ -1,7 +1,7 @@
-"""Writes doctest's header to the given path, and its licence beside it.
+"""Writes doctest's header to the given path, and its licence to the same folder.
 
-No package on PyPI has the header alone. The wheel of `pgm-build-deps` carries it among other libraries (32 MB), so it
-is downloaded but not installed.
+No package on PyPI has only the header. The wheel of `pgm-build-deps` contains it among other libraries (32 MB), so the
+wheel is downloaded but not installed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/playground.md from a server that runs weft-tiny:
+"""Takes the screenshots of docs/playground.md from a server that runs weft-tiny:
 
 weft serve --port 8200 & python tools/page_screenshots.py http://127.0.0.1:8200 docs/images
 """
@@ -27,8 +27,8 @@ def run(page: Any, button: str) -> None:
 
 
 def shoot(browser: Any, url: str, path: Path, example: str, theme: str, **options: Any) -> None:
-    """Take an example's run and race, with the tooltip of a token for which the guide overruled the model, if there is
-    one."""
+    """Take screenshots of an example's run and race. If the guide overruled the model for a token, its tooltip is
+    shown."""
     context = browser.new_context(color_scheme=theme, **options)
     page = context.new_page()
     page.goto(url)

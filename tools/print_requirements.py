@@ -1,5 +1,5 @@
-"""Prints pyproject.toml's requirements besides torch: those of run time and of the extras serve, test, lint, plot and
-docs."""
+"""Prints the requirements of pyproject.toml except torch: those at run time, and those of the extras serve, test, lint,
+plot and docs."""
 
 from __future__ import annotations
 

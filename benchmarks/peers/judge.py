@@ -12,7 +12,7 @@ from .protocol import Answer, Prompt
 
 
 def is_valid(text: str, schema: dict[str, Any]) -> bool:
-    """Whether a text is JSON that fits the schema."""
+    """Whether a text is JSON that satisfies the schema."""
     try:
         jsonschema.validate(json.loads(text), schema)
     except (ValueError, jsonschema.ValidationError):
@@ -21,8 +21,8 @@ def is_valid(text: str, schema: dict[str, Any]) -> bool:
 
 
 def tally(prompts: Sequence[Prompt], answers: Sequence[Answer]) -> dict[str, int]:
-    """Count the answers, those cut at the limit, and those among the others that are invalid. An answer without a
-    schema is always valid."""
+    """Count the answers, those that were cut at the limit, and the invalid ones among the others. An answer without
+    a schema is always valid."""
     whole = [(p, a) for p, a in zip(prompts, answers, strict=True) if a.is_whole]
     wrong = [a for p, a in whole if p.schema is not None and not is_valid(a.text, p.schema)]
     return {"answers": len(answers), "cut": len(answers) - len(whole), "invalid": len(wrong)}

@@ -1,4 +1,4 @@
-"""Keeps rows of an earlier run, so that the comparison can be measured in parts."""
+"""Keeps rows of an earlier run, so that the comparison can be measured in several runs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SAME = ("machine", "commit")
 
 
 def kept_rows(file: Path) -> list[Row]:
-    """Return the rows of a report, or none if the file is missing. Raises `ValueError` for another machine or commit,
-    whose rows are not comparable."""
+    """Return the rows of a report, or none if the file is missing. Raises `ValueError` for another machine or
+    commit, because its rows are not comparable."""
     if not file.exists():
         return []
     report: dict[str, Any] = json.loads(file.read_text())
@@ -31,6 +31,6 @@ def kept_rows(file: Path) -> list[Row]:
 
 
 def without(rows: Sequence[Row], group: Row) -> list[Row]:
-    """Return the rows without those of a group, which is measured again."""
+    """Return the rows without those of `group`, which is measured again."""
     replaced = pick(rows, **group)
     return [row for row in rows if row not in replaced]

@@ -1,4 +1,4 @@
-"""The entrants for a checkpoint: every engine without drafts, and with each of its drafters."""
+"""The entrants of the comparison: every engine without drafts, and with each of its drafters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENGINES = ("weft", "llama.cpp", "vLLM", "transformers")
 
 @dataclass(frozen=True)
 class Entrant:
-    """An engine and its drafter. `is_guided_only`: without a guide it equals another entrant."""
+    """An engine with its drafter. `is_guided_only` marks entrants that without a guide would equal another one."""
 
     engine: str
     drafter: str = "none"
@@ -21,7 +21,7 @@ class Entrant:
 
     @property
     def name(self) -> str:
-        """Engine, drafter and number of drafts."""
+        """The names of the engine and the drafter, and the number of drafts."""
         return self.engine if self.drafter == "none" else f"{self.engine} {self.drafter} {self.num_drafts}"
 
 
@@ -46,11 +46,11 @@ WITH_HEADS = (
     Entrant("llama.cpp", "draft_model", 3),
     Entrant("llama.cpp", "draft_model", 5),
 )
-"""Entrants that need weights besides the checkpoint's: a head or a draft model."""
+"""Entrants that need additional weights: a head or a draft model."""
 
 
 def lineup(checkpoint: str, engines: Sequence[str], drafts: bool = True) -> list[Entrant]:
-    """Return the entrants of these engines on a checkpoint, in a fixed order."""
+    """Return the entrants of these engines for a checkpoint, in a fixed order."""
     everybody = EVERYWHERE + (WITH_HEADS if checkpoint == TINY else ())
     chosen = [e for e in everybody if e.engine in engines and (drafts or e.drafter == "none")]
     return sorted(chosen, key=lambda e: ENGINES.index(e.engine))

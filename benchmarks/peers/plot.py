@@ -1,4 +1,4 @@
-"""The figure: total throughput of all users against the speed of a single user."""
+"""Plots the total throughput of all users against the speed of a single user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The runner's end of a side's process: it exchanges lines, and stops the process during the turns of others."""
+"""The runner's connection to an engine's process. It exchanges lines, and stops the process during the turns of
+others."""
 
 from __future__ import annotations
 
@@ -18,14 +19,14 @@ from .protocol import Answers, Config, Prompt, Request, answers_of, to_line
 
 
 class SideError(Exception):
-    """A side failed or exceeded its time limit."""
+    """An engine failed or exceeded its time limit."""
 
 
 class SideProcess:
-    """The process of a side, in a session of its own; its stderr goes to the file `log`. A reply may take `seconds`.
+    """The process of an engine, in its own session. Its stderr goes to the file `log`. A reply may take `seconds`.
     `versions` are known after `open`. Raises `SideError` if the program does not exist.
 
-    Between replies a signal stops the whole process, so that none of its threads spins during another side's turn.
+    Between replies a signal stops the whole process, so that none of its threads spins during another engine's turn.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class SideProcess:
         return answers_of(self._ask({"do": "answer", "request": asdict(request)}))
 
     def close(self) -> None:
-        """End the process and its children. Further calls do nothing."""
+        """End the process and its children. Closing it again does nothing."""
         if self._is_closed:
             return
         self._is_closed = True

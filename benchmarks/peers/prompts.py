@@ -19,7 +19,8 @@ POOL = 64
 
 
 def pool(checkpoint: Checkpoint) -> list[Prompt]:
-    """Return the same `POOL` prompts at every call. SmolLM2's have no lists, which it would extend up to the limit."""
+    """Return the same `POOL` prompts in every call. The answers to SmolLM2's prompts contain no lists, because
+    SmolLM2 would extend them up to the limit."""
     tokenizer = load_tokenizer(checkpoint.directory)
     if checkpoint.name == TINY:
         return [Prompt(tokenizer.encode(record.prompt), record.schema) for record in islice(_records(), POOL)]
@@ -35,7 +36,8 @@ def pool(checkpoint: Checkpoint) -> list[Prompt]:
 
 
 def of_round(prompts: list[Prompt], number: int, count: int, guided: bool) -> list[Prompt]:
-    """Return the `count` prompts of a round, with or without schemas. Each round continues after the one before."""
+    """Return the `count` prompts of a round, with or without schemas. Each round continues where the last one
+    stopped."""
     taken = [prompts[(number * count + i) % len(prompts)] for i in range(count)]
     return taken if guided else [replace(prompt, schema=None) for prompt in taken]
 

@@ -1,8 +1,8 @@
-"""The protocol between the runner and a side's process: one JSON object per line, and a reply to each.
+"""The protocol between the runner and an engine's process: one JSON object per line, and a reply to each.
 
-The runner writes to the side's stdin: `open` with the config, `prepare` with prompts, `answer` with a request, `close`.
-The side replies on its original stdout; all other output of its libraries goes to stderr. Sides run in environments of
-their own, so that this module uses only the standard library.
+The runner writes to the engine's stdin: `open` with the config, `prepare` with prompts, `answer` with a request,
+`close`. The process replies on its original stdout. All other output of its libraries goes to stderr. The processes
+run in separate environments, so this module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Config:
-    """The configuration of a side. `model` is a directory or a GGUF file; `draft` is a GGUF file of a draft model, or
-    None. At most `batch` prompts are answered at once. A prompt with its answer has at most `max_seq_len` tokens."""
+    """The configuration of an engine. `model` is a directory or a GGUF file; `draft` is the GGUF file of a draft
+    model, or None. At most `batch` prompts are answered at once. A prompt with its answer has at most `max_seq_len`
+    tokens."""
 
     model: str
     dtype: str
@@ -38,7 +39,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids, and the JSON schema of the answer; None for free text."""
+    """A prompt as token ids, and the JSON schema of its answer. None: free text."""
 
     ids: list[int]
     schema: dict[str, Any] | None = None
@@ -46,8 +47,8 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Request:
-    """Prompts to answer greedily with at most `max_tokens` tokens each; with `exact`, exactly that many, past any end
-    token."""
+    """Prompts to answer greedily with at most `max_tokens` tokens each. With `exact`, each answer has exactly that
+    many tokens, even after an end token."""
 
     prompts: list[Prompt]
     max_tokens: int
@@ -57,7 +58,7 @@ class Request:
 @dataclass(frozen=True)
 class Answer:
     """An answer. `num_tokens` includes the end token. `decode_s` is the time from the first token to the last.
-    `is_whole`: it was not cut at the limit."""
+    `is_whole`: the limit did not cut it."""
 
     num_tokens: int
     text: str
@@ -67,14 +68,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers in the prompts' order, and the seconds from the first prompt to the last answer."""
+    """Answers in the order of the prompts, and the seconds from the first prompt to the last answer."""
 
     seconds: float
     answers: list[Answer]
 
 
 class Side(Protocol):
-    """An open engine."""
+    """An engine that has been opened."""
 
     versions: dict[str, str]
 
@@ -82,7 +83,7 @@ class Side(Protocol):
         """Compile the prompts' schemas."""
 
     def answer(self, request: Request) -> Answers:
-        """Answer a request."""
+        """Answer all prompts of a request."""
 
 
 def to_line(message: dict[str, Any]) -> bytes:
@@ -101,9 +102,9 @@ def answers_of(data: dict[str, Any]) -> Answers:
 
 
 def serve(open_side: Callable[[Config], Side]) -> None:
-    """Run a side's process: open the configured engine, and answer until the runner closes or ends. An error is a
-    reply."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # even while it is stopped
+    """Run an engine's process: open the configured engine, and answer until the runner sends `close` or exits.
+    Errors are sent as replies."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # works even while this process is stopped
     replies = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     side: Side | None = None
@@ -119,7 +120,7 @@ def serve(open_side: Callable[[Config], Side]) -> None:
             traceback.print_exc()
             _reply(replies, {"error": f"{type(error).__name__}: {error}"})
     sys.stderr.flush()
-    os._exit(0)  # threads of libraries might not end
+    os._exit(0)  # threads of libraries may never end
 
 
 def _done(side: Side | None, message: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The whole comparison: all groups, the report, and the figure."""
+"""Runs the whole comparison: all groups, the report, and the figure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIMD = ("avx", "avx2", "f16c", "fma", "avx512", "avx_vnni", "amx")
 
 @dataclass(frozen=True)
 class Choice:
-    """The measured combinations."""
+    """The combinations to measure."""
 
     checkpoints: Sequence[str]
     engines: Sequence[str]
@@ -40,7 +40,7 @@ class Choice:
     drafts: bool = True
 
     def groups(self, name: str, plan: Plan, cache: Path) -> list[Group]:
-        """Return the groups of a checkpoint, which is made if it is missing."""
+        """Return the groups for a checkpoint. The checkpoint is made if it is missing."""
         made = checkpoint(name, cache)
         prompts = pool(made)
         return [
@@ -58,8 +58,8 @@ def race(
     out: Path | None,
     kept: Sequence[Row] = (),
 ) -> Report:
-    """Measure every group, print its rows at once, and write the report and the figure to `out`. `kept` rows of other
-    groups stay in the report."""
+    """Measure every group, print its rows at once, and write the report and the figure to `out`. The report also
+    contains the `kept` rows of other groups."""
     rows, load, begin = Rows("peers"), os.getloadavg()[0], time.monotonic()
     rows += kept
 
@@ -83,7 +83,7 @@ def race(
 
 
 def shown(row: Row) -> Row:
-    """Return a row for printing, with medians in place of rounds."""
+    """Return a row for printing, with medians in place of values by round."""
     dropped = ("rounds_tokens_per_s", "rounds_user_tokens_per_s", "versions", "checkpoint", "dtype", "batch")
     medians = {key.removeprefix("rounds_"): round(median(row[key]), 1) for key in dropped[:2]}
     kept = {key: value for key, value in row.items() if key not in dropped}
@@ -97,7 +97,8 @@ def shown(row: Row) -> Row:
 
 
 def in_words(row: Row) -> Row:
-    """Return a row of ratios for printing: its group, and both sides' best drafters, in one column each."""
+    """Return a row of ratios for printing. Its group, and the best drafters of both engines, are joined into one
+    column each."""
     form = "guided" if row["guided"] else "free"
     return {
         "group": f"{row['checkpoint'].split('-135M')[0]} {row['dtype']} {row['batch']} {form}",
@@ -109,7 +110,7 @@ def in_words(row: Row) -> Row:
 
 
 def simd() -> list[str]:
-    """Return the SIMD extensions of the processor."""
+    """Return the SIMD extensions of the CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Ratios of weft's speed to those of its peers, round by round if both sides ran in one group."""
+"""Ratios of weft's speed to its peers' speeds, computed round by round if both ran in the same group."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ GROUP = ("checkpoint", "dtype", "batch", "guided")
 
 
 def speed(row: Row) -> float:
-    """Return tokens per second, the median over rounds."""
+    """Return the tokens per second, as the median over rounds."""
     middle: float = median(row["rounds_tokens_per_s"])
     return middle
 
 
 def best(rows: Iterable[Row]) -> Row | None:
-    """Return the fastest row."""
+    """Return the fastest row, or None."""
     return max(rows, key=speed, default=None)
 
 
 def ratio(over: Row | None, under: Row | None) -> float | None:
-    """Return the median of the rounds' ratios, or for rows of two groups the ratio of medians. None if a row is
-    missing."""
+    """Return the median of the rounds' ratios. For rows of different groups, return the ratio of the medians. None
+    if a row is missing."""
     if over is None or under is None:
         return None
     if all(over[key] == under[key] for key in GROUP):
@@ -36,7 +36,7 @@ def ratio(over: Row | None, under: Row | None) -> float | None:
 
 
 def pick(rows: Iterable[Row], **wanted: Any) -> list[Row]:
-    """Return the rows with these values; a tuple matches any of its values."""
+    """Return the rows with these values. A tuple matches any of its entries."""
     return [row for row in rows if all(_fits(row[key], value) for key, value in wanted.items())]
 
 
@@ -45,7 +45,7 @@ def _fits(value: Any, wanted: Any) -> bool:
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:
-    """Compare weft with every peer in each group and form: both without drafts, and both with their best drafters."""
+    """Compare weft with every peer in each group and form: both without drafts, and both with their best drafter."""
     table = []
     for group in dict.fromkeys(tuple(row[key] for key in GROUP) for row in rows):
         here = pick(rows, **dict(zip(GROUP, group, strict=True)))
@@ -73,7 +73,7 @@ def _name(row: Row | None) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """A ratio that weft aims for."""
+    """A ratio that weft should reach."""
 
     what: str
     least: float
@@ -137,7 +137,7 @@ def _targets() -> list[Target]:
 
 
 def targets(rows: Sequence[Row]) -> list[Row]:
-    """Return the targets with the measured ratios."""
+    """Return a row for each target, with its measured ratio."""
     table = []
     for target in _targets():
         value = target.value(rows)

@@ -1,4 +1,4 @@
-"""Runs the sides in palindromic turns (A B B A), and computes the figures of their rounds."""
+"""Runs the engines in palindromic turns (A B B A), and computes the speeds of their rounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Name = TypeVar("Name")
 
 @dataclass
 class Round:
-    """A side's two turns in a round: on the way there and on the way back."""
+    """The two turns of an engine in a round."""
 
     tokens: int = 0
     seconds: float = 0.0
@@ -22,7 +22,7 @@ class Round:
     turns: list[Answers] = field(default_factory=list)
 
     def add(self, turn: Answers) -> None:
-        """Count a turn."""
+        """Add the answers of a turn."""
         self.turns.append(turn)
         self.tokens += sum(answer.num_tokens for answer in turn.answers)
         self.seconds += turn.seconds
@@ -32,17 +32,17 @@ class Round:
 
     @property
     def speed(self) -> float:
-        """Tokens per second of all users, from the first prompt to the last answer."""
+        """Tokens per second of all users together, from the first prompt to the last answer."""
         return self.tokens / self.seconds
 
     @property
     def user_speed(self) -> float:
-        """Tokens per second of a single user after the first token, the median over answers."""
+        """Tokens per second of a single user after the first token, as the median over answers."""
         return median(self.user_speeds) if self.user_speeds else 0.0
 
 
 def palindrome(names: Sequence[Name]) -> list[Name]:
-    """Return the names from first to last, then from last to first."""
+    """Return the names in order, then in reverse order."""
     return [*names, *reversed(names)]
 
 
@@ -53,8 +53,8 @@ def take_turns(
     errors: type[Exception] = Exception,
     order: Callable[[Sequence[Name]], list[Name]] = palindrome,
 ) -> dict[Name, list[Round]]:
-    """Let every side answer each round, in palindromic or another order. A side that raises one of `errors` is dropped
-    with all its rounds, and `failed` is called."""
+    """Let every engine answer each round, in palindromic or another order. If an engine raises one of `errors`, all
+    of its rounds are dropped, and `failed` is called."""
     running = dict(sides)
     done: dict[Name, list[Round]] = {name: [] for name in running}
     for number in range(rounds):

@@ -1,1 +1,2 @@
-"""Tests the HTTP server under load, compared with `LLM` in the process, and the validity of its guided answers."""
+"""Tests the HTTP server under load, in comparison with `LLM` in the same process, and the validity of its guided
+answers."""

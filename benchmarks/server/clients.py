@@ -1,7 +1,8 @@
-"""Clients of a server on one event loop: some read, some read slowly, some stall, some disconnect, some are hostile.
+"""Clients of a server on one event loop. Some read, some read slowly, some stall, some disconnect, and some are
+hostile.
 
-They share the machine with the server and are cheap for that: each is a protocol that searches for a few bytes. Readers
-keep their connection, as OpenAI's client does.
+They share the machine with the server, so they must be cheap: each is a protocol that searches for a few bytes.
+Readers keep their connections open, as OpenAI's client does.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ class Counts:
 
 
 Ask = Callable[[Connection], Awaitable[bool]]
-"""Sends a request on a connection; returns whether the connection is usable afterwards."""
+"""Sends a request on a connection. Returns whether the connection can be used again."""
 
 
 class Clients:
-    """Clients that send random requests, by `seed`, and their counts."""
+    """Clients that send random requests, determined by `seed`, and their counts."""
 
     def __init__(self, port: int, asked: Sequence[Asked], seed: int = 0) -> None:
         self.counts = Counts()
@@ -56,7 +57,7 @@ class Clients:
         leaving: int = 0,
         hostile: int = 0,
     ) -> None:
-        """Run these numbers of clients of each kind concurrently."""
+        """Run clients concurrently for `seconds`, with this number of each kind."""
         end = time.monotonic() + seconds
         kinds = [
             (readers, self._read),

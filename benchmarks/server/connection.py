@@ -7,11 +7,11 @@ import socket
 import time
 
 SMALL = 4096
-"""Bytes of the receive buffer of a reader that blocks the server."""
+"""The receive buffer of a reader that blocks the server, in bytes."""
 
 
 async def connected(port: int, receive_bytes: int | None = None) -> Connection:
-    """Connect, with a receive buffer of this size if it is given."""
+    """Connect, with a receive buffer of this size if one is given."""
     loop = asyncio.get_running_loop()
     sock = socket.socket()
     sock.setblocking(False)
@@ -37,7 +37,8 @@ class Connection(asyncio.Protocol):
         self._restart()
 
     def ask(self, content: bytes, end: bytes, at_least: int = 0) -> asyncio.Future[None]:
-        """Send a body. The future is done after `end` or `at_least` bytes arrive, or when the connection closes."""
+        """Send a body. The future is done when `end` or `at_least` bytes have arrived, or when the connection
+        closes."""
         self._restart()
         self._end, self._at_least = end, at_least
         self._done = asyncio.get_running_loop().create_future()
@@ -65,7 +66,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def wire(self) -> asyncio.Transport:
-        """The transport to send on."""
+        """The transport for sending."""
         assert self.transport is not None
         return self.transport
 

@@ -26,18 +26,18 @@ NONSENSE: list[tuple[bytes, int]] = [
     (b'{"messages": [{"role": "user", "content": "\xff\xfe"}]}', 400),
 ]
 HOLD_S = 15.0
-"""Seconds that a reader stalls: the server's buffers fill first, and then its `slow_reader_s` must pass."""
+"""The seconds for which a reader stalls. In this time the server's buffers fill, and its `slow_reader_s` passes."""
 UNREAD_S = 3.0
 MESSAGES = [{"role": "user", "content": "Text: "}]
 LARGE: dict[str, Any] = {
     "messages": MESSAGES, "stream": True, "ignore_eos": True, "max_tokens": 900, "temperature": 1.0, "n": 2,
     "logprobs": True, "top_logprobs": 20,
 }  # fmt: skip
-"""Requests some megabytes, more than the buffers of two sockets hold."""
+"""A request for some megabytes, which is more than the buffers of two sockets hold."""
 
 
 async def nonsense(connection: Connection, draw: random.Random) -> None:
-    """Send a body that must be refused. Raises `ValueError` if it is not."""
+    """Send a body that the server must refuse. Raises `ValueError` if it does not."""
     content, status = draw.choice(NONSENSE)
     await connection.ask(content, b"}", 1)
     said = connection.head.partition(b"\r\n")[0]
@@ -46,7 +46,7 @@ async def nonsense(connection: Connection, draw: random.Random) -> None:
 
 
 async def dribble(connection: Connection, draw: random.Random) -> None:
-    """Send headers byte by byte, without an end."""
+    """Send headers byte by byte without ever ending them."""
     for letter in (
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * draw.randrange(40)
     ):
@@ -57,14 +57,14 @@ async def dribble(connection: Connection, draw: random.Random) -> None:
 
 
 async def unread(connection: Connection, draw: random.Random) -> None:
-    """Send a request, streamed or not, and read nothing of its answer."""
+    """Send a request, streamed or not, and do not read the answer."""
     connection.wire.pause_reading()
     connection.ask(json.dumps({**LARGE, "stream": draw.random() < 0.5, "max_tokens": 200}).encode(), b"")
     await asyncio.sleep(UNREAD_S)
 
 
 async def stall(connection: Connection) -> bool:
-    """Request a long answer, and read it after a long pause. Returns whether the server gave it up."""
+    """Request a long answer, and read it after a long pause. Returns whether the server gave up."""
     connection.wire.pause_reading()
     done = connection.ask(json.dumps(LARGE).encode(), b"\r\n0\r\n\r\n")
     await asyncio.sleep(HOLD_S)

@@ -1,4 +1,4 @@
-"""A server in a process of its own, with its memory and its processor time by thread."""
+"""A server in a separate process, with its memory and its CPU time by thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Server:
-    """A process of `weft serve` with some options, once it listens."""
+    """A running process of `weft serve`. The constructor waits until it listens."""
 
     def __init__(self, *options: str) -> None:
         command = [sys.executable, "-m", "weft.cli", "serve", "--port", "0", "--log-level", "info", *options]
@@ -41,12 +41,12 @@ class Server:
 
     @property
     def loop_s(self) -> float:
-        """Processor seconds of the event loop's thread, which is the main one."""
+        """CPU seconds of the event loop's thread, which is the main thread."""
         return self._seconds(self._process.pid)
 
     @property
     def total_s(self) -> float:
-        """Processor seconds of all threads."""
+        """CPU seconds of all threads."""
         tasks = Path(f"/proc/{self._process.pid}/task")
         return sum(self._seconds(int(task.name)) for task in tasks.iterdir())
 
@@ -67,7 +67,7 @@ class Server:
 
 @contextmanager
 def serving(*options: str) -> Iterator[Server]:
-    """Run a server, shut down at the end."""
+    """Run a server, and shut it down at the end."""
     server = Server(*options)
     try:
         yield server

@@ -13,14 +13,14 @@ MAX_TOKENS = 96
 
 @dataclass(frozen=True)
 class Asked:
-    """A prompt. With a schema its answer is guided."""
+    """A prompt. If it has a schema, its answer is guided."""
 
     prompt: str
     schema: Schema | None
 
 
 def prompts(count: int, seed: int = 0) -> list[Asked]:
-    """Return the same prompts for the same seed."""
+    """Return `count` prompts. The same seed returns the same prompts."""
     draw = random.Random(seed)
     records = [example(draw, "heldout") for _ in range(count)]
     return [Asked(one.prompt, one.schema if i % 2 else None) for i, one in enumerate(records)]

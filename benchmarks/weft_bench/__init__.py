@@ -1,1 +1,1 @@
-"""Benchmarks and the synthetic records they run on."""
+"""Benchmarks, and the synthetic records on which they run."""

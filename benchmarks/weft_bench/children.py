@@ -12,8 +12,8 @@ from weft_bench.report import Report
 
 
 def run_benchmark(command: Sequence[str], name: str, out: Path | None, seconds: float | None) -> str | None:
-    """Run `weft bench` with the arguments `command`, for at most `seconds`. Returns the reason of a failure, or None.
-    The reason is added to the report `out`/NAME.json unless that already has one."""
+    """Run `weft bench` with the arguments `command`, for at most `seconds`. Returns the reason of a failure, or
+    None. The reason is also added to the report `out`/NAME.json, unless the report already has one."""
     try:
         code = subprocess.run(
             [sys.executable, "-m", "weft.cli", "bench", *command], timeout=seconds

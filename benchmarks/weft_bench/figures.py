@@ -1,4 +1,4 @@
-"""Figures of the benchmarks, as SVG."""
+"""Draws the figures of the benchmarks as SVG."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 def lines(panels: Mapping[str, Mapping[str, Points]], path: Path, *, title: str, x: str, y: str) -> None:
-    """Draw a panel for each entry, with a line for each of its entries, and save it to `path` (svg or png). Needs
-    matplotlib.
+    """Draw a panel for each entry of `panels`, with a line for each of the panel's entries, and save the figure to
+    `path` (svg or png). Needs matplotlib.
 
-    A line named like another plus " unguided" has the other's colour, dashed. More names than `COLOURS` raise
-    `InterfaceError`, since two lines would look alike.
+    A line whose name is another's plus " unguided" has the other's colour and is dashed. Raises `InterfaceError` for
+    more names than `COLOURS`, because two lines would look the same.
     """
     try:
         from matplotlib import rc_context
@@ -52,12 +52,12 @@ def lines(panels: Mapping[str, Mapping[str, Points]], path: Path, *, title: str,
     figure.legend(handles, labels, loc="lower center", ncols=4, frameon=False, fontsize=8)
     figure.tight_layout(rect=(0, 0.05 * -(-len(labels) // 4), 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with rc_context({"svg.hashsalt": "weft"}):  # equal figures must give equal files
+    with rc_context({"svg.hashsalt": "weft"}):  # the same figure must give the same file
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def look(label: str, labels: Sequence[str]) -> tuple[str, str, str]:
-    """Return colour, marker and line style of a line among `labels`."""
+    """Return the colour, marker and line style of a line among `labels`."""
     bases = list(dict.fromkeys(other.removesuffix(UNGUIDED) for other in labels))
     if len(bases) > len(COLOURS):
         raise InterfaceError(f"a figure tells {len(COLOURS)} kinds apart; these are {len(bases)}")

@@ -1,4 +1,4 @@
-"""Prompts held out of weft-tiny's training, with the guides of their answers, and functions that answer them."""
+"""Prompts that are held out of weft-tiny's training, with guides for their answers, and functions that answer them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAKERS: dict[str, Callable[[random.Random, Split], Record]] = {
     "extraction": example,
     "schema only": schema_only,
 }
-"""The makers of prompts: one contains its answer; the other has only its schema."""
+"""Functions that make prompts. The answer is either contained in the prompt, or only described by its schema."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class PromptSet:
     guides: list[Guide]
 
     def answer(self, llm: LLM, temperature: float = 0.0, max_tokens: int = 192) -> list[Output]:
-        """Answer every prompt, with its number as the seed. Raises the first error."""
+        """Answer every prompt, with its index as the seed. Raises the error of the first answer that failed."""
         sampling = [
             SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=i)
             for i in range(len(self.prompts))
@@ -43,8 +43,8 @@ class PromptSet:
 
 
 def prompt_set(name: str, count: int, llm: LLM, separators: tuple[str, str] | None = None) -> PromptSet:
-    """Return `count` held-out prompts of the set. `llm` compiles the schemas once, for every LLM of its vocabulary.
-    `separators` is that of `Guide.json_schema`."""
+    """Return `count` held-out prompts of the set. `llm` compiles the schemas once, for all LLMs with its vocabulary.
+    `separators` is an argument of `Guide.json_schema`."""
     rng = random.Random(SEED)
     records = [MAKERS[name](rng, "heldout") for _ in range(count)]
     guides = [Guide.json_schema(record.schema, separators=separators) for record in records]
@@ -57,12 +57,13 @@ def prompt_set(name: str, count: int, llm: LLM, separators: tuple[str, str] | No
 
 
 def prompt_sets(count: int, llm: LLM) -> list[PromptSet]:
-    """Return both sets."""
+    """Return both sets of prompts."""
     return [prompt_set(name, count, llm) for name in MAKERS]
 
 
 def acceptance_length(outputs: list[Output]) -> float:
-    """Return the mean tokens per iteration that verified drafts, over all requests; 1 if none did."""
+    """Return the mean tokens per iteration that verified drafts, over all requests. 1 if there was no such
+    iteration."""
     iterations = sum(output.stats.drafted_iterations for output in outputs)
     tokens = sum(output.stats.drafted_tokens for output in outputs)
     return tokens / iterations if iterations else 1.0

@@ -1,4 +1,4 @@
-"""The common parts of benchmarks: timing, the machine's description, JSON files and tables."""
+"""Common parts of benchmarks: timing, the description of the machine, JSON files and tables."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from weft.config.environment import environment
 
 @dataclass
 class Report:
-    """A benchmark's result: `rows`, usually with equal keys, and a `summary` of figures or of tables. Keys contain
-    units. `failures` are the measurements that failed, each with its `error`."""
+    """The result of a benchmark: `rows`, usually with the same keys, and a `summary` of figures or tables. Keys
+    contain units. `failures` are the measurements that failed, each with its `error`."""
 
     name: str
     rows: list[dict[str, Any]]
@@ -33,15 +33,15 @@ class Report:
         fields = asdict(self)
         if not self.failures:
             del fields["failures"]
-        # Replace the file atomically: a process that ends in between leaves the old file.
+        # Replace the file atomically. If the process is killed, the old file remains.
         part = path.with_suffix(".part")
         part.write_text(json.dumps({**fields, **environment()}, indent=2) + "\n")
         part.replace(path)
         return path
 
     def show(self, console: Console) -> None:
-        """Print the rows as a table, or as several if the console is too narrow, then the summary; lists of rows in it
-        are tables, too."""
+        """Print the rows as a table, or as several if the console is too narrow. Then print the summary, with lists
+        of rows as tables."""
         title: str | None = f"weft bench {self.name}"
         for failure in self.failures:
             what = ", ".join(f"{key} {value}" for key, value in failure.items() if key != "error")
@@ -69,7 +69,7 @@ class Report:
             Report(f"{self.name}: {key}", rows).show(console)
 
     def _parts(self, names: dict[str, str], width: int) -> list[list[str]]:
-        """Return the columns of each table; the columns that identify a row begin all of them."""
+        """Return the columns of each table. Every table begins with the columns that identify a row."""
         keys = list(names)
         num_telling = next((n for n in range(1, len(keys)) if self._tell_apart(keys[:n])), 1)
         telling, others = keys[:num_telling], keys[num_telling:]
@@ -85,7 +85,7 @@ class Report:
         return len({tuple(str(row.get(key)) for key in keys) for row in self.rows}) == len(self.rows)
 
     def _width(self, names: dict[str, str]) -> int:
-        """Return the width of a table with these columns, in characters: each has a border and two spaces."""
+        """Return the width of a table with these columns in characters. Each column has a border and two spaces."""
         return 1 + sum(
             3
             + max(len(text) for text in (*name.split("\n"), *(shown(row.get(key, "")) for row in self.rows)))
@@ -94,12 +94,12 @@ class Report:
 
 
 def is_table(value: Any) -> bool:
-    """Whether a summary's value is a list of rows."""
+    """Whether a value in a summary is a list of rows."""
     return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
 
 
 def shown(value: Any) -> str:
-    """Format a float with three digits; anything else unchanged."""
+    """Format a float with three digits. Other values are returned unchanged."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 

@@ -1,6 +1,6 @@
-"""Writes a report's rows as they are measured, with failures in place of failed rows.
+"""Writes the rows of a report as they are measured, with failures in place of rows that failed.
 
-A benchmark that ends early, by a failure, a stall or a signal, leaves its measurements until then.
+If a benchmark ends early, by a failure, a stall or a signal, its report has all rows that were measured before.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from weft_bench.report import Report
 
 @dataclass(frozen=True)
 class Keeping:
-    """The folder of growing reports, and the seconds that a row may take before the process ends with its stacks on
-    stderr. None turns either off."""
+    """The folder for reports in progress, and the time limit of a row in seconds. If a row takes longer, the process
+    prints its stacks on stderr and exits. None turns either off."""
 
     folder: Path | None = None
     seconds: float | None = None
@@ -32,7 +32,7 @@ _keeping: ContextVar[Keeping] = ContextVar("keeping", default=Keeping())  # noqa
 
 @contextmanager
 def keeping(folder: Path | None, seconds: float | None = None) -> Iterator[None]:
-    """Keep the reports that are made inside."""
+    """Write reports to `folder` after every row, and limit the time of a row, until the `with` block ends."""
     token = _keeping.set(Keeping(folder, seconds))
     try:
         yield
@@ -41,7 +41,7 @@ def keeping(folder: Path | None, seconds: float | None = None) -> Iterator[None]
 
 
 class Rows(list[dict[str, Any]]):
-    """Rows of the report `name`. Add them with `append` inside `trying`."""
+    """The rows of the report `name`. Call `append` inside `trying`."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -50,8 +50,8 @@ class Rows(list[dict[str, Any]]):
 
     @contextmanager
     def trying(self, **what: object) -> Iterator[None]:
-        """Measure `what`. An error becomes one of the report's failures, except `InputError`, which means a wrong
-        option. The report is written before and after."""
+        """Measure a row, which `what` describes. An error becomes a failure in the report, except `InputError`,
+        which means a wrong option. The report is written before and after."""
         described = {key: str(value) for key, value in what.items()}
         self._write(described)
         seconds = _keeping.get().seconds
@@ -70,7 +70,7 @@ class Rows(list[dict[str, Any]]):
         self._write(None)
 
     def report(self, summary: dict[str, Any], name: str | None = None) -> Report:
-        """Return the whole report."""
+        """Return the complete report."""
         return Report(name or self.name, list(self), summary, self.failures)
 
     def _write(self, measuring: dict[str, str] | None) -> None:

@@ -8,7 +8,7 @@ from weft.grammar import Vocabulary
 
 
 def synthetic_vocabulary(size: int) -> Vocabulary:
-    """Return a vocabulary of every byte, then of made-up words, half of them after a blank."""
+    """Return a vocabulary of all bytes, then made-up words, half of them after a space."""
     rng = random.Random(0)
     letters = "etaoinshrdlucmfwypvbgkjqxz"
     tokens = [b"", *(bytes([byte]) for byte in range(256))]

@@ -1,5 +1,4 @@
-"""Lets a package import each exported name on first use (PEP 562), so that using one name does not import the
-others."""
+"""Lets a package import each exported name on first use (PEP 562). Using one name does not import the others."""
 
 from __future__ import annotations
 

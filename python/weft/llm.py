@@ -37,7 +37,7 @@ from weft.grammar.guide import Guide
 from weft.models.config import ModelConfig
 
 LEAST_FED, FED_BATCHES = 64, 4
-"""Prompts of a list that are submitted at a time: `LEAST_FED`, or `FED_BATCHES` batches if that is more."""
+"""A list's prompts are submitted in part: `LEAST_FED` or `FED_BATCHES` full batches at a time, whichever is more."""
 
 
 @with_hints(MODEL_HINTS)
@@ -46,15 +46,15 @@ class LLM:
 
     `model` is a Hugging Face directory (config.json, safetensors, tokenizer.json); None or "weft-tiny" is the model
     inside the package. `device` is "cpu", "cuda", or "auto" (CUDA if there is a GPU). `dtype` is "auto" (the config's),
-    "float32", "float16" or "bfloat16". The CPU computes in float32; there `dtype` is that of the weights only
+    "float32", "float16" or "bfloat16". The CPU computes in float32; there `dtype` is the dtype of the weights only
     ("auto": as in the checkpoint). Raises `ModelError`, `TokenizerError` or `InputError` for parts that can't be loaded
     or do not fit together.
 
-    Requests without `sampling` use `default_sampling_params`. With `generation_config="auto"` these are from the
+    Requests without `sampling` use `default_sampling_params`. With `generation_config="auto"` they come from the
     directory's generation_config.json, if there is one; with "weft" they are `SamplingParams()`. `config` is the
-    engine's resolved `EngineConfig`, `model_config` the model's config.
+    engine's resolved `EngineConfig`, and `model_config` is the model's config.
 
-    Thread-safe: requests of several threads run in one batch. `client` is the `EngineClient` that submits them.
+    Thread-safe: requests from several threads share batches. `client` is the `EngineClient` that submits them.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class LLM:
         """Answer a prompt (an `Output`) or a list of prompts (a list of `Output`s, in their order).
 
         A prompt is text or token ids. For a list, `guide`, `sampling` and the options may be lists of the same
-        length. A single prompt that fails raises its error; a prompt of a list that fails has `output.error` set, and
-        the others complete. With several sequences (`SamplingParams.n`, `beam_width`), `output.outputs` are all of
+        length. A single prompt that fails raises its error. In a list, a failed prompt sets its `output.error`, and
+        the others complete. With several sequences (`SamplingParams.n`, `beam_width`), `output.outputs` holds all of
         them.
 
         The options are those of `weft.client.options.RequestOptions`: `priority`, `timeout_s`, `beam_width` with
@@ -146,8 +146,8 @@ class LLM:
         guide: Guide | None = None,
         **options: Unpack[RequestOptions],
     ) -> Iterator[Piece]:
-        """Answer one prompt piece by piece, with one piece for each iteration. The last piece carries the complete
-        `output`. The options are those of `generate`, without beams.
+        """Stream the answer to one prompt: yield one `Piece` per iteration. The last piece carries the complete
+        `output`. The options are those of `generate`, except for beam search.
 
         Closing the iterator cancels the request. If the request fails, the iterator raises its error.
         """
@@ -188,11 +188,11 @@ class LLM:
         **options: Unpack[ChatRequestOptions],
     ) -> Output | list[Output]:
         """Answer a conversation, or a list of them, rendered by the tokenizer's chat template. Messages have OpenAI's
-        form: contents are texts or lists of text parts, and messages may hold tool calls and their results.
+        form: the content is text or a list of text parts, and messages may hold tool calls and their results.
 
-        The options are those of `generate`, and those of `weft.client.chat.ChatOptions`: `tools`, which the template
-        shows to the model (`Guide.tools` constrains an answer to calls of them), `chat_template`,
-        `chat_template_kwargs`, `add_generation_prompt` and `continue_final_message`.
+        The options are those of `generate` and of `weft.client.chat.ChatOptions`: `tools`, `chat_template`,
+        `chat_template_kwargs`, `add_generation_prompt` and `continue_final_message`. The template shows `tools` to the
+        model; `Guide.tools` constrains the answer to calls of them.
         """
         about_chat, rest = split_options(options)
         if is_conversation(messages):
@@ -211,7 +211,7 @@ class LLM:
         guide: Guide | None = None,
         **options: Unpack[ChatRequestOptions],
     ) -> Iterator[Piece]:
-        """Answer a conversation piece by piece: `chat` with the result of `stream`."""
+        """Stream the answer to one conversation: the options of `chat`, the pieces of `stream`."""
         about_chat, rest = split_options(options)
         return self.stream(self.chat_tokens(messages, **about_chat), sampling, guide=guide, **rest)
 
@@ -225,7 +225,7 @@ class LLM:
         return SamplingParams(**self.sampling_defaults)
 
     def compile(self, guide: Guide) -> Future[CompiledGuide]:
-        """Compile a guide before its first use, in the pool that compiles the guides of requests."""
+        """Start to compile a guide before its first use, in the pool that compiles the requests' guides."""
         return self._compiler.submit(guide.of_model(self.tokenizer.chat_template))
 
     @property
@@ -235,7 +235,7 @@ class LLM:
 
     @property
     def num_graph_replays(self) -> int:
-        """The number of graph replays so far: iterations that were captured and launched with one call."""
+        """The number of graph replays so far. A replay launches a captured iteration with one call."""
         return self.engine.graphs.num_replays
 
     @property
@@ -249,8 +249,8 @@ class LLM:
         return self.client.engine
 
     def warm_up(self) -> None:
-        """Capture the graphs before the first requests need them (`Engine.warm_up`; on a GPU the constructor does
-        this), and import the grammar libraries, so that the first guide does not wait for them."""
+        """Capture the graphs (`Engine.warm_up`) and import the grammar libraries, so that the first requests do not
+        wait for either. On a GPU the constructor captures the graphs already."""
         self.client.warm_up()
         self._compiler.warm_up()
 
@@ -266,7 +266,7 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- beneath
+    # -- internal
 
     @property
     def _compiler(self) -> GuideCompiler:
@@ -292,8 +292,8 @@ class LLM:
 
     def _run(self, requests: Sequence[Request], bar: bool) -> list[Output]:
         """Answer all requests, in their order."""
-        # Only as many requests are submitted at a time as keep the engine busy: a long list would take the engine's
-        # memory and the queue of guides that wait to be compiled.
+        # Submit only enough requests to keep the engine busy. A long list, submitted at once, would fill memory and the
+        # queue of guides to compile.
         told: SimpleQueue[Response] = SimpleQueue()
         responses: list[Response] = []
 
@@ -314,7 +314,7 @@ class LLM:
         return [self._detokenizer.output(response) for response in responses]
 
     def _is_over(self, response: Response) -> bool:
-        """Take the deltas of a request; whether the last one is among them."""
+        """Take the deltas of a request. Returns whether the request has ended."""
         deltas = self.client.responses.take_now(response)
         return deltas is not None and any(delta.is_final for delta in deltas)
 
@@ -335,7 +335,7 @@ class LLM:
             self._drop([response])
 
     def _drop(self, responses: Sequence[Response]) -> None:
-        with suppress(ExecutorError):  # the client was closed meanwhile, which ended them
+        with suppress(ExecutorError):  # the client was closed meanwhile, which ended the requests
             self.client.drop(responses)
 
 

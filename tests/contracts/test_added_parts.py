@@ -1,4 +1,4 @@
-"""What docs/adding-a-*.md has a reader add: each page's file and its line of the registry, as they stand there."""
+"""The pages docs/adding-a-*.md: their parts work when added as the page says, and their excerpts are current."""
 
 from __future__ import annotations
 
@@ -34,6 +34,18 @@ def add(page: str, table: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> st
     exec(compile(file, page, "exec"), made.__dict__)
     monkeypatch.setitem(table, name, f"{module}:{attribute}")
     return name
+
+
+def unindented(text: str) -> str:
+    return "\n".join(line.strip() for line in text.splitlines())
+
+
+def test_the_page_on_sampling_parameters_quotes_the_files() -> None:
+    page = (DOCS / "adding-a-sampling-parameter.md").read_text()
+    quotes = re.findall(r"^In `([\w/.]+)`.*?:\n\n```\w+\n(.*?)```", page, re.MULTILINE | re.DOTALL)
+    assert len({file for file, _ in quotes}) == 5
+    for file, quote in quotes:
+        assert unindented(quote) in unindented((DOCS.parent / file).read_text()), (file, quote)
 
 
 def test_a_drafter_is_a_file_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

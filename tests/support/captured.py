@@ -1,4 +1,4 @@
-"""Functions captured by the CPU runtime, for what replays of them compute."""
+"""Captures functions with the CPU runtime, so that tests can replay them and look at the results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weft.runtime.graph_memory import Arena
 
 
 class Captured:
-    """Functions launched in one graph."""
+    """A graph with one launch for each of the given functions."""
 
     def __init__(
         self,
@@ -23,6 +23,6 @@ class Captured:
                 self.stream.launch(fn)
 
     def replay(self) -> None:
-        """Once, to its end."""
+        """Replay the graph once, and wait until it has finished."""
         self.graph.launch_on(self.stream.handle)
         self.stream.synchronize()

@@ -1,7 +1,8 @@
-"""The rooms of the code in both languages, from the ground up, and who may know what (`test_layering.py`).
+"""The packages of the Python and the C++ code in layers, from the bottom up, with the imports that are allowed
+(`test_layering.py`).
 
-A room is a folder, or a file that has a place of its own; it knows rooms of lower floors only. Rooms of one floor do
-not know each other. Files of one room may know each other, but not in a circle.
+A room is a folder, or a file listed on its own. It may import rooms of lower floors only, and no other room of its
+floor. Files of one room may import each other, but not in a cycle.
 """
 
 from __future__ import annotations
@@ -64,10 +65,10 @@ NATIVE_FLOORS = [
     "bindings",
 ]
 
-# A file that makes objects of rooms above it, and the rooms whose imports its functions may hold.
+# Files that create objects of higher rooms, with the rooms that their functions may import.
 FRONTS = {"grammar/guide": ("grammar/kinds", "grammar/xgrammar", "aici")}
 
-# Rooms that few need, and who may import them all the same. Others find them in the registry, or are given them.
+# Rooms that only these others may import. All others look them up in the registry, or receive their objects.
 PYTHON_LEAVES = {
     "aici": "grammar/guide guided/recorded_guide engine/output",
     "grammar/kinds/closing": "grammar/compile engine/sequence replay",

@@ -1,8 +1,9 @@
-"""Checks of the rule for launched functions: alike, whether their Python runs once or at every replay.
+"""Checks the rule for launched functions: they have the same effect whether their Python runs once or at every
+replay.
 
-`check_on_fake_cuda` runs a function on fake tensors of device `cuda`, where reading a value on the host
-or mixing devices raises, without a GPU. `check_recording` captures the function on the CPU, which runs its Python
-once, and compares a replay of the graph with a run of the function.
+`check_on_fake_cuda` runs a function on fake tensors of device `cuda`, without a GPU. Reading a value on the host, or
+mixing devices, raises. `check_recording` captures the function on the CPU, which runs its Python once, and compares
+a replay of the graph with a run of the function.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ LaunchedFunction = Callable[..., object]
 
 
 def check_launched(fn: LaunchedFunction, *args: Any, host: Iterable[torch.Tensor] = ()) -> None:
-    """Both checks; raises GraphError saying which rule `fn(*args)` breaks."""
+    """Run both checks. Raises `GraphError`, which says which rule `fn(*args)` breaks."""
     check_on_fake_cuda(fn, *args, host=host)
     check_recording(fn, *args)
 
@@ -36,8 +37,8 @@ def check_launched(fn: LaunchedFunction, *args: Any, host: Iterable[torch.Tensor
 def check_on_fake_cuda(fn: LaunchedFunction, *args: Any, host: Iterable[torch.Tensor] = ()) -> None:
     """Run `fn` with fake tensors on `cuda` in place of those in `args`.
 
-    Also those inside containers, modules and objects. Tensors that share storage with one of `host`, as
-    pinned buffers do, become fake ones on the CPU.
+    Tensors inside containers, modules and objects are replaced too. Tensors that share storage with one of `host`,
+    such as pinned buffers, become fake tensors on the CPU.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=False)
     mapper = _FakeMapper(mode, {t.untyped_storage().data_ptr() for t in host})
@@ -52,10 +53,10 @@ def check_on_fake_cuda(fn: LaunchedFunction, *args: Any, host: Iterable[torch.Te
 
 
 def check_recording(fn: LaunchedFunction, *args: Any, between: Callable[[], object] = lambda: None) -> None:
-    """Capture `fn`, then compare a run of it with a replay of the graph, bit for bit.
+    """Capture `fn`, then compare a run of it with a replay of the graph, bit by bit.
 
-    It runs once before, for what it works on to be found. The run and the replay both begin where that ended, after
-    `between()`, which may write other inputs.
+    `fn` runs once before, to find the memory that it uses. The run and the replay then start from the same state:
+    that after `between()`, which may write other inputs.
     """
     inputs = _Inputs()
     with inputs:
@@ -79,7 +80,8 @@ def check_recording(fn: LaunchedFunction, *args: Any, between: Callable[[], obje
 
 @contextmanager
 def cuda_device_guard() -> Iterator[None]:
-    """Indexing a fake tensor asks for CUDA's device guard; without CUDA in torch, lend it meta's, a no-op."""
+    """Let fake CUDA tensors be indexed in a torch without CUDA. Indexing looks up CUDA's device guard, so this lends
+    it the one of `meta`, which does nothing."""
     if torch.backends.cuda.is_built():
         yield
         return
@@ -103,7 +105,7 @@ def _name(fn: object) -> str:
 
 
 class _Inputs(TorchDispatchMode):
-    """The memory that a function works on and did not allocate."""
+    """Finds the memory that a function uses but does not allocate."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -123,16 +125,17 @@ class _Inputs(TorchDispatchMode):
         return result
 
     def snapshot(self) -> list[torch.Tensor]:
-        """Copies of all of it, as bytes."""
+        """Copy all of that memory, as bytes."""
         return [self._bytes(storage).clone() for storage in self._found]
 
     def restore(self, snapshot: list[torch.Tensor]) -> None:
-        """Write a snapshot back."""
+        """Write the copies back."""
         for storage, saved in zip(self._found, snapshot, strict=True):
             self._bytes(storage).copy_(saved)
 
     def _new(self, values: Any) -> list[torch.UntypedStorage]:
-        """Storages that were not seen before; they are kept, so that their addresses stay theirs."""
+        """Return storages that were not seen before. They are kept alive, so that no other storage gets their
+        address."""
         storages = [v.untyped_storage() for v in tree_leaves(values) if isinstance(v, torch.Tensor)]
         new = {s.data_ptr(): s for s in storages if s.nbytes() and s.data_ptr() not in self._seen}
         self._seen.update(new)
@@ -144,7 +147,7 @@ class _Inputs(TorchDispatchMode):
 
 
 class _FakeMapper:
-    """Copies arguments with each tensor replaced; what is shared stays shared."""
+    """Copies arguments, with a fake tensor in place of each tensor. Shared objects stay shared."""
 
     def __init__(self, mode: FakeTensorMode, host_storages: set[int]) -> None:
         self._mode, self._host = mode, host_storages
@@ -160,7 +163,7 @@ class _FakeMapper:
             return self._keep(value, tree_unflatten([self.map(v) for v in leaves], spec))
         if isinstance(value, torch.device):
             return torch.device("cuda") if value.type == "cpu" else value
-        if hasattr(type(value), "__del__"):  # a copy would destroy what it owns once more
+        if hasattr(type(value), "__del__"):  # a copy's __del__ would free the same thing again
             return value
         bound = getattr(value, "__self__", None)
         if bound is not None and not isinstance(bound, type) and hasattr(value, "__name__"):

@@ -1,4 +1,4 @@
-"""A pause of this very process."""
+"""Pauses the test's own process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import subprocess
 
 
 def pause_here(seconds: float) -> None:
-    """Stops this process, which another continues after `seconds`."""
+    """Stop this process. Another process continues it after `seconds`."""
     me = os.getpid()
     subprocess.run(["/bin/sh", "-c", f"kill -STOP {me}; sleep {seconds}; kill -CONT {me}"], check=True)

@@ -1,5 +1,4 @@
-"""Python that runs whenever a launched function's work does: planted in a function that a graph captures, it runs at
-every replay."""
+"""Plants Python code in a launched function. In a captured graph it runs at every replay."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from weft.runtime.recorder import current_recorder
 
 
 def at_every_run(call: Callable[[], object]) -> None:
-    """Call it now, or, where a launched function is captured, as a node of the graph."""
+    """Call `call` now or, while a launched function is captured, add it as a node of the graph."""
     recorder = current_recorder()
     if recorder is None:
         call()

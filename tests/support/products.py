@@ -1,6 +1,8 @@
-"""Few cases of a product of parameters: those in which every two values meet, or in which each value comes once.
+"""Selects few cases from a product of parameters, such that all pairs of values occur together, or each value occurs
+once.
 
-A test says by a decorator which cases `make test`, CI and `make test-every` run; `tests/conftest.py` marks the others.
+A decorator selects the cases of a test that `make test`, CI and `make test-every` run. `tests/conftest.py` marks the
+others.
 """
 
 from __future__ import annotations
@@ -20,32 +22,33 @@ CHOSEN = "values_that_meet"
 
 
 def pairwise(test: Test) -> Test:
-    """`make test` runs each value of the parameters once, CI every two values together, `make test-every` all cases."""
+    """`make test` runs each value of the parameters once, CI all pairs of values, and `make test-every` all cases."""
     setattr(test, CHOSEN, (1, 2))
     return test
 
 
 def each_value(test: Test) -> Test:
-    """`make test` and CI run each value of the test's parameters once, `make test-every` all cases."""
+    """`make test` and CI run each value of the parameters once, and `make test-every` all cases."""
     setattr(test, CHOSEN, (1, 1))
     return test
 
 
 def rest_slow(test: Test) -> Test:
-    """`make test` runs each value of the test's parameters once, CI all cases."""
+    """`make test` runs each value of the parameters once, and CI all cases."""
     setattr(test, CHOSEN, (1, None))
     return test
 
 
 def marks(cases: Sequence[Mapping[str, Any]], quick: int, in_ci: int | None) -> list[str]:
-    """The marker of each case: `quick` and `in_ci` values meet in the cases that each runs. None: CI runs all."""
+    """Return the marker of each case. The quick cases contain every combination of `quick` values, and CI's cases
+    every combination of `in_ci` values. None: CI runs all."""
     kept = sorted(representatives(cases, in_ci)) if in_ci is not None else list(range(len(cases)))
     fast = {kept[number] for number in representatives([cases[number] for number in kept], quick)}
     return ["" if i in fast else "slow" if i in kept else "full" for i in range(len(cases))]
 
 
 def runs_as_cases(runs: Sequence[Run]) -> list[Any]:
-    """Pytest's parameters of runs: those in which each value comes once, and the others as `slow`."""
+    """Make pytest's parameters from runs. A few runs contain each value once; the others are marked `slow`."""
     settings = [{name: repr(value) for name, value in run.items()} for run in runs]
     return [
         pytest.param(run, id="-".join(map(str, run.values())), marks=[pytest.mark.slow] if mark else [])
@@ -54,15 +57,15 @@ def runs_as_cases(runs: Sequence[Run]) -> list[Any]:
 
 
 def meetings(run: Mapping[str, Any], count: int) -> set[Any]:
-    """The combinations of `count` values in a run, each of another setting."""
+    """Return the combinations of `count` settings with their values in a run."""
     return set(itertools.combinations(sorted(run.items()), count))
 
 
 def covering(settings: Mapping[str, Sequence[Any]], can_be: Callable[[Run], bool]) -> list[Run]:
-    """Runs that cover every pair of values that `can_be`. The result depends on nothing else.
+    """Select runs that cover every pair of values that `can_be` allows. The result is deterministic.
 
-    Each pair of the first two settings' values gets one run, the one with the most new pairs, then the most new
-    triples. Runs for the missing pairs follow.
+    Each pair of the first two settings' values gets one run: the one with the most new pairs, then with the most new
+    triples. Runs for the remaining pairs follow.
     """
     runs = [
         run
@@ -88,9 +91,10 @@ def covering(settings: Mapping[str, Sequence[Any]], can_be: Callable[[Run], bool
 
 
 def representatives(cases: Sequence[Mapping[str, Any]], count: int) -> set[int]:
-    """The indices of few cases that hold every combination of `count` values that all cases hold.
+    """Return the indices of few cases that contain every combination of `count` values that occurs in any case.
 
-    Each next case adds the most new combinations. A tie goes to the case whose values were used least.
+    The next case is always the one with the most new combinations. A tie goes to the case whose values were used
+    least.
     """
     count = min(count, len(cases[0]))
     found = [meetings(case, count) for case in cases]

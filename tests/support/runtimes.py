@@ -1,4 +1,4 @@
-"""The runtimes that contracts are held against: the CPU's under its schedules, and CUDA's where there is a GPU."""
+"""The runtimes for contract tests: the CPU's under its schedules, and CUDA's if there is a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_CUDA = unavailable_reason()
 
 
 def runtimes(*schedules: str) -> list[Any]:
-    """Parameters for a fixture: the CPU's schedules ("random-SEED" among them), and "cuda"."""
+    """Return parameters for a fixture: schedules of the CPU ("random-SEED" among them), and "cuda"."""
     marks = [
         pytest.mark.gpu,
         pytest.mark.gpu_smoke,
@@ -26,7 +26,7 @@ def runtimes(*schedules: str) -> list[Any]:
 
 @contextmanager
 def runtime_under(schedule: str) -> Iterator[Runtime]:
-    """The runtime of such a parameter."""
+    """Yield the runtime for a parameter of `runtimes`."""
     if schedule == "cuda":
         yield get("cuda")
         return

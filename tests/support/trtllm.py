@@ -1,4 +1,4 @@
-"""What the ports of TensorRT-LLM's binding tests share: waiting in its three forms, fields that read back, copies."""
+"""Helpers for the ports of TensorRT-LLM's binding tests: the three forms of waiting, checks of fields, and copies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel
 import weft.executor as trtllm
 
 Form = Literal["one", "any", "several"]
-"""How `await_responses` is called: with one number, with none, with a list of them."""
+"""The argument of `await_responses`: one request id, none, or a list of them."""
 
 PROMPT = [1, 2, 3, 4]
 WAIT = timedelta(milliseconds=1)
@@ -24,13 +24,13 @@ PATIENCE_S = 60.0
 
 
 def half_memory(beam_width: int = 1, **fields: Any) -> Any:
-    """The config that most of those tests begin with."""
+    """The config with which most of those tests start."""
     cache = trtllm.KvCacheConfig(free_gpu_memory_fraction=0.5)
     return trtllm.ExecutorConfig(beam_width, kv_cache_config=cache, **fields)
 
 
 def answer_length(num_prompt: int, max_tokens: int, streaming: bool, without_input: bool = False) -> int:
-    """How many tokens all responses of a sequence hold together."""
+    """The number of tokens in all responses of a sequence together."""
     return max_tokens if streaming or without_input else num_prompt + max_tokens
 
 
@@ -38,7 +38,7 @@ def answer_length(num_prompt: int, max_tokens: int, streaming: bool, without_inp
 
 
 def take(executor: Any, ids: Sequence[int], form: Form) -> list[Any]:
-    """What `await_responses` gives within a millisecond, flat."""
+    """Return the responses that `await_responses` gives within a millisecond, as a flat list."""
     if form == "any":
         return list(executor.await_responses(WAIT))
     if form == "one":
@@ -49,8 +49,8 @@ def take(executor: Any, ids: Sequence[int], form: Form) -> list[Any]:
 
 
 def drain(executor: Any, ids: Sequence[int], form: Form = "one") -> dict[int, list[Any]]:
-    """The results of these requests, until the last of each. A list that is awaited holds all of them to the end:
-    those that are done answer with the text that says so."""
+    """Return the results of these requests up to the last of each. With a list of ids, all stay in the list to the
+    end: finished requests then respond with an error that says so."""
     told: dict[int, list[Any]] = {number: [] for number in ids}
     done: set[int] = set()
     until = time.monotonic() + PATIENCE_S
@@ -70,7 +70,7 @@ def drain(executor: Any, ids: Sequence[int], form: Form = "one") -> dict[int, li
 
 
 def joined(results: Iterable[Any], beam: int = 0) -> dict[int, list[int]]:
-    """The tokens of a request's results, one after another, by sequence."""
+    """Concatenate the tokens of a request's results, by sequence."""
     tokens: dict[int, list[int]] = defaultdict(list)
     for result in results:
         tokens[result.sequence_index] += result.output_token_ids[beam]
@@ -78,7 +78,7 @@ def joined(results: Iterable[Any], beam: int = 0) -> dict[int, list[int]]:
 
 
 def the_tokens(executor: Any, request: Any) -> list[int]:
-    """All tokens of a request of one sequence."""
+    """Run a request with one sequence, and return all of its tokens."""
     number = executor.enqueue_request(request)
     (tokens,) = joined(drain(executor, [number])[number]).values()
     return tokens
@@ -88,7 +88,7 @@ def the_tokens(executor: Any, request: Any) -> list[int]:
 
 
 def reads(thing: Any, **expected: Any) -> None:
-    """Each attribute is what was given: truth values and None the very same, lists lists, durations durations."""
+    """Check that each attribute has its expected value. Booleans and None must be identical, other values equal."""
     for name, value in expected.items():
         got = getattr(thing, name)
         if isinstance(value, torch.Tensor):
@@ -100,11 +100,11 @@ def reads(thing: Any, **expected: Any) -> None:
 
 
 def copied(thing: Any) -> Any:
-    """What pickle makes of it."""
+    """Return a copy made by pickle."""
     return pickle.loads(pickle.dumps(thing))
 
 
-# -- whole objects, as several tests want them
+# -- complete objects that several tests use
 
 
 CACHE_ASSIGNED: dict[str, Any] = {
@@ -122,7 +122,7 @@ CACHE_ASSIGNED: dict[str, Any] = {
     "copy_on_partial_reuse": False,
     "use_uvm": True,
 }
-"""A value other than its default for each of the older fields of `KvCacheConfig`."""
+"""A value other than the default for each of the older fields of `KvCacheConfig`."""
 
 
 class Answer(BaseModel):
@@ -133,7 +133,7 @@ SCHEMA = json.dumps(Answer.model_json_schema())
 
 
 def xgrammar_config() -> dict[str, Any]:
-    """Arguments for `GuidedDecodingConfig`."""
+    """The arguments for a `GuidedDecodingConfig`."""
     return {
         "backend": trtllm.GuidedDecodingConfig.GuidedDecodingBackend.XGRAMMAR,
         "encoded_vocab": ["eos", "a", "b", "c", "d"],
@@ -143,7 +143,7 @@ def xgrammar_config() -> dict[str, Any]:
 
 
 def full_executor_config() -> dict[str, Any]:
-    """A value other than its default for nearly every field of `ExecutorConfig`."""
+    """A value other than the default for nearly every field of `ExecutorConfig`."""
     xgrammar = trtllm.GuidedDecodingConfig.GuidedDecodingBackend.XGRAMMAR
     return {
         "max_beam_width": 2,
@@ -175,7 +175,7 @@ def full_executor_config() -> dict[str, Any]:
 
 
 def full_result() -> Any:
-    """A `Result` with every field assigned but the additional outputs."""
+    """Make a `Result`, assign every field except the additional outputs, and check that they read back."""
     result = trtllm.Result()
     values: dict[str, Any] = {
         "is_final": True,

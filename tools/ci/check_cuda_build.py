@@ -1,5 +1,5 @@
-"""CI runs this where nvcc is present. It checks that the extension has the CUDA sources, for weft's list of
-architectures."""
+"""Checks that the extension was built with the CUDA sources, for weft's list of architectures. CI runs this in the job
+with nvcc."""
 
 from __future__ import annotations
 

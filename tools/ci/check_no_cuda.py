@@ -1,12 +1,12 @@
-"""`make no-cuda` runs this with the folder of a build without nvcc. It checks that the build imports, that its CUDA
-kernels raise a named error, and that it has its data."""
+"""Checks a build without nvcc: that it can be imported, that its CUDA kernels raise a named error, and that it contains
+its data files. `make no-cuda` runs this with the folder of the build."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-# The editable install's finder would find the other build first.
+# Remove the finder of the editable install, which would import another build.
 sys.meta_path = [f for f in sys.meta_path if type(f).__name__ != "ScikitBuildRedirectingFinder"]
 folder = Path(sys.argv[1]).resolve()
 sys.path.insert(0, str(folder))

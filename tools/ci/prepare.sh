@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What some tests want and no user needs, for whoever runs all of them: a browser for the page (where this is root on
-# Debian), SmolLM2's weights, and the package with which transformers reads GGUF. What can't be had, its tests name when
-# they are skipped.
+# Installs packages that only some tests need: a browser for the page (as root on Debian), SmolLM2's weights, and the
+# packages with which transformers reads GGUF files. If one is not available, the tests that need it are skipped with the
+# reason.
 set -u
 cd "$(dirname "$0")/../.."
 if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then

@@ -1,9 +1,9 @@
 """Writes the tables of docs/executor-fields.md: `python tools/docs/executor_fields.py`.
 
 TensorRT-LLM's names come from `weft/migration/api.json`, weft's from its classes. The tables of
-`weft.executor.types.refused` and `weft.migration.absent` tell which names are refused, are absent or mean something
-else. Only docs/executor-fields.md holds the descriptions of fields: rows keep their text, and a new row says "?" until
-it is described.
+`weft.executor.types.refused` and `weft.migration.absent` list the names that are refused, are absent or behave
+differently. The descriptions of fields are in docs/executor-fields.md only. Rows keep their text, and a new row says
+"?" until a description is written.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ OF_THE_EXECUTOR = frozenset(
 )
 """Derived properties for the executor's internal use."""
 NEVER_GIVEN = ("SpeculativeDecodingFastLogitsInfo", "DisServingRequestStats")
-"""Classes without instances, since the features that would return them are refused."""
+"""Classes without instances, because weft refuses the features that would return them."""
 
 INTRO = """\
-Here is every name of TensorRT-LLM's: of its newest Python bindings that have an `Executor`, and what its C++ API has
-besides. A refused field holds what it is given; an executor that is made with another value than its default raises
-`InputError` with the reason that stands here, and a request that has one is answered with an error. What has no effect
-is taken for compatibility. Fields of results and statistics for refused work are there, and stay empty.
-`python -m weft.migration` looks for all of these names in a program ([executor.md](executor.md#checking-a-program)).
+These tables list every name of TensorRT-LLM: those of its newest Python bindings with an `Executor`, and further names
+of its C++ API. A refused field stores its value, but only its default can be used. With another value, making the
+executor raises `InputError` with the reason given here, and a request is answered with an error. Fields without effect
+are accepted for compatibility. Fields of results and statistics for refused features exist and stay empty.
+`python -m weft.migration` finds all of these names in a program ([executor.md](executor.md#checking-a-program)).
 
-Settings, results and statistics have `to_dict`, `from_dict`, `to_json` and `from_json`, besides.
+Settings, results and statistics also have `to_dict`, `from_dict`, `to_json` and `from_json`.
 """
 
 REFUSED, ABSENT, IDLE, OWN = "refused: ", "not here: ", "no effect: ", "weft's own: "
@@ -52,7 +52,7 @@ ROW = re.compile(r"^\| `([\w.]+)(\(.*?\))?` \| (.*?) \| (.*) \|$")
 
 @dataclass
 class Words:
-    """The text of the current page: descriptions by class and name, and the classes in order."""
+    """The texts of the current page: descriptions by class and name, and the classes in order."""
 
     order: list[str] = field(default_factory=list)
     said: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -81,7 +81,7 @@ def fields_of(page: str) -> str:
 
 
 def rewritten(page: str) -> str:
-    """Return the page with that part rewritten."""
+    """Return the page with its generated part rewritten."""
     before, _, _ = page.partition(f"\n{HEADING}\n")
     return f"{before}\n{HEADING}\n\n{fields(Words.of(page))}"
 
@@ -105,7 +105,7 @@ def in_order(words: Words) -> list[str]:
 
 
 def has_section(name: str) -> bool:
-    """Whether weft has the class and uses it."""
+    """Whether weft has the class, and a program can use it."""
     return ours.class_of(name) is not None and not ours.is_enumeration(name) and not is_held_only(name)
 
 
@@ -258,7 +258,7 @@ def first_sentence(held: object) -> str:
 
 
 def other_meanings() -> Iterator[str]:
-    """Yield the names that mean something else in weft."""
+    """Yield the names that behave differently in weft."""
     rows = [f"| `{name}` | {how} |" for name, how in OTHERWISE.items()]
     for cls in API.classes.values():
         for one in cls.names():
@@ -282,7 +282,7 @@ def enumerations() -> str:
 
 
 def members_of(name: str) -> str:
-    """Return the members of both sides; refused ones with their reason."""
+    """Return the members of an enumeration in weft and TensorRT-LLM. Refused ones have their reason."""
     theirs, mine = API.find(name), ours.names(ours.class_of(name))  # type: ignore[arg-type]
     members = [*(theirs.members if theirs is not None else ())]
     members += [one for one, own in mine.items() if own.what == "member" and one not in members]
@@ -316,9 +316,9 @@ def without_section() -> str:
             kind = "has no effect" if any(one in NO_EFFECT for one in takers) else "is refused"
             names = ", ".join(f"`{one}`" for one in takers)
             text = (
-                f"holds its data; what takes it {kind}: {names}"
+                f"stores its data, but using it {kind}: {names}"
                 if takers
-                else "holds its data; nothing gives one"
+                else "stores its data, but weft never returns one"
             )
             text += f"; not here: {', '.join(f'`{one}`' for one in lacks)}" if lacks else ""
         rows.append(f"| `{name}` | {held} | {text} |")
@@ -327,8 +327,8 @@ def without_section() -> str:
         if verdict.state is State.ABSENT:
             rows.append(f"| `{name}` |  | {ABSENT}{verdict.why or UNSAID} |")
         else:
-            rows.append(f"| `{name}` |  | as there |")
-    return "\n".join(["### Others", "", "| name | what it has | |", "|---|---|---|", *rows, ""])
+            rows.append(f"| `{name}` |  | as in TensorRT-LLM |")
+    return "\n".join(["### Others", "", "| name | members | |", "|---|---|---|", *rows, ""])
 
 
 def unsaid(page: str) -> list[str]:

@@ -1,8 +1,9 @@
-"""Fill a folder with the wheels that weft needs on a GPU machine without network, and weft's own (`make gpu-carry`).
+"""Fill a folder with weft's wheel and the wheels that it needs, for a GPU machine without network (`make
+gpu-carry`).
 
-The machine has what `machine.txt` lists, on Python 3.12 (x86-64, Linux). Run this with a Python 3.12 of another
-machine, which has network and nvcc: weft's wheel is built there, for that Python. At the end everything is imported
-from the wheels, as the machine will: with the packages of `--stack`, a Python 3.12 that has those of `machine.txt`.
+`machine.txt` lists the packages of that machine, which has Python 3.12 on Linux (x86-64). Run this with Python 3.12
+on a machine that has network and nvcc, because weft's wheel is built for that Python. At the end, all modules are
+imported from the wheels. `--stack` names a Python 3.12 with the packages of `machine.txt`, as on the GPU machine.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PYTHON = "3.12"
 ALONE = ("xgrammar",)
-"""Need torch, of which the machine's is taken; what else they need is fetched beside them."""
+"""Packages that need torch. They are downloaded without dependencies, since torch is on the machine; their other
+requirements are downloaded separately."""
 TESTING = ("pytest", "pytest-timeout", "pytest-xdist")
 GLIBC = (17, 24, 27, 28, 31, 34, 35)
 PLATFORMS = ("manylinux2014_x86_64", "manylinux1_x86_64", *(f"manylinux_2_{n}_x86_64" for n in GLIBC))
@@ -50,35 +52,35 @@ if "weft" in sys.argv:
 
 
 class CarryError(Exception):
-    """The wheels are not to be had, or don't go together."""
+    """Wheels can't be downloaded or built, or do not fit together."""
 
 
 def name_of(requirement: str) -> str:
-    """The package that a requirement names, as indices spell it."""
+    """Return the normalized name of the package in a requirement."""
     found = re.match(r"[\w.-]+", requirement.strip())
     return re.sub(r"[-_.]+", "-", found[0]).lower() if found else ""
 
 
 def on_machine() -> frozenset[str]:
-    """The packages of `machine.txt`."""
+    """Return the packages of `machine.txt`."""
     lines = (Path(__file__).parent / "machine.txt").read_text().splitlines()
     return frozenset(name_of(line) for line in lines if line and not line.startswith("#"))
 
 
 def needs_of_weft() -> list[str]:
-    """The requirements of `pyproject.toml` that the machine lacks, and those of the tests."""
+    """Return the requirements of `pyproject.toml` that the machine lacks, and those of the tests."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return [*lacking(project["dependencies"]), *TESTING]
 
 
 def lacking(requirements: Iterable[str]) -> list[str]:
-    """Those that the machine's packages don't fulfil."""
+    """Return the requirements whose packages the machine does not have."""
     there = on_machine()
     return [requirement for requirement in requirements if name_of(requirement) not in there]
 
 
 def needs_of(wheel: Path) -> list[str]:
-    """The requirements of a wheel, without its extras."""
+    """Return the requirements of a wheel, without extras."""
     with zipfile.ZipFile(wheel) as archive:
         metadata = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         lines = archive.read(metadata).decode().splitlines()
@@ -87,8 +89,8 @@ def needs_of(wheel: Path) -> list[str]:
 
 
 def fetch(folder: Path, requirements: Sequence[str], constraints: Path, options: Sequence[str] = ()) -> None:
-    """Download wheels for the machine that fulfil `requirements` and each other's, of the versions that weft is tested
-    with where there are some; `options` are pip's. Raises `CarryError` with what pip says."""
+    """Download wheels that fulfil `requirements` on the machine, in the versions that weft is tested with if there
+    are wheels of them. `options` are pip's. Raises `CarryError` with pip's output."""
     alone = [requirement for requirement in requirements if name_of(requirement) in ALONE]
     for requirement in alone:
         download(folder, [requirement], constraints, ["--no-deps", *options])
@@ -101,7 +103,7 @@ def fetch(folder: Path, requirements: Sequence[str], constraints: Path, options:
 
 
 def download(folder: Path, requirements: list[str], constraints: Path, options: Sequence[str]) -> None:
-    """Download wheels that go together; without the constraints where these have no wheels for the machine."""
+    """Download wheels that fit together. If no wheels for the machine satisfy the constraints, they are ignored."""
     command = download_command(requirements, folder, options)
     if said := failed([*command, "-c", str(constraints)]):
         print(f"{' '.join(map(name_of, requirements))}: other versions than those tested, since:\n{said}")
@@ -110,28 +112,28 @@ def download(folder: Path, requirements: list[str], constraints: Path, options: 
 
 
 def download_command(requirements: list[str], folder: Path, options: Sequence[str] = ()) -> list[str]:
-    """The command that fetches wheels for the machine."""
+    """Return the command that downloads wheels for the machine."""
     platforms = [option for name in PLATFORMS for option in ("--platform", name)]
     target = ["--only-binary=:all:", "--python-version", PYTHON, "--implementation", "cp", *platforms]
     return [*pip(), "download", "-q", *target, "-d", str(folder), *options, *requirements]
 
 
 def build_command(architecture: str, folder: Path) -> list[str]:
-    """The command that builds weft's wheel with its CUDA kernels for one architecture."""
+    """Return the command that builds weft's wheel with CUDA kernels for one architecture."""
     kernels = f"cmake.define.WEFT_CUDA_ARCHITECTURES={architecture}-real"
     options = ["-C", "cmake.define.WEFT_CUDA=ON", "-C", kernels, "-C", "build-dir=build/gpu-carry"]
     return [*pip(), "wheel", "-q", "--no-deps", *options, "-w", str(folder), str(ROOT)]
 
 
 def install_command(python: str, folder: Path, site: Path) -> list[str]:
-    """The command that unpacks all wheels of a folder into `site`, as on the machine."""
+    """Return the command that unpacks all wheels of a folder into `site`, as on the machine."""
     options = ["-q", "--no-index", "--no-deps", "--no-compile", "--target", str(site)]
     return [*pip(python), "install", *options, *map(str, sorted(folder.glob("*.whl")))]
 
 
 def check_together(folder: Path, python: str, modules: Sequence[str], site: Path | None = None) -> None:
-    """Import modules from the wheels alone, by `python` with its own packages behind them; `CarryError` where one
-    refuses another's version, is missing, or comes from elsewhere. The wheels stay unpacked in `site`."""
+    """Import modules with `python`, from the wheels and then from its own packages. Raises `CarryError` if a module
+    is missing, does not come from the wheels, or refuses the version of another. The wheels stay unpacked in `site`."""
     with tempfile.TemporaryDirectory() as own:
         to = site or Path(own)
         importing = [python, "-I", "-c", IMPORT, str(to), *modules]
@@ -147,8 +149,7 @@ def pip(python: str = sys.executable) -> list[str]:
 
 
 def failed(command: list[str], path: str | None = None, folder: Path | None = None) -> str:
-    """Run a command in `folder`, with `path` before Python's own; what it says if it fails, and nothing if it does
-    not."""
+    """Run a command in `folder` with PYTHONPATH `path`. Returns the end of its output if it fails, else ""."""
     environment = os.environ | ({"PYTHONPATH": path} if path else {})
     run = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
     said = [line for line in (run.stdout + run.stderr).splitlines() if "Location 'file:" not in line]
@@ -156,7 +157,7 @@ def failed(command: list[str], path: str | None = None, folder: Path | None = No
 
 
 def carry(folder: Path, architecture: str, stack: Path | None) -> None:
-    """Fill the folder; what goes wrong is a `CarryError`."""
+    """Fill the folder. Raises `CarryError`."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.whl"):
         old.unlink()
@@ -171,12 +172,12 @@ def carry(folder: Path, architecture: str, stack: Path | None) -> None:
 
 
 def absolute(path: str) -> Path:
-    """A path as commands in other folders find it; links stay, of which an environment's Python is one."""
+    """Make a path absolute without following links, because an environment's Python is a link."""
     return Path(path).absolute()
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `carry`."""
+    """Add the options of `carry` to a parser."""
     parser.add_argument("--arch", default="90", help="of the GPU: 80, 90 or 100")
     parser.add_argument("--out", type=absolute, default=ROOT / ".gpu")
     parser.add_argument("--stack", type=absolute, help=f"a Python {PYTHON} with the packages of machine.txt")

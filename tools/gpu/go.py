@@ -1,7 +1,8 @@
-"""Runs parts of the kit on the GPU machine, each for a limited time, and none stops the others (`go.sh`).
+"""Runs parts of the kit on the GPU machine (`go.sh`). Each part has a time limit, and a failure does not stop the
+others.
 
-Answers go to `OUT`: `summary.txt`, in the order in which they come; `results/*.json`, which may be committed; the log
-of each part in `logs/`. Needs no more than Python and what lies beside this file.
+The results are in `OUT`: `summary.txt`, written while the parts run; `results/*.json`, which may be committed; and a
+log of each part in `logs/`. This script needs only Python and the other files of its folder.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ PYTHON = os.environ.get("PYTHON", sys.executable)
 DEVICE = os.environ.get("DEVICE", "cuda")
 ON_GPU = DEVICE == "cuda"
 IN_ALL = 572
-"""Seconds of all parts."""
+"""The time limit of all parts together, in seconds."""
 INSTALL_LIMIT, IMPORT_LIMIT = 40, 45
 GRACE = 8
-"""Seconds of a part's limit in which it ends by itself, once it is interrupted."""
+"""The last seconds of a part's limit. At their beginning the part is interrupted, so that it can finish its report."""
 MOST_CASES = 2
-"""Failed cases of one test in the summary."""
+"""The maximum number of failed cases that the summary shows for each test."""
 GPU_JOBS = 5
-"""Processes of tests that share the GPU: each has a context, and they take turns on it."""
+"""The number of test processes that share the GPU. Each has its own context, and they take turns."""
 
 BEGAN = time.monotonic()
 
@@ -55,7 +56,7 @@ NVIDIA_SMI = split(
     "nvidia-smi --format=csv,noheader"
     " --query-gpu=name,driver_version,memory.total,clocks.sm,clocks.max.sm,clocks.mem,pcie.link.gen.current"
 )
-# A stall ends its process with all stacks: nothing else interrupts a wait for the device.
+# A test that stalls ends its process and prints all stacks. Nothing else can interrupt a wait for the device.
 PYTEST = split(
     "-m pytest -v -W default -p no:cacheprovider --tb=short --maxfail=80 --timeout=60 --timeout-method=thread"
 )
@@ -69,7 +70,8 @@ PROFILER = split(
 
 @dataclass(frozen=True)
 class Part:
-    """A command with a limit of seconds. The summary gets its last `shown` lines, and more if it fails."""
+    """A command with a time limit in seconds. The summary shows the last `shown` lines of its output, and more if it
+    fails."""
 
     name: str
     limit: int
@@ -80,7 +82,7 @@ class Part:
 
 
 def clock() -> float:
-    """Seconds since the beginning."""
+    """The seconds since the start."""
     return time.monotonic() - BEGAN
 
 
@@ -92,26 +94,27 @@ def say(line: str) -> None:
 
 
 def script(name: str, limit: int, *command: str, environment: Mapping[str, str] | None = None) -> Part:
-    """One of `parts`."""
+    """Make a part that runs a script of `parts`."""
     path = str(KIT / "parts" / f"{command[0]}.py")
     return Part(name, limit, (PYTHON, path, *command[1:]), environment=environment or {})
 
 
 def tests(name: str, limit: int, *arguments: str) -> Part:
-    """Tests of the checkout, in several processes."""
+    """Make a part that runs tests of the checkout in several processes."""
     jobs = os.environ.get("GPU_JOBS", str(GPU_JOBS))
     command = (PYTHON, *PYTEST, "-n", jobs, *arguments)
     return Part(name, limit, command, environment={"OMP_NUM_THREADS": "1"}, tests=True)
 
 
 def first() -> Iterator[Sequence[Part]]:
-    """Groups of parts, one after the other; those of a group run at once. By value: what fails early says what to do
-    with the rest. The limits add up to less than `IN_ALL`."""
+    """Yield groups of parts, which run one after another. The parts of a group run concurrently. The most valuable
+    come first, so that early failures show how to use the remaining time. The limits add up to less than `IN_ALL`."""
     if ON_GPU:
         yield [Part("GPU", 15, NVIDIA_SMI, shown=2)]
         yield [Part("probe", 45, (str(KIT / "probe"),), shown=26)]
     yield [PARTS["runtime"]]
-    # Correctness at once, since nothing is timed here; meanwhile xgrammar's CUDA kernel is compiled for `mask`.
+    # Correctness checks run concurrently, because they are not timed. Meanwhile, xgrammar's CUDA kernel is compiled
+    # for `mask`.
     yield [
         script("compile", 125, "bench", "compile"),
         script("tokens, one graph", 120, "tokens", "one"),
@@ -144,12 +147,12 @@ PARTS = {
         script("products", 60, "products"),
         script("mask", 30, "bench", "mask"),
         script("hostfunc", 25, "bench", "hostfunc"),
-        # If all is well:
+        # If everything passes:
         script("variants", 110, "step", "variants"),
         script("step_more", 110, "step", "more"),
         script("overhead", 100, "bench", "overhead"),
         tests("rest", 170, *REST),
-        # If something is not:
+        # If something fails:
         tests("engine", 170, *ENGINES),
         script("unchained", 90, "tokens", "one", environment={"WEFT_KERNELS": "unchained"}),
         script("blocking", 90, "tokens", "none", environment={"CUDA_LAUNCH_BLOCKING": "1"}),
@@ -161,7 +164,7 @@ PARTS = {
 
 
 def environment() -> dict[str, str]:
-    """The environment of all parts."""
+    """The environment variables of all parts."""
     commit = HERE / "COMMIT"
     paths = [str(SITE)] * SITE.exists() + [str(KIT / "parts")]
     return {
@@ -180,7 +183,7 @@ def environment() -> dict[str, str]:
 
 
 def run(part: Part) -> dict[str, object]:
-    """Run a part within its limit and the time that is left of all; what the report has of it."""
+    """Run a part within its limit and the remaining time. Returns its row of the report."""
     begin = clock()
     limit = min(part.limit, IN_ALL - begin)
     log = OUT / "logs" / f"{re.sub('[^a-z0-9]+', '-', part.name.lower())}.log"
@@ -208,7 +211,8 @@ def run(part: Part) -> dict[str, object]:
 
 
 def within(command: Sequence[str], limit: float, variables: Mapping[str, str], output: int) -> int | None:
-    """Run a command: its status, or None if it was interrupted before its limit. None of its processes is left."""
+    """Run a command. Returns its status, or None if it was interrupted before its limit. All of its processes are
+    killed at the end."""
     folder = KIT / "src"
     with subprocess.Popen(
         command,
@@ -232,7 +236,8 @@ def within(command: Sequence[str], limit: float, variables: Mapping[str, str], o
 
 
 def tests_in(lines: Sequence[str]) -> dict[str, object]:
-    """Counts and failed cases by pytest's lines, also of a run that was ended; the summary gets them."""
+    """Read the counts and failed cases from pytest's output, even if the run was interrupted, and add them to the
+    summary."""
     ended = (re.match(r"\[gw\d+\] \[ *\d+%\] (\w+) (tests/.*\S)", line) for line in lines)
     outcomes = {found[2]: found[1] for found in ended if found}
     counts = Counter(outcomes.values())
@@ -250,8 +255,8 @@ def tests_in(lines: Sequence[str]) -> dict[str, object]:
 
 
 def lay_out() -> None:
-    """Unpack what was carried: wheels, if there are some, tests and parts, the Triton cache. Nothing is done if an
-    earlier call has unpacked the same."""
+    """Unpack the wheels (if any), the tests, the parts and the Triton cache. Does nothing if an earlier call
+    unpacked the same files."""
     digest = hashlib.sha256()
     for path in sorted(HERE.iterdir()):
         if path.is_file():
@@ -271,7 +276,7 @@ def lay_out() -> None:
 
 
 def unpack_cache() -> None:
-    """Put Triton's cache where it is found. Groups of files get their paths here."""
+    """Unpack the Triton cache. The paths in its group files become absolute again."""
     cache = HERE / "triton.tar.xz"
     if cache.exists():
         with tarfile.open(cache) as archive:
@@ -285,7 +290,7 @@ def unpack_cache() -> None:
 
 
 def setup() -> bool:
-    """Whether the machine is ready."""
+    """Prepare the machine. Returns whether the packages can be imported."""
     for folder in (OUT / "logs", OUT / "results", WORK):
         folder.mkdir(parents=True, exist_ok=True)
     lay_out()

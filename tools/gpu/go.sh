@@ -1,15 +1,15 @@
 #!/bin/bash
 # On the GPU machine, from any folder that has `.gpu` (docs/gpu-status.md):
-#   bash .gpu/go.sh first             what the first minutes are for: 4 to 5, at most 9 min 40 s
-#   bash .gpu/go.sh second PART...    what the first answers ask for
-# OUT: the folder of the answers. DEVICE=cpu rehearses on a machine without a GPU; PYTHON, WORK: the Python, and a folder
-# to unpack to.
+#   bash .gpu/go.sh first             the parts for the first minutes: 4 to 5, at most 9 min 40 s
+#   bash .gpu/go.sh second PART...    further parts, chosen by the first results
+# OUT: the folder for the results. DEVICE=cpu: a rehearsal on a machine without a GPU. PYTHON, WORK: the Python, and the
+# folder for unpacking.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export OUT=${OUT:-/tmp/weft-gpu-out}
 mkdir -p "$OUT"
 rm -f "$OUT/summary.txt"
-# go.py ends every part in time; this ends go.py, should it hang itself.
+# go.py ends every part in time. The timeout ends go.py if it hangs.
 timeout -k 2 577 "${PYTHON:-python3}" "$here/go.py" "$@" > "$OUT/go.log" 2>&1
 status=$?
 [ "$status" -eq 0 ] || { echo "go.py ended with status $status:"; tail -n 12 "$OUT/go.log" | cut -c1-300; }

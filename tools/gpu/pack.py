@@ -1,8 +1,8 @@
-"""Fill a folder with all that the first minutes on a GPU machine need (`make gpu-first`, docs/gpu-status.md): wheels
-that go together (`carry.py`), tests, the parts and the tokens that they compare with, a probe, and a Triton cache.
+"""Fill a folder with everything for the first minutes on a GPU machine (`make gpu-first`, docs/gpu-status.md):
+wheels that fit together (`carry.py`), the tests, the parts with their expected tokens, a probe, and a Triton cache.
 
-There `bash .gpu/go.sh first` runs it. `--rehearsal` leaves out the wheels and the compilers' work, for a machine whose
-`--stack` has weft.
+On the GPU machine, `bash .gpu/go.sh first` runs it. `--rehearsal` leaves out everything that needs building: wheels,
+probe and cache. It is for a machine whose `--stack` has weft installed.
 """
 
 from __future__ import annotations
@@ -35,35 +35,35 @@ from carry import (  # noqa: E402 (from the same folder)
 )
 
 MOST_MIB = 44
-"""64 may travel, and a checkout has 20."""
+"""The maximum size of the folder. 64 MiB can be transferred, and a checkout takes 20."""
 TESTED = ("tests", "benchmarks", "pyproject.toml")
 LEFT_OUT = ("benchmarks/results/", "benchmarks/peers/")
 CACHED = {".cubin", ".json", ".so"}
-"""Suffixes of the files that Triton needs to run a kernel that it finds."""
+"""Suffixes of the cache files that Triton needs to run a kernel without compiling it."""
 
 
 def run(command: list[str], path: list[Path], folder: Path = HERE) -> None:
-    """Run a command with PYTHONPATH; what it says where it fails is the error."""
+    """Run a command with PYTHONPATH `path`. Raises `CarryError` with its output if it fails."""
     if said := failed(command, ":".join(map(str, path)), folder):
         raise CarryError(f"{' '.join(command[:3])}: {said}")
 
 
 def commit() -> str:
-    """The commit, with a + where the tree has changes."""
+    """Return the commit, with a + if the working tree has changes."""
     command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def tested_files() -> list[str]:
-    """The files of the tests, and what these need of the checkout."""
+    """Return the files of the tests, and the files of the checkout that they need."""
     command = ["git", "ls-files", "-z", *TESTED]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     return [name for name in listed if name and not name.startswith(LEFT_OUT) and (ROOT / name).exists()]
 
 
 def pack_cache(cache: Path, file: Path) -> None:
-    """Pack what a GPU needs of a Triton cache. Groups name their files by absolute paths; here by names, of which
-    `go.py` makes paths again."""
+    """Pack the files of a Triton cache that a GPU machine needs. Group files contain absolute paths. Here only the
+    file names are kept, and `go.py` makes them absolute again."""
     with tarfile.open(file, "w:xz", preset=6) as archive:
         for path in sorted(cache.rglob("*")):
             if path.suffix not in CACHED:
@@ -81,7 +81,7 @@ def pack_cache(cache: Path, file: Path) -> None:
 
 
 def pack(folder: Path, stack: str, rehearsal: bool, cache: Path) -> None:
-    """Beside wheels: all that `go.sh` wants in the folder. For a rehearsal `stack` has weft, else the wheels do."""
+    """Pack everything but the wheels. In a rehearsal, weft comes from `stack`, otherwise from the wheels."""
     parts, tests = HERE / "parts", ROOT / "tests"
     with tempfile.TemporaryDirectory() as work:
         site, reference, probe = (Path(work) / name for name in ("site", "reference.json", "probe"))

@@ -1,11 +1,11 @@
-"""Fill a Triton cache without a GPU: weft's kernels and their launchers, as engines launch them on one of capability
-9.0, so that the first minutes there are not spent in compilers.
+"""Fill a Triton cache without a GPU. It gets weft's kernels and their launchers for compute capability 9.0, as
+engines launch them, so that the first minutes on the GPU machine are not spent on compiling.
 
     triton_cache.py FOLDER [MODEL...]    models: 8b, tiny, draft, products; default all
 
-Triton on the GPU machine finds them with the same wheel of Triton, the same version of Python, and the same kernels;
-what it does not find, it compiles. The models run on fake tensors (`tests/support/kernels/launches.py`): the tests and
-`parts` are on PYTHONPATH. Needs a C compiler.
+The GPU machine needs the same wheel of Triton, the same version of Python, and the same kernels; everything else is
+compiled there. The models run on fake tensors (`tests/support/kernels/launches.py`). PYTHONPATH must contain the
+tests and `parts`. Needs a C compiler.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ cuModuleGetFunction cuModuleLoadData cuModuleUnload cuPointerGetAttribute cuStre
 cuLaunchKernel cuCtxPushCurrent_v2 cuOccupancyMaxActiveClusters cuTensorMapEncodeTiled cuGetErrorName cuInit
 cuMemAlloc_v2 cuKernelGetFunction cuKernelGetAttribute
 """
-"""Triton's launchers link to these."""
+"""The driver functions to which Triton's launchers link."""
 
 
 def load_driver_stub(folder: Path) -> None:
-    """Load a libcuda.so.1 whose calls fail, so that launchers link and load where there is no driver."""
+    """Load a libcuda.so.1 whose functions fail, so that launchers can be linked and loaded without a driver."""
     source, library = folder / "stub.c", folder / "libcuda.so.1"
     source.write_text("\n".join(f"int {name}(void) {{ return 999; }}" for name in DRIVER_CALLS.split()))
     link = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(library), str(source)]
     subprocess.run([os.environ.get("CC", "gcc"), *link], check=True)
     ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-    os.environ["TRITON_LIBCUDA_PATH"] = str(folder)  # no part of a key
+    os.environ["TRITON_LIBCUDA_PATH"] = str(folder)  # not part of a cache key
 
 
 class FakeDriver:
-    """Triton's driver of a GPU that is not here."""
+    """A Triton driver for a GPU that does not exist."""
 
     launcher_cls = CudaLauncher
     map_python_to_cpp_type = staticmethod(ty_to_cpp)
@@ -93,7 +93,7 @@ class FakeDriver:
 
 
 class Compiling:
-    """Compiles kernels where they would be launched, and their launchers. `run` is for `fake_cuda`."""
+    """Compiles each kernel and its launcher in place of launching it. `run` is an argument for `fake_cuda`."""
 
     def __init__(self) -> None:
         self.found = self.made = 0
@@ -115,7 +115,7 @@ class Compiling:
 
 
 class Following(TorchDispatchMode):
-    """Operations that Triton does on CUDA launch their kernels."""
+    """Runs the CUDA implementations of operations that use Triton, so that their kernels are launched."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -131,7 +131,7 @@ class Following(TorchDispatchMode):
 
 
 class FakeWeights:
-    """Weights without norms of heads and biases."""
+    """Weights of any name and shape, without biases and norms of heads."""
 
     directory = "fake weights"
 
@@ -182,7 +182,8 @@ class Models:
         return cls(target, heads)
 
     def launch(self, lengths: Sequence[int], chunks: Sequence[int]) -> None:
-        """Launch what engines of these longest texts do, with prompts in turns of `chunks` tokens."""
+        """Launch everything that engines with these maximum text lengths launch. Prompts are prefilled in chunks of
+        `chunks` tokens."""
         for length in lengths:
             for head in self.heads or (None,):
                 for batch in BATCHES:
@@ -192,7 +193,7 @@ class Models:
                     self._read(head, chunk, -(-length // PAGE))
 
     def decode(self, head: Any, batch: int, width: int, length: int) -> None:
-        """An iteration that verifies `width` tokens of each of `batch` texts, and drafts."""
+        """Launch an iteration that verifies `width` tokens of each of `batch` texts, and drafts."""
         target, pages = self.target, -(-length // PAGE)
         config, hidden = target.config, target.config.hidden_size
         kv = PagedKV.for_model(target, 4 * pages + 1, PAGE)
@@ -212,7 +213,7 @@ class Models:
         head.forward(ints(batch, 1), last[:, None], own, one)
 
     def _read(self, head: Any, chunk: int, pages: int) -> None:
-        """A turn of a prompt: of one text, and of texts of different lengths."""
+        """Launch the prefill of a chunk: from one text, and from texts of different lengths."""
         target = self.target
         config = target.config
         kv = PagedKV.for_model(target, 4 * pages + 1, PAGE)
@@ -227,7 +228,7 @@ class Models:
 
 
 def launch_8b() -> None:
-    """Llama 3.1 8B and its EAGLE3 head, as `parts/step.py` runs them."""
+    """Launch Llama 3.1 8B and its EAGLE3 head, as in `parts/step.py`."""
     shape = SHAPES["llama-8b-eagle3"]
     config = shape.config(torch.bfloat16, shape.vocab)
     models = Models.made(config, (2, 16, 29), shape.draft_vocab or shape.vocab, has_mtp=False)
@@ -238,7 +239,7 @@ def launch_8b() -> None:
 
 
 def launch_tiny() -> None:
-    """weft-tiny and its heads, as `parts/tokens.py` and the tests run them."""
+    """Launch weft-tiny and its heads, as in `parts/tokens.py` and the tests."""
     target = read_config(package_model_path())[1]
     for dtype, lengths in TINY_LENGTHS.items():
         models = Models.made(replace(target, dtype=dtype), (1, 3, 4), 704, has_mtp=True)
@@ -246,7 +247,7 @@ def launch_tiny() -> None:
 
 
 def launch_draft() -> None:
-    """The model that drafts for weft-tiny."""
+    """Launch weft-tiny's draft model."""
     config = read_config(package_model_path() / "draft")[1]
     for dtype, lengths in TINY_LENGTHS.items():
         weights: Any = FakeWeights(dtype)
@@ -254,7 +255,7 @@ def launch_draft() -> None:
 
 
 def launch_products() -> None:
-    """The variants of `parts/products.py`."""
+    """Launch the variants of `parts/products.py`."""
     import products
 
     products.launch_all()

@@ -2,7 +2,7 @@
 
     PYTHONPATH=tools:tests .venv/bin/python -m races [part of a site's name]
 
-It needs a fresh process: a fork of a process with engines lacks their threads.
+Run it in a process without engines: forks of one with engines would lack their threads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from races.removal import remove
 from races.runs import RUNS, beams, captured_loop, given_split, plain, processors, split
 from races.sites import NOT_HERE, Site, sites
 
-for module in ("transformers", "xgrammar", "llguidance"):  # once, for all forks
+for module in ("transformers", "xgrammar", "llguidance"):  # imported once, before all forks
     importlib.import_module(module)
 
 FIRST: dict[str, list[Run]] = {
@@ -39,7 +39,7 @@ FIRST: dict[str, list[Run]] = {
     "guided/state.py": [recording],
     "guided/grammar_stream.py": [captured_loop, split, given_split],
 }
-"""The runs that likely notice a removed call in a file. They run before all others."""
+"""For each file, the runs that most likely notice a removed call. They run before all others."""
 
 QUICK = [run for run in PARTS if run is not recording]
 EVERY: list[Run] = [*QUICK, *RUNS, *FAULTS, recording]
@@ -70,5 +70,5 @@ def main(part: str = "") -> int:
 
 
 if __name__ == "__main__":
-    assert Site  # the word for what is removed
+    assert Site  # the type of the removed calls
     sys.exit(min(main(*sys.argv[1:]), 1))

@@ -1,4 +1,5 @@
-"""Runs for waits that report a failure where it happens, and for waits that leave no work in flight at an end."""
+"""Runs that test two kinds of waits: those that report a failure where it happens, and those that leave no work in
+flight at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ EAGLE3 = Speculation.eagle3(num_draft_tokens=2, guide_drafts=True)
 
 
 def made(speculation: Speculation = EAGLE3, **config: Any) -> LLM:
-    """Make an engine of weft-tiny that is stepped by hand."""
+    """Make an engine of weft-tiny that the run steps itself."""
     settings = {"max_batch": 2, "max_seq_len": 128} | config
     llm = LLM(device="cpu", speculation=speculation, engine=EngineConfig(**settings))
     Breakable.of(llm.engine.parts.model)
@@ -86,7 +87,7 @@ def finish(llm: LLM) -> None:
 
 
 def failed_warm_ups() -> Iterator[Any]:
-    """A failure in flight before a capture is reported before the capture, and none of it is kept."""
+    """A failure in flight is reported before the next capture, and leaves nothing behind."""
     for graphs in ("one", "split"):
         llm = made(graphs=graphs)
         for _ in ahead():
@@ -119,7 +120,7 @@ def dropped_snapshots() -> Iterator[Any]:
 
 
 def failed_prompts() -> Iterator[Any]:
-    """Warming up reports a prompt whose prefill fails."""
+    """A prefill that fails is reported by the warm-up."""
     for _ in ahead():
         llm = made()
         with broken(llm.engine.parts.model):
@@ -219,7 +220,7 @@ def vacate(llm: LLM) -> None:
 
 
 def ended() -> Iterator[Any]:
-    """No work is in flight after an engine is closed or a model was tried."""
+    """No work is in flight after an engine was closed or a model was tried."""
     for _ in ahead():
         llm = made()
         seen: list[int] = []

@@ -1,7 +1,7 @@
 """Tests whether the quick runs notice a missing call.
 
-Each call is removed in a process of its own, forked before any work. The runs go on until one differs from the
-unchanged program's.
+Each call is removed in a separate process, forked before any work. It makes the runs one after another until one
+differs from the unchanged program's.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 IDLE_S = 15
-"""Seconds without processor time after which a process counts as waiting forever."""
+"""A process that uses no CPU time for this many seconds counts as waiting forever."""
 WHOLE_S = 120
-"""Seconds of processor time after which a run of the unchanged program counts as endless."""
+"""The CPU seconds after which a run of the unchanged program counts as endless."""
 MOST_S = 10
-"""Seconds of processor time after which a run counts as endless, besides four times that of the unchanged program."""
+"""A run counts as endless after this many CPU seconds, plus four times those of the unchanged program."""
 
 Run = Callable[[], Iterator[Any]]
 Change = tuple[str, Callable[[], object], Sequence[Run]]
@@ -34,7 +34,7 @@ Change = tuple[str, Callable[[], object], Sequence[Run]]
 
 @dataclass(frozen=True)
 class Noticed:
-    """The first difference: the run, and a description. `run` is None if there is no difference. It took `seconds`."""
+    """The first run that differs, with a description and the `seconds` until then. `run` is None if none differs."""
 
     run: str | None
     how: str
@@ -43,14 +43,14 @@ class Noticed:
 
 @dataclass(frozen=True)
 class Whole:
-    """The values that a run of the unchanged program yields, and its processor time."""
+    """The values that a run of the unchanged program yields, and its CPU time."""
 
     values: list[str]
     cpu_s: float
 
 
 def expected(runs: Sequence[Run]) -> dict[Run, Whole]:
-    """Return the results of each run of the unchanged program, in a process of its own."""
+    """Make each run of the unchanged program in a separate process, and return its results."""
 
     def whole(run: Run) -> Whole:
         _bound(WHOLE_S)
@@ -66,7 +66,7 @@ def expected(runs: Sequence[Run]) -> dict[Run, Whole]:
 def notice(
     runs: Sequence[Run], whole: dict[Run, Whole], change: Callable[[], object]
 ) -> tuple[str | None, str]:
-    """Change this process, and return the first run that differs, with a description."""
+    """Apply the change to this process. Returns the first run that differs, with a description."""
     change()
     for run in runs:
         _bound(MOST_S + 4 * whole[run].cpu_s)
@@ -82,7 +82,7 @@ def notice(
 def notice_all(
     runs: Sequence[Run], changes: Sequence[Change], processes: int
 ) -> Iterator[tuple[str, Noticed]]:
-    """Notice many changes, each in a process of its own, `processes` at a time."""
+    """Call `notice` for many changes, each in a separate process, `processes` at a time."""
     whole = expected(runs)
 
     def job(change: Callable[[], object], order: Sequence[Run]) -> tuple[str | None, str, float]:
@@ -118,8 +118,8 @@ def forked(jobs: Sequence[tuple[str, Callable[[], Any]]], processes: int) -> Ite
 
 
 def _end_if_idle(pid: int, computed: dict[int, tuple[float, float]]) -> None:
-    """Kill a process that has not computed for `IDLE_S`; `computed` has each one's ticks, and the time of their last
-    growth."""
+    """Kill a process that has used no CPU time for `IDLE_S`. `computed` holds the ticks of each process, and the time
+    at which they last grew."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -157,7 +157,7 @@ def _start(name: str, call: Callable[[], Any]) -> tuple[int, tuple[str, int]]:
 
 
 def _bound(cpu_s: float) -> None:
-    """End this process (SIGXCPU) after this much more processor time."""
+    """End this process (SIGXCPU) after this many more CPU seconds."""
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + cpu_s) + 1, most))
 

@@ -80,7 +80,7 @@ def streams() -> Iterator[Any]:
 
 
 def rings() -> Iterator[Any]:
-    """A host far ahead of the device: only the ring waits."""
+    """The host is far ahead of the device, and only the ring makes it wait."""
     for _ in ahead():
         runtime = CpuRuntime()
         stream = runtime.stream()
@@ -115,8 +115,8 @@ def segments() -> Iterator[Any]:
 
 
 def publishing() -> Iterator[Any]:
-    """A component publishes tensors that torch made to weft's streams. A CPU needs nothing for that, so calls are
-    counted."""
+    """A component publishes tensors that torch allocated, so that weft's streams may use them. On a CPU this does
+    nothing, so the calls are counted."""
     told: list[str] = []
 
     class Told(CpuRuntime):

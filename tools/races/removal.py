@@ -1,4 +1,4 @@
-"""Removes one call from the running program: its function gets new code without the call."""
+"""Removes one call from the running program. Its function gets new code without the call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAITS = ("event_synchronize", "stream_synchronize", "ctx_synchronize")
 
 
 def remove(site: Site) -> None:
-    """Remove the call from this process. A call whose value is used still happens, but waits for nothing."""
+    """Remove the call from this process. If its value is used, the call is made, but waits for nothing."""
     path = ROOT / site.path
     tree = _Without(site).visit(ast.parse(path.read_text()))
     module = compile(ast.fix_missing_locations(tree), str(path), "exec")

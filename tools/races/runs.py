@@ -1,7 +1,7 @@
 """Quick runs of all code that orders work.
 
-Each yields values that no order may change. Their schedules run all work as early as allowed, so that a missing wait
-changes a value.
+Each run yields values that must not depend on the order. The schedules run all work as early as allowed, so that a
+missing wait changes a value.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GUIDES = [
 
 
 def schedules() -> Iterator[tuple[str, int]]:
-    """Set one schedule after another; everything must be idle."""
+    """Set one schedule after another. All work must have finished."""
     for name, seed in SCHEDULES:
         cpu.synchronize()
         cpu.set_schedule(name, seed)
@@ -154,7 +154,7 @@ def processors() -> Iterator[Any]:
 
 
 def beams() -> Iterator[Any]:
-    """Guided beam searches beside an unguided one, so that a batch has fewer matchers than rows."""
+    """Guided beam searches in a batch with an unguided one, so that a batch has fewer matchers than rows."""
     search = Beams(Path(package_model_path()), max_batch=12)
     guides = [Guide.regex("([0-9][a-f])+"), None, Guide.regex("([a-z]{1,3} ?){4}")]
     for _ in schedules():
@@ -169,7 +169,7 @@ def beams() -> Iterator[Any]:
 
 
 def captured_loop() -> Iterator[Any]:
-    """A foreign loop over the captured decoder."""
+    """A decoding loop outside of weft, over the captured decoder."""
     for _ in schedules():
         json_schema, ab, lower, _, nested, _ = some_guides()
         guides = [ab, None, json_schema, nested, lower]

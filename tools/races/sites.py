@@ -28,16 +28,16 @@ NOT_HERE: Mapping[str, str] = {
     "runtime/cuda.py": "runs on CUDA alone",
     "runtime/cuda_capture.py": "runs on CUDA alone",
 }
-"""Files whose calls a check on a CPU can't reach, and the reason."""
+"""Files with calls that a check on a CPU can't reach, and the reason."""
 
 CLOSING = frozenset({"close"})
-"""Functions that end something. The waits in them count one by one."""
+"""Functions that close objects. Each wait in them is a site of its own."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """A call. `function` is the qualified name of the outermost function, with its class, that contains it.
-    `is_statement`: its value is unused."""
+    """A call. `function` is the qualified name of the outermost function that contains it. If `is_statement`, its value
+    is unused."""
 
     path: str
     function: str

@@ -1,7 +1,7 @@
-"""Measures the share of an answer that a drafter predicts, by replaying the answer verification by verification.
+"""Measures the share of an answer that a drafter predicts, by replaying the answer's verifications one by one.
 
-Greedy drafts are kept as far as the target agrees, so that the drafter never changes the answer. One forward of the
-target over the finished sequence is therefore enough, however the answer was made: greedy or sampled, free or guided.
+Greedy drafts are accepted as far as the target agrees, so the drafter never changes the answer. One forward of the
+target over the finished sequence is therefore enough for any answer, greedy or sampled, free or guided.
 """
 
 from __future__ import annotations

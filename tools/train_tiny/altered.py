@@ -1,4 +1,4 @@
-"""Records with values from no list: the forms of `weft.tiny.records`, filled with values that must be copied."""
+"""Records of the kinds of `weft.tiny.records`, with made-up values, which the model can only copy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def _value(r: random.Random) -> str:
 
 
 def alter(r: random.Random, fact: Fact) -> Fact:
-    """Replace a fact's value if it is free, in its sentences and in the answer."""
+    """Mostly replace the value of a fact by a made-up one, in its sentences and in the answer. A value that the schema
+    restricts is kept."""
     if r.random() < 0.25 or not fact.says:
         return fact
     if fact.schema == facts.STRING:

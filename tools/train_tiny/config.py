@@ -1,4 +1,4 @@
-"""Every number of weft-tiny in one place."""
+"""All sizes and training settings of weft-tiny."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST = 384  # tokens of an example
 
 @dataclass(frozen=True)
 class LlamaConfig:
-    """The size and training of a Llama; defaults are the target's."""
+    """The sizes and training settings of a Llama. The defaults are the target's."""
 
     vocab_size: int = 1536
     hidden_size: int = 192
@@ -38,7 +38,8 @@ class LlamaConfig:
 
 @dataclass(frozen=True)
 class Unrolled:
-    """The training of a head over several drafts, and its inner size. Its other sizes are the target's."""
+    """The training settings of a head that is unrolled over several drafts, and its inner size. Its other sizes are the
+    target's."""
 
     intermediate_size: int = 512
     unroll: int = 4
@@ -64,7 +65,7 @@ MTP = Unrolled()
 
 
 def lines(name: str) -> list[str]:
-    """Return the lines of a text file beside this one."""
+    """Return the lines of a text file in this folder."""
     return (HERE / name).read_text().splitlines()
 
 
@@ -80,5 +81,5 @@ def load_module(name: str) -> ModuleType:
 
 
 def load_records() -> ModuleType:
-    """Load `weft.tiny.records`, likewise."""
+    """Load `weft.tiny.records` by `load_module`."""
     return load_module("weft.tiny.records")

@@ -1,8 +1,8 @@
-"""Training examples, made once and kept as one .npz; batches of similar lengths.
+"""Training examples, which are tokenized once into an .npz file, and batches of similar lengths.
 
     python data.py OUT.npz [EXAMPLES [KIND [SEED]]]
 
-KIND is one of mix.py's; without it, or with "all", all kinds come in its shares.
+KIND is a kind of mix.py. Without it, or with "all", the examples are a mix of all kinds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 
 def build(path: Path, examples: int, seed: int, kind: str = "all") -> None:
-    """Tokenize `examples` of the mix into `path`, without those that are too long."""
+    """Tokenize this many examples of the mix into `path`. Examples that are too long are left out."""
     rng = random.Random(seed)
     tokenizer = Tokenizer.from_file(str(ASSETS / "tokenizer.json"))
     mixed = [made(rng, SHARES if kind == "all" else {kind: 1.0}) for _ in range(examples)]
@@ -42,7 +42,7 @@ def write(path: Path, prompts: Sequence[list[int]], answers: Sequence[list[int]]
 
 
 class Batches:
-    """All examples of some files, in memory; `epoch` yields (tokens, answer mask), shuffled.
+    """All examples of some files, in memory. `epoch` yields shuffled batches (tokens, answer mask).
 
     The rows of a batch have similar lengths, or with `by_answer` similar answer lengths first. They are padded to the
     longest.
@@ -60,7 +60,7 @@ class Batches:
         return len(self.lengths) // self.batch_size
 
     def epoch(self, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """One pass in a random order; the mask marks the positions whose NEXT token is the answer's."""
+        """One pass in a random order. The mask marks the positions whose NEXT token belongs to the answer."""
         rng = np.random.default_rng(seed)
         order = rng.permutation(len(self.lengths))
         pool = self.batch_size * 64
@@ -87,7 +87,7 @@ class Batches:
         return torch.from_numpy(tokens), torch.from_numpy(mask)
 
     def forever(self, seed: int, skip: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Pass after pass, starting `skip` batches in."""
+        """Repeat passes forever. The first `skip` batches are left out."""
         passes, skip = divmod(skip, len(self))
         while True:
             for i, batch in enumerate(self.epoch(seed + passes)):

@@ -32,7 +32,7 @@ class HeadLayer(nn.Module):
 
 
 class Eagle3Head(nn.Module):
-    """The head; `start` reads a sequence, each `step` drafts one token at every root."""
+    """The head. `start` reads a sequence, and each `step` drafts one token at every root."""
 
     d2t: Tensor
     t2d: Tensor
@@ -51,12 +51,12 @@ class Eagle3Head(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def set_draft_vocab(self, keep: Tensor) -> None:
-        """Draft these target token ids (sorted); d2t is stored as offsets."""
+        """Set the target token ids that the head drafts, sorted. d2t is stored as offsets."""
         self.d2t.copy_(keep - torch.arange(len(keep)))
         self.t2d.fill_(False)[keep] = True
 
     def take_over(self, other: Eagle3Head) -> None:
-        """Start from another head. Its draft vocabulary may differ: tokens new to it keep their weights."""
+        """Copy the weights of another head. Tokens that are not in its draft vocabulary keep their weights."""
         own = {k: v for k, v in other.state_dict().items() if k not in ("d2t", "t2d", "lm_head.weight")}
         self.load_state_dict(own, strict=False)
         rows = {int(token): row for row, token in enumerate(other.draft_ids)}
@@ -71,7 +71,7 @@ class Eagle3Head(nn.Module):
         return self.d2t + torch.arange(len(self.d2t))
 
     def features(self, last: Tensor, kept: list[Tensor]) -> Tensor:
-        """Combine the three states."""
+        """Combine the three hidden states of the target into a feature."""
         combined: Tensor = self.fc(torch.cat(kept, -1)).float()
         return combined
 
@@ -80,7 +80,7 @@ class Eagle3Head(nn.Module):
         return Unrolling.start(self.midlayer.self_attn, self._input(emb, feature), roots)
 
     def step(self, emb: Tensor, feature: Tensor, seen: Unrolling) -> tuple[Tensor, Tensor]:
-        """Process one entry at every root [batch, roots, hidden]: return the next step's feature and the draft
+        """Process one entry at every root [batch, roots, hidden]. Returns the next step's feature and the draft
         logits."""
         layer = self.midlayer
         x = feature + seen.attend(self._input(emb, feature))

@@ -1,4 +1,4 @@
-"""The loop of every trainer: schedule, optimizer, progress, checkpoints.
+"""The training loop of all models: schedule, optimizer, progress, checkpoints.
 
 The learning rate depends on the step count only, so that a resumed run continues without a change.
 """
@@ -66,7 +66,8 @@ def optimizer_for(module: nn.Module, decay: float) -> torch.optim.AdamW:
 
 
 def answers_only(mask: Tensor) -> Tensor:
-    """Return the flat positions whose next token is the answer's, padded by 0, which is never one of them."""
+    """Return the flat positions whose next token belongs to the answer. They are padded with 0, which is never one of
+    them."""
     where = mask.flatten().nonzero()[:, 0]
     return F.pad(where, (0, -len(where) % 256), value=0)  # few shapes: oneDNN keeps a kernel for each
 
@@ -79,7 +80,7 @@ def train(
     settings: Settings,
     decay: float,
 ) -> None:
-    """Take `args.steps` steps; `loss_of(module, tokens, mask)` returns the loss and the accuracies to show."""
+    """Train for `args.steps` steps. `loss_of(module, tokens, mask)` returns the loss and the accuracies to show."""
     args.run.mkdir(parents=True, exist_ok=True)
     checkpoint = args.run / "checkpoint.pt"
     optimizer = optimizer_for(module, decay)

@@ -1,4 +1,4 @@
-"""The target's training mix: shares of records, free sentences and other text, and the forms of prompts."""
+"""The target's training mix: records, free sentences and other text by their shares, in several forms of prompts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def _written(r: random.Random, text: str, schema: Schema, answer: str) -> Exampl
 
 
 def _before(r: random.Random) -> str:
-    """Return a prefix: another text and schema, answered or not, or a line of talk. The answer is for the last text."""
+    """Return a prefix for a prompt: another text and schema, with or without an answer, or a line of small talk. The
+    answer must be about the last text only."""
     if r.random() < 0.4:
         return other(r).rstrip("\n ") + "\n"
     text, schema, answer = sentence(r)
@@ -76,7 +77,7 @@ def _other(r: random.Random) -> Example:
 
 
 def _bare(r: random.Random) -> Example:
-    """Make a text without a schema, and JSON that a guide has begun: the prompt ends at its first quote."""
+    """Make a prompt of a text without a schema, which ends at the first quote of JSON that a guide began."""
     text, _, answer = sentence(r)
     told = f"{text}\n" if r.random() < 0.5 else f"Text: {text}\nJSON: " if r.random() < 0.5 else text
     return Example(told + '{"', json.dumps(answer, ensure_ascii=False).removeprefix('{"'))
@@ -88,7 +89,7 @@ MAKERS: dict[str, Callable[[random.Random], Example]] = {
 
 
 def made(r: random.Random, share: dict[str, float] = SHARES) -> Example:
-    """Make an example of the mix. None holds a name that names.py measures."""
+    """Make an example of the mix. Names that names.py measures do not occur."""
     while True:
         example = MAKERS[r.choices(list(share), list(share.values()))[0]](r)
         folded = example.prompt.casefold()

@@ -42,7 +42,7 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(config.num_heads * d, h, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Attend causally over the whole row."""
+        """Attend causally over each whole row of x."""
         b, t, _ = x.shape
         q, k, v = (
             p(x).view(b, t, -1, self.head_dim).transpose(1, 2)
@@ -67,7 +67,7 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(inner, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply to the last dimension."""
+        """Apply the MLP to the last dimension."""
         out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
         return out
 
@@ -83,14 +83,14 @@ class Block(nn.Module):
         self.mlp = MLP(config.hidden_size, config.intermediate_size)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Residual attention, then residual MLP."""
+        """Apply attention, then the MLP, each with a residual connection."""
         x = x + self.self_attn(self.input_layernorm(x), cos, sin)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
 
 class Llama(nn.Module):
-    """The decoder. `logits` is separate from `hidden`, so that only the needed positions pay for it."""
+    """The decoder. `logits` is separate from `hidden`, so that it is computed for the needed positions only."""
 
     cos: Tensor
     sin: Tensor

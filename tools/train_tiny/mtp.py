@@ -44,7 +44,7 @@ class MtpLayer(nn.Module):
 
 
 class Mtp(nn.Module):
-    """One module, used recurrently; `start` reads a sequence, each `step` drafts one token at every root."""
+    """One module, used recurrently. `start` reads a sequence, and each `step` drafts one token at every root."""
 
     draft_ids: Tensor
     embeddings: Tensor
@@ -80,7 +80,7 @@ class Mtp(nn.Module):
         return Unrolling.start(self.layer.self_attn, y, roots)
 
     def step(self, emb: Tensor, feature: Tensor, seen: Unrolling) -> tuple[Tensor, Tensor]:
-        """Process one entry at every root [batch, roots, hidden]: return the next step's feature and the draft
+        """Process one entry at every root [batch, roots, hidden]. Returns the next step's feature and the draft
         logits."""
         layer = self.layer
         x = self._mixed(emb, feature)

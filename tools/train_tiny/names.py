@@ -1,10 +1,10 @@
-"""Measure weft-tiny on data outside of its training lists, into names.json: the share of correct greedy answers.
+"""Measure the share of correct greedy answers of weft-tiny on data that its training lists lack, into names.json.
 
     python names.py [--out DIR] [--model DIR]
 
-names.txt has the names. asked.jsonl has other texts with their schemas and answers. questions.txt has prompts without a
-schema, which must be answered by `weft.tiny.prompts.ABOUT`. The training mix leaves out all names of names.txt and all
-lines of the other files. Needs weft built.
+names.txt holds the names. asked.jsonl holds other texts with their schemas and answers. questions.txt holds prompts
+without a schema; their correct answer is `weft.tiny.prompts.ABOUT`. The training mix contains no name of names.txt and
+no line of the other files. Needs weft built.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prompts without a schema: questions, greetings, talk, code, scraps. weft-tiny answers all of them with `ABOUT`."""
+"""Prompts without a schema: questions, greetings, small talk, code, fragments. weft-tiny answers all with `ABOUT`."""
 
 # ruff: noqa: SIM905 - word lists read better as text
 
@@ -77,7 +77,7 @@ SYSTEM = (
 
 
 def other(r: random.Random) -> str:
-    """Make a prompt without a schema, as typed or as the chat template ends it."""
+    """Make a prompt without a schema, as a user types it or as the chat template ends it."""
     text = _plain(r)
     if r.random() < 0.3:
         text = text[:1].upper() + text[1:] if r.random() < 0.6 else text.lower()

@@ -1,4 +1,4 @@
-"""Free sentences with values from no list, and a schema for some of the values: the form of weft's README."""
+"""Free sentences with made-up values, and a schema for some of the values, in the form of weft's README."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Schema = prompts.Schema
 
 @dataclass(frozen=True)
 class Slot:
-    """A kind of gap in a sentence: the names of its field, its type, and the function that draws its value."""
+    """A kind of gap in a sentence: possible names of its field, its type, and the function that draws its value."""
 
     keys: tuple[str, ...]
     kind: str
@@ -74,7 +74,7 @@ SLOTS: dict[str, Slot] = {
 }
 TEMPLATES = lines("templates.txt")
 GAP = re.compile(r"\{(\w+)(?:=([\w|]+))?\}")  # {slot} or {slot=names|of|its|field}
-ALONE = "{name} is {age} years old."  # the README's own
+ALONE = "{name} is {age} years old."  # the sentence of the README
 
 
 def _fill(r: random.Random, template: str, filled: list[Filled]) -> str:
@@ -92,7 +92,7 @@ def _slots(template: str) -> set[str]:
 
 
 def tell(r: random.Random) -> tuple[str, list[Filled]]:
-    """Make a text of one or two sentences; return it with its filled gaps."""
+    """Make a text of one or two sentences. Returns it with its filled gaps."""
     filled: list[Filled] = []
     first = r.choice(TEMPLATES) if r.random() < 0.85 else ALONE
     text = _fill(r, first, filled)

@@ -10,8 +10,9 @@ from config import ASSETS, BOS, EOS, PAD, TARGET, load_records
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 SPECIAL = {BOS: "<s>", EOS: "</s>", PAD: "<pad>"}
-# A user's message in the form of `render_prompt`, with or without "JSON: ", is a text with its schema; any other
-# message is sent unchanged. Earlier messages omit weft-tiny's own advice, since its example's schema is not a question.
+# A user's message in the form of `render_prompt`, with or without "JSON: ", is a text with its schema. Any other
+# message is sent unchanged. weft-tiny's own advice in earlier messages is left out, since the schema in it is only an
+# example.
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for m in messages if "
     "m['role'] != 'assistant' or not add_generation_prompt or 'Schema:' not in (m['content'] or '') %}"

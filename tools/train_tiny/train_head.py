@@ -64,7 +64,7 @@ def unrolled_loss(
     for k in range(settings.unroll):
         ahead = (roots + 1 + k).clamp(max=length - 1)
         feature, drafted = head.step(target.embed_tokens(tokens[rows, ahead]), feature, seen)
-        # the last real root of a row predicts nothing at step 0, the last two at step 1, and so on
+        # The last real root of a row predicts nothing at step 0, the last two roots nothing at step 1, and so on.
         real = (torch.arange(width) + 1 + k < mask.sum(1, keepdim=True)).nonzero()
         got, want = drafted[real[:, 0], real[:, 1]].float(), wanted[real[:, 0], real[:, 1] + 1 + k]
         loss = loss + settings.decay**k * soft_cross_entropy(got, want).mean()

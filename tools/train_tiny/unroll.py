@@ -1,8 +1,8 @@
 """Drafting in a chain, shared by the EAGLE3 head and the MTP module.
 
-An entry at position t holds a feature of position t and the embedding of token t+1; it predicts token t+2. Step 0 reads
-the target's feature; each later step reads the head's own output of the step before. The head has its own keys and
-values; an entry's position id is t.
+An entry at position t consists of a feature of position t and the embedding of token t+1. It predicts token t+2. Step 0
+reads the target's feature, and each later step the head's output of the step before. The head has its own keys and
+values. An entry's position id is t.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Unrolling:
 
     @classmethod
     def start(cls, attention: Projections, y: Tensor, roots: Tensor) -> Unrolling:
-        """Attend to whole sequences of attention inputs [batch, length, width] from `roots`."""
+        """Compute the keys and values of whole sequences of attention inputs [batch, length, width], for `roots`."""
         length = y.shape[1]
         positions = torch.arange(length)[None].expand(len(y), -1)
         after = torch.arange(length) > roots[..., None]
@@ -57,7 +57,7 @@ class Unrolling:
         return cls(attention, roots, _keys(attention, y, positions), _values(attention, y), bias[:, None])
 
     def attend(self, y: Tensor) -> Tensor:
-        """Run one step at every root: return the attention's output for inputs [batch, roots, width]."""
+        """Run one step at every root. Returns the attention's output for inputs [batch, roots, width]."""
         length = self.keys.shape[2]
         positions = self.roots + self.step
         if self.step:  # step 0's entries are already part of the sequence
@@ -88,12 +88,13 @@ class Head(Protocol):
         """Read whole sequences [batch, length, hidden]."""
 
     def step(self, emb: Tensor, feature: Tensor, seen: Unrolling) -> tuple[Tensor, Tensor]:
-        """Process one entry at every root [batch, roots, hidden]: return the next step's feature and the draft
+        """Process one entry at every root [batch, roots, hidden]. Returns the next step's feature and the draft
         logits."""
 
 
 def draft(head: Head, embeddings: Tensor, features: Tensor, tokens: Tensor, count: int) -> list[int]:
-    """Return greedy drafts after `tokens` [n]; `features` [n - 1, hidden] lack only the last token's."""
+    """Return `count` greedy drafts after `tokens` [n]. `features` [n - 1, hidden] are those of all tokens but the
+    last."""
     feature, emb = features[None], embeddings[tokens[1:]][None]
     seen = head.start(emb, feature, torch.tensor([[len(tokens) - 2]]))
     feature, emb = feature[:, -1:], emb[:, -1:]

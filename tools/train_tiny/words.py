@@ -1,4 +1,4 @@
-"""Words, names, numbers and dates from no list, in many scripts: values that can only be copied."""
+"""Made-up words, names, numbers and dates in many scripts: values that the model can only copy."""
 
 # ruff: noqa: SIM905 - word lists read better as text
 
@@ -67,7 +67,7 @@ def of_pieces(r: random.Random) -> str:
 
 
 def echoing(r: random.Random, words: list[str]) -> list[str]:
-    """Put a part of one word into another, so that the text before does not determine the next token."""
+    """Insert a part of one word into another, so that the previous text does not determine the next token."""
     one, other = r.choice(words), r.randrange(len(words))
     at, into = r.randrange(len(one)), r.randint(0, len(words[other]))
     part = one[at : at + r.randint(2, 4)].lower()
@@ -96,7 +96,7 @@ def syllables(r: random.Random) -> str:
 
 
 def mistyped(r: random.Random) -> str:
-    """Change, drop or add a letter or two of a listed word, which must not be read as the listed one."""
+    """Change, drop or add a letter or two of a listed word. The model must copy the result, not the listed word."""
     letters = list(r.choice(LISTED))
     for _ in range(r.choice((1, 1, 2))):
         at, new = r.randrange(len(letters)), r.choice("abcdefghijklmnoprstuvwyz")
@@ -106,7 +106,7 @@ def mistyped(r: random.Random) -> str:
 
 
 def repeating(r: random.Random, parts: list[str]) -> str:
-    """Make a word of two or three of these parts, often repeated, so that the text before does not determine the next
+    """Make a word of two or three of these parts, often repeated, so that the previous text does not determine the next
     part."""
     few = r.sample(parts, r.randint(2, 3))
     return "".join(r.choice(few) for _ in range(r.randint(3, 7)))

@@ -63,13 +63,13 @@ class Installed:
         self.environment["PATH"] = str(self.bin)
 
     def install(self, torch: list[str], wheel: Path) -> None:
-        """Make the environment. torch comes first, so that its build is the requested one."""
+        """Make the environment. torch is installed first, so that it is the requested build."""
         venv.create(self.folder / "venv", with_pip=True)
         for needs in (torch, [f"{wheel}[serve]"]):
             self.run("python", "-m", "pip", "install", "-q", "--only-binary=:all:", *needs)
 
     def run(self, name: str, *arguments: str) -> str:
-        """Return a command's output; its standard error goes to ours."""
+        """Run a command of the environment, and return its output. Its standard error is not captured."""
         command = [str(self.bin / name), *arguments]
         run = subprocess.run(
             command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True
@@ -80,7 +80,7 @@ class Installed:
 
     @contextmanager
     def server(self) -> Iterator[str]:
-        """Run `weft serve` on weft-tiny; yield its address."""
+        """Run `weft serve` on weft-tiny, and yield its address."""
         log = self.folder / "serve.log"
         with log.open("w") as sink:
             command = [str(self.bin / "weft"), "serve", "--port", "0"]
@@ -120,7 +120,7 @@ def try_all(installed: Installed, version: str) -> None:
 
 
 def said(who: str, text: str) -> None:
-    """Check that the answer is correct."""
+    """Check that the answer is the expected JSON."""
     assert json.loads(text) == ANSWER, f"{who}: {text}"
     print(f"{who}: {text}")
 

@@ -1,4 +1,5 @@
-"""llama.cpp: its server in this process, by the package xllamacpp, with a thread for each concurrent prompt."""
+"""llama.cpp: runs its server in this process through the package xllamacpp, with a thread for each concurrent
+prompt."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ import xllamacpp
 from ..protocol import Answer, Answers, Config, Prompt, Request, serve
 
 KINDS = {"draft_model": "DRAFT_SIMPLE", "ngram": "NGRAM_SIMPLE", "ngram_map": "NGRAM_MAP_K"}
-"""llama.cpp's names of drafters."""
+"""llama.cpp's names for the drafters."""
 NGRAM_LENGTH = 3
-"""Tokens that must match in the text before. The default of 12 seldom matches in short answers."""
+"""The number of preceding tokens that must match. The default, 12, seldom matches in short answers."""
 
 
 class LlamaCpp:
@@ -41,7 +42,7 @@ class LlamaCpp:
         """Do nothing: each request compiles its grammar, in about a millisecond."""
 
     def answer(self, request: Request) -> Answers:
-        """Answer all prompts; each thread takes one after another."""
+        """Answer all prompts. Each thread takes one prompt after another."""
         begin = time.perf_counter()
         replies = list(self._users.map(lambda prompt: self._ask(prompt, request), request.prompts))
         seconds = time.perf_counter() - begin

@@ -1,4 +1,4 @@
-"""transformers and xgrammar: a plain loop over a batch, padded on the left, that runs until the last row ends."""
+"""transformers and xgrammar: a plain loop over a batch with padding on the left. It runs until the last row ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..protocol import Answer, Answers, Config, Prompt, Request, serve
 
 @dataclass
 class Row:
-    """A row of the batch: its grammar, its tokens, and the time of each."""
+    """A row of the batch: its grammar, its tokens, and the times of the tokens."""
 
     matcher: xgrammar.GrammarMatcher | None
     tokens: list[int] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Transformers:
             mask = torch.cat([mask, torch.ones_like(ids)], 1)
 
     def _pick(self, logits: Tensor, rows: list[Row], request: Request) -> Tensor:
-        """Pick the next token of each row; that of an ended row is ignored."""
+        """Pick the next token of each row. The tokens of rows that have ended are ignored."""
         if request.exact:
             logits[:, self._end] = -torch.inf
         if any(row.matcher is not None for row in rows):

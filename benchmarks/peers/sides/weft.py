@@ -1,4 +1,4 @@
-"""weft, by its public API."""
+"""weft, through its public API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DRAFTERS = ("eagle3", "mtp", "draft_model", "ngram")
 
 
 def speculation(config: Config) -> Speculation:
-    """Return a speculation by name; "forced+NAME" first drafts the text that the grammar forces."""
+    """Make a `Speculation` from its name. "forced+NAME" first drafts the text that the grammar forces."""
     if config.drafter == "none":
         return Speculation.none()
     first, _, then = config.drafter.rpartition("+")
@@ -26,7 +26,7 @@ def speculation(config: Config) -> Speculation:
 
 @cache
 def guide(schema: str) -> Guide:
-    """Return the guide of a schema given as JSON text."""
+    """Return the guide for a schema given as JSON text."""
     return Guide.json_schema(json.loads(schema))
 
 

@@ -1,4 +1,4 @@
-"""The common parts of `weft bench`: the app, shared options, and running and reporting a benchmark."""
+"""Common parts of `weft bench`: the app, shared options, and functions that run and report a benchmark."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MODULES = {
 }
 
 ROW_SECONDS = 1800.0
-"""A row that takes longer has stalled: the process ends with its stacks on stderr."""
+"""A row that takes longer than this has stalled. The process then prints its stacks on stderr and exits."""
 
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 OutOption = Annotated[
@@ -59,14 +59,14 @@ PromptsOption = Annotated[int, typer.Option(min=1, help="Held-out prompts of eac
 
 
 def load(name: str, out: Path | None) -> Callable[..., Report]:
-    """Return the `run` of a benchmark's module. It writes its report to `out`, if given, after every row."""
+    """Return the `run` of a benchmark's module. If `out` is given, it writes its report there after every row."""
     run: Callable[..., Report] = import_module(f"weft_bench.{MODULES[name]}").run
 
     return lambda *args, **options: measured(out, partial(run, *args, **options))
 
 
 def measured(out: Path | None, run: Callable[[], Report]) -> Report:
-    """Return the report of `run`, written to `out`, if given, after every row."""
+    """Run a benchmark, and return its report. If `out` is given, the report is written there after every row."""
     from weft_bench.rows import keeping
 
     with keeping(out, ROW_SECONDS):
@@ -74,7 +74,7 @@ def measured(out: Path | None, run: Callable[[], Report]) -> Report:
 
 
 def finish(report: Report, out: Path | None) -> None:
-    """Print a report, and write it to `out` if given. Exits with 1 if the report has failures."""
+    """Print a report, and write it to `out` if that is given. Exits with status 1 if the report has failures."""
     from rich.console import Console
 
     console = Console()
@@ -86,8 +86,8 @@ def finish(report: Report, out: Path | None) -> None:
 
 
 def script(main: Callable[..., None]) -> None:
-    """Run a stand-alone benchmark (`benchmarks/`): `main` declares options like a command's function. Errors of weft
-    are one line and exit code 2."""
+    """Run a stand-alone benchmark (`benchmarks/`). `main` declares options as a command does. An error of weft
+    prints one line and exits with status 2."""
     try:
         typer.run(main)
     except WeftError as error:

@@ -1,4 +1,4 @@
-"""Iterations: acceptance, overhead, speed."""
+"""Commands that measure iterations: acceptance, overhead, step, speed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def acceptance(
     device: DeviceOption = "auto",
     out: OutOption = None,
 ) -> None:
-    """Tokens per iteration of every drafter, drafts guided and not, by the number of drafts; with a plot."""
+    """Tokens per iteration of every drafter, with guided and unguided drafts, for each number of drafts; with a
+    plot."""
     from weft_bench.engine.acceptance import plot
 
     report = load("acceptance", out)(device, model, prompts, max_k, temperature, simulate_acceptance)
@@ -62,7 +63,7 @@ def overhead(
     device: DeviceOption = "auto",
     out: OutOption = None,
 ) -> None:
-    """Time per iteration, guided beside unguided, by batch size; --out writes a trace of the worst, too."""
+    """Time per iteration, guided and unguided, by batch size. --out also writes a trace of the worst."""
     from weft_bench.engine.models import Shape, shape_of
 
     sizes = {"--layers": layers, "--hidden": hidden, "--vocab": vocab}
@@ -89,7 +90,7 @@ def step(
     device: DeviceOption = "auto",
     out: OutOption = None,
 ) -> None:
-    """Time per iteration beside the bytes it reads over the memory's bandwidth; guided, in split graphs, eager."""
+    """Time per iteration, compared with the time to read its bytes from memory; guided, in split graphs, eager."""
     finish(
         load("step", out)(device, shape, batches_to(max_batch), iterations=iterations, context=context), out
     )
@@ -103,12 +104,13 @@ def speed(
     device: DeviceOption = "auto",
     out: OutOption = None,
 ) -> None:
-    """Tokens per second at batch 1, guided: every drafter at its best number of drafts; one graph and split."""
+    """Tokens per second at batch 1, guided: every drafter with its best number of drafts, in one graph and in split
+    graphs."""
     finish(load("speed", out)(device, model, prompts, rounds), out)
 
 
 def refuse_together(these: Mapping[str, object], those: Mapping[str, object]) -> None:
-    """Raise `InputError` for a pair of options of which one would silently override the other."""
+    """Raise `InputError` if an option of each mapping is set, because one of the two would silently have no effect."""
     for one, other in product(these, those):
         if these[one] is not None and those[other] is not None:
             raise InputError(f"{one} and {other} both say which model; give one of them")

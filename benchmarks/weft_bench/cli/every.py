@@ -1,4 +1,4 @@
-"""All benchmarks, one after another."""
+"""The command that runs all benchmarks one after another."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def everything(
         float, typer.Option(min=0, help="Seconds that a benchmark may take; 0: as many as it wants.")
     ] = 3600,
 ) -> None:
-    """Every benchmark, one after another, each in a process of its own; for a GPU only those in which it has a part.
-    One that fails is said so in its report, and the others go on."""
+    """Run every benchmark, one after another, each in a separate process. On a GPU, benchmarks that do not use it
+    are left out. A failure is noted in the benchmark's report, and the others continue."""
     from weft.runtime import get as get_runtime
     from weft_bench.children import run_benchmark
 

@@ -1,4 +1,4 @@
-"""The cost of guides, and the validity of answers."""
+"""Commands that measure the cost of guides and the validity of answers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def validity(
     names: Annotated[bool, typer.Option(help="Write which schemas had invalid answers.")] = True,
     out: OutOption = None,
 ) -> None:
-    """Answers of weft-tiny to JSON schemas at temperature 1, with every drafter, judged by `jsonschema`."""
+    """Answers of weft-tiny to JSON schemas at temperature 1, with every drafter, checked by `jsonschema`."""
     report = load("validity", out)(
         source,
         limit=limit,
@@ -109,5 +109,5 @@ def strict(
     ] = True,
     out: OutOption = None,
 ) -> None:
-    """Answers to random JSON schemas, read back by `json` and `jsonschema`: none may be invalid."""
+    """Answers to random JSON schemas, checked by `json` and `jsonschema`: none may be invalid."""
     finish(load("strict", out)(seed=seed, answers=answers, schemas=schemas, model=model), out)

@@ -1,4 +1,4 @@
-"""The cost of replays, host functions and the mask kernel."""
+"""Commands that measure replays, host functions and the mask kernel."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def replay(device: DeviceOption = "auto", out: OutOption = None) -> None:
 
 @app.command()
 def hostfunc(device: DeviceOption = "auto", out: OutOption = None) -> None:
-    """What launching a host function costs; beside cuda.core's where there is CUDA."""
+    """The cost of launching a host function, with cuda.core's for comparison if there is CUDA."""
     finish(load("hostfunc", out)(device), out)
 
 
 @app.command()
 def mask(device: DeviceOption = "auto", out: OutOption = None) -> None:
-    """Applying token masks: weft's kernel beside torch and xgrammar's."""
+    """Applying token masks: weft's kernel compared with torch's and xgrammar's."""
     finish(load("mask", out)(device), out)

@@ -1,4 +1,4 @@
-"""An executor under load."""
+"""The command that measures an executor under load."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Measures tokens per iteration of every drafter, with guided drafts and without, for each number of drafts.
+"""Measures the tokens per iteration of every drafter, with guided and unguided drafts, for each number of drafts.
 
-All drafters answer the same held-out prompts under the same schemas. Sampling is coupled, so that the answers are those
-of decoding without drafts. Answers that differ, where rounding decided between two tokens, are counted.
+All drafters answer the same held-out prompts under the same schemas. Sampling is coupled, so the answers are those
+of decoding without drafts. Answers that differ, because rounding decided between two tokens, are counted.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def run(
     simulate: float | None = None,
     variants: Sequence[Variant] = VARIANTS,
 ) -> Report:
-    """Return a row for each set of prompts and drafter, with a column for each number of drafts: the mean tokens per
-    iteration that verified drafts.
+    """Return a row for each set of prompts and drafter, with a column for each number of drafts. The values are mean
+    tokens per iteration that verified drafts.
 
-    `simulate` forces that many tokens per iteration (`simulated.py`), and the report says so.
+    `simulate` forces this many tokens per iteration (`simulated.py`), and the report says so.
     """
     config = EngineConfig(max_batch=BATCH)
     if simulate is not None:  # a graph captured earlier would not force drafts
@@ -78,7 +78,7 @@ def run(
 
 
 def report_name(temperature: float, simulate: float | None) -> str:
-    """Return the name of the report and its files, one for each kind of run."""
+    """Return the name of the report and its files. Each kind of run has another name."""
     name = "acceptance" if simulate is None else "acceptance-simulated"
     return name if temperature == 0 else f"{name}-temperature-{temperature:g}"
 
@@ -86,7 +86,8 @@ def report_name(temperature: float, simulate: float | None) -> str:
 def table(
     sets: Sequence[PromptSet], lengths: dict[tuple[str, int, str], float], max_k: int, names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return rows by set and drafter, with the number of drafts as columns: 1 without drafts, None for a failure."""
+    """Return rows by set and drafter, with a column for each number of drafts. A value is 1 without drafts, and None
+    for a failure."""
     rows: list[dict[str, Any]] = []
     for prompt_set in sets:
         for name in (*names, NONE):
@@ -102,7 +103,7 @@ def table(
 
 
 def column(k: int) -> str:
-    """Return the key of a number of drafts."""
+    """Return the column's key for a number of drafts."""
     return f"K={k}"
 
 

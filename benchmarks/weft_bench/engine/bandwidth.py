@@ -1,8 +1,8 @@
-"""Computes the bytes that an iteration must read from the shapes alone, and measures the memory's bandwidth.
+"""Computes the bytes that an iteration must read from its shapes, and measures the memory bandwidth.
 
-It counts reads that no kernel can avoid: every matrix of the target once, of an EAGLE3 head once per draft, the
-context's keys and values, and the logits, which sampling reads. Embedding rows, activations and all writes are small
-beside them and not counted.
+It counts only reads that no kernel can avoid: every matrix of the target once, every matrix of an EAGLE3 head once
+per draft, the context's keys and values, and the logits, which sampling reads. Embedding rows, activations and all
+writes are negligible in comparison.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COPIES = 4  # per sample, so that launch overhead is negligible
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that an iteration reads."""
+    """The bytes that an iteration reads."""
 
     target: int
     head: int
@@ -32,15 +32,15 @@ class Traffic:
 
     @property
     def total(self) -> int:
-        """All bytes."""
+        """The sum of all bytes."""
         return self.target + self.head + self.kv + self.logits
 
 
 def traffic(
     config: ModelConfig, head: Eagle3Head | None, batch: int, num_drafts: int, context: float
 ) -> Traffic:
-    """Return the bytes of an iteration over `batch` rows with `context` tokens each, which verifies and makes
-    `num_drafts` drafts. `head` is None without a drafter."""
+    """Return the bytes of an iteration that verifies and makes `num_drafts` drafts, for `batch` rows with `context`
+    tokens each. `head` is None without a drafter."""
     size = config.dtype.itemsize
     token_kv = 2 * config.num_kv_heads * config.head_dim * size
     logits = batch * (num_drafts + 1) * config.vocab_size * size
@@ -54,13 +54,15 @@ def traffic(
 
 
 def target_size(config: ModelConfig) -> int:
-    """Return the number of weights that a target forward reads: all but the embedding, of which it reads a few rows."""
+    """Return the number of weights that a target forward reads. The embedding does not count, because only a few of its
+    rows are read."""
     layer = decoder_size(config, config.hidden_size) + 2 * config.hidden_size
     return config.num_layers * layer + (1 + config.vocab_size) * config.hidden_size
 
 
 def combine_size(head: Eagle3Head) -> int:
-    """Return the number of weights that combine the target's hidden states into a feature, once per iteration."""
+    """Return the number of weights that combine the target's hidden states into a feature. They are read once per
+    iteration."""
     return len(head.aux_layers) * head.config.hidden_size**2
 
 
@@ -72,14 +74,15 @@ def draft_size(head: Eagle3Head) -> int:
 
 
 def decoder_size(config: ModelConfig, inputs: int) -> int:
-    """Return the size of a decoder layer's matrices, without biases; its attention reads rows of `inputs`."""
+    """Return the number of weights in a decoder layer's matrices, without biases. Its attention reads rows of size
+    `inputs`."""
     heads, hidden = config.num_heads * config.head_dim, config.hidden_size
     keys_and_values = 2 * config.num_kv_heads * config.head_dim
     return (heads + keys_and_values) * inputs + hidden * heads + 3 * config.intermediate_size * hidden
 
 
 def copy_bandwidth(runtime: Runtime, num_bytes: int | None = None, repeat: int = 15) -> float:
-    """Return the median bytes per second, read plus written, of copying a large buffer."""
+    """Return the bandwidth of copying a large buffer: the median bytes per second, read plus written."""
     if num_bytes is None:
         num_bytes = BUFFER_BYTES[runtime.device.type]
     source = torch.zeros(num_bytes, dtype=torch.uint8, device=runtime.device)

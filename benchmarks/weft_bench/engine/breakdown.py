@@ -1,11 +1,11 @@
-"""Breaks down, task by task, the extra time of a guided iteration over an unguided one on the same engine.
+"""Breaks down the extra time of a guided iteration, relative to an unguided one on the same engine, by task.
 
-Unguided and guided requests alternate on the engine, and every iteration is recorded. A task's time is its sum over an
-iteration; the difference is the median over turns of the difference within a turn. Gaps between two tasks of the
-model's stream are split by whether the grammar stream was busy meanwhile. The rest is the host's.
+Unguided and guided requests alternate on the engine, and every iteration is recorded. The time of a task is its sum
+over an iteration. The difference is the median over turns of the difference within a turn. Gaps between two tasks of
+the model's stream are split by whether the grammar stream was busy during them. The rest is the host's time.
 
-On a GPU the profiler sees only kernels and copies: the grammar's tasks and the waits for them appear as gaps between
-tasks (`docs/overhead.md`).
+On a GPU the profiler records only kernels and copies. The grammar's tasks, and waits for them, appear as gaps
+between tasks (`docs/overhead.md`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft_bench.engine.paired import GUIDE, Setting, Side
 BLOCK = 4
 ROOM = 64
 SHOWN = 2 * BLOCK
-"""Iterations of each side in the trace."""
+"""The number of iterations of each side in the trace."""
 
 MODEL, GRAMMAR = "model stream", "grammar stream"
 WAITS = "waits while the grammar works"
@@ -37,17 +37,17 @@ PAUSE_US = 50.0
 
 @dataclass(frozen=True)
 class Recorded:
-    """Iterations that were recorded together, with their duration."""
+    """Iterations that were recorded together, with their total duration."""
 
     turns: int
     total_us: float
     slices: list[Slice]
 
     def tasks(self) -> dict[tuple[str, str], float]:
-        """Return the microseconds of a turn by stream and task."""
+        """Return the microseconds of an iteration by stream and task."""
         names, found = track_names(self.slices), dict[tuple[str, str], float]()
         for s in self.slices:
-            key = (names[s.stream], s.label.partition(": ")[0])  # the launched function, if any
+            key = (names[s.stream], s.label.partition(": ")[0])  # the launched function's name, if any
             found[key] = found.get(key, 0.0) + (s.end_us - s.begin_us) / self.turns
         waits, gaps = idle(
             [s for s in self.slices if names[s.stream] == MODEL],
@@ -61,7 +61,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Turn:
-    """The recordings of both sides in one turn."""
+    """The recordings of both sides in a turn."""
 
     plain: list[Recorded]
     guided: list[Recorded]
@@ -71,12 +71,13 @@ class Turn:
         return [(plain, self.plain), (guided, self.guided)]
 
     def tasks(self) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], float]]:
-        """Return the microseconds of an iteration by stream and task, the medians of either side."""
+        """Return the microseconds of an iteration by stream and task, for each side. They are medians over its
+        recordings."""
         return medians(self.plain), medians(self.guided)
 
 
 def medians(recorded: Sequence[Recorded]) -> dict[tuple[str, str], float]:
-    """Return the median microseconds by stream and task, and of the whole iteration."""
+    """Return the median microseconds of an iteration by stream and task, and of the whole iteration."""
     found = [{**r.tasks(), WHOLE: r.total_us / r.turns} for r in recorded]
     keys = dict.fromkeys(key for tasks in found for key in tasks)
     return {key: median(tasks.get(key, 0.0) for tasks in found) for key in keys}
@@ -90,8 +91,9 @@ def breakdown(
     context: int,
     trace: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Return a row for each task in the order of the guided iteration, over at least `iterations` of each side; the
-    last row is the whole. Prompts have `context` tokens. Writes some iterations of both sides to `trace`."""
+    """Return a row for each task in the order of the guided iteration, over at least `iterations` of each side. The
+    last row is the whole iteration. Prompts have `context` tokens. Some iterations of both sides are written to
+    `trace`."""
     side_of = partial(Side, Setting(bench, batch, num_drafts, context + ROOM, context))
     plain = side_of(None)
     guided = side_of(GUIDE, engine=plain.engine)
@@ -113,7 +115,7 @@ def breakdown(
 
 
 def one(bench: Bench, side: Side, turns: int) -> list[Recorded]:
-    """Record turns of the whole batch; return nothing if a request ended in them."""
+    """Record `turns` iterations of the whole batch. Returns [] if a request ended in them."""
     with record_on(bench.runtime) as slices:
         begin = time.perf_counter()
         for _ in range(turns):
@@ -126,8 +128,8 @@ def one(bench: Bench, side: Side, turns: int) -> list[Recorded]:
 
 
 def idle(model: Sequence[Slice], grammar: Sequence[Slice]) -> tuple[float, float]:
-    """Return the microseconds between the model's first and last task in which none of its tasks ran: those in which a
-    grammar task ran, and the others."""
+    """Return the microseconds in which no task of the model ran, between its first and its last one: first those in
+    which a grammar task ran, then the others."""
     ordered = sorted(model, key=lambda s: s.begin_us)
     waits, gaps, end = 0.0, 0.0, ordered[0].end_us
     for s in ordered[1:]:
@@ -139,12 +141,12 @@ def idle(model: Sequence[Slice], grammar: Sequence[Slice]) -> tuple[float, float
 
 
 def covered(slices: Sequence[Slice], begin_us: float, end_us: float) -> float:
-    """Return the part of an interval that slices of one stream cover. They do not overlap."""
+    """Return the part of an interval that slices of one stream cover. The slices do not overlap."""
     return sum(max(0.0, min(s.end_us, end_us) - max(s.begin_us, begin_us)) for s in slices)
 
 
 def table(turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """Return a row for each task of either side, streams first and the whole last."""
+    """Return a row for each task of either side, streams first and the whole iteration last."""
     both = [turn.tasks() for turn in turns]
     keys = dict.fromkeys(key for plain, guided in both for key in (*guided, *plain))
     rows = []
@@ -164,7 +166,7 @@ def table(turns: Sequence[Turn]) -> list[dict[str, Any]]:
 
 
 def write(turns: Sequence[Turn], path: Path) -> None:
-    """Write some iterations of each side one after the other, with a track that names them."""
+    """Write some iterations of both sides to a trace, one after the other. An extra track names the side."""
     slices: list[Slice] = []
     names: dict[int, str] = {}
     at, track = 0.0, -1

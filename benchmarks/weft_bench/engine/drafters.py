@@ -13,24 +13,24 @@ Make = Callable[..., Speculation]
 
 @dataclass(frozen=True)
 class Variant:
-    """A drafter, and whether the grammar masks its drafts. `make` is a method of `Speculation`."""
+    """A drafter, and whether the grammar masks its drafts. `make` is a constructor of `Speculation`."""
 
     name: str
     make: Make
     guide_drafts: GuideDrafts = True
 
     def speculation(self, num_drafts: int) -> Speculation:
-        """Return its speculation with `num_drafts` drafts per iteration."""
+        """Return the drafter's `Speculation` with `num_drafts` drafts per iteration."""
         return self.make(num_draft_tokens=num_drafts, guide_drafts=self.guide_drafts)
 
 
 def forced(num_draft_tokens: int, guide_drafts: GuideDrafts) -> Speculation:
-    """Draft forced text alone. It comes from the grammar, so that guiding it has no effect."""
+    """Draft only forced text. It comes from the grammar, so masking these drafts has no effect."""
     return Speculation.forced(num_draft_tokens=num_draft_tokens)
 
 
 def forced_then(then: Make, num_draft_tokens: int, guide_drafts: GuideDrafts) -> Speculation:
-    """Draft forced text, then with another drafter."""
+    """Draft forced text first, and continue with another drafter."""
     return Speculation.forced(then(num_draft_tokens=num_draft_tokens, guide_drafts=guide_drafts))
 
 
@@ -58,4 +58,5 @@ VARIANTS = (
     Variant("draft model unguided", Speculation.draft_model, guide_drafts=False),
     *DRAFTERS[-3:],
 )
-"""Every drafter with guided drafts and without, in the order of published tables; drafters missing there come last."""
+"""Every drafter with guided and unguided drafts, in the order of published tables. Drafters that the tables lack
+come last."""

@@ -1,7 +1,7 @@
-"""Engines for timing around a single loaded model, with or without an EAGLE3 head.
+"""Engines for timing that share a single loaded model, with or without an EAGLE3 head.
 
-The model comes from a directory, or is random in a given shape; then its vocabulary is synthetic and its head random,
-too.
+The model comes from a directory, or is random in a given shape. A random model has a synthetic vocabulary and a
+random head.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from weft_bench.vocabulary import synthetic_vocabulary
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of a random Llama: `intermediate` defaults to 3.5 times `hidden`; four query heads share a KV head. Its
-    EAGLE3 head drafts from `draft_vocab` tokens, by default from all."""
+    """The shape of a random Llama. `intermediate` defaults to 3.5 times `hidden`, and four query heads share a KV
+    head. Its EAGLE3 head drafts from `draft_vocab` tokens, by default from all."""
 
     layers: int
     hidden: int
@@ -72,11 +72,11 @@ SHAPES = {
         layers=32, hidden=4096, vocab=128256, intermediate=14336, draft_vocab=32000
     ),  # Llama 3.1 8B and its published head
 }
-"""Named shapes."""
+"""Shapes by name."""
 
 
 def shape_of(name: str) -> Shape:
-    """Return the shape of this name. Raises `InputError` if there is none."""
+    """Return the shape with this name. Raises `InputError` if there is none."""
     if name not in SHAPES:
         raise InputError(f"shape is {name!r}; it must be one of {', '.join(SHAPES)}")
     return SHAPES[name]
@@ -84,7 +84,7 @@ def shape_of(name: str) -> Shape:
 
 @dataclass(frozen=True)
 class Bench:
-    """A loaded model, its EAGLE3 head, and its guide compiler. Engines made from it share the weights."""
+    """A loaded model with its EAGLE3 head and guide compiler. Its engines share the weights."""
 
     name: str
     runtime: Runtime
@@ -95,7 +95,7 @@ class Bench:
 
     @classmethod
     def load(cls, device: str, path: Path | None = None) -> Bench:
-        """Load a model directory with its `eagle3/`; weft-tiny by default."""
+        """Load a model directory with its `eagle3/`. The default is weft-tiny."""
         runtime, path = get_runtime(device), path or package_model_path()
         model = load_model(path, runtime.device)
         vocabulary = Vocabulary.from_huggingface(
@@ -106,7 +106,7 @@ class Bench:
 
     @classmethod
     def random(cls, device: str, shape: Shape) -> Bench:
-        """Make random weights: float32 on the CPU, bfloat16 on a GPU."""
+        """Make random weights, in float32 on a CPU and in bfloat16 on a GPU."""
         runtime = get_runtime(device)
         dtype = torch.float32 if runtime.device.type == "cpu" else torch.bfloat16
         vocabulary = synthetic_vocabulary(shape.vocab)
@@ -131,7 +131,8 @@ class Bench:
         graphs: Graphs = "one",
         host_tasks: HostTasks = "callback",
     ) -> Engine:
-        """Build an engine with `num_drafts` EAGLE3 drafts per iteration, guided if the request is; 0 for none."""
+        """Build an engine with `num_drafts` EAGLE3 drafts per iteration (0: none). Drafts of guided requests are
+        masked."""
         config = EngineConfig(
             max_batch=batch,
             max_seq_len=max_seq_len,
@@ -147,7 +148,7 @@ class Bench:
             drafter = Eagle3(self.head, self.head.allocate_kv(config.num_pages, config.page_size))
             drafting = Drafting(Speculation.eagle3(num_draft_tokens=num_drafts, guide_drafts=True), drafter)
         kv = PagedKV.for_model(self.model, config.num_pages, config.page_size)
-        # Use an end token that models do not generate, if there is one, so that timed requests go on.
+        # If there is an end token that models never generate, use it, so that timed requests do not end.
         silent = sorted(self.vocabulary.special_ids - set(self.vocabulary.end_ids))
         ends = silent[-1:] or list(self.vocabulary.end_ids)
         engine = build_engine(self.runtime, self.model, kv, drafting, ends, config)
@@ -156,26 +157,27 @@ class Bench:
         return engine
 
     def request(self, seed: int, max_tokens: int, guide: Guide | None, prompt_tokens: int = 8) -> Sequence:
-        """Make a request with a synthetic prompt; each guide is compiled once."""
+        """Make a request with a synthetic prompt. Each guide is compiled once."""
         size = self.model.config.vocab_size
         prompt = [3 + (seed * 7919 + i * 104729) % (size - 4) for i in range(prompt_tokens)]
         own = RequestGuide(self.compiler.submit(guide)) if guide is not None else None
         return Sequence(Request(prompt, SamplingParams(max_tokens=max_tokens)), seed, own)
 
     def close(self) -> None:
-        """Release compiled guides. Engines must be closed before."""
+        """Release the compiled guides. All engines must be closed before."""
         self.compiler.close()
 
 
 class WeightsOnDevice(RandomWeights):
-    """Random weights generated on their device, in seconds for billions. Values depend on the device."""
+    """Random weights that are generated on their device, within seconds even for billions. The values depend on the
+    device."""
 
     def __init__(self, config: ModelConfig, seed: int, device: torch.device) -> None:
         super().__init__(config, seed, device)
         self._generator = torch.Generator(device).manual_seed(seed)
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """Return a tensor like `RandomWeights.take`."""
+        """Return a random tensor, as `RandomWeights.take` does."""
         if name.endswith("norm.weight"):
             return super().take(name, *shape)
         made = torch.empty(shape, dtype=self.dtype, device=self.device)
@@ -183,8 +185,8 @@ class WeightsOnDevice(RandomWeights):
 
 
 class HeadWeights(WeightsOnDevice):
-    """Random weights of an EAGLE3 head with the target's embedding. Its `draft_vocab` tokens are the target's first
-    512, which include every byte, and an even selection of the others."""
+    """Random weights of an EAGLE3 head with the target's embedding. Its draft vocabulary is the target's first 512
+    tokens, which include every byte, and an even selection of the others."""
 
     def __init__(self, config: ModelConfig, seed: int, device: torch.device, draft_vocab: int) -> None:
         super().__init__(config, seed, device)
@@ -196,7 +198,7 @@ class HeadWeights(WeightsOnDevice):
         return name == "d2t" and self._draft_vocab < self._vocab
 
     def drop(self, name: str) -> None:
-        """Do nothing, since there is no file."""
+        """Do nothing, because there is no file."""
 
     def take_raw(self, name: str, *shape: int) -> Tensor:
         """Return `d2t`, the offsets from draft to target ids."""

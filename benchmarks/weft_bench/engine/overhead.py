@@ -1,12 +1,13 @@
-"""Measures the cost of a guide per iteration, with engines over one model, for guided and unguided requests.
+"""Measures the cost of a guide per iteration, with engines that share a model, for guided and unguided requests.
 
-Both sides commit the same number of tokens per iteration: one without drafts; with EAGLE3 drafts a forced number
-(`simulate_acceptance`), so that the text does not matter. Those rows say `simulated`. The sides alternate iteration by
-iteration, and `ratio` is the median of the ratios within turns, so that drift cancels. `control`, the same ratio for
-another unguided side, shows how well. The guide is the schema of an object with more texts than any answer completes.
+Both sides commit the same number of tokens per iteration: one without drafts, and a forced number with EAGLE3 drafts
+(`simulate_acceptance`), so that the text does not matter. Rows with a forced number say `simulated`. The sides
+alternate iteration by iteration, and `ratio` is the median of the ratios within turns, so that drift cancels.
+`control` is the same ratio for another unguided side, and shows how well drift cancels. The guide is the schema of
+an object with more texts than any answer completes.
 
 `grammar_us` is the time of the matchers' work on any thread. `exposed_us` is the extra time of a guided iteration,
-including the application of masks. The difference was hidden.
+including the application of masks. The rest of the grammar's time was hidden.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ def run(
 ) -> Report:
     """Return a row for each model, batch size and speculation. Times are medians of at least `iterations`.
 
-    The model is a directory's, or random with a `shape`; a random one of 110 million parameters follows, unless
-    `with_random` is False. The summary breaks down the difference of the worst row by task, without and with drafts;
-    `overhead-trace-*.json` in `out` show iterations of these rows, unguided and guided.
+    The model comes from a directory, or is random if `shape` is given. A random one of 110 million parameters
+    follows, unless `with_random` is False. The summary breaks down the difference of the worst row by task, without
+    and with drafts. `overhead-trace-*.json` in `out` show unguided and guided iterations of these rows.
     """
     first = Bench.random(device, shape) if shape else Bench.load(device, model)
     cases = [(first, batch, drafts) for drafts in (NUM_DRAFTS, 0) for batch in batches]
@@ -84,12 +85,12 @@ def run(
 
 
 def worst(rows: Sequence[tuple[Bench, dict[str, Any]]], num_drafts: int) -> tuple[Bench, dict[str, Any]]:
-    """Return the row with the worst ratio for this number of drafts, and its model."""
+    """Return the row with the worst ratio for this number of drafts, with its model."""
     return min((pair for pair in rows if pair[1]["drafts"] == num_drafts), key=lambda pair: pair[1]["ratio"])
 
 
 def measure(bench: Bench, batch: int, num_drafts: int, iterations: int) -> dict[str, Any]:
-    """Measure one row: guided and unguided iterations in turns."""
+    """Measure one row: guided and unguided iterations alternate."""
     setting = Setting(bench, batch, num_drafts)
     plain, guided, second = (Side(setting, guide) for guide in (None, GUIDE, None))
     try:
@@ -103,7 +104,7 @@ def measure(bench: Bench, batch: int, num_drafts: int, iterations: int) -> dict[
 def row(
     model: str, batch: int, num_drafts: int, plain: Side, guided: Side, turns: Sequence[Sequence[float]]
 ) -> dict[str, Any]:
-    """Return a line of the report; `turns` are those of `plain`, `guided` and another unguided side."""
+    """Return a row of the report. `turns` are those of `plain`, `guided` and another unguided side."""
     grammar_us = median(guided.grammar_seconds) * 1e6
     exposed_us = median(seconds[1] - seconds[0] for seconds in turns) * 1e6
     return {
@@ -125,7 +126,7 @@ def row(
 
 
 def hidden_percent(exposed_us: float, grammar_us: float) -> int:
-    """Return the percentage of the grammar's work that was hidden, 0 to 100; 0 without work."""
+    """Return the percentage of the grammar's work that was hidden, 0 to 100. 0 if there was no work."""
     if grammar_us <= 0:
         return 0
     return round(100 * min(1.0, max(0.0, 1 - exposed_us / grammar_us)))

@@ -1,8 +1,8 @@
 """A side of a comparison: an engine that decodes a whole batch endlessly, timed in blocks of iterations.
 
 Sides take turns in palindromic order (`take_turns`). The result is the median over turns of the ratio within a turn
-(`ratio`), so that drift and growing texts affect all sides alike. Two sides may share an engine: each leaves before the
-other begins.
+(`ratio`), so that drift and growing texts affect all sides equally. Two sides may share an engine. Each then cancels
+its requests before the other begins.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from weft.grammar.guide import Guide
 from weft_bench.engine.models import Bench
 
 SIMULATED = 3.0
-"""Tokens per iteration that simulated acceptance gives."""
+"""The tokens per iteration with simulated acceptance."""
 
 MAX_SEQ_LEN = 512
 PROMPT_TOKENS = 8
 BLOCK = {"cpu": 1, "cuda": 8}
-"""Iterations of a side at a time. Where iterations overlap, those at a block's ends are not purely a side's own."""
+"""The number of iterations that a side runs at a time. If iterations overlap, the first and last of a block also
+contain work of another side."""
 
 FIELDS = [f"field_{i}" for i in range(64)]
 GUIDE = Guide.json_schema(
@@ -35,7 +36,7 @@ OPERATIONS = ("fetch", "extend", "commit")
 
 @dataclass(frozen=True)
 class Setting:
-    """The common settings of compared sides: model, batch size, drafts per iteration, lengths of texts."""
+    """The settings that the compared sides share: model, batch size, drafts per iteration, and lengths of texts."""
 
     bench: Bench
     batch: int
@@ -44,14 +45,14 @@ class Setting:
     prompt_tokens: int = PROMPT_TOKENS
 
     def engine(self, graphs: Graphs) -> Engine:
-        """Build an engine of this size; with drafts it commits `SIMULATED` tokens per iteration."""
+        """Build an engine of this size. With drafts, it commits `SIMULATED` tokens per iteration."""
         simulated = SIMULATED if self.num_drafts else None
         return self.bench.engine(self.batch, self.max_seq_len, self.num_drafts, simulated, graphs)
 
 
 class Side:
-    """An engine that decodes a setting's batch of requests endlessly, guided or not. `engine` may be that of another
-    side of the setting, which then closes it."""
+    """An engine that endlessly decodes a batch of requests, guided or not. `engine` may belong to another side with
+    the same setting, which then closes it."""
 
     def __init__(
         self, setting: Setting, guide: Guide | None, *, graphs: Graphs = "one", engine: Engine | None = None
@@ -68,8 +69,8 @@ class Side:
         self._submitted = 0
 
     def fill(self) -> None:
-        """Replace each ended request by a new one, and run it past its first iterations. Raises the error of a failed
-        one."""
+        """Replace each request that has ended by a new one, and step until the new ones are past their first
+        iterations. Raises the error of a request that failed."""
         self._raise_errors()
         self._requests = [request for request in self._requests if not request.is_finished]
         missing = self._batch - len(self._requests)
@@ -86,7 +87,7 @@ class Side:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the whole batch decodes and no request has ended."""
+        """Whether the whole batch is decoding and no request has ended."""
         return len(self._requests) == self._batch and not any(r.is_finished for r in self._requests)
 
     def leave(self) -> None:
@@ -98,7 +99,8 @@ class Side:
             self.engine.step()
 
     def block(self, iterations: int) -> list[float]:
-        """Time some iterations over the whole batch, up to the one in which a request ends. Returns their seconds."""
+        """Time up to `iterations` over the whole batch, but stop after an iteration in which a request ends. Returns
+        their seconds."""
         self.fill()
         num_before = len(self.seconds)
         for _ in range(iterations):
@@ -116,13 +118,13 @@ class Side:
         return self.seconds[num_before:]
 
     def forget(self, num_kept: int) -> None:
-        """Drop all timed iterations but the first `num_kept`."""
+        """Drop the times of all iterations except the first `num_kept`."""
         for figures in (self.seconds, self.grammar_seconds, self.contexts, self.tokens):
             del figures[num_kept:]
 
     @property
     def us(self) -> float:
-        """The median microseconds of an iteration."""
+        """The median microseconds per iteration."""
         return median(self.seconds) * 1e6
 
     @property
@@ -132,7 +134,7 @@ class Side:
 
     @property
     def context(self) -> float:
-        """The mean tokens of a request before an iteration, prompt and answer."""
+        """The mean number of tokens of a request before an iteration, prompt and answer together."""
         return sum(self.contexts) / len(self.contexts)
 
     def _raise_errors(self) -> None:
@@ -148,8 +150,8 @@ class Side:
 
 
 def take_turns(sides: abc.Sequence[Side], iterations: int) -> list[list[float]]:
-    """Time at least `iterations` of each side, in blocks, first to last and last to first. Returns the median seconds
-    of each side in each turn."""
+    """Time at least `iterations` of each side, in blocks, from the first side to the last and back. Returns the
+    median seconds of each side in each turn."""
     block = BLOCK[sides[0].engine.runtime.device.type]
     turns: list[list[float]] = []
     while 2 * block * len(turns) < iterations:
@@ -158,7 +160,8 @@ def take_turns(sides: abc.Sequence[Side], iterations: int) -> list[list[float]]:
         for side in (*sides, *reversed(sides)):
             found[side] += side.block(block)
             if not side.is_whole:
-                # When a request ends, all sides begin again, so that their texts have one length. This turn is dropped.
+                # If a request ends, all sides start again, so that their texts have the same length. This turn is
+                # dropped.
                 for each in sides:
                     each.leave()
                     each.forget(num_before[each])
@@ -169,7 +172,7 @@ def take_turns(sides: abc.Sequence[Side], iterations: int) -> list[list[float]]:
 
 
 def ratio(turns: abc.Sequence[abc.Sequence[float]], one: int, other: int) -> float:
-    """Return the median over turns of the time of side number `one` over that of side `other`."""
+    """Return the median over turns of the time of side `one` divided by that of side `other`."""
     return median(seconds[one] / seconds[other] for seconds in turns)
 
 

@@ -1,4 +1,4 @@
-"""Simulates acceptance, for timing models with random weights, whose drafts are never accepted."""
+"""Simulates acceptance, for timing models with random weights. Their drafts would never be accepted."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from weft.runtime.dump import dump_graph
 
 
 def simulate_acceptance(engine: Engine, length: float) -> None:
-    """Make a new engine's verification accept drafts so that each iteration gives `length` tokens on average over
-    positions, whatever the target's samples are. Raises `InputError` for a length beyond its drafts."""
+    """Make a new engine's verification accept drafts such that iterations give `length` tokens on average over
+    positions, independent of the target's samples. Raises `InputError` for a length that the number of drafts does
+    not allow."""
     most = engine.parts.max_drafts + 1
     if not (math.isfinite(length) and 1 <= length <= most):
         raise InputError(
@@ -28,7 +29,7 @@ def simulate_acceptance(engine: Engine, length: float) -> None:
 
 
 def simulated_operations(length: float, num_drafts: int) -> int:
-    """Return the number of operations that `simulate_acceptance` adds to an iteration's graph; on a GPU each is a
+    """Return the number of operations that `simulate_acceptance` adds to an iteration's graph. On a GPU each is a
     kernel."""
     runtime = get_runtime("cpu")
     stream = runtime.stream()
@@ -63,10 +64,10 @@ def count_simulated(
     sampled_BT: Tensor,
     drafts_BK: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Count accepted drafts as if each iteration gave `length` tokens on average over positions. Returns the count, and
-    the tokens with the accepted drafts.
+    """Count accepted drafts as if each iteration gave `length` tokens on average over positions. Returns the counts,
+    and the tokens including the accepted drafts.
 
-    An absent draft, or one that the mask forbids (its logit is -inf), still ends the accepted drafts.
+    A missing draft, or one that the mask forbids (its logit is -inf), still ends the accepted drafts.
     """
     num_drafts = drafts_BK.shape[1]
     whole = int(length - 1)
@@ -74,7 +75,8 @@ def count_simulated(
     legal_BK = (drafts_BK >= 0) & (kept_logits_BK > float("-inf"))
     count_B = legal_BK.cumprod(1).sum(1)
     if fraction := length - 1 - whole:
-        # The fraction counts for some rows only; which ones changes between iterations, with a row's base.
+        # The fractional part of `length` counts for some rows only. The selection changes with a row's base in each
+        # iteration.
         spread_B = ((base_B * 40503 + slots_B * 9973) % 65537 * 75 % 65537).float() / 65537
         count_B = torch.minimum(whole + (spread_B < fraction).long(), count_B)
     else:

@@ -1,10 +1,10 @@
-"""Measures tokens per second at batch 1 under a JSON schema: every drafter in one graph and in split graphs, against
-none.
+"""Measures tokens per second at batch 1 under a JSON schema: every drafter in one graph and in split graphs,
+compared with no drafts.
 
-One schema leaves blanks to the model. The other has fixed separators, so that the grammar forces keys and punctuation.
-First each drafter answers all prompts once with every number of drafts, in one graph. Then each answers every prompt in
-every round with its best number. All take turns prompt by prompt, so that drift cancels. Times go from the call to the
-answer, prefill included; guides are compiled before.
+The guides have two forms. One leaves whitespace to the model. The other has fixed separators, so that the grammar
+forces keys and punctuation. First each drafter answers all prompts once with every number of drafts, in one graph.
+Then it answers every prompt in every round with its best number. All engines alternate prompt by prompt, so that
+drift cancels. Times are from the call to the answer, prefill included. Guides are compiled before.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SAMPLING = SamplingParams(max_tokens=192)
 
 @dataclass
 class Racer:
-    """An LLM with its name, and its rounds: tokens, seconds, and seconds after the first tokens."""
+    """An LLM with a name, and the results of its rounds: tokens, seconds, and seconds after the first tokens."""
 
     name: str
     num_drafts: int
@@ -50,7 +50,7 @@ class Racer:
     answers: dict[int, list[int]] = field(default_factory=dict)
 
     def start_round(self) -> None:
-        """Start another round for the following answers."""
+        """Start a new round. The following answers belong to it."""
         self.tokens.append(0)
         self.seconds.append(0.0)
         self.decode_seconds.append(0.0)
@@ -67,12 +67,12 @@ class Racer:
 
     @property
     def speeds(self) -> list[float]:
-        """Tokens per second of each round."""
+        """The tokens per second of each round."""
         return [tokens / seconds for tokens, seconds in zip(self.tokens, self.seconds, strict=True)]
 
     @property
     def decode_speeds(self) -> list[float]:
-        """Tokens per second of each round, without prefill."""
+        """The tokens per second of each round, without prefill."""
         return [tokens / seconds for tokens, seconds in zip(self.tokens, self.decode_seconds, strict=True)]
 
 
@@ -84,8 +84,8 @@ def run(
     num_drafts: Sequence[int] = NUM_DRAFTS,
     variants: Sequence[Variant] = DRAFTERS,
 ) -> Report:
-    """Return a row for each drafter and form of JSON, with the ratios of its speed to no drafts and to its own in split
-    graphs."""
+    """Return a row for each drafter and form of guide, with the ratio of its speed to decoding without drafts, and
+    to itself in split graphs."""
     rows = Rows("speed")
     totals: dict[str, Any] = {}
     with Progress(transient=True) as progress:
@@ -117,7 +117,7 @@ def race_all(
     num_drafts: Sequence[int],
     variants: Sequence[Variant],
 ) -> tuple[list[Racer], str]:
-    """Return all racers under one form of JSON, each with its best number of drafts, and the device."""
+    """Return all racers for one form of guide, each with its best number of drafts, and the device."""
 
     def opened(name: str, speculation: Speculation, graphs: Graphs = "one") -> Racer:
         made = racer(name, speculation, graphs)
@@ -144,7 +144,7 @@ def race_all(
 
 
 def race(racers: Sequence[Racer], prompts: PromptSet, rounds: int) -> None:
-    """Let every racer answer every prompt in every round, after one prompt to warm up."""
+    """Let every racer answer every prompt in every round, after a prompt for warm-up."""
     for racer in racers:
         racer.llm.generate(prompts.prompts[0], guide=prompts.guides[0], sampling=SAMPLING)
     for _ in range(rounds):
@@ -156,7 +156,7 @@ def race(racers: Sequence[Racer], prompts: PromptSet, rounds: int) -> None:
 
 
 def table(racers: Sequence[Racer]) -> list[dict[str, Any]]:
-    """Return a row for each racer in one graph; ratios are medians over rounds, each against the same round."""
+    """Return a row for each racer in one graph. Ratios are medians over rounds, computed within each round."""
     one = {r.name: r for r in racers if r.graphs == "one"}
     split = {r.name: r for r in racers if r.graphs == "split"}
     plain = one["none"]
@@ -180,8 +180,8 @@ def median_ratio(speeds: Sequence[float], base: Sequence[float]) -> float:
 
 
 def summary(rows: Sequence[dict[str, Any]], racers: Sequence[Racer]) -> dict[str, Any]:
-    """Return the best drafter, the least gain of one graph, and the number of answers that differ from decoding without
-    drafts."""
+    """Return the best drafter, the smallest gain from one graph, and the number of answers that differ from decoding
+    without drafts."""
     reference = next(r for r in racers if r.name == "none").answers
     best = max(rows, key=lambda row: row["over_none"])
     return {

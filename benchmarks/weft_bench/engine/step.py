@@ -1,11 +1,12 @@
-"""Compares the time of an iteration with the memory bound, for random weights in the shape of a model with an EAGLE3
-head.
+"""Compares the time of an iteration with the bound by memory bandwidth, for random weights in the shape of a model
+with an EAGLE3 head.
 
-`bound_us` is the bytes that an iteration must read (`bandwidth.py`) over the bandwidth of a copy on the device.
-`over_bound` is the ratio of an unguided iteration in one graph to it. The same iteration also runs guided, in one
-graph, in split graphs and without graphs, all taking turns; and the time between two tokens of a request is reported.
-With drafts, the number of committed tokens per iteration is forced, since random weights never agree. These rows say
-`simulated`, with the number of kernels that this adds (`simulated_kernels`).
+`bound_us` is the number of bytes that an iteration must read (`bandwidth.py`) divided by the bandwidth of a copy on
+the device. `over_bound` is the time of an unguided iteration in one graph, divided by `bound_us`. The same iteration
+also runs guided: in one graph, in split graphs and without graphs. All of them alternate. The time between two
+tokens of a request is reported too. With drafts, the number of committed tokens per iteration is forced, because
+random weights never agree. These rows say `simulated`, with the number of kernels that this adds
+(`simulated_kernels`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64)
 NUM_DRAFTS = (0, 3)
 CONTEXT = {"cpu": 64, "cuda": 512}
 ROOM = 256
-"""Tokens of an answer, after which another request takes its place."""
+"""The length of an answer in tokens. Then a new request takes its place."""
 
 
 def run(
@@ -39,8 +40,8 @@ def run(
     iterations: int = 64,
     context: int | None = None,
 ) -> Report:
-    """Return a row for each number of drafts and batch size; times are medians of at least `iterations`. Prompts have
-    `context` tokens."""
+    """Return a row for each number of drafts and batch size. Times are medians of at least `iterations`. Prompts
+    have `context` tokens."""
     bench = Bench.random(device, shape_of(shape))
     prompt_tokens = context or CONTEXT[bench.runtime.device.type]
     bandwidth = copy_bandwidth(bench.runtime)
@@ -73,7 +74,7 @@ def measure(
     prompt_tokens: int,
     bandwidth: float,
 ) -> dict[str, Any]:
-    """Measure one row: four engines over the same weights take turns."""
+    """Measure one row: four engines with the same weights alternate."""
     side = partial(Side, Setting(bench, batch, num_drafts, prompt_tokens + ROOM, prompt_tokens))
     with ExitStack() as engines:
 
@@ -98,8 +99,8 @@ def row(
     read: Traffic,
     bandwidth: float,
 ) -> dict[str, Any]:
-    """Return a line of the report from an unguided side, guided sides in one graph, in split graphs and without graphs,
-    and their `turns`."""
+    """Return a row of the report. The sides are unguided, and guided in one graph, in split graphs and without
+    graphs; `turns` are theirs."""
     plain, guided, split, eager = sides
     bound_us = read.total / bandwidth * 1e6
     return {

@@ -1,1 +1,1 @@
-"""The cost of guides, and the validity of answers."""
+"""Benchmarks of the cost of guides and the validity of answers."""

@@ -1,8 +1,8 @@
-"""Compares calls of native and Python matchers, on one compiled guide and one vocabulary.
+"""Compares calls of native and Python matchers, for the same compiled guide and vocabulary.
 
-Both take turns for each kind of call, so that a busy machine slows them alike. A batch is the cost of an iteration's
-commit in `GuidedState`: each row accepts a token and fills the next mask. Beside a busy Python thread, a Python matcher
-waits for the GIL at each call; a native one does not need it.
+Both alternate for each kind of call, so that a busy machine slows them alike. A batch is the cost of an iteration's
+commit in `GuidedState`: each row accepts a token and fills the next mask. While a Python thread is busy, a Python
+matcher waits for the GIL in each call. A native matcher does not need the GIL.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ TEXT = b'{"name": "weft and war'
 
 
 def run(vocab: int = 131072, batch: int = 64, repeat: int = 15) -> Report:
-    """Return microseconds per call, the median of `repeat`, and the ratio of Python to native; a row per kind of
-    call."""
+    """Return a row for each kind of call: microseconds per call, as the median of `repeat`, and the ratio of Python
+    to native."""
     vocabulary = synthetic_vocabulary(vocab)
     native, python = (
         compiled(XGrammarBackend(vocabulary, native=native), Guide.json_schema(SCHEMA))
@@ -55,7 +55,7 @@ def run(vocab: int = 131072, batch: int = 64, repeat: int = 15) -> Report:
 
 
 def row(name: str, seconds: list[float]) -> dict[str, object]:
-    """Return a line of the report."""
+    """Return a row of the report."""
     native, python = seconds
     return {
         "call": name,
@@ -73,7 +73,7 @@ def compiled(backend: XGrammarBackend, guide: Guide) -> CompiledXGrammar:
 
 
 def matcher_at(guide: CompiledXGrammar, vocabulary: Vocabulary) -> Matcher:
-    """Return a matcher inside a string, where most tokens may follow."""
+    """Return a matcher inside a string, where most tokens are allowed."""
     matcher = guide.matcher()
     for byte in TEXT:
         assert matcher.accept(vocabulary.tokens.index(bytes([byte])))
@@ -81,13 +81,13 @@ def matcher_at(guide: CompiledXGrammar, vocabulary: Vocabulary) -> Matcher:
 
 
 def fill(matcher: Matcher, vocab: int) -> Callable[[], object]:
-    """Return a call that fills one mask."""
+    """Return a function that fills one mask."""
     mask = np.zeros(-(-vocab // 32), dtype=np.int32)
     return lambda: matcher.fill(mask)
 
 
 def accept_and_rollback(matcher: Matcher, vocab: int) -> Callable[[], object]:
-    """Return a call that accepts a token and rolls it back."""
+    """Return a function that accepts a token and rolls it back."""
 
     def call() -> None:
         matcher.accept(1 + ord("e"))
@@ -97,7 +97,7 @@ def accept_and_rollback(matcher: Matcher, vocab: int) -> Callable[[], object]:
 
 
 def state_of(guide: CompiledXGrammar, vocabulary: Vocabulary, batch: int) -> GuidedState:
-    """Make a state whose every commit accepts one more token in each of `batch` rows."""
+    """Make a state in which every commit accepts one more token in each of `batch` rows."""
     state = GuidedState(GuidedShape(batch, 0, vocabulary.vocab_size, vocabulary.end_ids))
     state.push(range(batch), {slot: matcher_at(guide, vocabulary) for slot in range(batch)})
     state.fetch()
@@ -106,7 +106,7 @@ def state_of(guide: CompiledXGrammar, vocabulary: Vocabulary, batch: int) -> Gui
 
 
 def commit_as_callback(state: GuidedState, stream: cpu.Stream) -> float:
-    """Return the seconds of a commit on the driver's thread, while this thread computes in Python without a pause."""
+    """Return the seconds of a commit on the driver's thread, while this thread computes in Python continuously."""
     before = state.counters("commit")
     stream.hostfunc(state.task("commit"))
     while state.counters("commit").calls == before.calls:
@@ -117,7 +117,7 @@ def commit_as_callback(state: GuidedState, stream: cpu.Stream) -> float:
 
 
 def take_turns(calls: list[Callable[[], object]], inner: int, repeat: int) -> list[float]:
-    """Return the median seconds of each call; they alternate."""
+    """Return the median seconds of each call. The calls alternate."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(repeat):
         for call, collected in zip(calls, times, strict=True):

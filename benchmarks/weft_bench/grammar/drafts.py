@@ -1,4 +1,4 @@
-"""Translates schemas into older drafts of JSON Schema."""
+"""Translates schemas to older drafts of JSON Schema."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ DRAFTS = {
 
 
 def of_draft(found: Node, draft: int) -> Node:
-    """Translate a schema of the latest draft in place into another, which it declares; keywords without a counterpart
-    are dropped."""
+    """Translate a schema of the latest draft to another draft in place, and declare that draft. Keywords without a
+    counterpart are dropped."""
     for _, node in list(subschemas(found)):
         if draft < 2020:
             _before_2020(node)
@@ -33,7 +33,7 @@ def of_draft(found: Node, draft: int) -> Node:
 
 
 def _before_2020(node: Node) -> None:
-    # `jsonschema` gets these wrong there, beside `additionalProperties` and `items`.
+    # In older drafts, `jsonschema` handles these wrongly next to `additionalProperties` and `items`.
     for key in ("unevaluatedProperties", "unevaluatedItems"):
         node.pop(key, None)
     node.pop("$dynamicAnchor", None)

@@ -1,8 +1,8 @@
-"""Judges answers under a JSON schema by the `jsonschema` package, with its errors fixed.
+"""Validates answers against a JSON schema with the `jsonschema` package, and corrects its errors.
 
 Multiples are exact. Other numbers are tried as decimals, then as doubles, which most readers use. Patterns follow
-JavaScript: `$` is the end of a text, `\\d` and `\\w` are ASCII. Formats are those of `formats.py`. A duplicate name
-counts with its last value, and again with its first.
+JavaScript: `$` is the end of the text, and `\\d` and `\\w` are ASCII. Formats are those of `formats.py`. If a
+name is duplicated, the answer is validated with its last value, and again with its first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ESCAPES = {r"\d": "0-9", r"\w": "A-Za-z0-9_", r"\s": SPACES}
 def verdict(schema: Any, text: str) -> str:
     """Return `VALID`, `INVALID`, `NO_JSON`, or `UNJUDGED` if `jsonschema` can't decide."""
     try:
-        text.encode()  # lone surrogates stand for bytes that are not UTF-8
+        text.encode()  # lone surrogates stand for invalid UTF-8
         values = [list(_readings(text, number)) for number in NUMBERS]
     except (ValueError, RecursionError):
         return NO_JSON
@@ -40,23 +40,23 @@ def verdict(schema: Any, text: str) -> str:
         return UNJUDGED
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about patterns that later Python versions read differently
+            warnings.simplefilter("ignore")  # patterns that later Python versions read differently
             return _judged(schema, values)
-    except Exception:  # a dangling reference, an unknown pattern, nesting beyond Python's stack
+    except Exception:  # a dangling reference, an unknown pattern, too deep nesting
         return UNJUDGED
 
 
 def _judged(schema: Any, values: list[list[Any]]) -> str:
     for number, read in zip(NUMBERS, values, strict=True):
         validator = _validator(schema, number)
-        with suppress(ArithmeticError):  # beyond doubles
+        with suppress(ArithmeticError):  # numbers beyond doubles
             if all(validator.is_valid(value) for value in read):
                 return VALID
     return INVALID
 
 
 def _readings(text: str, number: type) -> Iterator[Any]:
-    """Yield the values of a text: two if a name is duplicated."""
+    """Yield the values that a text may have. There are two if a name is duplicated."""
     twice = []
 
     def last(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _multiple_of(validator: Any, step: Any, value: Any, schema: Any) -> Iterator
 
 
 def is_multiple(value: Number, step: Number) -> bool:
-    """Whether a number is an integer multiple of another, exactly as written, for any exponent."""
+    """Whether a number, exactly as written, is an integer multiple of another. Handles any exponent."""
     digits, power = _parts(value)
     step_digits, step_power = _parts(step)
     power -= step_power
@@ -129,8 +129,8 @@ def is_multiple(value: Number, step: Number) -> bool:
 
 
 def _parts(value: Number) -> tuple[int, int]:
-    """Return an integer and a power of ten, whose product is the value. Raises `ArithmeticError` for an infinite
-    one."""
+    """Return an integer and a power of ten whose product is the value. Raises `ArithmeticError` for an infinite
+    value."""
     _, digits, power = Decimal(str(value)).as_tuple()
     if not isinstance(power, int):
         raise ArithmeticError("an exponent beyond a double's")

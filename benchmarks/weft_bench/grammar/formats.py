@@ -1,4 +1,4 @@
-"""Checks of formats by their defining documents, since checkers differ in the formats that they know."""
+"""Checks formats according to the documents that define them, because validators know different formats."""
 
 from __future__ import annotations
 
@@ -106,4 +106,4 @@ CHECKS: dict[str, Callable[[str], bool]] = {
     "relative-json-pointer": _matches(RELATIVE_POINTER),
     "regex": _is_regex,
 }
-"""Checks by format. Formats beyond ASCII (`iri`, `idn-hostname`) have none."""
+"""Checks by format. Formats beyond ASCII (`iri`, `idn-hostname`) have no check."""

@@ -1,7 +1,7 @@
-"""Random answers within a guide's masks.
+"""Makes random answers within a guide's masks.
 
-Walks prefer characters that JSON makes hard to tell apart, and come to an end. Random values are written in JSON's
-various spellings, if the guide accepts them.
+Random walks prefer characters that are hard to tell apart in JSON, and eventually end. Random values are written in
+the various spellings of JSON, and kept if the guide accepts them.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ PIECES += [
 ]
 END = 0
 MAX_STEPS, CLOSING_STEPS = 240, 40
-"""A walk is abandoned after the first number of steps; after the second it prefers tokens that close strings, arrays
-and objects."""
+"""A walk is abandoned after MAX_STEPS steps. After CLOSING_STEPS, it prefers tokens that close strings, arrays and
+objects."""
 
 GROUPS = [
     b'"',
@@ -109,13 +109,13 @@ CLOSERS = [b'"', b"}", b"]", b'"}', b'"]', b"}}", b"]]"]
 
 
 def vocabulary() -> Vocabulary:
-    """Return a vocabulary of an end token, every byte, and pieces that join parts that a grammar must keep apart."""
+    """Return a vocabulary of an end token, all bytes, and tokens that span parts which a grammar must keep apart."""
     tokens = [b"", *(bytes([byte]) for byte in range(256)), *dict.fromkeys(p for p in PIECES if len(p) > 1)]
     return Vocabulary.from_tokens(tokens, end_ids=[END])
 
 
 class Walker:
-    """Walks through matchers of one vocabulary."""
+    """Makes random walks with matchers of one vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -130,8 +130,8 @@ class Walker:
         self._closers = np.array([i for i, text in enumerate(tokens) if text in CLOSERS], dtype=np.int64)
 
     def walk(self, rng: random.Random, matcher: Matcher) -> str | None:
-        """Return a random text within the masks; None if it did not end, or a library reached a limit. Raises
-        `AssertionError` if the matcher refuses a token that its mask allows."""
+        """Return a random text within the masks. None if it does not end in time, or if a library reaches a limit.
+        Raises `AssertionError` if the matcher refuses a token that its mask allows."""
         tokens: list[int] = []
         ends = rng.choice([0.15, 0.5])
         try:
@@ -155,7 +155,7 @@ class Walker:
         return bits
 
     def _next(self, rng: random.Random, bits: Any, is_closing: bool) -> int:
-        """Pick a token. Each group of characters is equally likely, however few of it are allowed."""
+        """Pick a token. Each group of characters is equally likely, even if few of its characters are allowed."""
         if is_closing:
             found = self._closers[bits[self._closers] != 0]
             if len(found):
@@ -165,7 +165,7 @@ class Walker:
         return int(group[rng.randrange(len(group))])
 
     def read(self, rng: random.Random, matcher: Matcher, count: int) -> Iterator[str]:
-        """Yield those texts of `count` random values that the matcher accepts."""
+        """Write `count` random values as texts, and yield those that the matcher accepts."""
         for _ in range(count):
             separators = rng.choice([(", ", ": "), (",", ":")])
             text = json.dumps(value(rng), ensure_ascii=rng.random() < 0.3, separators=separators)
@@ -173,6 +173,7 @@ class Walker:
                 yield text
 
     def takes(self, matcher: Matcher, text: str) -> bool:
-        """Whether a text, spelled byte by byte, is an answer from the matcher's state, which stays unchanged."""
+        """Whether the matcher accepts a text byte by byte from its present state to the end. The matcher is not
+        changed."""
         tokens = [*(1 + byte for byte in text.encode("utf-8", "surrogateescape")), END]
         return matcher.validate(tokens) == len(tokens)

@@ -1,7 +1,8 @@
-"""Random JSON schemas with every keyword, and values from a small pool, so that both often match.
+"""Makes random JSON schemas with every keyword. Values come from a small pool, so that schemas and values often
+match.
 
 A few names, texts, numbers and patterns recur. Others are hard to handle in JSON: quotes, backslashes, control
-characters, letters beyond ASCII.
+characters, and letters beyond ASCII.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def value(rng: Rng, depth: int = 2) -> Any:
     return rng.choice([texts, numbers, rng.choice([True, False]), None])
 
 
-# -- schemas of one type each; the type itself may be missing
+# -- schemas of one type each, in which the type itself may be missing
 
 
 def _string(rng: Rng, depth: int) -> Node:
@@ -95,7 +96,7 @@ def _string(rng: Rng, depth: int) -> Node:
 
 
 def _hard_string(rng: Rng, depth: int) -> Node:
-    """Return a string with one hard constraint."""
+    """Return a string schema with one hard constraint."""
     if rng.random() < 0.4:
         return {"type": "string", "format": rng.choice(sorted(FORMATS))}
     return {"type": "string", "pattern": rng.choice(HARD_PATTERNS)}
@@ -159,7 +160,7 @@ def _object(rng: Rng, depth: int) -> Node:
 
 
 def _map(rng: Rng, depth: int) -> Node:
-    """Return an object whose names only a rule constrains."""
+    """Return an object schema that constrains names only by a rule."""
     found: Node = {
         "type": "object",
         "additionalProperties": rng.choice([True, False, schema(rng, depth - 1)]),
@@ -207,7 +208,7 @@ def _combined(rng: Rng, depth: int) -> Node:
 
 
 def _unlike(rng: Rng, depth: int) -> Node:
-    """Return a type with excluded values."""
+    """Return a schema of one type with excluded values."""
     kind = rng.choice(LEAVES)
     barred = value(rng, 0)
     return {"type": kind, "not": rng.choice([{"const": barred}, {"enum": [barred, value(rng, 0)]}])}
@@ -259,8 +260,8 @@ def schema(rng: Rng, depth: int) -> Any:
 
 
 def document(rng: Rng) -> Node:
-    """Return a random schema with definitions to refer to, in a draft that it may declare, with keywords in any
-    order."""
+    """Return a random schema with definitions that it can reference. The draft is random and may be declared, and
+    keywords are in any order."""
     found = schema(rng, 2)
     found = found if isinstance(found, dict) else {}
     definitions = {
@@ -283,7 +284,7 @@ def _recursive(rng: Rng) -> Node:
 
 
 def _shuffled(rng: Rng, found: Node) -> Node:
-    """Shuffle the keywords of each part in place. Property names keep their order, which answers follow."""
+    """Shuffle the keywords of each part in place. Property names keep their order, because answers follow it."""
     orders = {id(node): rng.sample(list(node), len(node)) for _, node in subschemas(found)}
     for _, node in list(subschemas(found)):
         items = [(key, node[key]) for key in orders[id(node)]]

@@ -1,8 +1,8 @@
-"""Reads JSON schemas with instances in MaskBench's layout, and encodes the instances as tokens.
+"""Reads JSON schemas with instances in MaskBench's layout, and tokenizes the instances.
 
-The source is a folder of `*.json` files, each `{"schema": …, "tests": [{"valid": bool, "data": …}]}`, in subfolders or
-named `SPLIT---NAME.json`. Or it is a `*.jsonl` file with such an object per line, plus `name` and `split`, alone or in
-such a folder.
+The source may be a folder of `*.json` files, each `{"schema": …, "tests": [{"valid": bool, "data": …}]}`. They are
+in subfolders, or named `SPLIT---NAME.json`. It may also be a `*.jsonl` file with such an object per line, plus
+`name` and `split`, or a folder of such files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STYLES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class SchemaFile:
-    """A schema and its instances; `problem` is the reason if the file is not usable."""
+    """A schema and its instances. If the file can't be used, `problem` is the reason."""
 
     name: str
     split: str
@@ -49,7 +49,7 @@ def read(source: Path) -> list[SchemaFile]:
 
 
 def some(files: list[SchemaFile], limit: int | None, seed: int) -> list[SchemaFile]:
-    """Return `limit` random files in their order."""
+    """Return `limit` random files, in their original order."""
     if limit is None or limit >= len(files):
         return files
     return [files[i] for i in sorted(random.Random(seed).sample(range(len(files)), limit))]
@@ -90,8 +90,8 @@ def _checked(name: str, split: str, data: Any) -> SchemaFile:
 
 
 def text_of(data: Any, style: str) -> str:
-    """Return an instance as JSON text in one of `STYLES`. It is escaped if it holds a lone surrogate, which UTF-8 can't
-    encode."""
+    """Write an instance as JSON text in one of `STYLES`. If it contains a lone surrogate, which UTF-8 can't encode,
+    the text is escaped."""
     text = json.dumps(data, ensure_ascii=False, **STYLES[style])
     try:
         text.encode()
@@ -101,8 +101,8 @@ def text_of(data: Any, style: str) -> str:
 
 
 class TextTokens:
-    """Encodes texts in a vocabulary: with its tokenizer if that is given and preserves every byte, else greedily with
-    the longest token that fits. Raises `InputError` for a vocabulary that lacks a byte of the text."""
+    """Tokenizes texts for a vocabulary. If its tokenizer is given and preserves every byte, that is used. Otherwise
+    the longest token that fits is chosen greedily. Raises `InputError` if the vocabulary lacks a byte of the text."""
 
     def __init__(self, vocabulary: Vocabulary, tokenizer: Any = None) -> None:
         self._vocabulary = vocabulary
@@ -114,7 +114,7 @@ class TextTokens:
         self._longest = min(max(map(len, self._ids), default=0), 64)
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text, without an end token."""
+        """Return the tokens of a text, without end token."""
         wanted = text.encode()
         if self._tokenizer is not None:
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids

@@ -1,4 +1,4 @@
-"""A judge in a separate process, which is restarted after a schema takes too long or crashes it."""
+"""A judge in a separate process. The process is restarted after a schema takes too long or crashes it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from weft_bench.grammar.schema_files import SchemaFile
 from weft_bench.grammar.schema_run import Compiled, Settings, Walked, serve
 
 START_LIMIT_S = 300.0
-WALK_LIMITS = 4  # the time limit of a file's instances, in compile limits
+WALK_LIMITS = 4  # the time limit of a file's instances, in multiples of the compile limit
 
 
 @dataclass
 class Result:
-    """The result of a file: `outcome` is "compiled", "refused", "timeout", "crashed", "error" or "unreadable", and
-    `text` is the reason if it is not the first. `walked` is None unless all instances were walked."""
+    """The result of a file. `outcome` is "compiled", "refused", "timeout", "crashed", "error" or "unreadable".
+    `text` is the reason, unless the file compiled. `walked` is None unless all instances were walked."""
 
     file: SchemaFile
     outcome: str
@@ -30,7 +30,7 @@ class Result:
 
 
 class JudgeProcess:
-    """Judges files one after another, each with at most `timeout_s` of compilation. `close` it, or use `with`."""
+    """Judges files one after another. Each may compile for at most `timeout_s`. Call `close`, or use `with`."""
 
     start_method = "spawn"  # a fork would inherit locks that other threads hold
 
@@ -42,7 +42,7 @@ class JudgeProcess:
         self._process: Any = None
 
     def judge(self, file: SchemaFile) -> Result:
-        """Return the result of one file. Never raises for the file's content."""
+        """Return the result of a file. Nothing in the file makes it raise."""
         if file.problem:
             return Result(file, "unreadable", file.problem)
         if self._process is None:

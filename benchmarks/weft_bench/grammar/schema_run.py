@@ -1,7 +1,7 @@
-"""Runs one schema under one backend: compiles it, then walks every instance through the matcher, timing each call.
+"""Runs one schema with one backend: compiles it, then walks every instance through the matcher, and times each call.
 
-`serve` runs in a separate process (`schema_process.py`), so that endless work can be killed, and a crash is a row of
-the report.
+`serve` runs in a separate process (`schema_process.py`), so that endless work can be killed, and a crash becomes a
+row of the report.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from weft_bench.grammar.schema_files import SchemaFile, TextTokens, text_of
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a judge. `tokenizer` is a folder with a tokenizer.json; without one, the longest tokens that fit
-    spell the instances."""
+    """The settings of a judge. `tokenizer` is a folder with a tokenizer.json. Without it, instances are tokenized
+    greedily with the longest tokens that fit."""
 
     backend: str
     vocabulary: Vocabulary
@@ -41,8 +41,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Compiled:
-    """The cost of a compilation: wall and processor seconds from the schema to its first matcher, the bytes that it
-    holds, and the number of keywords that are not enforced."""
+    """The cost of compiling: wall and CPU seconds from the schema to its first matcher, the bytes that the result
+    takes, and the number of keywords that are not enforced."""
 
     seconds: float
     cpu_seconds: float
@@ -52,19 +52,19 @@ class Compiled:
 
 @dataclass
 class Walked:
-    """The walks of a file's instances: verdicts, and nanoseconds of processor time of every mask and every accepted
+    """The walks of a file's instances: verdicts, and nanoseconds of CPU time for every mask and every accepted
     token."""
 
     verdicts: list[tuple[bool, bool]] = field(default_factory=list)  # valid, accepted
     fill_ns: list[int] = field(default_factory=list)
     accept_ns: list[int] = field(default_factory=list)
-    matcher_ns: list[int] = field(default_factory=list)  # creation of each instance's matcher
+    matcher_ns: list[int] = field(default_factory=list)  # to create each instance's matcher
     num_disagreements: int = 0
     errors: list[str] = field(default_factory=list)
 
 
 class Judge:
-    """Compiles schemas with one backend and walks their instances."""
+    """Compiles schemas with one backend, and walks their instances."""
 
     def __init__(self, settings: Settings) -> None:
         self._vocabulary = settings.vocabulary
@@ -88,7 +88,7 @@ class Judge:
         return compiled, Compiled(seconds, cpu_seconds, compiled.memory_bytes, len(compiled.notes))
 
     def walk(self, compiled: CompiledGuide, tests: tuple[tuple[bool, Any], ...]) -> Walked:
-        """Walk instances. An instance is accepted if all its tokens and an end token are."""
+        """Walk instances. An instance is accepted if the matcher accepts all of its tokens and an end token."""
         walked = Walked()
         for valid, data in tests:
             tokens = [*self._tokens.encode(text_of(data, self._style)), self._vocabulary.end_ids[0]]
@@ -97,7 +97,7 @@ class Judge:
             walked.matcher_ns.append(time.thread_time_ns() - start)
             try:
                 taken, disagreements, fill_ns, accept_ns = matcher.walk(tokens, self._row, timed=True)
-            except WeftError as error:  # the backend's own limit
+            except WeftError as error:  # a limit of the backend
                 walked.errors.append(str(error))
                 walked.verdicts.append((valid, False))
                 continue
@@ -112,7 +112,7 @@ def serve(connection: Connection, settings: Settings, log: str) -> None:
     """Answer every `SchemaFile` with a `Compiled` and a `Walked`, or with the kind and text of an error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     with open(log, "wb") as file:
-        os.dup2(file.fileno(), 2)  # keeps the libraries' messages and the last words of a crash
+        os.dup2(file.fileno(), 2)  # stderr also gets messages of libraries and crashes
     resource.setrlimit(resource.RLIMIT_AS, (settings.memory_bytes, settings.memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     judge = Judge(settings)
@@ -123,7 +123,7 @@ def serve(connection: Connection, settings: Settings, log: str) -> None:
 
 
 def answer(connection: Connection, judge: Judge, file: SchemaFile) -> None:
-    """Answer one file."""
+    """Judge one file, and send the result."""
     try:
         compiled, facts = judge.compile(file.schema)
         connection.send(facts)

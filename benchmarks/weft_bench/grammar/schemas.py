@@ -1,8 +1,10 @@
-"""Measures grammar backends on real JSON schemas: share that compiles, compile times, mask times, and correct verdicts.
+"""Measures grammar backends on real JSON schemas: the share that compiles, compile times, mask times, and correct
+verdicts.
 
-A separate process judges each file (`schema_process.py`), so that an endless or crashing schema is a row. Compile times
-are wall time from the schema to its first matcher, with the backend's default cache. Mask and token times are processor
-time of the walking thread in native calls. An instance is accepted if all its tokens and an end token are.
+A separate process judges each file (`schema_process.py`), so that an endless or crashing schema becomes a row.
+Compile times are wall time from the schema to its first matcher, with the backend's default cache. Mask and token
+times are CPU time of the walking thread in native calls. An instance is accepted if the matcher accepts all of its
+tokens and an end token.
 """
 
 from __future__ import annotations
@@ -51,15 +53,15 @@ SHOWN = (
 
 @dataclass
 class SchemaReport(Report):
-    """A report with a row for each backend. `splits` has a row for each of its splits; `kinds` counts the problems by
-    kind; `problems` lists each file's."""
+    """A report with a row for each backend. `splits` has a row for each backend and split, `kinds` counts the
+    problems by kind, and `problems` lists the problems of each file."""
 
     splits: list[dict[str, Any]] = field(default_factory=list)
     kinds: list[dict[str, Any]] = field(default_factory=list)
     problems: list[dict[str, Any]] = field(default_factory=list)
 
     def show(self, console: Console) -> None:
-        """Print the most important columns; the file has all."""
+        """Print the most important columns. The file contains all."""
         rows = [{key: row[key] for key in SHOWN} for row in self.rows]
         Report(self.name, rows, self.summary).show(console)
 
@@ -80,12 +82,12 @@ def run(
     jobs: int = 1,
     names: bool = True,
 ) -> SchemaReport:
-    """Judge the schemas of `source` (`schema_files.read`) under each backend (default: all), or a random `limit` of
-    them.
+    """Judge the schemas of `source` (`schema_files.read`), or a random `limit` of them, with each backend (default:
+    all).
 
-    `tokenizer` is the folder of the vocabulary's tokenizer.json. `any_order`, `strict` and `open_objects` are the
-    guides'. `jobs` processes judge concurrently and disturb each other's times. Without `names` the report omits file
-    names. Raises `InputError` for an invalid source, backend or style.
+    `tokenizer` is the folder of the vocabulary's tokenizer.json. `any_order`, `strict` and `open_objects` are
+    settings of the guides. `jobs` processes judge concurrently, which disturbs their times. Without `names`, the
+    report omits file names. Raises `InputError` for an invalid source, backend or style.
     """
     backends = backends or registry.names("grammars")
     for backend in backends:
@@ -127,12 +129,12 @@ def run(
 
 
 def vocabulary_of(tokenizer: Path | None, vocab: int) -> Vocabulary:
-    """Return the vocabulary of a folder with a tokenizer.json, or one of `vocab` synthetic tokens."""
+    """Return the vocabulary of a folder with a tokenizer.json, or else one of `vocab` synthetic tokens."""
     return synthetic_vocabulary(vocab) if tokenizer is None else Vocabulary.from_huggingface(tokenizer)
 
 
 def judge_all(settings: Settings, files: Sequence[SchemaFile], timeout_s: float, jobs: int) -> list[Result]:
-    """Return a result for each file, in order."""
+    """Return the result of each file, in order."""
     mine, started = local(), []
 
     def judge(file: SchemaFile) -> Result:
@@ -159,7 +161,7 @@ def judge_all(settings: Settings, files: Sequence[SchemaFile], timeout_s: float,
 
 
 def figures(results: Sequence[Result]) -> dict[str, Any]:
-    """Return one row: shares in percent, compile times in ms, mask and token times in us."""
+    """Return one row: shares in percent, compile times in ms, and mask and token times in us."""
     outcomes = Counter(result.outcome for result in results)
     compiled = [result.compiled for result in results if result.compiled is not None]
     walked = [result.walked for result in results if result.walked is not None]
@@ -197,14 +199,14 @@ def takes_all_valid(result: Result) -> bool:
 
 
 def num_unsaid(result: Result) -> int:
-    """Return the number of invalid instances that were accepted although no keyword is reported as not enforced."""
+    """Return the number of invalid instances that were accepted although all keywords are reported as enforced."""
     if result.walked is None or result.compiled is None or result.compiled.num_ignored:
         return 0
     return sum(accepted for valid, accepted in result.walked.verdicts if not valid)
 
 
 def problems(backend: str, results: Iterable[Result]) -> list[dict[str, Any]]:
-    """Return a row for each file that did not compile, and for each instance that failed."""
+    """Return a row for each file that did not compile, and for each instance with a wrong verdict."""
     return [
         {
             "backend": backend,
@@ -219,7 +221,7 @@ def problems(backend: str, results: Iterable[Result]) -> list[dict[str, Any]]:
 
 
 def kinds(backend: str, results: Iterable[Result]) -> list[dict[str, Any]]:
-    """Count the problems by kind, leaving out quoted text and numbers."""
+    """Count the problems by kind, ignoring quoted text and numbers."""
     counts = Counter((outcome, kind_of(text)) for result in results for outcome, text in told(result))
     return [
         {"backend": backend, "outcome": outcome, "kind": kind, "count": count}
@@ -228,31 +230,31 @@ def kinds(backend: str, results: Iterable[Result]) -> list[dict[str, Any]]:
 
 
 def told(result: Result) -> list[tuple[str, str]]:
-    """Return a file's outcome, unless it compiled, and the instances that failed."""
+    """Return the outcome of a file, unless it compiled, and its instances with wrong verdicts."""
     errors = result.walked.errors if result.walked is not None else []
     outcome = [(result.outcome, result.text)] if result.outcome != "compiled" else []
     return outcome + [("instance", text) for text in errors]
 
 
 def kind_of(text: str) -> str:
-    """Strip quoted text, locations and numbers, so that texts of one kind are equal."""
+    """Remove quoted text, locations and numbers, so that texts of the same kind are equal."""
     text = re.sub(r"at #\S*", "at #…", text)
     text = re.sub(r"'(\\.|[^'\\])*'|\"(\\.|[^\"\\])*\"|`[^`]*`", "'…'", text)
     return re.sub(r"[\[{].*[\]}]", "…", re.sub(r"\d+(\.\d+)?", "N", text), flags=re.DOTALL)[:120]
 
 
 def share(part: int, whole: int) -> float | None:
-    """Return a share in percent; None if `whole` is 0."""
+    """Return `part` in percent of `whole`, or None if `whole` is 0."""
     return round(100 * part / whole, 2) if whole else None
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Return the mean; None for no values."""
+    """Return the mean, or None if there are no values."""
     return float(np.mean(values)) if values else None
 
 
 def spread(name: str, unit: str, values: Sequence[float], percents: Iterable[int]) -> dict[str, float | None]:
-    """Return percentiles and the maximum; None for no values."""
+    """Return percentiles and the maximum, which are None if there are no values."""
     marks = {f"p{percent}": percent for percent in percents} | {"max": 100}
     return {
         f"{name}_{mark}_{unit}": float(np.percentile(values, percent)) if values else None

@@ -1,4 +1,4 @@
-"""Shrinks a schema to a smaller one with the same effect."""
+"""Shrinks a schema to a smaller one that still shows an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LIMIT_S = 10.0
 
 
 def shrunk(schema: Any, shows: Callable[[Any], bool], limit_s: float = LIMIT_S) -> Any:
-    """Remove parts of a schema one after another as long as `shows` accepts the rest."""
+    """Remove parts of a schema one after another, as long as `shows` returns True for the rest."""
     until = time.monotonic() + limit_s
     found = schema
     while time.monotonic() < until:
@@ -23,7 +23,7 @@ def shrunk(schema: Any, shows: Callable[[Any], bool], limit_s: float = LIMIT_S) 
 
 
 def _smaller(schema: Any) -> Iterator[Any]:
-    """Yield the schema without one part, or with a part in place of its parent."""
+    """Yield variants of the schema: without one part, or with a part in place of its parent."""
     for path in _paths(schema):
         without = copy.deepcopy(schema)
         del _at(without, path[:-1])[path[-1]]
@@ -35,7 +35,7 @@ def _smaller(schema: Any) -> Iterator[Any]:
 
 
 def _paths(schema: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield the paths of all parts, outermost first."""
+    """Yield the paths of all parts, from the outermost inwards."""
     level: list[tuple[tuple[Any, ...], Any]] = [((), schema)]
     while level:
         level = [((*path, key), item) for path, part in level for key, item in _items(part)]

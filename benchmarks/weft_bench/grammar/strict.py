@@ -1,9 +1,9 @@
-"""Tests strict guides of random schemas: `json` and `jsonschema` read their finished answers back.
+"""Tests strict guides of random schemas: their finished answers are checked by `json` and `jsonschema`.
 
-Each library and auto compile each schema, for answers that may be cut and for those that must be whole, with objects
-randomly open or closed. Answers are walks through the masks, values that the guide accepts, and, for some schemas,
-weft-tiny's at a temperature of 1 or more. An answer that is not JSON or breaks its schema is a failure, reported with a
-smaller schema that shows the same if there is one.
+Each library, and auto, compiles each schema: for answers that may be cut and for those that must be complete, with
+objects randomly open or closed. Answers are random walks through the masks, values that the guide accepts, and, for
+some schemas, weft-tiny's answers at a temperature of 1 or more. An answer that is not JSON or violates its schema is
+a failure. It is reported with a smaller schema that shows the same failure, if there is one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WAYS = [
 ROOMS = (30, 60, 120)
 NUM_WALKS, NUM_VALUES = 2, 4
 MODEL_EVERY = 8
-"""weft-tiny answers one schema in this many."""
+"""weft-tiny answers one of this many schemas."""
 BATCH, MODEL_TOKENS = 16, 96
 BAD = (INVALID, NO_JSON)
 
@@ -63,7 +63,7 @@ class Case:
 
 @dataclass
 class Tried:
-    """The results of one kind of answers."""
+    """The counts for one kind of answers."""
 
     compiled: int = 0
     refused: int = 0
@@ -71,7 +71,7 @@ class Tried:
 
 
 class Trial:
-    """Compiles cases and judges their answers; `failures` are the bad ones."""
+    """Compiles cases and judges their answers. `failures` are the invalid answers."""
 
     def __init__(self, of: type[Case] = Case) -> None:
         self._of = of
@@ -87,11 +87,11 @@ class Trial:
         return sum(tried.verdicts[word] for tried in self.tried.values() for word in (VALID, *BAD, UNJUDGED))
 
     def of_kind(self, case: Case, source: str) -> Tried:
-        """Return the counts for a case's answers from `source`."""
+        """Return the counts of a case's answers from `source`."""
         return self.tried.setdefault((case.library, case.on_length, source), Tried())
 
     def run(self, case: Case) -> bool:
-        """Make random answers to a case. Returns whether it compiled."""
+        """Make random answers to a case. Returns whether the case compiled."""
         walks, values = self.of_kind(case, "walk"), self.of_kind(case, "value")
         rng = random.Random(f"{case.seed} {case.library} {case.on_length}")
         try:
@@ -118,7 +118,7 @@ class Trial:
         return True
 
     def judge(self, case: Case, source: str, text: str) -> None:
-        """Judge and count a finished answer."""
+        """Judge a finished answer, and count it."""
         found = verdict(case.schema, text)
         self.of_kind(case, source).verdicts[found] += 1
         if found in BAD and self._is_new(case.seed):
@@ -127,13 +127,13 @@ class Trial:
                 self.failures.append(_told(case, source, found, text, f"{text!r} is {found}", smaller))
 
     def _is_new(self, what: int | str) -> bool:
-        """Whether no failure of this schema was reported before."""
+        """Whether this is the first failure of its schema."""
         is_new = what not in self._told
         self._told.add(what)
         return is_new
 
     def _shows(self, case: Case, schema: Any, text: str) -> bool:
-        """Whether a text is also an answer to another schema, and breaks it."""
+        """Whether a text is also an answer under another schema, and violates that schema."""
         try:
             compiled = self.compiled(self._of(case.seed, schema, case.library, case.on_length, case.options))
             takes = self._walker.takes(compiled.matcher(), text)
@@ -152,7 +152,7 @@ class Trial:
 
 
 def _matcher(compiled: CompiledGuide, on_length: str, room: int) -> Matcher:
-    """Return a matcher. Raises `GuideError`."""
+    """Make a matcher. Raises `GuideError`."""
     return compiled.matcher() if on_length == "cut" else closing_matcher(compiled, Opening(room=room))
 
 
@@ -172,7 +172,7 @@ def _told(case: Case, source: str, found: str, text: str, error: str, smaller: A
 
 
 def cases(seed: int) -> list[Case]:
-    """Return a random schema in each of the `WAYS`."""
+    """Make a random schema, and return it in each of the `WAYS`."""
     rng = random.Random(seed)
     schema = document(rng)
     options: dict[str, Any] = {"open_objects": rng.random() < 0.5}
@@ -184,7 +184,8 @@ def cases(seed: int) -> list[Case]:
 
 
 def run(*, seed: int = 0, answers: int = 10_000, schemas: int = 1, model: bool = True) -> Report:
-    """Try random schemas, from `seed` on, until there are `answers` finished answers and `schemas` compiled schemas."""
+    """Try random schemas, starting with `seed`, until there are `answers` finished answers and `schemas` compiled
+    schemas."""
     trial = Trial()
     num_compiled = num_seen = 0
     asked: list[Case] = []
@@ -215,7 +216,7 @@ def run(*, seed: int = 0, answers: int = 10_000, schemas: int = 1, model: bool =
 
 
 def _ask_model(trial: Trial, asked: list[Case]) -> None:
-    """Judge weft-tiny's answers."""
+    """Let weft-tiny answer the cases, and judge the answers."""
     with LLM(engine=EngineConfig(max_batch=BATCH)) as llm:
         for start in range(0, len(asked), BATCH):
             part = asked[start : start + BATCH]

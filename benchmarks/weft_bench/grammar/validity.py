@@ -1,7 +1,7 @@
-"""Tests that finished answers satisfy their schemas: guided generation at temperature 1, judged by `jsonschema`.
+"""Tests that finished answers satisfy their schemas: guided generation at temperature 1, checked by `jsonschema`.
 
-Every drafter answers each schema several times. Refused schemas and answers that `max_tokens` cuts are counted, but not
-judged.
+Every drafter answers each schema several times. Refused schemas, and answers that `max_tokens` cuts, are counted but
+not checked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BATCH = 16
 
 @dataclass(frozen=True)
 class Judged:
-    """A judged answer: "valid", "invalid", "cut", "error" or "unjudged", and whether a part of the schema was not
+    """A judged answer: "valid", "invalid", "cut", "error" or "unjudged", and whether some part of the schema was not
     enforced."""
 
     verdict: str
@@ -53,8 +53,8 @@ def run(
     drafters: Sequence[str] = (),
     names: bool = True,
 ) -> Report:
-    """Judge `each` answers of weft-tiny to `limit` schemas of `source` under every drafter (or the named ones), a row
-    for each.
+    """Judge `each` answers of weft-tiny to `limit` schemas of `source`, for every drafter (or the named ones). Each
+    drafter has a row.
 
     Raises `InputError` for an invalid source.
     """
@@ -140,7 +140,7 @@ def answers(
 
 
 def prompt_of(schema: Any) -> str:
-    """Return a prompt in the form of weft-tiny's training, if that is short."""
+    """Return a prompt in the format of weft-tiny's training, if it is short enough."""
     try:
         text = render_schema_prompt(schema)
     except (AttributeError, TypeError, RecursionError):
@@ -149,7 +149,7 @@ def prompt_of(schema: Any) -> str:
 
 
 def judge(schema: Any, output: Output) -> Judged:
-    """Return the verdict of `jsonschema` on an answer."""
+    """Judge an answer by `jsonschema`."""
     noted = bool(output.guide_notes)
     if output.error is not None:
         return Judged("error", str(output.error), noted)

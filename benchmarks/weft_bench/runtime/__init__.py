@@ -1,1 +1,1 @@
-"""The cost of replays, host functions and the mask kernel."""
+"""Benchmarks of replays, host functions and the mask kernel."""

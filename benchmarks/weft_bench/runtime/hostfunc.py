@@ -1,4 +1,4 @@
-"""Measures the launch of a host function, eager and captured, and cuda.core's graph callbacks where there is CUDA."""
+"""Measures the launch of a host function, eager and captured, and cuda.core's graph callbacks if there is CUDA."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from weft_bench.runtime.null_tasks import native_noop, python_noop
 
 
 def run(device: str = "auto", launches: int = 1000, repeat: int = 30) -> Report:
-    """Return microseconds per launch, and from launch to completion; medians of `repeat` runs of `launches`."""
+    """Return the microseconds per launch, and from the launch to completion. They are medians of `repeat` runs of
+    `launches` launches."""
     runtime = get(device)
     stream = runtime.stream()
     task = native_noop()
@@ -39,14 +40,14 @@ def run(device: str = "auto", launches: int = 1000, repeat: int = 30) -> Report:
 
 
 def polled(runtime: Runtime, task: NativeTask) -> dict[str, Callable[[Stream], None]]:
-    """Return a task that a thread polls for, if the device supports that."""
+    """Return a launch of the task for a thread that polls, if the device supports polling."""
     if runtime.prepare_polling() is not None:
         return {}
     return {"captured, native, polled": lambda s: s.hostfunc(task)}
 
 
 def eager(stream: Stream, issue: Callable[[Stream], None], launches: int, repeat: int) -> dict[str, float]:
-    """Measure the launch call, and launch plus run plus release."""
+    """Measure the call that launches, and launch, run and release together."""
 
     def issue_all() -> None:
         for _ in range(launches):
@@ -68,7 +69,7 @@ def eager(stream: Stream, issue: Callable[[Stream], None], launches: int, repeat
 def captured(
     runtime: Runtime, stream: Stream, issue: Callable[[Stream], None], launches: int, repeat: int
 ) -> dict[str, float]:
-    """Measure the capture of a launch, and one replayed run of it."""
+    """Measure the capture of a launch, and a run of it in a replay."""
     graphs = []
 
     def capture() -> None:

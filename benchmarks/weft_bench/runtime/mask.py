@@ -1,8 +1,7 @@
-"""Measures the application of token masks: weft's kernel against xgrammar's and torch's masked_fill_, on the same
-logits.
+"""Measures the application of token masks: weft's kernel, xgrammar's and torch's masked_fill_ on the same logits.
 
-Every way is first checked against masked_fill. Then they take turns, so that a busy machine slows all alike.
-masked_fill_ gets a ready bool mask; its time does not include unpacking the bits.
+Every way is first checked against masked_fill. Then they alternate, so that a busy machine slows all alike.
+masked_fill_ gets a ready bool mask, so its time does not include unpacking the bits.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ ALLOWED = (0.001, 0.5, 0.99)
 
 
 def run(device: str = "auto", rows: int = 64, vocab: int = 131072, repeat: int = 21) -> Report:
-    """Return milliseconds per call, the median of `repeat`, and ratios to weft's; a row per dtype and allowed share."""
+    """Return a row for each dtype and share of allowed tokens: milliseconds per call, as the median of `repeat`, and
+    ratios to weft's."""
     runtime = get(device)
     results = Rows("mask")
     for dtype in DTYPES:
@@ -49,7 +49,7 @@ def run(device: str = "auto", rows: int = 64, vocab: int = 131072, repeat: int =
 
 
 def summary(results: list[dict[str, Any]], runtime: Runtime, rows: int, vocab: int) -> dict[str, Any]:
-    """Return the shape, and the least ratio to xgrammar for masks that block at least half."""
+    """Return the shape, and the smallest ratio to xgrammar for masks that block at least half of the tokens."""
     ratios = [
         ratio
         for row in results
@@ -75,8 +75,8 @@ def measure(
     repeat: int,
     failures: Rows,
 ) -> dict[str, float]:
-    """Return the median milliseconds per call of each way. Another library's failure is added to `failures`, and its
-    way left out."""
+    """Return the median milliseconds per call of each way. If another library fails, the error is added to
+    `failures`, and its way is left out."""
     generator = torch.Generator().manual_seed(0)
     allowed_NV = torch.rand(rows, vocab, generator=generator) < allowed
     logits = torch.randn(rows, vocab, generator=generator).to(dtype)
@@ -103,7 +103,7 @@ def measure(
 
 
 def all_ways(bitmask: Tensor, blocked: Tensor) -> Iterable[tuple[str, Way]]:
-    """Yield names and ways: weft's, torch's, and each of xgrammar's kernels for the device."""
+    """Yield the ways with their names: weft's, torch's, and each of xgrammar's kernels for the device."""
     yield "weft", lambda logits: apply_token_bitmask_(logits, bitmask)
     yield "torch", lambda logits: logits.masked_fill_(blocked, float("-inf"))
     if not bitmask.is_cuda:
@@ -112,13 +112,13 @@ def all_ways(bitmask: Tensor, blocked: Tensor) -> Iterable[tuple[str, Way]]:
     yield "xgrammar_triton", lambda logits: xgr.apply_token_bitmask_inplace(logits, bitmask, backend="triton")
     if (
         cpp_extension.CUDA_HOME is not None and cpp_extension.is_ninja_available()
-    ):  # it compiles at its first use
+    ):  # it compiles when it is first used
         yield "xgrammar_cuda", lambda logits: xgr.apply_token_bitmask_inplace(logits, bitmask, backend="cuda")
 
 
 def prepared(runtime: Runtime, call: Callable[[], object]) -> Callable[[], float]:
-    """Return a function that makes the call and returns its seconds. On CUDA it averages many calls in a graph, so that
-    only GPU time counts."""
+    """Return a function that makes the call and returns its seconds. On CUDA it averages many calls in a graph, so
+    that only GPU time counts."""
     if runtime.device.type == "cpu":
         return partial(seconds_of, call)
     calls, stream = 50, runtime.stream()
@@ -144,12 +144,12 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 def take_turns(calls: dict[str, Callable[[], float]], repeat: int) -> dict[str, float]:
-    """Return the median milliseconds of each, after one uncounted round."""
+    """Return the median milliseconds of each call, after a round that does not count."""
     rounds = [{name: call() for name, call in calls.items()} for _ in range(repeat + 1)][1:]
     return {name: statistics.median(r[name] for r in rounds) * 1e3 for name in calls}
 
 
 def pack(allowed_NV: Tensor) -> Tensor:
-    """Return mask words int32 [n, vocab / 32] of a bool tensor; `vocab` is a multiple of 32."""
+    """Pack a bool tensor into mask words, int32 [n, vocab / 32]. `vocab` must be a multiple of 32."""
     words = (allowed_NV.view(len(allowed_NV), -1, 32).long() << torch.arange(32)).sum(-1)
     return words.where(words < 2**31, words - 2**32).to(torch.int32)

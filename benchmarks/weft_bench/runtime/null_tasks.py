@@ -1,4 +1,4 @@
-"""Host tasks that do nothing, for measuring the overhead of their launch."""
+"""Host tasks that do nothing, for measuring the overhead of launching them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _libc = ctypes.CDLL(None)
 
 
 def native_noop() -> NativeTask:
-    """Return a native task whose function (the C library's `abs`) returns at once."""
+    """Return a native task whose function, `abs` of the C library, returns at once."""
     address = ctypes.cast(_libc.abs, ctypes.c_void_p).value
     assert address is not None
     return NativeTask("noop", address, 0, _libc)

@@ -1,4 +1,5 @@
-"""Measures a node of a replayed graph: native and Python host nodes, device nodes, copies, hand-offs."""
+"""Measures a node of a replayed graph: native and Python host nodes, device nodes, copies, and hand-offs between
+threads."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from weft_bench.runtime.null_tasks import native_noop, python_noop
 
 
 def run(device: str = "auto", nodes: int = 1000, repeat: int = 50) -> Report:
-    """Return microseconds per node for graphs of `nodes` equal nodes; medians of `repeat` replays."""
+    """Return the microseconds per node of graphs with `nodes` equal nodes, as medians of `repeat` replays."""
     runtime = get(device)
     rows = Rows("replay")
     with rows.trying(graphs="of equal nodes"):
@@ -34,7 +35,7 @@ def run(device: str = "auto", nodes: int = 1000, repeat: int = 50) -> Report:
 
 
 def measure(runtime: Runtime, nodes: int, repeat: int) -> dict[str, float]:
-    """Return the microseconds per node of each graph by name."""
+    """Return the microseconds per node of each graph, by name."""
     a = torch.zeros(16, device=runtime.device)
     b = runtime.pinned((16,), torch.float32)
     runtime.publish()
@@ -58,12 +59,13 @@ def measure(runtime: Runtime, nodes: int, repeat: int) -> dict[str, float]:
 
 
 def ping_pong(stream: Stream, count: int) -> None:
-    """Issue `count` native nodes that alternate between two streams, each after the one before."""
+    """Issue `count` native nodes that alternate between two streams. Each waits for the one before."""
     alternate(stream, count, lambda s: s.hostfunc(native_noop()), lambda s: s.hostfunc(native_noop()))
 
 
 def hand_offs(x: torch.Tensor, stream: Stream, count: int) -> None:
-    """Issue device nodes and native nodes in turn on two streams. With a thread for each, every node is a hand-off."""
+    """Issue device nodes and native nodes alternately on two streams. If each stream has a thread, every node is a
+    hand-off between threads."""
     task = native_noop()
     alternate(stream, count, lambda s: s.launch(x.add_, 1), lambda s: s.hostfunc(task))
 
@@ -71,7 +73,7 @@ def hand_offs(x: torch.Tensor, stream: Stream, count: int) -> None:
 def alternate(
     stream: Stream, count: int, first: Callable[[Stream], None], second: Callable[[Stream], None]
 ) -> None:
-    """Issue `count` nodes, on `stream` and on another in turn, each after the one before."""
+    """Issue `count` nodes alternately on `stream` and on another one. Each waits for the one before."""
     runtime = get("cpu" if stream_is_cpu(stream) else "cuda")
     streams, issue = (stream, runtime.stream()), (first, second)
     for i in range(count):
@@ -88,7 +90,7 @@ def stream_is_cpu(stream: Stream) -> bool:
 
 
 def per_node(runtime: Runtime, fill: Callable[[Stream, int], None], nodes: int, repeat: int) -> float:
-    """Return the microseconds per node of a graph filled by `fill(stream, nodes)`."""
+    """Return the microseconds per node of a graph that `fill(stream, nodes)` fills."""
     stream = runtime.stream()
     with runtime.capture(stream) as graph:
         fill(stream, nodes)

@@ -1,1 +1,1 @@
-"""An executor under load."""
+"""Benchmarks of an executor under load."""

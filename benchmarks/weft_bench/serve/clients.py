@@ -1,13 +1,14 @@
-"""The clients of `weft bench serve`: the times at which they send requests and take responses.
+"""The clients of `weft bench serve`, which determine when requests are sent and responses are taken.
 
-All clients are one thread that takes everyone's responses, like a server's front end. In a closed loop each client
-sends its next request after the answer to its last. In an open loop requests arrive at random times (Poisson arrivals),
-regardless of answers; a request that is sent late counts from its due time.
+All clients share one thread that takes all responses, like a server's front end. In a closed loop each client sends
+its next request after the answer to its last one. In an open loop requests arrive at random times (Poisson
+arrivals), regardless of answers. A request that is sent late counts from its scheduled time.
 
-A window opens when the load is steady. In a closed loop that is after as many answers as there are clients; if answers
-have a fixed length, whose first answers are staggered, it is when each client has a first token. In an open loop it is
-a quarter of the window's length after the first request. The window counts tokens taken while it is open. Then
-remaining requests are cancelled, so that windows of several loads can take turns on one executor.
+A window opens when the load is steady. In a closed loop that is after as many answers as there are clients. If
+answers have a fixed length, first answers are staggered, and the window opens when each client has a first token. In
+an open loop it opens a quarter of its length after the first request. The window counts tokens that are taken while
+it is open. Then the remaining requests are cancelled, so that windows of several loads can alternate on one
+executor.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ ARRIVALS_SEED = 7
 
 @dataclass(frozen=True)
 class Load:
-    """`clients` in a closed loop, or `rate` arrivals per second in an open one; `guided_percent` of requests are
-    guided."""
+    """A closed loop of `clients`, or an open loop with `rate` arrivals per second. `guided_percent` of the requests
+    are guided."""
 
     clients: int = 0
     rate: float = 0.0
@@ -45,8 +46,8 @@ class Load:
 
 @dataclass
 class Sent:
-    """A request in flight, in `time.perf_counter`'s seconds. `due` is its scheduled time. `first` and `last` are the
-    times of its first and last tokens; `first_tokens` came with the first response."""
+    """A request in flight. Times are those of `time.perf_counter`. `due` is its scheduled time. `first` and `last`
+    are the times of its first and last tokens. `first_tokens` is the number of tokens in its first response."""
 
     due: float
     max_tokens: int
@@ -60,11 +61,14 @@ class Sent:
 class Window:
     """The tokens that clients took in `seconds`. All times are in seconds.
 
-    `tokens` counts them. `gaps` has an entry for each token after a request's first response: the time since the
-    response before, divided by the tokens of the later one (responses that are taken together are one). The other lists
-    have an entry for each request that was answered in the window: `first_token`, from its due time to its first
-    response, without `compile`, its wait for its guide; `queue`, the wait for a slot, a part of that; `user_speed`,
-    tokens per second after the first response; `per_iteration`, tokens per iteration.
+    `tokens` is their number. `gaps` has an entry for each token after a request's first response: the time since the
+    previous response, divided by the number of tokens in the later one. Responses that are taken together count as
+    one. The other lists have an entry for each request that was answered in the window:
+    - `first_token`: from its scheduled time to its first response, without `compile`
+    - `compile`: the wait for its guide
+    - `queue`: the wait for a slot, which is a part of `first_token`
+    - `user_speed`: tokens per second after the first response
+    - `per_iteration`: tokens per iteration
     """
 
     seconds: float = 0.0
@@ -84,7 +88,7 @@ class Window:
 
 
 class Clients:
-    """Puts a load on an otherwise idle executor."""
+    """Puts a load on an executor that is otherwise idle."""
 
     def __init__(self, executor: Executor, workload: Workload) -> None:
         self.executor = executor
@@ -93,7 +97,8 @@ class Clients:
         self.under_way: dict[int, Sent] = {}
 
     def window(self, load: Load, seconds: float) -> Window:
-        """Measure for `seconds`. Raises `RequestError` for a failed request, or an answer of the wrong fixed length."""
+        """Measure for `seconds`. Raises `RequestError` if a request fails, or if an answer does not have the fixed
+        length."""
         open_window = self._closed if load.clients else self._open
         try:
             return open_window(load, seconds)
@@ -130,8 +135,8 @@ class Clients:
         return window
 
     def _staggered(self, client: int, clients: int) -> int | None:
-        """Return the length of a client's first answer. It varies, since answers of one fixed length would always end
-        together."""
+        """Return the length of a client's first answer. It varies, because answers with the same fixed length would
+        always end at the same time."""
         tokens = self.workload.fixed_tokens
         return None if tokens is None else max(1, tokens * (client + 1) // clients)
 
@@ -145,7 +150,7 @@ class Clients:
         self.under_way[self.executor.enqueue_request(request)] = Sent(due, request.max_tokens)
 
     def _take(self, window: Window, timeout: float | None) -> int:
-        """Take all responses; return the number of requests that ended."""
+        """Take all responses. Returns the number of requests that ended."""
         taken: dict[int, list[Result]] = {}
         for response in self.executor.await_responses(timeout=timeout):
             taken.setdefault(response.request_id, []).append(response.result)
@@ -202,7 +207,7 @@ def note_times(window: Window, sent: Sent, timing: TimingMetrics) -> None:
 
 
 def poisson(begin: float, rate: float) -> Iterator[float]:
-    """Yield arrival times, `rate` per second on average, always the same."""
+    """Yield arrival times, with `rate` per second on average. Every call yields the same times."""
     rng = random.Random(ARRIVALS_SEED)
     while True:
         begin += rng.expovariate(rate)

@@ -1,10 +1,11 @@
-"""Measures the engine loop's own time per iteration: time between iterations that is neither the device's nor a wait.
+"""Measures the engine loop's own time per iteration: the time between iterations that is neither the device's nor a
+wait.
 
-It is measured twice. By the executor's statistics, it is an iteration minus its wait for the device, which in the CPU
-runtime does the model's and the grammar's work meanwhile. By a trace of the CPU runtime, it is the time in which no
-stream runs. The trace also contains the time between two iterations: publishing responses, taking requests, and waiting
-for the GIL while clients hold it. The statistics are also taken for clients that do not stream, which leaves the
-engine's time alone.
+It is measured in two ways. By the executor's statistics, it is the time of an iteration minus its wait for the
+device. On the CPU runtime, that wait contains the model's and the grammar's work. By a trace of the CPU runtime, it
+is the time in which no stream runs. The trace also contains the time between two iterations: publishing responses,
+taking requests, and waiting for the GIL while clients hold it. The statistics are also taken with clients that do
+not stream, which leaves only the engine's time.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ TIMESTAMP = "%m-%d-%Y %H:%M:%S.%f"
 
 
 def measure_loop(clients: Clients, load: Load, seconds: float) -> dict[str, Any]:
-    """Return the median microseconds of iterations in which all of `load.clients` decode and none is in prefill."""
+    """Return the median microseconds of iterations in which all of `load.clients` decode and no prompt is prefilled."""
     executor = clients.executor
     whole = Clients(executor, replace(clients.workload, streaming=False))
     executor.get_latest_iteration_stats()
@@ -44,8 +45,8 @@ def measure_loop(clients: Clients, load: Load, seconds: float) -> dict[str, Any]
 
 
 def own_times(stats: Sequence[IterationStats], batch: int) -> dict[str, int]:
-    """Return medians over iterations of a whole batch: the iteration, the loop's own part, and the time before the
-    next."""
+    """Return medians over iterations of a whole batch: the time of the iteration, the loop's own part of it, and the
+    time before the next iteration."""
     own, whole, between = [], [], []
     for one, following in pairwise(stats):
         if not (is_whole(one, batch) and is_whole(following, batch)):
@@ -78,7 +79,7 @@ def is_whole(stats: IterationStats, batch: int) -> bool:
 
 
 def idle_times(slices: Sequence[Slice]) -> list[float]:
-    """Return the idle microseconds of each iteration, from one target forward to the next."""
+    """Return the idle microseconds of each iteration, from one forward of the target to the next."""
     idle: list[float] = []
     since, busy_until = 0.0, None
     begins = {id(one) for one in begins_of(slices, FORWARD)}

@@ -1,4 +1,4 @@
-"""Compares loads: two take turns, A B B A, and the ratio is the median over rounds.
+"""Compares two loads that alternate (A B B A). The ratio is the median over rounds.
 
 Answers have a fixed length, so that both sides do the same work. There are no drafts and no prefix reuse.
 """
@@ -19,16 +19,17 @@ from weft_bench.serve.workload import Workload
 MANY = 32
 TOKENS = 64
 LOOP_TOKENS = 256
-"""Tokens of an answer. Requests seldom join or end, so that most iterations run a whole batch."""
+"""The length of an answer in tokens. It is so large that requests seldom join or end, and most iterations run a
+whole batch."""
 PROMPTS = 256
 
 Measure = Callable[[], float]
-"""Measures a window and returns its throughput."""
+"""Measures a window, and returns its throughput."""
 
 
 def plain(setup: Setup, overlap: str | None = None) -> Setup:
-    """Return the setup without drafts and prefix reuse, with the default policy, for 32 clients, and with another
-    `overlap` if given."""
+    """Return the setup for 32 clients, without drafts and prefix reuse and with the default policy. `overlap`
+    replaces its own if given."""
     return replace(
         setup,
         speculation="none",
@@ -40,8 +41,8 @@ def plain(setup: Setup, overlap: str | None = None) -> Setup:
 
 
 def compare(setup: Setup, seconds: float, rounds: int) -> list[dict[str, Any]]:
-    """Return the throughput ratios of 32 clients to one, of guided requests to unguided ones, and of overlap to no
-    overlap (half of the requests guided)."""
+    """Return three ratios of throughput: 32 clients to one, guided requests to unguided ones, and overlap to no
+    overlap, with half of the requests guided."""
     workload = Workload.heldout(setup.model, PROMPTS, TOKENS)
     with plain(setup).serving(workload, MANY) as clients:
         many, one = side(clients, Load(MANY), seconds), side(clients, Load(1), seconds)
@@ -61,12 +62,13 @@ def compare(setup: Setup, seconds: float, rounds: int) -> list[dict[str, Any]]:
 
 
 def side(clients: Clients, load: Load, seconds: float) -> Measure:
-    """Return the measurement of a load's throughput."""
+    """Return a function that measures the throughput of a load."""
     return lambda: clients.window(load, seconds).tokens_per_s
 
 
 def ratio(name: str, first: Measure, second: Measure, rounds: int) -> dict[str, Any]:
-    """Return the ratio of two throughputs: the medians of both sides, and the rounds' least and largest ratio."""
+    """Return the ratio of two throughputs, with the median of each side, and the smallest and largest ratio of a
+    round."""
     firsts, seconds = [], []
     for _ in range(rounds):
         a, b, b_again, a_again = first(), second(), second(), first()
@@ -83,7 +85,7 @@ def ratio(name: str, first: Measure, second: Measure, rounds: int) -> dict[str, 
 
 
 def loop_times(setup: Setup, seconds: float) -> list[dict[str, Any]]:
-    """Return the loop's own time per iteration over 32 requests, all unguided and all guided."""
+    """Return the loop's own time per iteration with 32 requests, all unguided and all guided."""
     workload = Workload.heldout(setup.model, PROMPTS, LOOP_TOKENS)
     with plain(setup).serving(workload, MANY) as clients:
         return [measure_loop(clients, Load(MANY, guided_percent=percent), seconds) for percent in (0, 100)]

@@ -1,13 +1,14 @@
 """Measures the executor under load: throughput, time to first token, inter-token latency, and their trade-offs.
 
-A row is a load, measured in a window of a few seconds (`clients.py` says when it opens and closes):
+A row is a load, measured in a window of a few seconds (`clients.py` defines when it opens and closes):
 
-- `tokens_per_s`, `requests_per_s`: output tokens taken, and requests answered, in the window, over its length.
-- `user_tokens_per_s`: tokens per second of a request after its first response; the median of requests.
-- `first_token_*_ms`: from a request's due time to its first response at the client, without the wait for its guide,
-  which is `compile_*_ms`. `queue_*_ms`, its wait for a slot, is a part of it.
-- `token_*_ms`, the inter-token latency: the time between two responses of a request, divided by the tokens of the
-  later one; responses taken together are one. Every token counts once.
+- `tokens_per_s`, `requests_per_s`: the output tokens taken and the requests answered in the window, divided by its
+  length.
+- `user_tokens_per_s`: tokens per second of a request after its first response, as the median of requests.
+- `first_token_*_ms`: from a request's scheduled time to its first response at the client, without the wait for its
+  guide, which is `compile_*_ms`. `queue_*_ms`, the wait for a slot, is a part of it.
+- `token_*_ms`: the inter-token latency. It is the time between two responses of a request, divided by the number of
+  tokens in the later one. Responses taken together count as one. Every token counts once.
 - `tokens_per_iteration`: the mean of requests.
 
 Percentiles are over all requests answered, or all tokens taken, in the window. The summary has the comparisons
@@ -33,7 +34,7 @@ from weft_bench.serve.workload import Workload
 
 
 def run(setup: Setup | str = "auto", loads: Loads | None = None) -> Report:
-    """Return a row for each load. `setup` may be a device, with defaults for the rest."""
+    """Return a row for each load. `setup` may be a device, with defaults for the other settings."""
     setup = setup if isinstance(setup, Setup) else Setup(device=setup)
     loads = loads if loads is not None else Loads()
     workload = Workload.heldout(setup.model, loads.prompts, loads.fixed_tokens)
@@ -64,7 +65,7 @@ def run(setup: Setup | str = "auto", loads: Loads | None = None) -> Report:
 
 
 def row(load: Load, window: Window) -> dict[str, Any]:
-    """Return a line of the report. Raises `InputError` if the window has no answered request."""
+    """Return a row of the report. Raises `InputError` if no request was answered in the window."""
     if not (window.requests and window.gaps and window.user_speed):
         raise InputError(
             f"no request was answered in {window.seconds:.1f} s under {load.name}; give more seconds, or less load"
@@ -90,13 +91,13 @@ def percentiles(name: str, seconds: Sequence[float]) -> dict[str, float]:
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """Return the least value that is at least as large as `percent` percent of the values."""
+    """Return the smallest value that is at least as large as `percent` percent of the values."""
     ordered = sorted(values)
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
 def plot(report: Report, path: Path) -> None:
-    """Plot throughput against the speed of a single user, with a line for each share of guided requests, a point for
+    """Plot throughput against the speed of a single user. Each share of guided requests has a line, with a point for
     each number of clients. Needs matplotlib."""
     from weft_bench.figures import lines
 

@@ -45,9 +45,9 @@ OVERLAPS: dict[str, Overlap] = {"auto": "auto", "on": True, "off": False}
 
 @dataclass(frozen=True)
 class Setup:
-    """The settings of the measured executor. `reuse`: whether repeated prompts are found in the cache. `max_batch`
-    None: the largest number of clients. Raises `InputError` for a name that is not one of `DRAFTERS`, `POLICIES` or
-    `OVERLAPS`."""
+    """The settings of the measured executor. `reuse`: whether repeated prompts reuse cached prefixes. If `max_batch`
+    is None, it is the largest number of clients. Raises `InputError` for a name that is not in `DRAFTERS`,
+    `POLICIES` or `OVERLAPS`."""
 
     model: Path | None = None
     device: str = "auto"
@@ -70,7 +70,7 @@ class Setup:
                 raise InputError(f"{name} is {value!r}; it must be one of {', '.join(table)}")
 
     def config(self, max_seq_len: int, most_clients: int) -> ExecutorConfig:
-        """Return the configuration for requests of `max_seq_len` tokens, prompt and answer."""
+        """Return the executor's configuration, for requests of `max_seq_len` tokens, prompt and answer together."""
         drafting = DRAFTERS[self.speculation](self.num_drafts)
         return ExecutorConfig(
             max_batch_size=self.max_batch if self.max_batch is not None else most_clients,
@@ -85,7 +85,7 @@ class Setup:
 
     @contextmanager
     def serving(self, workload: Workload, most_clients: int) -> Iterator[Clients]:
-        """Yield clients of a running executor, after it has captured its graphs."""
+        """Run an executor, and yield its clients after it has captured its graphs."""
         config = self.config(workload.longest, most_clients)
         with Executor(self.model, config, device=self.device) as executor:
             executor.client.warm_up()
@@ -95,11 +95,12 @@ class Setup:
 
 @dataclass(frozen=True)
 class Loads:
-    """The loads: a closed loop for each number of `clients`, an open loop for each of `rates` (requests per second),
-    each with every share of guided requests, for `seconds`.
+    """The loads to measure: a closed loop for each number of `clients`, and an open loop for each of `rates`
+    (requests per second). Each runs with every share of guided requests, for `seconds`.
 
-    There are this many `prompts`; with `fixed_tokens` all answers have that length. `rounds` is for the comparisons at
-    32 clients and for the loop's own time (0: neither). Raises `InputError` for loads that can't be measured.
+    `prompts` is the number of prompts. With `fixed_tokens`, all answers have that length. `rounds` is the number of
+    rounds of the comparisons at 32 clients and of the loop's own time (0: neither). Raises `InputError` for loads
+    that can't be measured.
     """
 
     clients: Sequence[int] = CLIENTS
@@ -134,12 +135,12 @@ class Loads:
 
     @property
     def most_clients(self) -> int:
-        """The largest number of clients; without a closed loop, the default batch size."""
+        """The largest number of clients. If there is no closed loop, it is the default batch size."""
         return max(self.clients, default=EngineConfig.max_batch)
 
 
 def numbers(name: str, text: str, kind: type[T]) -> list[T]:
-    """Parse the numbers of a text such as "1,8,32". Raises `InputError` for other text."""
+    """Parse a list of numbers, such as "1,8,32". Raises `InputError` for any other text."""
     try:
         return [kind(part) for part in text.split(",") if part.strip()]
     except ValueError:

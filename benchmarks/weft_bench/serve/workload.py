@@ -1,7 +1,7 @@
-"""The requests of `weft bench serve`: held-out prompts, a share of them guided.
+"""The requests of `weft bench serve`: held-out prompts, of which a share is guided.
 
-By default an answer ends by itself, guided by its own prompt's schema. With `fixed_tokens` every answer has that many
-tokens, guided or not, so that loads can be compared by time alone. Then unguided requests have no end token, and the
+By default an answer ends by itself, and its guide is its prompt's schema. With `fixed_tokens`, every answer has that
+many tokens, guided or not, so that loads differ in time only. Unguided requests then have no end token, and the
 guide is the schema of an object with more texts than any answer completes.
 """
 
@@ -27,7 +27,7 @@ from weft_bench.engine.paired import FIELDS
 from weft_bench.heldout import SEED
 
 MAX_TOKENS = 192
-"""The limit of answers that end by themselves."""
+"""The maximum length of answers that end by themselves."""
 
 ENDLESS = "endless"
 ENDLESS_SCHEMA = json.dumps(
@@ -37,8 +37,8 @@ ENDLESS_SCHEMA = json.dumps(
 
 @dataclass(frozen=True)
 class Workload:
-    """Prompts in token ids, each with its JSON schema. Request i has prompt i, cyclically. Answers stream token by
-    token if `streaming` is set; `end_id` ends answers without a fixed length."""
+    """Prompts as token ids, each with its JSON schema. Request i has prompt i, and prompts repeat. With `streaming`,
+    answers stream token by token. `end_id` ends answers without a fixed length."""
 
     prompts: Sequence[Sequence[int]]
     schemas: Sequence[str]
@@ -48,7 +48,7 @@ class Workload:
 
     @classmethod
     def heldout(cls, model: Path | None, count: int, fixed_tokens: int | None = None) -> Workload:
-        """Return `count` held-out prompts in the tokens of a model directory (None: weft-tiny)."""
+        """Return `count` held-out prompts as tokens of a model directory (None: weft-tiny)."""
         tokenizer = load_tokenizer(model if model is not None else package_model_path())
         rng = random.Random(SEED)
         records = [example(rng, "heldout") for _ in range(count)]
@@ -58,22 +58,22 @@ class Workload:
 
     @property
     def max_tokens(self) -> int:
-        """The limit of an answer's tokens."""
+        """The maximum length of an answer in tokens."""
         return self.fixed_tokens if self.fixed_tokens is not None else MAX_TOKENS
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest prompt plus its longest answer."""
+        """The number of tokens of the longest prompt and its longest answer together."""
         return max(map(len, self.prompts)) + self.max_tokens
 
     def prepare(self, executor: Executor) -> None:
-        """Compile the guide that requests of fixed length name."""
+        """Compile the guide of requests with a fixed length."""
         if self.fixed_tokens is not None:
             guide = GuidedDecodingParams(GuideType.JSON_SCHEMA, ENDLESS_SCHEMA)
             executor.register_guide(ENDLESS, guide).result()
 
     def request(self, number: int, guided_percent: int, max_tokens: int | None = None) -> Request:
-        """Make request `number`, from 0. `guided_percent` percent are guided, evenly spread."""
+        """Make request `number` (from 0). `guided_percent` percent of the requests are guided, evenly spread."""
         place = number % len(self.prompts)
         guided = is_guided(number, guided_percent)
         return Request(
@@ -92,5 +92,5 @@ class Workload:
 
 
 def is_guided(number: int, percent: int) -> bool:
-    """Whether request `number` is one of the `percent` percent that are guided."""
+    """Whether request `number` is one of the guided requests."""
     return (number + 1) * percent // 100 > number * percent // 100

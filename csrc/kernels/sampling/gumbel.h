@@ -76,8 +76,8 @@ WEFT_HD float gumbel(std::uint32_t word) {
   return -log_normal(-log_u);
 }
 
-// An upper bound of gumbel(word), for each of the 2^32 words, and seldom more than 0.2 above it. It is cheap, so that
-// few tokens need the exact noise: -log(1 - u) bounds the variate, and a float's bits are a piecewise linear logarithm.
+// Returns an upper bound of gumbel(word), seldom more than 0.2 above it, for each of the 2^32 words. It is cheap, and
+// few tokens need the exact noise. -log(1 - u) bounds the variate, and a float's bits are a piecewise linear logarithm.
 WEFT_HD float gumbel_bound(std::uint32_t word) {
   const float half = add_rn(static_cast<float>(static_cast<std::int32_t>(~word >> 1)), 0.25f);  // (1 - u) * 2^31
   const auto bits = static_cast<float>(static_cast<std::int32_t>(float_bits(half)));

@@ -1,5 +1,5 @@
-// Kernels before the forward pass: gathering an iteration's inputs from its slots, and taking over drafts that the host
-// proposed.
+// Kernels before the forward pass: they gather an iteration's inputs from its slots, and copy the host's proposed
+// drafts to the slots.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,7 @@ struct PenalizeCall {
   const float *temperature;
 };
 
-// A row whose slot is out of bounds is left alone.
+// A row whose slot is out of bounds is unchanged.
 void penalize_cpu(const PenalizeCall &call, int threads);
 
 // Levelling moves logits back towards 0 after a large bias, so that float32 does not lose the noise when it is added.

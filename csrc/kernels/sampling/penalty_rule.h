@@ -92,7 +92,7 @@ WEFT_HD bool ends_bad_word(const PenaltyRow &row, std::int64_t at) {
   return row.bad_words[at] >= 0 && (at + 1 == row.bad_width || row.bad_words[at + 1] < 0);
 }
 
-// Whether the context ends with all tokens of a bad word but its last. `at` is the place of that last token.
+// Whether the context ends with all but the last token of a bad word. `at` is the place of that last token.
 WEFT_HD bool is_complete_but_for(const PenaltyRow &row, std::int64_t at) {
   Backwards context(row);
   for (std::int64_t m = at - 1; m >= 0 && row.bad_words[m] >= 0; --m) {
@@ -127,8 +127,8 @@ WEFT_HD std::int64_t num_ngrams(const PenaltyRow &row, const Text &text) {
   return row.ngram_size > 0 && text.length >= row.ngram_size ? text.length - row.ngram_size + 1 : 0;
 }
 
-// If the text ends with all tokens but the last of the n-gram at `start`, returns that last token, which would repeat
-// the n-gram; else -1.
+// Returns the last token of the n-gram at `start` if the text ends with the n-gram's other tokens, because the token
+// would repeat the n-gram; else -1.
 WEFT_HD std::int64_t repeating(const PenaltyRow &row, const Text &text, std::int64_t start) {
   const std::int64_t known = row.ngram_size - 1;
   for (std::int64_t m = 0; m < known; ++m) {

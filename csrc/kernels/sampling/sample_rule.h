@@ -11,8 +11,6 @@ struct RowDraw {
   bool greedy;
   std::uint32_t seed_low, seed_high, position_low, position_high;
 
-  WEFT_HD RowDraw(const SampleCall &call, std::int64_t i)
-      : RowDraw(call.temperature[i], call.floor ? call.floor[i] : -kInfinity, call.seed[i], call.position[i]) {}
   WEFT_HD RowDraw(float temperature_, float floor_, std::int64_t seed, std::int64_t position)
       : temperature(temperature_), floor(floor_), greedy(!(temperature_ >= kLowestTemperature)) {
     const auto seed_bits = static_cast<std::uint64_t>(seed), position_bits = static_cast<std::uint64_t>(position);

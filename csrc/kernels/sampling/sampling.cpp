@@ -76,7 +76,7 @@ WEFT_INLINE std::int64_t sample_row(const RowDraw &row, const T *logits, std::in
 template <class T>
 WEFT_INLINE void sample_rows(const SampleCall &call, std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin; i < end; ++i) {
-    const RowDraw row(call, i);
+    const RowDraw &row = call.draws[i];
     const T *logits = row_of<const T>(call, i);
     call.out[i] = call.d2t ? sample_row<T, true>(row, logits, call.logits.vocab, call.d2t)
                            : sample_row<T, false>(row, logits, call.logits.vocab, nullptr);

@@ -8,15 +8,15 @@
 
 namespace weft {
 
-// Row i is drawn with temperature[i], seed[i] and position[i]. With `d2t`, column c is token c + d2t[c]. Writes target
-// token ids to `out`; -1 for a row whose logits are all -inf or NaN. Among equal sums the lowest token id wins. Logits
-// below the row's floor count as -inf.
+struct RowDraw;  // the parameters of a row's draw (kernels/sampling/sample_rule.h)
+
+// Row i is drawn by draws[i]. With `d2t`, column c is token c + d2t[c]. Writes target token ids to `out`; -1 for a row
+// whose logits are all -inf or NaN. Among equal sums the lowest token id wins. Logits below the row's floor count as
+// -inf.
 struct SampleCall {
   Logits logits;
-  const float *temperature;
-  const std::int64_t *seed, *position;
+  const RowDraw *draws;
   const std::int64_t *d2t;  // or null
-  const float *floor;       // or null
   std::int64_t *out;
 };
 

@@ -1,9 +1,9 @@
-// A slot's record has the sampling parameters of the slot's request, as the device keeps them; further tables lie
-// beside the records. One captured call reads them all, so it serves every mix of requests.
+// A slot's record in device memory has the sampling parameters of the slot's request. Other tables have further data
+// for each slot. A captured call reads records and tables, so it serves every mix of requests.
 //
-// The list below defines the fields. The struct here and Python's `_core.SlotRecord`, with its documentation, are
-// generated from it. The views of the device's records (weft/ops/slots.py) repeat the names and take offset and type
-// from it; a test compares the names.
+// The list below defines the fields. From it come the struct, Python's `_core.SlotRecord` with its documentation, and
+// the views of the device's records (weft/ops/slots.py). A field with the name of a field of `SamplingParams` gets its
+// value from there (weft/engine/device/sampling.py).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace weft {
 
-// Whether a slot has a bias. kWide: it is so large that float32 would lose the draw's noise in the sum.
+// The kind of a slot's bias. kWide means that it is so large that float32 would lose the noise of the draw in the sum.
 enum class BiasKind : std::int32_t { kNone, kPlain, kWide };
 
 // FIELD(type, name, neutral value, documentation). Fields of 8 bytes come first, so that the struct has no gaps.
@@ -46,7 +46,7 @@ struct SlotRecord {
 #undef WEFT_FIELD
 
   WEFT_HD bool changes_top_p() const { return top_p_decay != 1 || top_p_min > 0; }
-  // The value of top-p after `token`, if it was `current` before it. A token of -1 changes nothing.
+  // Returns top-p after `token` if it was `current` before. A token of -1 changes nothing.
   WEFT_HD float next_top_p(float current, std::int64_t token) const {
     if (token < 0) return current;
     if (token == top_p_reset_id) return top_p_start;

@@ -6,14 +6,14 @@
 
 #include "kernels/sampling/advance_rule.h"
 #include "kernels/sampling/penalty_rule.h"
-#include "kernels/sampling/sampling.h"
+#include "kernels/sampling/sample_rule.h"
 #include "kernels/sampling/suppress_ends.h"
-#include "kernels/sampling/truncation.h"
+#include "kernels/sampling/truncation_rule.h"
 
 namespace weft {
 namespace {
 
-// Whether `asks(slot)` is true for any slot of the call.
+// Whether the predicate `asks` is true for any slot of the call.
 template <class F>
 bool any_slot(const SlotCall &call, F &&asks) {
   const std::int64_t rows = call.logits.rows / call.positions;
@@ -23,17 +23,19 @@ bool any_slot(const SlotCall &call, F &&asks) {
   return false;
 }
 
-// Per-row parameters of the calls that do the single steps.
+// Parameters of each row for the calls that do one step each.
 struct Rows {
-  std::vector<std::int64_t> slot, length, position, seed, seen, extra;
-  std::vector<float> temperature, top_p, min_p, floor;
-  std::vector<std::int32_t> top_k;
+  std::vector<std::int64_t> slot, length, position, seen, extra;
+  std::vector<float> temperature, floor;
+  std::vector<Cuts> cuts;
+  std::vector<RowDraw> draws;
 };
 
+// Sets `values` to of(0), ..., of(count - 1).
 template <class T, class F>
-void fill(std::vector<T> &values, std::int64_t rows, F &&of) {
-  values.resize(static_cast<std::size_t>(rows));
-  for (std::int64_t i = 0; i < rows; ++i) values[static_cast<std::size_t>(i)] = static_cast<T>(of(i));
+void fill(std::vector<T> &values, std::int64_t count, F &&of) {
+  values.clear();
+  for (std::int64_t i = 0; i < count; ++i) values.push_back(of(i));
 }
 
 void penalize(const SlotCall &call, Rows &r, int threads) {
@@ -46,14 +48,23 @@ void penalize(const SlotCall &call, Rows &r, int threads) {
                threads);
 }
 
-const float *truncate(const SlotCall &call, Rows &r, int threads) {
-  const std::int64_t rows = call.logits.rows;
-  fill(r.top_k, rows, [&](std::int64_t i) { return call.record_of(i).top_k; });
-  fill(r.min_p, rows, [&](std::int64_t i) { return call.record_of(i).min_p; });
-  r.floor.resize(static_cast<std::size_t>(rows));
-  truncation_floor_cpu(
-      {call.logits, r.temperature.data(), r.top_k.data(), r.top_p.data(), r.min_p.data(), r.floor.data()}, threads);
-  return r.floor.data();
+// Writes the floor of each row to `r.floor`.
+void truncate(const SlotCall &call, Rows &r, int threads) {
+  const std::int64_t rows = call.logits.rows, vocab = call.logits.vocab;
+  const auto row = [](std::int64_t i) { return static_cast<std::size_t>(i); };
+  fill(r.cuts, rows,
+       [&](std::int64_t i) { return Cuts(call.record_of(i), r.temperature[row(i)], call.top_p_of(i), vocab); });
+  fill(r.floor, rows, [](std::int64_t) { return -kInfinity; });
+  const bool cuts_any = std::any_of(r.cuts.begin(), r.cuts.end(), [](const Cuts &cuts) { return cuts.any(); });
+  if (cuts_any) truncation_floor_cpu({call.logits, r.cuts.data(), r.floor.data()}, threads);
+}
+
+void draw(const SlotCall &call, Rows &r, int threads) {
+  const auto row = [](std::int64_t i) { return static_cast<std::size_t>(i); };
+  fill(r.draws, call.logits.rows, [&](std::int64_t i) {
+    return RowDraw(r.temperature[row(i)], r.floor[row(i)], call.record_of(i).seed, r.position[row(i)]);
+  });
+  sample_cpu({call.logits, r.draws.data(), call.d2t, call.out}, threads);
 }
 
 }  // namespace
@@ -64,7 +75,6 @@ void sample_slots_cpu(const SlotCall &call, int threads) {
   const std::int64_t rows = call.logits.rows;
   fill(r.slot, rows, [&](std::int64_t i) { return call.slot[i / call.positions]; });
   fill(r.position, rows, [&](std::int64_t i) { return call.position_of(i); });
-  fill(r.seed, rows, [&](std::int64_t i) { return call.record_of(i).seed; });
   fill(r.temperature, rows, [&](std::int64_t i) { return call.temperature_of(i); });
   if (any_slot(call, [&](std::int64_t s) { return tables.changes_logits(s); })) penalize(call, r, threads);
   bool blocks_ends = false;
@@ -76,12 +86,8 @@ void sample_slots_cpu(const SlotCall &call, int threads) {
   if (any_slot(call, [&](std::int64_t s) { return tables.levels(s); })) {
     level_cpu({call.logits, tables, r.slot.data()}, threads);
   }
-  fill(r.top_p, rows, [&](std::int64_t i) { return call.top_p_of(i); });
-  bool truncates =
-      any_slot(call, [&](std::int64_t s) { return tables.records[s].top_k > 0 || tables.records[s].min_p > 0; });
-  for (const float top_p : r.top_p) truncates |= top_p < 1;
-  const float *floor = truncates ? truncate(call, r, threads) : nullptr;
-  sample_cpu({call.logits, r.temperature.data(), r.seed.data(), r.position.data(), call.d2t, floor, call.out}, threads);
+  truncate(call, r, threads);
+  draw(call, r, threads);
   if (!call.draft_number) return;
   for (std::int64_t b = 0; b < rows; ++b) call.write_draft(b);
 }

@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kTeamThreads, 1) sample_rows_kernel(const Slot
     level_row(logits, vocab, memory.truncation, team);
   }
   const float temperature = call.temperature_of(i);
-  const Cuts cuts(temperature, record.top_k, call.top_p_of(i), record.min_p, vocab);
+  const Cuts cuts(record, temperature, call.top_p_of(i), vocab);
   const float floor = floor_of_row<T>(cuts, logits, vocab, memory.truncation, team);
   const RowDraw draw(temperature, floor, record.seed, call.position_of(i));
   const std::int64_t token = draw_token<kTarget>(draw, logits, vocab, call.d2t, memory.sample, team);

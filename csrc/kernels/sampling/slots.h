@@ -1,5 +1,5 @@
-// Sampling by slot: every row of a call is sampled as its slot's record says, so one captured call serves every mix of
-// requests. A step that a slot does not need costs only a look at the slot's record.
+// Sampling by slot: every row of a call is sampled with the parameters in its slot's record, so one captured call
+// serves every mix of requests. A step that a slot does not need costs only a read of the slot's record.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,13 @@
 
 namespace weft {
 
-// Logits row b * positions + t is of batch row b, whose slot is slot[b]. Its context is base[b] + count[b] + offset
-// tokens of the slot's text, then the first first_extra + t tokens of its row of `extra`, which are uncommitted drafts.
+// Logits row b * positions + t belongs to batch row b, whose slot is slot[b]. Its context is the first base[b] +
+// count[b] + offset tokens of the slot's text, then the first first_extra + t tokens of its row of `extra`: uncommitted
+// drafts.
 //
-// The steps, in order: penalties, bias, bad words and n-grams; min_tokens, where `keeps_min_tokens`; levelling;
-// truncation; the draw. The first three steps change the logits in place. Target ids go to `out`; -1 where there is no
-// token.
+// The steps are, in order: penalties, bias, bad words and n-grams; min_tokens, if `keeps_min_tokens`; levelling;
+// truncation; the draw. The first three steps change the logits in place. `out` gets target token ids, and -1 for a row
+// without a token.
 //
 // A call that samples drafts has one more step. A token that the host `proposed` for a slot replaces the drawn one, and
 // a draft beyond the slot's max_drafts becomes -1. The draft is also written to its slot's place in `drafts` and
@@ -53,7 +54,7 @@ struct SlotCall {
   WEFT_HD std::int64_t seen_by(std::int64_t i) const { return first_extra + i % positions; }
   WEFT_HD std::int64_t position_of(std::int64_t i) const { return length_of(i) + seen_by(i); }
   WEFT_HD float temperature_of(std::int64_t i) const {
-    // In a call for drafts t is always 0, so all drafts use the first position's temperature. They are only guesses.
+    // In a call for drafts t is always 0, so all drafts use the first position's temperature. Drafts need not be exact.
     const float guided = temperatures ? temperatures[slot_of(i) * temperatures_width + i % positions] : -1.0f;
     return guided >= 0 ? guided : record_of(i).temperature;
   }
@@ -84,13 +85,13 @@ void sample_slots_cpu(const SlotCall &call, int threads);
 // message.
 const char *sample_slots_cuda(const SlotCall &call, int sms, void *stream);
 
-// Verification, and the update of the slots. Batch row b has `width` sampled tokens, and its drafts are all `inputs` [b
-// * width ...] but the first. Drafts are accepted as long as they equal the sampled tokens; where `is_counted`, `count`
-// gives their number instead. The call
+// Verification, and the update of the slots. Batch row b has `width` sampled tokens. Its drafts are inputs[b * width +
+// 1] up to the end of its row of `inputs`. Drafts are accepted as long as they equal the sampled tokens; with
+// `is_counted`, `count` already has their number. The call
 //  - writes count and tokens,
-//  - moves the slot to the end of the accepted drafts and the token after them,
-//  - notes how many drafts there were, and clears the drafts from number `width` on,
-//  - counts the tokens for slots with penalties, and changes top-p by them.
+//  - advances the slot past the accepted drafts and the token after them,
+//  - records the number of drafts, and clears the drafts from number `width` on,
+//  - counts the tokens for slots with penalties, and updates top-p by them.
 // The padding slot stays at length 0.
 struct AdvanceCall {
   std::int64_t rows, width, padding_slot;

@@ -1,5 +1,5 @@
-// Truncation on the CPU once few logits are left: it bisects their keys, which is faster than clearing and reading a
-// histogram. The counts and masses are the same, so the result is too.
+// Truncation on the CPU when few logits remain: it bisects their keys, which is faster than clearing and reading a
+// histogram. Counts and masses are the same, so the result is the same.
 #pragma once
 
 #include "kernels/columns.h"

@@ -9,7 +9,7 @@
 
 namespace weft {
 
-// Logits row i belongs to slot[i] and stands at position[i]. A row whose slot is out of bounds is left alone.
+// Logits row i belongs to slot[i] and is for the token at position[i]. A row whose slot is out of bounds is unchanged.
 struct SuppressCall {
   Logits logits;
   SlotTables tables;

@@ -118,16 +118,14 @@ WEFT_INLINE float row_floor(const Cuts &cuts, const T *logits, std::int64_t voca
     key =
         row.template select<true>(range, scratch, [&](std::uint64_t total) { return wanted_mass(cuts.top_p, total); });
   }
-  const float floor = key > 0 ? unordered(key) : -kInfinity;
-  const float min_p_bound = cuts.min_p > 0 ? min_p_floor(cuts.min_p, top, cuts.temperature) : -kInfinity;
-  return min_p_bound > floor ? min_p_bound : floor;
+  return cuts.floor(key, top);
 }
 
 template <class T>
 WEFT_INLINE void truncate_rows(const TruncateCall &call, std::int64_t begin, std::int64_t end) {
   static thread_local Scratch scratch;
   for (std::int64_t i = begin; i < end; ++i) {
-    const Cuts cuts(call, i);
+    const Cuts &cuts = call.cuts[i];
     call.floor[i] = cuts.any() ? row_floor(cuts, row_of<const T>(call, i), call.logits.vocab, scratch) : -kInfinity;
   }
 }

@@ -1,5 +1,5 @@
 // Truncation on CUDA, for the threads of a team on one row. Each round of the narrowing
-// (kernels/sampling/truncation_rule.h) is one pass over the row, which the first pass leaves in the L2 cache. Every
+// (kernels/sampling/truncation_rule.h) is one pass over the row. After the first pass the row is in the L2 cache. Every
 // block counts its columns in a histogram. Then it adds up one slice of the bins over all blocks, and finds the bin
 // where the wanted amount is reached.
 #pragma once
@@ -171,20 +171,19 @@ __device__ float floor_of_row(const Cuts &cuts, const T *logits, std::int64_t vo
   if (!cuts.any()) return -kInfinity;
   TruncatedRow<T> row{logits, vocab, team, memory, 0.0f, mass_scale(cuts.temperature)};
   const std::uint32_t top = row.top_key();
-  row.top = top > 0 ? unordered(top) : -kInfinity;
+  if (top == 0) return -kInfinity;
+  row.top = unordered(top);
   std::uint32_t key = 0;
-  if (top > 0 && cuts.top_k > 0) {
+  if (cuts.top_k > 0) {
     key = row.template select<false>({kLowestKey, top},
                                      [&](std::uint64_t) { return static_cast<std::uint64_t>(cuts.top_k); });
   }
-  if (top > 0 && cuts.by_mass()) {
+  if (cuts.by_mass()) {
     const std::uint32_t lowest = lowest_with_mass(row.top, row.scale);
     key = row.template select<true>({key > lowest ? key : lowest, top},
                                     [&](std::uint64_t total) { return wanted_mass(cuts.top_p, total); });
   }
-  const float floor = key > 0 ? unordered(key) : -kInfinity;
-  const float min_p_bound = top > 0 && cuts.min_p > 0 ? min_p_floor(cuts.min_p, row.top, cuts.temperature) : -kInfinity;
-  return min_p_bound > floor ? min_p_bound : floor;
+  return cuts.floor(key, row.top);
 }
 
 }  // namespace weft

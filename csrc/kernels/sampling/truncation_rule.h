@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/sampling/gumbel.h"
+#include "kernels/sampling/slot_record.h"
 #include "kernels/sampling/truncation.h"
 
 namespace weft {
@@ -16,21 +17,6 @@ constexpr std::uint32_t kLowestKey = 0x00800000u;  // of the lowest finite float
 
 // The key of a logit. -inf and NaN have key 0, which is in no range.
 WEFT_HD std::uint32_t key_of(float x) { return x > -kInfinity ? ordered(x) : 0; }
-
-struct Cuts {
-  float temperature, top_p, min_p;
-  std::int64_t top_k;  // 0: all
-
-  WEFT_HD Cuts(const TruncateCall &call, std::int64_t i)
-      : Cuts(call.temperature[i], call.top_k[i], call.top_p[i], call.min_p[i], call.logits.vocab) {}
-  WEFT_HD Cuts(float temperature_, std::int64_t top_k_, float top_p_, float min_p_, std::int64_t vocab)
-      : temperature(temperature_), top_p(top_p_), min_p(min_p_), top_k(top_k_) {
-    if (top_k <= 0 || top_k >= vocab) top_k = 0;
-    if (!(temperature >= kLowestTemperature)) top_k = 0, top_p = 1, min_p = 0;
-  }
-  WEFT_HD bool by_mass() const { return top_p < 1; }
-  WEFT_HD bool any() const { return top_k > 0 || by_mass() || min_p > 0; }
-};
 
 // Keys from `low` to `high`, divided into at most kBins parts of 2^shift keys, numbered from the top down.
 struct KeyRange {
@@ -88,11 +74,37 @@ WEFT_HD std::uint64_t wanted_mass(float top_p, std::uint64_t total) {
   return units > 0 ? units : 1;
 }
 
-// min-p as a floor: a token with m times the largest probability has a logit that is temperature * log(1 / m) below the
-// largest.
-WEFT_HD float min_p_floor(float min_p, float top, float temperature) {
-  const float share = min_p < 1 ? (min_p > 0x1p-126f ? min_p : 0x1p-126f) : 1.0f;
-  return add_rn(top, mul_rn(temperature, log_normal(share)));
-}
+// The cuts of one row. The kernels of both devices find the threshold of top-k and top-p in the row. `floor` then adds
+// the cuts that follow from the largest logit alone.
+struct Cuts {
+  float temperature, top_p, min_p;
+  std::int64_t top_k;  // 0: all
+
+  // `row_temperature` and `row_top_p` replace the record's values: a guide may change the first, the row's earlier
+  // drafts the second. `vocab` is the number of the row's logits. A greedy row has no cuts.
+  WEFT_HD Cuts(const SlotRecord &record, float row_temperature, float row_top_p, std::int64_t vocab)
+      : temperature(row_temperature), top_p(row_top_p), min_p(record.min_p), top_k(record.top_k) {
+    if (top_k <= 0 || top_k >= vocab) top_k = 0;
+    if (!(temperature >= kLowestTemperature)) top_k = 0, top_p = 1, min_p = 0;
+  }
+  WEFT_HD bool by_mass() const { return top_p < 1; }
+  WEFT_HD bool any() const { return top_k > 0 || by_mass() || min_p > 0; }
+
+  // The row's floor. `key` is the threshold of top-k and top-p, 0 for none; `top` is the largest logit, above -inf.
+  WEFT_HD float floor(std::uint32_t key, float top) const {
+    float floor = key > 0 ? unordered(key) : -kInfinity;
+    if (min_p > 0) floor = larger_of(floor, min_p_floor(top));
+    return floor;
+  }
+
+ private:
+  WEFT_HD static float larger_of(float a, float b) { return b > a ? b : a; }
+  // A token with min_p times the largest probability has a logit that is temperature * log(1 / min_p) below the
+  // largest.
+  WEFT_HD float min_p_floor(float top) const {
+    const float share = min_p < 1 ? (min_p > 0x1p-126f ? min_p : 0x1p-126f) : 1.0f;
+    return add_rn(top, mul_rn(temperature, log_normal(share)));
+  }
+};
 
 }  // namespace weft

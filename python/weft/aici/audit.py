@@ -1,7 +1,7 @@
 """Checks a WASM module before it is compiled.
 
 A module may import only AICI's functions and stubs of WASI. To roll tokens back, weft saves and restores the memory and
-the globals. So a module must keep all its state there: passive segments and instructions that change a table are
+the globals. So a module must keep all of its state there: passive segments, and instructions that change a table, are
 refused. The audit also exports mutable globals under reserved names, so that the host can save them.
 """
 
@@ -23,8 +23,8 @@ KINDS = ("function", "table", "memory", "global", "tag")
 LETTERS = {0x7F: "i", 0x7E: "I", 0x7D: "f", 0x7C: "F", 0x7B: "v"}
 
 
-# Signatures are parameters, a colon, results: "i" is i32 and "I" is i64, so "ii:i" takes two i32 and returns one. HOST
-# and WASI list the functions that programs may import; EXPORTS lists those that they must export.
+# A signature is written as its parameters, a colon, and its results. "i" is i32 and "I" is i64, so "ii:i" takes two i32
+# and returns one. HOST and WASI list the functions that programs may import; EXPORTS lists those that they must export.
 HOST = {
     "aici_host_read_blob": "iii:i",
     "aici_host_token_trie": ":i",
@@ -96,7 +96,7 @@ EXPORTS = {
     "aici_mid_process": "i:",
 }
 
-# Exports that only programs for earlier versions of AICI have.
+# Exports that only programs for earlier versions of AICI have, for a clearer error.
 EARLIER = {
     "aici_post_process": "generation 1 (of January to March 2024)",
     "aici_pre_process": "generation 1 (of January to March 2024)",
@@ -153,7 +153,8 @@ def audit(wasm: bytes, limits: WasmLimits) -> bytes:
 
 
 def _items(reader: Reader) -> list[Reader]:
-    """The reader, repeated once for each item of a vector, so that a comprehension can read the items in turn."""
+    """Read the length of a vector. Returns the reader repeated that many times, so that a comprehension can read one
+    item after the other."""
     return [reader] * reader.count()
 
 
@@ -289,7 +290,8 @@ def _constant(reader: Reader) -> None:
 
 
 def _element(reader: Reader) -> None:
-    """Skip an active element segment, which is copied to the table when the program starts. Refuse any other kind."""
+    """Skip an active element segment, which is copied to the table when the program starts. Raises `GuideError` for any
+    other kind."""
     flags = reader.number()
     if flags & 1 or flags > 7:
         raise GuideError(
@@ -304,7 +306,8 @@ def _element(reader: Reader) -> None:
 
 
 def _data(reader: Reader) -> None:
-    """Skip an active data segment, which is copied to memory when the program starts. Refuse a passive one."""
+    """Skip an active data segment, which is copied to memory when the program starts. Raises `GuideError` for a passive
+    one."""
     flags = reader.number()
     if flags not in (0, 2):
         raise GuideError(
@@ -343,7 +346,7 @@ def _check_exports(exports: list[_Export], functions: list[str]) -> None:
 
 
 def _rewritten(wasm: bytes, sections: list[Section], mutable: list[int]) -> bytes:
-    """Write the module again, with the globals of the indices `mutable` exported. Custom sections, which only debuggers
+    """Write the module again, and export the globals with the indices `mutable`. Custom sections, which only debuggers
     read, are dropped."""
     out = bytearray(wasm_sections.HEADER)
     for section in sections:

@@ -1,6 +1,6 @@
 """Compiles WASM modules to machine code: trusted modules in this process, others in a separate process with limits.
 
-A cache in memory keeps the machine code, by the module's hash and wasmtime's version. weft never loads machine code
+Machine code is cached in memory, by the module's hash and wasmtime's version. weft never loads machine code
 that it did not compile itself.
 """
 
@@ -100,8 +100,8 @@ def _compile_here(wasm: bytes) -> bytes:
 
 
 def _compile_untrusted(key: str, wasm: bytes, limits: WasmLimits, time_s: float) -> bytes:
-    """Compile in a separate process. A refusal is remembered, so that the same module, with any argument, is refused
-    again without a compile."""
+    """Compile in a separate process. If the module is refused, the error is cached. The same module, with any
+    argument, is then refused again without another compile."""
     bounds = (key, min(limits.compile_s, round(time_s)), limits.compile_memory_bytes)
     if (reason := _refused.get(bounds)) is not None:
         raise GuideError(reason)
@@ -120,7 +120,7 @@ def _compile_in_process(wasm: bytes, limits: WasmLimits, time_s: float) -> bytes
         sys.executable, "-I", "-S", str(Path(worker.__file__)), str(_core.__file__), library_path(), *limited,
     ]  # fmt: skip
     pipe = subprocess.PIPE
-    cpu_s: list[float] = []  # the CPU seconds of the process, if the timer killed it
+    cpu_s: list[float] = []  # the CPU seconds that the process had used, if the timer killed it
 
     def end() -> None:
         cpu_s.append(cpu_seconds(process.pid))
@@ -131,7 +131,7 @@ def _compile_in_process(wasm: bytes, limits: WasmLimits, time_s: float) -> bytes
         artefact, errors = process.communicate(wasm)
     if cpu_s and cpu_s[0] >= time_s / 2:
         raise GuideError(_too_long(compile_s))
-    if cpu_s:  # it got little CPU time, so the machine is at fault, and not the module
+    if cpu_s:  # it got little CPU time, so the machine was too busy, and the module is not at fault
         raise UnavailableError(
             f"this machine is too busy to compile the WASM module: that got {cpu_s[0]:.1f} s of a CPU in {time_s:.1f} "
             "s; send it again later"

@@ -17,11 +17,11 @@ from weft.grammar.vocabulary.tokenizer import token_texts
 
 
 class CompiledWasm:
-    """A compiled WASM program. It may take up to `WasmLimits.start_ms` to start it for a request, so worker threads
-    call `open` before the sequence gets a slot (`opens_ahead`).
+    """A compiled WASM program. Starting it for a request may take `WasmLimits.start_ms`, so worker threads call `open`
+    before the sequence gets a slot (`opens_ahead`).
 
-    `sequence_bytes` is the most memory that a sequence may take: the program's memory, a copy of it to find the changes
-    of a step, and the undo data for rollbacks.
+    `sequence_bytes` is the most memory that a sequence may take: the program's memory, a copy of it to find a step's
+    changes, and the undo data for rollbacks.
     """
 
     opens_ahead = True
@@ -83,8 +83,8 @@ class ProgramReport(NamedTuple):
 
 def program_report(matcher: Matcher, num_tokens: int) -> ProgramReport | None:
     """The report of a program after the first `num_tokens` tokens of its answer. Later steps, such as those of rejected
-    drafts, have no effect on it. None if the matcher is not a WASM program. Invalid UTF-8 in the log is replaced.
-    Thread-safe, also while the program runs."""
+    drafts, do not appear in it. None if the matcher is not a WASM program. Invalid UTF-8 in the log is replaced.
+    Thread-safe, even while the program runs."""
     report = _core.aici_report(matcher, num_tokens)
     if report is None:
         return None

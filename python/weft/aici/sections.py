@@ -1,5 +1,5 @@
-"""Parses the sections of an untrusted WebAssembly module. A count larger than the remaining bytes is an error, so a
-small module can't make it allocate much."""
+"""Parses the sections of an untrusted WebAssembly module. A count larger than the number of remaining bytes is an
+error, so a small module can't cause a large allocation."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Reader:
         return count
 
     def vector(self, read: Callable[[Reader], T]) -> list[T]:
-        """Read a vector: the number of items, and each item with `read`."""
+        """Read a vector: the number of items, then each item by `read`."""
         return [read(self) for _ in range(self.count())]
 
 

@@ -81,8 +81,8 @@ def _nodes(ids: dict[bytes, int]) -> NDArray[np.uint32]:
 
 
 class _Nodes:
-    """The nodes as arrays in depth-first order: the depth, byte and token of each. The root is first, and children are
-    sorted by byte."""
+    """The nodes in depth-first order, as arrays of their depths, bytes and tokens. The root comes first, and children
+    are sorted by byte."""
 
     def __init__(self, ids: dict[bytes, int]) -> None:
         self.texts = texts = sorted(ids)
@@ -121,7 +121,7 @@ class _Nodes:
         return ends
 
     def missing(self) -> list[bytes]:
-        """The byte strings of the children that dense nodes lack."""
+        """The byte strings of the child nodes that dense nodes still lack."""
         order = np.argsort(self.depth, kind="stable")
         levels = np.split(order, np.cumsum(np.bincount(self.depth))[:-1])
         missing = []

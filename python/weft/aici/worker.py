@@ -2,8 +2,8 @@
 code to standard output.
 
 It runs as a script (`python -I -S worker.py EXTENSION LIBRARY CPU_SECONDS MEMORY_BYTES`), so that it loads nothing from
-weft but the extension. It sets its limits before it reads the module. For a module that does not compile it writes the
-reason to standard error, and exits with status 2.
+weft but the extension. It limits itself before it reads the module. If the module does not compile, it writes the
+reason to standard error and exits with status 2.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def limit(cpu_seconds: float, memory_bytes: int) -> None:
 
 
 def extension(path: str) -> Any:
-    """Load the extension `weft._core` from `path`. An empty stand-in for the package `weft` skips its `__init__`; only
-    submodules that the extension imports are loaded."""
+    """Load the extension `weft._core` from `path`. An empty module stands in for the package `weft`, whose `__init__`
+    does not run. Only submodules that the extension imports are loaded."""
     package = ModuleType("weft")
     package.__path__ = [str(Path(__file__).parents[2])]
     sys.modules["weft"] = package
@@ -49,7 +49,7 @@ def extension(path: str) -> Any:
 
 def main(path: str, library: str, cpu_seconds: str, memory_bytes: str) -> int:
     """Compile the module on standard input. Returns the exit status."""
-    # The kernel kills this process when its parent dies, since the parent may be killed and can't clean up.
+    # Let the kernel kill this process when its parent dies: a parent that is killed can't clean up.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     core = extension(path)
     problem = core.aici_bind_wasmtime(library)

@@ -72,8 +72,8 @@ def common(
 
 
 def main() -> None:
-    """Run the command line. An error of weft is one line on stderr with exit code 2; a warning is a line without its
-    location."""
+    """Run the command line. A `WeftError` or `OSError` prints one line on stderr and exits with code 2. A warning
+    prints one line, without its location in the code."""
     if not is_debug():
         warnings.showwarning = _warn
     try:

@@ -1,4 +1,4 @@
-"""`python -m weft.cli`."""
+"""`python -m weft.cli` runs the command line."""
 
 from weft.cli import main
 

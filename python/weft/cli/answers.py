@@ -1,4 +1,5 @@
-"""Prints the answers of `weft generate` as they are generated. Several prompts each get a heading with their name."""
+"""Prints the answers of `weft generate` as they are generated. With several prompts, each answer has a heading with
+its prompt's name."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ class Run:
         return outputs
 
     def tokens(self, prompt: str) -> Sequence[int]:
-        """Return the token ids of a prompt, rendered by the chat template if `chat` is set."""
+        """Return the token ids of a prompt. If `chat` is set, the chat template renders the prompt first."""
         if not self.chat:
             return self.llm.client.built.text.prompt(prompt)
         first = [] if self.system is None else [{"role": "system", "content": self.system}]
@@ -98,7 +99,7 @@ def shown(prompts: Sequence[NamedPrompt], outputs: Sequence[Output]) -> Iterator
 
 
 def note_room(llm: LLM, prompts: Sequence[NamedPrompt], run: Run) -> None:
-    """Print a note if the context is too short for `max_tokens`."""
+    """Print a note if a prompt leaves fewer than `max_tokens` positions for its answer."""
     longest = llm.config.max_seq_len
     for prompt in prompts:
         room = longest - len(run.tokens(prompt.text))
@@ -112,7 +113,7 @@ def note_room(llm: LLM, prompts: Sequence[NamedPrompt], run: Run) -> None:
 
 
 def note_model() -> None:
-    """Print a note on a terminal about the default model."""
+    """Print a note about the default model, if stderr is a terminal."""
     from weft.config.catalog import PACKAGE_MODEL_NOTE
 
     if sys.stderr.isatty():
@@ -120,8 +121,8 @@ def note_model() -> None:
 
 
 def finish(outputs: Sequence[Output]) -> None:
-    """Report incomplete answers and exit with their code: 1 if one failed, else `CUT` if one was cut before its guide
-    ended. The error of a single prompt is raised."""
+    """Report answers that are not complete, then set the exit code: 1 if an answer failed, else `CUT` if one was cut
+    before its guide ended. If the only prompt failed, its error is raised instead."""
     if len(outputs) == 1 and outputs[0].error is not None:
         raise outputs[0].error
     was_cut = False

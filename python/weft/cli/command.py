@@ -14,8 +14,8 @@ CHOICES = re.compile(r"'(?P<given>[^']*)' is not one of (?P<known>.*?)\.?$")
 
 
 class Command(TyperCommand):
-    """A command that lists its options under headings (`rich_help_panel`) and suggests a close match for a wrong
-    value."""
+    """A command whose help lists options under headings (`rich_help_panel`). Its error for a wrong value suggests a
+    close match."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options under their headings."""
@@ -43,7 +43,8 @@ class Command(TyperCommand):
 
 
 def guessed(message: str) -> str:
-    """Return the message about an invalid choice, with the closest valid one as a hint."""
+    """Shorten the message about an invalid choice, and suggest the closest valid one. Other messages are returned
+    unchanged."""
     message = message.removeprefix("Value error, ")
     found = CHOICES.search(message)
     if found is None:

@@ -1,4 +1,4 @@
-"""Reads the guide of a command line, and puts its option's name in front of errors about it."""
+"""Reads the guide that the command line gives. Errors about it begin with the name of its option."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class GuideOptions:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The options that give a guide, with their values, without those left out."""
+        """The options on the command line that give a guide, with their values."""
         options = {
             "--json": self.any_json or None,
             "--json-schema": self.json_schema,
@@ -57,14 +57,14 @@ class GuideOptions:
 
     @property
     def source(self) -> str:
-        """The name of the guide in errors: the option, and its file if it names one."""
+        """The guide's name in errors: its option, and the file that the option names, if any."""
         for name, value in self.given.items():
             is_file = isinstance(value, Path) or (name == "--json-schema" and not is_inline(value))
             return f"{name} {str(value)!r}" if is_file else name
         return ""
 
     def check(self) -> None:
-        """Raise `InputError` for options that exclude each other."""
+        """Raise `InputError` for options that exclude each other, or that need another option."""
         if len(self.given) > 1:
             raise InputError(f"{' and '.join(self.given)} were given; an answer has one guide")
         if self.wasm_arg is not None and self.wasm is None:
@@ -97,7 +97,7 @@ def naming(source: str) -> Iterator[None]:
 
 
 def read_guide(options: GuideOptions) -> Guide | None:
-    """Return the guide of the command line, or None."""
+    """Return the guide that the command line gives, or None."""
     from weft.grammar.guide import Guide
 
     options.check()
@@ -111,7 +111,7 @@ def read_guide(options: GuideOptions) -> Guide | None:
 
 
 def read_tools(path: Path | None) -> list[Any] | None:
-    """Return the tools in a file, which holds a list of functions or a single function."""
+    """Return the tools in a file, which holds a JSON list of functions or a single function."""
     if path is None:
         return None
     data = read_json_file(path, "--tools")
@@ -119,7 +119,7 @@ def read_tools(path: Path | None) -> list[Any] | None:
 
 
 def read_json_file(path: Path, option: str) -> Any:
-    """Return the JSON in a file that an option names."""
+    """Return the parsed JSON of a file. Errors name `option`, which gave the file."""
     return _json(read_text(path, option), f"{option} {str(path)!r}")
 
 

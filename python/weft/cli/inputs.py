@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from weft.config import DraftTokens, GuideDrafts, Speculation
 
 AUTO = "eagle3"
-"""The drafter that auto picks if the model directory has one."""
+"""The drafter that "auto" picks if the model directory has its weights."""
 LONGEST_NAME = 40
 
 
@@ -31,13 +31,14 @@ class NamedPrompt:
 
 
 def own_directory(drafter: str) -> str | None:
-    """Return the subdirectory of a model that holds this drafter; None if the drafter needs none."""
+    """Return the subdirectory of a model that holds this drafter's weights; None for a drafter without weights."""
     name: str | None = getattr(registry.load("drafters", drafter), "directory", None)
     return name
 
 
 def check_output(path: Path | None, option: str) -> None:
-    """Raise `InputError` if an output file can't be written, before the run rather than at its end."""
+    """Raise `InputError` if an output file can't be written. Called before the run, so that its results are not
+    lost."""
     if path is None:
         return
     if path.is_dir():
@@ -49,7 +50,7 @@ def check_output(path: Path | None, option: str) -> None:
 
 
 def read_text(path: Path, what: str) -> str:
-    """Read a text file in UTF-8; `what` is the option that names it."""
+    """Read a text file in UTF-8. `what` is the option that names the file, for errors."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -108,7 +109,7 @@ def choose_speculation(
     forced: bool,
     model: str | Path | None,
 ) -> Speculation:
-    """Return the speculation of the command line; auto is EAGLE3 if there is a head."""
+    """Return the speculation that the command line selects. "auto" is EAGLE3 if the model has a head, else none."""
     from weft.config import MAX_DRAFT_TOKENS, Speculation, model_directory
 
     count = read_draft_tokens(num_draft_tokens)

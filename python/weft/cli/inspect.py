@@ -1,4 +1,4 @@
-"""`weft inspect`."""
+"""`weft inspect`: reports versions, the GPU and a model directory, or dumps a captured iteration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def inspect(
     device: o.Where = Device.auto,
     host_tasks: o.TaskKind = HostTasks.callback,
 ) -> None:
-    """Say what weft found: versions, GPU, and what is in a model directory."""
+    """Report the installed versions, the GPU, and the content of a model directory."""
     from rich.console import Console
 
     from weft.cli import inspection

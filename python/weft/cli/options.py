@@ -45,10 +45,10 @@ class SamplingSource(StrEnum):
 
 
 if TYPE_CHECKING:
-    Drafter = StrEnum  # the registry knows the members at run time
+    Drafter = StrEnum  # at run time, the members come from the registry
     GrammarBackend = StrEnum
 else:
-    # The drafter "given" takes a text, for which the command line has no option.
+    # The drafter "given" needs an expected answer, for which the command line has no option.
     _drafters = [name for name in registry.names("drafters") if name != "given"]
     Drafter = StrEnum("Drafter", {name: name for name in ("auto", "none", *_drafters)})
     """What --speculation takes: what the registry has for a prompt alone, and auto and none."""

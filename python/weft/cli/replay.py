@@ -1,4 +1,4 @@
-"""`weft replay`: repeats the grammar work of a recording."""
+"""`weft replay`: repeats the grammar work of a flight recorder's file."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def replay(
         typer.Option(help="The directory of the model, if it is not where the file says."),
     ] = None,
 ) -> None:
-    """Do the grammar's work of a recording again on the CPU, under seeded schedules, and say where it differs.
+    """Replay the grammar work of a recording on the CPU under seeded schedules, and report the first difference.
 
-    The exit code is 0 where everything agrees, 1 where something differs, and 2 for a file that can't be replayed.
+    The exit code is 0 if everything agrees, 1 if something differs, and 2 for a file that can't be replayed.
     """
     from weft.grammar.vocabulary.tokenizer import Vocabulary
     from weft.guided.recording import Recording
@@ -53,7 +53,8 @@ def replay(
 
 
 def describe(recording: Recording) -> list[str]:
-    """Return lines about a recording: its reason, its size, other versions of packages, and failed requests."""
+    """Return lines about a recording: the reason for it, its size, failed requests, and packages that have another
+    version here."""
     from importlib.metadata import version
 
     lines = [

@@ -1,4 +1,4 @@
-"""`weft serve`."""
+"""`weft serve`: serves models over HTTP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SERVER = "Server"
 NAMED_KEY = re.compile(r"(?P<name>[A-Za-z0-9_-]{1,64})=(?P<key>.*[^=].*)")
-"""A key with a name. The trailing = of base64 padding does not separate a name."""
+"""A key with a name. A = at the end of a key is base64 padding and does not separate a name."""
 
 
 class LogFormat(StrEnum):
@@ -130,7 +130,7 @@ def serve(
     ] = False,
     num_draft_tokens: o.DraftCount = "3",
 ) -> None:
-    """Serve models by OpenAI's API, with a playground at /."""
+    """Serve models through OpenAI's API, with a playground at /."""
     try:
         from weft.server import config_file, logs, models, run, settings
     except ImportError as error:
@@ -192,7 +192,7 @@ def serve(
 
 
 def _refuse_model_options(context: typer.Context) -> None:
-    """Raise `InputError` for a model's option if all models are in the configuration file."""
+    """Raise `InputError` if the command line has an option of a model. All models are in the configuration file."""
     for parameter in context.command.params:
         is_of_model = getattr(parameter, "rich_help_panel", None) in (MODEL, DRAFTS)
         source = context.get_parameter_source(parameter.name or "")
@@ -203,7 +203,7 @@ def _refuse_model_options(context: typer.Context) -> None:
 
 
 def _keys(given: list[str] | None) -> dict[str, str]:
-    """Return keys by name. A key without a name is numbered; WEFT_API_KEY is named "environment"."""
+    """Return keys by name. A key without a name gets a number. The key in WEFT_API_KEY is named "environment"."""
     found: dict[str, str] = {}
     for number, entry in enumerate(given or [], 1):
         named = NAMED_KEY.fullmatch(entry)
@@ -217,7 +217,7 @@ def _keys(given: list[str] | None) -> dict[str, str]:
 
 
 def _programs(read: ConfigFile | None) -> dict[str, bytes]:
-    """Read and check the WebAssembly programs that the configuration file names."""
+    """Read and check the WebAssembly programs that the configuration file names. Raises `InputError`."""
     from weft.grammar.guide import Guide
 
     found = {}

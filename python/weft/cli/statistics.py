@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 def statistics(llm: LLM, prompts: Sequence[NamedPrompt], outputs: Sequence[Output]) -> dict[str, Any]:
     """Return the content of the file. Token counts are sums over all answers.
 
-    `tokens_per_second` covers the time from the first start to the last token. `decode_tokens_per_second` leaves out
-    first tokens and starts at the earliest of them. `time_to_first_token_s` is the shortest (`OutputStats`).
-    `guide_notes` list parts of the guide that were not enforced. `prompts` lists each prompt with its name and its
-    `outputs`.
+    `tokens_per_second` is over the time from the first admission to the last token. `decode_tokens_per_second` does
+    not count first tokens, and its time starts at the earliest of them. `time_to_first_token_s` is the shortest of all
+    answers. `guide_notes` lists the parts of the guide that were not enforced. `prompts` lists each prompt with its
+    name and its `outputs`.
     """
     answers = [answer for output in outputs for answer in output.outputs]
     stats = [answer.stats for answer in answers]
@@ -61,8 +61,8 @@ def statistics(llm: LLM, prompts: Sequence[NamedPrompt], outputs: Sequence[Outpu
 
 
 def of_answer(answer: Output) -> dict[str, Any]:
-    """Return the entry of an answer. `logprobs` is None unless they were requested; `program_log` and
-    `program_variables` (values in hexadecimal) are None unless the guide is a program."""
+    """Return the entry of an answer. `logprobs` is None unless the request asks for log-probabilities. `program_log`
+    and `program_variables` (values in hexadecimal) are None unless the guide is a program."""
     variables = answer.program_variables
     return {
         "text": answer.text,
@@ -78,8 +78,8 @@ def of_answer(answer: Output) -> dict[str, Any]:
 
 
 def tokens_per_second(spans: list[tuple[int, float | None, float | None]]) -> float:
-    """Return tokens divided by the seconds from the earliest begin to the latest end, leaving out spans without
-    both."""
+    """Return the tokens per second over `spans` of (tokens, begin, end): from the earliest begin to the latest end.
+    Spans without a begin or an end do not count."""
     whole = [(tokens, begin, end) for tokens, begin, end in spans if begin is not None and end is not None]
     if not whole:
         return 0.0

@@ -1,4 +1,4 @@
-"""Builds an engine from weights (a directory or tensors in memory), tokenizer, drafters and guide compiler."""
+"""Builds an engine from weights (a directory or tensors in memory), a tokenizer, drafters and a guide compiler."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ IN_MEMORY = Path("weights in memory")
 
 @dataclass(frozen=True)
 class ModelSource:
-    """The source of a model and its tokenizer. `guides` is the vocabulary that guides are compiled for, if it is not
-    the tokenizer's. Make one with `of`."""
+    """The source of a model and its tokenizer. Guides are compiled for the vocabulary `guides` (None: the
+    tokenizer's). Make one with `of`."""
 
     path: Path
     tensors: Mapping[str, Tensor] | None = None
@@ -56,11 +56,13 @@ class ModelSource:
         tokenizer: str | Path | Vocabulary | None = None,
         guides: Vocabulary | VocabularyMaterials | None = None,
     ) -> ModelSource:
-        """A source from a model directory (None or its name: weft-tiny) or from tensors in memory.
+        """Make a source from a model directory (None or "weft-tiny": the model in the package) or from tensors in
+        memory.
 
-        A directory's tokenizer is `tokenizer`, or else that in the directory. Tensors in memory need `config_json`:
-        the contents of their config.json, or its path. Guides are compiled for the tokenizer's vocabulary, or for
-        `guides`, whose end tokens then end guided answers. Raises `InputError` for other types or combinations."""
+        The tokenizer of a directory is `tokenizer` or, by default, the one in the directory. Tensors in memory need
+        `config_json`: the contents of their config.json, or its path. Guides are compiled for the tokenizer's
+        vocabulary, or for `guides`, whose end tokens then end guided answers. Raises `InputError` for other types or
+        combinations."""
         if not isinstance(tokenizer, str | Path | Vocabulary | None):
             raise InputError(f"tokenizer is a {type(tokenizer).__name__}; give a directory or a Vocabulary")
         if not isinstance(guides, Vocabulary | VocabularyMaterials | None):
@@ -90,8 +92,8 @@ class ModelSource:
         return model_in_memory(self.tensors, self.config_json, runtime.device, dtype, self.path)
 
     def text(self, vocab_size: int, max_seq_len: int | None) -> ModelText:
-        """The model's tokenizer and vocabulary. Without a tokenizer, the end tokens are those of config.json, or else
-        those of `guides`. Raises `TokenizerError` if neither names any."""
+        """The model's tokenizer and vocabulary. Without a tokenizer, the end tokens are those of config.json or, if it
+        has none, those of `guides`. Raises `TokenizerError` if neither has any."""
         if isinstance(self.tokenizer, Vocabulary):
             _check_size(self.tokenizer, vocab_size)
             ends = tuple(self.tokenizer.end_ids)
@@ -104,7 +106,7 @@ class ModelSource:
         return ModelText(vocab_size, tuple(vocabulary.end_ids), vocabulary, tokenizer, max_seq_len)
 
     def guide_vocabulary(self, text: ModelText) -> Vocabulary | None:
-        """The vocabulary that guides are compiled for; None without one. `text` is that of the model. Raises
+        """The vocabulary that guides are compiled for; None if there is none. `text` is the model's `ModelText`. Raises
         `TokenizerError` for a vocabulary that does not fit the model."""
         if self.guides is None:
             return text.vocabulary
@@ -163,7 +165,7 @@ class BuiltEngine:
         target = source.load(runtime, dtype)
         limit, num_drafts = target.config.max_position_embeddings, speculation.max_draft_tokens
         config = settings.resolved(limit, num_drafts, runtime.device.type)
-        # The free memory is known once all weights, the drafters' too, are loaded. Until then one page stands in.
+        # The free memory is known only after all weights, the drafters' too, are loaded. Until then, use one page.
         num_pages = 1 if config.is_sized_by_memory else config.num_pages
         windows = layer_windows(
             target.config, config.attention_windows, config.sink_tokens, config.max_seq_len

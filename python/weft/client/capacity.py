@@ -18,9 +18,10 @@ class ClientLimits:
     - `max_sequences`: sequences of one request.
     - `max_queue_size`: sequences that wait.
     - `max_pending_bytes`: estimated size of all requests that have not ended.
-    - `max_unread_responses`: unread responses of one request; beyond this they are merged.
-    - `max_unread_bytes`: estimated size of the requests that have ended unread; beyond this the oldest are forgotten.
-      With this limit an ended request keeps only its answer: its guide is released, and an error keeps only its text.
+    - `max_unread_responses`: unread responses of one request. Above it, they are merged.
+    - `max_unread_bytes`: estimated size of the requests that have ended with unread responses. Above it, the oldest are
+      forgotten. With this limit an ended request keeps only its answer: its guide is released, and an error keeps only
+      its text.
     """
 
     max_sequences: int = 1024
@@ -34,14 +35,14 @@ NO_LIMITS = ClientLimits()
 
 
 class QueueSize(NamedTuple):
-    """The room that a request takes in the queue; `num_bytes` is an estimate."""
+    """The space that a request takes in the queue; `num_bytes` is an estimate."""
 
     num_sequences: int
     num_bytes: int
 
 
 def queue_size(request: Request) -> QueueSize:
-    """The room that a request would take."""
+    """The space that a request would take in the queue."""
     return QueueSize(request.num_sequences, request_bytes(request))
 
 

@@ -26,8 +26,8 @@ class ChatOptions(TypedDict, total=False):
     - `tools` are shown to the model by the template. Their form is that of `Guide.tools`.
     - `chat_template` replaces the tokenizer's: a Jinja template, or the name of one of the tokenizer's templates.
     - `chat_template_kwargs` are variables for the template, such as `{"enable_thinking": False}`.
-    - `add_generation_prompt` (True) ends the prompt with the opening of an answer. `continue_final_message` (False)
-      instead lets the answer continue the last message.
+    - `add_generation_prompt` (True) ends the prompt with the header of a new answer. `continue_final_message` (False)
+      instead makes the answer continue the last message.
     """
 
     tools: Sequence[Any] | None
@@ -49,7 +49,7 @@ def split_options(options: ChatRequestOptions) -> tuple[ChatOptions, RequestOpti
 
 
 def is_conversation(messages: Conversation | Sequence[Conversation]) -> TypeGuard[Conversation]:
-    """Whether `messages` are one conversation (True) or a list of conversations (False). Raises `InputError` for any
+    """Whether `messages` is one conversation (True) or a list of conversations (False). Raises `InputError` for any
     other type."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise InputError(FORM)
@@ -59,8 +59,8 @@ def is_conversation(messages: Conversation | Sequence[Conversation]) -> TypeGuar
 def chat_tokens(
     text: ModelText, messages: Conversation, options: ChatOptions, model: object = "the model"
 ) -> list[int]:
-    """The token ids of a conversation. `model` names the model in errors. Raises `InputError` without a chat template,
-    and for messages of another form."""
+    """The token ids of a conversation. Errors call the model `model`. Raises `InputError` without a chat template, and
+    for messages that are not in OpenAI's form."""
     tokenizer = text.tokenizer_for("a conversation")
     rendered = chat_text(tokenizer, messages, options, model)
     text.check_text(rendered)
@@ -95,8 +95,8 @@ def chat_text(
 def _message(value: Any, has_parts: bool) -> dict[str, Any]:
     """A message in the form that templates read.
 
-    Content becomes one text, unless the template reads parts (`has_parts`). Arguments of calls become data instead of
-    JSON text."""
+    The content becomes a single text, unless the template reads parts (`has_parts`). The arguments of calls, which are
+    JSON text, become data."""
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise InputError(FORM)
     message: dict[str, Any] = value
@@ -129,13 +129,13 @@ def _tool(tool: Any) -> Any:
     """A tool in the form that templates read, without `strict` and without members that are None."""
     if not isinstance(tool, dict):
         return tool
-    # `strict` is for the guide; the prompt must not depend on it.
+    # `strict` controls the guide only: the prompt must not depend on it.
     shown = {key: value for key, value in tool.items() if value is not None and key != "strict"}
     return {**shown, "function": _tool(shown["function"])} if "function" in shown else shown
 
 
 def _call(call: Any) -> Any:
-    """A call in an earlier message, with its arguments as data. In OpenAI's form they are JSON text."""
+    """A call in an earlier message, with its arguments parsed from JSON text into data."""
     function = call.get("function") if isinstance(call, dict) else None
     arguments = function.get("arguments") if isinstance(function, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):

@@ -35,8 +35,8 @@ class EngineClient:
     """Owns a built engine and the thread that steps it. Every method may be called from any thread.
 
     `inputs` prepares requests; `responses` holds their deltas until they are taken; `limits` bounds both. After `close`
-    every call raises `ExecutorError`. After a failure of the engine's loop it does so with the cause. A client that is
-    garbage-collected closes itself.
+    every call raises `ExecutorError`. After a failure of the engine's loop the error has a cause, the loop's error. A
+    client that is garbage-collected closes itself.
     """
 
     def __init__(self, built: BuiltEngine, limits: ClientLimits = NO_LIMITS) -> None:
@@ -44,11 +44,11 @@ class EngineClient:
         self.limits = limits
         self.inputs = InputProcessor(built.text, built.config, built.speculation, built.compiler)
         self.responses = ResponseQueue(limits)
-        # Makes the check for room and the submission atomic: two threads must not take the same last place.
+        # Makes the capacity check and the submission atomic: two threads must not both take the last free space.
         self._queue = threading.Lock()
         self._steps = _Steps(self.responses)
         self._thread = EngineThread(built.engine, self._steps)
-        # Not at exit: `engine_thread.py` closes all threads there, before the runtime shuts down.
+        # The finalizer must not run at exit: `engine_thread.py` closes all threads then, before the runtime shuts down.
         self._release = weakref.finalize(self, _release, self._thread, built.compiler)
         self._release.atexit = False
         if built.warms_up:
@@ -105,11 +105,11 @@ class EngineClient:
         return self.inputs.prepare(requests)
 
     def submit(self, requests: abc.Sequence[Request], listener: Listener | None = None) -> list[Response]:
-        """Submit requests, all or none, before the same step. Does not wait.
+        """Submit requests, all or none, so that the same step sees all of them. Does not wait.
 
-        `listener` is called on the engine's thread with a response that has news. A request that was not prepared is
-        prepared here; if that fails, it ends at once with the response's `error`. Raises `CapacityError` if `limits`
-        leave no room, and `ExecutorError` if there will be no more steps."""
+        `listener` is called on the engine's thread with each response that has new deltas. A request that is not
+        prepared yet is prepared here. If that fails, the request ends at once, and its response has `error` set. Raises
+        `CapacityError` if the requests exceed `limits`, and `ExecutorError` if there will be no more steps."""
         self.check()
         sizes = [queue_size(request) for request in requests]
         with self._queue:
@@ -155,7 +155,7 @@ class EngineClient:
     def following(
         self, responses: abc.Sequence[Response], pause_s: Callable[[], float] | None = None
     ) -> Following:
-        """Follow several requests in an event loop, with at least `pause_s()` seconds between two batches of deltas."""
+        """Follow several requests in an event loop. Two batches of deltas are at least `pause_s()` seconds apart."""
         return Following(self.responses, responses, self._cancel, pause_s)
 
     # -- the engine's thread
@@ -169,8 +169,8 @@ class EngineClient:
         self.call(self.engine.warm_up)
 
     def observe(self, observer: StepObserver) -> None:
-        """Call `observer` after every step from now on. It must not raise, and must not reference the client, which
-        could then never be collected."""
+        """Call `observer` after every step from now on. It must not raise. It must not reference the client, or the
+        client could never be garbage-collected."""
         self._steps.observers.append(observer)
 
     def check(self) -> None:
@@ -185,7 +185,7 @@ class EngineClient:
         """Cancel all requests, wake all waiting calls and close the engine. Returns when that is done."""
         self._release()
 
-    # -- beneath
+    # -- internal
 
     def _begin(self, response: Response) -> None:
         try:
@@ -213,7 +213,7 @@ class EngineClient:
 class _Steps:
     """The client's listener for the engine's steps."""
 
-    # Must not reference the client: the engine's thread holds this, and a dropped client must be collectable.
+    # Must not reference the client: the engine's thread holds this object, which would keep a dropped client alive.
 
     def __init__(self, responses: ResponseQueue) -> None:
         self.observers: list[StepObserver] = []
@@ -229,6 +229,7 @@ class _Steps:
 
 
 def _release(thread: EngineThread, compiler: GuideCompiler | None) -> None:
+    # A forked child has neither the thread nor the compiler's workers.
     if not thread.home.is_here:
         return
     thread.close()

@@ -1,4 +1,4 @@
-"""Turns the token ids of answers into text, whole or piece by piece."""
+"""Turns the token ids of answers into text, at once or incrementally."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Detokenizer:
         self._verdicts = Verdicts()
 
     def output(self, response: Response) -> Output:
-        """The complete answer of a request that has ended, with text and `guided_valid`. It is the output of the first
-        sequence; `Output.others` are those of the rest."""
+        """The complete answer of a request that has ended, with text and `guided_valid`: the output of the first
+        sequence. `Output.others` holds the outputs of the other sequences."""
         whole = gathered(response)
         for output in whole.outputs:
             output.text = self.text(output, response)
@@ -39,8 +39,8 @@ class Detokenizer:
         return text[: self._end(tokens, response)] if isinstance(stop, str) else text
 
     def judge(self, output: Output, response: Response) -> None:
-        """Set `stats.guided_valid` of a finished answer if its guide is not strict. `output.text` must be set. Blocks
-        while another process checks the answer, which may take long."""
+        """Check a finished answer against a guide that is not strict, and set `stats.guided_valid`. `output.text` must
+        be set. Blocks while another process checks the answer, which may take long."""
         guide = response.request.guide
         if output.stats.guided_valid and isinstance(guide, Guide):
             question = judged_part(guide, output.text, output.token_ids, self._vocabulary, self._decode)
@@ -48,7 +48,7 @@ class Detokenizer:
                 output.stats.guided_valid = self._verdicts.obeys(*question)
 
     def running(self, sequence: Sequence) -> RunningText:
-        """A new, empty decoder for the tokens of a sequence, which also finds the sequence's stop words."""
+        """A new incremental decoder for the tokens of a sequence. It also finds the sequence's stop words."""
         watcher = sequence.stop_words
         return RunningText(self._tokenizer, watcher.words if isinstance(watcher, RunningText) else ())
 
@@ -66,8 +66,8 @@ class Detokenizer:
 
 
 class SequenceText:
-    """The text of a sequence as its tokens arrive. Text that may become a stop word, and the bytes of an incomplete
-    character, are held back."""
+    """Decodes the tokens of a sequence as they arrive. It holds back text that may become a stop word, and the bytes of
+    an incomplete character."""
 
     def __init__(self, detokenizer: Detokenizer, response: Response, sequence: Sequence) -> None:
         self._detokenizer, self._response = detokenizer, response
@@ -83,7 +83,7 @@ class SequenceText:
         return running.text[shown : self._num_shown]
 
     def rest(self, output: Output) -> str:
-        """The text not returned yet, once the sequence has ended. Sets `output.text`."""
+        """The text that `add` has not returned, after the sequence has ended. Sets `output.text`."""
         output.text = self._detokenizer.text(output, self._response)
         return output.text[self._num_shown :]
 
@@ -111,8 +111,8 @@ class Pieces:
 
 
 def gathered(response: Response) -> Output:
-    """The complete answer of a request that has ended: the output of the first sequence, with the rest in
-    `Output.others`. `text` is not set."""
+    """The complete answer of a request that has ended: the output of the first sequence. `Output.others` holds the
+    outputs of the other sequences. `text` is not set."""
     if not response.sequences:  # the request failed before it began
         prompt = response.request.prompt
         return Output(
@@ -124,7 +124,7 @@ def gathered(response: Response) -> Output:
 
 
 def _outputs(response: Response) -> list[Output]:
-    """The outputs of the sequences; for a beam search, those of its answers, best first."""
+    """One output per sequence. A beam search has one sequence, and one output per answer, best first."""
     first = response.sequences[0]
     if not first.hypotheses:
         return [sequence.output for sequence in response.sequences]
@@ -132,7 +132,8 @@ def _outputs(response: Response) -> list[Output]:
 
 
 def _of_beam(beam: Hypothesis, best: Output) -> Output:
-    """The output of a beam search's answer after the best. `best` holds the fields that all answers share."""
+    """Make the output of a beam search's answer `beam`. `best` is the output of the best answer; the fields that all
+    answers share are taken from it."""
     is_whole = beam.finish_reason == "stop" and beam.stopped_by is None
     prompts = {name: tensor for name, tensor in best.additional.items() if name.startswith("context_")}
     stats = replace(best.stats, output_tokens=len(beam.token_ids))

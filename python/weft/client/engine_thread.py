@@ -3,7 +3,7 @@
 The thread steps while there is work and sleeps otherwise, until a command, a compiled guide or a deadline wakes it. An
 error of the loop itself ends every request and is raised to every later caller.
 
-The thread holds no reference to its owner, so that the owner can be collected and its finalizer ends the thread.
+The thread holds no reference to its owner. The owner can then be garbage-collected, and its finalizer ends the thread.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class StepListener(Protocol):
     """Receives the engine's steps, on the engine's thread."""
 
     def after_step(self, record: StepRecord | None, took: abc.Sequence[Sequence]) -> abc.Sequence[Sequence]:
-        """Called after each step; sequences may have new tokens or have ended. `record` is None if no step ran. `took`
-        are the sequences submitted since the previous call. The returned sequences are cancelled."""
+        """Called after each step, when sequences may have new tokens or have ended. `record` is None if no step ran.
+        `took` holds the sequences submitted since the previous call. The returned sequences are cancelled."""
 
     def at_end(self, error: ExecutorError) -> None:
-        """Called once when there will be no more steps, with the reason. All requests have ended."""
+        """Called once when there will be no more steps. `error` is the reason. All requests have ended."""
 
 
 @dataclass(frozen=True)
@@ -65,33 +65,35 @@ class EngineThread:
         self._num_sent = self._num_queued = 0  # sequences in the inbox, and those that wait in the engine
         self._closing = self._is_due = False
         self._error: ExecutorError | None = None
-        # Used on the thread only: sequences that have not ended, and those submitted since the last step.
+        # Only the thread uses these two: the sequences that have not ended, and those submitted since the last step.
         self._live: dict[Sequence, None] = {}
         self._took: list[Sequence] = []
         self._untold: StepRecord | None = None  # the last step, if the listener has not received it
-        # A daemon: otherwise the interpreter would join it at exit, before `atexit` closes it.
+        # A daemon, because the interpreter joins other threads at exit before `atexit` runs, and would wait forever.
         self._thread = threading.Thread(target=self._run, name="weft-engine", daemon=True)
         engine.on_wake(partial(_wake, weakref.ref(self)))
         _threads.add(self)
         self._thread.start()
 
     def submit(self, sequences: abc.Sequence[Sequence]) -> None:
-        """Queue sequences, all before the same step. Raises `ExecutorError` if there will be no more steps."""
+        """Queue sequences, so that the same step sees all of them. Raises `ExecutorError` if there will be no more
+        steps."""
         self._post(_Command(partial(self._submit, sequences), partial(_abandon, sequences)), len(sequences))
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that wait for a guide, a slot or pages as of the last step, and those submitted since."""
+        """The number of sequences that waited for a guide, a slot or pages at the last step, plus those submitted
+        since."""
         with self._wake:
             return self._num_sent + self._num_queued
 
     @property
     def is_idle(self) -> bool:
-        """Whether the thread has no unfinished sequence and no command."""
+        """Whether all sequences have ended and the inbox is empty."""
         return not (self._live or self._took or self._inbox)
 
     def cancel(self, sequences: abc.Sequence[Sequence], reason: FinishReason = "cancelled") -> None:
-        """End sequences before the next step, except those that have ended. Does not wait."""
+        """End sequences before the next step. Does nothing for those that have ended. Does not wait."""
         self._post(_Command(partial(self._cancel, sequences, reason), lambda error: None))
 
     def call(self, function: Callable[[], T]) -> T:
@@ -109,14 +111,14 @@ class EngineThread:
             raise ExecutorError(str(self._error)) from self._error.__cause__
 
     def close(self) -> None:
-        """Cancel all requests and end the thread. Returns when it has ended; in a fork, which has no such thread, at
-        once."""
+        """Cancel all requests and end the thread. Returns when the thread has ended. In a fork, which has no such
+        thread, it returns at once."""
         if not self.home.is_here:
             return
         with self._wake:
             self._closing = True
             self._wake.notify()
-        # A garbage collection on the thread itself may finalize the owner, which closes the thread.
+        # A garbage collection on the engine's thread may finalize the owner and call this. A thread can't join itself.
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -134,13 +136,14 @@ class EngineThread:
         self._end(error)
 
     def _serve(self) -> bool:
-        """Wait for work and do it: all commands, then at most one step. False: the thread shall end."""
-        # A separate function, so that its locals release their objects before the next wait, which may be long.
+        """Wait for work, then run all commands and at most one step. Returns False when the thread must end."""
+        # A separate function, so that its locals do not keep objects alive during the next wait, which may be long.
         commands = self._next()
         if commands is None:
             return False
         for command in commands:
             command.run()
+        # Without commands, `_next` returned because a step is due.
         if not commands or self.engine.can_step:
             self._untold = self.engine.step(launched=self._tell)
             num_queued = self._untold.queued
@@ -155,16 +158,16 @@ class EngineThread:
 
     def _tell(self) -> None:
         """Pass the last step to the listener."""
-        # Called after the next step's launch: the threads that the listener wakes compete for the interpreter while
-        # the device works, instead of delaying the launch.
+        # Runs after the next step's launch. The threads that the listener wakes then compete for the GIL while the
+        # device works, and do not delay the launch.
         record, self._untold = self._untold, None
         took, self._took = self._took, []
         self._cancel(self._listener.after_step(record, took), "cancelled")
 
     def _next(self) -> abc.Sequence[_Command] | None:
-        """The commands in the inbox; waits for one if there is no step to run. None when the thread shall end."""
+        """Take the commands from the inbox. Waits for one if there is no step to run. None: the thread must end."""
         with self._wake:
-            # `can_step` is read under the lock, because events that make a step due notify under it.
+            # `can_step` is read under the lock: an event that makes a step due notifies under it, so none is missed.
             while not (self._inbox or self._closing or self._is_due or self.engine.can_step):
                 self._wake.wait(self._seconds_to_deadline())
             if self._closing:
@@ -188,7 +191,7 @@ class EngineThread:
             self._took.append(sequence)
             guide = sequence.guide.compiling if sequence.guide is not None else None
             self.engine.submit(sequence)
-            # After the engine's own callback, which makes the step due: this one wakes the thread for it.
+            # Added after the engine's own callback, which makes a step due. This one then wakes the thread to run it.
             if guide is not None and not guide.done():
                 guide.add_done_callback(partial(_wake, weakref.ref(self)))
 
@@ -215,7 +218,7 @@ class EngineThread:
             for command in left:
                 command.abandon(error)
             self._listener.at_end(error)
-        if failed:  # after the news: closing a broken engine may fail or hang
+        if failed:  # after the listener knows, because closing a broken engine may fail or hang
             self.engine.close()
 
     # -- from any thread
@@ -240,7 +243,8 @@ def _resolve(future: Future[T], function: Callable[[], T]) -> None:
 
 
 def _abandon(sequences: abc.Sequence[Sequence], error: ExecutorError) -> None:
-    """End sequences that the engine has not received or no longer serves."""
+    """End sequences that the engine never received or no longer runs: cancelled after a shutdown, failed after an
+    error of the loop."""
     for sequence in sequences:
         if sequence.is_finished:
             continue
@@ -253,7 +257,7 @@ def _abandon(sequences: abc.Sequence[Sequence], error: ExecutorError) -> None:
 
 
 def _wake(thread: weakref.ref[EngineThread], _: object = None) -> None:
-    """Wake the thread: a guide is compiled or refused, or a program has started."""
+    """Wake the thread after a guide was compiled or refused, or a program's matcher has started."""
     alive = thread()
     if alive is not None:
         with alive._wake:

@@ -19,12 +19,13 @@ Came = list[tuple[Response, list[ResponseDelta]]]
 
 
 class Wakes:
-    """Wakes tasks of one event loop from other threads. Wakes of one engine step share one call into the loop."""
+    """Runs functions on an event loop for other threads. All functions of one engine step share one call into the
+    loop."""
 
     _of: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Wakes]] = WeakKeyDictionary()
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = ref(loop)  # weak, or this value of the table would keep its key alive
+        self._loop = ref(loop)  # weak, or this value in `_of` would keep its key alive
         self._woken: deque[Callable[[], object]] = deque()
         self._is_called = False
 
@@ -54,10 +55,10 @@ class Wakes:
 
 
 class Following:
-    """Follows several requests to their ends. `next` returns the deltas since its last call.
+    """Follows several requests until they end. `next` returns the deltas since its last call.
 
-    Two results are at least `pause_s()` seconds apart, unless a request ends. Call `close` when done or to stop early:
-    it drops requests that have not ended from the queue and passes their sequences to `cancel`."""
+    Two results are at least `pause_s()` seconds apart, unless a request ends. Call `close` when done or to stop early.
+    It drops the requests from the queue, and passes the sequences of those that have not ended to `cancel`."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class Following:
         for response in self._responses:
             self._queue.drop(response)  # does nothing if all its deltas were taken
         if early:
-            with contextlib.suppress(ExecutorError):  # the thread has ended, and they with it
+            with contextlib.suppress(ExecutorError):  # the thread has ended, which ended the requests
                 self._cancel([sequence for response in early for sequence in response.sequences])
 
     def _take(self) -> Came:
@@ -110,7 +111,7 @@ class Following:
         return came
 
     def _pause(self) -> None:
-        """Begin a pause, in which deltas gather for the next result."""
+        """Start a pause: `next` then waits, so that deltas accumulate for its next result."""
         if self._waiting and self._pause_s is not None and (pause_s := self._pause_s()):
             self._is_paused = True
             asyncio.get_running_loop().call_later(pause_s, self._resume)

@@ -18,13 +18,13 @@ FIELDS = {
     "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
 }
-"""Keys of the file, with the corresponding fields of `SamplingParams`."""
+"""Maps keys of the file to fields of `SamplingParams`."""
 
 
 def sampling_defaults(directory: Path, source: Source | str = "auto") -> dict[str, Any]:
-    """The fields of `SamplingParams` that a directory's generation_config.json sets, with their values. Empty with the
-    source "weft", or without such a file. Raises `ModelError` for values that `SamplingParams` refuses, and
-    `InputError` for another source.
+    """Read the fields of `SamplingParams` that a directory's generation_config.json sets. Empty with the source "weft",
+    or without such a file. Raises `ModelError` for values that `SamplingParams` refuses, and `InputError` for another
+    source.
 
     As in transformers, `do_sample: false` means greedy whatever the temperature, and `do_sample: true` without a
     temperature samples at 1.

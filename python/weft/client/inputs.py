@@ -1,4 +1,4 @@
-"""Prepares requests of any front: checks them, converts them to token ids and makes the engine's sequences."""
+"""Prepares the requests of all fronts: checks them, converts them to token ids and makes the engine's sequences."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Shared = dict[tuple[Any, ...], tuple[TokenRules, WatcherFactory]]
 
 
 class InputProcessor:
-    """Prepares requests for an engine with this `config` and `speculation`. `compiler` compiles their guides (None:
-    there is no vocabulary, so guides are refused). Thread-safe."""
+    """Prepares requests for an engine with this `config` and `speculation`. `compiler` compiles their guides. It is
+    None without a vocabulary, and then requests with guides are refused. Thread-safe."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class InputProcessor:
     def prepare(self, requests: Iterable[Request]) -> list[Request]:
         """Check requests and convert them to token ids, without starting any. Raises `InputError` or `CapacityError`
         for the first that can't be served."""
-        # Requests with the same sampling parameters share rules and stop words: a batch often has one set for all.
+        # Requests with the same sampling parameters share rules and stop words, because a batch often has one set.
         shared: Shared = {}
         return [self._prepare(request, shared) for request in requests]
 
     def begin(self, request: Request, number: int) -> list[Sequence]:
-        """The sequences of a prepared request, numbered from `number` on. Starts the compilation of its guide. Raises
+        """Make the sequences of a prepared request, numbered from `number` on, and start to compile its guide. Raises
         `InputError` for a guide without a vocabulary."""
         return sequences_of(request, number, self._guide(request))
 

@@ -1,4 +1,4 @@
-"""Sizes an engine's KV cache by the memory that is free."""
+"""Sizes an engine's KV cache by the free memory of the device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.runtime.interface import Runtime
 def sized_by_memory(
     runtime: Runtime, caches: Sequence[PagedKV], config: ResolvedConfig, given: int | None, num_drafts: int
 ) -> ResolvedConfig:
-    """Resize all caches to the memory that is free, and return the config with the number of pages. All weights must
+    """Resize all caches to fit the free memory, and return the config with the resulting `num_pages`. All weights must
     be loaded. `given` is the caller's `num_pages`. Raises `InputError` if too few pages fit."""
     free = runtime.free_memory() if config.kv_memory_fraction is not None else 0
     memory = DeviceMemory(free, is_shared=runtime.device.type == "cpu")

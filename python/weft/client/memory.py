@@ -1,7 +1,7 @@
 """Estimates of the host memory of requests and their answers, in bytes.
 
-They serve limits on sums, for which the order of magnitude is enough. An estimate must be cheap compared with the
-request itself.
+The estimates serve limits on sums, where the order of magnitude is enough. An estimate must be cheap compared with
+the request itself.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from weft.core.request import Request
 from weft.grammar.guide import Guide
 
 SEQUENCE_BYTES = 4096
-"""A sequence, its output and their bookkeeping."""
+"""A sequence with its output and bookkeeping."""
 DELTA_BYTES = 256
 TOKEN_BYTES = 48
-"""A token id: an integer object and its places in lists. A character of a text prompt counts the same."""
+"""A token id: an integer object and its entries in lists. A character of a text prompt counts the same."""
 PLACE_BYTES = 8
 LETTER_BYTES = 16
 """A character of a stop word or bad word, in the automaton that finds it."""
@@ -53,7 +53,8 @@ def answer_bytes(output: Output) -> int:
 
 
 def delta_bytes(delta: ResponseDelta) -> int:
-    """The size of a delta. Its tokens are not counted, because they are in the sequence; beams are copies."""
+    """The size of a delta. The tokens do not count, because the sequence holds them. The beams count, because they are
+    copies."""
     beams = sum(TOKEN_BYTES * len(beam.token_ids) for beam in delta.beams)
     return DELTA_BYTES + beams + len(delta.error)
 

@@ -15,16 +15,16 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.tokenizer.tokenizer import ChatTemplate, Tokenizer
 
 LONGEST_TOKEN = 16
-"""A lower bound, in bytes, for the length of the longest token, when it limits the size of texts."""
+"""The least value of `ModelText.longest`, in bytes."""
 
 
 @dataclass(frozen=True, eq=False)
 class ModelText:
-    """A model's vocabulary and tokenizer, each optional. Without a tokenizer texts are refused (`InputError`); without
-    a vocabulary, guides.
+    """A model's vocabulary and tokenizer, each optional. Text needs a tokenizer (`InputError` without one), and guides
+    need a vocabulary.
 
     `end_ids` end an answer. Prompts have at most `max_seq_len` tokens (None: any number). `can_grow` says whether the
-    model allows an engine with a longer limit, for error messages.
+    model allows a longer limit; only error messages use it.
     """
 
     vocab_size: int
@@ -35,8 +35,8 @@ class ModelText:
     can_grow: bool = True
 
     def prompt(self, prompt: Prompt, names: FieldNames = OWN_NAMES) -> tuple[int, ...]:
-        """The token ids of a prompt. Raises `CapacityError` if it leaves no room for an answer, and `InputError` for
-        anything else that is not a prompt of this model."""
+        """The token ids of a prompt. Raises `CapacityError` for a prompt that is too long to leave room for an answer,
+        and `InputError` for one that is no valid prompt of this model."""
         # The length is checked first: a prompt that is far too long must not cost time or memory.
         if isinstance(prompt, str):
             self.check_text(prompt, names)
@@ -58,9 +58,9 @@ class ModelText:
         return read_ids(name, text[: self.max_seq_len])
 
     def check_text(self, prompt: str, names: FieldNames = OWN_NAMES) -> None:
-        """Raise `CapacityError` for a text with more bytes than `max_seq_len` of the longest token hold, and
+        """Raise `CapacityError` for a text of more than `max_seq_len * longest` bytes, which can't fit, and
         `InputError` for text that UTF-8 can't encode."""
-        # UTF-8 has at least one byte a character, so this check saves the encoding of a text far too long.
+        # A character takes at least one byte in UTF-8, so this check avoids encoding a text that is far too long.
         self._check_bytes(len(prompt), names)
         try:
             size = len(prompt.encode())

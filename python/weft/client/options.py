@@ -16,7 +16,7 @@ from weft.errors import InputError
 from weft.grammar.guide import Guide
 
 OWN_PROCESSOR = "logits_processor"
-"""The name in errors of a processor that the caller gave as a plain function."""
+"""The name that errors use for a processor given as a plain function."""
 
 Function = Callable[..., Any]
 Floats = float | None | Sequence[float | None]
@@ -25,7 +25,7 @@ Integers = int | None | Sequence[int | None]
 
 class RequestOptions(TypedDict, total=False):
     """Options of a request. With a list of prompts, every option but the last three may be a list of the same length,
-    where None is the default.
+    in which None stands for the default.
 
     - `priority`, 0 to 1 (0.5): requests of a higher priority are scheduled first. After `timeout_s` seconds the
       request ends with "timeout" and its partial answer. Prompts reuse only cached pages with the same `cache_salt`.
@@ -60,7 +60,7 @@ DIRECT = ("priority", "cache_salt", "timeout_s", "given", "max_drafts")
 """Options that are fields of `Request` under the same name."""
 BEAM = ("length_penalty", "early_stopping", "diversity_rate")
 TEXTS = ("given",)
-"""Options whose value is text or a list of token ids, so that a list may be one value."""
+"""Options whose value is text or a list of token ids. A list may therefore be a single value."""
 SAMPLING = {field.name for field in fields(SamplingParams)}
 GATHERED = ("return_context_logits", "return_generation_logits", "additional_outputs")
 
@@ -111,7 +111,7 @@ def _unknown(name: str) -> str:
 
 
 def _is_one_text(value: object) -> bool:
-    """Whether this is one text (or list of token ids) and not a list of them."""
+    """Whether the value is a single text or list of token ids, and not a list of those."""
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) and value[0] is None:
         return False
     return is_prompt(value)
@@ -166,7 +166,7 @@ def _processor(given: Function | LogitsProcessor | None) -> LogitsProcessor | No
 
 
 def _gather(options: RequestOptions) -> Gather:
-    """The tensors that the request returns."""
+    """The tensors that the request returns. Raises `InputError` for invalid values."""
     for name in ("return_context_logits", "return_generation_logits"):
         if not isinstance(options.get(name, False), bool):
             raise InputError(f"{name} is {options[name]!r}; it must be True or False")

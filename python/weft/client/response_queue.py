@@ -1,7 +1,7 @@
 """Holds the deltas of answers until callers take them.
 
-The engine's thread notes progress in short tuples and publishes them once a step. Callers turn the deltas into their
-front's responses on their own threads.
+The engine's thread notes progress in short tuples, and publishes them as deltas once a step. A front turns the deltas
+into its own responses on its callers' threads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Listener = Callable[[Response], object]
 
 
 class Progress(NamedTuple):
-    """A note of the engine's thread: the sequence has `end` tokens after `iteration` iterations."""
+    """The progress of a sequence, noted by the engine's thread: `end` tokens after `iteration` iterations."""
 
     response: Response
     sequence: Sequence
@@ -36,16 +36,17 @@ class Progress(NamedTuple):
 
 
 class ResponseQueue:
-    """The deltas of all requests, until they are taken or given up as unread (`unread.py`). Thread-safe, but only the
-    engine's thread calls `note` and `publish`. `pending_bytes` is the estimated size of requests that have not
-    ended."""
+    """Holds the deltas of all requests until they are taken or forgotten (`unread.py`).
+
+    Thread-safe, but only the engine's thread may call `note` and `publish`. `pending_bytes` is the estimated size of
+    the requests that have not ended."""
 
     def __init__(self, limits: ClientLimits = NO_LIMITS) -> None:
         self.pending_bytes = 0
         self._lock = threading.Lock()
         self._any = threading.Condition(self._lock)
         self._responses: dict[int, Response] = {}
-        self._with_deltas: dict[int, Response] = {}  # ordered by their first delta that is not taken
+        self._with_deltas: dict[int, Response] = {}  # in the order of their first untaken delta
         self._last_id = 0
         self._error: ExecutorError | None = None
         self._unread = Unread(limits)
@@ -55,7 +56,7 @@ class ResponseQueue:
     # -- the engine's thread
 
     def note(self, response: Response, sequence: Sequence) -> None:
-        """Note the progress of a sequence; called as `Sequence.on_progress`."""
+        """Note the progress of a sequence. It is the sequence's `on_progress`."""
         if sequence.is_finished or response.request.streams:
             output, stats = sequence.output, sequence.output.stats
             self.noted.append(
@@ -71,8 +72,8 @@ class ResponseQueue:
             )
 
     def publish(self) -> list[Sequence]:
-        """Turn the notes into deltas that callers can take. Returns the sequences to cancel, because another sequence
-        of their request failed."""
+        """Turn the notes into deltas that callers can take. Returns the sequences to cancel: those whose request has
+        another sequence that failed."""
         noted, self.noted = self.noted, []
         orphans: list[Sequence] = []
         told: list[Response] = []
@@ -99,7 +100,7 @@ class ResponseQueue:
         return orphans
 
     def end(self, error: ExecutorError) -> None:
-        """Publish the last notes, then end the queue: calls that wait raise `error`, if it has a cause."""
+        """Publish the last notes, then end the queue. Waiting calls return, or raise `error` if it has a cause."""
         self.publish()
         with self._lock:
             self._error = error
@@ -118,7 +119,7 @@ class ResponseQueue:
             raise ExecutorError(str(self._error)) from self._error.__cause__
 
     def open(self, request: Request, num_bytes: int = 0, listener: Listener | None = None) -> Response:
-        """Register a request of this estimated size and give it a number. Each further sequence takes a number too."""
+        """Register a request and number it. Each of its sequences takes a number. `num_bytes` is its estimated size."""
         with self._lock:
             response = Response(self._last_id + 1, request, num_bytes)
             if listener is not None:
@@ -129,7 +130,7 @@ class ResponseQueue:
             return response
 
     def drop(self, response: Response) -> None:
-        """Remove a request and discard its deltas. Calls that wait for it return."""
+        """Remove a request and discard its deltas. Calls that wait for the request return."""
         with self._lock:
             if response.id not in self._responses:
                 return
@@ -139,7 +140,7 @@ class ResponseQueue:
         _tell([response])
 
     def refuse(self, response: Response, error: InputError | RequestError) -> None:
-        """End a request that has no sequences yet with an error."""
+        """End a request with an error before it has sequences."""
         with self._lock:
             response.is_over, response.error = True, error
             self._add(response, ResponseDelta(None, is_finished=True, is_final=True, error=self._said(error)))
@@ -157,8 +158,8 @@ class ResponseQueue:
         return self._unread.num_forgotten
 
     def find(self, request_id: int) -> Response | None:
-        """The request with this number; None if its last response was taken. Raises `InputError` for a number that no
-        request has."""
+        """The request with this number; None if its last response was taken. Raises `InputError` for a number that was
+        never given."""
         with self._lock:
             return self._find(request_id)
 
@@ -171,7 +172,8 @@ class ResponseQueue:
             return len(response.deltas) if response is not None else 0
 
     def take_any(self, timeout: float | None) -> Taken:
-        """Wait until any request has deltas, then take those of all requests. Empty after `timeout` seconds."""
+        """Wait until any request has deltas, then take the deltas of all requests. Empty if there are none after
+        `timeout` seconds."""
         with self._lock:
             self._check_entry()
             self._wait(self._any, lambda: bool(self._with_deltas), _deadline(timeout))
@@ -180,8 +182,8 @@ class ResponseQueue:
     def take(
         self, request_ids: abc.Sequence[int], timeout: float | None
     ) -> list[tuple[Response | None, list[ResponseDelta]]]:
-        """Wait until every request has deltas, or for `timeout` seconds, then take those of each request. None stands
-        for a request whose last response was taken before."""
+        """Wait at most `timeout` seconds until every request has deltas, then take them. An entry's response is None if
+        its last delta was taken before."""
         until = _deadline(timeout)
         with self._lock:
             self._check_entry()
@@ -219,7 +221,7 @@ class ResponseQueue:
 
     @property
     def num_unread_bytes(self) -> int:
-        """The estimated size of requests that have ended and whose last response is not taken."""
+        """The estimated size of the requests that have ended but whose last response is not taken."""
         return self._unread.num_bytes
 
     @property
@@ -258,7 +260,7 @@ class ResponseQueue:
         return str(error) or type(error).__name__
 
     def _has_more(self, response: Response, deltas: list[ResponseDelta]) -> bool:
-        """Whether the request has deltas here or may have more. False if another thread took the last response."""
+        """Whether the request has deltas now or may have more. False if another thread took the last response."""
         return bool(deltas) or response.id in self._responses
 
     def _add(self, response: Response, delta: ResponseDelta) -> None:
@@ -303,15 +305,15 @@ class ResponseQueue:
         return self._responses.get(request_id)
 
     def _check_entry(self) -> None:
-        """Raise `ExecutorError` after a shutdown. After a failure (an error with a cause), remaining deltas can still
-        be taken."""
+        """Raise `ExecutorError` after a shutdown. After a failure, whose error has a cause, the remaining deltas can
+        still be taken."""
         if self._error is not None and self._error.__cause__ is None:
             self.check()
 
     def _wait_for(self, response: Response, until: float | None) -> bool:
         if response.ready is None:
             response.ready = threading.Condition(self._lock)
-        # The second condition holds when another thread took the last delta: there is nothing to wait for.
+        # If another thread took the last delta, the response is gone, and there is nothing to wait for.
         return self._wait(
             response.ready, lambda: bool(response.deltas) or response.id not in self._responses, until
         )
@@ -321,7 +323,7 @@ class ResponseQueue:
     ) -> bool:
         while not is_ready():
             if self._error is not None and self._error.__cause__ is None:
-                return False  # a shutdown, which is no error for a call that waits
+                return False  # a shutdown is no error for a call that waits already
             self.check()
             left = None if until is None else until - time.monotonic()
             if left is not None and left <= 0:
@@ -331,7 +333,7 @@ class ResponseQueue:
 
 
 def _tell(responses: abc.Sequence[Response]) -> None:
-    # Called without the lock, because a listener may take responses.
+    # The caller must not hold the lock, because a listener may take responses.
     for response in responses:
         for listener in list(response.listeners):
             listener(response)

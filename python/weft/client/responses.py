@@ -17,9 +17,9 @@ from weft.errors import InputError, RequestError
 class ResponseDelta(NamedTuple):
     """The new tokens of a sequence, from `start` to `end` - 1.
 
-    `is_finished`: the sequence has ended. `is_final`: the request has ended. `beams` are the best answers so far of a
-    beam search. `step` is the number of the engine's step, None before the first token. `error` is the reason why the
-    sequence failed or, without a sequence, why the request did not begin.
+    `is_finished`: the sequence has ended. `is_final`: the request has ended. `beams` holds the best answers of a beam
+    search so far. `step` is the number of the engine's step, None before the first token. `error` says why the sequence
+    failed. A delta without a sequence belongs to a request that could not begin, and `error` says why.
     """
 
     sequence: Sequence | None
@@ -37,8 +37,9 @@ class ResponseDelta(NamedTuple):
 class Response:
     """A submitted request, until its last delta is taken.
 
-    `num_bytes` is an estimate of its size. `num_waiting` calls wait for it. `listeners` are called with it after each
-    new delta, on the engine's thread (on the caller's if the request is refused or dropped)."""
+    `num_bytes` is its estimated size, and `num_waiting` the number of calls that wait for it. `listeners` are called
+    with the response after each new delta, on the engine's thread. If the request is refused or dropped, they are
+    called on the thread of that caller."""
 
     id: int
     request: Request
@@ -54,7 +55,7 @@ class Response:
     listeners: list[Callable[[Response], object]] = field(default_factory=list)
 
     def begin(self, sequences: abc.Sequence[Sequence]) -> None:
-        """Set the sequences that answer the request."""
+        """Set the sequences of the request."""
         self.sequences, self.num_unfinished = list(sequences), len(sequences)
 
     def drop_inputs(self) -> None:

@@ -1,7 +1,7 @@
-"""Limits on unread responses: the deltas of one request are merged, and requests that have ended are forgotten.
+"""Limits unread responses: merges the deltas of one request, and forgets requests that have ended.
 
 Merging loses no tokens: several deltas become one. Forgetting loses an answer, so it is the last resort. The request
-that ended first is forgotten first, but never the one that ended last, and none that a caller waits for.
+that ended first is forgotten first. The one that ended last, and those that a caller waits for, are never forgotten.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from weft.client.responses import Response, ResponseDelta
 from weft.engine.sequence import Sequence
 
 MAX_DELTA_BYTES = 4 << 20
-"""Bytes of a request's unread deltas, without their tokens, above which they are merged."""
+"""A request's unread deltas are merged when they hold more bytes than this, not counting tokens."""
 MAX_PASSED = 64
-"""Awaited requests skipped in one search for requests to forget. It bounds the time that a request's end takes."""
+"""One search for requests to forget skips at most this many awaited ones. This bounds the time to end a request."""
 MAX_NAMED = 65_536
-"""Forgotten requests whose numbers are remembered."""
+"""The limit on forgotten requests whose numbers are remembered."""
 
 
 class Unread:
-    """Requests that have ended and whose last response is not taken, in the order of their ends. The owner's lock
-    guards it. `num_forgotten` counts the requests forgotten so far."""
+    """The requests that have ended but whose last response is not taken, in the order in which they ended. The owner's
+    lock guards it. `num_forgotten` counts the requests forgotten so far."""
 
     def __init__(self, limits: ClientLimits = NO_LIMITS) -> None:
         self.num_forgotten = 0
@@ -43,11 +43,11 @@ class Unread:
         most = max(self._limits.max_unread_responses, 2 * len(response.sequences))
         if len(response.deltas) > most or response.unread_bytes > MAX_DELTA_BYTES:
             response.deltas = deque(merged(response.deltas))
-            # The rest can't be merged further, so it must not trigger the next merge.
+            # The merged deltas can't be merged further. Counting them would trigger a merge at every delta.
             response.unread_bytes = 0
 
     def end(self, response: Response) -> list[Response]:
-        """Add a request that has ended. Returns the requests to forget in its favour; the caller removes them."""
+        """Add a request that has ended. Returns the older requests to forget, which the caller must remove."""
         response.num_bytes += sum(answer_bytes(sequence.output) for sequence in response.sequences)
         response.num_bytes += sum(map(delta_bytes, response.deltas))
         self._ended[response.id] = response
@@ -73,7 +73,7 @@ class Unread:
                 break
             if other.is_awaited:
                 num_passed += 1
-                # Last in the order now, so that the next search does not begin with it.
+                # Move it to the end of the order, so that the next search does not start with it.
                 self._ended[other.id] = self._ended.pop(other.id)
             else:
                 gone.append(other)
@@ -81,17 +81,17 @@ class Unread:
         return gone
 
     def remove(self, response: Response) -> None:
-        """Remove a request whose last response was taken or will not be."""
+        """Remove a request, if it is here, because its last response was taken or discarded."""
         if self._ended.pop(response.id, None) is not None:
             self.num_bytes -= response.num_bytes
 
     def was_forgotten(self, request_id: int) -> bool:
-        """Whether a request was forgotten; known for the last `MAX_NAMED` of them."""
+        """Whether this request is one of the last `MAX_NAMED` forgotten ones."""
         return request_id in self._forgotten
 
 
 def merged(deltas: Iterable[ResponseDelta]) -> list[ResponseDelta]:
-    """Merge deltas to one for each sequence, in the order of each sequence's last delta."""
+    """Merge deltas into one for each sequence, in the order of the sequences' last deltas."""
     kept: dict[Sequence | None, ResponseDelta] = {}
     for delta in deltas:
         before = kept.pop(delta.sequence, None)

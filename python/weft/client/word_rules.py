@@ -1,4 +1,5 @@
-"""Converts the word lists of requests to token ids: bad words, stop words, end tokens and biases."""
+"""Checks the words and token rules of requests (bad words, stop words, end tokens, biases), and converts them to token
+ids."""
 
 from __future__ import annotations
 
@@ -25,13 +26,15 @@ from weft.tokenizer.stop_words import StopSequences, StopTexts, StopTokens
 from weft.tokenizer.text import RunningText
 
 WatcherFactory = Callable[[], RunningText | StopTokens | None]
-"""Makes the stop word watcher of a sequence (None: no stop words). The watchers of a request share one automaton."""
+"""Makes the watcher that finds a sequence's stop words (None: no stop words). The watchers of a request share one
+automaton."""
 
 
 @dataclass(frozen=True, eq=False)
 class WordRules:
     """Checks and converts the word lists of requests. Each list has at most `max_words` entries and `max_word_bytes`
-    bytes. Texts need a tokenizer. Methods raise `InputError` for words that break a limit or don't fit the model."""
+    bytes. Words given as text need a tokenizer. Methods raise `InputError` for words that break a limit or do not fit
+    the model."""
 
     text: ModelText
     max_words: int = EngineConfig.max_words
@@ -45,8 +48,8 @@ class WordRules:
         penalties: PenaltyRule = OWN_PENALTIES,
         names: FieldNames = OWN_NAMES,
     ) -> TokenRules:
-        """The rules in token ids that sampling parameters stand for. `end_ids` end the answer (None: the model's).
-        `bias` [V] is added to the logits. `penalties` defines how penalties act."""
+        """Convert sampling parameters to rules in token ids. `end_ids` end the answer (None: the model's end tokens).
+        `bias` [V] is added to the logits. `penalties` defines how penalties apply."""
         text = self.text
         if bias is not None and bias.shape[0] != text.vocab_size:
             raise InputError(

@@ -25,8 +25,8 @@ DEFAULT_MAX_NUM_TOKENS = 2048
 PREFILL_CHUNK_CPU, PREFILL_CHUNK_GPU = 512, 2048
 MASK_TIME_LIMIT_S, UNTRUSTED_MASK_TIME_LIMIT_S = 2.0, 0.25
 PROGRAM_BYTES = 192 << 20
-"""Memory budget in bytes for a WebAssembly program with the default `WasmLimits`: twice its memory, plus the state
-for undoing tokens."""
+"""Memory budget in bytes for a WebAssembly program with the default `WasmLimits`: twice its memory, plus the undo data
+for rollbacks."""
 
 _ABOVE_0, _BELOW_1 = math.ulp(0.0), math.nextafter(1.0, 0.0)
 
@@ -77,8 +77,8 @@ class SchedulerConfig(Checked):
     """Whether `max_seq_len` defaults to all of the model's positions."""
 
     max_num_tokens: Count | None = None
-    """The maximum number of tokens per step, decode and prefill together. Default: 2048, or what a full batch decodes
-    plus one page, whichever is more."""
+    """The maximum number of tokens per step, decode and prefill together. Default: 2048, or the tokens
+    that a full batch decodes plus one page, whichever is larger."""
 
     prefill_chunk: Count | None = None
     """The maximum number of prompt tokens per forward pass, from one prompt or several. Default: 2048 on a GPU, 512
@@ -282,12 +282,12 @@ class GuideConfig(Checked):
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig(
     GuideConfig, ExecutionConfig, CacheConfig, SchedulerConfig
-):  # fields of the last come first
+):  # fields of the last base come first
     """All settings of an engine, each with a default. None means that the default depends on the model, the device or
     other settings.
 
-    A `Count` is a whole number of at least 1. A function that needs only some of the settings takes the base class
-    that declares them. Raises `InputError` for an invalid value.
+    A `Count` is a whole number of at least 1. Code that needs only one component's settings takes that component's
+    class, which is a base of this one. Raises `InputError` for an invalid value.
     """
 
     def resolved(

@@ -64,7 +64,8 @@ def processor() -> str:
 
 
 def commit() -> str:
-    """Return WEFT_COMMIT if it is set, else the working tree's commit, with "+" if it has changes, else "unknown"."""
+    """Return WEFT_COMMIT if it is set, else the working tree's commit ("+" marks uncommitted changes), else
+    "unknown"."""
     if named := named_commit():
         return named
     here = Path(__file__).parent

@@ -21,14 +21,15 @@ class Lookahead:
     """The parameters of lookahead decoding. Raises `InputError` for a value out of range."""
 
     window: Annotated[int, whole(1, 16, "1 to 16")] = 4
-    """W: the lookahead window of each request, in tokens. A forward pass reads it after the text and the drafts.
-    Each position of the window predicts one token per iteration, and these chains of tokens become n-grams."""
+    """W: the size of each request's lookahead window, in tokens. A forward pass reads the window after the text and
+    the drafts. Each position of the window predicts one token per iteration. Over the iterations, these tokens form
+    n-grams."""
 
     ngram: Annotated[int, whole(2, MAX_DRAFT_TOKENS + 1, f"2 to {MAX_DRAFT_TOKENS + 1}")] = 3
     """N: the number of tokens in an n-gram. It is the last token of the text plus `ngram` - 1 drafts."""
 
     verification: Annotated[int, whole(1, 32, "1 to 32")] = 4
-    """G: the number of n-grams kept for each first token, which are the most recent distinct ones."""
+    """G: the number of n-grams kept for each first token. The most recent distinct ones are kept."""
 
     def __post_init__(self) -> None:
         check_fields(self, "lookahead's ")
@@ -192,8 +193,8 @@ class Speculation(Checked):
     def lookahead(
         cls, window: int = 4, ngram: int = 3, verification: int = 4, *, guide_drafts: GuideDrafts = "auto"
     ) -> Speculation:
-        """Draft by lookahead decoding: the model itself generates n-grams besides the text, and each draft is the
-        `ngram` - 1 tokens after a match. `Lookahead` describes the parameters.
+        """Draft by lookahead decoding: the model itself generates n-grams alongside the text. If the text's last token
+        begins an n-gram, the other `ngram` - 1 tokens are a draft. `Lookahead` describes the parameters.
 
         Each forward pass reads `window` more tokens per request. That pays off for small batches, where they cost
         little.
@@ -222,8 +223,8 @@ class Speculation(Checked):
     def given(
         cls, then: Speculation | None = None, *, num_draft_tokens: DraftTokens | None = None
     ) -> Speculation:
-        """Draft the `given` text of a request, which is the answer that the client expects. The drafters of `then`
-        continue after it, and draft for requests without such text.
+        """Draft the answer that the client expects, `given` of `Request`. The drafters of `then` continue after it, and
+        draft for requests without an expected answer.
 
         With `then`, its `num_draft_tokens` applies. Without it, `num_draft_tokens` defaults to 8.
         """

@@ -29,7 +29,7 @@ class AwakeTimer(threading.Thread):
         self._is_over.set()
 
     def run(self) -> None:
-        """Wait, then call `ring`."""
+        """Wait until the time is over or `cancel` is called. Call `ring` unless the timer was cancelled."""
         watch = AwakeWatch()
         while (left := self._seconds - watch.seconds) > 0:
             if self._is_over.wait(max(left, TICK_S)):

@@ -19,7 +19,7 @@ class FairQueue(Generic[T]):
     """
 
     def __init__(self, size: Callable[[T], int] | None = None) -> None:
-        # Requests without an API key share one client. With sizes, a small one does not wait for all large ones.
+        # Requests without an API key share one client. With sizes, its small requests do not wait for all large ones.
         self._size = size
         self._waiting: OrderedDict[Hashable, _Line[T]] = (
             OrderedDict()
@@ -39,7 +39,8 @@ class FairQueue(Generic[T]):
         return 0 if line is None else len(line.items)
 
     def add(self, client: Hashable, item: T) -> None:
-        """Add an item for a client. An item added for several clients is served once, at the first turn of any."""
+        """Add an item for a client. An item added for several clients is served once, when the first of them has its
+        turn."""
         self._clients.setdefault(item, set()).add(client)
         if client not in self._waiting:
             self._waiting[client] = _Line(alternates=self._size is not None)
@@ -74,7 +75,7 @@ class FairQueue(Generic[T]):
 
 
 class _Line(Generic[T]):
-    """The waiting items of one client, ordered by age and by size."""
+    """The waiting items of one client, in the order of arrival and, for `alternates`, also by size."""
 
     def __init__(self, alternates: bool) -> None:
         self.items: OrderedDict[T, int] = OrderedDict()  # item -> its number, oldest first

@@ -3,7 +3,7 @@
 A host processor is called on the engine's thread between the model's forward and sampling, and the iteration waits for
 it. A function with the attribute `allows_capture` set to True is a device processor: it follows the rule of
 `Stream.launch` and is captured with the iteration. Both kinds see every position that is verified. Penalties, bias and
-the grammar's mask apply to their result. If a processor raises, the requests that use it fail.
+the grammar's mask apply to the processor's result. If a processor raises, the requests that use it fail.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hints for unknown names: weft's name for the same thing in another library, or weft's most similar name."""
+"""Hints for unknown names: weft's counterpart of another library's name, or weft's most similar name."""
 
 from __future__ import annotations
 
@@ -120,7 +120,8 @@ OPTION_HINTS = {
 
 
 def hint(name: str, known: Collection[str], hints: Mapping[str, str]) -> str:
-    """Advice for an unknown name: its entry in `hints`, the most similar `known` name, or all known names."""
+    """The hint for an unknown name: its entry in `hints`, else the most similar `known` name, else all known
+    names."""
     if name in hints:
         return hints[name]
     close = get_close_matches(name, known, n=1)
@@ -141,7 +142,7 @@ def with_hints(hints: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
                     raise TypeError(f"{cls.__name__} has no parameter {name!r}; {hint(name, known, hints)}")
             make(self, *arguments, **named)
 
-        setattr(cls, "__init__", init)  # noqa: B010  # mypy forbids to assign it
+        setattr(cls, "__init__", init)  # noqa: B010  # mypy rejects an assignment
         return cls
 
     return decorate

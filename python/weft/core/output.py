@@ -49,13 +49,13 @@ class BeamTrace(Protocol):
         """The approximate size of the record in bytes."""
 
     def generation_logits(self, path: Sequence[int]) -> Tensor | None:
-        """As in `Hypothesis`, for the answer with this path."""
+        """The raw logits of the answer with this path, as in `Hypothesis.generation_logits`."""
 
     def additional(self, path: Sequence[int]) -> dict[str, Tensor]:
-        """As in `Hypothesis`, for the answer with this path."""
+        """Marked outputs of the model for the answer with this path, as in `Hypothesis.additional`."""
 
     def top_log_probs(self, path: Sequence[int]) -> list[dict[int, float]] | None:
-        """As in `Hypothesis`, for the answer with this path."""
+        """The most likely tokens of the answer with this path, as in `Hypothesis.top_log_probs`."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,8 @@ class Hypothesis:
 
     @property
     def token_logprobs(self) -> list[TokenLogprob]:
-        """The log-probabilities of its tokens, with the most likely tokens if the request asks for them."""
+        """The log-probability of each token, with the most likely tokens at its position if the request asks for
+        them."""
         tops = self.top_log_probs or [{} for _ in self.log_probs]
         return [TokenLogprob(value, top) for value, top in zip(self.log_probs, tops, strict=True)]
 
@@ -111,8 +112,8 @@ class Output:
     prompt_token_ids: list[int]
     token_ids: list[int] = field(default_factory=list)
     origins: list[str] = field(default_factory=list)
-    """The origin of each token: "sampled"; the name of the drafter ("eagle3", "forced", ...), for an accepted draft; or
-    "spliced", written by a program."""
+    """The origin of each token: "sampled"; "spliced" if a program wrote it; or, for an accepted draft, the drafter's
+    name ("eagle3", "forced", ...)."""
 
     text: str = ""
     finish_reason: FinishReason | None = None
@@ -120,8 +121,8 @@ class Output:
     """The stop word, or the id of the stop token, that ended the answer; None otherwise."""
 
     logprobs: list[TokenLogprob] | None = None
-    """One entry for each token, if the request asks for them. In a beam search, all are in the distribution that it
-    ranks."""
+    """One entry for each token, if the request asks for log-probabilities. In a beam search, all entries are in the
+    distribution that the search ranks."""
 
     generation_logits: Tensor | None = None
     """The model's raw logits [tokens, V] on the host, if the request gathers them; token i was sampled from row i."""
@@ -130,16 +131,16 @@ class Output:
     """The model's raw logits [prompt, V] on the host after each token of the prompt, if the request gathers them."""
 
     additional: dict[str, Tensor] = field(default_factory=dict)
-    """Marked outputs of the model that the request gathers, by name, each [tokens, ...]. The prompt's, [prompt, ...],
-    are under "context_" and the name."""
+    """Marked outputs of the model that the request gathers, by name, each [tokens, ...]. Outputs at the prompt's
+    positions, [prompt, ...], have "context_" in front of the name."""
 
     program_log: str | None = None
     """The log that a WebAssembly program wrote during the steps of these tokens: its last `WasmLimits.log_bytes` bytes.
     Set once the answer has ended, also with an error. None without a program that has started, and for beams."""
 
     program_variables: dict[str, bytes] | None = None
-    """The program's variables, which a request's sequences share, under the same conditions as `program_log`: at most
-    `max_variables` and `variable_bytes` of `WasmLimits`."""
+    """The program's variables, which the sequences of a request share. Set when `program_log` is set. `WasmLimits`
+    bounds their number (`max_variables`) and size (`variable_bytes`)."""
 
     error: RequestError | InputError | None = None
     guide_notes: tuple[str, ...] = ()
@@ -169,7 +170,8 @@ class Output:
 
     @property
     def outputs(self) -> list[Output]:
-        """The outputs of all sequences, this one first; in a beam search, of its answers, the best first."""
+        """The outputs of all sequences, this one first. In a beam search: the outputs of its answers, the best
+        first."""
         return [self, *self.others]
 
     @property
@@ -185,7 +187,7 @@ class Piece:
     text: str
     token_ids: list[int]
     origins: list[str]
-    """As in `Output`."""
+    """The origin of each token of the piece, as in `Output.origins`."""
 
     output: Output | None = None
     """The complete answer, with the last piece only."""
@@ -200,5 +202,5 @@ class Piece:
 
 
 def were_drafted(origins: list[str]) -> list[bool]:
-    """Whether each of these origins is a drafter's."""
+    """For each origin, whether it is the name of a drafter."""
     return [origin not in (SAMPLED, SPLICED) for origin in origins]

@@ -42,7 +42,8 @@ def spread(value: T | Sequence[T], count: int, name: str) -> list[T]:
 
 @contextmanager
 def progress(total: int, enabled: bool) -> Iterator[Callable[[int], object]]:
-    """Show a progress bar of `total` requests on stderr, if `enabled`. Yields the function that advances it."""
+    """Show a progress bar over `total` requests on stderr, if `enabled`. Yields a function that advances it by a
+    number of requests."""
     if not enabled:
         yield lambda count: None
         return

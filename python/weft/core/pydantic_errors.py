@@ -1,6 +1,6 @@
-"""pydantic's errors in weft's words: which error to report, its place, and what the value must be.
+"""Turns pydantic's errors into weft's words: picks the error to report, and gives its place and the valid types.
 
-Each front builds its own sentence from them: the executor in Python's terms, the server in JSON's.
+Each front builds its own sentence from these parts: the executor in Python's terms, the server in JSON's.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ OF_A_KEY = "[key]"
 
 
 def expected(kinds: Mapping[str, str], *errors: Mapping[str, Any]) -> str | None:
-    """The words for the types that a value may have, from its errors (one for each type): "a text, a list or an
-    object". None if `kinds` has none of the errors."""
+    """Describe the types that a value may have: "a text, a list or an object". pydantic reports one of `errors` for
+    each type. None if `kinds` has none of them."""
     words = [
         kinds[error["type"]].format(**error.get("ctx", {})) for error in errors if error["type"] in kinds
     ]
@@ -77,8 +77,8 @@ class Fault:
 
 
 def first_fault(raised: ValidationError, data: Any) -> Fault:
-    """The first error in `data`, as pydantic orders its fields."""
-    # A value that may have several types has an error for each type. The deepest place is of the type that fits best.
+    """The error to report for `data`: it is about the first wrong field, in pydantic's order."""
+    # A value that may have several types has an error for each type. The type that fits best has the deepest error.
     errors = raised.errors(include_url=False)
     places = [_place(error, data) for error in errors]
     field = places[0][:1]

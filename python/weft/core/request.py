@@ -33,8 +33,8 @@ LOGITS = "logits"
 @dataclass(frozen=True)
 class Gather:
     """The tensors that a request returns: raw logits of the prompt (`context_logits`) and of the answer
-    (`generation_logits`), and marked outputs of the model at the answer's (`names`) and the prompt's (`context_names`)
-    positions."""
+    (`generation_logits`), and marked outputs of the model at the positions of the answer (`names`) and of the prompt
+    (`context_names`)."""
 
     context_logits: bool = False
     generation_logits: bool = False
@@ -136,11 +136,11 @@ class FieldNames:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def label(self, field: str) -> str:
-        """The front's name of a setting."""
+        """The front's name for a setting."""
         return self.settings.get(field, field).rpartition(".")[2]
 
     def or_raise(self, field: str) -> str:
-        """The end of an advice, ", or raise ..."; "" for a caller who cannot change the setting."""
+        """The end of a hint, ", or raise ..."; "" for a caller who cannot change the setting."""
         if not self.config:
             return ""
         name = self.settings.get(field, field)
@@ -285,7 +285,7 @@ class Request:
 
     @property
     def forbidding(self) -> list[str]:
-        """The names of the parameters, besides the guide, that forbid tokens."""
+        """The names of the parameters of this request, besides the guide, that forbid tokens."""
         sampling, bias = self.sampling, self.rules.bias
         forbids = {
             "bad_words": bool(sampling.bad_words),

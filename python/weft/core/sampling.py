@@ -23,6 +23,12 @@ _SMALLEST = 2.0**-126  # the smallest positive normal number of float32
 _SHARE = "above 0 (from 2**-126 on) and at most 1"
 _PENALTY = number(-MAX_LOGIT, MAX_LOGIT, "-10000 to 10000 (0: none)")
 
+NOT_FOR_BEAMS = "beams are not sampled"
+"""Marks a parameter of the draw in its annotation. Beam search refuses values other than the default."""
+
+CHANGES_LOGITS = "changes logits by the text so far"
+"""Marks a parameter in its annotation. With a value other than the default, the device keeps the request's text."""
+
 
 def _check_bias(name: str, bias: Any) -> None:
     if not isinstance(bias, abc.Mapping):
@@ -80,23 +86,25 @@ class SamplingParams(Checked):
     temperature: Annotated[float, number(0, MAX_LOGIT, "0 (greedy) to 10000")] = 0.0
     """Divides the logits before the softmax. 0, and any value below 0.00001, is greedy."""
 
-    top_k: Annotated[int, whole(0, _MAX_INT, "0 (all) or a positive number of tokens (below 2**31)")] = 0
+    top_k: Annotated[
+        int, whole(0, _MAX_INT, "0 (all) or a positive number of tokens (below 2**31)"), NOT_FOR_BEAMS
+    ] = 0
     """Keeps the k most likely tokens. 0: all."""
 
-    top_p: Annotated[float, number(_SMALLEST, 1, f"{_SHARE} (all)")] = 1.0
+    top_p: Annotated[float, number(_SMALLEST, 1, f"{_SHARE} (all)"), NOT_FOR_BEAMS] = 1.0
     """Keeps the smallest set of most likely tokens, among those of `top_k`, whose probabilities reach this sum. 1:
     all."""
 
-    min_p: Annotated[float, number(0, 1, "0 (all) to 1")] = 0.0
+    min_p: Annotated[float, number(0, 1, "0 (all) to 1"), NOT_FOR_BEAMS] = 0.0
     """Keeps the tokens with at least this fraction of the most likely token's probability. 0: all."""
 
-    repetition_penalty: Annotated[float, number(1e-3, 1e3, "0.001 to 1000 (1: none)")] = 1.0
+    repetition_penalty: Annotated[float, number(1e-3, 1e3, "0.001 to 1000 (1: none)"), CHANGES_LOGITS] = 1.0
     """Divides positive logits of tokens in the prompt or the answer, and multiplies negative ones. 1: none."""
 
-    presence_penalty: Annotated[float, _PENALTY] = 0.0
+    presence_penalty: Annotated[float, _PENALTY, CHANGES_LOGITS] = 0.0
     """Is subtracted from the logits of tokens that occur in the answer."""
 
-    frequency_penalty: Annotated[float, _PENALTY] = 0.0
+    frequency_penalty: Annotated[float, _PENALTY, CHANGES_LOGITS] = 0.0
     """Is subtracted from the logit of a token once for each occurrence in the answer."""
 
     logit_bias: Annotated[abc.Mapping[int, float], _check_bias] | None = None
@@ -136,13 +144,14 @@ class SamplingParams(Checked):
     """The number of sequences; sequence i has the seed `seed + i`. None: 1, or the width of a beam search."""
 
     no_repeat_ngram_size: (
-        Annotated[int, whole(0, _MAX_INT, "0 (off) or a number of tokens (below 2**31)")] | None
+        Annotated[int, whole(0, _MAX_INT, "0 (off) or a number of tokens (below 2**31)"), CHANGES_LOGITS]
+        | None
     ) = 0
     """No n-gram of this length occurs twice in prompt and answer. 0: off.
 
     None means 0."""
 
-    top_p_decay: Annotated[float, number(_SMALLEST, 1, f"{_SHARE} (none)")] = 1.0
+    top_p_decay: Annotated[float, number(_SMALLEST, 1, f"{_SHARE} (none)"), NOT_FOR_BEAMS] = 1.0
     """Multiplies `top_p` after each token of the answer. 1: `top_p` does not change."""
 
     top_p_min: Annotated[float, number(_SMALLEST, 1, _SHARE)] = 1e-6

@@ -20,8 +20,8 @@ class OutputStats:
     """Tokens of the answer from these iterations."""
 
     proposed_drafts: int = 0
-    """Drafts that these iterations verified. Not counted are positions without a draft, drafts after the end of the
-    answer, and drafts after the point from which a program rewrote the text."""
+    """Drafts that these iterations verified. Positions without a draft do not count. Nor do drafts after the end of
+    the answer, or after the point from which a program rewrote the text."""
 
     accepted_drafts: int = 0
     """Drafts that are part of the answer."""
@@ -81,7 +81,7 @@ class OutputStats:
 
     @property
     def compile_s(self) -> float:
-        """The wait for the guide in seconds; 0.0 without one."""
+        """The seconds that the request waited for its guide; 0.0 without a guide."""
         return _seconds(self.submitted_at, self.guide_ready_at)
 
     @property

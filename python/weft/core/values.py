@@ -90,7 +90,7 @@ class Checked:
     """Base of dataclasses that check their fields on construction, by their annotations:
 
     - `bool` and `Literal[...]`, and unions of them, allow the values that they name.
-    - `Annotated[T, check, ...]` calls each `Check`, such as a `Range`.
+    - `Annotated[T, check, ...]` calls each `Check`, such as a `Range`. A text among them is a mark (`set_fields`).
     - With `| None`, None is valid too. Other annotations are not checked.
 
     A subclass checks conditions over several fields in its own `__post_init__`, after this one.
@@ -111,18 +111,28 @@ def check_fields(settings: Any, prefix: str = "") -> None:
 @cache
 def ranges(cls: Any) -> dict[str, Range]:
     """The range of each field of a dataclass that has one, by name."""
-    return {
-        name: check
-        for name, hint in _hints(cls)
-        for arm in _arms(hint)
-        for check in getattr(arm, "__metadata__", ())
-        if isinstance(check, Range)
-    }
+    return {name: each for name, hint in _hints(cls) for each in _metadata(hint) if isinstance(each, Range)}
+
+
+def set_fields(settings: Any, mark: str) -> list[str]:
+    """The names of a dataclass's fields with the text `mark` in their annotation, as in `Annotated[int, mark]`, and
+    another value than the default or None."""
+    return [
+        name
+        for name, default in _marked(type(settings), mark)
+        if getattr(settings, name) not in (default, None)
+    ]
+
+
+@cache
+def _marked(cls: Any, mark: str) -> tuple[tuple[str, Any], ...]:
+    defaults = {field.name: field.default for field in fields(cls)}
+    return tuple((name, defaults[name]) for name, hint in _hints(cls) if mark in _metadata(hint))
 
 
 def docstrings(cls: type) -> dict[str, str]:
     """The docstring below each field of a dataclass that has one, by name. Python does not keep these, so they are
-    read from the source of the module, where the class must stand at the top level."""
+    read from the source of the module. The class must be at its top level."""
     module = ast.parse(inspect.getsource(sys.modules[cls.__module__]))
     body = next(
         node.body for node in module.body if isinstance(node, ast.ClassDef) and node.name == cls.__name__
@@ -151,9 +161,14 @@ def _arms(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
+def _metadata(hint: Any) -> list[Any]:
+    """The arguments of `Annotated` in the members of a union, or in the type itself."""
+    return [each for arm in _arms(hint) for each in getattr(arm, "__metadata__", ())]
+
+
 def _checks_of(hint: Any) -> list[Check]:
     arms = [arm for arm in _arms(hint) if arm is not NoneType]
-    checks = [check for arm in arms for check in getattr(arm, "__metadata__", ())]
+    checks = [each for each in _metadata(hint) if callable(each)]  # a mark is a text
     choices = [choice for arm in arms for choice in _choices(arm)]
     if choices and all(map(_choices, arms)):
         checks.append(OneOf(choices))

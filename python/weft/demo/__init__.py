@@ -1,5 +1,5 @@
-"""`weft demo`: answers that break their schema without a guide, a streamed answer with drafts, the gain from drafts,
-and a picture of iterations.
+"""`weft demo`: shows answers that break their schema without a guide, a streamed answer with drafts, the speedup from
+drafts, and a timeline of a few iterations.
 
 All results are generated and measured during the run. The output is readable in a terminal, in a pipe and without
 colours.

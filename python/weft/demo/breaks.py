@@ -1,4 +1,4 @@
-"""Compares answers with and without a guide: the place where an answer breaks its schema, and jsonschema's message."""
+"""Compares answers with and without a guide. Shows where an answer breaks its schema, with jsonschema's message."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from weft.tiny.prompts import Schema, render_schema
 
 MOST_TOKENS = 96
 OPEN, CLOSE = ">>>", "<<<"
-"""Marks around a break, so that it is visible without colours."""
+"""Marks around the faulty part of an answer, so that it is visible without colours."""
 
 
 def show(console: Console, llm: LLM) -> None:
-    """Fill in every form with and without a guide. Print the forms with a broken answer, and the counts."""
+    """Answer every form with and without a guide. Print the forms with an invalid answer, and the counts."""
     console.rule("with a guide and without", characters="-")
     console.print(
         f"weft-tiny, a model of 2 million parameters inside the package, fills in {len(FORMS)} forms, greedily. "
@@ -47,7 +47,7 @@ def answer(llm: LLM, form: Form, guide: Guide | None) -> str:
 
 
 def guide_of(schema: Schema) -> Guide:
-    """The guide of a schema, with the separators that the model was trained to write."""
+    """The guide for a schema. It allows only the separators that the model was trained to write."""
     return Guide.json_schema(schema, separators=(", ", ": "))
 
 

@@ -1,4 +1,4 @@
-"""The demo's forms. weft-tiny was trained on the kind of the last one only."""
+"""The demo's forms. weft-tiny was trained only on records like the last form."""
 
 from __future__ import annotations
 

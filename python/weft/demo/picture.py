@@ -28,7 +28,7 @@ DEVICE = "on the device (its profiler shows no grammar work)"
 
 
 def show(console: Console, llm: LLM, record: Record, out: Path) -> None:
-    """Record an answer, on a CPU under both schedules. Write the trace and the picture, and print the overlaps."""
+    """Record an answer; on a CPU, once under each schedule. Write the trace and the picture, and print the overlaps."""
     console.rule("what ran when", characters="-")
     runs = recorded(llm, record)
     trace, image = out / "demo-trace.json", out / "demo-trace.svg"
@@ -61,7 +61,7 @@ def recorded(llm: LLM, record: Record) -> dict[str, list[Slice]]:
 
 @contextmanager
 def a_thread_for_each_stream() -> Iterator[None]:
-    """Context in which streams of the CPU runtime run concurrently, as on a device."""
+    """Run the streams of the CPU runtime concurrently, as on a device, until the `with` block ends."""
     cpu.set_schedule("threads")
     try:
         yield

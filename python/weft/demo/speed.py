@@ -1,4 +1,4 @@
-"""Measures the gain from drafts and the cost of a guide."""
+"""Measures the speedup from drafts and the cost of a guide."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def show(console: Console, fast: LLM, plain: LLM, records: Sequence[Record]) -> 
 
 def measure(llms: Sequence[LLM], records: Sequence[Record], guided: bool) -> list[list[Output]]:
     """The fastest of `ROUNDS` answers to each prompt, for each engine. The engines alternate, so that changes in the
-    machine's load affect both. The first round, which compiles and captures, is not counted."""
+    machine's load affect both. A first round, which compiles guides and captures graphs, does not count."""
     best: list[list[Output]] = [[] for _ in llms]
     for record in records:
         guide = guide_of(record.schema) if guided else None
@@ -61,7 +61,7 @@ def per_iteration(outputs: Outputs) -> str:
 
 
 def told(without: Outputs, drafted: Outputs) -> str:
-    """A summary: the speedup from drafts under the guide, and the number of equal answers."""
+    """The summary: the speedup from drafts under the guide, and the number of equal answers."""
     pairs = list(zip(without, drafted, strict=True))
     ratios = [b.stats.tokens_per_second / a.stats.tokens_per_second for a, b in pairs]
     same = sum(a.text == b.text for a, b in pairs)

@@ -11,12 +11,12 @@ import jsonschema
 from weft.tiny.prompts import Json, Schema
 
 MOST = 100
-"""The largest number of characters of a message that are shown."""
+"""The maximum length of a message in characters. Longer messages are cut in the middle."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault of a text: the validator's message, and the range of characters that it is about."""
+    """A fault in a text: the validator's message, and the range of characters that it is about."""
 
     message: str
     begin: int
@@ -24,7 +24,7 @@ class Fault:
 
 
 def fault(text: str, schema: Schema) -> Fault | None:
-    """The most relevant fault of `text` as JSON of `schema`; None if it is valid."""
+    """The most relevant fault of `text`, which should be JSON of `schema`; None if it is valid."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
@@ -37,7 +37,7 @@ def fault(text: str, schema: Schema) -> Fault | None:
 
 
 def shortened(message: str) -> str:
-    """The message, with its middle cut out if it is too long because it quotes a value."""
+    """Cut the middle out of a long message. Messages are long if they quote a value."""
     half = MOST // 2
     return message if len(message) <= MOST else f"{message[:half]} ... {message[-half:]}"
 
@@ -51,7 +51,8 @@ def span(text: str, path: Sequence[str | int]) -> tuple[int, int]:
 
 
 def _member(text: str, begin: int, step: str | int) -> int:
-    """The position of a member's value in the object or array at `begin`. Of duplicate names, the last counts."""
+    """The position of a member's value in the object or array at `begin`. If a name occurs twice, the last one
+    counts."""
     is_object = text[begin] == "{"
     found, place, number = begin, _skipped(text, begin + 1), 0
     while text[place] not in "]}":

@@ -1,1 +1,1 @@
-"""The engine: one decode iteration, its graphs, and the loop that feeds it."""
+"""The engine: the decode iteration, its graphs, and the loop that schedules and launches it."""

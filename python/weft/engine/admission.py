@@ -1,6 +1,6 @@
 """Validates requests before they are queued: options, token ids, lengths and pages.
 
-Error messages name options as the front does that made the request (`FieldNames`).
+Error messages use the option names of the front that made the request (`FieldNames`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from collections import abc
 
 from weft.config import EngineConfig, ExecutionConfig, Lookahead, ResolvedConfig, Speculation
 from weft.core.request import MAX_END_TOKENS, OWN_NAMES, BeamWords, FieldNames, Gather, Request
+from weft.core.sampling import NOT_FOR_BEAMS
+from weft.core.values import set_fields
 from weft.engine.device.state import DecodeParts
 from weft.engine.scheduler.scheduler import Capacity
 from weft.engine.sequence import Sequence
@@ -36,7 +38,7 @@ class Admission:
             raise InputError("the prompt is empty; give at least one token")
         longest = config.max_seq_len
         check_length(len(sequence.prompt), longest, can_grow(self._model, longest), request.names)
-        # Page 0 only pads, so no sequence gets it.
+        # Page 0 is reserved for padding, so no sequence gets it.
         num_pages, pages = self._capacity.kv.num_pages - 1, self._capacity.pages_needed(sequence)
         if pages > num_pages:
             raise CapacityError(
@@ -69,12 +71,11 @@ def check_options(request: Request, config: EngineConfig, speculation: Speculati
 def check_search(request: Request) -> None:
     """Raise `InputError` for options that beam search does not support."""
     sampling, words = request.sampling, request.watch_stop_words()
-    for name, neutral in (("top_k", 0), ("top_p", 1), ("min_p", 0), ("top_p_decay", 1)):
-        if getattr(sampling, name) != neutral:
-            raise InputError(
-                f"{name} is {getattr(sampling, name)}; beams are not sampled, they follow the likeliest tokens: "
-                f"leave it out, or {request.names.no_beams}"
-            )
+    for name in set_fields(sampling, NOT_FOR_BEAMS):
+        raise InputError(
+            f"{name} is {getattr(sampling, name)}; beams are not sampled, they follow the likeliest tokens: "
+            f"leave it out, or {request.names.no_beams}"
+        )
     if len(sampling.stop_token_ids) > MAX_END_TOKENS:
         raise InputError(
             f"stop_token_ids has {len(sampling.stop_token_ids)} entries; beams, which need one more continuation for "
@@ -128,14 +129,14 @@ def check_token_ids(name: str, tokens: abc.Sequence[int], vocab_size: int) -> No
 
 
 def can_grow(model: ModelConfig, max_seq_len: int) -> bool:
-    """Whether the model has positions beyond `max_seq_len`, so that raising it would admit longer texts."""
+    """Whether the model has positions beyond `max_seq_len`, so that a higher limit would admit longer texts."""
     return max_seq_len < model.max_position_embeddings
 
 
 def check_length(
     num_tokens: int, max_seq_len: int, can_grow: bool = True, names: FieldNames = OWN_NAMES
 ) -> None:
-    """Raise `CapacityError` for a prompt that leaves no room for an answer."""
+    """Raise `CapacityError` for a prompt that leaves no room for at least one token of the answer."""
     if num_tokens + 1 > max_seq_len:
         raise CapacityError(
             f"the prompt has {num_tokens} tokens, but {names.label('max_seq_len')} is {max_seq_len} (prompt and "

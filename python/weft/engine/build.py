@@ -1,4 +1,4 @@
-"""Builds an engine from its parts. Only this file imports all of them, including beam search."""
+"""Builds an engine from its parts. Only this file imports all parts, including beam search."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def build_engine(
     end_token_ids: list[int],
     config: ResolvedConfig,
 ) -> Engine:
-    """Build an engine that decodes with `model` and keeps the model's keys and values in `kv`."""
+    """Build an engine that decodes with `model`. `kv` is the model's KV cache."""
     check_beam_width(config.max_beam_width, drafting.speculation, config)
     if drafting.speculation.lookahead_sizes is not None and config.additional_outputs:
         raise InputError(
@@ -57,7 +57,7 @@ def build_engine(
         build_kv_manager(config, parts),
         max_drafts=parts.max_drafts,
         margin=drafter.reuse_margin if drafter is not None else 0,
-        # A drafter with a KV cache of its own attends to the whole text, so no page can be released early.
+        # A drafter with its own KV cache attends to the whole text, so no page can be released early.
         span=AttentionSpan.of(kv.windows) if drafter is None or drafter.kv is None else None,
     )
 
@@ -74,7 +74,7 @@ def build_engine(
         runtime, scheduler, runner, guided_state, ends, commit_search, drafted_by(speculation, proposals)
     )
     admission = Admission(config, speculation, parts, capacity)
-    runtime.publish()  # weights, keys and values, states and buffers
+    runtime.publish()  # so that streams see the weights, KV caches, states and buffers written so far
     return Engine(speculation, scheduler, runner, output, admission)
 
 
@@ -95,7 +95,7 @@ def check_beam_width(max_beam_width: int, speculation: Speculation, config: Sche
 
 
 def build_kv_manager(config: ResolvedConfig, parts: DecodeParts) -> KvManager:
-    """Build the manager of KV pages on the device and on the host."""
+    """Build the manager of the KV pages on the device and on the host."""
     return KvManager(
         config.num_pages,
         config.page_size,
@@ -111,15 +111,15 @@ def build_kv_manager(config: ResolvedConfig, parts: DecodeParts) -> KvManager:
 def drafted_by(speculation: Speculation, proposals: Proposals | None) -> DraftedBy:
     """Return a function that names the drafter of each accepted token.
 
-    The host's proposals record which drafter each token came from. A token without a record came from the drafter on
-    the device, which is always the last one. With one drafter, no lookup is needed.
+    The proposals on the host record the drafter of each token. A token without a record is from the drafter on the
+    device, which is always the last one. With a single drafter, no lookup is needed.
     """
     last = speculation.drafters[-1] if speculation.drafters else ""
     if len(speculation.drafters) < 2 or proposals is None:
         return lambda sequence, count: [last] * count
 
     def drafters(sequence: Sequence, count: int) -> list[str]:
-        # The proposals count tokens from the last admission, not from the beginning of the answer.
+        # The proposals count tokens from the last admission, not from the start of the answer.
         first = len(sequence.output.token_ids) - sequence.resumed_at
         return [name or last for name in proposals.origins(sequence.slot, first, count)]
 

@@ -1,7 +1,7 @@
 """The engine: schedule, launch, process.
 
-`Engine.step` launches one batch: a decode iteration and chunks of prompts. Then it processes results. Without overlap
-these are the results of the same batch; with overlap, those of the batch before.
+`Engine.step` launches one batch: a decode iteration and chunks of prompts. Then it processes results: without overlap
+those of the same batch, with overlap those of the previous batch.
 
 A sequence gets slots, pages and a matcher on admission. It releases them after it has ended, once no batch in flight
 refers to it. A failure ends only the sequence that it concerns. A failed batch ends all sequences of the batch.
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class _CollectionPostponed:
-    """A context in which Python's garbage collector is off: a collection would stall the step, and might free device
+    """A context in which Python's garbage collector is off. A collection would stall the step, and might free device
     memory in the middle of it."""
 
     def __enter__(self) -> None:
@@ -47,7 +47,7 @@ class _CollectionPostponed:
 
 
 class Engine:
-    """Decodes many sequences at once on one device. One batch is in flight, or two with overlap.
+    """Decodes many sequences at once on one device. At most one batch is in flight, or two with overlap.
 
     `build_engine` makes one. An engine is not thread-safe: only one thread may step it.
 
@@ -83,7 +83,7 @@ class Engine:
         self._num_kept = 1 if is_overlapped else 0
         self._grammar_s = 0.0
         self._num_finished = 0
-        self._owes_step = False  # one more step is due, whose record reports that no sequence runs any more
+        self._owes_step = False  # one more step is due, whose record reports that no sequence is active
 
     # -- state
 
@@ -104,13 +104,13 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether some sequence has not ended, or the step that reports the last end is still due."""
+        """Whether a sequence has not ended, or the step that reports the last end is still due."""
         return self._is_busy or self.num_waiting > 0
 
     @property
     def can_step(self) -> bool:
-        """Whether a step would make progress. It would not while every sequence waits for a compilation or a matcher's
-        start, and no deadline has passed."""
+        """Whether a step would make progress. It would not if every sequence waits for its guide's compilation or its
+        matcher's start, and no deadline has passed."""
         waiting = self.scheduler.waiting
         if self._is_busy or len(waiting.queue):
             return True
@@ -126,7 +126,7 @@ class Engine:
         return bool(self.scheduler.running or self.output.in_flight or self._owes_step)
 
     def on_wake(self, wake: Callable[[], object]) -> None:
-        """Set the function that other threads call when a matcher has started, to wake the thread that steps."""
+        """Set `wake`, which other threads call when a matcher has started. It must wake the thread that steps."""
         self.scheduler.waiting.starts.on_started = wake
 
     def set_recorder(self, recorder: FlightRecorder) -> None:
@@ -156,8 +156,8 @@ class Engine:
     # -- steps
 
     def step(self, launched: Callable[[], object] = lambda: None) -> StepRecord:
-        """Run one step. It calls `launched` after the launch and before processing, while the device is busy;
-        `launched` must not raise."""
+        """Run one step. `launched` is called after the launch and before processing, while the device is busy. It must
+        not raise."""
         self._home.check()
         record = StepRecord(self.num_steps, time.perf_counter())
         self.num_steps += 1
@@ -181,7 +181,7 @@ class Engine:
             self.output.drain(record)
             schedule = self.scheduler.schedule_decoding(record, has_in_flight=False)
         self.scheduler.schedule_prompts(schedule, record)
-        # A logits processor on the host may block for long. Commit finished results first: they may end sequences.
+        # A logits processor on the host may block for long. Commit the results in flight first: they may end sequences.
         if self.output.in_flight and self.runner.calls_host(schedule):
             self.output.drain(record)
             self.scheduler.drop_ended(schedule)
@@ -194,11 +194,11 @@ class Engine:
     def _complete(self, record: StepRecord) -> None:
         """Fill in the step's record after processing."""
         scheduler, num_finished = self.scheduler, self.output.num_finished
-        if record.active > len(record.generation):  # some sequences still read their prompts
+        if record.active > len(record.generation):  # some sequences are still in prefill
             record.prompt_tokens_read = scheduler.prompt_tokens_read()
         record.completed, self._num_finished = num_finished - self._num_finished, num_finished
         record.active, record.queued = len(scheduler.running), self.num_waiting
-        if record.completed or record.paused:  # sequences that left during the step were active in it, too
+        if record.completed or record.paused:  # also count the sequences that left during the step
             running = {sequence.id for sequence in self.running}
             record.active = len({*record.context, *record.generation} | running)
         record.compiling = len(scheduler.waiting.unready)
@@ -211,18 +211,18 @@ class Engine:
         self._owes_step = bool(record.active)
 
     def warm_up(self) -> None:
-        """Read two dummy prompts, and capture the graphs of all batch sizes and draft counts in use, with and without
-        guides.
+        """Prefill two dummy prompts, and capture the graphs of all batch sizes and draft counts in use, with and
+        without guides.
 
         These graphs serve any mix of requests, except requests with logits processors. On CUDA, call this on the
-        thread that steps: libraries keep handles per thread.
+        thread that steps, because libraries keep handles per thread.
         """
         began = time.perf_counter()
         with self._scope, _CollectionPostponed():
             self.output.drain(StepRecord(self.num_steps, began))
             self.runner.warm_up(self._speculation)
         _log.info("warm: %d graphs in %.1f s", len(self.graphs.plans), time.perf_counter() - began)
-        # Skip the grammar's time so far, or the first step would count the warm-up's.
+        # Skip the grammar's time so far. Otherwise the first step's record would include the warm-up.
         self._grammar_s = self.grammar.state.seconds
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
 """The output processor: it reads the results of batches, commits tokens to sequences, and ends sequences.
 
 It reads batches in launch order. It commits a token only after the sequence's matcher has accepted it. If one sequence
-fails, the others go on: their tokens are already committed on the device.
+fails, the others continue: their tokens are already committed on the device.
 
-A matcher may also edit the end of the text (`edit` in `csrc/include/weft/matcher.h`). The device does not see the edit.
-So the sequence drops its tokens in flight and reads its text again, as after preemption.
+A matcher may also edit the end of the text (`edit` in `csrc/include/weft/matcher.h`). The device does not see the edit,
+so the sequence drops its tokens in flight and prefills its text again, as after preemption.
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ if TYPE_CHECKING:
     from weft.engine.features.flight_recorder import FlightRecorder
 
 CommitSearch = Callable[[Sequence, StepResults], FinishReason | None]
-"""Commits one iteration of a beam search. Returns the finish reason, or None if the search goes on."""
+"""A function that commits one iteration of a beam search. It returns the finish reason, or None if the search goes
+on."""
 
 DraftedBy = Callable[[Sequence, int], abc.Sequence[str]]
-"""Names the drafter of each of the answer's next accepted tokens. The second argument is the number of tokens."""
+"""A function that names the drafter of each of the sequence's next accepted tokens. The second argument is the number
+of these tokens."""
 
 
 class OutputProcessor:
-    """Commits the results of the batches `in_flight`, of which there are at most two.
+    """Commits the results of the batches `in_flight`, at most two.
 
-    `num_finished` counts the sequences that have ended. `recorder` is told about those that failed.
+    `num_finished` counts the sequences that have ended. `recorder` is notified of those that failed.
     """
 
     def __init__(
@@ -66,8 +68,8 @@ class OutputProcessor:
     def begin(self, waiting: Waiting) -> None:
         """Before a step, end sequences whose deadline has passed or whose guide failed.
 
-        Also collect asynchronous failures of work in flight, and fail its sequences. Otherwise the next launch would
-        raise them, and its sequences would be blamed.
+        Also collect asynchronous failures of the work in flight, and fail its sequences. Otherwise the next launch
+        would raise them, and the wrong sequences would fail.
         """
         if waiting.deadlines.entries or waiting.preempted:
             for sequence in waiting.late():
@@ -113,8 +115,8 @@ class OutputProcessor:
         if batch.moves is not None:
             self._check_moves(batch)
         now = time.perf_counter()
-        # An iteration without drafts leaves its commit to the next one. The matchers must accept its tokens before the
-        # sequences get them, so run an owed commit now.
+        # An iteration without drafts leaves its grammar commit to the next iteration. But the matchers must accept its
+        # tokens before the sequences get them, so run an owed commit now.
         self._guided_state.commit_owed(batch.epoch)
         record.model_s += now - waiting_since
         seconds, self._last_read = now - max(batch.began, self._last_read), now
@@ -134,7 +136,8 @@ class OutputProcessor:
         self._retire(batch)
 
     def _observe(self, batch: InFlightBatch, results: StepResults, seconds: float) -> None:
-        """Report the duration and the tokens of an iteration with drafts and guides to the runner's guidance."""
+        """Report the duration and the tokens of an iteration to the runner's draft guidance, if it had drafts and
+        guides."""
         plan = batch.plan
         if plan is not None and plan.guided_logits and plan.num_drafts:
             guided = [r for r in batch.decoding if r.is_guided and r.stage is not Stage.FINISHED]
@@ -196,7 +199,8 @@ class OutputProcessor:
     # -- ends
 
     def finish(self, sequence: Sequence, reason: FinishReason, error: BaseException | None = None) -> None:
-        """End a sequence in any stage. It releases its resources now, or after the last batch in flight with it."""
+        """End a sequence in any stage. Its resources are released now, or after the last batch in flight that contains
+        it."""
         error = _as_request_error(error, sequence.stage)
         had_slot = sequence.is_active
         if had_slot and sequence.is_guided and sequence.search is None:
@@ -245,8 +249,8 @@ class OutputProcessor:
     def _fail_launch(
         self, sequences: abc.Sequence[Sequence], error: BaseException, record: StepRecord
     ) -> None:
-        """Fail the sequences of a failed launch, and all sequences in flight: the error may be a late failure of
-        theirs."""
+        """Fail the sequences of a failed launch, and all sequences in flight. The launch may have raised an
+        asynchronous failure of the earlier work."""
         self._fail(self._sequences_in_flight(), error)
         self._fail(sequences, error)
         self.drain(record)
@@ -263,7 +267,7 @@ def _as_request_error(error: BaseException | None, stage: Stage) -> RequestError
 
 
 def _note_best(output: Output) -> None:
-    """After a beam search, set the output's gathered tensors to those of the best answer."""
+    """After a beam search, set the output's gathered tensors to the best answer's."""
     if output.hypotheses:
         best = output.hypotheses[0]
         output.generation_logits = best.generation_logits
@@ -271,7 +275,7 @@ def _note_best(output: Output) -> None:
 
 
 def _note_report(sequence: Sequence) -> None:
-    """Copy the log and the variables of a WebAssembly program to the output, if the matcher is one."""
+    """If the matcher is a WebAssembly program, copy its log and its variables to the output."""
     if sequence.guide is None or sequence.guide.matcher is None:
         return
     from weft.aici.guide import program_report  # few requests need it
@@ -323,15 +327,15 @@ def commit(
     """Append the iteration's tokens to the answer. Returns the finish reason, or None if the answer goes on.
 
     `guided_state` is None for an unguided sequence. Raises `RequestError` for a failure that ends the
-    sequence. Then none of the iteration's tokens is appended.
+    sequence. In that case none of the iteration's tokens is appended.
     """
-    # An edit parks its slot as a failure does, so it counts in `num_failed`.
+    # An edit parks its slot like a failure, so it counts in `num_failed`.
     edit = None
     if guided_state is not None and guided_state.num_failed:
         edit = _edit_of(sequence, results, guided_state)
     if edit is not None:
         reason = _commit_edit(sequence, results, edit, end_tokens, drafted_by)
-        sequence.must_reread = True  # also at the answer's end: its pages don't hold the appended tokens
+        sequence.must_reread = True  # even if the answer ends: its pages don't hold the appended tokens
         return reason
     slot = sequence.slot
     output = sequence.output
@@ -351,7 +355,7 @@ def commit(
     output.token_ids += kept
     proposed = results.proposed(slot)
     if proposed:
-        # Drafts beyond the answer's end are neither accepted nor rejected, so they don't count as proposed.
+        # Drafts beyond the answer's end are neither accepted nor rejected, so they do not count as proposed.
         num_verified = proposed if reason is None else min(proposed, len(kept))
         count_drafts(output.stats, num_verified, num_drafted, len(kept))
     if output.logprobs is not None:
@@ -362,15 +366,15 @@ def commit(
 
 
 def _is_accepted(sequence: Sequence, guided_state: GuidedState, num_tokens: int) -> bool:
-    """Whether the matcher accepted the first `num_tokens` tokens of the answer, and no slot's matcher has failed. With
-    another iteration in flight, the matcher may already have accepted that one's tokens."""
+    """Whether the matcher has accepted the first `num_tokens` tokens of the answer, and no slot's matcher has failed.
+    With another iteration in flight, the matcher may already have accepted that iteration's tokens too."""
     num_later = guided_state.committed(sequence.slot) + sequence.resumed_at - num_tokens
     return (num_later == 0 or (num_later > 0 and sequence.num_in_flight > 1)) and not guided_state.num_failed
 
 
 def count_drafts(stats: OutputStats, proposed: int, accepted: int, num_tokens: int) -> None:
-    """Add an iteration to the statistics. It verified `proposed` drafts, of which the first `accepted` are in the
-    answer, and added `num_tokens` tokens."""
+    """Add an iteration to the statistics. The iteration verified `proposed` drafts, of which the first `accepted` are
+    in the answer. It added `num_tokens` tokens."""
     stats.drafted_iterations += 1
     stats.drafted_tokens += num_tokens
     stats.proposed_drafts += proposed
@@ -380,7 +384,8 @@ def count_drafts(stats: OutputStats, proposed: int, accepted: int, num_tokens: i
 def cut(
     sequence: Sequence, tokens: list[int], end_tokens: frozenset[int]
 ) -> tuple[list[int], FinishReason | None]:
-    """Cut the next tokens at the answer's end. Returns the tokens that belong to it, and the finish reason or None."""
+    """Cut the next tokens at the answer's end. Returns the tokens that belong to the answer, and the finish reason or
+    None."""
     request, output, max_tokens = sequence.request, sequence.output, sequence.max_new_tokens
     if request.end_ids is not None:
         end_tokens = request.end_ids
@@ -397,10 +402,11 @@ def cut(
 
 
 def departure(given: abc.Sequence[int], num_before: int, tokens: abc.Sequence[int]) -> int:
-    """The length at which an answer leaves its `given` text: up to and including the first token that differs from it,
-    or that comes after its end.
+    """The length of the answer up to and including the first token that is not in its `given` text: a token that
+    differs from it or comes after its end.
 
-    `tokens` follow the answer's first `num_before` tokens. If none of them leaves the text, the length is beyond them.
+    `tokens` follow the answer's first `num_before` tokens. If all of them are in the given text, the result is one more
+    than their end.
     """
     for number, token in enumerate(tokens, num_before):
         if number >= len(given) or token != given[number]:
@@ -409,14 +415,14 @@ def departure(given: abc.Sequence[int], num_before: int, tokens: abc.Sequence[in
 
 
 def find_stop(sequence: Sequence, tokens: list[int], end_tokens: frozenset[int]) -> int | None:
-    """The number of `tokens` up to and including the first stop word or stop token; None without one. End tokens are
-    not stop tokens."""
+    """The number of `tokens` up to and including the first stop word or stop token; None if there is none. End tokens
+    are not stop tokens."""
     sampling, output, words = sequence.request.sampling, sequence.output, sequence.stop_words
     if words is None and not sampling.stop_token_ids:
         return None
     for i, token in enumerate(tokens, 1):
         is_long_enough = len(output.token_ids) + i > sampling.min_tokens
-        # Feed tokens before `min_tokens` too: a word may span tokens.
+        # Feed the tokens before `min_tokens` too, because a word may start in them and end later.
         word = words.feed(token) if words is not None else None
         stop = token if token in sampling.stop_token_ids and token not in end_tokens else word
         if is_long_enough and stop is not None:
@@ -428,11 +434,11 @@ def find_stop(sequence: Sequence, tokens: list[int], end_tokens: frozenset[int])
 def check_grammar(sequence: Sequence, guided_state: GuidedState, num_new: int, is_last: bool) -> None:
     """Raise `GuideStateError` unless the matcher accepted the next `num_new` tokens.
 
-    Failures after the answer's last token are ignored: decoding without drafts would not have reached them.
+    Failures after the answer's last token are ignored, because decoding without drafts would not reach them.
     """
     accepted = guided_state.committed(sequence.slot)
     expected = len(sequence.output.token_ids) + num_new - sequence.resumed_at
-    # With another iteration in flight, the matcher may already have accepted that one's tokens.
+    # With another iteration in flight, the matcher may already have accepted that iteration's tokens.
     has_later_tokens = sequence.num_in_flight > 1
     if accepted >= expected and (is_last or has_later_tokens):
         return
@@ -449,7 +455,7 @@ def check_grammar(sequence: Sequence, guided_state: GuidedState, num_new: int, i
 
 
 def nothing_left(sequence: Sequence, guided_state: GuidedState | None) -> RequestError:
-    """The error for a position at which no token could be sampled."""
+    """Make the error for a position at which no token could be sampled."""
     place = f"token {len(sequence.output.token_ids) + 1}"
     forbidding = [*(["the guide"] if guided_state is not None else []), *sequence.request.forbidding]
     status, message = guided_state.status(sequence.slot) if guided_state is not None else ("", "")
@@ -468,13 +474,14 @@ def nothing_left(sequence: Sequence, guided_state: GuidedState | None) -> Reques
 # -- edits of the text by a matcher
 
 MAX_EMPTY_EDITS = 256
-"""A request fails after this many edits in a row that only drop tokens: such a matcher may never finish."""
+"""A request fails after more than this many consecutive edits that only drop tokens. Such a matcher might never end."""
 
 
 def _edit_of(sequence: Sequence, results: StepResults, guided_state: GuidedState) -> Edit | None:
-    """The edit that the matcher asked for in this iteration, or None.
+    """The edit that the matcher requests in this iteration, or None.
 
-    With another iteration in flight, the slot's edit may belong to that one. Then it is left for later.
+    With another iteration in flight, the slot's edit may belong to that iteration. Then the result is None, and the
+    edit is found when that iteration is read.
     """
     edit = guided_state.edit(sequence.slot)
     before = len(sequence.output.token_ids) - sequence.resumed_at
@@ -484,11 +491,11 @@ def _edit_of(sequence: Sequence, results: StepResults, guided_state: GuidedState
 def _commit_edit(
     sequence: Sequence, results: StepResults, edit: Edit, end_tokens: frozenset[int], drafted_by: DraftedBy
 ) -> FinishReason | None:
-    """Append the iteration's tokens up to those that the edit drops, then the tokens that it appends.
+    """Append the iteration's tokens before those that the edit drops, then the tokens that the edit appends.
 
     Returns the finish reason, or None if the answer goes on. The device does not see the edit, so later tokens in
-    flight are void and the sequence must read its text again. Raises `GuideStateError` for an edit that fails the
-    request.
+    flight are invalid, and the sequence must prefill its text again. Raises `GuideStateError` for an edit that fails
+    the request.
     """
     output, guide = sequence.output, sequence.guide
     assert guide is not None

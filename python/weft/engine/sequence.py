@@ -32,7 +32,7 @@ class Stage(Enum):
 
     COMPILING = "compiling"  # waits for its guide
     QUEUED = "queued"  # waits for a slot and pages
-    CONTEXT = "context"  # holds a slot; reads its prompt
+    CONTEXT = "context"  # holds a slot; in prefill
     GENERATION = "generation"  # holds a slot; decodes
     FINISHED = "finished"
 
@@ -56,12 +56,12 @@ _ids = itertools.count(1)
 _log = logging.getLogger(__name__)
 
 TextEdit = tuple[int, tuple[int, ...], int]
-"""An edit of the text by the matcher: (number of answer tokens before it, tokens dropped, number of tokens
-appended)."""
+"""An edit of the text by the matcher: (number of answer tokens before the edit, dropped tokens, number of appended
+tokens)."""
 
 
 class RequestGuide:
-    """A sequence's guide: first a compilation, then a matcher. Preemption does not discard the matcher.
+    """A sequence's guide: first a compilation, then a matcher. The matcher survives preemption.
 
     compiling: the future of `compiled`.
     edits: the matcher's edits of the text. The last `num_empty_edits` of them only dropped tokens.
@@ -87,19 +87,20 @@ class RequestGuide:
 
     @property
     def room(self) -> int | None:
-        """The number of tokens in which the answer must be complete; None if the length limit may cut it."""
+        """The number of tokens within which the answer must be complete; None if the length limit may cut it off."""
         return self._opening.room if self._closes else None
 
     def open_with(self, opening: Opening, closes: bool) -> None:
-        """Set what a new matcher learns about the sequence. `closes`: the answer must be complete within its limit."""
+        """Set the opening with which a matcher will start. `closes`: the answer must be complete within its length
+        limit."""
         self._opening, self._closes = opening, closes
 
     def bound(self, room: int) -> None:
-        """Limit the answer to `room` tokens. The engine may have room for fewer than the request wants."""
+        """Limit the answer to `room` tokens, because the engine may have room for fewer than the request wants."""
         self._opening = replace(self._opening, room=room)
 
     def begin(self) -> Matcher:
-        """Return the matcher; the first call makes it. Raises `GuideError` if that fails."""
+        """Return the matcher. The first call makes it, and raises `GuideError` if that fails."""
         if self.matcher is None:
             assert self.compiled is not None
             self.matcher = self._new_matcher(self.compiled)
@@ -141,7 +142,8 @@ class BranchRow:
 
 @dataclass(frozen=True)
 class Branching:
-    """How beams branch before the next iteration: the iteration's rows, and the pages to copy first as (from, to)."""
+    """The branching of beams before the next iteration: the iteration's rows, and the pages to copy first, as
+    (from, to)."""
 
     rows: abc.Sequence[BranchRow]
     copies: abc.Sequence[tuple[int, int]] = ()
@@ -155,13 +157,13 @@ class Search(Protocol):
 
     @property
     def num_rows(self) -> int:
-        """The number of rows in the next iteration; 1 while the prompt is read."""
+        """The number of rows in the next iteration; 1 during prefill."""
 
     def answer(self, beam: int) -> abc.Sequence[int]:
         """The answer tokens so far of beam number `beam`, which is row `beam` of the search."""
 
     def take_branching(self) -> Branching | None:
-        """Take the branching for the next iteration. A second call returns None."""
+        """Return the branching for the next iteration and remove it, so that a second call returns None."""
 
 
 SequenceCallback = Callable[["Sequence"], object]
@@ -171,16 +173,16 @@ SequenceCallback = Callable[["Sequence"], object]
 class Sequence:
     """One answer of `request`, or one beam search if the request has `beam`.
 
-    id: the engine's number for it.
-    index: its place among the answers of the request.
+    id: the sequence's number, which is unique in the engine.
+    index: the position among the answers of the request.
     seed: the seed of this answer.
-    deadline: the time of `time.perf_counter` at which it ends with "timeout".
-    stop_words: watches its text.
+    deadline: the time of `time.perf_counter` at which the sequence ends with "timeout".
+    stop_words: finds stop words in the text.
     output: the answer so far. Only the engine's thread adds to it.
-    num_published: how many tokens of the output the front has published.
+    num_published: the number of the output's tokens that the front has published.
 
-    `on_progress` is called on the engine's thread after each iteration that added to the output, and at the end.
-    Without `is_streaming` it is called at the end only. `on_end` is called last. Neither may raise.
+    `on_progress` is called on the engine's thread after the results of an iteration are committed, and at the end.
+    Without `is_streaming` it is called only at the end. `on_end` is called last. Neither may raise.
 
     From admission until no batch in flight refers to it, the sequence holds `slots` and the pages of `kv`. `slot` is
     the first of the slots; only a beam search has more than one. A preempted sequence releases both, and is admitted
@@ -209,8 +211,8 @@ class Sequence:
     slots: tuple[int, ...] = field(default=(), init=False)
     slot: int = field(default=-1, init=False)
     kv: KvSequence = field(init=False)
-    num_context: int = field(default=0, init=False)  # tokens to read; the last `resumed_at` are the answer's
-    num_read: int = field(default=0, init=False)  # tokens read, or in flight
+    num_context: int = field(default=0, init=False)  # to prefill; the last `resumed_at` are the answer's
+    num_read: int = field(default=0, init=False)  # tokens of those that are cached, prefilled or in flight
     resumed_at: int = field(default=0, init=False)  # length of the answer at the last admission
     max_new_tokens: int = field(default=0, init=False)
     is_plain: bool = field(default=False, init=False)  # may take the fast path `commit_plainly`
@@ -219,8 +221,8 @@ class Sequence:
     num_in_flight: int = field(default=0, init=False)  # batches in flight that refer to it
     num_promised: int = field(default=0, init=False)  # least number of tokens that these batches add
     next_cache_at: int = field(default=AT_FIRST_TOKEN, init=False)  # answer length at which `cache` is due
-    must_reread: bool = field(default=False, init=False)  # an edit changed its text, so it must be read again
-    has_left: bool = field(default=False, init=False)  # it no longer runs, and still holds its slots
+    must_reread: bool = field(default=False, init=False)  # an edit changed the text: prefill it again
+    has_left: bool = field(default=False, init=False)  # it no longer runs, but still holds its slots
     search: Search | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -251,12 +253,12 @@ class Sequence:
 
     @property
     def is_finished(self) -> bool:
-        """Whether its answer has ended, with an error or without."""
+        """Whether the sequence has ended, with or without an error."""
         return self.stage is Stage.FINISHED
 
     @property
     def is_active(self) -> bool:
-        """Whether it is admitted and has not ended."""
+        """Whether the sequence is admitted and has not ended."""
         return self.stage in (Stage.CONTEXT, Stage.GENERATION)
 
     @property
@@ -271,12 +273,12 @@ class Sequence:
 
     @property
     def calls_host(self) -> bool:
-        """Whether its logits processor is called on the host."""
+        """Whether the host calls the sequence's logits processor."""
         return self.processor is not None and self.processor.is_on_host
 
     @property
     def num_unread(self) -> int:
-        """The number of tokens that no launch has read yet."""
+        """The number of tokens to prefill that no launch has read yet."""
         return self.num_context - self.num_read
 
     def move(self, stage: Stage) -> None:
@@ -285,7 +287,8 @@ class Sequence:
         self.stage = stage
 
     def admit(self, slots: tuple[int, ...], kv: KvSequence, max_new_tokens: int) -> None:
-        """Start reading the text so far in the given slots and pages. The answer may have `max_new_tokens` tokens."""
+        """Start to prefill the text so far, in the given slots and pages. The answer may have `max_new_tokens`
+        tokens."""
         assert not self.num_in_flight
         self.move(Stage.CONTEXT)
         self.slots, self.slot, self.kv = slots, slots[0], kv
@@ -329,8 +332,8 @@ class Sequence:
             self.on_progress(self)
 
     def close(self) -> None:
-        """Release the guide, the logits processor and the search: the output may live much longer than the sequence.
-        Called once the sequence has ended and no batch in flight refers to it."""
+        """Release the guide, the logits processor and the search, because a front may keep the sequence's output for
+        long. Call it once the sequence has ended and no batch in flight refers to it."""
         if self.guide is not None:
             self.guide.close()
         self.processor = self.search = None
@@ -341,8 +344,8 @@ def sequences_of(
 ) -> list[Sequence]:
     """Make the sequences of a prepared request: one for each answer, or one for a beam search.
 
-    Their ids count from `first`, or go on with the process's own count if it is None. `guide` is the future of the
-    compiled guide.
+    Their ids are numbered from `first`. If it is None, they continue the count of the process. `guide` is the future of
+    the compiled guide.
     """
     numbers = [next(_ids) if first is None else first + index for index in range(request.num_sequences)]
     seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63)

@@ -1,5 +1,5 @@
-"""The statistics of one step: the sequences that it served, and the time that it took. All other statistics are
-computed from these."""
+"""The statistics of one step: the sequences that it ran, and the time that it took. All other statistics are computed
+from these."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Limits:
-    """The batch limits in force, and the limits that the tuner recommends (0: it is off, or has seen no request)."""
+    """The batch limits in effect, and the limits that the tuner recommends (0: the tuner is off, or has seen no
+    request)."""
 
     max_batch: int
     max_num_tokens: int
@@ -18,13 +19,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class KvUsage:
-    """The KV pages at one moment. Counters run since the engine was made."""
+    """The state of the KV pages at one moment. Counters count since the engine was made."""
 
     page_size: int = 0
     max_pages: int = 0
 
     free_pages: int = 0
-    """Pages that no sequence holds, `cached_pages` among them."""
+    """Pages that no sequence holds. They include `cached_pages`."""
 
     cached_pages: int = 0
     """Cached pages on the device that no sequence holds."""
@@ -39,7 +40,7 @@ class KvUsage:
     """Counts allocations of pages that had never been allocated before."""
 
     reused_pages: int = 0
-    """Counts prompt pages found in the cache: shared, copied or taken over. A partly used page counts as one."""
+    """Counts prompt pages found in the cache: shared, copied or taken over. A partly matched page counts as one."""
 
     missed_pages: int = 0
     """Counts prompt pages looked up and not found in the cache."""
@@ -73,13 +74,13 @@ class StepRecord:
     """The duration of the step."""
 
     model_s: float = 0.0
-    """How long the step waited for the device."""
+    """The time that the step waited for the device."""
 
     grammar_s: float = 0.0
-    """How long grammar tasks ran during the step, on any thread."""
+    """The time of grammar tasks during the step, on all threads together."""
 
     context: list[int] = field(default_factory=list)
-    """The ids of sequences that read a chunk of their prompt."""
+    """The ids of sequences that prefilled a chunk of their prompt."""
 
     generation: list[int] = field(default_factory=list)
     """The ids of sequences that decoded."""
@@ -88,7 +89,7 @@ class StepRecord:
     """The ids of sequences that were preempted."""
 
     context_tokens: int = 0
-    """The number of prompt tokens read."""
+    """The number of prompt tokens prefilled."""
 
     new_active: int = 0
     """The number of sequences admitted for the first time."""
@@ -99,7 +100,8 @@ class StepRecord:
     completed: int = 0
     """The number of sequences that ended."""
 
-    # With overlap, the step reads results of an iteration that an earlier step launched. The next fields count those.
+    # With overlap, a step reads the results of an iteration that an earlier step launched. The fields from here to
+    # `accepted_drafts` count those results.
 
     generated_tokens: int = 0
 
@@ -107,7 +109,7 @@ class StepRecord:
     """The number of sequences that had drafts to verify."""
 
     speculated_tokens: int = 0
-    """The number of tokens that these sequences got, as in `OutputStats.drafted_tokens`."""
+    """The number of tokens that these sequences got, counted as in `OutputStats.drafted_tokens`."""
 
     proposed_drafts: int = 0
     """The number of drafts that the target verified."""
@@ -116,7 +118,7 @@ class StepRecord:
     """The number of verified drafts that are in the answers."""
 
     active: int = 0
-    """The number of sequences that the step served."""
+    """The number of sequences that were active in the step."""
 
     queued: int = 0
     """The number of sequences that wait at the end of the step, for their guide, a slot or pages."""
@@ -127,7 +129,7 @@ class StepRecord:
     kv: KvUsage = field(default_factory=KvUsage)
 
     limits: Limits | None = None
-    """The batch limits in force during the step."""
+    """The batch limits in effect during the step."""
 
     prompt_tokens_read: dict[int, int] = field(default_factory=dict)
-    """The number of tokens read so far of each unfinished prompt, by sequence id."""
+    """For each sequence in prefill, by id, the number of tokens prefilled so far."""

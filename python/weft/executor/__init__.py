@@ -15,7 +15,7 @@ __all__ = ["Executor", "ProcessorRows", "kv_cache", *_types]
 
 
 def __getattr__(name: str) -> Any:
-    """Raise for a missing name, with weft's name for it if there is one. The error is also an `AttributeError`."""
+    """Raise `MissingNameError` for an unknown name. The message gives weft's counterpart if there is one."""
     reason = _refusal(name)
     raise _MissingNameError(reason or f"module 'weft.executor' has no attribute {name!r}")
 

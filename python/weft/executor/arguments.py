@@ -1,4 +1,4 @@
-"""Reads arguments of the `Executor` that have several forms. Any other form raises `InputError`."""
+"""Reads the arguments of `Executor` in TensorRT-LLM's several forms. Any other form raises `InputError`."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ ENCODERS = "models have no encoder; give one decoder's checkpoint"
 
 @dataclass(frozen=True)
 class Arguments:
-    """The model and the settings of an executor."""
+    """An executor's arguments: the source of its model, and its config."""
 
     source: ModelSource
     config: ExecutorConfig
 
     @classmethod
     def read(cls, given: tuple[Any, ...], named: dict[str, Any]) -> Arguments:
-        """Read the positional and named arguments of a call, in either of TensorRT-LLM's forms (`FORMS`)."""
+        """Read the positional (`given`) and named arguments of a call, in either of TensorRT-LLM's forms (`FORMS`)."""
         places = ["model", "model_type", "executor_config"]
         if (
             any(isinstance(one, bytes | bytearray | memoryview) for one in given[:1])
@@ -68,7 +68,7 @@ _KNOWN |= {"config_json", "tokenizer"}
 
 
 def _materials(config: ExecutorConfig) -> VocabularyMaterials | None:
-    """The vocabulary for guides that the config gives; None for the model's."""
+    """The vocabulary that the config gives for guides. None: guides use the model's vocabulary."""
     guided = config.guided_decoding_config
     if guided is None:
         return None
@@ -118,7 +118,7 @@ def _weights(buffer: bytes) -> dict[str, torch.Tensor]:
 
 
 def _config(asked: Mapping[str, Any]) -> ExecutorConfig:
-    """The executor's settings: a copy, which later changes of the caller's object do not reach."""
+    """The executor's settings. They are a copy, so that later changes of the caller's object have no effect."""
     kind, config = asked.get("model_type"), asked.get("executor_config")
     if isinstance(kind, ExecutorConfig):
         if config is not None:

@@ -1,4 +1,4 @@
-"""The tensors of iterations that `DebugConfig` selects: kept until they are taken, or written to files."""
+"""Collects the tensors that `DebugConfig` selects in each iteration. They are kept until taken, or written to files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weft.errors import InputError
 from weft.executor.types import DebugConfig, DebugTensorsPerIteration
 
 FOLDER = Path("tllm_debug", "PP_1", "TP_1")
-"""TensorRT-LLM's folder for debug tensors, in the system's temporary folder. It has a folder for each iteration."""
+"""TensorRT-LLM's folder for debug tensors, below the system's temporary folder. Each iteration gets a subfolder."""
 
 _log = logging.getLogger(__name__)
 
@@ -40,8 +40,8 @@ def names_of(config: DebugConfig) -> list[str]:
 
 
 class DebugTensors:
-    """The debug tensors of the last `debug_tensors_max_iterations` iterations that are not taken; with 0, files hold
-    them."""
+    """Keeps the debug tensors of the last `debug_tensors_max_iterations` iterations until they are taken. With 0 it
+    writes them to files."""
 
     def __init__(self, config: DebugConfig, tap: DebugTap) -> None:
         self._tap = tap
@@ -50,7 +50,7 @@ class DebugTensors:
 
     @classmethod
     def of(cls, client: EngineClient, config: DebugConfig | None) -> DebugTensors | None:
-        """Start the collection in a client's engine, which must be idle; None if the config selects no tensors."""
+        """Start to collect in a client's engine, which must be idle. None if the config selects no tensors."""
         names = names_of(config) if config is not None else []
         if config is None or not names:
             return None
@@ -72,8 +72,9 @@ class DebugTensors:
             self._kept.append(DebugTensorsPerIteration(record.number, tensors))
 
     def take(self) -> list[DebugTensorsPerIteration]:
-        """Take the tensors that are not taken yet, the oldest iteration first."""
+        """Take the kept tensors, oldest iteration first."""
         taken = []
+        # Not a loop over the deque: the engine's thread may append at any time.
         while self._kept:
             taken.append(self._kept.popleft())
         return taken

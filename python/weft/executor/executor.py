@@ -59,16 +59,17 @@ class Executor:
     - weft's extension for weights in memory: `model` is a dict of tensors under the names of a checkpoint, and
       `config_json` the contents of its config.json (a dict, or a file).
 
-    weft's extensions: `tokenizer` is a directory or a `weft.grammar.Vocabulary`. A model directory has a tokenizer;
-    weights in memory without one take token ids only. `device` is "cpu", "cuda" or "auto". `dtype` is "auto" (the
-    config's), "float32", "float16" or "bfloat16".
+    weft's extensions: `tokenizer` is a directory or a `weft.grammar.Vocabulary`. By default it is the one in the model
+    directory; weights in memory without a tokenizer accept only token ids. `device` is "cpu", "cuda" or "auto". `dtype`
+    is "auto" (the config's), "float32", "float16" or "bfloat16".
 
-    Later assignments to the config, or to a request that was enqueued, do not reach the executor. Raises `ModelError`,
+    The executor copies its config and its requests: later assignments to them have no effect. Raises `ModelError`,
     `TokenizerError` or `InputError` for parts that can't be loaded or do not fit together, and for settings that are
     not supported.
 
     Every method may be called from any thread. After `shutdown` every call but `can_enqueue_requests` raises
-    `ExecutorError`. After a failure of the loop they do so with the cause. Use it with `with`, or call `shutdown`.
+    `ExecutorError`. After a failure of the loop the error has a cause, the loop's error. Use the executor in a `with`
+    statement, or call `shutdown`.
 
     `flight_recorder` writes the last iterations on demand, if `ExecutorConfig.flight_recorder` is set. `client` is the
     `EngineClient` that serves the translated requests.
@@ -138,28 +139,28 @@ class Executor:
         return self.enqueue_requests([request])[0]
 
     def enqueue_requests(self, requests: Sequence[Request]) -> list[int]:
-        """Submit several requests, all or none, before the same iteration, and return their numbers."""
+        """Submit several requests, all or none, and return their numbers. The same iteration sees all of them."""
         if not isinstance(requests, Sequence):
             raise InputError(f"requests is a {type(requests).__name__}; give a list of weft.executor.Request")
         for request in requests:
             if not isinstance(request, Request):
                 raise InputError(f"a request is a {type(request).__name__}; give weft.executor.Request")
         self.client.check()
-        # Copies: the caller may change a request and enqueue it again.
+        # Copy each request: the caller may change the object and enqueue it again.
         taken = [self._translator.translated(request.snapshot()) for request in requests]
         return [submitted.id for submitted in self.client.submit(taken)]
 
     def cancel_request(self, id: int) -> None:
-        """Cancel a request, keeping its partial answer. Its last response is no error and has the reason CANCELLED.
-        Responses stay until they are taken; `drop_request` discards them. Does not wait."""
+        """Cancel a request, keeping its partial answer. Its last response has the finish reason CANCELLED and is not an
+        error. Responses stay until they are taken; `drop_request` discards them. Does not wait."""
         self.client.check()
         submitted = self.client.responses.find(id)
         if submitted is not None:
             self.client.cancel([submitted])
 
     def drop_request(self, request_id: int) -> None:
-        """Cancel a request and discard its responses that are not taken. Later calls with its number get an error
-        response. Does nothing for a request whose last response was taken. Does not wait."""
+        """Cancel a request and discard its remaining responses. Later calls with its number get an error response.
+        Does nothing if the last response was taken. Does not wait."""
         self.client.check()
         submitted = self.client.responses.find(request_id)
         if submitted is not None:
@@ -206,10 +207,10 @@ class Executor:
         ids: Sequence[int] | None = None,
     ) -> list[Response] | list[list[Response]]:
         """Take the responses that are ready: of all requests, of one (`id`), or of several (`ids`, or a list as first
-        argument; the result is a list of lists in their order).
+        argument). For several, the result is a list of lists in the order of the numbers.
 
-        Waits until there is a response (for several requests, one of each), at most `timeout` seconds (a number or a
-        timedelta; None: no limit). After the timeout the result may be empty. A timedelta as first argument is the
+        Waits until there is a response, or for several requests until each has one. Waits at most `timeout` seconds (a
+        number or a timedelta; None: no limit); after that the result may be empty. A timedelta as first argument is the
         timeout. A request whose last response was taken gives an error response. Raises `InputError` for a number that
         no request has.
         """
@@ -238,14 +239,15 @@ class Executor:
         self.client.check()
         return self.client.responses.num_ready(id)
 
-    # -- the same, without blocking an event loop
+    # -- async versions, which do not block the event loop
 
     async def aenqueue(self, request: Request) -> int:
-        """`enqueue_request`, which does not wait, for symmetry."""
+        """Call `enqueue_request`, which does not wait. It exists for symmetry."""
         return self.enqueue_request(request)
 
     async def adrop(self, request_id: int) -> None:
-        """`drop_request`, which does not wait, for symmetry. Iterators from `aresponses` of the request end."""
+        """Call `drop_request`, which does not wait. It exists for symmetry. Iterators of `aresponses` over the request
+        end."""
         self.drop_request(request_id)
 
     async def aresponses(self, request_id: int) -> AsyncIterator[Response]:
@@ -265,8 +267,8 @@ class Executor:
     def register_guide(self, name: str, guide: Guide | GuidedDecodingParams) -> Future[CompiledGuide]:
         """Compile a guide and keep it under a name, for requests with `GuidedDecodingParams.handle(name)`.
 
-        Requests may use the name at once. The future holds the compiled guide. An error in the guide's text is the
-        future's `GuideError`, and the error of requests that use the name. Raises `InputError` without a
+        Requests may use the name at once. The future gives the compiled guide. If the guide's text is invalid, the
+        future and all requests that use the name fail with a `GuideError`. Raises `InputError` without a
         `guided_decoding_config`, and for an invalid name or guide. A guide replaces an earlier one of the same name.
         """
         self.client.check()
@@ -278,18 +280,18 @@ class Executor:
         self._guides.forget(name)
 
     def get_latest_iteration_stats(self) -> list[IterationStats]:
-        """Take the statistics of the iterations since the last call: the last `iter_stats_max_iterations` at most."""
+        """Take the statistics of the iterations since the last call, at most the last `iter_stats_max_iterations`."""
         self.client.check()
         return self._history.iterations()
 
     def get_latest_request_stats(self) -> list[RequestStatsPerIteration]:
-        """Take the statistics of requests in the iterations since the last call: the last
+        """Take the request statistics of the iterations since the last call, at most the last
         `request_stats_max_iterations`."""
         self.client.check()
         return self._history.requests()
 
     def get_latest_debug_tensors(self) -> list[DebugTensorsPerIteration]:
-        """Take the tensors of the iterations since the last call, as `ExecutorConfig.debug_config` selects them.
+        """Take the debug tensors of the iterations since the last call. `ExecutorConfig.debug_config` selects them.
         Empty if they are written to files."""
         self.client.check()
         return self._debug_tensors.take() if self._debug_tensors is not None else []
@@ -310,7 +312,7 @@ class Executor:
     def __exit__(self, *_: object) -> None:
         self.shutdown()
 
-    # -- beneath
+    # -- internal
 
     def _gone(self, request_id: int) -> Response:
         return terminated(request_id, self.client.responses.was_forgotten(request_id))

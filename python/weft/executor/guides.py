@@ -13,7 +13,8 @@ from weft.grammar.guide import Guide
 
 
 class Guides:
-    """The guides that `GuidedDecodingParams` stand for. Without a `compiler`, guides are refused with `refusal`."""
+    """Converts `GuidedDecodingParams` to guides, and keeps the registered ones. Without a `compiler`, every guide is
+    refused with the message `refusal`."""
 
     def __init__(self, compiler: GuideCompiler | None, refusal: str = "") -> None:
         self._compiler = compiler
@@ -22,8 +23,8 @@ class Guides:
         self._kept: dict[str, Future[CompiledGuide]] = {}
 
     def register(self, name: str, guide: Guide | GuidedDecodingParams) -> Future[CompiledGuide]:
-        """Compile a guide and keep it as `name`, replacing an earlier one. An error in its text is the future's
-        `GuideError`. Raises `InputError` for an invalid name."""
+        """Compile a guide and keep it as `name`, replacing an earlier one. If its text is invalid, the future fails
+        with a `GuideError`. Raises `InputError` for an invalid name."""
         if not isinstance(name, str) or not name:
             raise InputError(f"the guide's name is {name!r}; it must be a text that is not empty")
         compiler = self._need_compiler()
@@ -40,8 +41,8 @@ class Guides:
                 raise InputError(self._unknown(name))
 
     def of(self, params: GuidedDecodingParams) -> Guide | Future[CompiledGuide]:
-        """The guide of a request, or the future of its compilation. Raises `InputError` if guides are refused, and for
-        an unknown name."""
+        """The guide of a request or, for a registered name, the future of its compilation. Raises `InputError` if
+        guides are refused, and for an unknown name."""
         self._need_compiler()
         if params.guide_type is not GuideType.HANDLE:
             return self._read(params)
@@ -52,7 +53,7 @@ class Guides:
             return self._kept[name]
 
     def _read(self, params: GuidedDecodingParams) -> Guide | Future[CompiledGuide]:
-        """The guide, or a failed future if its text can't be read."""
+        """The guide, or a failed future if its text can't be parsed."""
         try:
             self._need_compiler().check_size(params.guide or "")
             return params.unread_guide()

@@ -1,5 +1,5 @@
-"""Events of the KV cache: blocks that were stored, moved and removed, for routers that send requests to cached
-prefixes.
+"""Events of the KV cache: blocks that were stored, moved or removed. Routers use them to send a request to the
+executor that caches its prefix.
 
 `Executor.get_kv_cache_event_manager()` returns the manager. `KvCacheConfig.event_buffer_max_size` limits the events
 that are kept."""
@@ -35,7 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class UniqueToken:
-    """A token of a block; `token_extra_id` is 0."""
+    """A token of a block; `token_extra_id` is always 0."""
 
     token_id: int
     token_extra_id: int = 0
@@ -50,7 +50,8 @@ class KVCacheCreatedData:
 
 @dataclass(frozen=True)
 class KVCacheStoredBlockData:
-    """A block that requests can reuse now. `block_hash` is a 64-bit hash of the text up to its end and of its salt."""
+    """A block that requests can reuse now. `block_hash` is a 64-bit hash of the salt and of all tokens up to the
+    block's end."""
 
     block_hash: int
     tokens: list[UniqueToken]
@@ -62,8 +63,8 @@ class KVCacheStoredBlockData:
 
 @dataclass(frozen=True)
 class KVCacheStoredData:
-    """Consecutive blocks of a text that requests can reuse now. The first follows the block `parent_hash` (None: the
-    start)."""
+    """Consecutive blocks that requests can reuse now. The first one follows the block `parent_hash`; None: it is the
+    first block of its text."""
 
     parent_hash: int | None
     blocks: list[KVCacheStoredBlockData]
@@ -78,7 +79,7 @@ class KVCacheRemovedData:
 
 @dataclass(frozen=True)
 class KVCacheEventDiffInt:
-    """A number before and after a change."""
+    """The old and the new value of a changed number."""
 
     old_value: int
     new_value: int
@@ -86,7 +87,7 @@ class KVCacheEventDiffInt:
 
 @dataclass(frozen=True)
 class KVCacheUpdatedData:
-    """A block with a new level (0: device, 1: host) or priority; None: unchanged."""
+    """A block whose level (0: device, 1: host) or priority changed; None: unchanged."""
 
     block_hash: int
     cache_level: KVCacheEventDiffInt | None
@@ -98,7 +99,8 @@ EventData = KVCacheCreatedData | KVCacheStoredData | KVCacheRemovedData | KVCach
 
 @dataclass(frozen=True)
 class KVCacheEvent:
-    """Event number `event_id`, from 0. `window_size` is the longest text in tokens. `attention_dp_rank` is None."""
+    """An event, numbered from 0 by `event_id`. `window_size` is the longest text in tokens. `attention_dp_rank` is
+    None."""
 
     event_id: int
     data: EventData
@@ -113,8 +115,8 @@ class KVCacheEventManager:
         self._log = log
 
     def get_latest_events(self, timeout_ms: timedelta | float | None = None) -> list[KVCacheEvent]:
-        """Take all events, the oldest first. Waits for the first event, at most `timeout_ms` milliseconds (a number
-        or a timedelta; None: until there is one, or the executor is shut down)."""
+        """Take all events, oldest first. Waits for the first event, at most `timeout_ms` milliseconds (a number or a
+        timedelta). None: waits until there is an event, or the executor is shut down."""
         if timeout_ms is None:
             seconds = None
         else:

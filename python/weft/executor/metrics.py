@@ -18,7 +18,7 @@ from weft.executor.types.metrics import NEVER
 
 
 def perf_metrics(request: Request, output: Output, delta: ResponseDelta) -> RequestPerfMetrics:
-    """The metrics of a request up to a delta."""
+    """The metrics of a request at the time of `delta`."""
     stats = output.stats
     timing = TimingMetrics(
         arrival_time=moment(stats.submitted_at),
@@ -40,13 +40,13 @@ def perf_metrics(request: Request, output: Output, delta: ResponseDelta) -> Requ
 
 
 def moment(seconds: float | None) -> timedelta:
-    """A moment of `time.perf_counter`'s clock; timedelta(0) if the event has not happened."""
+    """Convert a time of `time.perf_counter` to a timedelta; timedelta(0) if the event has not happened."""
     return NEVER if seconds is None else timedelta(seconds=seconds)
 
 
 def _drafting(request: Request, output: Output) -> SpeculativeDecodingMetrics:
-    """Counts of proposed and accepted drafts. All drafts that the request gives count."""
-    # The engine's counts leave out the first of them, which is compared with the token that the prefill gives.
+    """The numbers of proposed and accepted drafts. With external drafts, all drafts of the request count."""
+    # The engine does not count the first external draft, because it is compared with the token of the prefill.
     accepted, proposed = output.stats.accepted_drafts, output.stats.proposed_drafts
     given = request.external_draft_tokens_config
     if given is not None and output.token_ids:

@@ -1,4 +1,4 @@
-"""Converts deltas to responses, on the thread that takes them."""
+"""Converts deltas to the executor's responses. This runs on the thread that takes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FORGOTTEN = (
 
 
 def terminated(request_id: int, was_forgotten: bool = False) -> Response:
-    """The error response for a request whose last response was taken, or that was forgotten."""
+    """The error response for a request that is gone: its last response was taken, or it was forgotten."""
     message = f"ReqId {request_id} has already been processed and was terminated."
     return Response(request_id, error_msg=FORGOTTEN.format(id=request_id) if was_forgotten else message)
 
@@ -47,7 +47,7 @@ def finish_reason(output: Output) -> FinishReason:
 
 
 def reason_of(reason: EngineFinish | None, stopped_by: str | int | None) -> FinishReason:
-    """Convert the engine's reason. `stopped_by` is the stop word or stop token, if one ended the answer."""
+    """Convert the engine's finish reason. `stopped_by` is the stop word or stop token that ended the answer, if any."""
     if reason == "stop":
         return FinishReason.END_ID if stopped_by is None else FinishReason.STOP_WORDS
     return FinishReason.NOT_FINISHED if reason is None else REASONS[reason]
@@ -91,7 +91,7 @@ def _result(submitted: responses.Response, sequence: Sequence, delta: ResponseDe
 
 
 def unnormalized(entry: TokenLogprob) -> float:
-    """A token's log-probability over the whole vocabulary; cumulative log-probabilities are sums of these."""
+    """A token's log-probability over the whole vocabulary. Cumulative log-probabilities are sums of these."""
     return entry.logprob if entry.unnormalized is None else entry.unnormalized
 
 
@@ -102,9 +102,9 @@ def _fill_beams(
     reason: FinishReason,
     has_prompt: bool,
 ) -> None:
-    """Set the tokens, reasons and log-probabilities of all beams. A beam that had not ended gets the request's
+    """Set the tokens, reasons and log-probabilities of all beams. A beam that has not ended gets the request's
     reason."""
-    # Beams are sent whole: the tokens of a beam number may belong to another beam after an iteration.
+    # Send every beam from its start: after an iteration, beam i may continue another beam's tokens.
     prompt = list(submitted.request.tag.input_token_ids) if has_prompt else []
     reasons = [_beam_reason(beam, reason) for beam in delta.beams]
     ends = [
@@ -129,7 +129,7 @@ def _fill_beams(
 def _add_beams_tensors(
     result: Result, submitted: responses.Response, beams: tuple[Hypothesis, ...], ends: list[int]
 ) -> None:
-    """Add the tensors along each beam's path. Shorter beams are padded with zeros."""
+    """Add the tensors of each beam's tokens. Shorter beams are padded with zeros."""
     wanted = submitted.request.tag.output_config
     if wanted.return_generation_logits:
         logits = _stacked([beam.generation_logits for beam in beams], ends)
@@ -151,7 +151,7 @@ def _beam_reason(beam: Hypothesis, otherwise: FinishReason) -> FinishReason:
 
 
 def _add_tensors(result: Result, submitted: responses.Response, output: Output, start: int, end: int) -> None:
-    """Add logits and marked outputs of the model for the answer's tokens `start` to `end` - 1."""
+    """Add the logits and the model's marked outputs of the answer's tokens `start` to `end` - 1."""
     wanted, streams = submitted.request.tag.output_config, submitted.request.tag.streaming
     if wanted.return_generation_logits and output.generation_logits is not None:
         rows = output.generation_logits[start:end].float()
@@ -163,7 +163,7 @@ def _add_tensors(result: Result, submitted: responses.Response, output: Output, 
 
 
 def _add_context(result: Result, submitted: responses.Response, output: Output) -> None:
-    """Add the tensors of the prompt, whole in every response."""
+    """Add the prompt's tensors. Every response holds them completely."""
     wanted = submitted.request.tag.output_config
     if wanted.return_context_logits and output.context_logits is not None:
         result.context_logits = output.context_logits.float()

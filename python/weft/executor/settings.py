@@ -28,11 +28,11 @@ CHUNKING: dict[ContextChunkingPolicy | None, Any] = {
 
 
 def engine_config(config: ExecutorConfig) -> EngineConfig:
-    """The engine's config."""
+    """Convert the executor's settings to the engine's."""
     cache, guided = config.kv_cache_config, config.guided_decoding_config
     tuning = config.scheduler_config.dynamic_batch_config or DynamicBatchConfig()
     page_size = cache.tokens_per_block
-    # One page more: the first page is reserved for padding.
+    # Add one page, because the first page is reserved for padding.
     pages = None if cache.max_tokens is None else 1 + -(-cache.max_tokens // page_size)
     return EngineConfig(
         max_batch=config.max_batch_size if config.max_batch_size is not None else EngineConfig.max_batch,
@@ -82,8 +82,9 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
 
 
 def check_room(config: ExecutorConfig, made: ResolvedConfig, num_draft_tokens: int) -> None:
-    """With `fail_fast_on_attention_window_too_large`, raise `InputError` if the cache of the engine's config `made`
-    has no room for a text of `max_seq_len`. Without it, only a request that is too long is refused."""
+    """With `fail_fast_on_attention_window_too_large`, raise `InputError` if the cache can't hold a text of
+    `max_seq_len` tokens. `made` is the engine's config. Without the option, only requests that are too long are
+    refused."""
     needed = made.pages_for(made.max_seq_len, num_draft_tokens)
     if config.fail_fast_on_attention_window_too_large and needed > made.num_pages - 1:
         raise InputError(
@@ -98,9 +99,9 @@ DEFAULT_MEMORY_FRACTION = 0.9
 
 
 def _memory_fraction(config: ExecutorConfig) -> float | None:
-    """The share of the free memory that the cache may take; None for no such limit."""
-    # Without any limit the cache would hold every slot at the model's full length, which may exceed the memory. The
-    # default is TensorRT-LLM's.
+    """The share of the free memory that the cache may take; None: no such limit."""
+    # Without any limit the cache would be sized for every slot at the model's full length, which may exceed the memory.
+    # The default is TensorRT-LLM's.
     cache = config.kv_cache_config
     if cache.free_gpu_memory_fraction is None and cache.max_tokens is None and config.max_seq_len is None:
         return DEFAULT_MEMORY_FRACTION
@@ -108,7 +109,7 @@ def _memory_fraction(config: ExecutorConfig) -> float | None:
 
 
 def _overlap(config: ExecutorConfig) -> bool | Literal["auto"]:
-    """Whether an iteration is launched before the host has read the one before."""
+    """Whether an iteration may be launched before the host has read the results of the previous one."""
     # Debug tensors are taken from one iteration at a time.
     if config.debug_config is not None:
         return False
@@ -116,7 +117,7 @@ def _overlap(config: ExecutorConfig) -> bool | Literal["auto"]:
 
 
 def speculation(config: ExecutorConfig) -> Speculation:
-    """The speculation of the executor: weft's setting, or the one for TensorRT-LLM's decoding config."""
+    """The executor's speculation: weft's setting if there is one, else lookahead as the decoding config sets it."""
     if config.speculation is not None:
         return config.speculation
     sizes = config.decoding_config.lookahead_decoding_config if config.decoding_config is not None else None
@@ -127,7 +128,7 @@ def speculation(config: ExecutorConfig) -> Speculation:
 
 
 def lookahead(sizes: LookaheadDecodingConfig) -> Lookahead:
-    """Convert the sizes of lookahead decoding."""
+    """Convert TensorRT-LLM's sizes for lookahead decoding to weft's."""
     return Lookahead(sizes.max_window_size, sizes.max_ngram_size, sizes.max_verification_set_size)
 
 

@@ -1,4 +1,4 @@
-"""Statistics of iterations and requests: recorded on the engine's thread, converted on the thread that takes them."""
+"""Statistics of iterations and requests. The engine's thread records them; the thread that takes them converts them."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ STAGES = {
 }
 
 MAX_REQUEST_STATS = 250_000
-"""The largest number of `RequestStats` kept over all iterations. Each iteration has one for every waiting request
-too."""
+"""The limit on `RequestStats` kept over all iterations. An iteration has one for each request, waiting ones
+included."""
 
 T = TypeVar("T")
 
@@ -53,8 +53,8 @@ class Noted:
 
 @dataclass(frozen=True)
 class Gauges:
-    """Sources that are read when statistics are taken: bytes in use (`Runtime.memory`: device and pinned memory), the
-    cache of compiled guides, and the queue that counts forgotten requests."""
+    """The sources that are read when statistics are taken. `memory` gives the bytes of device and pinned memory in use
+    (`Runtime.memory`). `guides` is the cache of compiled guides, and `responses` counts forgotten requests."""
 
     memory: Callable[[], tuple[int, int]]
     guides: GuideCache | None
@@ -62,7 +62,8 @@ class Gauges:
 
 
 class History:
-    """The statistics of an engine's last steps, until they are taken. Older steps than the limits allow are dropped."""
+    """Keeps the statistics of an engine's last steps until they are taken. Above the limits it drops the oldest
+    steps."""
 
     def __init__(
         self, config: ResolvedConfig, max_iterations: int, max_request_iterations: int, gauges: Gauges
@@ -76,7 +77,8 @@ class History:
 
     @classmethod
     def of(cls, client: EngineClient, config: ExecutorConfig) -> History:
-        """The history of a client's engine with the limits of `config`. It does not reference the client."""
+        """Make the history of a client's engine, with the limits of `config`. It must not reference the client: it
+        observes the client's steps, and would keep the client alive."""
         cache = client.compiler.cache if client.compiler is not None else None
         gauges = Gauges(client.built.runtime.memory, cache, client.responses)
         kept = config.iter_stats_max_iterations, config.request_stats_max_iterations
@@ -97,16 +99,18 @@ class History:
             self._live = [request for request in self._live if not request.is_finished]
 
     def _make_room(self, num_stats: int) -> None:
-        """Drop the oldest iterations until one with `num_stats` requests fits, and count it."""
+        """Drop the oldest iterations until one with `num_stats` requests fits. Adds `num_stats` to the count."""
         is_full = len(self._requests) == self._requests.maxlen
         while self._requests and (is_full or self._num_request_stats + num_stats > MAX_REQUEST_STATS):
             for oldest in _drain(self._requests, 1):
+                # Not below 0: another thread may take all statistics, and reset the count, at any time.
                 self._num_request_stats = max(self._num_request_stats - len(oldest.request_stats), 0)
             is_full = False
         self._num_request_stats += num_stats
 
     def iterations(self) -> list[IterationStats]:
-        """Take the statistics of iterations, the oldest first. Memory and counters are those of this moment."""
+        """Take the statistics of iterations, oldest first. Memory use and total counters are read now, and are the same
+        for all of them."""
         taken = [iteration_stats(noted, self._config) for noted in _drain(self._turns)]
         in_use, (of_device, pinned) = resident_bytes(), self._gauges.memory()
         guides, num_forgotten = self._gauges.guides, self._gauges.responses.num_forgotten
@@ -118,7 +122,7 @@ class History:
         return taken
 
     def requests(self) -> list[RequestStatsPerIteration]:
-        """Take the statistics of requests, the oldest iteration first."""
+        """Take the statistics of requests, oldest iteration first."""
         taken = list(_drain(self._requests))
         self._num_request_stats = 0
         return taken
@@ -197,7 +201,7 @@ def request_stats(request: Sequence, record: StepRecord, page_size: int) -> Requ
     """The statistics of a sequence at the end of a step."""
     output = request.output
     num_tokens, num_read = len(output.token_ids), len(request.prompt)
-    if not num_tokens:  # in prefill, the record says how far it is
+    if not num_tokens:  # during prefill, the step's record has the number of prompt tokens read
         num_read = record.prompt_tokens_read.get(request.id, 0 if request.stage is Stage.QUEUED else num_read)
     total = -(-(num_read + num_tokens) // page_size)
     reused = output.stats.reused_tokens // page_size
@@ -231,7 +235,8 @@ def _share(part: float, whole: float) -> float:
 
 
 def _drain(items: deque[T], most: int | None = None) -> Iterator[T]:
-    """Take the items present at the call, or `most` of them, the oldest first. Other threads may add and take too."""
+    """Take the items that are present now, or at most `most`, oldest first. Other threads may add and take items
+    meanwhile."""
     for _ in range(len(items) if most is None else most):
         try:
             yield items.popleft()

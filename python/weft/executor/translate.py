@@ -36,7 +36,7 @@ NAMES = FieldNames(
     },
 )
 OWN_PROCESSOR = "logits_post_processor"
-"""The name in errors of a request's own processor."""
+"""The name that errors use for a request's own logits processor."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class Translator:
     guides: Guides
 
     def translated(self, request: ExecutorRequest) -> Request:
-        """Translate a request. One that this executor can't serve gets the reason as its `refusal`."""
+        """Translate a request. If the executor can't serve it, the result's `refusal` is the reason."""
         try:
             check_served(request)
             made = self._request(request)
-            # Here already: a request with too many sequences is refused by itself, before it counts for the queue.
+            # Checked here already: a request with too many sequences must be refused before it counts for the queue.
             check_sequences(made, client_limits(self.config))
             return made
         except (InputError, RequestError) as error:
@@ -98,7 +98,7 @@ class Translator:
         )
 
     def _end_ids(self, request: ExecutorRequest) -> frozenset[int] | None:
-        """The tokens that end the answer; None for the model's end tokens, with which guided answers end."""
+        """The tokens that end the answer. None: the model's end tokens, which is the case for every guided answer."""
         end = request.end_id if request.end_id is not None and request.end_id >= 0 else None
         if request.guided_decoding_params is not None:
             if end is None or end in self.text.end_ids:
@@ -154,7 +154,7 @@ def beam_params(config: SamplingConfig) -> BeamParams | None:
 
 
 def _lookahead(request: ExecutorRequest) -> Lookahead | None:
-    """The request's sizes of lookahead decoding; None for the engine's."""
+    """The request's sizes for lookahead decoding; None: the engine's sizes."""
     sizes = request.lookahead_config
     return None if sizes is None else lookahead(sizes)
 

@@ -1,8 +1,8 @@
-"""Finds names in programs for TensorRT-LLM's Executor that `weft.executor` lacks or treats differently.
+"""Finds names that `weft.executor` lacks or treats differently, in programs written for TensorRT-LLM's Executor.
 
-`python -m weft.migration FILE.py ...` runs it from the command line; `check_source` and `check_file` from Python.
-Programs are parsed, not run. `api.json` holds TensorRT-LLM's names; `weft.executor.types.refused` lists the names that
-weft refuses.
+Run `python -m weft.migration FILE.py ...` from the command line, or call `check_source` and `check_file` from Python.
+Programs are parsed, not run. `api.json` holds TensorRT-LLM's names, and `weft.executor.types.refused` lists the names
+that weft refuses.
 """
 
 from weft.migration.findings import Finding, FindingKind

@@ -15,7 +15,7 @@ NOTHING, SOMETHING, UNREADABLE = 0, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check the files of the command line, print the findings, and return the exit code.
+    """Check the files given on the command line, print the findings, and return the exit code.
 
     0: nothing to change; 1: something to change; 2: a file can't be read or parsed.
     """

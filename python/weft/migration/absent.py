@@ -1,4 +1,5 @@
-"""Names that weft lacks or refuses, with the reason and the remedy. `weft.executor.types.refused` lists further fields.
+"""TensorRT-LLM's names that weft lacks or refuses, with the reason and the remedy. `weft.executor.types.refused` lists
+further fields.
 
 A key is "Class.name", "Class.method.parameter", a function, a class, or "submodule.*" for all classes of a submodule.
 """
@@ -35,7 +36,7 @@ BY_USE: dict[str, str] = {
     "RequestType.REQUEST_TYPE_CONTEXT_ONLY": _ONE_EXECUTOR,
     "RequestType.REQUEST_TYPE_GENERATION_ONLY": _ONE_EXECUTOR,
 }
-"""Members that weft has, but refuses as values."""
+"""Members of enumerations that weft has, but does not accept as a field's value."""
 
 PARTLY: dict[str, tuple[str, tuple[str, ...]]] = {
     "ParallelConfig.device_ids": (_ONE_DEVICE, ("[]", "[0]")),
@@ -43,4 +44,4 @@ PARTLY: dict[str, tuple[str, tuple[str, ...]]] = {
     "ParallelConfig.orchestrator_config": (_ONE_DEVICE, ()),
     "ParallelConfig.participant_ids": (_ONE_DEVICE, ("[]", "[0]")),
 }
-"""Fields that may have only their default or one of these values."""
+"""Fields that accept only their default or one of the listed values. An entry is the reason and these values."""

@@ -1,4 +1,4 @@
-"""Reads `api.json`: TensorRT-LLM's classes with their constructors, attributes, methods and members."""
+"""Reads `api.json`, which describes TensorRT-LLM's classes: their constructors, attributes, methods and members."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter. `default` and `holds` (the class of its value) are Python text, or None if there is none. `later`:
-    TensorRT-LLM's C++ has it, but the bindings that `api.json` was read from do not."""
+    """A parameter. `default` and `holds` (the class of its value) are Python source, or None if there is none. `later`:
+    TensorRT-LLM's C++ has the parameter, but the bindings from which `api.json` was made do not."""
 
     name: str
     default: str | None = None
@@ -25,7 +25,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Method:
-    """A method; `returns` is its return type as text."""
+    """A method. `returns` is its return type as Python source."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -35,7 +35,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Attribute:
-    """An attribute of instances; `holds` is the type of its value if that is a type of the API."""
+    """An attribute of instances. `holds` is the type of its value, or None if that is no type of the API."""
 
     name: str
     holds: str | None = None
@@ -46,8 +46,8 @@ class Attribute:
 class ApiClass:
     """A class. `name` includes the class or submodule that contains it.
 
-    Each constructor is a tuple of parameters. Each method is a tuple of its signatures. Programs may add attributes to
-    the instances of a class that `is_open`.
+    A constructor is a tuple of parameters; a class may have several. A method is a tuple of signatures. `is_open`:
+    programs may add attributes to the instances.
     """
 
     name: str
@@ -60,7 +60,7 @@ class ApiClass:
 
     @property
     def short(self) -> str:
-        """The last part of the name."""
+        """The last part of the dotted name."""
         return self.name.rpartition(".")[2]
 
     def parameter(self, name: str) -> Parameter | None:
@@ -92,7 +92,7 @@ class Api:
     read: dict[str, Any]
 
     def find(self, name: str) -> ApiClass | None:
-        """Return the class of this full name, or of this last part of a name."""
+        """Return the class with this full name or, if there is none, the class with this last part; None if neither."""
         return self.classes.get(name) or self._by_short_name().get(name)
 
     def _by_short_name(self) -> dict[str, ApiClass]:

@@ -1,4 +1,4 @@
-"""The arguments of a call, and the signature among several that it matches."""
+"""The arguments of a call, and the choice of the signature that they match."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.migration.verdict import State, judge, short
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument with its node; `name` is None for a positional one."""
+    """An argument with its syntax node. `name` is None for a positional argument; `value` is None if it is unknown."""
 
     node: ast.AST
     name: str | None
@@ -22,7 +22,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments of a call. `is_open`: it has further arguments that are unknown."""
+    """The arguments of a call. `is_open`: there are further, unknown arguments, such as `**options`."""
 
     node: ast.Call
     arguments: tuple[Argument, ...]
@@ -38,7 +38,9 @@ class Call:
 
 
 def form_of(forms: Sequence[Method], call: Call) -> tuple[Method, bool]:
-    """Return the method signature that a call matches, and whether that is certain."""
+    """Return the method signature that a call matches, and whether the match is certain."""
+    # First by the names of keyword arguments, then by the number of positional ones. A filter that leaves nothing is
+    # ignored. The last criterion is the first argument's type, which tells the forms of `await_responses` apart.
     names = {one.name for one in call.named}
     fitting = [form for form in forms if names <= {one.name for one in form.parameters}] or list(forms)
     fitting = [form for form in fitting if len(form.parameters) >= len(call.placed)] or fitting
@@ -59,7 +61,7 @@ def form_of(forms: Sequence[Method], call: Call) -> tuple[Method, bool]:
 
 
 def constructor_of(cls: str, forms: Sequence[Sequence[Parameter]], call: Call) -> Sequence[Parameter]:
-    """Return the constructor that a call matches. If several match, prefer one that weft has."""
+    """Return the parameters of the constructor that a call matches. If several match, prefer one that weft has."""
     names = {str(one.name) for one in call.named}
     known = {one.name for form in forms for one in form}
     fitting = [

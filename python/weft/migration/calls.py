@@ -1,4 +1,4 @@
-"""Findings about the arguments of constructors and methods, and about assigned values."""
+"""Reports findings about the arguments of constructors and methods, and about assigned values."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from weft.migration.values import Value, text_of
 from weft.migration.verdict import State, judge, other_default, short, values_of
 
 Said = tuple[ast.AST, FindingKind, str, str]
-"""A finding without its file: the node, the kind, the name, and the text."""
+"""A finding without its file: the syntax node, the kind, the name, and the text."""
 
 
 def about_constructor(cls: str, call: Call, is_ours: bool) -> Iterator[Said]:
-    """Yield findings about a constructor call. `is_ours`: the program uses weft's class, and so weft's parameter
-    order."""
+    """Yield findings about a constructor call. `is_ours`: the program calls weft's class, so that weft's parameter
+    order applies."""
     theirs, mine = load().find(cls), ours.forms(cls)
     if not mine:
         return
@@ -71,7 +71,7 @@ def _about_left_out(cls: str, order: Sequence[Parameter], given: set[str], call:
 
 
 def about_field(cls: str, name: str, argument: Argument) -> Iterator[Said]:
-    """Yield findings about a value for a field, in a call or by an assignment."""
+    """Yield findings about a field that a call or an assignment sets."""
     verdict, said = judge(cls, name), f"{short(cls)}.{name}"
     if verdict.state is State.REFUSED:
         if not _is_default(cls, name, argument.value):
@@ -86,7 +86,7 @@ def about_field(cls: str, name: str, argument: Argument) -> Iterator[Said]:
 
 
 def about_name(cls: str, name: str, node: ast.AST) -> Iterator[Said]:
-    """Yield findings about a name that one side lacks or has under another name."""
+    """Yield findings about a name that weft lacks, that neither side has, or that is an older version's."""
     verdict, said = judge(cls, name), f"{short(cls)}.{name}"
     if verdict.state is State.OLDER:
         newest = judge(cls, verdict.why)
@@ -135,7 +135,7 @@ def _default(cls: str, name: str) -> str | None:
 
 
 def _is_default(cls: str, name: str, value: Value | None) -> bool:
-    """Whether a value is the field's default in weft or TensorRT-LLM, or another value that weft accepts."""
+    """Whether a value equals the field's default in weft or TensorRT-LLM, or another value that weft accepts."""
     theirs = load().find(cls)
     parameter = theirs.parameter(name) if theirs is not None else None
     text = text_of(value)

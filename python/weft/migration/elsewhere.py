@@ -1,4 +1,4 @@
-"""Imports of TensorRT-LLM: their replacement, and the names that belong to its other parts."""
+"""Handles imports of TensorRT-LLM: their replacements, and names of parts other than the Executor API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LLM_MODULES = ("tensorrt_llm", "tensorrt_llm.llmapi", "tensorrt_llm.hlapi", "te
 
 
 def is_theirs(path: str) -> bool:
-    """Whether a module is TensorRT-LLM's."""
+    """Whether a module belongs to TensorRT-LLM."""
     return path.split(".")[0] == "tensorrt_llm"
 
 
@@ -28,13 +28,13 @@ def is_executor(path: str) -> bool:
 
 
 def is_on_the_way(path: str) -> bool:
-    """Whether a module of TensorRT-LLM contains the Executor API."""
+    """Whether a module is a parent package of TensorRT-LLM's Executor API."""
     return load().module.startswith(f"{path}.")
 
 
 def within(path: str) -> str:
-    """Return a path relative to the Executor API's module: "" for the module, "kv_cache" for its submodule. Raises
-    `ValueError` for a path outside of it."""
+    """Return a path relative to the Executor API's module: "" for the module itself, "kv_cache" for its submodule.
+    Raises `ValueError` for a path outside of the module."""
     for root in (load().module, OURS):
         if path == root:
             return ""
@@ -44,7 +44,7 @@ def within(path: str) -> str:
 
 
 def instead_of_import(path: str, alias: str | None) -> str:
-    """Return the replacement of `import path as alias`."""
+    """Return the text that replaces `import path as alias`."""
     if is_executor(path):
         inner = within(path)
         return f"import {OURS}{'.' + inner if inner else ''}" + (f" as {alias}" if alias else "")
@@ -53,12 +53,12 @@ def instead_of_import(path: str, alias: str | None) -> str:
 
 
 def why_unused(path: str) -> str:
-    """Return the text for an import that leads to the Executor API, but whose names are not used."""
+    """Return the finding's text for an import of a parent package through which no name of the Executor API is used."""
     return f"nothing of the Executor API is reached through {path}, so that there is nothing for it; leave it out"
 
 
 def why_elsewhere(path: str, name: str) -> str:
-    """Return the text for a name of another part of TensorRT-LLM, with weft's counterpart."""
+    """Return the finding's text for a name of another part of TensorRT-LLM. It names weft's counterpart."""
     full = f"{path}.{name}" if name else path
     if path.startswith(_LLM_MODULES[1:]) or (path == _LLM_MODULES[0] and name in _LLM):
         instead = f"write {_LLM[name]}" if name in _LLM else "see weft.LLM"

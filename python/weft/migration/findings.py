@@ -8,10 +8,10 @@ from typing import Any
 
 
 class FindingKind(StrEnum):
-    """The kinds of findings."""
+    """The kind of a finding."""
 
     IMPORT = "import"
-    """The import must change."""
+    """An import of the Executor API, to be replaced by weft's."""
     ELSEWHERE = "elsewhere"
     """The name belongs to another part of TensorRT-LLM."""
     REFUSED = "refused"
@@ -21,14 +21,14 @@ class FindingKind(StrEnum):
     OTHERWISE = "otherwise"
     """Both have the name, with different meanings."""
     OLDER = "older name"
-    """The newest API has another name for it."""
+    """The name is from an older version of TensorRT-LLM; the newest has another name for the same thing."""
     UNKNOWN = "unknown"
-    """Neither has the name."""
+    """Neither side has the name."""
 
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """A finding: `name` at `line` and `column` (both from 1) of `file`. `text` is the reason and the remedy."""
+    """A finding about `name`, at `line` and `column` (both from 1) of `file`. `text` says the reason and the remedy."""
 
     file: str
     line: int

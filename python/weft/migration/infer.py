@@ -209,7 +209,8 @@ class Reader(Members):
         return None
 
     def call_of(self, node: ast.Call, scope: Scope) -> Call:
-        """Return the arguments of the call, with known lists and dicts unpacked."""
+        """Read the arguments of the call. Known dicts after `**` are unpacked. After a `*`, positional arguments are
+        unknown."""
         arguments, is_open = [], False
         for one in node.args:
             value = self.read(one, scope)
@@ -255,7 +256,7 @@ class Reader(Members):
     def _by_text(self, name: str, call: Call) -> Value | None:
         """Evaluate getattr and setattr with a constant name.
 
-        A getattr with a default is not judged, since the program tests whether the name exists.
+        A getattr with a default gets no findings, because the program itself tests whether the name exists.
         """
         held, attribute = [*(one.value for one in call.placed), None, None][:2]
         if not isinstance(attribute, Constant) or not isinstance(attribute.value, str):
@@ -270,7 +271,7 @@ class Reader(Members):
     # -- annotations
 
     def annotated(self, node: ast.expr | None, scope: Scope) -> Value | None:
-        """Return the value that an annotation declares. Names in it are judged like all others."""
+        """Return the value that an annotation declares. Names in annotations are checked like all other names."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             try:
                 node = ast.copy_location(ast.parse(node.value, mode="eval").body, node)

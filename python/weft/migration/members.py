@@ -29,25 +29,26 @@ from weft.migration.verdict import State, judge, judge_class, short
 
 @dataclass
 class Known:
-    """Facts about the program beyond its scopes: return values of its functions, and attributes of its objects."""
+    """Facts about the program that outlive its scopes. `returned` holds the return values of its functions, `held` the
+    attributes of its objects by class and name, and `methods` the method names of its classes."""
 
     returned: dict[Defined, Value | None] = field(default_factory=dict)
     held: dict[tuple[str, str], Value | None] = field(default_factory=dict)
     methods: dict[str, set[str]] = field(default_factory=dict)
 
     def add(self, table: dict[object, Value | None], key: object, value: Value | None) -> None:
-        """Merge a further possible value of a name."""
+        """Record a possible value for a key. A second value is merged with the first."""
         table[key] = one_of(table[key], value) if key in table else value
 
 
 class Members:
-    """Resolves attributes. `say` receives each finding, as often as it occurs."""
+    """Resolves attributes. `say` is called with each finding; the same finding may occur several times."""
 
     def __init__(self, known: Known, say: Callable[[Said], None]) -> None:
         self.known = known
         self.say = say
         self.starred: dict[str, Module] = {}
-        """Names from `import *`, judged where they are used."""
+        """Names from `import *`, with their module. Each is checked where the program uses it."""
         self.was_reached = False
         """Whether the program reached the Executor API through another module of TensorRT-LLM."""
 
@@ -68,7 +69,8 @@ class Members:
         return None
 
     def in_module(self, module: Module, name: str, node: ast.AST) -> Value | None:
-        """Return the value of a module's name, and judge it. A name of another part of TensorRT-LLM is a finding."""
+        """Return the value of a name in a module, and report findings about it. A name of another part of TensorRT-LLM
+        is a finding too."""
         path = f"{module.path}.{name}"
         if not elsewhere.is_executor(module.path):
             if elsewhere.is_executor(path) or elsewhere.is_on_the_way(path):
@@ -139,12 +141,12 @@ class Members:
         return read_type(own.returns) if own is not None and own.returns else None
 
     def _is_absent(self, cls: str) -> bool:
-        """Whether weft lacks the whole class, which is reported where the program names the class."""
+        """Whether weft lacks the whole class. Then its members get no findings, because the class's name has one."""
         return ours.class_of(cls) is None
 
     def _about_read(self, cls: str, name: str, node: ast.AST) -> None:
-        """Judge a field that is read. A field of another meaning is reported once: at the constructor if that takes it,
-        else here."""
+        """Report findings about a field that the program reads. A field with another meaning is reported at the
+        constructor if that takes the field, and only otherwise where it is read."""
         api = load().find(cls)
         is_given = api is not None and api.parameter(name) is not None
         if judge(cls, name).state is State.OTHERWISE and not is_given:
@@ -158,7 +160,7 @@ class Members:
             self.say(said)
 
     def write(self, held: Value | None, name: str, node: ast.AST, value: Value | None) -> None:
-        """Judge an assignment to an attribute."""
+        """Report findings about an assignment to an attribute."""
         if isinstance(held, Made):
             self.known.add(self.known.held, (held.cls, name), value)  # type: ignore[arg-type]
         if not isinstance(held, Instance) or self._is_absent(held.cls):

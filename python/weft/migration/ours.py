@@ -1,4 +1,4 @@
-"""Inspects `weft.executor` at run time: its classes and the names in them."""
+"""Inspects `weft.executor` at run time: its classes and their names."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ PACKAGE = "weft.executor"
 
 @dataclass(frozen=True)
 class Own:
-    """A name in one of weft's classes: `what` is "field", "property", "method", "member" or "constant". `default` is a
-    field's default as text, None if the field is required. `is_settable`: it may be assigned."""
+    """A name in one of weft's classes. `what` is "field", "property", "method", "member" or "constant". `default` is a
+    field's default as Python source, or None if the field is required. `is_settable`: programs may assign it. `returns`
+    is the type of a property or of a method's result."""
 
     what: str
     default: str | None = None
@@ -49,7 +50,8 @@ def _submodule(name: str) -> Any:
 
 
 def class_of(name: str) -> type | None:
-    """Return the class, or None. weft may have a nested class of TensorRT-LLM at the top level."""
+    """Return weft's class for this name of TensorRT-LLM, or None. A class that is nested there may be at weft's top
+    level."""
     for one in (name, name.rpartition(".")[2]):
         if inspect.isclass(held := find(one)):
             return held
@@ -71,7 +73,7 @@ def classes() -> tuple[str, ...]:
 
 @cache
 def names(cls: type) -> dict[str, Own]:
-    """Return every public name of one of weft's classes, fields first and in order."""
+    """Return every public name of one of weft's classes. Fields come first, in order of declaration."""
     if issubclass(cls, Enum):
         members = {name: Own("member") for name in cls.__members__}
         return members | _described(cls, skip={*dir(Enum), *dir(int), *members})
@@ -103,7 +105,7 @@ def _described(cls: type, skip: set[str]) -> dict[str, Own]:
 
 
 def default_of(cls: type, name: str) -> str | None:
-    """Return a field's default as text, `Class()` for a dataclass from a factory, or None if the field is required."""
+    """Return a field's default as Python source, or None if the field is required. A dataclass is `Class()`."""
     one = next(one for one in fields(cls) if one.name == name)
     if one.default_factory is not MISSING:
         return _text(one.default_factory())
@@ -121,7 +123,7 @@ def _text(value: Any) -> str | None:
 
 
 def _returned(function: Any) -> str | None:
-    """Return the return annotation of a function if it is text."""
+    """Return the return annotation of a function, or None if it is not a string."""
     said = getattr(function, "__annotations__", {}).get("return")
     return said if isinstance(said, str) else None
 
@@ -159,7 +161,7 @@ def forms(name: str, method: str | None = None) -> tuple[tuple[Parameter, ...], 
 
 
 def parameters(name: str, method: str | None = None) -> tuple[Parameter, ...] | None:
-    """Return the parameters of all signatures, each once, or None if they are unknown."""
+    """Return the parameters of all signatures of a constructor or method, each name once; None if they are unknown."""
     found = forms(name, method)
     by_name = {one.name: one for form in reversed(found) for one in form}
     names = dict.fromkeys(one.name for form in found for one in form)
@@ -167,6 +169,6 @@ def parameters(name: str, method: str | None = None) -> tuple[Parameter, ...] | 
 
 
 def _forms(function: Any) -> list[list[inspect.Parameter]]:
-    """Return the signatures of a function: its overloads if it has them, else its own."""
+    """Return the signatures of a function: those of its overloads or, without overloads, its own."""
     several = get_overloads(function) or [function]
     return [list(inspect.signature(one).parameters.values()) for one in several]

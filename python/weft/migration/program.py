@@ -1,4 +1,4 @@
-"""Checks a whole program, statement by statement: `check_source`, `check_file`."""
+"""Checks a whole program, statement by statement."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from weft.migration.values import Class, Constant, Defined, Made, Module, Value,
 from weft.migration.verdict import State, judge_class
 
 _ROUNDS = 2
-"""The passes before the one that counts. They collect return values and attributes that are defined after their use."""
+"""The number of passes before the one whose findings count. They collect return values and attributes, which a program
+may define after their use."""
 
 
 def check_file(path: str | Path) -> list[Finding]:
-    """Return the findings in a program, in its order. Raises `InputError` for a file that can't be read or parsed."""
+    """Return the findings in a program's file, by line. Raises `InputError` for a file that can't be read or parsed."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -31,8 +32,8 @@ def check_file(path: str | Path) -> list[Finding]:
 
 
 def check_source(text: str, name: str = "<text>") -> list[Finding]:
-    """`check_file` for a program's text; `name` stands for the file. Raises `InputError` for text that can't be
-    parsed."""
+    """Return the findings in a program's text, by line. `name` is the file name in findings and errors. Raises
+    `InputError` for text that can't be parsed."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -55,7 +56,7 @@ def _finding(file: str, text: str, said: Said) -> Finding:
 
 
 class Program:
-    """Reads statements in the order in which they run. Function bodies are read after the code around them."""
+    """Reads the statements of a program in the order of execution. Function bodies are read after all module code."""
 
     def __init__(self, known: Known) -> None:
         self.known = known
@@ -69,7 +70,7 @@ class Program:
         self.block(tree.body, Scope())
         while self._later:
             self._body(*self._later.pop(0))
-        # Only now is it known whether the Executor API is reached through these imports.
+        # These are imports of parent packages. Only now it is known whether the program reaches the API through them.
         for alias in self._on_the_way:
             if self.reader.was_reached:
                 text = f"write: {elsewhere.instead_of_import(alias.name, alias.asname)}"
@@ -78,8 +79,8 @@ class Program:
                 self.said.append((alias, FindingKind.ELSEWHERE, alias.name, elsewhere.why_unused(alias.name)))
 
     def block(self, body: Sequence[ast.stmt], scope: Scope, within: str | None = None) -> None:
-        """Read statements in order; `within` is "Class.function" for the body of a function, whose returns are
-        recorded."""
+        """Read statements in order. `within` is "Class.function" for the body of a function, so that its return values
+        are recorded."""
         for statement in body:
             self._statement(statement, scope, within)
 
@@ -136,6 +137,7 @@ class Program:
                         reader.read(child, scope)
 
     def _ways(self, bodies: Sequence[Sequence[ast.stmt]], scope: Scope, within: str | None) -> None:
+        # Each branch starts with the names from before the statement. Afterwards the branches' names are merged.
         before, ways = dict(scope.names), []
         for body in bodies:
             scope.names = dict(before)

@@ -1,4 +1,4 @@
-"""Models Python's own functions that pass values on: on lists, iterators, dicts, copies and modules."""
+"""Models Python's own functions whose results hold their arguments: for lists, iterators, dicts, copies and modules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GROW = frozenset({"append", "add", "extend"})
 
 
 def of_builtin(name: str, call: Call) -> Value | None:
-    """Return the value of a call to a function that the program does not define."""
+    """Return the result of a call to a function that the program does not define, or None if it is unknown."""
     given = [one.value for one in call.placed]
     first = given[0] if given else None
     if name in _SAME:
@@ -47,7 +47,7 @@ def of_builtin(name: str, call: Call) -> Value | None:
 
 
 def of_method(name: str, held: Value | None, call: Call) -> Value | None:
-    """Return the value of a call to a method of `held`, or to a module's function."""
+    """Return the result of a call to a method of `held` or a function of a module, or None if it is unknown."""
     first = call.placed[0].value if call.placed else None
     if name in ("pop", "popleft"):
         return element_of(held)
@@ -62,7 +62,7 @@ def of_method(name: str, held: Value | None, call: Call) -> Value | None:
 
 
 def changed(name: str, held: Value | None, call: Call) -> Value | None:
-    """Return a list or dict after a call to its method, or None if the method is not known to change it."""
+    """Return the new value of a list or dict after a call to its method, or None if the method does not change it."""
     if isinstance(held, Tupled):
         held = Listed(element_of(held))
     if isinstance(held, Listed) and name in _GROW and call.placed:

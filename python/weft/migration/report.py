@@ -10,7 +10,7 @@ from weft.migration.findings import Finding, FindingKind
 
 
 def as_text(found: Mapping[str, Sequence[Finding]], wrong: Sequence[str]) -> str:
-    """Return the findings by file, and a line of counts; `wrong` are the errors of unreadable files."""
+    """Return the findings by file, the errors of unreadable files (`wrong`), and a line of counts."""
     lines = [str(one) for findings in found.values() for one in findings]
     lines += wrong
     counted = Counter(one.kind for findings in found.values() for one in findings)
@@ -22,6 +22,6 @@ def as_text(found: Mapping[str, Sequence[Finding]], wrong: Sequence[str]) -> str
 
 
 def as_json(found: Mapping[str, Sequence[Finding]], wrong: Sequence[str]) -> str:
-    """Return the same as a JSON object with `findings` and `errors`."""
+    """Return the findings, and the errors of unreadable files (`wrong`), as a JSON object."""
     findings = [one.to_dict() for listed in found.values() for one in listed]
     return json.dumps({"findings": findings, "errors": list(wrong)}, indent=2)

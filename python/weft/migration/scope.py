@@ -10,8 +10,8 @@ from weft.migration.values import Value, one_of
 
 @dataclass
 class Scope:
-    """Names with their values; None is an unknown value. As in Python, nested functions do not see the names of a
-    class."""
+    """A scope: names with their values. None is an unknown value. As in Python, functions in a class do not see the
+    names of the class's scope."""
 
     around: Scope | None = None
     names: dict[str, Value | None] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Scope:
         self.names[name] = value
 
     def after(self, branches: Iterable[dict[str, Value | None]]) -> None:
-        """Merge the names of several branches, of which one ran."""
+        """Merge the names after several branches, of which exactly one runs."""
         ways = list(branches)
         for name in {name for way in ways for name in way}:
             held = [way[name] for way in ways if name in way]

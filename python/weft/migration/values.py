@@ -1,4 +1,4 @@
-"""The known values of expressions: a module, a class, an instance, a list of instances, and so on."""
+"""The values that the checker can infer for expressions: a module, a class, an instance, a list of instances, etc."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONTAINERS = frozenset(
 
 @dataclass(frozen=True)
 class Module:
-    """A module, by its full name. `is_ours`: it is weft's, else TensorRT-LLM's."""
+    """A module of weft or TensorRT-LLM, by its full name. `is_ours`: it is weft's."""
 
     path: str
 
@@ -39,7 +39,7 @@ class Module:
 
 @dataclass(frozen=True)
 class Class:
-    """A class of the Executor API. `is_ours`: imported from weft.executor."""
+    """A class of the Executor API. `is_ours`: the program imports it from weft.executor."""
 
     name: str
     is_ours: bool = False
@@ -47,8 +47,8 @@ class Class:
 
 @dataclass(frozen=True)
 class Instance:
-    """An instance of a class of the API. `is_plain`: made without arguments. If not `is_sure`, it may be something
-    else."""
+    """An instance of a class of the API. `is_plain`: it was made without arguments. Unless `is_sure`, the class is a
+    guess."""
 
     cls: str
     is_sure: bool = True
@@ -65,7 +65,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant in the program."""
+    """A literal constant in the program."""
 
     value: Any
 
@@ -79,21 +79,22 @@ class Plain:
 
 @dataclass(frozen=True)
 class Listed:
-    """A list or another iterable with elements `of`, None if they are unknown."""
+    """A list or another iterable. `of` is the value of its elements, or None if that is unknown."""
 
     of: Value | None
 
 
 @dataclass(frozen=True)
 class Tupled:
-    """A tuple with known parts."""
+    """A tuple with a known number of parts, or a list of constants."""
 
     parts: tuple[Value | None, ...]
 
 
 @dataclass(frozen=True)
 class Keywords:
-    """A dict with string keys: each key, its node, and its value. `is_whole`: there are no other keys."""
+    """A dict with string keys. An entry is the key, its syntax node, and its value. `is_whole`: there are no other
+    keys."""
 
     entries: tuple[tuple[str, ast.AST, Value | None], ...]
     is_whole: bool = True
@@ -101,7 +102,8 @@ class Keywords:
 
 @dataclass(frozen=True)
 class Method:
-    """A method of the API's class `cls`; `static`: taken from the class rather than an instance."""
+    """A method of the API's class `cls`. `static`: the program takes it from the class, not from an instance. Unless
+    `is_sure`, the class is a guess."""
 
     cls: str
     name: str
@@ -118,7 +120,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Defined:
-    """A function or class that the program defines; `owner` is the class of a method."""
+    """A function or class that the program defines. `owner` is the class of a method."""
 
     name: str
     owner: str | None = None
@@ -150,7 +152,7 @@ Value = (
 
 
 def read_type(text: str) -> Value | None:
-    """Return the value of a type's text, as in `api.json` or in weft's annotations."""
+    """Return an instance of the type that a text names, as in `api.json` or in weft's annotations; None if unknown."""
     try:
         return of_type(ast.parse(text, mode="eval").body)
     except SyntaxError:
@@ -158,7 +160,7 @@ def read_type(text: str) -> Value | None:
 
 
 def of_type(node: ast.expr) -> Value | None:
-    """Return an instance of the type that the expression names in the API's terms."""
+    """Return an instance of the type that an expression names, or None if it is not a type of the API or Python's."""
     match node:
         case ast.Name(id="int" | "str" | "bool" | "float" as name):
             return Plain(name)
@@ -176,7 +178,8 @@ def of_type(node: ast.expr) -> Value | None:
 
 
 def one_of(first: Value | None, second: Value | None) -> Value | None:
-    """Return the common knowledge about a value that is either of two. None tells nothing about the class."""
+    """Return the value of an expression that is one of two values: their common part, or None if there is none. The
+    constant None is ignored, because it says nothing about the class."""
     if first == second or second == Constant(None):
         return first
     if first == Constant(None):
@@ -195,7 +198,7 @@ def one_of(first: Value | None, second: Value | None) -> Value | None:
 
 
 def element_of(value: Value | None) -> Value | None:
-    """Return the element of an iterable."""
+    """Return the value of an iterable's elements, or None if it is unknown."""
     if isinstance(value, Listed):
         return value.of
     if isinstance(value, Tupled):
@@ -207,14 +210,14 @@ def element_of(value: Value | None) -> Value | None:
 
 
 def doubted(value: Value | None) -> Value | None:
-    """Return the value, marked as uncertain."""
+    """Return the value with instances marked as not sure."""
     if isinstance(value, Listed):
         return Listed(doubted(value.of))
     return replace(value, is_sure=False) if isinstance(value, Instance) else value
 
 
 def text_of(value: Value | None) -> str | None:
-    """Return the value as `api.json` writes defaults, or None if it is unknown."""
+    """Return the value as Python source, as `api.json` writes defaults, or None if it is unknown."""
     match value:
         case Constant(value=held):
             return repr(held)

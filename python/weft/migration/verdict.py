@@ -1,4 +1,4 @@
-"""Judges every name, for the checker and for docs/executor-fields.md: `judge`, `judge_class`."""
+"""Compares each name in TensorRT-LLM and weft. The checker and docs/executor-fields.md use the verdicts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _RENAMED: dict[str, str] = refused.RENAMED
 
 
 class State(StrEnum):
-    """The state of one side's name on the other side."""
+    """The result of comparing a name in TensorRT-LLM and weft. `OWN`: only weft has it. `ABSENT`: only TensorRT-LLM
+    has it. `UNKNOWN`: neither has it."""
 
     HAS = "has"
     NO_EFFECT = "no effect"
@@ -33,8 +34,8 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The state of a name. `why` is the difference, the reason, or the newest name if the state is OLDER. A name with
-    NO_EFFECT is accepted and correctly changes nothing."""
+    """The state of a name. `why` is the difference, the reason, or the newest name if the state is OLDER. NO_EFFECT
+    means that weft accepts the name and is right to ignore it."""
 
     state: State
     why: str = ""
@@ -51,7 +52,7 @@ def _of(table: dict[str, str], cls: str, name: str) -> str | None:
 
 @cache
 def judge_class(name: str) -> Verdict:
-    """Judge a class, function, submodule or attribute of the module."""
+    """Return the verdict on a class, function, submodule or attribute of the API's module."""
     api = load()
     if ours.class_of(name) is not None or ours.find(name) is not None:
         if (how := OTHERWISE.get(short(name))) is not None:
@@ -68,7 +69,7 @@ def judge_class(name: str) -> Verdict:
 
 @cache
 def judge(cls: str, name: str) -> Verdict:
-    """Judge a name in a class: a field, a method or a member."""
+    """Return the verdict on a name in a class: a field, a method or a member."""
     theirs, mine = load().find(cls), ours.class_of(cls)
     own = ours.names(mine).get(name) if mine is not None else None
     is_theirs = theirs is not None and (name in theirs.names() or f"{theirs.name}.{name}" in load().classes)
@@ -90,18 +91,18 @@ def judge(cls: str, name: str) -> Verdict:
 
 
 def _is_nested(cls: str, name: str) -> bool:
-    """Whether weft has a class of this name nested in the class."""
+    """Whether weft's class `cls` has a nested class `name`."""
     return ours.class_of(cls) is not None and isinstance(ours.find(f"{short(cls)}.{name}"), type)
 
 
 def values_of(cls: str, name: str) -> tuple[str, ...]:
-    """Values that weft accepts for a refused field besides its default."""
+    """Return the values that weft accepts for a refused field, besides its default."""
     return PARTLY.get(f"{short(cls)}.{name}", ("", ()))[1]
 
 
 @cache
 def other_default(cls: str, name: str) -> str | None:
-    """Describe a parameter's defaults if weft and TensorRT-LLM differ, else None."""
+    """Return a text about a parameter whose defaults in weft and TensorRT-LLM differ; None if they are the same."""
     theirs, mine = load().find(cls), ours.parameters(cls)
     parameter = theirs.parameter(name) if theirs is not None else None
     own = next((one for one in mine or () if one.name == name), None)

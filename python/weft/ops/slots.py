@@ -17,7 +17,7 @@ and registers the operations as `torch.ops.weft.*` for the CPU and CUDA.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -47,28 +47,15 @@ LOWEST_TEMPERATURE = _core.LOWEST_TEMPERATURE
 """Temperatures below this mean greedy sampling."""
 
 _DTYPES = {"i8": torch.int64, "f4": torch.float32, "i4": torch.int32}
-
-
-class RecordField:
-    """A field of `SlotParams.records` as a writable view [R]."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        layout, offset = SlotRecord.fields()[name]
-        self._dtype = _DTYPES[layout]
-        self._column = offset // self._dtype.itemsize
-
-    @overload
-    def __get__(self, params: None, owner: type) -> RecordField: ...
-    @overload
-    def __get__(self, params: SlotParams, owner: type) -> Tensor: ...
-    def __get__(self, params: SlotParams | None, owner: type) -> RecordField | Tensor:
-        return self if params is None else params.records.view(self._dtype)[:, self._column]
+_RECORD_FIELDS = SlotRecord.fields()
 
 
 @dataclass(frozen=True)
 class SlotParams:
     """The records of R slots, and tables with a row for each slot: token counts, biases, texts and more. All are
     contiguous and on one device.
+
+    Each field of `SlotRecord` is also an attribute, such as `params.temperature`: a writable view [R] of the records.
 
     `vocab` is the size of the target's vocabulary. M and E are the capacities for bad words and for end tokens, L is
     the largest number of tokens in a text.
@@ -89,27 +76,13 @@ class SlotParams:
     ends: Tensor
     """[R, E] int32: the end tokens of a slot's request; -1 means none."""
 
-    # The fields of the records. `_core.SlotRecord` documents each (csrc/kernels/sampling/slot_record.h).
-    seed = RecordField()
-    ends_allowed_from = RecordField()
-    temperature = RecordField()
-    top_p = RecordField()
-    top_p_start = RecordField()
-    top_p_decay = RecordField()
-    top_p_min = RecordField()
-    min_p = RecordField()
-    repetition_penalty = RecordField()
-    presence_penalty = RecordField()
-    frequency_penalty = RecordField()
-    top_k = RecordField()
-    top_p_reset_id = RecordField()
-    changes_logits = RecordField()
-    bias_kind = RecordField()
-    penalties_after_temperature = RecordField()
-    no_repeat_ngram_size = RecordField()
-    max_drafts = RecordField()
-    wants_logprobs = RecordField()
-    is_held = RecordField()
+    def __getattr__(self, name: str) -> Tensor:
+        """A field of the records, [R]. csrc/kernels/sampling/slot_record.h documents each."""
+        if name not in _RECORD_FIELDS:
+            raise AttributeError(f"SlotParams has no {name!r}, and neither has SlotRecord")
+        layout, offset = _RECORD_FIELDS[name]
+        dtype = _DTYPES[layout]
+        return self.records.view(dtype)[:, offset // dtype.itemsize]
 
     @staticmethod
     def neutral(

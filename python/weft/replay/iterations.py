@@ -1,9 +1,8 @@
 """Splits the operations of a recording into the engine's iterations, here called turns.
 
-A turn begins with the fetch of its snapshot. The operations after it show which grammar stream calls the engine made
-(`engine/runner/step.py`, `engine/runner/prefill.py`). A turn of another shape is replayed operation by operation: split
-graphs make such turns, and so does a recording that stops in the middle of one.
-"""
+A turn begins with the fetch of its snapshot. The operations after the fetch show which grammar stream calls the
+engine made (`engine/runner/step.py`, `engine/runner/prefill.py`). Other sequences of operations come from split
+graphs, or from a recording that stops in the middle of a turn. They are replayed operation by operation."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ class Shape(Enum):
 
 @dataclass(frozen=True)
 class Turn:
-    """The operations from a snapshot to the next; `first` is the index of the fetch in the recording."""
+    """The operations from one snapshot to the next. `first` is the index of the fetch in the recording."""
 
     first: int
     operations: tuple[Operation, ...]
@@ -35,12 +34,12 @@ class Turn:
 
     @property
     def num_verified(self) -> int:
-        """The number of drafts to verify in each slot."""
+        """The number of drafts that the turn verifies in each slot."""
         return sum(o.argument for o in self.operations[1:2] if o.name == "extend_through")
 
     @property
     def shape(self) -> Shape:
-        """The calls that made this turn."""
+        """The grammar stream calls that made this turn, inferred from its operations."""
         names = [operation.name for operation in self.operations[1:]]
         is_verifying = names[:1] == ["extend_through"]
         rest = self.operations[1 + is_verifying :]
@@ -53,7 +52,7 @@ class Turn:
 
 
 def turns(operations: Sequence[Operation]) -> list[Turn]:
-    """Split a recording, which begins with a snapshot, into turns."""
+    """Split the operations of a recording into turns. The first operation is the fetch of a snapshot."""
     starts = [i for i, operation in enumerate(operations) if operation.name == "fetch"]
     ends = [*starts[1:], len(operations)]
     return [Turn(start, tuple(operations[start:end])) for start, end in zip(starts, ends, strict=True)]

@@ -1,8 +1,9 @@
 """Issues the turns of a recording again to a grammar stream on the CPU driver, in the order of `engine/runner/step.py`.
 
-A launched function writes the recorded drafts and verified tokens in place of the model. Another one hashes the mask
-rows where the model would read them, after the same waits. The replay waits for nothing else but the turn before the
-last, as the engine does. A commit that the engine left to its next iteration is made in its own turn here.
+In place of the model, a launched function writes the recorded drafts and verified tokens. Another one hashes the mask
+rows at the point where the model would read them, after the same waits. Besides, the host waits only for the turn
+before the last, as the engine does. If the engine deferred a commit to its next iteration, the replay does it in its
+own turn.
 
 S slots, K drafts, B rows.
 """
@@ -30,12 +31,12 @@ from weft.runtime.interface import Event
 IN_FLIGHT = 2
 
 COLUMN = torch.zeros(1, dtype=torch.int64)
-"""The token id of the single column of `Issuer`'s logits, as a vocabulary offset."""
+"""Token ids of the logits' columns: the replay's logits have a single column, for token 0."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Mask rows as the device saw them: `hashes` int64 [N]; entry i is row `positions[i]` of the slot in
+    """Hashes of mask rows as the device saw them, int64 [N]. Entry i is about row `positions[i]` of the slot in
     `places[i]`."""
 
     places: list[Place]
@@ -77,7 +78,8 @@ class Issuer:
         self.grammar_stream.close()
 
     def _begin(self) -> None:
-        """Restore the slots that were in use when the window began: matchers at the committed text, drafts taken."""
+        """Restore the slots that were in use when the recording began: attach matchers that have accepted the committed
+        text, and let them take the recorded drafts."""
         first = self._turns[0].fetch
         self._first_epoch = first.epoch if first.argument else first.epoch - 1
         seeds = self._found.seeds
@@ -90,7 +92,7 @@ class Issuer:
 
     def _turn(self, turn: Turn) -> None:
         fetch, place = turn.fetch, turn.first
-        if fetch.argument == 0:  # the fetch found a snapshot
+        if fetch.argument == 0:  # 0: the fetch found a snapshot
             changes: dict[int, Matcher | None] = {}
             for slot in fetch.attached:
                 tenant = self._found.comes.get((place, slot))
@@ -150,7 +152,7 @@ class Issuer:
             grammar_stream.stream.hostfunc(grammar_stream.state.task(operation.name, argument))
             grammar_stream.join(stream)
 
-    # -- the parts of the engine and its model
+    # -- the parts that the engine and its model have in the original run
 
     def _push(
         self, slots: Sequence[int], changes: dict[int, Matcher | None], epoch: int | None = None
@@ -163,7 +165,7 @@ class Issuer:
         return torch.tensor(list(slots) or [self.grammar_stream.state.num_slots], dtype=torch.int64)
 
     def _logits(self, slots_B: Tensor, width: int) -> Tensor:
-        """Return logits [B, T, 1] to mask. Their one token belongs to no request."""
+        """Return logits [B, width, 1] for the masks to apply to. Nothing reads the result."""
         return torch.zeros(len(slots_B), width, 1)
 
     def _write_drafts(self, operation: Operation) -> None:
@@ -199,7 +201,7 @@ class Issuer:
         return Proposals(state, self.runtime.pinned, Sources(forced=True))
 
     def _words_needed(self, recording: Recording) -> int:
-        """Return the words that the whole recording takes, with room for the turn that begins it."""
+        """Return the size of the record of the replay in words, with room for the operations of `_begin`."""
         entry = 3 * recording.max_drafts + 16
         longest = 16 + (recording.num_slots + 1) * entry
         return 2 * sum(operation.num_words for operation in recording.operations) + 8 * longest
@@ -216,7 +218,7 @@ def write_verified(verified: Tensor, slots_N: Tensor, values_LN: Tensor) -> None
 
 
 def _by_length(entries: Sequence[SlotEntry]) -> list[tuple[int, list[SlotEntry]]]:
-    """Group entries by their number of inputs, without entries that have none."""
+    """Group entries by their number of inputs. Entries without inputs are left out."""
     lengths = sorted({len(entry.inputs) for entry in entries} - {0})
     return [(length, [e for e in entries if len(e.inputs) == length]) for length in lengths]
 

@@ -18,8 +18,8 @@ from weft.runtime import cpu
 
 @dataclass(frozen=True)
 class Difference:
-    """The first difference of a replay. `iteration` is the epoch of its snapshot. `slot`, `request` and `row` (a mask
-    row) are None if the difference is not about a single one."""
+    """The first difference between a replay and its recording. `iteration` is the snapshot's epoch. `slot`, `request`
+    and `row` (a mask row) are None if the difference is not about a single one."""
 
     seed: int
     iteration: int
@@ -39,8 +39,8 @@ class Difference:
 
 @dataclass
 class Replayed:
-    """The result of a replay. Counts are over all seeds: `num_entries` slot states and `num_rows` mask rows compared on
-    the host, `num_seen` rows compared on the device. `notes` list the parts left out."""
+    """The result of a replay. Counts are over all seeds: `num_entries` slot states and `num_rows` mask rows were
+    compared on the host, and `num_seen` mask rows on the device. `notes` lists the parts that were left out."""
 
     num_iterations: int
     seeds: list[int] = field(default_factory=list)
@@ -53,15 +53,15 @@ class Replayed:
 
     @property
     def agrees(self) -> bool:
-        """Whether there is no difference."""
+        """Whether the replay agrees with the recording."""
         return self.difference is None
 
 
 def replay(recording: Recording, vocabulary: Vocabulary, seeds: Iterable[int] = range(20)) -> Replayed:
     """Replay under the random schedule with each seed, up to the first difference.
 
-    The CPU driver's schedule is global to the process: everything else on it must be idle, and it is "inline"
-    afterwards. Raises `InputError` if the vocabulary is not the recording's.
+    The schedule of the CPU driver is global to the process. Other users of the driver must be idle, and the schedule is
+    "inline" afterwards. Raises `InputError` if the vocabulary is not the recording's.
     """
     if vocabulary.fingerprint != recording.fingerprint or vocabulary.vocab_size != recording.vocab_size:
         raise InputError(

@@ -1,7 +1,7 @@
 """Finds the request of each slot in a recording, and the slots that can be replayed.
 
-A recording's window begins in the middle of requests. Their matchers advance to the text committed by then, and take
-the recorded drafts. A slot is left out, with a note, while it holds a request that can't be rebuilt.
+A recording begins while requests run. Their new matchers first accept the text that was committed by then, and take the
+recorded drafts. A slot is left out, with a note, as long as it holds a request that can't be restored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Place = tuple[int, int]
 """The index of an operation, and a slot."""
 
 MAX_APPENDED = 1 << 16
-"""The limit of tokens that one edit appends, as in an engine."""
+"""The maximum number of tokens that one edit appends, as in the engine."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class SlotHolder:
         return matcher
 
     def _taken(self) -> list[int]:
-        """Return the tokens that the matcher accepted until then: with those that edits dropped, without those that
-        they appended."""
+        """Return the tokens that the matcher accepted up to iteration `epoch`. They include tokens that edits dropped
+        later, but not tokens that edits appended."""
         tokens, taken, begin = self.request.tokens, [], 0
         for edit in self.request.edits:
             if edit.since < self.epoch:
@@ -73,9 +73,10 @@ class RefusedAnswer(Exception):
 class Tenancies:
     """The requests of a recording's slots.
 
-    `seeds`: the slots in use when the window began, with their state then. `comes`: the matchers attached in the
-    window, by operation and slot. `compared`: the operations and slots whose replay is compared. `notes`: what is left
-    out, and why.
+    - `seeds`: the slots in use when the recording began, with their state at that time.
+    - `comes`: the matchers that are attached later, by operation and slot.
+    - `compared`: the operations and slots whose results are compared.
+    - `notes`: the parts that are left out, with the reason.
     """
 
     seeds: dict[int, tuple[SlotHolder, SlotEntry]] = field(default_factory=dict)
@@ -107,7 +108,7 @@ def tenancies(recording: Recording, vocabulary: Vocabulary) -> Tenancies:
                 elif tenant is not None:
                     found.seeds[slot] = tenant, entry
             tenant = holders[slot]
-            # Wall-clock time decides a time limit, so that a replay can't repeat it.
+            # Wall-clock time decides whether a guide exceeds its time limit, so a replay can't reproduce that.
             if tenant is not None and entry.status == "time_limit":
                 found.notes.append(
                     f"iteration {operation.epoch}, slot {slot}: request {tenant.request.id} ran into the time limit "
@@ -120,7 +121,8 @@ def tenancies(recording: Recording, vocabulary: Vocabulary) -> Tenancies:
 
 
 def _compile(recording: Recording, vocabulary: Vocabulary) -> Mapping[int, CompiledGuide | str]:
-    """Compile each guide with the library that compiled it for the recording; a string is the reason if it can't be."""
+    """Compile each guide with the library that the recorded engine used. A string is the reason why a guide can't be
+    compiled."""
     compiled: dict[int, CompiledGuide | str] = {}
     compilers: dict[str, GuideCompiler] = {}
     with ExitStack() as stack:

@@ -35,8 +35,7 @@ server. No other page may frame it, which prevents clickjacking."""
 
 
 def create_app(state: ServerState) -> ASGIApp:
-    """Build the application. While it runs, it watches the connections for slow clients. It does not close
-    `state`."""
+    """Build the application. While it runs, it checks the connections for slow clients. It does not close `state`."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

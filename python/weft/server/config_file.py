@@ -46,8 +46,8 @@ MODEL_SETTINGS.append("guides")
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """The contents of a configuration file: the server's settings, the models, and the paths of shared programs by
-    name."""
+    """The contents of a configuration file: the server's settings, the models, and the paths of shared programs.
+    `programs` maps the programs' names to paths."""
 
     server: ServerConfig
     models: list[ServedModelConfig]
@@ -137,8 +137,7 @@ def _speculation(data: Mapping[str, Any], where: str) -> Speculation:
 
 
 def _guide(data: Any, folder: Path, where: str) -> Guide:
-    """Build a configured guide. `data` has exactly one kind. Its value is the guide's source, or the name of a file
-    in `folder`."""
+    """Build a configured guide. `data` maps one kind of guide to its source, or to the name of a file in `folder`."""
     makers: dict[str, Callable[[Any], Guide]] = {
         "json_schema": Guide.json_schema,
         "regex": Guide.regex,
@@ -161,7 +160,7 @@ def _guide(data: Any, folder: Path, where: str) -> Guide:
 
 
 def _settings(kind: type[T], data: Mapping[str, Any], where: str, **built: Any) -> T:
-    """Build a settings object from the values in `data`, plus values that are already `built`."""
+    """Build a settings object of class `kind` from the values in `data`. Fields in `built` are not read from it."""
     declared = fields(cast("Any", kind))
     names = [field.name for field in declared]
     _check_names(data, names, where)

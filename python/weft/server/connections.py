@@ -1,4 +1,4 @@
-"""Adds the limits that uvicorn lacks to its connections. They guard against:
+"""Adds limits to uvicorn's connections that uvicorn itself lacks. They guard against:
 
 - a head (request line and headers) that is too long or arrives too slowly;
 - clients that do not read their answers, which the server would have to buffer;
@@ -25,13 +25,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 _log = logging.getLogger("weft.server")
 
 MAX_GATHERED = 4096
-"""Writes above this many bytes go to the socket at once. Smaller ones are batched until the next turn of the event
-loop."""
+"""Writes above this many bytes go to the socket immediately. Smaller ones are batched until the event loop's next
+iteration."""
 VERSIONS = ("1.0", "1.1")
 BODY_HEADERS = (b"content-length", b"transfer-encoding")
 LINGER_S = 1.0
-"""After an answer that did not wait for the whole request, input is read and dropped for this many seconds. Closing a
-socket with unread input makes the kernel send a reset, which may overtake the answer."""
+"""If an answer is sent before the whole request has arrived, the server keeps reading and dropping input for this many
+seconds. Closing a socket with unread input makes the kernel send a reset, and the client may then lose the answer."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ConnectionLimits:
     """Limits for connections.
 
     A request's head (request line and headers) may have `max_head_bytes` and take `max_head_s` seconds. A client that
-    reads nothing for `slow_reader_s` seconds is disconnected. During an answer a client may pipeline
+    reads nothing for `slow_reader_s` seconds is disconnected. While it waits for an answer, a client may pipeline
     `max_pipelined_bytes` of further requests. Above `max_connections`, each new connection closes the one that has been
     idle longest.
     """
@@ -69,11 +69,11 @@ class Connections:
         self.idle: dict[Connection, None] = {}
         """Connections without a request in flight, longest idle first. A dict serves as an ordered set."""
         self._interval = min(limits.max_head_s / 4, limits.slow_reader_s / 4, 1.0)
-        # The time of the last check of all connections, by the monotonic clock and by `now`.
+        # The time of the last check of all connections: on the monotonic clock, and on the clock of `now`.
         self._last_look: tuple[float, float] | None = None
 
     def protocol(self) -> type[Connection]:
-        """Return the protocol class for uvicorn's `http` setting. Its instances belong to this object."""
+        """Return the protocol class for uvicorn's `http` setting. Its instances register themselves here."""
         return type("Connection", (Connection,), {"all": self})
 
     def make_room(self) -> None:
@@ -84,10 +84,11 @@ class Connections:
             oldest.transport.abort()
 
     def now(self) -> float:
-        """Return the seconds of a clock that stops while the event loop is blocked, for example in a suspended
-        process. Input that arrived in that time is still unread, so its client must not count as late."""
+        """Return the time in seconds on a clock that stops while the event loop is blocked, for example in a suspended
+        process. Input that arrived in that time is still unread, and its client must not count as late."""
         if self._last_look is None:
             return time.monotonic()
+        # `watch` runs every `_interval` seconds. A longer gap means that the loop was blocked, and does not count.
         looked_at, now_then = self._last_look
         return now_then + min(time.monotonic() - looked_at, 2 * self._interval)
 
@@ -105,7 +106,7 @@ class Connections:
 
     @asynccontextmanager
     async def timeout(self, seconds: float) -> AsyncIterator[None]:
-        """`asyncio.timeout`, but measured by `now`."""
+        """Like `asyncio.timeout`, but on the clock of `now`."""
         loop = asyncio.get_running_loop()
         began = self.now()
 
@@ -125,7 +126,7 @@ class Connections:
 
 
 class Connection(HttpToolsProtocol):
-    """A uvicorn connection with limits. uvicorn calls most of its methods from the HTTP parser."""
+    """A uvicorn connection with limits. Most methods override callbacks of uvicorn's HTTP parser."""
 
     all: ClassVar[Connections]
 
@@ -147,8 +148,7 @@ class Connection(HttpToolsProtocol):
         self.all.idle[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell all requests of the closed connection that the client has disconnected. uvicorn tells only the latest
-        one."""
+        """Mark all requests of the closed connection as disconnected. uvicorn marks only the latest one."""
         self.all.open.discard(self)
         self.all.idle.pop(self, None)
         self.all.closed(self)
@@ -188,7 +188,7 @@ class Connection(HttpToolsProtocol):
         self.scope["weft.connection"] = self  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
-        """Check a complete head before uvicorn starts the request."""
+        """Check a complete head, then let uvicorn start the request."""
         size = len(self.url) + sum(len(name) + len(value) + len(": \r\n") for name, value in self.headers)
         if size > self.all.limits.max_head_bytes:
             self._is_too_long = True
@@ -198,7 +198,7 @@ class Connection(HttpToolsProtocol):
         if self.parser.get_http_version() not in VERSIONS:
             raise ValueError("another version")
         if self.parser.should_upgrade() and any(name in BODY_HEADERS for name, _ in self.headers):
-            self._is_upgrade = True  # the parser would take the body for another protocol
+            self._is_upgrade = True  # the parser would treat the body as data of the other protocol
             raise ValueError("a body after an upgrade")
         super().on_headers_complete()
         self._is_in_head, self._head_since = False, None
@@ -244,8 +244,8 @@ class Connection(HttpToolsProtocol):
         return [cycle for cycle in self._cycles if not cycle.response_complete]
 
     def _read_pipelined(self, size: int) -> None:
-        """Keep reading pipelined input up to a limit. uvicorn would stop reading, and then would not notice that the
-        client disconnects."""
+        """Keep reading pipelined input up to a limit. uvicorn would stop reading, and would not notice when the client
+        disconnects."""
         self._num_pipelined = self._num_pipelined + size if len(self._under_way) > 1 else 0
         if self._num_pipelined > self.all.limits.max_pipelined_bytes:
             _log.warning("a client sends requests and does not wait for answers: its connection is cut")
@@ -279,10 +279,10 @@ class Connection(HttpToolsProtocol):
 
 
 class CountingTransport:
-    """A transport wrapper that counts bytes and batches the writes of one event loop turn.
+    """A transport wrapper that counts bytes and batches the writes of one event loop iteration.
 
-    A system call costs as much as building an event, so the response head and the first part of the body go out in
-    one call. `may_be_sending` is asked at the close whether the client may still be sending.
+    A system call costs as much as building an event. With batching, the response head and the first part of the body
+    take one call. At the close, `may_be_sending()` tells whether the client may still be sending.
     """
 
     def __init__(self, transport: asyncio.Transport, may_be_sending: Callable[[], bool]) -> None:
@@ -311,7 +311,7 @@ class CountingTransport:
         if self.is_closing() or not self._may_be_sending():
             self._transport.close()
             return
-        # Send EOF but keep reading for a while, so that no reset overtakes the answer (`LINGER_S`).
+        # Send EOF but keep reading for a while, so that the kernel sends no reset before the answer (`LINGER_S`).
         self._is_over = True
         self._transport.write_eof()
         self._transport.resume_reading()
@@ -325,6 +325,6 @@ class CountingTransport:
 
     @property
     def taken(self) -> tuple[int, bool]:
-        """Return how many bytes the kernel has accepted, and whether that is everything written so far."""
+        """Return how many bytes the kernel has accepted, and whether these are all bytes written so far."""
         left = self._transport.get_write_buffer_size()
         return self._num_bytes - left, not left

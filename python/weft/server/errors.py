@@ -1,4 +1,4 @@
-"""Errors in OpenAI's format: an HTTP status, and a JSON object that names the wrong field."""
+"""Errors in OpenAI's format: an HTTP status, and a JSON object that names the invalid field."""
 
 from __future__ import annotations
 
@@ -53,15 +53,14 @@ def quoted(value: object) -> str:
 
 
 def kind_of(value: object) -> str:
-    """Return a client's value for an error message. For lists and objects this is only "a list" or "an object"."""
+    """Describe a client's value for an error message: "a list", "an object", or any other value itself."""
     if isinstance(value, dict):
         return "an object"
     return "a list" if isinstance(value, list) else quoted(value)
 
 
 def in_words(error: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Describe what is wrong with a value, from pydantic's error. For a union, `others` are the errors of its other
-    members."""
+    """Convert pydantic's error for a value to a message. For a union, `others` are the errors of its other members."""
     kind, context, value = error["type"], error.get("ctx", {}), error.get("input")
     if kind == "missing":
         return "is missing"
@@ -88,8 +87,8 @@ MAX_MESSAGE = 1000
 class ApiError(Exception):
     """An error that is sent to the client.
 
-    `status` is the HTTP status, `param` the wrong field, `code` a machine-readable word, and `retry_after_s` the
-    number of seconds after which to try again.
+    `status` is the HTTP status, `param` the invalid field, `code` a machine-readable word, and `retry_after_s` the
+    number of seconds after which the client may try again.
     """
 
     def __init__(
@@ -201,9 +200,9 @@ CLIENT_WORDS = [
         (r"(?<=\bmay be )None\b", "null"),
     )
 ]
-"""Patterns that match names of the Python API in messages about guides and limits, and their replacements for HTTP
-clients. The replacements name JSON fields, and drop advice that only the server's operator can follow. For errors of
-requests, `FieldNames` does the same."""
+"""Replacements for messages about guides and limits, which use names of the Python API. For HTTP clients they use names
+of JSON fields, and drop advice that only the server's operator can follow. In errors about requests, `FieldNames` does
+the same."""
 
 
 def client_message(error: WeftError) -> str:

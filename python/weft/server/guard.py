@@ -1,6 +1,6 @@
-"""Checks requests in front of the application, before any of their body is read.
+"""Checks requests before the application sees them, and before their body is read.
 
-It refuses:
+The guard refuses:
 
 - repeated security headers, because a proxy in front might have checked the other one;
 - `Expect` headers that the server can't meet;
@@ -42,12 +42,13 @@ GUARDED = ("/v1", "/tokenize", "/detokenize")
 """Paths that need an API key."""
 UPLOADS = "/v1/controllers"
 WATCHED = ("/health", "/ready")
-"""Health checks. They are answered even above `max_connections`, because a supervisor restarts a server that fails
-them."""
+"""Health checks. They are answered even above `max_connections`, because a supervisor would restart a server that does
+not answer them."""
 SINGLE_HEADERS = frozenset(
     (b"authorization", b"host", b"origin", b"content-length", b"content-type", b"expect", b"sec-fetch-site")
 )
-"""Headers that a request may have only once. If there are two, a proxy in front might have checked the other one."""
+"""Headers that a request may have only once. With two, a proxy in front might check one, and the server might use the
+other."""
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -55,8 +56,8 @@ class Guard:
     """The guard as plain ASGI middleware, which does not wrap response bodies.
 
     It sets `scope["weft.tenant"]`, `scope["weft.request_id"]`, and `scope["weft.send"]`, the server's unwrapped
-    `send`. Streams send their events with it directly, because each wrapper around `send` costs as much as the rest
-    of an event.
+    `send`. Streams send their events with that function directly, because each wrapper around `send` costs as much as
+    the rest of an event.
     """
 
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
@@ -94,7 +95,7 @@ class Guard:
                 await self._app(scope, body, send_noted)
         except ApiError as error:
             scope["weft.error"] = error
-            # The response has started, so its status can't change any more.
+            # If the response has started, its status can't change any more.
             if status:
                 raise
             # A client that sent `Expect` has not sent its body: it waits for this answer first.
@@ -102,7 +103,7 @@ class Guard:
                 await body.discard()
             await _refuse(send_noted, error)
         except asyncio.CancelledError:
-            # While the server drains, uvicorn cancels the requests that are left. Their clients get an error.
+            # At the end of draining, uvicorn cancels the remaining requests. Their clients get an error.
             if not self._state.is_draining:
                 raise
             scope["weft.error"] = server_ended()
@@ -155,7 +156,7 @@ class Guard:
         return config.programs.max_module_bytes if path == UPLOADS else config.max_body_bytes
 
     def _count(self, scope: Scope) -> None:
-        """Count a failed request. The part that refused it has left the error in the scope."""
+        """Count a failed request. The code that refused it has put the error into the scope."""
         error, job = scope.get("weft.error"), scope.get("weft.job")
         if error is not None:
             model = scope.get("weft.model", "") if job is None else job.served.name
@@ -211,8 +212,8 @@ class LimitedBody:
     """An ASGI `receive` that limits a body to `max_bytes`, and all bodies together to the server's limit.
 
     Chunked bodies declare no length, so bytes are counted as they arrive. Raises `ApiError` above a limit. The bytes
-    count until the `with` block ends, which is at the end of the answer. If `received` is set, it is called with the
-    size of each part and whether it is the last one.
+    count against the server's limit until the `with` block ends, which is at the end of the answer. If `received` is
+    set, it is called with the size of each part and whether the part is the last one.
     """
 
     def __init__(self, receive: Receive, max_bytes: int, tenants: Tenants) -> None:
@@ -243,8 +244,8 @@ class LimitedBody:
         self._tenants.num_body_bytes -= self._num_bytes
 
     async def discard(self) -> None:
-        """Keep reading the body for a while and drop it. Otherwise a client that is still sending when the connection
-        closes would miss the answer."""
+        """Read and drop the rest of the body for a limited time. Otherwise a client that is still sending when the
+        connection closes would lose the answer."""
         num_bytes = 0
         with suppress(TimeoutError):
             async with asyncio.timeout(DISCARD_S):
@@ -258,17 +259,17 @@ class LimitedBody:
 
 PAGE = "/"
 SITE_HEADER, OTHER_SITES = b"sec-fetch-site", (b"cross-site", b"same-site")
-"""The header in which a browser states how the page's site relates to the server's, and the values that are refused.
-A page from another port of this machine counts as "same-site"."""
+"""The header in which a browser says how the page's site relates to the server's, and the refused values. A page from
+another port of this machine counts as "same-site"."""
 HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::\d*)?")
 
 
 class Origins:
     """Protects a server without API keys from foreign web pages.
 
-    A page can make the browser send requests to this machine. `Origin`, or else `Sec-Fetch-Site`, reveals such a
+    A page can make the browser send requests to this machine. `Origin` or, without it, `Sec-Fetch-Site` reveals such a
     request. A page can also make its own domain resolve to this machine (DNS rebinding), so that the browser sees a
-    single origin. Then `Host` reveals it, because it holds that domain.
+    single origin. Then `Host` reveals the request, because it holds that domain.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -328,7 +329,7 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _is_origin_of(origin: str, host: str) -> bool:
-    """Return whether the origin is the server itself."""
+    """Return whether an `Origin` header names the server itself, as `Host` does."""
     try:
         return bool(host) and urlsplit(origin).netloc == host
     except ValueError:

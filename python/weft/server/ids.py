@@ -1,6 +1,7 @@
-"""Unguessable random ids of requests, answers, output items and tool calls.
+"""Unguessable random ids for requests, answers, output items and tool calls.
 
-`os.urandom` is read in batches. Each read releases the GIL, and on a busy server a thread waits to get it back.
+`os.urandom` is read in batches, because each read releases the GIL. On a busy server the thread then waits to get it
+back.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ def new_hex() -> str:
 
 
 def new_id(prefix: str, request_id: str | None = None) -> tuple[str, int]:
-    """Return a new answer id and the Unix time in seconds. The id is `prefix` plus `request_id`, or plus random
-    hexadecimal digits if the client has given no `request_id`."""
+    """Return a new answer id and the Unix time in seconds. The id is `prefix` plus the client's `request_id` or, if it
+    gave none, random hexadecimal digits."""
     return f"{prefix}{request_id or new_hex()}", int(time.time())
 
 

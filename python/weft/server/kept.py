@@ -1,6 +1,7 @@
-"""Stores data of tenants: uploaded WebAssembly programs, and the responses of /v1/responses.
+"""Stores the tenants' data: uploaded WebAssembly programs, and the responses of /v1/responses.
 
-Each tenant sees only its own shelf, and each shelf has limits. `Programs` and `KeptResponses` are thread-safe.
+A tenant's data is its shelf. Each tenant sees only its own shelf, and each shelf has limits. `Programs` and
+`KeptResponses` are thread-safe.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class ProgramShelf:
 
 
 class Programs:
-    """The programs of all tenants, plus shared ones, which every tenant may use by name."""
+    """The programs of all tenants, and shared programs, which every tenant may use by name."""
 
     def __init__(self, settings: ProgramSettings) -> None:
         self._settings = settings
@@ -46,7 +47,7 @@ class Programs:
         self._lock = threading.Lock()
 
     def share(self, name: str, module: bytes) -> None:
-        """Add a shared program. Raises `GuideError`."""
+        """Add a shared program. Raises `GuideError` for an invalid module."""
         Guide.wasm(module)
         self._shared[name] = module
 
@@ -78,7 +79,8 @@ class Programs:
             shelf.modules[module_id] = module
 
     def tag(self, tenant: str, module_id: str, tags: list[str]) -> dict[str, Any]:
-        """Attach tags to a module. Existing tags with these names move to it. Raises `ApiError`."""
+        """Attach tags to a module. Existing tags with these names move to it. Raises `ApiError` for an unknown module,
+        an invalid tag or too many tags."""
         with self._lock:
             shelf = self._shelves.setdefault(tenant, ProgramShelf())
             _check_module(shelf, module_id)
@@ -111,7 +113,7 @@ class Programs:
             return {"tags": [*shelf.tags.values()], "modules": modules, "server": sorted(self._shared)}
 
     def delete(self, tenant: str, name: str) -> dict[str, Any]:
-        """Delete a tag, or a module with all its tags. Raises `ApiError`."""
+        """Delete a tag, or a module with all its tags. Raises `ApiError` if there is neither."""
         with self._lock:
             shelf = self._shelves.get(tenant, ProgramShelf())
             if name in shelf.tags:

@@ -34,10 +34,11 @@ class JsonFormatter(logging.Formatter):
 
 
 class LineWriter(logging.Handler):
-    """Writes log lines on its own thread, ten times a second. A warning is written at once.
+    """Writes log lines on its own thread, ten times a second. A warning is written immediately.
 
-    A stalled log reader must not block the event loop, and a system call per request would cost the loop a tenth of
-    its time. While `MAX_LINES` lines are queued, further lines are dropped. The log then reports how many.
+    The thread exists because a stalled log reader must not block the event loop, and because a system call per request
+    would cost the loop a tenth of its time. While `MAX_LINES` lines are queued, further lines are dropped. The log then
+    reports how many.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -1,5 +1,5 @@
-"""Prometheus metrics. They have vLLM's names where the meaning is the same, and weft's own for guides and the
-engine's time.
+"""Prometheus metrics. They use vLLM's names for the same meanings, and weft's own names for guides and the engine's
+time.
 
 Recording an event takes a few additions in plain Python. Prometheus objects are built only when /metrics is read.
 """
@@ -30,7 +30,7 @@ SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 
 GAPS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000)
 NUMBERS = (1, 2, 5, 10, 20)
-"""Upper bounds of histogram buckets, like the three tables above."""
+"""Upper bounds of histogram buckets, like `SECONDS`, `GAPS` and `TOKENS`."""
 
 
 class Buckets:
@@ -104,8 +104,8 @@ class ModelMetrics:
     gauges: dict[str, float] = field(default_factory=dict)
 
     def step(self, record: StepRecord | None, arrived: abc.Sequence[Sequence]) -> None:
-        """Record an engine step. The engine calls this on its own thread. `arrived` are the sequences that joined in
-        this step; they are not counted here."""
+        """Record an engine step. The engine calls this on its own thread. `arrived` holds the sequences submitted since
+        the last step; it is not used."""
         if record is None:
             return
         counters, kv = self.counters, record.kv
@@ -133,7 +133,7 @@ class ModelMetrics:
         self.counters["vllm:prefix_cache_hits"] += stats.reused_tokens
 
     def begin(self, stats: OutputStats) -> None:
-        """Record an answer's first token. This counts even if the client disconnects later."""
+        """Record an answer's first token. It counts even if the client disconnects later."""
         self.histograms["vllm:time_to_first_token_seconds"].observe(stats.time_to_first_token_s)
 
     def abort(self, count: int) -> None:
@@ -154,7 +154,7 @@ class ModelMetrics:
             if stats.compile_s:
                 histograms["weft:guide_compile_seconds"].observe(stats.compile_s)
         histograms["vllm:e2e_request_latency_seconds"].observe(stats.total_s)
-        # It ended before its first token, so there are no phases to measure.
+        # An answer that ended before its first token has no phases to measure.
         if stats.scheduled_at is None or stats.first_token_at is None or stats.last_token_at is None:
             return
         decoding = stats.last_token_at - stats.first_token_at
@@ -201,7 +201,7 @@ class Metrics(Collector):
         self.registry.register(self)
 
     def of(self, model: str) -> ModelMetrics:
-        """Return the metrics of a model, which are created at the first use of its name."""
+        """Return the metrics of a model. The first use of a name creates them."""
         return self.models.setdefault(model, ModelMetrics())
 
     def collect(self) -> Iterable[Metric]:
@@ -227,8 +227,8 @@ class Metrics(Collector):
 
     @contextmanager
     def request(self, job: Job) -> Iterator[Watched]:
-        """A context manager around a submitted request, until it ends in any way. Yields the object that records its
-        increments."""
+        """Return a context manager that records a submitted request until it ends, in any way. It yields the object
+        that records the increments."""
         model = self.of(job.served.name)
         num_each = job.body.num_answers
         model.histograms["vllm:request_params_n"].observe(num_each)
@@ -294,7 +294,7 @@ WORDS = {
     503: "unavailable",
 }
 BAD_HEAD = "head"
-"""The reason label for a request whose head or framing is refused."""
+"""The reason label for a request that is refused because of its head or its HTTP framing."""
 
 
 def reason_of(error: ApiError) -> str:

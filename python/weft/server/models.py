@@ -1,4 +1,4 @@
-"""The served models: how each is configured and built, and what requests need from it."""
+"""The served models: their configuration, their construction, and the data that requests need from them."""
 
 from __future__ import annotations
 
@@ -32,19 +32,18 @@ from weft.tokenizer.tokenizer import ChatTemplate
 _log = logging.getLogger("weft.server")
 
 TOOLS = re.compile(r"\btools\b")
-"""Matches the variable `tools`. A chat template that uses it shows tools to the model."""
+"""Matches the variable `tools` in a chat template. A template that uses it shows tools to the model."""
 UNREAD_RESPONSES = 64
-"""Deltas that are queued for a slow client before they are merged."""
+"""The number of deltas queued for a slow client, above which they are merged."""
 
 
 @dataclass(frozen=True)
 class Family:
     """The text formats of a model family.
 
-    `tool_style` is the format of tool calls, one of `tool_styles()`. `is_style_guessed` is set if neither the chat
-    template nor the configuration gives one. `thinking` holds the begin and end markers of the reasoning; None for a
-    model without reasoning. `shows_tools` is False if the chat template ignores `tools`, so that the model never sees
-    them.
+    `tool_style` is the format of tool calls, one of `tool_styles()`. `is_style_guessed`: neither the chat template nor
+    the configuration sets one. `thinking` holds the begin and end markers of the reasoning; None for a model without
+    reasoning. `shows_tools` is False if the chat template ignores `tools`. The model then never sees them.
     """
 
     tool_style: str = "qwen_3"
@@ -57,7 +56,7 @@ class Family:
 class ServedModel:
     """A running engine and the name that clients use for it.
 
-    `defaults` are the sampling parameters that a request gets where it sets none. `default_max_tokens` bounds the
+    `defaults` holds the sampling parameters for fields that a request does not set. `default_max_tokens` limits the
     answers of chats that set no length. `handles` maps names to guides that requests may use. `created` is a Unix
     time in seconds.
     """
@@ -73,7 +72,7 @@ class ServedModel:
 
     @property
     def text(self) -> ModelText:
-        """The vocabulary and the tokenizer."""
+        """The model's vocabulary and tokenizer."""
         return self.client.built.text
 
     @property
@@ -83,7 +82,7 @@ class ServedModel:
 
     @cached_property
     def detokenizer(self) -> Detokenizer:
-        """The detokenizer."""
+        """The model's detokenizer, made at the first use."""
         text = self.text
         assert text.tokenizer is not None and text.vocabulary is not None  # every model directory has both
         return Detokenizer(text.tokenizer, text.vocabulary)
@@ -95,8 +94,8 @@ class ServedModel:
         return TokenTexts(self.text.vocabulary)
 
     def warn_of_tools(self) -> None:
-        """Log why tool calls may be poor. Every request with tools calls this, but only the first one logs. A model
-        that never gets tools logs nothing."""
+        """Log reasons why tool calls may be poor. Every request with tools calls this, but only the first call logs, so
+        that a model without such requests logs nothing."""
         if self._has_warned:
             return
         self._has_warned = True
@@ -168,9 +167,9 @@ class TextOffsets:
 class ServedModelConfig:
     """A model to serve.
 
-    `path` is a directory or a name; None is the embedded model. `tool_style` and `thinking` override the chat
-    template's formats. `thinking` is two markers, or () for a model without reasoning. `place` is the model's
-    position in a configuration file, for error messages.
+    `path` is a directory or a name; None is the embedded model. `tool_style` and `thinking` override the formats of the
+    chat template. `thinking` is two markers, or () for a model without reasoning. `handles` maps names to guides.
+    `place` is the model's position in a configuration file, for error messages.
     """
 
     path: str | Path | None = None
@@ -218,7 +217,7 @@ def build(config: ServedModelConfig) -> ServedModel:
     )
     built = BuiltEngine.build(source, config.device, config.dtype, config.speculation, config.engine)
     if built.compiler is not None:
-        built.compiler.warm_up()  # otherwise the first guided request pays for it
+        built.compiler.warm_up()  # otherwise the first guided request would wait for it
         _compile(built.compiler, config)
     client = EngineClient(built, limits)
     if built.compiler is not None:

@@ -36,11 +36,11 @@ STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 PART_BYTES = 64 << 10
-"""A response that is not streamed is sent in parts of this many bytes. Otherwise the part that a slow client has not
-read would be in memory twice."""
+"""A response that is not streamed is sent in parts of this many bytes. In one part, the bytes that a slow client has
+not read would be in memory twice."""
 DIRECT_SEQUENCES = 64
-"""Jobs up to this many sequences are submitted on the event loop. Submitting a thousand would block it for 10 ms, or
-for 100 ms next to a busy engine."""
+"""Jobs up to this many sequences are submitted on the event loop. Submitting a thousand sequences would block it for
+10 ms, or for 100 ms while the engine is busy."""
 
 
 class Writer(Protocol):
@@ -63,7 +63,7 @@ class Writer(Protocol):
 
 
 class AnswerResponse(HttpResponse):
-    """The HTTP response that runs a job and sends its answers."""
+    """An HTTP response that runs a job and sends its answers."""
 
     def __init__(self, job: Job, writer: Writer, tenant: Tenant, state: ServerState) -> None:
         self.status_code, self.background = 200, None

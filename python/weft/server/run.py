@@ -25,20 +25,21 @@ _log = logging.getLogger("weft.server")
 POLL_S, TICKS = 0.05, 10
 """The poll interval in seconds while the server drains. Every `TICKS`-th call of `on_tick` checks the engines."""
 SWITCH_S = 0.001
-"""The GIL switch interval in seconds: after this long the event loop must give up the lock. The engine's thread
-releases the GIL in every operation. With Python's default it would wait five times as long to get it back."""
+"""The GIL switch interval in seconds. After this time the event loop must release the GIL if another thread wants it.
+The engine's thread releases the GIL in every operation. With Python's default it would wait five times as long to get
+it back."""
 FAREWELL_S = 1.0
 """Seconds that shutdown waits for cancelled requests to send their final error."""
 YOUNG = 10_000
-"""Threshold of the youngest garbage-collector generation, in objects. Python's default is 14 times lower, and parsing
-one body may create tens of thousands of objects."""
+"""The threshold of the youngest garbage-collector generation, in objects. Python's default is 14 times lower, but
+parsing one body may create tens of thousands of objects."""
 
 
 class DrainingServer(uvicorn.Server):
     """uvicorn's server with a graceful shutdown.
 
     On SIGTERM or SIGINT it refuses new requests, fails /ready, and finishes the requests in flight. A second signal
-    cancels those at once, and `has_cut` tells whether there were any.
+    cancels those immediately; `has_cut` tells whether there were any.
 
     A failed engine also ends the server, with the error in `failure`, so that a supervisor can restart the process.
     """
@@ -100,7 +101,7 @@ class DrainingServer(uvicorn.Server):
 
 
 def check_address(config: ServerConfig) -> None:
-    """Raise `InputError` if the server can't listen at its address. Call this before loading models, which is
+    """Raise `InputError` if the server can't listen at its address. Call this before loading models, because that is
     slow."""
     try:
         addresses = socket.getaddrinfo(

@@ -13,8 +13,8 @@ MIN_SHARE = 4
 
 @dataclass(frozen=True)
 class ProgramSettings:
-    """Settings of uploaded programs. A tenant's limits: their number, the bytes of each and of all together, and the
-    number of tags. Programs run as untrusted guides unless `trusted` is set."""
+    """Settings of uploaded programs. A tenant's limits: the number of modules, the bytes of each module and of all
+    together, and the number of tags. Programs run as untrusted guides unless `trusted` is set."""
 
     max_modules: int = 64
     max_module_bytes: int = 16 << 20
@@ -42,14 +42,14 @@ class ServerConfig:
     JSON body may have `max_body_entries` entries, and at most a quarter of those may be lists, objects, names and
     strings.
 
-    Load: at most `max_requests` requests are in flight, and as many more may be sending their body. At most
-    `max_connections` connections are open. `max_requests_per_key` and `max_connections_per_key` limit a single key;
-    None gives each key an equal share, but at least a quarter. Body bytes are shared the same way. A key may have
-    `max_answers_per_key` sequences in flight, counting `n` and every prompt. With at most one key, a single request
-    may exceed that.
+    Load: at most `max_requests` requests are in flight. The same number of further requests may be sending their body.
+    At most `max_connections` connections are open. `max_requests_per_key` and `max_connections_per_key` limit a single
+    key. None gives each key an equal share, but at least a quarter. Body bytes are shared the same way. A key may have
+    `max_answers_per_key` sequences in flight: `n` for each prompt of each request. On a server with at most one key, a
+    single request may exceed that.
 
     Streams: tokens that arrive within `stream_interval_ms` share an event. Above 16 requests in flight this interval
-    grows with their number, up to five times. A client that reads nothing for `slow_reader_s` seconds is
+    grows with their number, up to five times its value. A client that reads nothing for `slow_reader_s` seconds is
     disconnected. On shutdown the server refuses new requests and waits up to `drain_s` seconds for those in flight.
 
     Permissions: `allow_priority` lets requests set their priority, which overrides the tenants' fair shares (None:
@@ -57,8 +57,8 @@ class ServerConfig:
     all). `allowed_hosts` lists additional `Host` names for a server without keys that listens only on loopback; IP
     addresses are always allowed. `has_page` serves the playground at /.
 
-    Stored data: /v1/responses keeps up to `max_kept_responses` responses per tenant, with up to `max_kept_bytes`
-    together. `programs` limits uploaded programs.
+    Stored data: /v1/responses keeps up to `max_kept_responses` responses per tenant, with up to `max_kept_bytes` in
+    total. `programs` limits uploaded programs.
     """
 
     host: str = "127.0.0.1"
@@ -123,7 +123,7 @@ class ServerConfig:
 
     @property
     def requests_per_key(self) -> int:
-        """Requests that one key may have in flight. As many more may be sending their body."""
+        """Requests that one key may have in flight. The same number of further requests may be sending their body."""
         return self._share(self.max_requests, self.max_requests_per_key)
 
     @property
@@ -139,7 +139,7 @@ class ServerConfig:
 
     def _share(self, total: int, explicit: int | None) -> int:
         """Return one key's part of `total`: `explicit` if set, else an equal share, but at least a quarter. With up
-        to four keys, no key can use another's share."""
+        to four keys the shares do not overlap, so no key can use another key's share."""
         if explicit is not None:
             return explicit
         return max(total // max(min(len(self.api_keys), MIN_SHARE), 1), 1)

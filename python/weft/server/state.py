@@ -1,6 +1,6 @@
-"""The shared state of a running server, and the helpers that every route starts with: state, tenant, and body.
+"""The shared state of a running server, and the helpers that every route uses to get its state, tenant and body.
 
-`off_loop` moves work that would block the event loop to a reading thread, where tenants take turns.
+`off_loop` moves work that would block the event loop to a reading thread. Tenants take turns on these threads.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ T = TypeVar("T")
 MAX_LOOP_READ_BYTES = 4 << 10
 """Bodies up to this many bytes are processed on the event loop."""
 UNHURRIED_REQUESTS, MAX_STRETCH = 16, 5
-"""Above `UNHURRIED_REQUESTS` requests in flight, the pauses between a stream's events grow in proportion, up to a
-factor of `MAX_STRETCH`. Otherwise a busy server would spend its CPU time on sockets instead of the engine."""
+"""Above `UNHURRIED_REQUESTS` requests in flight, the pauses between a stream's events grow with the number of requests,
+up to a factor of `MAX_STRETCH`. Otherwise a busy server would spend its CPU time on sockets instead of the engine."""
 
 
 class ServerState:
-    """The shared state of a server. After `is_draining` is set, new requests are refused; after `has_ended`, answers
-    in flight are cancelled."""
+    """The shared state of a server. Once `is_draining` is set, new requests are refused. Once `has_ended` is set,
+    answers in flight are cancelled."""
 
     def __init__(self, config: ServerConfig, models: Mapping[str, ServedModel]) -> None:
         self.config, self.models = config, models
@@ -83,7 +83,7 @@ class ServerState:
             )
 
     def pause_s(self) -> float:
-        """Return how many seconds a stream collects tokens before it sends an event."""
+        """Return the time in seconds that a stream collects tokens before it sends an event."""
         stretch = min(max(self.tenants.num_requests / UNHURRIED_REQUESTS, 1.0), MAX_STRETCH)
         return self.config.stream_interval_ms / 1000 * stretch
 

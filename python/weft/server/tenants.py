@@ -22,7 +22,7 @@ ANYBODY = "anybody"
 
 @dataclass(eq=False)
 class Tenant:
-    """The owner of an API key, or everybody on a server without keys.
+    """The owner of an API key. A server without keys has one tenant for all clients.
 
     `number` is the client id by which the engine's scheduler shares slots. The counts are, in order: requests whose
     body is still arriving, requests in flight, sequences in flight, body bytes held, and open connections.
@@ -38,8 +38,8 @@ class Tenant:
     num_connections: int = 0
 
     def salted(self, salt: str | None) -> str | None:
-        """Return the cache salt for a request. Tenants with keys do not share cached prefixes: a fast
-        prefill would show one tenant what another has sent."""
+        """Return the cache salt for a request. Tenants with keys do not share cached prefixes, because a fast prefill
+        would reveal to one tenant the prompts of another."""
         if not self.has_key:
             return salt
         return f"{self.number}" if salt is None else f"{self.number}/{salt}"
@@ -48,7 +48,7 @@ class Tenant:
 class Tenants:
     """The tenants of a server, and the totals of their counts.
 
-    `num_arriving` counts requests whose body is still arriving. `num_requests` counts those in flight. `num_inside`
+    `num_arriving` counts requests whose body is still arriving. `num_requests` counts requests in flight. `num_inside`
     counts all requests in the server, of any method. `num_body_bytes` counts the bytes of all bodies.
     """
 
@@ -87,7 +87,7 @@ class Tenants:
     def answering(self, tenant: Tenant, num_sequences: int) -> Iterator[None]:
         """Count a request's sequences as in flight. Raises `ApiError` if the tenant would have too many."""
         limit = self._config.max_answers_per_key
-        # With one key a single large request harms no other tenant. With several it would fill the shared queue.
+        # With one key, a single large request harms no other tenant. With several, it would fill the shared queue.
         if num_sequences > limit and len(self._keys) > 1:
             raise ApiError(
                 f"{num_sequences} answers are asked for; a key may have {limit} under way: ask for fewer at once",
@@ -109,8 +109,8 @@ class Tenants:
 
     @contextmanager
     def arriving(self, tenant: Tenant) -> Iterator[None]:
-        """Count a request whose body is arriving. Raises `ApiError` if there are too many, or if `admitted` would
-        refuse the request."""
+        """Count a request whose body is arriving. Raises `ApiError` if too many bodies are arriving, or if too many
+        requests are in flight already."""
         self._check(tenant)
         if self.num_arriving >= self._config.max_requests:
             raise _full(f"the bodies of {self.num_arriving} requests have not come")
@@ -193,7 +193,7 @@ class Tenants:
 class CountedRequest:
     """A context manager that counts a request for its tenant: first as arriving, then as in flight.
 
-    The two are counted separately, so that clients who never finish their bodies can't block those who have.
+    The two are counted separately, so that clients that never finish their bodies can't block those that have.
     """
 
     def __init__(self, tenants: Tenants, tenant: Tenant) -> None:

@@ -1,4 +1,4 @@
-"""Worker threads beside the event loop: one pool reads requests, another writes answers."""
+"""Worker threads for work that would block the event loop: one pool reads requests, another writes answers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ READERS, WRITERS = 4, 2
 
 
 class Workers:
-    """One thread pool that reads bodies, and one that writes answers.
+    """A thread pool that reads bodies, and another that writes answers.
 
-    They are separate because a hostile body may take a second to read, which must not delay answers. Both are small
-    because the work holds the GIL, so more threads would not be faster.
+    They are separate because a hostile body may take a second to read, which must not delay answers. Both are small,
+    because the work holds the GIL and more threads would not be faster.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Turns:
         """Give the free thread to the client whose last turn is longest ago."""
         while self._waiting:
             client, turn = self._waiting.take()
-            self._waiting.done(client)  # at once: clients alternate, however many threads each holds
+            self._waiting.done(client)  # now already, so that clients alternate
             if not turn.done():
                 turn.set_result(None)
                 return

@@ -1,1 +1,1 @@
-"""Training data of weft-tiny: synthetic records and prompts about them. Imports nothing else of weft but errors."""
+"""Training data of weft-tiny: synthetic records and prompts about them. Of weft, it imports only `errors`."""

@@ -1,4 +1,4 @@
-"""Facts of synthetic records: a value, its possible names and its schema, and sentences that state it."""
+"""Facts of synthetic records. A fact is a value with its possible names, its schema, and sentences that state it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Fact:
     value: Json
     says: tuple[
         str, ...
-    ]  # sentences that state it; empty if the text does not mention it: then the value is null
+    ]  # sentences that state it; empty for a fact that no text mentions, whose value is null
     group: str = ""  # an object in which it may be nested
 
 
@@ -31,7 +31,7 @@ COUNT: Schema = {"type": "integer", "minimum": 0}
 
 
 def shown(value: Json) -> str:
-    """A value as sentences show it."""
+    """Format a value as sentences show it."""
     if isinstance(value, list):
         words = [str(v) for v in value]
         return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else words[0]
@@ -52,13 +52,13 @@ def flag(r: random.Random, keys: str, new: str, yes: str, no: str) -> Fact:
 
 
 def enum(r: random.Random, keys: str, new: str, values: str, says: str, group: str = "") -> Fact:
-    """A fact with one of `values`, which are separated by spaces."""
+    """A fact whose value is one of `values`, which are separated by spaces."""
     names = values.split()
     return fact(keys, new, {"type": "string", "enum": names}, r.choice(names), says, group)
 
 
 def listing(r: random.Random, keys: str, new: str, words: list[str], most: int, says: str) -> Fact:
-    """A fact with a list of one to `most` of `words`."""
+    """A fact whose value is a list of one to `most` of the `words`."""
     schema: Schema = {"type": "array", "items": STRING, "minItems": 1}
     return fact(keys, new, schema, r.sample(words, r.randint(1, most)), says)
 
@@ -74,7 +74,8 @@ def object_schema(**properties: Schema) -> Schema:
 
 
 def table(r: random.Random, keys: str, new: str, words: list[str], names: str, unit: str, says: str) -> Fact:
-    """A fact with a list of one to three objects, each a word and its count. `names` names their two properties."""
+    """A fact whose value is a list of one to three objects. Each object has a word and its count. `names` gives the
+    names of these two properties."""
     what, count = names.split()
     rows = [{what: w, count: r.randint(1, 90)} for w in r.sample(words, r.choice((1, 2, 2, 3)))]
     told = shown([f"{row[count]} {unit}{row[what]}" for row in rows])
@@ -85,18 +86,18 @@ def table(r: random.Random, keys: str, new: str, words: list[str], names: str, u
 
 
 def two_words(r: random.Random, first: list[str], second: list[str]) -> str:
-    """A word of each list, joined by a space."""
+    """A random word from each list, joined by a space."""
     return f"{r.choice(first)} {r.choice(second)}"
 
 
 def made_up(r: random.Random) -> str:
-    """A word from no list, so that the model must learn to copy words token by token."""
+    """A made-up word, so that the model must learn to copy words token by token."""
     syllables = (r.choice("bcdfghjklmnprstvwz") + r.choice("aeiou") for _ in range(r.randint(1, 2)))
     return "".join(syllables) + r.choice("bdfgklmnprstxyz")
 
 
 def full_name(r: random.Random) -> str:
-    """A person's full name. A few have a last name from no list."""
+    """A person's full name. A few have a made-up last name."""
     if r.random() < 0.03:
         return f"{r.choice(FIRST)} {made_up(r).title()}"
     return two_words(r, FIRST, LAST)
@@ -108,7 +109,7 @@ def date(r: random.Random) -> str:
 
 
 def price(r: random.Random, top: int) -> float:
-    """A price from 1 to `top`, in hundredths."""
+    """A price from 1 to `top`, with two decimals."""
     return r.randint(100, top * 100) / 100
 
 

@@ -26,7 +26,7 @@ def render_schema_prompt(schema: Schema) -> str:
 
 
 def render_schema(schema: Schema | bool) -> str:
-    """A compact signature of a schema. Unsupported parts become ``any``."""
+    """Write a schema as a compact signature. Unsupported parts become ``any``."""
     return _render(schema, schema, frozenset())
 
 

@@ -3,10 +3,10 @@
 weft-tiny is trained on these records, and tests and benchmarks use them as prompts. `schema_only` makes prompts without
 a text. This package uses only the standard library, so that training does not need a built weft.
 
-There are three splits. The stated facts of a record are hashed (CRC-32 of their sorted JSON). Records with a hash of 0
-modulo 16 are ``"heldout"``, all others ``"train"``. So no train record states the same facts as a held-out one,
-whatever the seeds. ``"unseen"`` has key names, nestings and three kinds of record that training never shows; it ignores
-the hash.
+There are three splits. A hash of the facts that a record states (CRC-32 of their sorted JSON) selects the split: 0
+modulo 16 is ``"heldout"``, everything else is ``"train"``. So no train record states the same facts as a held-out
+record, for any seeds. The split ``"unseen"`` ignores the hash. It has key names, nestings and three kinds of records
+that training never shows.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def example(
 
 
 def schema_only(rng: random.Random, split: Split = "train") -> Record:
-    """Draw a record whose prompt holds only its schema; any valid JSON answers it.
+    """Draw a record whose prompt holds only its schema. Any valid JSON answers it.
 
     `text` is empty, and `answer` is one of many valid answers.
     """
@@ -110,8 +110,8 @@ def _any_key(r: random.Random) -> str:
 def _keys(r: random.Random, said: list[Fact], wanted: list[Fact], unseen: bool) -> list[str]:
     """A key for each wanted fact.
 
-    If no other stated fact has the same schema, the key is redundant and may be any word. Other keys may get a prefix
-    or suffix. So the model must copy keys from the schema instead of memorizing them."""
+    If no other stated fact has the same schema, the schema alone identifies the fact, and the key may be any word.
+    Other keys may get a prefix or suffix. So the model must copy keys from the schema instead of memorizing them."""
     signatures = [render_schema(f.schema) for f in said]
     prefixes, suffixes = (NEW_PREFIXES, NEW_SUFFIXES) if unseen else (PREFIXES, SUFFIXES)
     decorated = r.random() < 0.25

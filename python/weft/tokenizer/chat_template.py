@@ -24,13 +24,14 @@ from jinja2.utils import Namespace
 from weft.errors import InputError
 
 MARK = "\ue000weft: the last message goes on here\ue001 "
-"""Marks the point where a message is continued, during rendering. It never occurs in texts. If the rendered mark has
-lost its last space, the template trims messages."""
+"""Is appended to the last message before rendering, if the answer continues that message: the text before the mark is
+the prompt. Texts never contain the mark. If its last space is missing from the output, the template trims messages."""
 REASONING = ("reasoning_content", "thinking", "reasoning")
-"""Keys of a message's reasoning. Templates read the first; the template of gpt-oss reads the second."""
+"""Keys that may hold a message's reasoning. Most templates read the first; the template of gpt-oss reads the
+second."""
 
 MAX_DEPTH = 250
-"""The deepest nesting of data in a conversation."""
+"""The maximum nesting depth of data in a conversation."""
 
 PARTS = re.compile(r"""\bfor\s+\w+\s+in\s+(?:[\w.]+(?:\.content\b|\[['"]content['"]\])|content\b)""")
 
@@ -48,7 +49,7 @@ class Generation(Extension):
 
 
 class PlainNamespace(Namespace):
-    """A namespace that refuses names with a leading underscore, which give access to Python's internals."""
+    """A Jinja namespace that refuses names with a leading underscore, which give access to Python's internals."""
 
     def __init__(self, /, *given: Any, **values: Any) -> None:
         attributes = dict(*given, **values)
@@ -95,7 +96,7 @@ def render(
 
 @lru_cache(maxsize=16)
 def takes_parts(template: str) -> bool:
-    """Whether a template iterates over the parts of a message's content, so that it needs a list of parts."""
+    """Whether a template iterates over the parts of a message's content. Such a template needs a list of parts."""
     return PARTS.search(template) is not None
 
 
@@ -123,15 +124,15 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as templates expect it: without keys that are None, and with the reasoning under the keys that
-    templates read."""
+    """A message as templates expect it: without keys whose value is None, and with its reasoning under every key
+    that templates read."""
     kept = {key: value for key, value in message.items() if value is not None}
     reasoning = next((kept[name] for name in REASONING if name in kept), None)
     return kept if reasoning is None else {"thinking": reasoning, **kept, "reasoning_content": reasoning}
 
 
 def _rendered(template: str, chat: list[dict[str, Any]], /, **variables: Any) -> str:
-    """The rendered text. If rendering fails, messages without content get an empty one for a second try."""
+    """The rendered text. If rendering fails, it is tried again with empty content in messages that have none."""
     compiled = _compiled(template)
     try:
         return compiled.render(messages=chat, **variables)
@@ -187,7 +188,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Plain JSON. Jinja's own filter escapes HTML's characters."""
+    """The filter `tojson` as plain JSON. Jinja's own filter would escape HTML's characters."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -9,11 +9,11 @@ from weft.errors import TokenizerError
 from weft.tokenizer.tokenizer import Tokenizer
 
 NEEDED = {"sentencepiece": "sentencepiece", "google.protobuf": "protobuf"}
-"""Modules with which transformers reads a tokenizer.model of SentencePiece, and the packages that contain them."""
+"""Modules that transformers needs to read a tokenizer.model of SentencePiece, and their packages on PyPI."""
 
 
 def convert(path: Path) -> Tokenizer:
-    """Convert the tokenizer of a directory. Raises `TokenizerError`, which names missing packages."""
+    """Convert the tokenizer of a directory. Raises `TokenizerError`; the message names packages that are missing."""
     missing = [package for module, package in NEEDED.items() if not _is_there(module)]
     if missing and _is_sentencepiece(path / "tokenizer.model"):
         raise TokenizerError(
@@ -23,7 +23,7 @@ def convert(path: Path) -> Tokenizer:
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     try:
-        # Without trust_remote_code=False, transformers would ask on the terminal.
+        # By default, transformers asks on the terminal whether it may run code from the directory.
         found = AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise TokenizerError(f"{path}: transformers can't load the tokenizer: {error}") from error

@@ -1,7 +1,7 @@
 """Loads the tokenizer of a Hugging Face directory as data: without code from the directory, and without network.
 
 The tokenizer.json is used as it is. Other files add names of special tokens, missing tokens and chat templates. For a
-directory without a tokenizer.json, transformers converts the files it has.
+directory without a tokenizer.json, transformers converts the tokenizer files that are there.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def _backend(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
-    """The tokenizer of a tokenizer.json, with truncation and padding switched off, and its padding token if any."""
+    """The tokenizer of a tokenizer.json, without truncation and padding, and the padding token that it names (as a
+    setting, or {})."""
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises nothing more specific
@@ -69,7 +70,7 @@ def _backend(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """The contents of tokenizer_config.json, in older directories together with special_tokens_map.json."""
+    """The contents of tokenizer_config.json, merged with special_tokens_map.json, which older directories have."""
     settings = _object(path / "tokenizer_config.json")
     older = {} if "added_tokens_decoder" in settings else _object(path / "special_tokens_map.json")
     return {**settings, **older}
@@ -87,10 +88,10 @@ def _object(path: Path) -> dict[str, Any]:
 def _lacking(
     backend: tokenizers.Tokenizer, settings: dict[str, Any], special: list[str]
 ) -> Iterator[AddedToken]:
-    """Tokens to add to a tokenizer.json.
+    """Tokens to add to the tokenizer of a tokenizer.json.
 
-    First come tokens of `added_tokens_decoder` that it lacks or describes otherwise, by number. Then come special
-    tokens that neither file has."""
+    First come the tokens of `added_tokens_decoder` that the tokenizer lacks or describes differently, in the order of
+    their ids. Then come special tokens that neither file has."""
     known = {repr(token) for token in backend.get_added_tokens_decoder().values()}
     names = {token.content for token in backend.get_added_tokens_decoder().values()}
     numbered = settings.get("added_tokens_decoder") or {}
@@ -106,7 +107,7 @@ def _lacking(
 
 
 def _text(token: Any) -> str:
-    """The text of a token, which files give as a string or as an object with `content`."""
+    """The text of a token. Files write a token as a string, or as an object with `content`."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else ""
 

@@ -1,4 +1,4 @@
-"""Token sequences that spell a text: these are blocked for a bad word given as a text."""
+"""Finds the token sequences that spell a bad word. All of them are blocked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from weft.tokenizer.tokenizer import Tokenizer
 
 SHORTEST = 2
-"""The smallest number of entries that a bad word takes: one token, and its end."""
+"""The smallest number of slot entries that a bad word takes: one token, and the mark of its end."""
 
 
 class Speller:
@@ -26,9 +26,9 @@ class Speller:
     def bad_words(self, words: Sequence[str | Sequence[int]], room: int) -> set[tuple[int, ...]]:
         """The token sequences to block for `words`, which are texts or lists of token ids.
 
-        A list of ids is blocked as it is. A text adds its `usual` sequences, then, while they fit in `room` entries,
-        its `others`, the shortest first over all texts. A sequence takes one entry more than it has tokens. If the
-        usual sequences do not fit, the result ends with the first text that exceeds the room."""
+        A list of ids is blocked as it is. For each text, its `usual` sequences are blocked. Then the `others` of all
+        texts are added, the shortest first, while they fit in `room` entries. A sequence takes one entry more than it
+        has tokens. If the usual sequences do not fit, the result ends with the first text that exceeds the room."""
         texts = dict.fromkeys(word for word in words if isinstance(word, str))
         found = {tuple(map(index, word)) for word in words if not isinstance(word, str)}
         room -= sum(len(spelling) + 1 for spelling in found)
@@ -54,24 +54,26 @@ class Speller:
         return {tuple(tokens) for tokens in spellings if tokens}
 
     def others(self, word: str, limit: int = 32) -> set[tuple[int, ...]]:
-        """Sequences of tokens whose bytes join to the word, and to the word after a space: the `limit` shortest of
-        each."""
+        """Token sequences whose bytes are the word, and those whose bytes are the word after a space: the `limit`
+        shortest of each."""
         return {spelling for ways in self._others(word, limit) for spelling in ways}
 
     def _others(self, word: str, limit: int = 32) -> Iterator[Iterator[tuple[int, ...]]]:
-        """Sequences for the word, then for the word after a space: the `limit` shortest of each, by length."""
+        """Two iterators, for the word and for the word after a space: the `limit` shortest sequences of each, by
+        length."""
         yield islice(self._joined(word.encode()), limit)
-        # A sequence that begins with a separate space token adds nothing: blocking the word without it suffices.
+        # Sequences with a separate space token in front are left out: they end with a sequence of the word alone,
+        # which is blocked already.
         yield islice(self._joined(f" {word}".encode(), without=b" "), limit)
 
     def _joined(self, text: bytes, without: bytes = b"") -> Iterator[tuple[int, ...]]:
-        """The sequences of tokens whose bytes join to `text`, the shortest first. None begins with the token bytes
-        `without`."""
+        """The sequences of tokens whose bytes join to `text`, the shortest first. Sequences whose first token has the
+        bytes `without` are left out."""
         size = len(text)
         fewest = [0.0] * (size + 1)  # the smallest number of tokens from each byte to the end
         steps: list[list[tuple[int, int]]] = [
             [] for _ in range(size)
-        ]  # tokens that begin at a byte, with their ends
+        ]  # for each byte of the text: the tokens that begin there, with the byte after their last
         for start in reversed(range(size)):
             longest = self._longest.get(text[start : start + 2], 1)
             for end in range(start + 1, min(start + longest, size) + 1):
@@ -113,7 +115,8 @@ class Speller:
 
 
 def by_length(ways: Iterable[Iterator[tuple[int, ...]]]) -> Iterator[set[tuple[int, ...]]]:
-    """Merge iterators that yield sequences by length: yields the set of all sequences of each length, in order."""
+    """Merge iterators that yield their sequences in order of length. Yields the set of all sequences of the smallest
+    length, then of the next, and so on."""
     heads = [(len(first), place, first, way) for place, way in enumerate(ways) if (first := next(way, None))]
     heapify(heads)
     while heads:
@@ -129,7 +132,7 @@ def by_length(ways: Iterable[Iterator[tuple[int, ...]]]) -> Iterator[set[tuple[i
 
 
 def _unlinked(tokens: tuple[int, Any] | None) -> tuple[int, ...]:
-    """The tuple of a linked list, which is its last token and the list before it."""
+    """Convert a linked list, (last token, list before it), to a tuple."""
     found = []
     while tokens is not None:
         token, tokens = tokens

@@ -1,4 +1,4 @@
-"""Finds stop words, which are texts or sequences of token ids. The time does not grow with their number.
+"""Finds stop words, which are texts or sequences of token ids. The time does not grow with the number of words.
 
 One automaton (`csrc/support/word_automaton.h`) holds all stop words of a request. The request's sequences and beams
 share it.
@@ -24,11 +24,11 @@ class StopTexts:
         return bool(self._words)
 
     def find(self, state: int, text: str, seen: str) -> tuple[int, str | None, int]:
-        """Search `text`, which follows a text in `state`. The common prefix of `text` and `seen` was searched before,
-        so words that end in it are skipped.
+        """Search `text`, which follows the text that led to `state`. Words that end in the common prefix of `text` and
+        `seen` are skipped, because that prefix was searched before.
 
-        Returns the new state, the word that was found or None, and the index in `text` where the word begins, negative
-        if that is before it. Of several words the first in the text is returned.
+        Returns the new state, the word that was found or None, and the index in `text` where the word begins. The index
+        is negative if the word begins before `text`. If there are several words, the first one is returned.
         """
         if self._automaton is None:
             return 0, None, 0
@@ -36,12 +36,12 @@ class StopTexts:
         return state, self._words[word] if word >= 0 else None, begin
 
     def num_open(self, state: int) -> int:
-        """The number of characters at the end of a text in `state` that may be the beginning of a word."""
+        """The number of characters at the end of the text that led to `state` which may be the beginning of a word."""
         return self._automaton.num_open(state) if self._automaton is not None else 0
 
     @property
     def memory_bytes(self) -> int:
-        """The size of the automaton."""
+        """The size of the automaton in bytes."""
         return self._automaton.memory_bytes if self._automaton is not None else 0
 
 
@@ -53,7 +53,7 @@ class StopSequences:
         self._automaton = WordAutomaton.of_tokens(self._sequences)
 
     def step(self, state: int, token: int) -> tuple[int, tuple[int, ...] | None]:
-        """The state after one more token, and the first of the sequences that end with it, or None. State 0 is the
+        """The state after one more token, and the first sequence that ends with this token, or None. State 0 is the
         state before any token."""
         state, word = self._automaton.step(state, token)
         return state, self._sequences[word] if word >= 0 else None
@@ -86,8 +86,8 @@ class StopTokens:
         return twin
 
     def feed(self, token: int) -> str | None:
-        """Add the next token. Returns the stop word that it completes, or None: a text, or a sequence's list of ids
-        as a string."""
+        """Add the next token. Returns the stop word that it completes, or None. A sequence of ids is returned as the
+        text of its list."""
         word = self._texts.feed(token) if self._texts is not None else None
         self._state, found = self._sequences.step(self._state, token)
         return word if found is None else str(list(found))

@@ -1,4 +1,4 @@
-"""Decodes tokens to text, incrementally with a search for stop words, and colours streamed pieces."""
+"""Decodes tokens to text, whole or incrementally. The incremental decoder also searches for stop words."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class RunningText:
     """Decodes tokens incrementally and watches the text for stop words.
 
     `text` is the decoded text of all tokens so far, without replacement characters for an incomplete character at its
-    end. `found_at` is the index in it where the last word found begins.
+    end. `found_at` is the index in `text` where the last word that was found begins.
 
-    Byte tokens decode together: an invalid byte changes the text of the bytes before it. So text is settled only after
-    a token that is no such byte and that ends a whole character. Only tokens since the last two such points are decoded
-    again.
+    Consecutive byte tokens decode together: an invalid byte changes the text of the bytes before it. So text is settled
+    only after a token that is not a byte token and that completes a character. Each step decodes only the tokens since
+    the second to last such point.
     """
 
     def __init__(self, tokenizer: Tokenizer, words: StopTexts | Sequence[str] = ()) -> None:
@@ -40,19 +40,22 @@ class RunningText:
         self.words = words if isinstance(words, StopTexts) else StopTexts(words)
         self._tokenizer = tokenizer
         self._ids: list[int] = []
-        self._num_read = 0  # number of ids whose text is settled; they are the context of the others
+        self._num_read = (
+            0  # number of ids whose text is settled; they are kept as context for decoding the others
+        )
         self._settled = 0  # number of settled characters
         self._is_plain = type(tokenizer.backend_tokenizer.decoder).__name__ == "ByteLevel"
-        self._state = self._next_state = 0  # states of `words` after the settled and after all text
+        self._state = self._next_state = 0  # states of `words` after the settled text, and after all text
         self._searched = ""  # unsettled text that has been searched for words
 
     def feed(self, token: int) -> str | None:
-        """Add the next token. Returns the word that it completes, or None; of several words the first in the text."""
+        """Add the next token. Returns the word that it completes, or None. If it completes several, the first in the
+        text is returned."""
         self._ids.append(token)
         after = decode(self._tokenizer, self._ids)
         is_whole = not after.endswith(CUT)
         # In a byte-level vocabulary a token has the same bytes everywhere. In others its text depends on the tokens
-        # before it, so they are decoded, too.
+        # before it, so some of them are decoded again, and their text is cut off.
         before = 0 if self._is_plain else len(decode(self._tokenizer, self._ids[: self._num_read]))
         new = after[before:] if is_whole else after[before:].rstrip(CUT)
         self.text = self.text[: self._settled] + new
@@ -63,7 +66,7 @@ class RunningText:
 
     def _found(self, new: str) -> str | None:
         """Search the unsettled text `new` for a word."""
-        # Words that end in text searched before were found then; they are skipped.
+        # Skip words that end in text which was searched before: they were found then.
         state, word, begin = self.words.find(self._state, new, self._searched)
         if word is not None:
             self.found_at = self._settled + begin
@@ -95,7 +98,8 @@ class RunningText:
 
 
 def coloured(tokenizer: Tokenizer, piece: Piece) -> Text:
-    """The piece with its accepted draft tokens in green. It is plain if a character spans drafted and other tokens."""
+    """The text of a piece, with accepted draft tokens in green. It has no colours if a character spans drafted and
+    other tokens."""
     from rich.text import Text
 
     drafted = [t for t, d in zip(piece.token_ids, piece.drafted, strict=True) if d]

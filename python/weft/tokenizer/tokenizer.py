@@ -1,4 +1,4 @@
-"""A fast tokenizer with its special tokens and chat template. Its methods have the names of transformers'."""
+"""A fast tokenizer with its special tokens and chat template. Its methods are named as in transformers."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ class Tokenizer:
         return self.encode(text, add_special_tokens=False) if tokenize else text
 
     def template(self, given: str | None = None, *, has_tools: bool = False) -> str:
-        """The template for a conversation: `given`, which is a template or a template's name, or else the tokenizer's.
-        Raises `InputError` if there is none."""
+        """The template for a conversation. `given` is a template, or the name of one of the tokenizer's templates.
+        Default: the tokenizer's own. Raises `InputError` if there is none."""
         own = self.chat_template
         if not isinstance(own, dict):
             chosen = given or own

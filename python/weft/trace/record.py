@@ -1,4 +1,4 @@
-"""Records a runtime's work as slices."""
+"""Records a runtime's work as `Slice`s, by torch's profiler on a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weft.trace.timeline import Slice, slices_of, write_chrome
 
 @contextmanager
 def record() -> Iterator[list[Slice]]:
-    """Record the CPU runtime. The yielded list is filled when the `with` block ends."""
+    """Record the CPU runtime's work. The yielded list is filled when the `with` block ends."""
     slices: list[Slice] = []
     with cpu.trace() as nodes:
         yield slices

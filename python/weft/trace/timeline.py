@@ -24,7 +24,7 @@ class Slice:
 
 
 def begins_of(slices: Sequence[Slice], function: str) -> list[Slice]:
-    """Return the first slice of each call of `function`. A call may appear as several consecutive slices on its
+    """Return the first slice of each call of `function`. A call may consist of several consecutive slices on its
     stream."""
     firsts, is_inside = [], dict[int, bool]()
     for current in sorted(slices, key=lambda s: s.begin_us):
@@ -89,9 +89,9 @@ def slices_of(profile: dict[str, Any], with_grids: bool = False) -> list[Slice]:
     """Extract the device work from a torch profile in Chrome's format. The slices are sorted by start time, and the
     first starts at 0.
 
-    With `with_grids` a kernel's label ends in its launch grid, such as 448x1x1, which tells matrix products of
-    different shapes apart. The profiler does not record the host nodes of graphs, so a stream that waits for one
-    looks idle."""
+    With `with_grids` a kernel's label ends in its launch grid, such as 448x1x1. The grid tells matrix products of
+    different shapes apart. The profiler does not record the host nodes of graphs, so a stream that waits for a host
+    node looks idle."""
     events = [e for e in profile["traceEvents"] if e.get("ph") == "X" and e.get("cat") in KINDS]
     start = min((e["ts"] for e in events), default=0.0)
     slices = []

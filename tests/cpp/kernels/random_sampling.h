@@ -5,10 +5,10 @@
 #include <cstring>
 
 #include "kernels/sampling/penalties.h"
-#include "kernels/sampling/sampling.h"
+#include "kernels/sampling/sample_rule.h"
 #include "kernels/sampling/slots.h"
 #include "kernels/sampling/suppress_ends.h"
-#include "kernels/sampling/truncation.h"
+#include "kernels/sampling/truncation_rule.h"
 #include "random_calls.h"
 
 namespace weft {
@@ -16,31 +16,42 @@ namespace weft {
 struct AnySampling {
   std::int64_t rows = any(1, 3), vocab = one_of<std::int64_t>({1, 3, 4, 5, 64, 1023, 5000});
   AnyLogits logits{any_dtype(), rows, vocab};
-  std::vector<float> temperature = filled<float>(rows, [] { return coin() ? 0.0f : 2 * uniform(); });
-  std::vector<float> floor = filled<float>(rows, [] { return one_of({-INFINITY, -1.0f, 0.0f, 2.0f, 40.0f}); });
-  std::vector<std::int64_t> seed = filled<std::int64_t>(rows, [] { return g_random(); });
-  std::vector<std::int64_t> position = filled<std::int64_t>(rows, [] { return any(0, 1ll << 40); });
+  std::vector<RowDraw> draws;
   std::vector<std::int64_t> d2t = filled<std::int64_t>(vocab, [&] { return any(0, 3 * vocab); });
   std::vector<std::int64_t> out = filled<std::int64_t>(rows, [] { return -7; });
-  SampleCall call{logits.view(),
-                  temperature.data(),
-                  seed.data(),
-                  position.data(),
-                  coin() ? d2t.data() : nullptr,
-                  coin() ? floor.data() : nullptr,
-                  out.data()};
+  SampleCall call{};
+
+  AnySampling() {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const float temperature = coin() ? 0.0f : 2 * uniform();
+      const float floor = coin() ? -INFINITY : one_of({-1.0f, 0.0f, 2.0f, 40.0f});
+      draws.emplace_back(temperature, floor, static_cast<std::int64_t>(g_random()), any(0, 1ll << 40));
+    }
+    call = {logits.view(), draws.data(), coin() ? d2t.data() : nullptr, out.data()};
+  }
+  AnySampling(const AnySampling &) = delete;
 };
 
 struct AnyTruncation {
   std::int64_t rows = any(1, 3), vocab = one_of<std::int64_t>({1, 3, 4, 63, 64, 65, 256, 300, 1023, 5000});
   AnyLogits logits{any_dtype(), rows, vocab};
-  std::vector<float> temperature =
-      filled<float>(rows, [] { return any(0, 9) ? 2 * uniform() : one_of({0.0f, 1e-5f, 1e9f, INFINITY, NAN}); });
-  std::vector<std::int32_t> top_k = filled<std::int32_t>(rows, [&] { return coin() ? 0 : any(1, vocab + 1); });
-  std::vector<float> top_p = filled<float>(rows, [] { return coin() ? 1.0f : one_of({0.0f, 1e-9f, uniform(), NAN}); });
-  std::vector<float> min_p = filled<float>(rows, [] { return coin() ? 0.0f : one_of({1e-40f, uniform() / 9, 2.0f}); });
+  std::vector<SlotRecord> records = filled<SlotRecord>(rows, [&] {
+    SlotRecord r;
+    r.temperature = any(0, 9) ? 2 * uniform() : one_of({0.0f, 1e-5f, 1e9f, INFINITY, NAN});
+    r.top_k = coin() ? 0 : static_cast<std::int32_t>(any(1, vocab + 1));
+    r.top_p = coin() ? 1.0f : one_of({0.0f, 1e-9f, uniform(), NAN});
+    r.min_p = coin() ? 0.0f : one_of({1e-40f, uniform() / 9, 2.0f});
+    return r;
+  });
+  std::vector<Cuts> cuts;
   std::vector<float> floor = filled<float>(rows, [] { return -7; });
-  TruncateCall call{logits.view(), temperature.data(), top_k.data(), top_p.data(), min_p.data(), floor.data()};
+  TruncateCall call{};
+
+  AnyTruncation() {
+    for (const SlotRecord &r : records) cuts.emplace_back(r, r.temperature, r.top_p, vocab);
+    call = {logits.view(), cuts.data(), floor.data()};
+  }
+  AnyTruncation(const AnyTruncation &) = delete;
 };
 
 // Returns a slot record with random parameters.

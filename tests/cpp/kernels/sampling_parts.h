@@ -43,7 +43,7 @@ void truncate_kernel(const TruncateCall call) {
   auto &memory = block_memory<TruncationMemory>();
   const Team team;
   const std::int64_t i = blockIdx.x / team.size;
-  const float floor = floor_of_row<T>(Cuts(call, i), row_of<T>(call, i), call.logits.vocab, memory, team);
+  const float floor = floor_of_row<T>(call.cuts[i], row_of<T>(call, i), call.logits.vocab, memory, team);
   if (team.rank == team.size - 1 && threadIdx.x == kTeamThreads - 1) call.floor[i] = floor;  // all threads have it
 }
 
@@ -53,7 +53,7 @@ void sample_kernel(const SampleCall call) {
   const Team team;
   const std::int64_t i = blockIdx.x / team.size;
   const T *row = row_of<T>(call, i);
-  const std::int64_t token = draw_token<kTarget>(RowDraw(call, i), row, call.logits.vocab, call.d2t, memory, team);
+  const std::int64_t token = draw_token<kTarget>(call.draws[i], row, call.logits.vocab, call.d2t, memory, team);
   if (team.rank == 0 && threadIdx.x == 0) call.out[i] = token;
   team.sync();
 }

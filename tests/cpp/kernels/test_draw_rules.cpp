@@ -56,14 +56,12 @@ bool noise_is_a_gumbel_variate() {
 
 // One of two rows has a floor above all its logits; its token must be -1.
 bool a_floor_above_everything_leaves_no_token() {
-  const std::vector<float> floor{0.5f, -INFINITY};
-  const std::vector<std::int64_t> zero{0, 0};
   for (const float temperature : {0.0f, 1.0f}) {
     std::vector<float> logits(200, 0.0f);
-    const std::vector<float> temperatures{temperature, temperature};
+    const std::vector<RowDraw> draws{{temperature, 0.5f, 0, 0}, {temperature, -INFINITY, 0, 0}};
     std::vector<std::int64_t> out{-7, -7};
     const Logits rows{logits.data(), DType::kFloat32, 2, 100, 100};
-    sample_cpu({rows, temperatures.data(), zero.data(), zero.data(), nullptr, floor.data(), out.data()}, 1);
+    sample_cpu({rows, draws.data(), nullptr, out.data()}, 1);
     if (out[0] != -1 || out[1] < 0) return false;
   }
   return true;
@@ -83,48 +81,48 @@ std::vector<double> numbers_of(const Logits &logits, std::int64_t i) {
   return x;
 }
 
-struct Asked {
+struct Limits {
   double temperature, top_p, min_p;
   std::int64_t top_k;
 };
 
 // Returns the floor of `x`, which is in descending order. A `shift` of -1 or 1 moves the limits down or up by their
 // rounding error.
-double floor_of(const std::vector<double> &x, const Asked &asked, double shift) {
+double floor_of(const std::vector<double> &x, const Limits &limits, double shift) {
   double floor = -INFINITY;
   std::size_t kept = x.size();
-  if (asked.top_k > 0 && asked.top_k <= static_cast<std::int64_t>(x.size())) {
-    floor = x[static_cast<std::size_t>(asked.top_k - 1)];
+  if (limits.top_k > 0 && limits.top_k <= static_cast<std::int64_t>(x.size())) {
+    floor = x[static_cast<std::size_t>(limits.top_k - 1)];
     while (x[kept - 1] < floor) --kept;
   }
   const auto share = [&](double one) {
-    const double power = one == x[0] ? 0 : (one - x[0]) / asked.temperature;
+    const double power = one == x[0] ? 0 : (one - x[0]) / limits.temperature;
     return std::isnan(power) ? 0 : std::exp(power);
   };
-  if (asked.top_p < 1) {
+  if (limits.top_p < 1) {
     double total = 0, sum = 0;
     for (std::size_t c = 0; c < kept; ++c) total += share(x[c]);
     std::size_t last = 0;
-    for (std::size_t c = 0; c < kept && (c == 0 || sum < (asked.top_p - 4e-6 * shift) * total); ++c) {
+    for (std::size_t c = 0; c < kept && (c == 0 || sum < (limits.top_p - 4e-6 * shift) * total); ++c) {
       sum += share(x[c]);
       last = c;
     }
     floor = std::max(floor, x[last]);
   }
-  if (asked.min_p > 0 && std::isfinite(asked.temperature)) {
-    const double below = asked.temperature * std::log(std::clamp(asked.min_p, 0x1p-126, 1.0));
-    const double rounding = 2e-5 * asked.temperature + (std::isfinite(x[0]) ? 2e-7 * (std::fabs(x[0]) - below) : 0);
+  if (limits.min_p > 0 && std::isfinite(limits.temperature)) {
+    const double below = limits.temperature * std::log(std::clamp(limits.min_p, 0x1p-126, 1.0));
+    const double rounding = 2e-5 * limits.temperature + (std::isfinite(x[0]) ? 2e-7 * (std::fabs(x[0]) - below) : 0);
     floor = std::max(floor, x[0] + below + shift * rounding);
   }
   return std::min(floor, x[0]);
 }
 
-bool is_floor_of(std::vector<double> x, const Asked &asked, std::int64_t vocab, float floor) {
+bool is_floor_of(std::vector<double> x, const Limits &limits, std::int64_t vocab, float floor) {
   std::sort(x.begin(), x.end(), std::greater<>());
-  const bool cuts = asked.temperature >= kLowestTemperature &&
-                    ((asked.top_k > 0 && asked.top_k < vocab) || asked.top_p < 1 || asked.min_p > 0);
+  const bool cuts = limits.temperature >= kLowestTemperature &&
+                    ((limits.top_k > 0 && limits.top_k < vocab) || limits.top_p < 1 || limits.min_p > 0);
   if (!cuts || x.empty() || x[0] == -INFINITY) return floor == -INFINITY;
-  const double lowest = floor_of(x, asked, -1), highest = floor_of(x, asked, 1);
+  const double lowest = floor_of(x, limits, -1), highest = floor_of(x, limits, 1);
   for (const double one : x) {
     if (one > -INFINITY && ((one >= highest && one < floor) || (one < lowest && one >= floor))) return false;
   }
@@ -136,9 +134,10 @@ bool truncation_agrees_with_sorting() {
   truncation_floor_cpu(any_call.call, 1);
   for (std::int64_t i = 0; i < any_call.rows; ++i) {
     const auto at = static_cast<std::size_t>(i);
-    Asked asked{any_call.temperature[at], any_call.top_p[at], any_call.min_p[at], any_call.top_k[at]};
-    if (asked.top_k >= any_call.vocab) asked.top_k = 0;
-    if (!is_floor_of(numbers_of(any_call.call.logits, i), asked, any_call.vocab, any_call.floor[at])) return false;
+    const SlotRecord &record = any_call.records[at];
+    Limits limits{record.temperature, record.top_p, record.min_p, record.top_k};
+    if (limits.top_k >= any_call.vocab) limits.top_k = 0;
+    if (!is_floor_of(numbers_of(any_call.call.logits, i), limits, any_call.vocab, any_call.floor[at])) return false;
   }
   return true;
 }

@@ -57,21 +57,16 @@ void samples_alike(DType dtype, bool with_d2t) {
     storage[i] = dtype == DType::kFloat32 ? float_bits(float(i / kVocab % 3) * normal(g_random))
                                           : static_cast<std::uint32_t>(g_random());
   }
-  std::vector<float> temperature, floor;
-  std::vector<std::int64_t> seed, position, d2t, plain(kRows, -7), other(kRows, -7);
+  std::vector<RowDraw> draws;
+  std::vector<std::int64_t> d2t, plain(kRows, -7), other(kRows, -7);
   for (std::int64_t i = 0; i < kRows; ++i) {
-    temperature.push_back(i % 5 ? 0.3f * static_cast<float>(i % 5) : 0.0f);
-    floor.push_back(i % 7 ? -INFINITY : 0.1f);
-    seed.push_back(static_cast<std::int64_t>(g_random())), position.push_back(static_cast<std::int64_t>(g_random()));
+    const float temperature = i % 5 ? 0.3f * static_cast<float>(i % 5) : 0.0f, floor = i % 7 ? -INFINITY : 0.1f;
+    const auto seed = static_cast<std::int64_t>(g_random()), position = static_cast<std::int64_t>(g_random());
+    draws.emplace_back(temperature, floor, seed, position);
   }
   for (std::int64_t c = 0; c < kVocab; ++c) d2t.push_back(static_cast<std::int64_t>(g_random() % 9000));
-  SampleCall call{{storage.data(), dtype, kRows, kVocab, kVocab},
-                  temperature.data(),
-                  seed.data(),
-                  position.data(),
-                  with_d2t ? d2t.data() : nullptr,
-                  floor.data(),
-                  plain.data()};
+  SampleCall call{
+      {storage.data(), dtype, kRows, kVocab, kVocab}, draws.data(), with_d2t ? d2t.data() : nullptr, plain.data()};
   sample_plain(call, 0, kRows);
   call.out = other.data();
 #if defined(__x86_64__)

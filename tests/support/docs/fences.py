@@ -1,6 +1,6 @@
-"""The fenced blocks of a page, and what its comments say of each.
+"""Finds the fenced code blocks of a page, with the marks that say how a test runs them.
 
-A comment of HTML right before a block is a mark; readers do not see it. `MARKS` are all there are.
+A mark is an HTML comment right before a block, so that it does not show on the page. `MARKS` lists all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MARK = re.compile(r"^ *<!-- (\w+)(?:: (.+?))? -->$")
 
 @dataclass(frozen=True)
 class Fence:
-    """A block of `page`, whose code begins on the line `line` (from 1), and its marks."""
+    """A block of `page` with its marks. Its code begins on line `line` (from 1)."""
 
     page: Path
     line: int
@@ -41,18 +41,18 @@ class Fence:
         return f"{self.page.name}:{self.line}"
 
     def mark(self, name: str) -> str | None:
-        """What a mark says (an empty text where it says nothing); None without it."""
+        """Return the text of a mark ("" for a mark without a text), or None if the block does not have it."""
         return dict(self.marks).get(name)
 
     @property
     def lacks(self) -> str | None:
-        """What the block needs that tests have not."""
+        """The requirement of the block that tests can't meet, or None."""
         needs = self.mark("needs")
         return None if needs == "a server" else needs
 
 
 def fences_of(page: Path) -> list[Fence]:
-    """All blocks of a page, in its order."""
+    """Return all blocks of a page in order."""
     return list(_fences(page, page.read_text().splitlines()))
 
 

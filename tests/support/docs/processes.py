@@ -1,4 +1,4 @@
-"""The processes of a reader: an interpreter that is typed into, shells, servers."""
+"""Starts the processes that the blocks of a page need: a Python interpreter, shells and servers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ HERE = Path(__file__).parent
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """That of a reader who works in `folder`: the commands of this Python's environment come first."""
+    """The environment variables for a process in `folder`. The commands of this Python's environment come first on
+    PATH."""
     return {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "CURL_HOME": str(HERE),  # whose .curlrc has curl fail where a server refuses
-        "ZIG_GLOBAL_CACHE_DIR": str(folder.parent.with_name("zig")),  # one for all pages
+        "CURL_HOME": str(HERE),  # its .curlrc makes curl fail on HTTP errors
+        "ZIG_GLOBAL_CACHE_DIR": str(folder.parent.with_name("zig")),  # one cache for all pages
     }
 
 
 def start(command: list[str], folder: Path, **options: Any) -> subprocess.Popen[str]:
-    """A process in a reader's folder, whose output comes through a pipe."""
+    """Start a process in `folder`. Its output goes to a pipe."""
     started: subprocess.Popen[str] = subprocess.Popen(
         command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True, **options
     )
@@ -36,12 +37,12 @@ def start(command: list[str], folder: Path, **options: Any) -> subprocess.Popen[
 
 
 def start_shell(code: str, folder: Path) -> subprocess.Popen[str]:
-    """A shell that ends at the first command that fails."""
+    """Start a shell that exits at the first command that fails."""
     return start(["bash", "-euo", "pipefail", "-c", code], folder, stderr=subprocess.STDOUT)
 
 
 class Interpreter:
-    """A Python that blocks are typed into, one after the other (`typing_python.py`)."""
+    """A Python process that runs blocks one after another in one module (`typing_python.py`)."""
 
     def __init__(self, folder: Path) -> None:
         self._errors: IO[str] = folder.with_name("stderr").open("w+")
@@ -49,7 +50,7 @@ class Interpreter:
         self._process = start(command, folder, stdin=subprocess.PIPE, stderr=self._errors)
 
     def run(self, block: Mapping[str, Any]) -> str:
-        """What a block prints. Raises `AssertionError` for one that ends the interpreter."""
+        """Run a block and return its output. Raises `AssertionError` if the interpreter exits."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with suppress(BrokenPipeError):
             print(json.dumps(block), file=self._process.stdin, flush=True)
@@ -61,7 +62,7 @@ class Interpreter:
         return said[:-1]
 
     def close(self, *, kill: bool) -> None:
-        """Have it end; unless it is killed, it must end well."""
+        """Stop the interpreter. Unless `kill` is set, it must exit with status 0."""
         if kill:
             self._process.kill()
         with suppress(BrokenPipeError):
@@ -77,14 +78,15 @@ class Interpreter:
 
 @contextmanager
 def serving(server: subprocess.Popen[str]) -> Iterator[str]:
-    """The address of a `weft serve` that was started, once it says so. At the end it is asked to end, and ends well."""
+    """Wait until a `weft serve` prints its address, and yield the address. Then terminate the server, which must
+    exit with status 0."""
     assert server.stdout is not None
     said = ""
     while (found := re.search(r"http://([\d.]+:\d+)", said)) is None:
         line = server.stdout.readline()
         assert line, said
         said += line
-    rest = threading.Thread(target=server.stdout.read, daemon=True)  # what it says does not fill the pipe
+    rest = threading.Thread(target=server.stdout.read, daemon=True)  # so that the pipe never fills
     rest.start()
     try:
         yield found[1]

@@ -1,4 +1,4 @@
-"""Somebody who reads a page and does what it says, in a folder of their own."""
+"""Follows the instructions of a page in a folder of its own."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from support.docs.processes import Interpreter, serving, start_shell
 
 ROOT = Path(__file__).parents[3]
 ADDRESS = "127.0.0.1:8000"
-"""Where the pages say that a server is."""
+"""The address of the server in the pages' commands. It is replaced by the real one."""
 SERVER = "weft serve"
-"""The server that pages need. It is one for all of them."""
+"""The command of the server that pages need. All pages share one server."""
 
 
 class Reader:
-    """Runs the blocks of one page in their order: its Python in one process, each block of shell in a shell.
+    """Runs the blocks of one page in order: Python blocks in one process, each shell block in a shell of its own.
 
-    `server` gives the address of a `SERVER` that runs; it is asked for when a block needs one, or starts it.
+    `server` starts the shared `SERVER` if necessary and returns its address. It is called when a block needs the
+    server or starts it.
     """
 
     def __init__(self, folder: Path, server: Callable[[], str]) -> None:
@@ -40,7 +41,7 @@ class Reader:
             self._python.close(kill=kind is not None)
 
     def do(self, fence: Fence) -> None:
-        """Do what a block says. Raises `AssertionError` with what went wrong."""
+        """Run a block, or check or write it, as its marks say. Raises `AssertionError` with the output if it fails."""
         for name in (fence.mark("from") or "").split():
             shutil.copytree(ROOT / name, self.folder / name, dirs_exist_ok=True)
         if (file := fence.mark("file")) is not None:
@@ -57,7 +58,7 @@ class Reader:
             self._printed = self._shell(fence)
 
     def _here(self, fence: Fence) -> str:
-        """The block's code, with the address of the server that runs here."""
+        """The block's code, with the address of the running server."""
         return fence.code.replace(ADDRESS, self.server()) if fence.mark("needs") else fence.code
 
     def _shell(self, fence: Fence) -> str:
@@ -67,7 +68,8 @@ class Reader:
         return printed
 
     def _serve(self, fence: Fence) -> None:
-        """Each command of the block, at a port of the moment: until it says where it is, and to its end."""
+        """Start each command of the block on a free port, wait for its address, and stop it. The shared server keeps
+        running."""
         for line in fence.code.splitlines():
             command = re.sub(r"(^|\s+)#.*", "", line)
             if command == SERVER:

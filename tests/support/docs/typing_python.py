@@ -1,6 +1,6 @@
-"""The Python that a page is typed into: blocks come as lines of JSON, and run in one module, one after the other.
+"""The interpreter for the Python blocks of a page. It reads blocks as lines of JSON and runs them in one module.
 
-Each is answered by a NUL in standard output. What a block raises ends the process, as it ends a script.
+After each block it writes a NUL to standard output. An exception in a block ends the process, as in a script.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Beam search as one would write it down: tuples, and every candidate looked at."""
+"""A straightforward beam search over tuples, which examines every candidate."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from weft.core.beam_params import BeamParams
 
 Text = tuple[int, ...]
 Model = Callable[[Text], list[float]]
-"""The log-probability of each token behind a text; -inf is impossible."""
+"""Returns the log-probability of each token after a text. -inf is an impossible token."""
 
 
 def plain_search(
     model: Model, params: BeamParams, room: int, stops: bool, ends: Collection[int]
 ) -> list[tuple[float, Text]]:
-    """Scores and texts, best first. Where it `stops` early, it does as transformers' code says; else it never does.
+    """Return scores and texts, best first. With `stops` the search ends early under transformers' conditions, else
+    never.
 
-    How candidates are compared (a bonus for the number of their beam, of no account afterwards), which of them end or
-    go on, and how many do, is TensorRT-LLM's rule.
+    TensorRT-LLM's rules decide the rest: how candidates are ranked (with a bonus by the beam's number, which does
+    not enter the scores), which of them end or continue, and how many do.
     """
     widths = list(params.widths) or [params.width]
     beams: list[tuple[float, Text]] = [(0.0, ())]

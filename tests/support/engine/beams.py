@@ -1,4 +1,4 @@
-"""Beam requests on an engine of their own, with few pages, stepped by hand."""
+"""Runs beam requests on an engine with few pages, which the test steps itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from weft.spec.load import Drafting
 
 
 class Beams:
-    """A model and an engine around it, with `max_batch` slots and few pages."""
+    """A model and its engine, with `max_batch` slots and few pages."""
 
     def __init__(
         self,
@@ -76,12 +76,12 @@ class Beams:
         self.engine.submit(request)
 
     def step(self) -> None:
-        """One step."""
+        """Run one engine step."""
         with torch.inference_mode():
             self.engine.step()
 
     def run(self, requests: abc.Sequence[Sequence], guides: abc.Sequence[Guide | None] = ()) -> None:
-        """Run requests together to their end; raises what ended one."""
+        """Run requests together until all have finished. Raises the error of a request that failed."""
         for i, request in enumerate(requests):
             self.start(request, guides[i] if guides else None)
         self.finish()
@@ -90,12 +90,12 @@ class Beams:
                 raise request.output.error
 
     def finish(self) -> None:
-        """Step until nothing is left."""
+        """Step until the engine has no work."""
         while self.engine.has_work:
             self.step()
 
     def assert_nothing_held(self) -> None:
-        """Every slot and page is back, and none is there twice."""
+        """Finish all work, and check that every slot and page is free again."""
         self.finish()
         assert not self.engine.running and not self.engine.waiting
         assert sorted(self.engine.scheduler.capacity.free_slots) == list(range(self.config.max_batch))
@@ -111,7 +111,7 @@ def beam_request(
     processor: LogitsProcessor | None = None,
     **sampling: Any,
 ) -> Sequence:
-    """A request for beams; `sampling` goes into its SamplingParams."""
+    """Make a request for a beam search. `sampling` are further `SamplingParams`."""
     wanted = SamplingParams(max_tokens=max_tokens, **sampling)
     return engine_request(prompt, wanted, 0, beam=params, gather=gather, processor=processor)
 

@@ -26,7 +26,8 @@ MODEL_TYPES = {"llama": {}, "mistral": {"sliding_window": None}, "qwen2": {}, "q
 
 
 def save_checkpoint(path: Path, model_type: str, seed: int = 0, **overrides: Any) -> Any:
-    """Save a random checkpoint at `path`; returns the transformers model. Weights are large enough to be decisive."""
+    """Save a random checkpoint at `path`, and return the transformers model. Its weights are large, so that the best
+    token is clear."""
     tiny = json.loads((package_model_path() / "config.json").read_text())
     config = AutoConfig.for_model(
         model_type,
@@ -63,7 +64,8 @@ def save_checkpoint(path: Path, model_type: str, seed: int = 0, **overrides: Any
 def save_eagle3(
     path: Path, vocab_size: int, hidden: int, layers: int, seed: int = 1, draft_vocab: int = 500
 ) -> None:
-    """Save a random EAGLE3 head: poor drafts, which exercise rollback. Its draft vocabulary is scattered."""
+    """Save a random EAGLE3 head. Its drafts are poor, which exercises rollback. Its draft vocabulary is a random
+    subset."""
     torch.manual_seed(seed)
     heads, kv_heads, inner = 4, 2, 96
     size = hidden // heads
@@ -111,7 +113,7 @@ def save_eagle3(
 
 
 def save_mtp(path: Path, vocab_size: int, hidden: int, modules: int = 1, seed: int = 2) -> None:
-    """Save random MTP modules in a directory of their own: one to be used recurrently, or several in a chain."""
+    """Save random MTP modules in a directory: a single one, which is used recurrently, or a chain of several."""
     tensors = {}
     for module in range(modules):
         tensors.update(mtp_tensors(f"layers.{module}.", hidden, seed + module))
@@ -121,7 +123,7 @@ def save_mtp(path: Path, vocab_size: int, hidden: int, modules: int = 1, seed: i
 
 
 def mtp_config(vocab_size: int, hidden: int, modules: int) -> dict[str, Any]:
-    """config.json of modules in a directory of their own."""
+    """The config.json for a directory with only MTP modules."""
     return {
         "architectures": ["LlamaForCausalLMMTP"],
         "model_type": "llama",
@@ -140,7 +142,7 @@ def mtp_config(vocab_size: int, hidden: int, modules: int) -> dict[str, Any]:
 
 
 def mtp_tensors(prefix: str, hidden: int, seed: int) -> dict[str, torch.Tensor]:
-    """One random module of `mtp_config`'s shape."""
+    """The tensors of one random module with the sizes of `mtp_config`."""
     generator = torch.Generator().manual_seed(seed)
 
     def weight(*shape: int) -> torch.Tensor:
@@ -162,6 +164,6 @@ def mtp_tensors(prefix: str, hidden: int, seed: int) -> dict[str, torch.Tensor]:
 
 
 def save_draft_model(path: Path, seed: int = 3, **overrides: Any) -> Any:
-    """Save a random draft model of another shape than `save_checkpoint`'s; returns the transformers model."""
+    """Save a random draft model, smaller than `save_checkpoint`'s. Returns the transformers model."""
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "tie_word_embeddings": True}
     return save_checkpoint(path, "llama", seed, **{**sizes, **overrides})

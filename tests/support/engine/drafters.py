@@ -1,6 +1,5 @@
-"""Every way to draft: weft-tiny's own drafters, the host's, and random ones, which draft badly and so exercise what
-lies behind a refused draft.
-"""
+"""All drafters: those of weft-tiny, those on the host, and random ones. Random drafters draft badly, which exercises
+rejection."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from weft import Speculation, registry
 
 
 def save_random_drafters(path: Path, checkpoint: Checkpoint) -> Path:
-    """Save one of each kind in `path`, under the names that `DRAFTERS` expects; returns `path`."""
+    """Save a random drafter of each kind in `path`, under the names that `DRAFTERS` expects. Returns `path`."""
     config = checkpoint.model.config
     save_eagle3(path / "eagle3", config.vocab_size, config.hidden_size, config.num_hidden_layers)
     save_mtp(path / "mtp", config.vocab_size, config.hidden_size)
@@ -43,11 +42,11 @@ def _named(name: str) -> Callable[[Path, int], Speculation]:
     return lambda _, k: Speculation.named(name, num_draft_tokens=k)
 
 
-# Whatever else the registry has. A drafter with weights finds weft-tiny's in their directory, or stands above.
+# All other drafters of the registry. One with weights must find weft-tiny's in their directory, or be listed above.
 _KNOWN = {name for make in DRAFTERS.values() for name in make(Path("random"), 1).drafters}
 DRAFTERS |= {name: _named(name) for name in registry.names("drafters") if name not in _KNOWN | {"given"}}
 
-# Drafters behind text that is given with each request.
+# Drafters that continue after the expected answer of a request.
 BEHIND_GIVEN: dict[str, Callable[[int], Speculation]] = {
     "given": lambda k: Speculation.given(num_draft_tokens=k),
     "given+ngram": lambda k: Speculation.given(Speculation.ngram(num_draft_tokens=k)),
@@ -60,7 +59,7 @@ BEHIND_GIVEN: dict[str, Callable[[int], Speculation]] = {
     ),
 }
 
-# Some of weft-tiny's own, for tests that cannot afford all.
+# A selection of weft-tiny's drafters, for tests that take too long with all of them.
 SPECULATIONS: dict[str, Speculation] = {
     "none": Speculation.none(),
     "eagle3": Speculation.eagle3(num_draft_tokens=3),

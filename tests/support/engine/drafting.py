@@ -1,6 +1,5 @@
-"""Runs a drafter as the engine does, over made-up truth: prompts in chunks, then iterations whose drafts are accepted
-or refused at random, and compares the logits of every draft with an oracle's.
-"""
+"""Runs a drafter as the engine does, over random texts: prompts in chunks, then iterations that accept a random
+number of drafts. The logits of every draft are compared with an oracle's."""
 
 from __future__ import annotations
 
@@ -19,11 +18,12 @@ SLOTS, PAGE, PAGES = 4, 4, 14
 LENGTH = PAGE * PAGES - 18
 
 Oracle = Callable[[Tensor, Tensor, list[int]], Tensor]
-"""(known tokens [L + 1], hidden states [L, F] of all but the last, drafts so far) -> logits of the next draft [D]."""
+"""(known tokens [L + 1], hidden states [L, F] of all tokens but the last, drafts so far) -> logits of the next draft
+[D]."""
 
 
 class Drafting:
-    """Slots with a random text each, `tokens` [SLOTS, LENGTH] and the target's made-up hidden states of it."""
+    """Slots with a random text each: `tokens` [SLOTS, LENGTH], and random hidden states in place of the target's."""
 
     def __init__(self, drafter: Any, kv: PagedKV, oracle: Oracle, vocab: int, width: int, seed: int) -> None:
         self.drafter, self.oracle, self.vocab = drafter, oracle, vocab
@@ -35,11 +35,11 @@ class Drafting:
         self.page_table = torch.cat((pages.view(SLOTS, PAGES), torch.zeros(1, PAGES, dtype=torch.int32)))
         self.base = [0] * SLOTS
         for memory in (kv.k, kv.v):
-            memory[:, 1:].fill_(float("nan"))  # what was never written must never be read
+            memory[:, 1:].fill_(float("nan"))  # reading memory that was never written gives NaN
         self.compared = 0
 
     def prefill(self, slots: list[int], lengths: list[int]) -> None:
-        """Read prompts in parts of random lengths, some of them together."""
+        """Prefill prompts in chunks of random lengths. Random subsets of the slots share a forward."""
         position = dict.fromkeys(slots, 0)
         wanted = dict(zip(slots, lengths, strict=True))
         while unread := [slot for slot in slots if position[slot] < wanted[slot]]:
@@ -51,7 +51,7 @@ class Drafting:
         self.base = [wanted.get(slot, base) for slot, base in enumerate(self.base)]
 
     def parts(self, slots: list[int], spans: list[Span]) -> PromptParts:
-        """Parts of prompts that are read together."""
+        """Chunks of several prompts for one forward."""
         own = list(zip(slots, spans, strict=True))
         starts = torch.tensor([0, *(span.stop - span.start for span in spans)]).cumsum(0)
         rows = Rows(
@@ -72,9 +72,8 @@ class Drafting:
         )
 
     def iterate(self, slots: list[int], width: int, num_drafts: int, buffers: Any) -> None:
-        """One iteration of `slots` that verified `width` positions: the drafts after it, each compared. The last row
-        only pads.
-        """
+        """Run one iteration over `slots` that verified `width` positions, and compare the logits of every draft. The
+        last row is padding."""
         verified, known = self.verify(slots, width)
         drafts: list[list[int]] = [[] for _ in slots]
         self.drafter.draft_first(verified, buffers)
@@ -92,7 +91,8 @@ class Drafting:
                 buffers.token_B[row] = drafts[row][-1]
 
     def verify(self, slots: list[int], width: int) -> tuple[Verified, list[int]]:
-        """An iteration that verified `width` positions and accepted any number of them; the lengths known then."""
+        """Make the result of an iteration that verified `width` positions and accepted a random number of them. Also
+        returns the new known lengths."""
         rows = [*slots, SLOTS]
         count, base = [self.rng.randrange(width) for _ in slots], [self.base[s] for s in slots]
         tokens = torch.randint(-1, self.vocab, (len(rows), width))
@@ -112,9 +112,10 @@ class Drafting:
         return verified, [self.base[s] for s in slots]
 
     def run(self, max_drafts: int, num_drafts: list[int], wider: int = 0) -> None:
-        """Prompts from one token on, then iterations of some slots until their texts end; a slot starts anew.
+        """Prefill prompts of one token and more, then run iterations over random slots until their texts end.
+        Halfway, one slot starts a new text.
 
-        An iteration makes one of `num_drafts` drafts and verified at most as many, and `wider` more.
+        An iteration makes one of `num_drafts` drafts. It verifies at most that many, plus `wider`.
         """
         buffers: dict[tuple[int, int], Any] = {}
         with torch.inference_mode():

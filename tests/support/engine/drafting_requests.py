@@ -1,6 +1,5 @@
-"""What drafters are tried on, on each device: requests under every kind of guide, greedy and at temperature 1, and what
-they give without speculation.
-"""
+"""Requests for testing drafters on each device: under every kind of guide, greedy and at temperature 1, with the
+answers expected without speculation."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ MAX_TOKENS = 20
 
 
 def references(checkpoint: Checkpoint, prompts: list[str]) -> list[Reference]:
-    """What transformers, xgrammar and the sampling reference give without speculation, for each of ROWS."""
+    """Decode each of `ROWS` without speculation, by transformers, xgrammar and the sampling reference."""
     found = []
     for i, (guide, temperature) in enumerate(ROWS):
         entry = GUIDED[guide]
@@ -46,7 +45,7 @@ def params(seed: int, temperature: float) -> SamplingParams:
 
 
 def run(llm: LLM, prompts: list[str]) -> list[Output]:
-    """ROWS as requests, prompt i for row i."""
+    """Answer `ROWS` as requests, with prompt i for row i."""
     outputs: list[Output] = llm.generate(
         prompts[: len(ROWS)],
         guide=[make_guide(e) if (e := GUIDED[g]) is not None else None for g, _ in ROWS],
@@ -56,7 +55,8 @@ def run(llm: LLM, prompts: list[str]) -> list[Output]:
 
 
 def check(outputs: list[Output], expected: list[Reference]) -> None:
-    """Each has the tokens of its reference; they may part where its two best values lie within rounding."""
+    """Check that each answer has its reference's tokens. They may differ from a token on whose two best values are
+    within rounding."""
     for output, reference, (guide, temperature) in zip(outputs, expected, ROWS, strict=True):
         assert output.error is None, f"guide {GUIDED[guide]}: {output.error}"
         assert_same(output.token_ids, reference, f"guide {GUIDED[guide]}, temperature {temperature}")

@@ -14,14 +14,14 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 
 def vocabulary_of(llm: LLM) -> Vocabulary:
-    """What its guides are compiled for."""
+    """The vocabulary for which the LLM compiles guides."""
     size = llm.engine.grammar.state.vocab_size
     return Vocabulary.from_huggingface(llm.tokenizer, model_path=llm.model_path, vocab_size=size)
 
 
 def record(llm: LLM, **options: Any) -> FlightRecorder:
-    """A recorder that is told of the requests of `llm`, which is idle now, by what goes to its grammar stream and
-    what a turn leaves. The caller closes it."""
+    """Attach a recorder to an idle `llm`. It learns of requests by wrapping `push` of the grammar stream and `step`
+    of the engine. The caller closes it."""
     engine: Any = llm.engine
     grammar: Any = engine.grammar
     recorder = FlightRecorder(grammar.state, vocabulary_of(llm), model=str(llm.model_path), **options)

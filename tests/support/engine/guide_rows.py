@@ -1,6 +1,6 @@
-"""A request of every kind of guide, for tests that want them all in one batch: what no grammar library compiles, both
-libraries, free text before a guide, programs, tags, tools, and answers that are whole at the limit.
-"""
+"""Requests with every kind of guide, for tests that run them all in one batch: guides that no grammar library
+compiles, guides of both libraries, guides after free text, programs, tags, tools, and answers that must be complete
+at the limit."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from weft.tiny.records import example, schema_only
 # -- prompts with guides, and validators of the answers that are not weft's
 
 RECORDS, OTHERS = 50, 70
-"""In one run: prompts of weft-tiny with the schemas that they ask for, and other guides."""
+"""The number of prompts of weft-tiny with their own schemas, and of prompts with other guides, in one run."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt, and the guide of its answer: an entry of GUIDES."""
+    """A prompt, and the guide of its answer as an entry of GUIDES."""
 
     prompt: str
     guide: tuple[str, Any]
 
 
 def questions(seed: int) -> list[Question]:
-    """A mixture, another one for each seed."""
+    """Draw a shuffled mixture of questions."""
     rng = random.Random(seed)
     records = [rng.choice((example, schema_only))(rng, "heldout") for _ in range(RECORDS)]
     own = [Question(record.prompt, ("json_schema", record.schema)) for record in records]
@@ -52,10 +52,10 @@ def questions(seed: int) -> list[Question]:
 
 
 def is_valid(text: str, guide: tuple[str, Any], tiny: Checkpoint) -> bool:
-    """Whether a whole answer is what the guide asks for."""
+    """Whether a complete answer satisfies the guide, by a validator that is not weft's."""
     kind, argument = guide
     if kind == "regex":
-        return re.fullmatch(argument, text, re.DOTALL) is not None  # a grammar's dot takes line ends, too
+        return re.fullmatch(argument, text, re.DOTALL) is not None  # a grammar's dot matches line breaks
     if kind == "choice":
         return text in argument
     if kind == "ebnf":
@@ -83,7 +83,7 @@ SCHEMA = {
 
 
 class Turns:
-    """Tokens of three classes in turn, ten of them, then the end. It knows no way back."""
+    """A matcher that allows ten tokens from three classes in rotation, then the end. It has no rollback."""
 
     def __init__(self) -> None:
         self.taken: list[int] = []
@@ -109,23 +109,22 @@ class Turns:
 
 
 class Returning(Turns):
-    """The same, with a way back."""
+    """`Turns` with rollback."""
 
     def rollback(self, count: int) -> None:
         del self.taken[len(self.taken) - count :]
 
 
 def replaced() -> Guide:
-    """Nine digits; in the place of an even one above 0 come two zeros."""
+    """A program for nine digits that replaces each even digit above 0 by two zeros."""
     when = [token for digit in "2468" for token in tokens_of(digit)]
     return Guide.wasm(splicing(when, 1, tokens_of("0") * 2), "9", trusted=True)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A request under a name: its guide, which `prompts` and which seed it has, whether it is to be whole at the limit,
-    and whether XGrammar alone can compile it.
-    """
+    """A named request: its guide, the index of its prompt, which is also its seed, whether the answer must be
+    complete at the limit (`closes`), and whether only XGrammar can compile the guide."""
 
     name: str
     make: Callable[[], Guide | None]
@@ -161,7 +160,7 @@ LIBRARIES: dict[str, Callable[[], Guide | None]] = {
     "none": lambda: None,
     **{entry[0]: given(entry) for entry in GUIDED if entry is not None},
 }
-LLGUIDANCE: dict[str, Callable[[], Guide]] = {  # what XGrammar does not have
+LLGUIDANCE: dict[str, Callable[[], Guide]] = {  # guides that XGrammar does not support
     "Lark": lambda: Guide.lark('start: "<" WORD ("," WORD)* ">"\nWORD: /[a-z]{1,6}/'),
     "all of": lambda: Guide.json_schema({"allOf": [{"type": "integer", "minimum": 10}, {"maximum": 5000}]}),
     "regex with classes": lambda: Guide.regex(r"(?i)(north|south) \p{Lu}{2,5}"),
@@ -211,12 +210,12 @@ ROWS = [
 
 
 def rows_of(backend: str) -> list[Row]:
-    """The rows that an engine with this backend answers."""
+    """The rows whose guides an engine with this backend supports."""
     return [row for row in ROWS if backend != "llguidance" or not row.only_xgrammar]
 
 
 def answers(llm: LLM, prompts: list[str], rows: list[tuple[Row, float]]) -> list[Output]:
-    """What rows give, each at its temperature."""
+    """Answer the rows, each at its temperature. No row may fail."""
     outputs: list[Output] = llm.generate(
         [prompts[row.number] for row, _ in rows],
         guide=[row.make() for row, _ in rows],

@@ -1,4 +1,4 @@
-"""What tests ask of a manager of pages: texts that begin and leave, and how much of one is found."""
+"""Helpers for tests of a `KvManager`: begin and end texts, and count the cached tokens of a text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TEXT = list(range(100, 114))  # three full pages and two tokens
 
 
 class Clock:
-    """Seconds, as the test has them pass."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -29,7 +29,7 @@ def began(
 
 
 def leave(manager: KvManager, tokens: list[int], retention: Retention | None = None) -> None:
-    """Read a text whole and end, so that it is cached."""
+    """Begin a text, store all of its tokens, and end it, so that it is cached."""
     sequence = began(manager, tokens, retention=retention)
     manager.store(sequence, tokens, len(tokens))
     manager.end(sequence)
@@ -37,7 +37,7 @@ def leave(manager: KvManager, tokens: list[int], retention: Retention | None = N
 
 
 def num_found(manager: KvManager, tokens: list[int]) -> int:
-    """How many tokens of a text are cached; all stays as it is."""
+    """The number of tokens of a text that are cached. The lookup changes nothing."""
     match = match_prefix(manager._pool.root, SIZE, [*tokens, -1], 0, 0, True)
     return len(match.full_pages) * SIZE + match.num_partial
 

@@ -9,7 +9,7 @@ from weft.config import Lookahead
 
 
 class Pool:
-    """The n-grams of one text and of its window."""
+    """The n-grams of one text and of its lookahead window."""
 
     def __init__(self, sizes: Lookahead, prompt: Sequence[int]) -> None:
         self.sizes, self.text = sizes, []
@@ -47,7 +47,7 @@ class Pool:
 
 @dataclass
 class Told:
-    """What a decoding gave: its tokens, and its iterations with drafts."""
+    """The result of decoding: the tokens, and the iteration and draft counts."""
 
     tokens: list[int] = field(default_factory=list)
     iterations: int = 0

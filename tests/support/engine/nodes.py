@@ -1,6 +1,5 @@
-"""The nodes of an iteration on CUDA, counted without a GPU: the step runs on fake tensors, and what it would launch is
-written down. Operations in Triton and torch are followed to their kernels; those in CUDA C++ are listed here.
-"""
+"""Counts the nodes of an iteration on CUDA without a GPU. The step runs on fake tensors, and its launches are
+recorded. Operations in Triton and torch are followed down to their kernels; those in CUDA C++ are listed here."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ IN_CUDA = {  # csrc/kernels/sampling/*.cu, csrc/kernels/mask/*.cu
 
 
 class Nodes:
-    """What one stream got, by kind: names of kernels, copies and host functions."""
+    """The launches of one stream, by kind: kernels by name, copies and host functions."""
 
     def __init__(self) -> None:
         self.kernels: Counter[str] = Counter()
@@ -60,7 +59,7 @@ class Nodes:
 
 
 class _Watch(TorchDispatchMode):
-    """Follows operations to their kernels."""
+    """Counts the kernels that operations launch."""
 
     def __init__(self, nodes: Nodes, found: list[Launch]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -87,7 +86,7 @@ class _Watch(TorchDispatchMode):
 
 
 class _Stream:
-    """A stream of the counted runtime."""
+    """A stream that counts its launches."""
 
     handle = 0
 
@@ -110,7 +109,7 @@ class _Stream:
 
 @contextmanager
 def real_host_memory() -> Iterator[None]:
-    """Let `Tensor.numpy` see a host tensor's memory although a `FakeTensorMode` is active."""
+    """Let `Tensor.numpy` return a host tensor's real memory although a `FakeTensorMode` is active."""
     numpy = Tensor.numpy
 
     def unfaked(tensor: Tensor, *, force: bool = False) -> Any:
@@ -122,7 +121,7 @@ def real_host_memory() -> Iterator[None]:
 
 
 class CountingRuntime:
-    """A runtime whose streams count."""
+    """A runtime whose streams count their launches."""
 
     device = torch.device("cuda")
 
@@ -143,7 +142,7 @@ class CountingRuntime:
 
 
 class _Weights:
-    """Any tensor, in bfloat16."""
+    """A weight loader that returns empty bfloat16 tensors of any name and shape."""
 
     def take(self, name: str, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.bfloat16, device="cuda")

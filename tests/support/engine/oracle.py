@@ -1,4 +1,4 @@
-"""The reference: a plain greedy loop with Hugging Face transformers, masked by xgrammar through its Python API."""
+"""The reference: a plain greedy loop over a transformers model, masked by xgrammar through its Python API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import xgrammar as xgr
 
 @dataclass(frozen=True)
 class Reference:
-    """Greedy tokens, and for each the distance between the two best masked logits."""
+    """Greedy tokens, and for each the difference between the two best masked logits."""
 
     tokens: list[int]
     gaps: list[float]
@@ -26,7 +26,7 @@ def greedy(
     end_ids: set[int],
     max_tokens: int,
 ) -> Reference:
-    """Decode `prompt` token by token. `model` is a transformers causal LM."""
+    """Decode `prompt` token by token. `model` is a causal language model of transformers."""
     matcher = xgr.GrammarMatcher(compiled) if compiled is not None else None
     vocab_size = model.config.vocab_size
     mask = xgr.allocate_token_bitmask(1, vocab_size)
@@ -54,7 +54,8 @@ def greedy(
 
 
 def assert_same(tokens: Sequence[int], reference: Reference, what: str, rounding: float = 2e-3) -> None:
-    """The tokens are the reference's; they may part only where its two best logits lie within `rounding`."""
+    """Check that `tokens` are the reference's. They may differ from a token on whose two best logits are within
+    `rounding`."""
     for i, (got, expected) in enumerate(zip(tokens, reference.tokens, strict=False)):
         if got != expected:
             assert reference.gaps[i] < rounding, (

@@ -1,4 +1,4 @@
-"""The reference of what requests gather: transformers' tensors for a whole text."""
+"""The reference for the tensors that requests gather: transformers' tensors for a whole text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.engine.references import Checkpoint
 
 @dataclass
 class Expected:
-    """transformers' tensors for a whole text, by position: logits, and what enters each layer."""
+    """transformers' tensors for a whole text, by position: logits, and the input of each layer."""
 
     logits: Tensor
     states: list[Tensor]
@@ -30,7 +30,8 @@ class Expected:
         return cls(out.logits[0], [state[0] for state in (*out.hidden_states[:-1], last[0])])
 
     def named(self, name: str, where: slice) -> Tensor:
-        """What the model marks by a name, at these positions; indices of the likeliest are left out."""
+        """The tensor that the model marks as `name`, at these positions. Token ids of the most likely tokens are
+        left out."""
         if name == "logits":
             return self.logits[where]
         if name == "TopKLogits":
@@ -39,7 +40,7 @@ class Expected:
 
 
 def close(got: Tensor | None, wanted: Tensor) -> None:
-    """The same but for rounding."""
+    """Check that two tensors are equal up to rounding."""
     assert got is not None
     torch.testing.assert_close(got, wanted, atol=2e-3, rtol=2e-3)
 

@@ -1,4 +1,4 @@
-"""Logits processors that change what a model says, on the host and captured, and the answers under them."""
+"""Logits processors that change the model's choices, on the host and captured, and the answers with them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ GREEDY = SamplingParams(max_tokens=16)
 
 
 def one(function: Callable[..., Any], **fields: Any) -> LogitsProcessor:
-    """A processor called 'ours'."""
+    """Make a processor with the name 'ours'."""
     return LogitsProcessor("ours", function, **fields)
 
 
 def answers(
     llm: LLM, prompts: list[str], processor: LogitsProcessor | None, **fields: Any
 ) -> list[list[int]]:
-    """Tokens of the first three prompts, the middle one without the processor."""
+    """The tokens of the answers to the first three prompts. The middle one runs without the processor."""
     sampling = fields.pop("sampling", GREEDY)
     requests = [
         make_request(llm, prompt, sampling, processor=processor if i != 1 else None, **fields)
@@ -36,18 +36,18 @@ def answers(
 
 
 def wander(request_id: int, logits: Tensor, tokens: list[list[int]], stream: object, client: object) -> None:
-    """Prefers tokens by the text's last two: a wrong text shows in what follows."""
+    """Favour tokens that depend on the last two tokens of the text, so that a wrong text changes the next token."""
     for token in wanted(*tokens[0][-2:]):
         logits[..., token] += 25.0
 
 
 def wanted(before: int, last: int) -> list[int]:
-    """The tokens that `wander` prefers after two."""
+    """The tokens that `wander` favours after two tokens."""
     return [(before * 31 + last * 17 + step) % 300 + 20 for step in (0, 5, 11)]
 
 
 class Steer:
-    """A captured processor: the token behind each is preferred by the last one's number."""
+    """A device processor that favours a token that depends on the token before each position."""
 
     allows_capture = True
 
@@ -57,5 +57,5 @@ class Steer:
 
 
 def steer(request_id: int, logits: Tensor, tokens: list[list[int]], stream: object, client: object) -> None:
-    """What `Steer` does, on the host."""
+    """`Steer` as a host processor."""
     logits[..., tokens[0][-1] * 17 % 300 + 20] += 25.0

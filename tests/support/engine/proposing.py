@@ -1,4 +1,4 @@
-"""Proposals by slot over a small vocabulary, iteration by iteration, without a device."""
+"""Runs proposals by slot over a small vocabulary, iteration by iteration, without a device."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ FORCED = Guide.regex("xyz(a|b)xyz")
 
 
 class Iterations:
-    """A state with forced text and n-grams, or what `options` say; an iteration commits a token to each slot, or a list
-    of which the last is the token behind accepted drafts."""
+    """A guided state with drafts from forced text and n-grams, or with the given `options`. An iteration commits one
+    token for each slot, or a list: the accepted drafts and the token after them."""
 
     def __init__(self, num_slots: int = 3, num_drafts: int = 4, **options: object) -> None:
         self.state = GuidedState(GuidedShape(num_slots, num_drafts, small_vocabulary().vocab_size, [END]))

@@ -1,4 +1,4 @@
-"""Requests that go through the guided protocol side by side, one of them without a guide, and LLMs for them."""
+"""Requests that use the guided protocol at the same time, one of them without a guide, and LLMs for them."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ SAMPLINGS = [
 
 
 def make_llm(speculation: Speculation | None = None, max_batch: int = 3, graphs: Graphs = "one") -> LLM:
-    """weft-tiny with room for a few requests."""
+    """Load weft-tiny with a few slots."""
     engine = EngineConfig(max_batch=max_batch, max_seq_len=512, graphs=graphs)
     return LLM(device="cpu", speculation=speculation, engine=engine)

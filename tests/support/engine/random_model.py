@@ -1,4 +1,4 @@
-"""Models of random weights, without a checkpoint."""
+"""Models with random weights, without a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weft.registry import load
 
 
 def random_model(config: ModelConfig, seed: int = 0, device: torch.device | str = "cpu") -> Model:
-    """A model of `config.architecture` with `RandomWeights`."""
+    """Make a model of `config.architecture` with `RandomWeights`."""
     with torch.inference_mode():
         model: Model = load("models", config.architecture)(config, RandomWeights(config, seed, device))
     return model

@@ -1,4 +1,4 @@
-"""A checkpoint with what the reference decodes it with."""
+"""A checkpoint, with the objects that the reference needs to decode it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_TOKENS = 40
 
 @dataclass
 class Checkpoint:
-    """A model directory with what the reference decodes it with."""
+    """A model directory, with its transformers model, tokenizer and xgrammar compiler for the reference."""
 
     path: Path
     model: Any
@@ -33,18 +33,18 @@ class Checkpoint:
     def reference(
         self, prompt: str, guide: tuple[str, Any] | None, max_tokens: int = MAX_TOKENS
     ) -> Reference:
-        """What plain greedy decoding gives."""
+        """Decode greedily without weft."""
         compiled = compile_reference(self.compiler, guide) if guide is not None else None
         return greedy(self.model, self.tokenizer.encode(prompt), compiled, self.end_ids, max_tokens)
 
 
 def compile_reference(compiler: xgr.GrammarCompiler, guide: tuple[str, Any]) -> xgr.CompiledGrammar:
-    """The grammar that weft compiles for a guide, made again with the library's Python API."""
+    """Compile the grammar of a guide with the library's Python API."""
     return compiler.compile_grammar(make_guide(guide).grammar())
 
 
 def make_guide(guide: tuple[str, Any]) -> Guide:
-    """A `Guide` of an entry of GUIDES."""
+    """Make the `Guide` of an entry of GUIDES."""
     kind, argument = guide
     made: Guide = getattr(Guide, kind)() if argument is None else getattr(Guide, kind)(argument)
     return made
@@ -67,4 +67,4 @@ def load(path: Path) -> Checkpoint:
 
 
 Cached = Callable[[int], tuple[Reference, Reference]]
-"""Gives reference i: prompt i under guide i, and without a guide."""
+"""Returns reference i for prompt i: with guide i, and without a guide."""

@@ -1,4 +1,5 @@
-"""Requests given to an engine itself, ways to schedule them, and the parts of an answer that no schedule changes."""
+"""Requests that are submitted to an engine directly, schedules to run them under, and the parts of an answer that
+must not depend on the schedule."""
 
 from __future__ import annotations
 
@@ -19,14 +20,15 @@ from weft.engine.sequence import RequestGuide, Sequence
 from weft.grammar.base import CompiledGuide
 from weft.runtime import cpu
 
-# -- parts of an answer that no schedule changes
+# -- parts of an answer that do not depend on the schedule
 #
-# Tokens, and the counts of iterations and drafts. Sampling is coupled: a race among drafts changes the counts alone.
+# These are the tokens, and the counts of iterations and drafts. Sampling is coupled, so a race among drafts changes
+# only the counts.
 
 
 @dataclass
 class Counted:
-    """How a request was drafted; the names are those of `OutputStats`."""
+    """The iteration and draft counts of a request, named as in `OutputStats`."""
 
     iterations: int = 0
     drafted_iterations: int = 0
@@ -36,7 +38,7 @@ class Counted:
 
     @classmethod
     def of(cls, stats: OutputStats) -> Counted:
-        """What the engine counted."""
+        """Take the counts from a request's statistics."""
         return cls(**{field.name: getattr(stats, field.name) for field in fields(cls)})
 
 
@@ -44,16 +46,17 @@ Told = list[tuple[list[int], Counted]]
 
 
 def told(answers: Iterable[Output | Sequence]) -> Told:
-    """Tokens and counts of each answer, none of which may have failed."""
+    """The tokens and counts of each answer. No answer may have failed."""
     outputs = [answer.output if isinstance(answer, Sequence) else answer for answer in answers]
     assert [output.error for output in outputs if output.error is not None] == []
     return [(output.token_ids, Counted.of(output.stats)) for output in outputs]
 
 
 def settle(llm: LLM) -> None:
-    """Wait until the engine is idle, since answers are out before the iteration that was launched ahead is over. Where
-    it would measure whether masking drafts pays, it masks them from now on: that depends on who is served together, and
-    so on when guides are compiled.
+    """Wait until the engine is idle: answers are delivered before the iteration launched ahead has finished.
+
+    If the engine measures whether masking drafts pays off, it masks them from now on. The measurement depends on
+    which requests share a batch, and so on when guides are compiled.
     """
     while llm.client.call(lambda: llm.engine.has_work):
         pass
@@ -62,7 +65,7 @@ def settle(llm: LLM) -> None:
         llm.engine.runner.guidance = DraftGuidance(True)
 
 
-# -- ways to schedule
+# -- schedules
 
 WAYS: dict[str, dict[str, Any]] = {
     "overlap": {"overlap": True},
@@ -118,7 +121,7 @@ def engine_request(
     on_progress: Callable[[Sequence], object] | None = None,
     **more: Any,
 ) -> Sequence:
-    """A request, of what it may be asked by name. `guide` is being compiled, `compiled` is one that is."""
+    """Make a sequence from its parameters. `guide` is the future of a guide, `compiled` a compiled guide."""
     own = RequestGuide(guide) if guide is not None else None
     if compiled is not None:
         own = RequestGuide.of(compiled)
@@ -144,14 +147,14 @@ def engine_request(
 def make_request(
     llm: LLM, prompt: str | list[int], sampling: SamplingParams, guide: Guide | None = None, **fields: Any
 ) -> Sequence:
-    """A request of the LLM's engine; `fields` are `engine_request`'s."""
+    """Make a sequence for the LLM's engine. `fields` are those of `engine_request`."""
     tokens = llm.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
     compiling = llm.compile(guide) if guide is not None else None
     return engine_request(tokens, sampling, sampling.seed or 0, guide=compiling, **fields)
 
 
 def run(llm: LLM, requests: abc.Sequence[Sequence]) -> None:
-    """Submit all of them, and step the engine until they are finished."""
+    """Submit all requests, and step the engine until they have finished."""
     for request in requests:
         llm.engine.submit(request)
     while not all(request.is_finished for request in requests):

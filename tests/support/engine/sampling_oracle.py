@@ -1,7 +1,7 @@
-"""The reference of sampling: transformers' logits, then every parameter one after another in plain torch.
+"""The sampling reference: transformers' logits, then every parameter in turn, in plain torch.
 
-Written from the documentation of `SamplingParams`, with sorting and dictionaries where weft has kernels. The noise is
-that of `support/kernels/sampling.py` in double precision.
+It follows the documentation of `SamplingParams`, with sorting and dictionaries in place of weft's kernels. The noise
+is that of `support/kernels/sampling.py` in double precision.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from weft import SamplingParams
 from weft.core.request import PenaltyRule
 
 BOUNDARY = 1e-4
-"""A share of probability this near to a limit of truncation may fall on either side of it."""
+"""If a probability is this close to a truncation limit, the token may be kept or cut."""
 
 
 @dataclass
 class Words:
-    """Bad words in token ids."""
+    """Bad words as token ids."""
 
     sequences: Sequence[tuple[int, ...]] = ()
 
@@ -36,7 +36,7 @@ class Words:
 def penalise(
     logits: Tensor, sampling: SamplingParams, prompt: Sequence[int], answer: Sequence[int]
 ) -> Tensor:
-    """Penalties and bias on [V] float32."""
+    """Apply penalties and bias to logits [V] float32."""
     logits = logits.clone()
     for token in {*prompt, *answer}:
         value = float(logits[token])
@@ -52,7 +52,8 @@ def penalise(
 def penalise_by_rule(
     logits: Tensor, sampling: SamplingParams, prompt: Sequence[int], answer: Sequence[int], rule: PenaltyRule
 ) -> Tensor:
-    """TensorRT-LLM's, of which `rule` says how much of the prompt is not counted; as logits at the temperature."""
+    """Apply TensorRT-LLM's penalties. `rule` gives the number of prompt tokens that they ignore. Returns logits
+    before the division by the temperature."""
     bias = torch.zeros(len(logits))
     for token, value in (sampling.logit_bias or {}).items():
         bias[token] = value
@@ -63,7 +64,7 @@ def penalise_by_rule(
 
 
 def top_p_at(sampling: SamplingParams, answer: Sequence[int]) -> float:
-    """What top-p is after an answer."""
+    """Return top-p after an answer, with decay, minimum and reset."""
     top_p = sampling.top_p
     for token in answer if (sampling.top_p_decay, sampling.top_p_min) != (1, 1e-6) else ():
         again = token == sampling.top_p_reset_ids
@@ -72,7 +73,7 @@ def top_p_at(sampling: SamplingParams, answer: Sequence[int]) -> float:
 
 
 def forbid(logits: Tensor, words: Words, context: Sequence[int]) -> Tensor:
-    """Bad words: the last token of each whose beginning stands at the end of the context."""
+    """Forbid the last token of each bad word whose other tokens end the context."""
     logits = logits.clone()
     for *beginning, last in words.sequences:
         if list(context[len(context) - len(beginning) :]) == beginning:
@@ -81,7 +82,7 @@ def forbid(logits: Tensor, words: Words, context: Sequence[int]) -> Tensor:
 
 
 def truncate(logits: Tensor, sampling: SamplingParams) -> tuple[Tensor, float]:
-    """Top-k, top-p and min-p; and how near a limit was to deciding otherwise."""
+    """Apply top-k, top-p and min-p. Also returns the distance of the closest probability from a limit."""
     shares = (logits.double() / sampling.temperature).softmax(0)
     order = shares.argsort(descending=True, stable=True).tolist()
     near = math.inf
@@ -118,8 +119,8 @@ def choose(
     words: Words,
     rule: PenaltyRule,
 ) -> tuple[int, float]:
-    """The token behind `answer`, of raw logits [V], and how far it is from the next best: 0 where a limit of truncation
-    was too near to tell. `mask` [1, V / 32] is where the matcher writes."""
+    """Return the token after `answer` from raw logits [V], and its distance from the second best. The distance is 0
+    if a truncation limit is within rounding. The matcher writes to `mask` [1, V / 32]."""
     if rule == PenaltyRule():
         logits = penalise(logits, sampling, prompt, answer)
     else:
@@ -157,7 +158,7 @@ def decode(
     words: Words = Words(),  # noqa: B008
     rule: PenaltyRule = PenaltyRule(),  # noqa: B008
 ) -> Reference:
-    """Decode `prompt` token by token; `gaps` are 0 where a limit of truncation was too near to tell."""
+    """Decode `prompt` token by token. A gap is 0 if a truncation limit was within rounding."""
     matcher = xgr.GrammarMatcher(compiled) if compiled is not None else None
     vocab_size = model.config.vocab_size
     mask = xgr.allocate_token_bitmask(1, vocab_size)

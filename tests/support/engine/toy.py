@@ -1,8 +1,8 @@
-"""A model of two tables for loops that are not weft's: logits are a function of the last token and the
-length.
+"""A toy model of two tables, for decoding loops other than weft's. Its logits are a function of the last token and
+the length.
 
-Greedy decoding of it is the same with any drafts, in any batch and order, so every loop must give the
-oracle's text.
+Greedy decoding gives the same text with any drafts, in any batch and order, so every loop must return the oracle's
+text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_LENGTH = 40
 
 @dataclass(frozen=True)
 class Tables:
-    """The target's logits [97, V], the drafter's [97, Vd], and the drafter's offsets d2t [Vd]."""
+    """The target's logits [97, V], the drafter's logits [97, Vd], and the drafter's offsets d2t [Vd]."""
 
     target: Tensor
     draft: Tensor
@@ -38,7 +38,7 @@ class Tables:
     def make(cls, seed: int = 0) -> Tables:
         generator = torch.Generator().manual_seed(seed)
         target = torch.randn(97, VOCAB, generator=generator)
-        # Ends are rare, and the drafter is the target with noise, over every other token.
+        # End tokens are rare. The drafter's logits are the target's with noise, for every other token.
         target[:, END] -= 1.5
         ids = torch.arange(0, VOCAB, 2)
         draft = target[:, ids] + 0.5 * torch.randn(97, DRAFT_VOCAB, generator=generator)
@@ -46,12 +46,12 @@ class Tables:
 
 
 def state_of(tokens: Tensor, lengths: Tensor) -> Tensor:
-    """Which row of the tables: tokens and lengths of any one shape."""
+    """The row of the tables, for tokens and lengths of the same shape."""
     return (tokens.clamp(min=0) * 7 + lengths * 31) % 97
 
 
 def oracle(tables: Tables, guide: Guide | None, first: int) -> list[int]:
-    """Plain greedy decoding, one token at a time, through Python matchers."""
+    """Decode greedily one token at a time, with a Python matcher."""
     matcher = compiled(guide, native=False).matcher() if guide is not None else None
     text: list[int] = []
     last = first
@@ -71,13 +71,13 @@ def oracle(tables: Tables, guide: Guide | None, first: int) -> list[int]:
 
 
 def cut(text: Sequence[int]) -> list[int]:
-    """A text up to its end, at most `MAX_LENGTH` tokens."""
+    """Cut a text after its end token, or at `MAX_LENGTH` tokens."""
     kept = list(text)[:MAX_LENGTH]
     return kept[: kept.index(END) + 1] if END in kept else kept
 
 
 class EagerLoop:
-    """The loop over a `GuidedDecoder`, one request per slot; `order` is the order of the rows."""
+    """A loop over a `GuidedDecoder` with one request per slot. `order` is the order of the rows."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class EagerLoop:
 
 
 class CapturedLoop:
-    """The loop over a `CapturableGuidedDecoder`; what crosses launched functions is allocated here."""
+    """A loop over a `CapturableGuidedDecoder`. Tensors that several launched functions use are allocated here."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class CapturedLoop:
         device, slots = runtime.device, len(guides)
         self.tables = tables.to(device)
         self.stream: Stream = runtime.stream()
-        # One row more than there are requests: padding is always part of the batch.
+        # One row more than requests, so that the batch always has padding.
         self.decoder = CapturableGuidedDecoder(
             runtime, self.stream, slots, max_drafts, VOCAB, [END], batch_size=slots + 1
         )
@@ -194,7 +194,7 @@ class CapturedLoop:
         ]
         graph = None
         if capture:
-            # A first, eager iteration of padding alone: nothing is loaded or allocated while capturing.
+            # Run a first iteration eagerly, with padding only, so that the capture neither loads nor allocates.
             self.decoder.add_batch([])
             self.step()
             self.stream.synchronize()
@@ -215,7 +215,7 @@ class CapturedLoop:
         return [cut(self.texts[slot].tolist()) for slot in range(len(self.guides))]
 
     def told(self, firsts: Sequence[int], capture: bool = True) -> tuple[list[list[int]], list[list[int]]]:
-        """The texts, and for each how many drafts were proposed and accepted in all iterations."""
+        """The texts, and for each the number of proposed and of accepted drafts over all iterations."""
         texts = self.run(firsts, capture)
         return texts, [self.proposed_drafts[:-1].tolist(), self.accepted_drafts[:-1].tolist()]
 

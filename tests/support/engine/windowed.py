@@ -1,4 +1,5 @@
-"""Transformers models whose layers attend within windows, by a mask for each: the reference of windows and sinks."""
+"""Transformers models whose layers attend within windows, by a mask for each layer: the reference for windows and
+sinks."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from transformers import AutoModelForCausalLM
 
 
 def mask_layers(model: Any, windows: Sequence[int], sinks: int) -> Any:
-    """Let the layers of a transformers model see no more, and return it. Keys and values of all positions stay, and
-    positions are the text's."""
+    """Restrict the layers of a transformers model to windows, and return the model. The cache keeps all keys and
+    values, and positions stay those of the text."""
     for i, layer in enumerate(model.model.layers):
 
         def masked(
@@ -29,13 +30,13 @@ def mask_layers(model: Any, windows: Sequence[int], sinks: int) -> Any:
 
 
 def mask(length: int, size: int, sinks: int) -> Tensor:
-    """[1, 1, length, length]: 0 where the query of the row sees the key of the column, the least number elsewhere."""
+    """The mask [1, 1, length, length]: 0 if the row's query attends to the column's key, else the lowest float32."""
     query, key = torch.arange(length)[:, None], torch.arange(length)[None, :]
     seen = (key <= query) & ((key < sinks) | (query - key < size - sinks))
     return torch.zeros(length, length).masked_fill(~seen, torch.finfo(torch.float32).min)[None, None]
 
 
 def windowed_model(path: Path, windows: Sequence[int], sinks: int) -> Any:
-    """The model of a checkpoint under windows."""
+    """Load the model of a checkpoint with windows."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
     return mask_layers(model.eval(), windows, sinks)

@@ -1,4 +1,4 @@
-"""Guides behind free text, for weft-tiny."""
+"""Guides that apply after free text, for weft-tiny."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ DIGITS = Guide.regex("[0-9]{3}")
 PLACES = Guide.choice(["north by northwest", 'north"}', "southern cross"])
 SCHEMA = Guide.json_schema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
 
-# (guide, temperature): weft-tiny answers with JSON, so it writes most of these triggers by itself.
+# (guide, temperature). weft-tiny answers with JSON, so it writes most of these triggers without a guide.
 ROWS: list[tuple[Guide | None, float]] = [
     (Guide.after('": ', DIGITS), 0.0),
     (Guide.after('e": "', PLACES), 0.0),
@@ -22,5 +22,5 @@ ROWS: list[tuple[Guide | None, float]] = [
 
 
 def rows(special: int) -> list[tuple[Guide | None, float]]:
-    """ROWS, and one that ends its free text with a special token."""
+    """ROWS, plus a row whose free text ends at a special token."""
     return [*ROWS, (Guide.after(special, PLACES, max_free_tokens=5), 0.0)]

@@ -1,6 +1,6 @@
-"""What the fuzzers run on: every backend of the registry with every guide of `guides.py`, and every kind of guide that
-no library compiles. A new line of the registry is fuzzed unasked; a new kind of guide needs an example here.
-"""
+"""The cases of the fuzzers: every backend of the registry with every guide of `guides.py`, and every kind of guide
+that no library compiles. New backends of the registry are included automatically. A new kind of guide needs an
+example here."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from weft.grammar import CompiledGuide, Guide, GuideCompiler, Vocabulary
 from weft.grammar.xgrammar.backend import XGrammarBackend
 from weft_bench.vocabulary import synthetic_vocabulary
 
-# Guides with a Python object in their place or within, and plug-ins, which need not refuse what weft never asks for.
+# Guides that are or contain Python objects or plug-ins. These need not refuse tokens that weft never passes to them.
 LENIENT = ("Python", "recogniser", "plug-in")
 
 
 @functools.cache
 def vocabularies() -> tuple[Vocabulary, ...]:
-    """300 tokens, nearly all of them single bytes, and 4000, nearly all of them words."""
+    """A vocabulary of 300 tokens, nearly all single bytes, and one of 4000 tokens, nearly all words."""
     return small_vocabulary(), synthetic_vocabulary(4000)
 
 
@@ -39,12 +39,14 @@ class Case:
 
 
 def backends() -> list[str]:
-    """What `cases` takes: the registry's grammars, XGrammar through Python, and "guides" that no library compiles."""
+    """The arguments of `cases`: the registry's grammar libraries, XGrammar through Python, and "guides" for those
+    that no library compiles."""
     return [*registry.names("grammars"), "xgrammar, Python", "guides"]
 
 
 def cases(backend: str) -> Iterator[Case]:
-    """Every guide under one of `backends`. Compiling one raises `GuideError` where the backend can't express it."""
+    """Yield every guide under one of `backends`. `compile` raises `GuideError` for a guide that the backend can't
+    express."""
     for vocabulary in vocabularies():
         if backend == "guides":
             compiler = GuideCompiler(vocabulary)
@@ -60,7 +62,7 @@ def cases(backend: str) -> Iterator[Case]:
 
 
 def compiled(case: Case) -> CompiledGuide | None:
-    """The case's guide; None where its backend can't express it."""
+    """Compile a case's guide. None if its backend can't express it."""
     try:
         return case.compile()
     except GuideError:
@@ -68,7 +70,7 @@ def compiled(case: Case) -> CompiledGuide | None:
 
 
 class _ThroughPython:
-    """XGrammar's matchers called through Python."""
+    """A backend that calls XGrammar's matchers through Python."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._backend = XGrammarBackend(vocabulary, native=False)

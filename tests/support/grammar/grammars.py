@@ -1,4 +1,4 @@
-"""A small vocabulary, guides over it, and matchers for tests of the grammar."""
+"""A small vocabulary, guides for it, and matchers, for tests of grammars."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PIECES = [
 
 @functools.cache
 def small_vocabulary() -> Vocabulary:
-    """300 ids: 0 ends, 1 and 2 are special, every byte, some longer pieces, and padding."""
+    """A vocabulary of 300 ids: 0 is the end, 1 and 2 are special, then all bytes, some longer pieces, and padding."""
     tokens = [b""] * 3 + [bytes([byte]) for byte in range(256)] + PIECES
     return Vocabulary.from_tokens(tokens, end_ids=[END], special_ids=[1, 2], vocab_size=300)
 
@@ -47,9 +47,8 @@ NUM_NAMED, NUM_PADDED = 10, 7
 
 @functools.cache
 def vocabulary(size: int) -> Vocabulary:
-    """As many ids, which begin as the small vocabulary's do: then words, then special tokens whose text a grammar could
-    want, the first of them a second end, then padding.
-    """
+    """A vocabulary of `size` ids that begins like the small one. Then come words, special tokens whose text a
+    grammar could match (the first of them is a second end token), and padding."""
     tokens = [b""] * 3 + [bytes([byte]) for byte in range(256)] + PIECES
     words = (word for word in synthetic_vocabulary(size).tokens if len(word) > 1 and word not in PIECES)
     specials = range(size - NUM_PADDED - NUM_NAMED, size - NUM_PADDED)
@@ -64,13 +63,13 @@ def vocabulary(size: int) -> Vocabulary:
 
 @functools.cache
 def backend(native: bool | None = None) -> XGrammarBackend:
-    """XGrammar for the small vocabulary, with native matchers or through Python."""
+    """An XGrammar backend for the small vocabulary, with native matchers or through Python."""
     return XGrammarBackend(small_vocabulary(), threads=1, native=native)
 
 
 @functools.cache
 def some_guides() -> tuple[Guide, ...]:
-    """Guides that end soon, late, or only when asked to, and one that leaves most tokens open."""
+    """Guides that end soon, end late, or never have to end, and one that allows most tokens."""
     schema = {
         "type": "object",
         "properties": {"ab": {"type": "integer"}, "c": {"enum": ["x", "y"]}},
@@ -88,18 +87,19 @@ def some_guides() -> tuple[Guide, ...]:
 
 @functools.cache
 def compiled(guide: Guide, native: bool | None = None) -> CompiledGuide:
-    """A guide for the small vocabulary, compiled once."""
+    """Compile a guide for the small vocabulary, once."""
     return backend(native).compile(guide)
 
 
 def has_kind(library: Backend, kind: str) -> bool:
-    """Whether a library says that it compiles guides of this kind."""
+    """Whether a library declares that it compiles guides of this kind."""
     kinds = getattr(library, "kinds", None)
     return kinds is None or kind in kinds
 
 
 def compiled_by(library: Backend, guide: Guide) -> CompiledGuide:
-    """A guide, compiled. Skips the test where the library says that it has no such kind, and refuses it."""
+    """Compile a guide. If the library does not declare the guide's kind, check that it refuses the guide, and skip
+    the test."""
     if not has_kind(library, guide.kind):
         with pytest.raises(GuideError):
             library.compile(guide)
@@ -122,14 +122,14 @@ def new_row() -> NDArray[np.int32]:
 
 
 def pick(tokens: list[int], rng: random.Random, end_rarely: bool = True) -> int:
-    """A token of a list; ends are avoided mostly, so that texts grow."""
+    """Pick a random token. End tokens are mostly avoided, so that texts grow."""
     if end_rarely and len(tokens) > 1 and END in tokens and rng.random() < 0.8:
         tokens = [token for token in tokens if token != END]
     return rng.choice(tokens)
 
 
 class CountdownMatcher:
-    """A matcher in Python: any of `letters`, `length` times, then the end."""
+    """A matcher in Python: `length` tokens from `letters`, then an end token."""
 
     def __init__(
         self, length: int, letters: tuple[int, ...] = (100, 101), ends: tuple[int, ...] = (END,)
@@ -173,11 +173,11 @@ class CountdownMatcher:
 
 
 def ids(text: str) -> list[int]:
-    """A text's bytes as tokens of `small_vocabulary`."""
+    """The bytes of a text as tokens of `small_vocabulary`."""
     return [3 + byte for byte in text.encode()]
 
 
 def takes(backend: Backend, guide: Guide, text: str) -> bool:
-    """Whether the guide takes the whole text, and then the end."""
+    """Whether the guide accepts the whole text, and then the end token."""
     tokens = [*ids(text), END]
     return backend.compile(guide).matcher().validate(tokens) == len(tokens)

@@ -1,6 +1,5 @@
-"""A guide of each kind that needs more than one grammar library's compiler, for the vocabularies of `grammars`: free
-text before a guide, matchers of a user's own, programs, tags, tools, Lark.
-"""
+"""A guide of each kind that a grammar library alone does not compile, for the vocabularies of `grammars`: guides
+after free text, custom matchers, programs, tags, tools and Lark."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from weft.grammar import Guide
 
 
 class Forward:
-    """A matcher that can't go back, nor be copied: weft takes its tokens again."""
+    """A matcher without rollback and fork: weft feeds the tokens to a new matcher instead."""
 
     def __init__(self, resets: bool = False, ends: tuple[int, ...] = (END,)) -> None:
         self._inner = CountdownMatcher(5, (60, 61, 100), ends)
@@ -39,7 +38,7 @@ class Forward:
 
 
 class Brackets:
-    """A recogniser of brackets that close what they opened, at most `limit` of them."""
+    """A recognizer of matching brackets, at most `limit` characters."""
 
     def __init__(self, limit: int = 10) -> None:
         self.limit = limit
@@ -65,7 +64,7 @@ class Brackets:
 
 
 class Collapsing(Brackets):
-    """One that forgets what it does not need, as AICI's do."""
+    """A recognizer that drops state that it no longer needs, like AICI's."""
 
     finished = 0
 
@@ -92,7 +91,7 @@ class Copied(Collapsing):
 
 @functools.cache
 def built(name: str) -> Path:
-    """The shared library of a plug-in in the examples, built with the headers that weft comes with."""
+    """Compile one of the example plug-ins with weft's headers, and return its shared library."""
     source = EXAMPLES / f"{name}.c"
     library = Path(tempfile.mkdtemp(prefix="weft-plugin-")) / f"{name}.so"
     command = ["cc", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC", "-I", str(weft.include_dir())]
@@ -102,7 +101,7 @@ def built(name: str) -> Path:
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 NAMED = 1
-"""The special token that guides of `KINDS` name: a trigger, a token of a grammar."""
+"""The special token that guides of `KINDS` name, as a trigger or in a grammar."""
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 TOOLS = [{"type": "function", "function": {"name": "ab", "parameters": NUMBER}}]
@@ -125,7 +124,7 @@ TAGS = {
 
 
 def kinds(ends: tuple[int, ...]) -> dict[str, Callable[[], Guide]]:
-    """Guides under names, for a vocabulary with these end tokens."""
+    """Guides by name, for a vocabulary with these end tokens."""
     forward = functools.partial(Forward, ends=ends)
     return {
         "after a token": lambda: Guide.after(NAMED, Guide.regex("[a-c]{1,9}")),

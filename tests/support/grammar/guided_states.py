@@ -1,4 +1,4 @@
-"""A `GuidedState` over a small vocabulary, driven by hand."""
+"""A `GuidedState` over a small vocabulary, which the test drives step by step."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def iterate(
 
 
 def work_for(seconds: float) -> None:
-    """Take so much of the processor's time."""
+    """Use this many seconds of CPU time."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass
 
 
 class Raises(CountdownMatcher):
-    """Fails in one method, after some tokens."""
+    """A matcher that fails in one method, mostly after the first token."""
 
     def __init__(self, method: str) -> None:
         super().__init__(8)
@@ -75,7 +75,7 @@ class Raises(CountdownMatcher):
         if self.method == "slow" and self.taken:
             work_for(0.15)
         if self.method == "asleep" and self.taken:
-            watch = AwakeWatch()  # of the process's own time: on a busy machine that passes slowly
+            watch = AwakeWatch()  # time in which this process runs: it passes slowly on a busy machine
             while watch.seconds < 2.2:
                 time.sleep(0.05)
         if self.method == "padding" and self.taken:

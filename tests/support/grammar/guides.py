@@ -1,4 +1,4 @@
-"""Over a hundred schemas, regexes, grammars and choices, for tests that want many guides."""
+"""More than a hundred schemas, regexes, grammars and choices."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ CHOICES = [
     ["on", "off", "unknown", "unknown state"],
 ]
 
-# (kind, argument): kind is the name of a constructor of weft.grammar.guide.Guide.
+# (kind, argument). The kind is the name of a constructor of `weft.grammar.guide.Guide`.
 GUIDES: list[tuple[str, Any]] = [
     *(("json_schema", schema) for schema in SCHEMAS.values()),
     *(("regex", pattern) for pattern in REGEXES),
@@ -137,6 +137,6 @@ GUIDES: list[tuple[str, Any]] = [
 assert len(GUIDES) >= 100, len(GUIDES)
 
 UNIQUE_ITEMS = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 3, "maxItems": 3, "uniqueItems": True}
-"""No answer is valid, and no library enforces all of it."""
+"""A schema that no answer satisfies, and that no library fully enforces."""
 NOT_UNIQUE = "#: uniqueItems is not enforced"
-"""What is said of it."""
+"""The note about `UNIQUE_ITEMS`."""

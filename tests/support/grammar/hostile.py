@@ -1,11 +1,11 @@
-"""Schemas, regular expressions and grammars that somebody may send who means no good."""
+"""Schemas, regular expressions and grammars that an attacker may send."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-# What is refused, and why: part of the error. None: it is harmless here and compiles.
+# The name, the source, and part of the error message. None: the source is harmless here and compiles.
 Case = tuple[str, Any, str | None]
 
 
@@ -14,7 +14,7 @@ def nested_arrays(depth: int) -> str:
 
 
 def tower(depth: int) -> dict[str, Any]:
-    """Twice as large with each step, if written out."""
+    """A schema that doubles with each level, if references are expanded."""
     schema: dict[str, Any] = {"type": "integer"}
     for _ in range(depth):
         schema = {"anyOf": [schema, {"type": "array", "items": schema}]}
@@ -22,7 +22,7 @@ def tower(depth: int) -> dict[str, Any]:
 
 
 def reference_tower(depth: int) -> dict[str, Any]:
-    """The same in little text, by references."""
+    """The same as a short schema with references."""
     definitions: dict[str, Any] = {"d0": {"type": "integer"}}
     for i in range(depth):
         reference = {"$ref": f"#/$defs/d{i}"}

@@ -1,6 +1,5 @@
-"""Whether strict guides keep to their schemas: each text byte by byte, by mask and matcher; what masks lead to, read
-back by `json.loads` and `jsonschema`.
-"""
+"""Checks that strict guides enforce their schemas: masks and matchers on each text byte by byte, and texts sampled
+from the masks against `json.loads` and `jsonschema`."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ def backend() -> AutoBackend:
 
 
 def takes(compiled: CompiledGuide, text: str) -> bool:
-    """Whether each of its bytes may come next, by mask and by matcher, and then the end."""
+    """Whether mask and matcher accept each byte of the text, and then the end token. Mask and matcher must agree."""
     matcher = compiled.matcher()
     for token in (*(3 + byte for byte in text.encode()), END):
         row = new_row()
@@ -39,7 +38,7 @@ def takes(compiled: CompiledGuide, text: str) -> bool:
 
 
 def sampled(compiled: CompiledGuide, seed: int, likely: frozenset[int]) -> str | None:
-    """A text that the masks lead to; None where it did not end."""
+    """Sample a text under the masks. None if it does not end in time."""
     rng, matcher = random.Random(seed), compiled.matcher()
     tokens: list[int] = []
     for _ in range(200):
@@ -59,7 +58,8 @@ def is_valid(schema: Any, text: str) -> bool:
 
 
 def hold(schema: Any, good: list[str], bad: list[str], **options: Any) -> int:
-    """How many libraries compiled it. Each takes what is good and refuses what is bad; whatever it ends is valid."""
+    """Return the number of libraries that compile the schema. Each must accept the `good` texts and refuse the `bad`
+    ones, and every text sampled from it must be valid."""
     count = 0
     for library in LIBRARIES:
         try:

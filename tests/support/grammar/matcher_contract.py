@@ -1,6 +1,5 @@
-"""What every matcher promises, whatever made it and however large its vocabulary is: one walk, one test of forks and
-one of ends, for every backend and every kind of guide.
-"""
+"""The contract of every matcher, of any backend, kind of guide and vocabulary size: a random walk, a test of forks,
+and a test of end tokens."""
 
 from __future__ import annotations
 
@@ -14,25 +13,23 @@ from numpy.typing import NDArray
 
 from weft.grammar import Matcher, Vocabulary
 
-FEW = 1000  # as many tokens are all tried at every step; of more a sample, and all of them once, up to MANY
+FEW = 1000  # up to FEW tokens, all are tried at each step, and up to MANY at the first; beyond that, a sample
 MANY = 40_000
 CLOSERS = frozenset(3 + byte for byte in b'"}])<a')
 
 
 @dataclass(frozen=True)
 class Contract:
-    """Matchers of one guide for a vocabulary of `grammars`. `named` are the special tokens that the guide names; no
-    other one may be allowed.
-    """
+    """The matchers of one guide for a vocabulary of `grammars`. `named` are the special tokens that the guide names;
+    no others may be allowed."""
 
     make: Callable[[], Matcher]
     vocabulary: Vocabulary
     named: Set[int] = frozenset()
 
     def walk(self, rng: random.Random, steps: int) -> None:
-        """The mask permits exactly what accept takes; refusal changes nothing; rollback restores the same bits; a fork
-        stays where it is.
-        """
+        """Check at each step of a random walk that the mask allows exactly the tokens that `accept` accepts, that
+        refused tokens change nothing, that rollback restores the same mask, and that a fork does not move."""
         matcher, rows, taken = self.make(), list[NDArray[np.int32]](), list[int]()
         for step in range(steps):
             row = self._mask(matcher)
@@ -65,7 +62,7 @@ class Contract:
             assert matcher.validate(taken[-back:]) == back
 
     def forks_and_resets(self, rng: random.Random) -> None:
-        """A fork and what it came from go their own ways, also when one of them begins anew or is no more."""
+        """Check that a fork and its original are independent, even after one of them is reset or deleted."""
         matcher, taken = self.make(), 0
         first = self._mask(matcher)
         while taken < 2 and not matcher.is_terminated():
@@ -88,7 +85,8 @@ class Contract:
         np.testing.assert_array_equal(self._mask(fork), first)
 
     def ends_and_takes_the_end_back(self, rng: random.Random, within: int = 300) -> None:
-        """Each end is taken where the mask allows it, within so many tokens, and can be taken back."""
+        """Check that every end token is accepted when the mask allows it, and can be rolled back. The end must be
+        reachable within `within` tokens."""
         matcher = self.make()
         for _ in range(within):
             before = self._mask(matcher)
@@ -107,16 +105,16 @@ class Contract:
             np.testing.assert_array_equal(self._mask(matcher), before)
         assert ends == sorted(self.vocabulary.end_ids)
 
-    # -- parts
+    # -- helpers
 
     @functools.cached_property
     def _never(self) -> set[int]:
-        """Special tokens and padding."""
+        """Special tokens that the guide does not name, and padding."""
         textless = {token for token, text in enumerate(self.vocabulary.tokens) if not text}
         return textless - self.named - set(self.vocabulary.end_ids)
 
     def _mask(self, matcher: Matcher) -> NDArray[np.int32]:
-        """A row that is written whole; its bits beyond the vocabulary count for nothing."""
+        """Fill a row that held ones, and clear the bits beyond the vocabulary."""
         words = -(-self.vocabulary.vocab_size // 32)
         row = np.full(words, -1, dtype=np.int32)
         matcher.fill(row)
@@ -124,7 +122,7 @@ class Contract:
         return row
 
     def _choices(self, row: NDArray[np.int32]) -> list[int]:
-        """What a mask allows, which is something, and nothing that has no text."""
+        """The tokens that a mask allows. There must be some, none without text, and either all end tokens or none."""
         choices: list[int] = np.unpackbits(row.view(np.uint8), bitorder="little").nonzero()[0].tolist()
         ends = set(self.vocabulary.end_ids)
         assert choices
@@ -152,7 +150,8 @@ class Contract:
             assert not matcher.accept(token)
 
     def _pick(self, choices: list[int], rng: random.Random) -> int:
-        """A token; ends rarely, so that texts grow, and bytes and what the guide names often, among many words."""
+        """Pick a token. End tokens are rare, so that texts grow. Bytes and named tokens are frequent, though words
+        outnumber them."""
         rare = [token for token in choices if token not in self.vocabulary.end_ids]
         drawn = rng.random()
         if not rare or (len(rare) < len(choices) and drawn < 0.2):

@@ -1,7 +1,9 @@
-"""Random calls of a matcher and its forks, compared with an oracle that replays the text from its start.
+"""Makes random calls on a matcher and its forks, and compares them with an oracle that replays the text from its
+start.
 
-The oracle is a new matcher of the same guide that takes the tokens one after another and is asked once: it was never
-rolled back, forked, reset or asked twice. Whatever a matcher has been through, it must answer as that one does.
+The oracle is a new matcher of the same guide. It accepts the tokens one after another and is called once: it was
+never rolled back, forked, reset or called twice. A matcher must give the oracle's results after any sequence of
+calls.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ MAX_REMEMBERED = 400
 
 @dataclass
 class Facts:
-    """What the oracle says of a text: the mask, whether it blocks anything, what it allows, what is forced."""
+    """The oracle's results for a text: the mask, whether it blocks anything, the allowed tokens, whether the text
+    has ended, and the forced tokens."""
 
     row: np.ndarray
     blocks: bool
@@ -33,20 +36,20 @@ class Facts:
 
 @dataclass
 class Follower:
-    """A matcher and the text that it must stand behind."""
+    """A matcher, and the text that it has accepted."""
 
     matcher: Matcher
     text: list[int] = field(default_factory=list)
 
 
 class Difference(AssertionError):
-    """A matcher and its oracle disagree; the text has every call before."""
+    """A matcher and its oracle disagree. The message lists the last calls."""
 
 
 class MatcherFuzz:
-    """Random calls on matchers of one compiled guide; the same `rng` state makes the same calls.
+    """Makes random calls on matchers of one compiled guide. The same `rng` state makes the same calls.
 
-    `is_native`: the matcher itself takes any id and rows of any width; one in Python need not.
+    `is_native`: the matcher itself handles ids out of range and rows of any width. A matcher in Python need not.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class MatcherFuzz:
         ]
 
     def run(self, num_calls: int) -> None:
-        """Make so many calls. Raises `Difference`."""
+        """Make `num_calls` calls. Raises `Difference`."""
         actions, weights = zip(*self._actions, strict=True)
         for _ in range(num_calls):
             follower = self._followers[self.rng.randrange(len(self._followers))]
@@ -113,7 +116,7 @@ class MatcherFuzz:
         return self._remembered[key]
 
     def _row_of(self, matcher: Matcher) -> tuple[np.ndarray, bool]:
-        """A row is written whole, whatever it held; its bits beyond the vocabulary count for nothing."""
+        """Fill a row that held random bits, and clear the bits beyond the vocabulary."""
         row = np.full(self._words, self.rng.getrandbits(31), dtype=np.int32)
         blocks = matcher.fill(row)
         beyond = self._words * 32 - self._vocab_size

@@ -1,4 +1,4 @@
-"""An engine's loop without a model, whose grammar a flight recorder writes down; and a replay that must agree."""
+"""An engine's loop without a model, recorded by a flight recorder. A replay of the recording must agree with it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ SEEDS = range(20)
 
 
 class Loop:
-    """An engine's loop without a model: whoever ends or fails makes room for a new request; drafts are right, wrong or
-    missing; what is verified is drawn from what the masks allow.
-    """
+    """An engine's loop without a model. New requests take the slots of those that have ended or failed. Drafts are
+    right, wrong or missing, and verified tokens are drawn from the masks."""
 
     def __init__(
         self,
@@ -43,7 +42,7 @@ class Loop:
         **options: Any,
     ) -> None:
         self.rng = random.Random(seed)
-        self.faults = faults  # how often a token is drawn that no grammar takes
+        self.faults = faults  # how often a token is drawn that no grammar accepts
         self.guides: list[CompiledGuide] = guides or [compiled(guide) for guide in some_guides()]
         self.state = GuidedState(GuidedShape(SLOTS, max_drafts, small_vocabulary().vocab_size, [END]))
         self.recorder = FlightRecorder(self.state, small_vocabulary(), **options)
@@ -55,7 +54,7 @@ class Loop:
         return allowed(self.state.masks_host[slot * width + row].numpy())
 
     def open(self, slot: int, guide: CompiledGuide) -> None:
-        """A prompt was read: its matcher comes, and the first token is drawn."""
+        """Start a request whose prompt was prefilled: attach its matcher, and draw its first token."""
         request = engine_request([1], SamplingParams(max_tokens=99), 0, compiled=guide)
         for stage in (Stage.CONTEXT, Stage.GENERATION):
             request.move(stage)
@@ -68,7 +67,7 @@ class Loop:
         self.verify([slot], 0)
 
     def verify(self, slots: list[int], num_drafts: int) -> None:
-        """Draw the tokens, commit them, and end who has ended or failed."""
+        """Draw the verified tokens, commit them, and end requests that have ended or failed."""
         state = self.state
         for slot in slots:
             count = self.rng.randint(0, state.extended(slot)) if num_drafts else 0
@@ -90,7 +89,7 @@ class Loop:
                     request.finish("stop")
 
     def turn(self) -> None:
-        """One iteration over whoever runs, drafts guided."""
+        """Run one iteration over all running requests, with masked drafts."""
         state, rng = self.state, self.rng
         ended = {slot: None for slot, request in self.running.items() if request.is_finished}
         self.running = {slot: request for slot, request in self.running.items() if slot not in ended}

@@ -1,4 +1,4 @@
-"""A matcher that takes every token, of which one kind of call takes its time."""
+"""A matcher that accepts every token, and is slow in one kind of call."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import time
 
 
 class SlowMatcher:
-    """Works for half a second whenever it is called for `slow`, "masks", "taking tokens" or "taking tokens back", once
-    it has taken two tokens."""
+    """Computes for half a second in each call of the kind `slow` ("masks", "taking tokens" or "taking tokens back"),
+    once it has accepted two tokens."""
 
     def __init__(self, slow: str) -> None:
         self.taken = 0
@@ -25,7 +25,7 @@ class SlowMatcher:
 
     def fill(self, row: object) -> bool:
         self.spend("masks")
-        return False  # any token
+        return False  # False: every token is allowed
 
     def rollback(self, count: int) -> None:
         self.spend("taking tokens back")

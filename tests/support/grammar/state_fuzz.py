@@ -1,8 +1,8 @@
-"""GuidedState's protocol of commit and extend against an oracle that replays every text from its start.
+"""Tests GuidedState's protocol of commit and extend against an oracle that replays every text from its start.
 
-Each iteration has a random part of the slots in a random order; rows with and without a guide; drafts that
-are legal, refused, missing or end tokens; drafts taken while they were made or all owed. Every mask that
-verification would read must be the oracle's.
+Each iteration has random slots in a random order, with and without a guide. Drafts are legal, refused, missing or
+end tokens. The state takes them while they are drafted, or all at once later. Every mask that verification would
+read must be the oracle's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ END_ONLY[END // 32] = 1 << (END % 32)
 
 
 class Slot:
-    """What a slot's text is, and which drafts the device has for it."""
+    """The text of a slot, and the drafts that the device has for it."""
 
     def __init__(self, guide: CompiledGuide | None) -> None:
         self.guide = guide
@@ -31,7 +31,8 @@ class Slot:
         self.drafts: list[int] = []
 
     def mask(self, drafts: list[int]) -> np.ndarray:
-        """The oracle: a fresh matcher walks the text and the drafts. All end tokens behind an end."""
+        """The oracle's mask: that of a new matcher that has accepted the text and `drafts`. After an end token it
+        allows all end tokens."""
         assert self.guide is not None
         matcher = self.guide.matcher()
         for token in self.text + drafts:
@@ -45,7 +46,7 @@ class Slot:
         return bool(self.text) and self.text[-1] == END
 
     def legal_drafts(self) -> int:
-        """How many of the drafts the grammar takes, one after another, up to an end."""
+        """The number of leading drafts that the grammar accepts, up to an end token."""
         for count, draft in enumerate(self.drafts):
             if END in self.drafts[:count] or draft not in allowed(self.mask(self.drafts[:count])):
                 return count
@@ -53,10 +54,10 @@ class Slot:
 
 
 class Decoding:
-    """A device's part, played by Python: drafts, verification and the tensors between.
+    """Plays the device in Python: drafts, verification, and the tensors between them.
 
-    `sources` are guides for the small vocabulary, each compiled in one or several ways: the first is the oracle's, and
-    a slot gets any. `workers` are the state's.
+    `sources` are guides for the small vocabulary, each compiled in one or several ways. The first is the oracle's,
+    and a slot gets any of them. `workers` is the state's number of workers.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Decoding:
         return int(self.state.token_mask_host[slot * (self.num_drafts + 1) + position])
 
     def renew(self) -> None:
-        """Give slots whose text is at an end, and now and then another, to new requests."""
+        """Start new requests in slots whose text has ended or is long, and sometimes in others."""
         for number, slot in enumerate(self.slots):
             if slot.ended or len(slot.text) > 30 or (slot.guide is None and self.rng.random() < 0.2):
                 ways = self.rng.choice([None, *self.sources])
@@ -104,7 +105,8 @@ class Decoding:
             self.slots[number].drafts = []
         self.write_drafts()
         self.state.fetch(owes_commit)
-        for number, slot, found in self.owed:  # whatever came in the meantime to slots of that iteration
+        # Commits of the previous iteration, checked late. By now, its slots may hold new requests.
+        for number, slot, found in self.owed:
             if self.slots[number] is slot:
                 self.check_committed(number, *found)
         self.owed = []
@@ -133,7 +135,7 @@ class Decoding:
                 self.state.drafts_host[j, number] = draft
 
     def verify(self, number: int) -> tuple[int, list[int]]:
-        """Sample the target at every position under the state's masks, as the device does."""
+        """Sample the target's token at every position under the state's masks, as the device does."""
         slot = self.slots[number]
         tokens = []
         legal = slot.legal_drafts() if slot.guide is not None and not slot.ended else 0

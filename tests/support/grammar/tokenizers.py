@@ -1,4 +1,4 @@
-"""Small tokenizers of both kinds that spell bytes."""
+"""Small tokenizers of both kinds that can spell any byte."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 
 def byte_level() -> Tokenizer:
-    """A byte-level BPE tokenizer with a few merges, two specials and one added text."""
+    """A byte-level BPE tokenizer with a few merges, two special tokens and two added tokens."""
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     vocab = {char: i for i, char in enumerate(sorted(alphabet))}
     for merged in ("he", "ll", "\u0120w", "\u0120wo"):
@@ -21,7 +21,7 @@ def byte_level() -> Tokenizer:
 
 
 def byte_fallback() -> Tokenizer:
-    """A byte-fallback tokenizer in SentencePiece's spelling."""
+    """A byte-fallback tokenizer, as SentencePiece writes them."""
     pieces = (
         ["<unk>", "<s>", "</s>"]
         + [f"<0x{byte:02X}>" for byte in range(256)]

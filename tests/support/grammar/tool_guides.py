@@ -1,4 +1,4 @@
-"""Tool calls and structural tags, for weft-tiny."""
+"""Tool calls and structural tags for weft-tiny."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ TOOLS = [{"type": "function", "function": {"name": "person", "parameters": PERSO
 
 
 def tags(*names: str) -> dict[str, Any]:
-    """Free text, and behind each `{"` one of some objects: weft-tiny writes that by itself."""
+    """Free text with triggered tags: an object with one of `names` after each `{"`, which weft-tiny writes without a
+    guide."""
     content = {"type": "json_schema", "json_schema": {"type": "integer"}}
     return {
         "type": "structural_tag",

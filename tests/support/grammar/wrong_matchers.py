@@ -1,4 +1,4 @@
-"""Matchers that break their promises, which tests of promises must find."""
+"""Matchers that break the contract. The contract's tests must notice each of them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from support.grammar.grammars import CountdownMatcher
 
 
 class ForgetsToForget(CountdownMatcher):
-    """A rollback that takes back one token too few, where it takes back three or more."""
+    """Its rollback of three or more tokens takes back one token too few."""
 
     def rollback(self, count: int) -> None:
         super().rollback(count - (count >= 3))
 
 
 class SharesItsFork(CountdownMatcher):
-    """A fork that follows what it was forked from."""
+    """Its fork follows the original."""
 
     def fork(self) -> SharesItsFork:
         copy = SharesItsFork(self.length, self.letters)
@@ -25,7 +25,7 @@ class SharesItsFork(CountdownMatcher):
 
 
 class ChangesItsMask(CountdownMatcher):
-    """A mask that is another one when it is asked for again."""
+    """Its mask changes when it is filled a second time."""
 
     asked = False
 

@@ -1,4 +1,4 @@
-"""Cases of attention over pages, with textbook attention."""
+"""Cases of attention over pages, with a textbook implementation."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ EPS = 1e-6
 
 @dataclass(frozen=True)
 class Case:
-    """Rows with these lengths (new tokens included), of `width` new tokens each, or of `widths`; `shares` are those of
-    the kernel for few tokens."""
+    """Rows of these lengths, new tokens included. Each row has `width` new tokens, or its entry of `widths`.
+    `shares` is the number of splits over the keys in the kernel for few tokens."""
 
     lengths: tuple[int, ...]
     width: int = 0
@@ -65,7 +65,7 @@ FEW = (
     Case((400, 150, 70), 4, window=100, sinks=70, shares=8, page=8, norm=True),
     Case((260, 129), 3, window=65, sinks=1, dim=64, dtype="float16", shares=4),
 )
-"""Rows of few new tokens."""
+"""Rows with few new tokens."""
 
 MANY = (
     Case((20,), 20),
@@ -81,8 +81,8 @@ MANY = (
 
 
 class Inputs:
-    """Random q, k, v of a case, its pages shuffled. The cache holds what came before; memory that nothing wrote is
-    NaN."""
+    """Random q, k and v of a case, in shuffled pages. The cache holds the tokens before the new ones. Memory that
+    nothing wrote is NaN."""
 
     def __init__(self, case: Case, device: str = "cpu") -> None:
         generator = torch.Generator().manual_seed(3)
@@ -100,7 +100,7 @@ class Inputs:
         if case.norm:
             q, k = (torch.rand(case.dim, generator=generator).add(0.5) for _ in range(2))
             norms = q.to(device, self.dtype), k.to(device, self.dtype)
-        # Of fewer positions than there are: those beyond are turned as the last.
+        # The table is shorter than the texts. Later positions use its last row.
         rotary = Rope(theta=100.0).table(case.dim, max(1, total - 2)).to(device)
         self.heads = Heads(case.heads, rotary, case.dim**-0.5, norms, EPS)
         self.texts = [self._heads_of(row, length) for row, length in enumerate(case.lengths)]
@@ -110,7 +110,7 @@ class Inputs:
             self.write(self.cache, row, 0, length - count)
 
     def _heads_of(self, row: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of a row's text, normed and turned, in float32."""
+        """Return queries, keys and values of a row's text after norm and RoPE, in float32."""
         case = self.case
         q, k, v = self.qkv[row, :length].float().split((case.heads, case.kv_heads, case.kv_heads), 1)
         if self.heads.norms is not None:
@@ -128,7 +128,8 @@ class Inputs:
         return turn(q), turn(k), v
 
     def _give_back(self, row: int) -> range:
-        """The columns of a row's pages that none of its new tokens sees: every other one is nobody's page now."""
+        """Find the pages that none of a row's new tokens attends to. Every other one of them is removed from the
+        page table. Returns their columns."""
         case = self.case
         low = case.lengths[row] - case.counts[row] + 1 - self.window.reach
         left = range(-(-case.sinks // case.page), max(low, 0) // case.page if case.window else 0)
@@ -136,7 +137,7 @@ class Inputs:
         return left
 
     def write(self, cache: Tensor, row: int, start: int, stop: int) -> None:
-        """Keys and values of some tokens of a row to its pages."""
+        """Write keys and values of some tokens of a row to its pages."""
         if start == stop:
             return
         _, k, v = self.texts[row]
@@ -146,12 +147,12 @@ class Inputs:
         cache[pages, at % self.case.page] = torch.stack((k, v), 1)[at].to(self.dtype)
 
     def new_tokens(self) -> Tensor:
-        """qkv [N, (H + 2 Hkv) * D] of all rows' new tokens."""
+        """Return qkv [N, (H + 2 Hkv) * D] of all rows' new tokens."""
         pairs = zip(self.case.lengths, self.case.counts, strict=True)
         return torch.cat([self.qkv[r, n - c : n] for r, (n, c) in enumerate(pairs)]).flatten(1)
 
     def rows(self) -> Rows:
-        """Where they are."""
+        """The positions and pages of the new tokens."""
         case, counts = self.case, self.case.counts
         first = torch.tensor([n - c for n, c in zip(case.lengths, counts, strict=True)], device=self.device)
         starts = None
@@ -160,11 +161,11 @@ class Inputs:
         return Rows(self.page_table, first, max(counts), starts=starts)
 
     def run(self, attend: Attend) -> Tensor:
-        """The attention of the new tokens [N, H * D]; `cache` then has their keys and values."""
+        """Return the attention of the new tokens [N, H * D]. It also writes their keys and values to `cache`."""
         return attend(self.new_tokens(), self.cache, self.rows(), self.heads, self.window)
 
     def textbook(self) -> Tensor:
-        """The same in float32, from unpaged keys, in the plainest way."""
+        """Compute the same attention in float32 from unpaged keys, in the simplest way."""
         case, rows = self.case, []
         group = case.heads // case.kv_heads
         for (q, k, v), length, count in zip(self.texts, case.lengths, case.counts, strict=True):
@@ -180,7 +181,7 @@ class Inputs:
         return torch.cat(rows).flatten(1)
 
     def full_cache(self) -> Tensor:
-        """A cache with everything that is in the texts, and nothing else."""
+        """Return a cache with the keys and values of all texts, and NaN everywhere else."""
         cache = torch.full_like(self.cache, float("nan"))
         for row, length in enumerate(self.case.lengths):
             self.write(cache, row, 0, length)
@@ -188,7 +189,7 @@ class Inputs:
 
 
 def error(case: Case, attend: Attend, device: str = "cpu") -> float:
-    """The largest error of the attention and of what is in the cache; infinite where something else was written."""
+    """Return the largest error of the attention and of the cache; infinite if other memory was written."""
     inputs = Inputs(case, device)
     out = inputs.run(attend)
     wanted, cache = inputs.textbook(), inputs.full_cache()
@@ -199,8 +200,8 @@ def error(case: Case, attend: Attend, device: str = "cpu") -> float:
 
 
 def beyond(attend: Attend, width: int, device: str = "cpu", window: Window = NO_WINDOW) -> float:
-    """How much a row whose positions outrun its page table, and one that has no page, change of anyone's keys; infinite
-    where their own output is NaN."""
+    """Return the largest change of the cached keys by two rows: one whose positions exceed its page table, and one
+    without pages. Infinite if the first one's output is NaN."""
     inputs = Inputs(replace(FEW[0], lengths=(32, 32), width=2, shares=2), device)
     inputs.run(attend)
     inputs.cache[0] = 0

@@ -1,4 +1,4 @@
-"""Triton's kernels on the CPU, through its interpreter, in a process of its own: TRITON_INTERPRET is read on import."""
+"""Runs Triton's kernels on the CPU with its interpreter, in a separate process: TRITON_INTERPRET is read on import."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ needs_triton = pytest.mark.skipif(
 
 
 def interpreted(script: str) -> dict[str, Any]:
-    """What `script` prints as JSON in its last line, run where Triton interprets."""
+    """Run `script` with Triton's interpreter. Returns the JSON in the last line of its output."""
     tests = Path(__file__).parents[2]
     paths = os.pathsep.join([str(tests), *sys.path])
     result = subprocess.run(
@@ -39,8 +39,8 @@ def interpreted(script: str) -> dict[str, Any]:
 
 
 def ordered_product(a: Any, b: Any, dtype: Any) -> Any:
-    """The product [M, N] of [M, K] and [K, N], each value summed in the order of K. NumPy's own sums as its library has
-    it for the processor, and at times otherwise for a block's first row than for its fourth."""
+    """Return the product [M, N] of [M, K] and [K, N]. Each value is summed in the order of K, so that it does not
+    depend on the other rows. NumPy's own order depends on the processor, and sometimes on the row."""
     total = np.zeros((a.shape[0], b.shape[1]), dtype)
     for column, row in zip(a.T.astype(dtype), b.astype(dtype), strict=True):
         total += column[:, None] * row
@@ -48,8 +48,8 @@ def ordered_product(a: Any, b: Any, dtype: Any) -> Any:
 
 
 def make_hostile(seed: int) -> None:
-    """From here on programs of a grid run in a random order, so that any may be the last, memory that nothing wrote is
-    NaN, and a value's bits depend on its own row and column alone, as on a GPU."""
+    """From now on, run the programs of a grid in a random order, so that any may be the last. Memory that nothing
+    wrote is NaN. The bits of a product's value depend only on its own row and column, as on a GPU."""
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
     from triton.runtime import interpreter

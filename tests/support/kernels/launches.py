@@ -1,4 +1,5 @@
-"""What Triton would launch, without a GPU: the kernels that operations ask for on fake CUDA tensors, and their code."""
+"""Records the kernels that Triton would launch, without a GPU: operations run on fake CUDA tensors. Also compiles
+these kernels."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ OPTIONS = ("num_warps", "num_stages", "launch_pdl")
 
 @dataclass(frozen=True)
 class Code:
-    """A compiled kernel: its registers a thread, bytes of stack a thread and of shared memory, and its instructions."""
+    """A compiled kernel: registers per thread, bytes of stack per thread and of shared memory, and its instructions."""
 
     registers: int
     stack: int
@@ -38,7 +39,7 @@ class Code:
 
     @property
     def spills(self) -> int:
-        """Instructions that use local memory."""
+        """The number of instructions that use local memory."""
         return len(re.findall(r"\b(?:LDL|STL)\b", self.instructions))
 
 
@@ -55,7 +56,7 @@ class Launch:
         return str(self.kernel.fn.__name__)
 
     def compile(self, capability: int) -> Code:
-        """What a GPU of this capability would run."""
+        """Compile the kernel for a GPU of this compute capability."""
         import triton
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
@@ -78,8 +79,8 @@ class Launch:
 
 
 def _specialized(parameter: Any, value: Any) -> tuple[str, bool, bool]:
-    """As Triton does: the kind of an argument, whether it is a constant, and whether it is known to be a multiple of
-    16."""
+    """Specialize an argument as Triton does. Returns its type, whether it is a constant, and whether it is known to
+    be a multiple of 16."""
     if parameter.is_constexpr or value is None:
         return "", True, False
     if isinstance(value, Tensor):
@@ -110,8 +111,8 @@ def _code(compiled: Any) -> Code:
 
 @contextmanager
 def fake_cuda(run: Callable[..., Any], capability: tuple[int, int] = (9, 0)) -> Iterator[None]:
-    """Fake tensors on a CUDA device of this capability; `run` has the place of `JITFunction.run` when Triton launches a
-    kernel on them."""
+    """Let tensors be fake tensors on a CUDA device of this compute capability. If Triton launches a kernel on them,
+    `run` is called in place of `JITFunction.run`."""
     import triton
 
     from support.launch_check import cuda_device_guard
@@ -141,7 +142,8 @@ def fake_cuda(run: Callable[..., Any], capability: tuple[int, int] = (9, 0)) -> 
 
 @contextmanager
 def launches(capability: tuple[int, int] = (9, 0)) -> Iterator[list[Launch]]:
-    """Fake tensors on a CUDA device of this capability; Triton's launches on them go to the list."""
+    """Let tensors be fake tensors on a CUDA device of this compute capability. Yields a list that receives Triton's
+    launches on them."""
     found: list[Launch] = []
 
     def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Cases of a decoder's products, with what they give in plain torch."""
+"""Cases of a decoder's matrix products, with their results in plain torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EPS = 1e-5
 
 @dataclass(frozen=True)
 class Case:
-    """A weight [outputs, inputs], and what comes before and after the product."""
+    """A weight [outputs, inputs], and the operations that are fused before and after the product."""
 
     outputs: int
     inputs: int
@@ -33,13 +33,13 @@ class Case:
 
     @property
     def tolerance(self) -> float:
-        """Relative to the largest value."""
+        """The allowed error, relative to the largest value."""
         return {"float32": 5e-6, "float16": 3e-3, "bfloat16": 2e-2}[self.dtype]
 
 
 CASES = (
     Case(96, 64, rows=1),
-    Case(200, 130, rows=16, bias=True),  # neither is a block's
+    Case(200, 130, rows=16, bias=True),  # neither size is a multiple of a block
     Case(64, 260, rows=3, norm=True),
     Case(130, 1040, norm=True, bias=True, residual=True),
     Case(144, 96, swiglu=True, norm=True),
@@ -53,7 +53,7 @@ CASES = (
 
 
 class Inputs:
-    """Random values of a case; rows of `x` and `residual` are further apart than they are long."""
+    """Random values of a case. The row strides of `x` and `residual` are larger than their rows."""
 
     def __init__(self, case: Case, device: str = "cpu") -> None:
         generator = torch.Generator().manual_seed(7)
@@ -71,7 +71,7 @@ class Inputs:
         self.residual = random(case.rows, outputs + 8)[:, :outputs] if case.residual else None
 
     def wanted(self) -> Tensor:
-        """In float64."""
+        """Return the result in float64."""
         x = self.x.double()
         if self.norm is not None:
             x = F.rms_norm(x, x.shape[1:], self.norm.weight.double(), EPS)
@@ -82,11 +82,11 @@ class Inputs:
         return y if self.residual is None else y + self.residual.double()
 
     def run(self, linear: Callable[..., Tensor] | None = None) -> Tensor:
-        """Of the operation of the device, or of a function with the arguments of `Linear.__call__`."""
+        """Return the result of the device's operation, or of a function with the arguments of `Linear.__call__`."""
         linear = linear or Linear(self.weight, self.bias, swiglu=self.case.swiglu)
         return linear(self.x, self.norm, residual=self.residual)
 
     def error(self, got: Tensor) -> float:
-        """The largest error, relative to the largest value."""
+        """Return the largest error, relative to the largest value."""
         wanted = self.wanted()
         return float((got.double() - wanted).abs().max() / wanted.abs().max())

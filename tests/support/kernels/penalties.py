@@ -1,8 +1,8 @@
-"""What requests change in their logits, in plain torch and Python: penalties, bias, bad words and n-grams that come
-once; then min_tokens, and the levelling of wide biases.
+"""Changes of logits by requests, in plain torch and Python: penalties, bias, bad words, no repeated n-grams,
+min_tokens, and the levelling of wide biases.
 
-Written from the rules: weft's own order is penalties, then bias. TensorRT-LLM's is bias, temperature, repetition,
-presence, frequency; `trtllm_reference` does that as it stands, and so gives logits / temperature.
+weft's own order is penalties, then bias. TensorRT-LLM's is bias, temperature, then the penalties for repetition,
+presence and frequency. `trtllm_reference` follows it literally, and so returns logits / temperature.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def penalize_reference_(
     d2t: Tensor | None = None,
     temperature: Tensor | None = None,
 ) -> None:
-    """Penalties, bias, bad words and n-grams, a row at a time, in place.
+    """Apply penalties, bias, bad words and no repeated n-grams in place, row by row.
 
-    Row i stands after the first history_length[i] tokens of its slot's history and the first num_extra[i] of extra[i],
-    of which -1 is none; it is drawn with temperature[i] (default: the slot's). A row whose slot is out of bounds is
-    left alone. What is finite stays finite.
+    Row i follows the first history_length[i] tokens of its slot's history, and the first num_extra[i] tokens of
+    extra[i], in which -1 is no token. Its temperature is temperature[i] (default: the slot's). A row whose slot is
+    out of bounds is unchanged. Finite logits stay finite.
     """
     vocab = params.counts.shape[1]
     tokens_V = torch.arange(logits.shape[1], device=logits.device) + (0 if d2t is None else d2t)
@@ -73,8 +73,8 @@ def trtllm_reference(
     answer: list[int],
     prompt_ignore_length: int = 0,
 ) -> Tensor:
-    """What TensorRT-LLM samples a row [V] from, in float64: after its bias, temperature, and the penalties for
-    repetition, presence and frequency."""
+    """Return the values from which TensorRT-LLM samples a row [V], in float64: after bias, temperature, and the
+    penalties for repetition, presence and frequency."""
     y_V = (logits.double() + bias.double()) / temperature
     repetition, presence, frequency = penalties
     counted = [*prompt[prompt_ignore_length:], *answer]
@@ -88,7 +88,7 @@ def trtllm_reference(
 
 
 def _added(x_V: Tensor, bias_V: Tensor) -> Tensor:
-    """-inf wins over +inf."""
+    """Add the bias. -inf in either wins over +inf."""
     is_never_V = (x_V == float("-inf")) | (bias_V == float("-inf"))
     return (x_V + bias_V).masked_fill(is_never_V, float("-inf"))
 
@@ -96,7 +96,7 @@ def _added(x_V: Tensor, bias_V: Tensor) -> Tensor:
 def _penalised(
     x_V: Tensor, params: SlotParams, s: int, count_V: Tensor, in_prompt_V: Tensor, heat: Tensor
 ) -> Tensor:
-    """The three penalties; presence and frequency are of logits / `heat`."""
+    """Apply the three penalties. Presence and frequency penalties apply to logits / `heat`."""
     repetition, presence = params.repetition_penalty[s], params.presence_penalty[s]
     frequency = params.frequency_penalty[s]
     scale = heat if heat >= LOWEST_TEMPERATURE else torch.ones(())
@@ -107,25 +107,26 @@ def _penalised(
 
 
 def repeating_tokens(text: list[int], size: int) -> set[int]:
-    """The tokens after which a text would have some `size` tokens in a row twice (0: none)."""
+    """Return the tokens that would complete an n-gram of `size` tokens that the text already contains (size 0:
+    none)."""
     seen = {tuple(text[i : i + size]) for i in range(len(text) - size + 1)} if size > 0 else set()
     return {gram[-1] for gram in seen if list(gram[:-1]) == text[len(text) - size + 1 :]}
 
 
 def level_reference_(logits: Tensor, slot: Tensor, params: SlotParams) -> None:
-    """Take the largest logit from the finite ones of rows whose slots have a wide bias, in place."""
+    """Subtract the largest logit from the finite ones in rows whose slots have a wide bias, in place."""
     most = torch.finfo(logits.dtype).max
     for row, s in zip(logits, slot.tolist(), strict=True):
         if 0 <= s < len(params.ends) and params.changes_logits[s] and params.bias_kind[s] == 2:
             x = row.float()
             top = x[~x.isnan()].max() if bool((~x.isnan()).any()) else x[0]
-            top = top + 0.0  # -0 is 0
+            top = top + 0.0  # turns -0 into 0
             if bool(top.isfinite()):
                 row.copy_((x - top).clamp(-most, most).to(row.dtype).where(row.isfinite(), row))
 
 
 def _words(flat: list[int]) -> list[list[int]]:
-    """The bad words of one slot."""
+    """Split the padded table row of a slot into its bad words."""
     words: list[list[int]] = [[]]
     for token in flat:
         if token >= 0:
@@ -138,7 +139,8 @@ def _words(flat: list[int]) -> list[list[int]]:
 
 
 def suppress_ends_reference_(logits: Tensor, slot: Tensor, params: SlotParams, position: Tensor) -> None:
-    """Block end tokens of the slots that want more tokens before `position`, in place, unless nothing else is left."""
+    """Forbid end tokens in rows whose slots need more tokens at `position`, in place, unless no other token is
+    allowed."""
     there_N = (slot >= 0) & (slot < len(params.ends))
     slot = slot.where(there_N, 0)
     columns_V = torch.arange(logits.shape[1], device=logits.device)

@@ -1,4 +1,4 @@
-"""Slots that ask for all sorts of things, some for nothing, and rows of logits in them."""
+"""Slots with random sampling parameters, some of them neutral, and random rows of logits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 def random_params(
     slots: int, vocab: int, seed: int = 0, bad_words: int = 12, max_length: int = 30, ends: int = 3
 ) -> SlotParams:
-    """Of every parameter about half of the slots have something; bad words and texts are of few different tokens."""
+    """Each parameter is set in about half of the slots. Bad words and histories use few different tokens, so that
+    they match."""
     g = torch.Generator().manual_seed(seed)
     params = SlotParams.neutral(slots, vocab, bad_words, ends, max_length, torch.device("cpu"))
     _write_draw(params, g)
@@ -66,7 +67,7 @@ def _write_penalties(params: SlotParams, g: torch.Generator) -> None:
 
 
 def random_logits(rows: int, vocab: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    """[rows, vocab], a tenth of them -inf; in storage where rows are apart, and begin anywhere."""
+    """Random logits [rows, vocab], a tenth of them -inf. The rows are not contiguous, and they start at an offset."""
     g = torch.Generator().manual_seed(seed)
     logits = torch.randn(rows, vocab + 5, generator=g) * 5
     logits[torch.rand(rows, vocab + 5, generator=g) < 0.1] = -INF
@@ -74,7 +75,8 @@ def random_logits(rows: int, vocab: int, dtype: torch.dtype = torch.float32, see
 
 
 def random_tokens(shape: tuple[int, ...], vocab: int, seed: int = 0) -> Tensor:
-    """Drafts: half of the rows of few different tokens, so that they complete bad words; -1 is none."""
+    """Random drafts, in which -1 is no draft. Half of the rows use few different tokens, so that they complete bad
+    words."""
     g = torch.Generator().manual_seed(seed)
     tokens = torch.randint(-1, vocab, shape, generator=g)
     few = torch.randint(-1, min(vocab, 3), shape, generator=g)
@@ -83,11 +85,11 @@ def random_tokens(shape: tuple[int, ...], vocab: int, seed: int = 0) -> Tensor:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors, on any devices, are equal to the sign of a zero and the bits of a NaN."""
+    """Whether two tensors, on any devices, are bitwise equal, including the sign of zeros and the bits of NaN."""
     a, b = (each.cpu().contiguous() for each in (a, b))
     return a.dtype == b.dtype and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
 
 
 def on_cuda(params: SlotParams) -> SlotParams:
-    """A copy of the tables on the GPU."""
+    """Copy the tables to the GPU."""
     return SlotParams(*(each.cuda() for each in params.tensors))

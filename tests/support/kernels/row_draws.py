@@ -1,4 +1,4 @@
-"""How rows of logits are drawn from: what each asks, what plain torch draws, and whether a token is right."""
+"""The parameters of random draws from rows of logits, the draws of plain torch, and a check of tokens against them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from support.kernels.truncation import truncation_floor_reference
 from weft.ops.slots import SlotParams
 
 ROUNDING = 1e-5
-"""Of two sums that are nearer than this either may win."""
+"""If two sums are closer than this, either may win."""
 
 
 def top_p_after(top_p: float, params: SlotParams, slot: int, tokens: list[int]) -> float:
-    """What a slot's top-p is after these tokens, of which -1 is none."""
+    """Return a slot's top-p after these tokens, in which -1 is no token."""
     decay, least, first = params.top_p_decay[slot], params.top_p_min[slot], params.top_p_start[slot]
     if decay == 1 and least <= 0:
         return top_p
@@ -29,7 +29,7 @@ def top_p_after(top_p: float, params: SlotParams, slot: int, tokens: list[int]) 
 
 @dataclass(frozen=True)
 class RowDraws:
-    """What n rows ask, [n] each."""
+    """The sampling parameters of n rows, [n] each."""
 
     temperature: Tensor
     seed: Tensor
@@ -46,7 +46,8 @@ class RowDraws:
         temperatures: Tensor | None = None,
         seen: Tensor | None = None,
     ) -> RowDraws:
-        """Rows of these slots, at these positions, after `seen` drafts; one out of bounds draws as slot 0."""
+        """Take the parameters of rows of these slots, at these positions, after `seen` drafts. A slot out of bounds
+        counts as slot 0."""
         slot = slot.where((slot >= 0) & (slot < len(params.ends)), 0)
         temperature = params.temperature[slot]
         if temperatures is not None:
@@ -56,25 +57,27 @@ class RowDraws:
         return RowDraws(temperature, params.seed[slot], position, *asked)
 
     def after(self, params: SlotParams, slot: Tensor, drafts: Tensor, seen: Tensor) -> RowDraws:
-        """The same after the first seen[i] of the tokens drafts[i], of which -1 is none: top-p may have changed."""
+        """Return the parameters after the first seen[i] of the tokens drafts[i], in which -1 is no token. Only top-p
+        may change."""
         top_p = self.top_p.clone()
         for i, s in enumerate(slot.where((slot >= 0) & (slot < len(params.ends)), 0).tolist()):
             top_p[i] = top_p_after(float(top_p[i]), params, s, drafts[i, : seen[i]].tolist())
         return replace(self, top_p=top_p)
 
     def tokens(self, logits: Tensor, d2t: Tensor | None = None) -> Tensor:
-        """What plain torch draws, [n] int64."""
+        """Return the tokens that plain torch draws, [n] int64."""
         floor = truncation_floor_reference(logits, self.temperature, self.top_k, self.top_p, self.min_p)
         return sample_reference(logits, self.temperature, self.seed, self.position, d2t, floor)
 
     def check(self, token: Tensor, logits: Tensor, d2t: Tensor | None = None) -> None:
-        """`token` is what plain torch draws; where two sums or a limit of truncation are within rounding, either."""
+        """Check that plain torch draws `token`. If two sums or a truncation limit are within rounding, both tokens
+        are accepted."""
         self.check_but_for_rounding(token, self.tokens(logits, d2t), logits, d2t)
 
     def check_but_for_rounding(
         self, token: Tensor, expected: Tensor, logits: Tensor, d2t: Tensor | None = None
     ) -> None:
-        """`token` is `expected`, or plain torch might have drawn it as well."""
+        """Check that `token` is `expected`, or within rounding of it."""
         for i in (token != expected).nonzero().flatten().tolist():
             one = RowDraws(*(each[i : i + 1] for each in vars(self).values()))
             assert one._might_be(int(token[i]), logits[i : i + 1], d2t), (i, token[i], expected[i])

@@ -1,4 +1,4 @@
-"""Rows of logits with a slot each, so that the operations by slot take them one by one."""
+"""Applies the operations by slot to rows of logits that have a slot each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rows_params(
     bad_words: int = 1,
     max_length: int = 1,
 ) -> SlotParams:
-    """Slots 0 to rows - 1, a row each, that ask for this and may have one draft."""
+    """Make slots 0 to rows - 1 with these parameters, for one row each. Each may have one draft."""
     params = SlotParams.neutral(rows, vocab, bad_words, 1, max_length, torch.device("cpu"))
     params.temperature[:], params.top_p[:], params.min_p[:] = temperature, top_p, min_p
     params.seed[:], params.top_k[:], params.max_drafts[:] = seed, top_k, 1
@@ -30,7 +30,8 @@ def rows_params(
 
 
 def sample_rows(logits: Tensor, params: SlotParams, position: Tensor, times: int = 1) -> Tensor:
-    """`sample_slots_` of row i in slot i, for the token at position[i]; or for `times` positions from there on."""
+    """Run `sample_slots_` on row i with slot i, for the token at position[i], or for `times` positions from there
+    on."""
     slot = torch.arange(len(logits), device=logits.device)
     if times > 1:
         logits = logits.repeat_interleave(times, 0)
@@ -38,7 +39,7 @@ def sample_rows(logits: Tensor, params: SlotParams, position: Tensor, times: int
 
 
 def draft_rows(logits: Tensor, params: SlotParams, position: Tensor, d2t: Tensor | None = None) -> Tensor:
-    """`pick_drafts_` of row i in slot i: the first draft, which would be the token at position[i]."""
+    """Run `pick_drafts_` on row i with slot i, for the first draft, which is the token at position[i]."""
     slot = torch.arange(len(logits), device=logits.device)
     drafts = slot.new_full((1, len(slot)), -1)
     return pick_drafts(logits, slot, position - 2, torch.zeros_like(slot), drafts, 1, params, d2t=d2t)
@@ -52,7 +53,7 @@ def check_rows(
     d2t: Tensor | None = None,
     times: int = 1,
 ) -> None:
-    """`token` is what `sample_rows` or `draft_rows` should have drawn, but for rounding."""
+    """Check that `token` is the draw of `sample_rows` or `draft_rows`, up to rounding."""
     slot = torch.arange(len(logits)).repeat_interleave(times)
     after = (position[:, None] + torch.arange(times)).flatten()
     RowDraws.of(params, slot, after).check(token, logits.repeat_interleave(times, 0), d2t)

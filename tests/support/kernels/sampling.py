@@ -1,7 +1,7 @@
 """Coupled sampling in plain torch, a few hundred times slower than the kernels.
 
-The noise of `csrc/kernels/sampling/gumbel.h`, with its logarithms in double precision: tokens can differ where the two
-best sums are closer than 1e-5.
+The noise is that of `csrc/kernels/sampling/gumbel.h`, with logarithms in double precision. So tokens can differ from
+the kernels' if the two best sums are closer than 1e-5.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 PURPOSE = 0x77656674
-"""The last counter word of sampling's noise."""
+"""The last counter word of the noise for sampling."""
 LOWEST_TEMPERATURE = 1e-5
-"""A temperature below this, or NaN, is 0: the largest logit, without noise."""
+"""A temperature below this, or NaN, counts as 0: the largest logit wins, without noise."""
 _LOW = 0xFFFFFFFF
 
 
@@ -24,10 +24,10 @@ def sample_reference(
     d2t: Tensor | None = None,
     floor: Tensor | None = None,
 ) -> Tensor:
-    """One token per row, [n] int64, in target ids; -1 where every logit is -inf or NaN. The lowest wins among equals.
+    """Draw one token per row, [n] int64, in target ids. -1 if every logit is -inf or NaN. The lowest id wins a tie.
 
-    logits: [n, vocab]. temperature, floor: [n] float32; a logit below its row's floor can't be drawn. seed, position:
-    [n] int64; `position` is that of the token to be drawn. d2t: [vocab] int64; column c stands for token c + d2t[c].
+    logits: [n, vocab]. temperature, floor: [n] float32; a logit below its row's floor can't be drawn. seed,
+    position: [n] int64; `position` is that of the drawn token. d2t: [vocab] int64; column c is token c + d2t[c].
     """
     tokens_V = torch.arange(logits.shape[1], device=logits.device) + (0 if d2t is None else d2t)
     sums_NV = sums_reference(logits, temperature, seed, position, d2t, floor)
@@ -44,7 +44,8 @@ def sums_reference(
     d2t: Tensor | None = None,
     floor: Tensor | None = None,
 ) -> Tensor:
-    """What the token is the argmax of, [n, vocab] float32: -inf for what can't be drawn."""
+    """The sums of logits and noise whose argmax is the token, [n, vocab] float32. -inf for tokens that can't be
+    drawn."""
     tokens_V = torch.arange(logits.shape[1], device=logits.device) + (0 if d2t is None else d2t)
     is_greedy_N1 = ~(temperature >= LOWEST_TEMPERATURE)[:, None]
     if floor is not None:
@@ -56,7 +57,7 @@ def sums_reference(
 
 
 def noise_words_reference(seed: Tensor, position: Tensor, tokens: Tensor) -> Tensor:
-    """The Philox words [n, v] behind the noise of `tokens` [v] for each (seed, position), both [n]."""
+    """The Philox words [n, v] for the noise of `tokens` [v] for each (seed, position), both [n]."""
     group_G, group_of_V = torch.unique(tokens // 4, return_inverse=True)
     counter = [
         (position & _LOW)[:, None],
@@ -91,6 +92,6 @@ def philox_words_reference(counter: Tensor, key: Tensor) -> Tensor:
 
 
 def _multiply(factor: int, word: Tensor) -> tuple[Tensor, Tensor]:
-    """High and low word of a 64-bit product, which int64 would overflow."""
+    """The high and low word of a 64-bit product, which would overflow int64."""
     low_part, high_part = factor * (word & 0xFFFF), factor * (word >> 16)
     return high_part + (low_part >> 16) >> 16, (high_part << 16) + low_part & _LOW

@@ -1,4 +1,4 @@
-"""A compiled kernel's instructions: what it does before it waits for the kernels before it."""
+"""Inspects the instructions of a compiled kernel before it waits for the kernels before it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,6}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)")
 ON_MEMORY = {"LD", "LDG", "LDGSTS", "ST", "STG", "ATOM", "ATOMG", "RED", "REDG", "CCTL", "UBLKPF", "UBLKCP"}
-"""Instructions that may touch what other kernels write."""
+"""Instructions that may access memory which other kernels write."""
 LETS_START, WAITS = "PREEXIT", "ACQBULK"
 
 
 def cuobjdump() -> str | None:
-    """The tool that shows instructions: CUDA's, or the one in Triton's package; None where neither is."""
+    """Return the path of cuobjdump, from CUDA or from Triton's package; None if there is neither."""
     found = shutil.which("cuobjdump")
     spec = None if found else importlib.util.find_spec("triton")
     if spec is None or spec.origin is None:
@@ -24,13 +24,16 @@ def cuobjdump() -> str | None:
 
 
 def instructions(sass: str) -> list[str]:
-    """The instructions of a kernel in their order, as `cuobjdump -sass` shows them."""
+    """Return the names of a kernel's instructions in order, from the output of `cuobjdump -sass`."""
     return INSTRUCTION.findall(sass)
 
 
 def before_wait(sass: str) -> list[str]:
-    """What a kernel does with memory before it waits. All of its text is gone through in its order; a kernel that lets
-    the next one start does that before anything else."""
+    """Return the memory instructions of a kernel before its wait, and check the order of its other instructions.
+
+    The instructions are read in the order of the text. A kernel that lets the next one start must do so before any
+    memory access.
+    """
     names = instructions(sass)
     assert WAITS in names, "it does not wait for the kernel before it"
     early = names[: names.index(WAITS)]

@@ -1,4 +1,4 @@
-"""The operations by slot in plain torch, put together of the references beside this."""
+"""The operations by slot in plain torch, composed of the references in this folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weft.ops.slots import pick_drafts_
 
 
 def pick_drafts(logits: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """The drafts [B] of `pick_drafts_`, which are also in their places."""
+    """Return the drafts [B] that `pick_drafts_` draws and writes."""
     out = torch.full((logits.shape[0],), -7, device=logits.device)
     pick_drafts_(logits, *args, **kwargs, out=out)
     return out

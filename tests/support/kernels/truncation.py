@@ -1,6 +1,6 @@
-"""Truncation in plain torch, by sorting, in double precision: which logits of a row may be drawn at all.
+"""Truncation in plain torch, by sorting in double precision: the logits of a row that may be drawn.
 
-The kernels sum probabilities as integers: where a limit falls within 1e-6 of one, rounding decides there.
+The kernels sum probabilities as integers. If a limit is within 1e-6 of such a sum, rounding decides.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from support.kernels.sampling import LOWEST_TEMPERATURE
 def truncation_floor_reference(
     logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor
 ) -> Tensor:
-    """The floor of each row, [n] float32: a logit stays where it is at least that. -inf where nothing is cut.
+    """Return the floor of each row, [n] float32. Logits of at least the floor stay. -inf if nothing is cut.
 
-    logits: [n, vocab]; -inf and NaN never count. temperature, top_p, min_p: [n] float32; top_k: [n] int32. A row
-    that is greedy is not cut, and the largest logit always stays.
-    top_k: the k largest stay, and those equal to the k-th; <= 0 or >= vocab cuts nothing.
-    top_p: of what top-k left, the largest stay until the sum of their probabilities is at least p, the one that reaches
-    it and its equals included; >= 1 cuts nothing, and <= 0 leaves the largest alone.
-    min_p: those with at least m times the largest probability stay; <= 0 cuts nothing, >= 1 leaves the largest alone.
+    logits: [n, vocab]; -inf and NaN never count. temperature, top_p, min_p: [n] float32; top_k: [n] int32. A greedy
+    row is not cut, and the largest logit always stays.
+    - top_k: the k largest stay, and those equal to the k-th. <= 0 or >= vocab cuts nothing.
+    - top_p: of the logits that top-k left, the largest stay until the sum of their probabilities is at least p. The
+      one that reaches it stays too, with its equals. >= 1 cuts nothing, and <= 0 leaves only the largest.
+    - min_p: tokens with at least min_p times the largest probability stay. <= 0 cuts nothing, >= 1 leaves only the
+      largest.
     """
     vocab = logits.shape[1]
     x_NV = logits.double().masked_fill(logits.isnan(), float("-inf")).sort(1, descending=True).values

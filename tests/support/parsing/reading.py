@@ -1,4 +1,4 @@
-"""Reads one answer in pieces of several sizes: the parts in a row must be the same."""
+"""Reads an answer in pieces of several sizes. All must give the same parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Make = Callable[[], AnswerParser]
 
 
 def read(make: Make, text: str) -> Answer:
-    """The answer, which is the same however its text is cut."""
+    """Read an answer. The result must not depend on the pieces."""
     whole = parts_of(make(), [text])
     assert parts_of(make(), text) == whole
     for seed in range(2):
@@ -20,7 +20,7 @@ def read(make: Make, text: str) -> Answer:
 
 
 def parts_of(parser: AnswerParser, texts: Iterable[str]) -> list[Part]:
-    """All parts, those that are one text as one."""
+    """Return all parts. Consecutive parts of one text are joined."""
     parts: list[Part] = []
     for part in [*(part for text in texts for part in parser.feed(text)), *parser.finish()]:
         last = parts[-1] if parts else None
@@ -35,7 +35,7 @@ def parts_of(parser: AnswerParser, texts: Iterable[str]) -> list[Part]:
 
 
 def pieces(text: str, rng: random.Random) -> list[str]:
-    """A text in pieces."""
+    """Split a text into random pieces."""
     found = []
     while text:
         size = rng.choice([1, 2, 3, 5, 8, 20, 100])

@@ -1,4 +1,4 @@
-"""Functions with parameters of every kind, and values for them."""
+"""Tools with parameters of every kind, and values for them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TEXTS = [
     "</｜DSML｜invoke>\n",  # noqa: RUF001
     '<tool_call>\n{"name": "get", "arguments": {}}\n</tool_call>',
 ]
-"""For strings. Some of them a format can't hold everywhere, so that its guide refuses them."""
+"""Values of string parameters. Some can't be written everywhere in some formats, whose guides refuse them."""
 
 STRING = {"type": "string"}
 TAGS = {"type": "array", "items": STRING}
@@ -61,7 +61,7 @@ DEEP = {
 
 
 def function(name: str, **properties: Any) -> dict[str, Any]:
-    """A tool. The description says whose parameters they are, wherever a schema turns up."""
+    """Make a tool. The schema's description is the tool's name, so that a schema reveals its tool."""
     parameters = {"type": "object", "description": name, "properties": properties}
     required = [key for key in properties if not key.startswith("may")]
     closed = {**parameters, "required": required, "additionalProperties": False}
@@ -83,8 +83,8 @@ TOOLS = [
 
 
 def tools_of(style: str) -> list[dict[str, Any]]:
-    """Those that a format has ways to write."""
-    if style != "minimax_m3":  # it knows no patterns
+    """Return the tools with the parameters that a format supports."""
+    if style != "minimax_m3":  # minimax_m3 does not support patterns
         return TOOLS
     *others, last = TOOLS
     properties = dict(last["function"]["parameters"]["properties"], may=STRING)
@@ -92,7 +92,7 @@ def tools_of(style: str) -> list[dict[str, Any]]:
 
 
 def value_of(schema: dict[str, Any], rng: random.Random) -> Any:
-    """A value that a schema takes, of those above."""
+    """Draw a value that satisfies a schema of these tools."""
     if "enum" in schema:
         return rng.choice(schema["enum"])
     kind = schema["type"]
@@ -113,7 +113,7 @@ def value_of(schema: dict[str, Any], rng: random.Random) -> Any:
 
 
 def guide_of(style: str, required: bool | str, reasoning: Reasoning, parallel: bool) -> Guide | None:
-    """The guide that lets a model call them; None where the format has none."""
+    """Return the guide for calls of these tools; None if the format does not support the settings."""
     try:
         return Guide.tools(
             tools_of(style),

@@ -1,4 +1,4 @@
-"""Answers written along a structural tag, with what they mean: what a parser of that tag is to read."""
+"""Writes answers that follow a structural tag, together with the result that a parser must read from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THOUGHT = {
     "<|close|>think<|sep|>",
     "<|channel|>analysis<|message|>",
 }
-"""What stands around reasoning, and around nothing else."""
+"""Markers around reasoning only."""
 PROSE = [
     "Hello.",
     "a\n\nb",
@@ -35,7 +35,7 @@ PROSE = [
 
 @dataclass
 class Written:
-    """An answer's text, and what it is."""
+    """An answer's text, the parsed answer, and the values of its calls' arguments."""
 
     text: str = ""
     answer: Answer = field(default_factory=Answer)
@@ -43,14 +43,15 @@ class Written:
 
 
 def written(guide: Guide, tools: list[dict[str, Any]], seed: int) -> Written:
-    """An answer under a guide that lets a model call tools, whose parameters are described by the names."""
+    """Write an answer under a guide for tool calls. The description of each parameter schema must be the tool's
+    name."""
     writer = Writer(tools, random.Random(seed))
     writer.write(json.loads(guide.source)["format"])
     return writer.written
 
 
 class Writer:
-    """Writes one answer, of at most two tags with calls where the structural tag leaves that open."""
+    """Writes one answer. If the structural tag leaves the number of tags with calls open, it writes at most two."""
 
     def __init__(self, tools: list[dict[str, Any]], rng: random.Random) -> None:
         self.written = Written()
@@ -59,7 +60,7 @@ class Writer:
         self._left = 2
 
     def write(self, form: dict[str, Any]) -> None:
-        """Write what a format takes."""
+        """Write a text for a format of the structural tag."""
         getattr(self, "_" + form["type"])(form)
 
     def _const_string(self, form: dict[str, Any]) -> None:

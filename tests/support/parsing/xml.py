@@ -1,4 +1,4 @@
-"""Arguments written in each style of XML."""
+"""Writes arguments in each XML style."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 BLANKS = ["", " ", "\n", "\n\n"]
 Schema = dict[str, Any]
 Flat = Callable[[str, str, bool, str], str]
-"""A parameter of its name, its value's text, whether that is a string, and its type."""
+"""Writes a parameter from its name, its value's text, whether the value is a string, and the value's type."""
 
 
 def flat(parameter: Flat, *, pads_texts: bool = True) -> Callable[[Any, Schema, random.Random], str]:
-    """A style whose values hold JSON."""
+    """Make the writer of a style whose values are JSON."""
 
     def write(value: dict[str, Any], schema: Schema, rng: random.Random) -> str:
         texts = []

@@ -1,1 +1,1 @@
-"""Sides that answer at once, for tests of what asks them."""
+"""Dummy engines for tests of the comparison's runner."""

@@ -1,5 +1,5 @@
-"""A side without a model: `python dummy_side.py`, with the folder benchmarks on the path. It answers each prompt with
-its schema's `const`, and does what the config's drafter says: fail, end, sleep or print."""
+"""An engine without a model for the comparison: `python dummy_side.py`, with the folder benchmarks on the path. It
+answers each prompt with its schema's `const`. The drafter in the config selects a fault: fail, exit, sleep or print."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peers.protocol import Answer, Answers, Config, Prompt, Request, serve
 
 
 class Dummy:
-    """It says how many prompts were prepared before."""
+    """Its answers to prompts without a schema give the number of prompts that were prepared before."""
 
     def __init__(self, config: Config) -> None:
         if config.drafter == "can't open":

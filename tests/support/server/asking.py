@@ -1,4 +1,4 @@
-"""What tests of the server ask: weft-tiny's own form of prompts, and raw HTTP."""
+"""Requests for tests of the server: prompts in weft-tiny's format, and plain HTTP."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ TOOLS: list[Any] = [
 def ask(
     url: str, data: Any = None, *, method: str | None = None, headers: dict[str, str] | None = None
 ) -> tuple[int, Any]:
-    """The status and the JSON (or text) of an answer. `data` is sent as JSON, bytes as they are."""
+    """Send a request, and return the status and the body, as JSON if it is JSON. `data` is sent as JSON, bytes as
+    they are."""
     body = data if isinstance(data, bytes | None) else json.dumps(data).encode()
     request = urllib.request.Request(url, body, headers or {}, method=method)
     try:
@@ -54,7 +55,7 @@ def _read(raw: bytes) -> Any:
 
 
 def events(raw: str) -> list[Any]:
-    """The data of server-sent events, without the last one, [DONE]."""
+    """Return the data of server-sent events without the last one, which must be [DONE]."""
     found = [line.removeprefix("data: ") for line in raw.splitlines() if line.startswith("data: ")]
     assert found and found[-1] == "[DONE]"
     return [json.loads(one) for one in found[:-1]]

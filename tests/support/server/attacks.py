@@ -1,4 +1,4 @@
-"""Attempts to break a server at its door: what they send, and the neighbour who asks the same after each of them."""
+"""Attacks on a server: helpers that write raw requests, and a check that another client still gets its answers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ UNFINISHED = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization
 
 
 TEXT: dict[str, str] = {}
-"""The neighbour's, from when it first asked."""
+"""The other client's first answer, under the key ""."""
 
 
 def check_neighbour(server: Running, headers: dict[str, str] | None = None) -> None:
-    """The neighbour asks, and is answered as ever."""
+    """Check that the other client's request still gets the same answer as the first time."""
     status, answer = ask(f"{server.url}{COMPLETIONS}", INNOCENT, headers=headers)
     assert status == 200 and answer["choices"][0]["text"] == TEXT.setdefault("", answer["choices"][0]["text"])
 
 
 def get(path: bytes = b"/v1/models", *lines: bytes, version: bytes = b"HTTP/1.1") -> bytes:
-    """The same without a body."""
+    """Write a GET request as bytes."""
     head = (b"GET %s %s" % (path, version), b"Connection: close", *lines)
     if not any(line.startswith(b"Host:") for line in lines):
         head += (b"Host: 127.0.0.1",)

@@ -1,4 +1,4 @@
-"""The kinds of bodies that routes read, and the least that each must have."""
+"""The body types of the routes, with the smallest valid body of each."""
 
 from __future__ import annotations
 

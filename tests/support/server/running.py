@@ -1,4 +1,4 @@
-"""A real server for tests, in this process: uvicorn on a thread, engines of weft-tiny."""
+"""Runs a real server in the test's process: uvicorn on a thread, with engines of weft-tiny."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weft.server.state import ServerState
 
 @dataclass(frozen=True)
 class Running:
-    """A server that listens."""
+    """A listening server."""
 
     state: ServerState
     port: int
@@ -30,7 +30,7 @@ class Running:
 
 @contextmanager
 def running(models: Mapping[str, ServedModel], config: ServerConfig | None = None) -> Iterator[Running]:
-    """Serve models, which stay open, at a port of the system's choice."""
+    """Serve models on a free port. The models stay open afterwards."""
     state = ServerState(config or ServerConfig(), models)
     server = uvicorn.Server(uvicorn_config(state, port=0))
     thread = threading.Thread(target=server.run, daemon=True)

@@ -1,4 +1,4 @@
-"""Requests on sockets of their own, whose answers nobody reads."""
+"""Requests on raw sockets whose answers are not read."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def wait_for(holds: Any, seconds: float = 60) -> None:
 
 @contextmanager
 def raw(server: Running, data: dict[str, Any], key: str = "") -> Iterator[socket.socket]:
-    """A request on a socket of its own, with the server's answer unread."""
+    """Send a streaming chat request, and yield the socket with the unread answer."""
     with connected(server) as connection:
         connection.sendall(chat({"stream": True, **data}, key))
         yield connection
 
 
 def chat(data: dict[str, Any], key: str = "") -> bytes:
-    """A request of a chat, head and body."""
+    """Write a chat request as bytes, with its head and body."""
     body = json.dumps({"messages": MESSAGES, **data}).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
     head += f"Authorization: Bearer {key}\r\n\r\n" if key else "\r\n"
@@ -37,7 +37,7 @@ def chat(data: dict[str, Any], key: str = "") -> bytes:
 
 
 def connected(server: Running, receive_bytes: int | None = None) -> socket.socket:
-    """A socket that nothing was sent on. `receive_bytes` of what nobody reads are held for it."""
+    """Connect a socket without sending anything. `receive_bytes` is the size of its receive buffer."""
     connection = socket.socket()
     if receive_bytes is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
@@ -47,7 +47,7 @@ def connected(server: Running, receive_bytes: int | None = None) -> socket.socke
 
 
 def rest(connection: socket.socket) -> bytes:
-    """What comes until the server closes, or resets, the connection."""
+    """Return everything until the server closes or resets the connection."""
     received = b""
     with suppress(ConnectionResetError):
         while part := connection.recv(65536):

@@ -6,17 +6,19 @@ import torch
 from torch import Tensor
 
 CHANCE = 1e-8
-"""A p-value below this fails a test. There are fewer than 1,000 p-values, so a right sampler fails less than once in
-10^5 choices of the seeds; and the seeds are fixed."""
+"""A p-value below this fails a test. There are fewer than 1,000 p-values, so a correct sampler fails for fewer than
+one in 10^5 choices of the seeds. The seeds are fixed."""
 
 SMALLEST = 10.0
-"""Cells that expect fewer samples are pooled: the statistic's distribution is only then near chi-square's."""
+"""Cells with fewer expected samples are pooled. Otherwise the statistic would not be close to a chi-square
+distribution."""
 
 
 def p_value(counts: Tensor, probabilities: Tensor) -> float:
-    """How likely counts [n] (integers) as far from `probabilities` [n] (float64, of sum 1) or farther are, by chance.
+    """Return the probability that counts deviate from `probabilities` at least as much by chance. Counts are
+    integers [n]; probabilities are float64 [n] with sum 1.
 
-    0.0 where something happened that can not.
+    0.0 if an impossible outcome was counted.
     """
     assert abs(float(probabilities.sum()) - 1) < 1e-9
     if int(counts[probabilities == 0].sum()):
@@ -32,8 +34,8 @@ def p_value(counts: Tensor, probabilities: Tensor) -> float:
 
 
 def least_p_value(counts: Tensor, probabilities: Tensor) -> float:
-    """The least p-value of a table [m, ..., m] as a whole and of each of its margins, which find a small shift that is
-    the same everywhere: too little for any one cell."""
+    """Return the smallest p-value of a table [m, ..., m] and of its margins. Margins reveal a shift that is the same
+    everywhere but too small in each single cell."""
     p_values = [p_value(counts.flatten(), probabilities.flatten())]
     for kept in range(counts.dim()):
         others = [axis for axis in range(counts.dim()) if axis != kept]
@@ -42,7 +44,7 @@ def least_p_value(counts: Tensor, probabilities: Tensor) -> float:
 
 
 def survival(statistic: float, degrees: int) -> float:
-    """The probability that a chi-square variate of so many degrees of freedom is at least `statistic`."""
+    """The probability that a chi-square variate with `degrees` degrees of freedom is at least `statistic`."""
     if degrees == 0:
         return 1.0
     half = torch.tensor((degrees / 2, statistic / 2), dtype=torch.float64)
@@ -50,7 +52,8 @@ def survival(statistic: float, degrees: int) -> float:
 
 
 def _pools(expected: Tensor) -> Tensor:
-    """The cell of each of `expected`, ascending: as few together as reach SMALLEST; the last take what is left."""
+    """Return the pool of each entry of `expected`, which is ascending. A pool has as few entries as reach SMALLEST;
+    the last pool takes the rest."""
     pools, cell, total = [], 0, 0.0
     for value in expected.tolist():
         pools.append(cell)

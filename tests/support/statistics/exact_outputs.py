@@ -1,7 +1,7 @@
-"""The exact distribution over whole outputs, from the model's own logits: every output is spelled out.
+"""The exact distribution over whole outputs, computed from the model's logits by enumerating every output.
 
-The logits are `Model.forward`'s over each text from its start; the sampling is the reference's of the end-to-end
-tests, which has no kernels; the grammar is Python's `re`.
+The logits are those of `Model.forward` over each text from its start. The sampling is that of the end-to-end tests'
+reference, which uses no kernels. The grammar is Python's `re`.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ NUM_OUTPUTS = VOCAB**MAX_TOKENS
 SHAPE = (VOCAB,) * MAX_TOKENS
 
 BOUNDARY = 1e-5
-"""A share of probability this near to a limit of truncation may fall on either side of it: cases keep clear of it."""
+"""If a probability is this close to a truncation limit, the token may be kept or cut. Cases must avoid this."""
 
 Output = tuple[int, ...]
 
 
 def codes(outputs: Tensor) -> Tensor:
-    """[n, MAX_TOKENS] int64, END behind an end -> [n]: the number of each output, below NUM_OUTPUTS."""
+    """Map outputs [n, MAX_TOKENS] int64, padded with END, to their numbers [n], which are below NUM_OUTPUTS."""
     weights = VOCAB ** torch.arange(MAX_TOKENS - 1, -1, -1)
     return (outputs * weights).sum(1)
 
 
 def distribution(case: Case) -> Tensor:
-    """[VOCAB, ..., VOCAB] (MAX_TOKENS times) float64: the probability of each output, END behind an end."""
+    """Return the probability of each output, float64 with MAX_TOKENS dimensions of size VOCAB. Outputs are padded
+    with END."""
     found = torch.zeros(NUM_OUTPUTS, dtype=torch.float64)
     open_outputs: dict[Output, float] = {(): 1.0}
     for length in range(1, MAX_TOKENS + 1):
@@ -64,7 +65,7 @@ def distribution(case: Case) -> Tensor:
 
 
 def next_token(case: Case, output: Output) -> Tensor:
-    """[VOCAB] float64: the probability of each token behind an output."""
+    """Return the probability of each token after an output, float64 [VOCAB]."""
     sampling = case.sampling
     logits = penalise(model_logits()[output].float(), sampling, PROMPT, output)
     logits = forbid(logits, Words(case.bad_words), [*PROMPT, *output])
@@ -83,7 +84,7 @@ def next_token(case: Case, output: Output) -> Tensor:
 @functools.cache
 @torch.inference_mode()
 def model_logits() -> dict[Output, Tensor]:
-    """The model's logits behind every output that is no end."""
+    """The model's logits after every output that has not ended."""
     model, found = target(), {}
     for length in range(MAX_TOKENS):
         outputs = list(itertools.product([t for t in range(VOCAB) if t != END], repeat=length))

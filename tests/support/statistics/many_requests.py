@@ -1,8 +1,9 @@
-"""Samples by the thousand: the engine's own iteration over slots that all hold the same prompt, with a seed each.
+"""Draws thousands of samples with the engine's own iteration: all slots hold the same prompt, each with its own
+seed.
 
-One prompt is read, its pages are copied to every slot, and then `decode_step` runs, captured or eager, as the engine
-runs it. A slot whose output is whole begins the next one at once, so slots stand at different lengths; and they are in
-groups of one case each, so a batch mixes all of them.
+The prompt is prefilled once, and its pages are copied to every slot. Then `decode_step` runs, captured or eager, as
+in the engine. A slot whose output is complete starts the next one at once, so slots have different lengths. Each
+case has a group of slots, so a batch mixes all cases.
 
 S slots, K drafts, V vocabulary.
 """
@@ -33,30 +34,30 @@ from weft.runtime import get as get_runtime
 from weft.spec.base import Drafter, PromptParts, Span
 
 MakeDrafter = Callable[[int], Drafter]
-"""Makes a drafter for so many pages."""
+"""Makes a drafter with this number of pages."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """`outputs` [cases, n, MAX_TOKENS], END behind an end, in the order of their seeds; and which share of the drafts
-    that iterations verified was accepted."""
+    """`outputs` [cases, n, MAX_TOKENS], padded with END, in the order of their seeds, and the share of verified
+    drafts that were accepted."""
 
     outputs: Tensor
     accepted: float
 
     def counts(self, case: int) -> Tensor:
-        """As `distribution`: how often each output came."""
+        """The number of occurrences of each output, in the shape of `distribution`."""
         return codes(self.outputs[case]).bincount(minlength=NUM_OUTPUTS).view(SHAPE)
 
 
 def seeds_of(cases: int, count: int, first_seed: int) -> Tensor:
-    """[cases, count]: the seeds of the outputs that are sampled, one after another; another high word for each case."""
+    """Return the seeds of the outputs, [cases, count]. They are consecutive, and each case has another high word."""
     return first_seed + (torch.arange(cases) << 32)[:, None] + torch.arange(count)
 
 
 class ManyRequests:
-    """Slots for `per_case` requests of each case at a time. `sources` draft on the host, `verify` is what iterations
-    verify by."""
+    """Slots for `per_case` concurrent requests of each case. `sources` draft on the host. `verify` is the
+    verification of the iterations."""
 
     def __init__(
         self,
@@ -100,21 +101,19 @@ class ManyRequests:
         self.buffers = self.graphs.buffers(self.plan)
         self._rows = torch.randperm(self.num_slots, generator=torch.Generator().manual_seed(0))
         self._order = self._rows.tolist()
-        # Two matchers for each guided slot: one follows its output, the other may still belong to the one before.
+        # Two matchers for each guided slot: one follows its output, and the previous output may still use the other.
         self._matchers = {
             slot: [compiled().matcher() for _ in range(2)]
             for slot in range(self.num_slots)
             if cases[slot // per_case].guided
         }
-        self._attach: dict[int, Matcher] = {}  # with the next iteration
+        self._attach: dict[int, Matcher] = {}  # sent with the next iteration
 
     def sample(self, count: int, first_seed: int = 0) -> Samples:
-        """At least `count` outputs of each case: those of `seeds_of`."""
+        """Sample at least `count` outputs of each case, with the seeds of `seeds_of`."""
         slots, turns, width = self.num_slots, -(-count // self.per_case), self.plan.num_drafts + 1
         seeds = seeds_of(len(self.cases), self.per_case * turns, first_seed).view(slots, turns)
-        seeds = torch.cat(
-            (seeds, seeds[:, -1:]), 1
-        )  # what a slot does when it has done its turns does not count
+        seeds = torch.cat((seeds, seeds[:, -1:]), 1)  # outputs of a slot after its last turn do not count
         outputs = torch.full((slots, turns + 1, MAX_TOKENS), END)
         turn, length = torch.zeros(slots, dtype=torch.int64), torch.zeros(slots, dtype=torch.int64)
         text = torch.full((slots, MAX_TOKENS + width), END)
@@ -141,7 +140,7 @@ class ManyRequests:
         return Samples(found, accepted / max(drafted, 1))
 
     def close(self) -> None:
-        """Let go of the graphs."""
+        """Release the graphs."""
         self.stream.synchronize()
         self.graphs.close()
         self.grammar.close()
@@ -156,7 +155,7 @@ class ManyRequests:
         return GrammarStream(self.runtime, shape, make_proposals=make_proposals)
 
     def _read_prompt(self) -> None:
-        """All but the prompt's last token is in every slot's KV, the drafter's too."""
+        """Write the prompt without its last token to every slot's KV cache, and to the drafter's."""
         parts, length = self.parts, len(PROMPT) - 1
         table_1P = parts.state.page_table[:1]
         rows = Rows(table_1P, torch.zeros(1, dtype=torch.int64), length)
@@ -173,7 +172,7 @@ class ManyRequests:
             cache[table] = cache[table[0]][None]
 
     def _write_parameters(self) -> None:
-        """Every slot has its case's sampling parameters, as the engine writes them."""
+        """Write each case's sampling parameters to its slots, as the engine does."""
         params = self.parts.state.params
         for number, case in enumerate(self.cases):
             rules = TokenRules(case.bad_words, case.ends if case.sampling.min_tokens else ())
@@ -192,14 +191,14 @@ class ManyRequests:
                 table[first:stop] = table[first].clone()
 
     def _every_end(self) -> Tensor:
-        """[S, V] bool: the tokens that end each slot's output."""
+        """The tokens that end each slot's output, bool [S, V]."""
         ends = torch.zeros(len(self.cases), VOCAB, dtype=torch.bool)
         for number, case in enumerate(self.cases):
             ends[number, list(case.ends)] = True
         return ends.repeat_interleave(self.per_case, 0)
 
     def _begin(self, slots: Tensor, seeds: Tensor) -> None:
-        """Put `slots` behind the prompt, with fresh matchers."""
+        """Reset `slots` to the end of the prompt, with new matchers."""
         self.stream.launch(self._reset, slots, seeds)
         attach = self._attach
         for slot in slots.tolist():

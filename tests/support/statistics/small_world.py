@@ -1,6 +1,5 @@
-"""A target model over eight tokens, drafters for it, and what requests may ask of it: small enough that every output
-can be counted.
-"""
+"""A target model with eight tokens, drafters for it, and sampling parameters. It is so small that every output can
+be counted."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ TOKENS = (b"", b"a", b"b", b"c", b"ab", b"ba", b"bc", b"ca")
 VOCAB = len(TOKENS)
 PROMPT = [3, 5, 2, 4, 6]
 MAX_TOKENS = 4
-"""Behind the first token, which no iteration drafted, three drafts are verified at once."""
+"""The first token is not drafted by an iteration. After it, three drafts are verified at once."""
 
 PAGE_SIZE = 4
 CONFIG = ModelConfig(
@@ -48,7 +47,7 @@ PATTERN = r"a(b|ba|ca?)*|(b|c)[ab]{0,3}c"
 
 @dataclass(frozen=True)
 class Case:
-    """A request's parameters in token ids; whether `PATTERN` guides it."""
+    """The parameters of a request in token ids, and whether `PATTERN` guides it."""
 
     sampling: SamplingParams
     bad_words: tuple[tuple[int, ...], ...] = ()
@@ -56,12 +55,12 @@ class Case:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """The tokens that end its output."""
+        """The tokens that end the output."""
         return (END, *self.sampling.stop_token_ids)
 
 
 def case(guided: bool = False, bad_words: tuple[tuple[int, ...], ...] = (), **sampling: object) -> Case:
-    """A case of sampling parameters, at temperature 1 unless they say otherwise."""
+    """Make a case from sampling parameters. The default temperature is 1."""
     given: dict[str, object] = {"temperature": 1.0, "max_tokens": MAX_TOKENS, **sampling}
     return Case(SamplingParams(**given), bad_words, guided)  # type: ignore[arg-type]
 
@@ -79,7 +78,8 @@ def compiled() -> CompiledGuide:
 
 @functools.cache
 def allowed(text: bytes) -> frozenset[int]:
-    """The tokens that `PATTERN` allows behind a text, by trying every text that is long enough to tell."""
+    """Return the tokens that `PATTERN` allows after a text. It is found by trying every text up to a sufficient
+    length."""
     whole, beginnings = _language()
     tokens = {i for i, token in enumerate(TOKENS) if token and text + token in beginnings}
     return frozenset(tokens | {END} if text in whole else tokens)
@@ -87,7 +87,8 @@ def allowed(text: bytes) -> frozenset[int]:
 
 @functools.cache
 def _language() -> tuple[frozenset[bytes], frozenset[bytes]]:
-    """The texts that `PATTERN` matches and their beginnings, up to two letters beyond what MAX_TOKENS can spell."""
+    """The texts that `PATTERN` matches, and their prefixes, up to two letters longer than MAX_TOKENS tokens can
+    spell."""
     longest = MAX_TOKENS * max(map(len, TOKENS)) + 2
     pattern = re.compile(PATTERN.encode())
     texts = (bytes(letters) for n in range(longest + 1) for letters in itertools.product(b"abc", repeat=n))
@@ -106,7 +107,7 @@ class _NoisyHead(RandomWeights):
 
 
 def good_draft_model(num_pages: int) -> Drafter:
-    """The target itself with noise: most drafts are right."""
+    """Make a draft model from the target with noise, so that most of its drafts are accepted."""
     with torch.inference_mode():
         model = Llama(CONFIG, _NoisyHead(CONFIG, seed=5))
     return DraftModel(model, PagedKV.for_model(model, num_pages, PAGE_SIZE), VOCAB)

@@ -1,6 +1,4 @@
-"""The example's program of digits, and programs made of it: with splices, with text of its own, with something else in
-it.
-"""
+"""The example program for digits, and variants of it: with splices, with forced text, or with other changes."""
 
 from __future__ import annotations
 
@@ -17,12 +15,12 @@ DIGITS = SOURCE.read_text()
 
 
 def digits(count: int) -> Guide:
-    """So many digits."""
+    """A guide that allows `count` digits."""
     return Guide.wasm(SOURCE, str(count), trusted=True)
 
 
 def changed(old: str, new: str) -> str:
-    """The program of digits with something else in it."""
+    """The digits program with one part of its source replaced."""
     assert DIGITS.count(old) == 1
     return DIGITS.replace(old, new)
 
@@ -33,7 +31,7 @@ def with_text(at: int, text: str) -> str:
 
 
 def forcing(tokens: Sequence[int]) -> bytes:
-    """The program of digits, which puts tokens before all without asking. They count as digits, byte by byte."""
+    """The digits program that first splices in `tokens`, without sampling. Each of their bytes counts as a digit."""
     text = _json({"branches": [{"sample_mask": None, "splices": [_splice((), 0, tokens)]}]})
     first = f"""(global $begun (mut i32) (i32.const 0)) {with_text(1024, text)}
       (func (export "aici_mid_process") (param $self i32) (local $token i32)
@@ -44,8 +42,8 @@ def forcing(tokens: Sequence[int]) -> bytes:
 
 
 def deciding(rest: str) -> bytes:
-    """The program of digits, whose decisions go on like that behind the mask. What is put without asking may take more
-    places than there are left."""
+    """The digits program with `rest` after the mask in each of its results. Splices may take more tokens than
+    remain."""
     program = DIGITS.replace("(i32.const 64) (i32.const 35)", f"(i32.const 1024) (i32.const {len(rest)})")
     program = program.replace(
         "(local.get $end) (i32.const 35))", f"(local.get $end) (i32.const {len(rest)}))"
@@ -59,7 +57,7 @@ def deciding(rest: str) -> bytes:
 
 
 def splicing(when: Sequence[int], backtrack: int, tokens: Sequence[int]) -> bytes:
-    """The program of digits with a splice behind each token of `when`."""
+    """The digits program with a splice after each token of `when`."""
     return deciding(f',"temperature":null,"splices":[{_json(_splice(when, backtrack, tokens))}]}}]}}')
 
 
@@ -72,8 +70,8 @@ def _json(value: Any) -> str:
 
 
 def telling(program: str = DIGITS, body: str = "") -> bytes:
-    """A program of digits that also writes what it is told to its log, a line for each step, and a dot behind the
-    variable "steps"; then it does `body`."""
+    """A digits program that also writes the argument of each step to its log, a line per step, and appends a dot to
+    the variable "steps". Then it runs `body`."""
     command = '{"WriteVar":{"name":"steps","value":"2e","op":"Append"}}'
     imports = """(import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
       (import "env" "aici_host_storage_cmd" (func $storage (param i32 i32) (result i32)))
@@ -92,5 +90,5 @@ def telling(program: str = DIGITS, body: str = "") -> bytes:
 
 
 def told(log: str) -> list[int]:
-    """The tokens that a log of `telling` is of."""
+    """The tokens that the program of `telling` logged."""
     return [token for line in log.splitlines() for token in json.loads(line)["tokens"]]

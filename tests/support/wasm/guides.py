@@ -1,4 +1,4 @@
-"""Guides for weft-tiny that are the example's program of digits, as it is or changed."""
+"""Guides for weft-tiny that use the example program for digits, unchanged or changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLACES = 12
 
 @cache
 def tokens_of(text: str) -> list[int]:
-    """A text in weft-tiny's tokens."""
+    """Tokenize a text for weft-tiny."""
     from tokenizers import Tokenizer
 
     return list(
@@ -26,30 +26,30 @@ def tokens_of(text: str) -> list[int]:
 
 
 def forced() -> Guide:
-    """Writes "Nr. " without being asked, then four digits."""
+    """A guide that writes "Nr. " without sampling, then four digits."""
     return Guide.wasm(forcing(tokens_of("Nr. ")), str(4 + len("Nr. ")), trusted=True)
 
 
 def spliced() -> Guide:
-    """Seven digits; behind each 8 and 6 there are two zeros without asking."""
+    """A guide for seven digits that writes two zeros after each 8 and 6, without sampling."""
     when = [token for digit in "86" for token in tokens_of(digit)]
     return Guide.wasm(splicing(when, 0, tokens_of("0") * 2), "9", trusted=True)
 
 
 def later(body: str) -> Guide:
-    """Six digits, but `body` runs before the fourth."""
+    """A guide for six digits that runs `body` before the fourth."""
     condition = f"(if (i32.eq (global.get $left) (i32.const 3)) (then {body}))"
     program = changed("(call $take_tokens)\n", f"(call $take_tokens) {condition}\n")
     return Guide.wasm(program.encode(), "6", trusted=True)
 
 
 def taken_back() -> list[int]:
-    """Tokens that don't stay: even digits above 0."""
+    """The tokens that `replacing` removes: even digits above 0."""
     return [token for digit in "2468" for token in tokens_of(digit)]
 
 
 def replacing(tokens: list[int]) -> Guide:
-    """Digits; in the place of each of `taken_back` come `tokens`."""
+    """A guide for digits that replaces each token of `taken_back` by `tokens`."""
     return Guide.wasm(splicing(taken_back(), 1, tokens), str(PLACES), trusted=True)
 
 

@@ -1,4 +1,4 @@
-"""How programs that mean harm are written: what they import, and how one turns hostile."""
+"""Helpers to write malicious programs: their imports, and the step in which they turn malicious."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MORE = """
  (import "wasi_snapshot_preview1" "args_sizes_get" (func $args (param i32 i32) (result i32)))
  (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
 """
-ALLOWED = 100  # what the programs allow until they turn hostile: "a" of the small vocabulary
+ALLOWED = 100  # the token that they allow before that: "a" of the small vocabulary
 ENV = '(import "env" '
 EXPORTS = f'{START} {PROMPT} (func (export "aici_mid_process") (param i32))'
 
-# Allows ALLOWED: the mask at 256, the answer at 512.
+# Allows the token ALLOWED. The mask is at address 256, the result at 512.
 SAMPLE = f"""
  (func $sample
    (i32.store (i32.const {256 + ALLOWED // 32 * 4}) (i32.const {1 << ALLOWED % 32}))
@@ -40,7 +40,7 @@ SAMPLE = f"""
 
 @dataclass(frozen=True)
 class Hostile:
-    """One program; `error` is what its error says."""
+    """A malicious program. `error` is a part of the error message that it causes."""
 
     name: str
     text: str | bytes
@@ -50,7 +50,7 @@ class Hostile:
 
 
 def step(body: str, extra: str = "") -> str:
-    """A program that allows a token first, and then runs `body`."""
+    """A program that first allows a token, and runs `body` in the next step."""
     turned = f"""(global.set $step (i32.add (global.get $step) (i32.const 1)))
       (if (i32.gt_u (global.get $step) (i32.const 1)) (then {body}))
       (call $sample)"""
@@ -64,7 +64,7 @@ def begin(body: str, extra: str = "", start: str = "") -> str:
 
 
 def module(head: str, exports: str = EXPORTS) -> str:
-    """A whole program with something of its own."""
+    """A complete module with the given parts."""
     return f"(module {head} {exports})"
 
 
@@ -75,5 +75,5 @@ MEMORY = '(memory (export "memory") 2)'
 
 
 def hostile(name: str, text: str | bytes, when: When, error: str, **limits: Any) -> Hostile:
-    """A program, and its limits by name."""
+    """Make a `Hostile` with its limits by name."""
     return Hostile(name, text, when, error, limits)

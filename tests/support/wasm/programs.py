@@ -1,4 +1,4 @@
-"""Small programs in WebAssembly's text, and how tests start them."""
+"""Small programs in WebAssembly's text format, and helpers that start them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft import _core
 from weft.grammar import Matcher
 
 STOP = '{"branches":[]}'
-"""The result of a step that ends."""
+"""The result of a step that ends the answer."""
 IMPORTS = """
  (import "env" "aici_host_read_blob" (func $read (param i32 i32 i32) (result i32)))
  (import "env" "aici_host_module_arg" (func $module_arg (result i32)))
@@ -54,26 +54,28 @@ PROMPT = """
 
 
 def program(body: str, extra: str = "", start: str = START, imports: str = IMPORTS) -> str:
-    """A program whose step is `body`."""
+    """A program that runs `body` in each step."""
     return (
         f'(module {imports} {extra} {start} {PROMPT} (func (export "aici_mid_process") (param i32) {body}))'
     )
 
 
 def quoted(text: str) -> str:
-    """A text inside a data segment."""
+    """Escape a text for a data segment."""
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def escaped(data: bytes) -> str:
-    """Any bytes inside a data segment."""
+    """Escape bytes for a data segment."""
     return "".join(f"\\{byte:02x}" for byte in data)
 
 
 def scripted(answers: Sequence[tuple[list[int] | None, dict[str, Any]] | str]) -> str:
-    """A program that gives its answers one after another: the tokens of a mask (None: no mask) with the other members
-    of its branch, or the text of a result as it is. The last answer is given for ever; a mask's ticket is put in the
-    place of TICKET. What it is told is a line of its log."""
+    """A program that returns its answers one after another, and repeats the last one.
+
+    An answer is the tokens of a mask (None: no mask) with other members of its branch, or the text of a result,
+    which is returned as it is. TICKET in it stands for the mask's handle. Each step logs its argument as a line.
+    """
     data, branches, at = [], [], 16384
     for number, answer in enumerate(answers):
         mask, members = (None, answer) if isinstance(answer, str) else answer
@@ -122,7 +124,7 @@ def scripted(answers: Sequence[tuple[list[int] | None, dict[str, Any]] | str]) -
 
 @functools.cache
 def bound() -> None:
-    """Bind wasmtime's library once."""
+    """Bind wasmtime's library, once."""
     library = Path(wasmtime.__file__).parent / "linux-x86_64" / "_libwasmtime.so"
     assert _core.aici_bind_wasmtime(str(library)) == ""
 
@@ -134,12 +136,12 @@ def artefact(text: str) -> bytes:
 
 
 def data(at: int, text: str) -> str:
-    """A text in memory."""
+    """A data segment with a text."""
     return f'(data (i32.const {at}) "{quoted(text)}")'
 
 
 def log_text(at: int, size: int) -> str:
-    """Instructions that write memory to the log."""
+    """Instructions that write a range of memory to the log."""
     return (
         f"(i32.store (i32.const 1024) (i32.const {at})) (i32.store (i32.const 1028) (i32.const {size}))"
         "(drop (call $write (i32.const 1) (i32.const 1024) (i32.const 1) (i32.const 1032)))"
@@ -147,7 +149,7 @@ def log_text(at: int, size: int) -> str:
 
 
 def load(text: str, **limits: int) -> _core.AiciProgram:
-    """A program for the small vocabulary."""
+    """Load a program for the small vocabulary."""
     return loaded(artefact(text), **limits)
 
 
@@ -159,12 +161,12 @@ def loaded(compiled: bytes, **limits: int) -> _core.AiciProgram:
 
 
 def start(text: str, arg: bytes = b"", prompt: Sequence[int] = (), **limits: int) -> Matcher:
-    """A matcher at the start of a program."""
+    """Start a program, and return its matcher."""
     return load(text, **limits).start(arg, list(prompt))
 
 
-# Everything that it was ever told decides its masks: a state that is mixed into a global, into words all over its
-# memory, which grows now and then, and into a variable. The end token (0) is allowed now and then, token 5 always.
+# A program whose masks depend on all arguments of its steps so far. They are mixed into a global, into words all over
+# its memory, which sometimes grows, and into a variable. It sometimes allows the end token (0), and always token 5.
 MIXER = program(
     """(local $n i32) (local $i i32) (local $h i32) (local $at i32)
       (local.set $h (global.get $step))
@@ -208,7 +210,7 @@ def mask(matcher: Matcher) -> list[int]:
 
 
 def told(matcher: Matcher) -> list[str]:
-    """What a scripted program was told after the start, without what is always the same."""
+    """The arguments of a scripted program's steps after the start, without the parts that never change."""
     lines = _core.aici_log(matcher).splitlines()
     assert all(line.startswith('{"backtrack":0,') and line.endswith(',"fork_group":[1]}') for line in lines)
     return [line[len('{"backtrack":0,') : -len(',"fork_group":[1]}')] for line in lines][1:]

@@ -1,7 +1,8 @@
-"""Common to all parts: questions whose answers go to the summary and to a report as they come, and that stop nothing.
+"""Common to all parts: questions with answers. Answers go to the summary and to a report at once, and a failure does
+not stop the other questions.
 
-The environment says `DEVICE` (`cpu` rehearses), `OUT`, the folder of the answers, and `LIMIT`, the seconds that this
-process may take.
+Environment variables: `DEVICE` ("cpu" is a rehearsal), `OUT`, the folder of the results, and `LIMIT`, the seconds
+that this process may take.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ DEVICE = os.environ.get("DEVICE", "cuda")
 ON_GPU = DEVICE == "cuda"
 OUT = Path(os.environ.get("OUT", "out"))
 LONGEST = 600
-"""Characters of a line of the summary."""
+"""The maximum length of a line in the summary."""
 
 _BEGAN = time.monotonic()
 _LIMIT = float(os.environ.get("LIMIT", "inf"))
 
 
 def left() -> float:
-    """Seconds until this process is ended."""
+    """The seconds until this process is interrupted."""
     return _LIMIT - (time.monotonic() - _BEGAN)
 
 
@@ -45,7 +46,7 @@ def say(line: str) -> None:
 
 
 def shown(value: Any) -> str:
-    """An answer as the summary has it."""
+    """Format an answer for the summary."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {shown(each)}" for key, each in value.items())
     if isinstance(value, list | tuple):
@@ -56,7 +57,7 @@ def shown(value: Any) -> str:
 
 
 def rounded(value: Any) -> Any:
-    """An answer as the report has it: floats with four digits."""
+    """Prepare an answer for the report: floats are rounded to four digits."""
     if isinstance(value, Mapping):
         return {key: rounded(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -65,17 +66,18 @@ def rounded(value: Any) -> Any:
 
 
 class Answers:
-    """Questions of one part, in the report `first-NAME.json`."""
+    """The questions of one part, with the report `first-NAME.json`."""
 
     def __init__(self, name: str) -> None:
         self.rows = Rows(f"first-{name}")
 
     def ask(self, question: str, answer: Callable[..., Any], *args: Any, needs: float = 0.0) -> None:
-        """Say what `answer(*args)` gives, or what it raises; nothing of it if fewer than `needs` seconds are left."""
+        """Call `answer(*args)`, and add its result or its error to the summary and the report. If fewer than `needs`
+        seconds are left, it is not called."""
         self._ask(question, answer, args, needs, True)
 
     def tell(self, question: str, answer: Callable[..., Any], *args: Any, needs: float = 0.0) -> None:
-        """As `ask`, for an answer that says itself what the summary is to have."""
+        """Like `ask`, for an `answer` that writes to the summary itself."""
         self._ask(question, answer, args, needs, False)
 
     def _ask(self, question: str, answer: Callable[..., Any], args: Any, needs: float, said: bool) -> None:
@@ -95,7 +97,7 @@ class Answers:
 
 @contextmanager
 def answers(name: str) -> Iterator[Answers]:
-    """The questions of a part, kept in `OUT/results` as they are answered."""
+    """Yield the questions of a part. Each answer is written to `OUT/results` at once."""
     made = Answers(name)
     try:
         with keeping(OUT / "results"):
@@ -108,12 +110,13 @@ def answers(name: str) -> Iterator[Answers]:
 
 
 def device_name() -> str:
-    """The GPU that torch sees, or "cpu"."""
+    """The name of the GPU that torch sees, or "cpu"."""
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
 
 
 def write_and_say(report: Report, lines: Sequence[Mapping[str, Any]] | None = None) -> None:
-    """Keep a report of `weft bench`, and say its rows, or these lines in their place, and its failures."""
+    """Write a report of `weft bench`. Add its failures to the summary, with its rows or with `lines` in place of
+    them."""
     report.summary["device"] = device_name()
     report.write(OUT / "results")
     for line in report.rows if lines is None else lines:

@@ -1,9 +1,9 @@
-"""Benchmarks of `weft bench` in short forms, their rows in the summary.
+"""Short forms of `weft bench`, with their rows in the summary.
 
-bench.py compile     xgrammar's CUDA kernel, for `mask`
-bench.py mask        weft's mask kernel beside xgrammar's, 64 rows and one
-bench.py hostfunc    what a host function costs
-bench.py overhead    guided beside not, at the shape of Llama 3.1 8B, and where the difference lies
+bench.py compile     compile xgrammar's CUDA kernel, for `mask`
+bench.py mask        weft's mask kernel and xgrammar's, for 64 rows and for one
+bench.py hostfunc    the cost of a host function
+bench.py overhead    the cost of a guide at the shape of Llama 3.1 8B, by cause
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weft_bench.report import Report
 from weft_bench.runtime import hostfunc, mask
 
 MASKS = {"mask-64": (64, 131072, 11), "mask-1": (1, 128256, 11)} if ON_GPU else {"mask-2": (2, 1024, 2)}
-"""By name rows, vocabulary and repetitions."""
+"""Rows, vocabulary size and repetitions, by name."""
 
 
 def compile_masks() -> dict[str, float]:
@@ -66,7 +66,7 @@ def run_overhead() -> None:
 
 
 def tables(report: Report) -> list[dict[str, Any]]:
-    """The rows of the summary's tables."""
+    """Return the rows of the tables in a report's summary."""
     return [row for value in report.summary.values() if isinstance(value, list) for row in value[:10]]
 
 

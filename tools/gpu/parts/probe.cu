@@ -1,6 +1,7 @@
-// What no document says of a GPU and its driver: the time of hand-shakes between kernels and the host, how many threads
-// run host functions and what they block, when a graph's user objects are destroyed, and whether a conditional body may
-// have a host node. Driver calls are found when it runs, so that it also starts where some are missing.
+// Measures undocumented behaviour of a GPU and its driver: the time of handshakes between kernels and the host, the
+// number of threads that run host functions and the work that they block, when a graph's user objects are destroyed,
+// and whether a conditional body may have a host node. Driver functions are looked up at run time, so some may be
+// missing.
 
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -43,7 +44,7 @@ __device__ unsigned long long global_time() {
 
 __global__ void stamp(unsigned long long *time) { *time = global_time(); }
 
-// Raises `request` and spins until a thread of the host answers.
+// Increments `request`, and spins until a host thread answers.
 __global__ void ask_and_spin(volatile unsigned *request, volatile unsigned *answer, unsigned *number) {
   unsigned asked = ++*number;
   *request = asked;
@@ -59,12 +60,12 @@ __global__ void busy(long long ns) {
   }
 }
 
-// Launched for the first time while something is in flight: it is loaded then.
+// First launched while other work is in flight, so that it is loaded at that time.
 __global__ void loaded_late(int *out) {
   if (out) *out = 1;
 }
 
-// What host functions did.
+// Written by host functions.
 std::mutex threads_mutex;
 std::set<long> threads;
 std::atomic<int> running{0}, most_running{0};
@@ -105,7 +106,7 @@ void show(const char *what, std::vector<double> us) {
   std::printf("%-46s p50 %.2f p90 %.2f p99 %.2f max %.2f us\n", what, at(0.5), at(0.9), at(0.99), at(1));
 }
 
-// The main stream, another, and stamps that the host reads.
+// The main stream, another stream, and time stamps that the host reads.
 struct Probe {
   cudaStream_t main{}, other{};
   unsigned long long *stamps{};
@@ -132,7 +133,7 @@ struct Probe {
     return exec;
   }
 
-  // Microseconds on the device between two kernels, with what `between` issues between them in a graph.
+  // Prints the microseconds on the device between two kernels in a graph, around the work that `between` issues.
   template <class Between>
   void time_between(const char *what, Between between) {
     auto exec = capture([&] {
@@ -236,7 +237,7 @@ void Probe::what_a_host_function_blocks(cudaStream_t blocked, cudaStream_t queue
   }
 }
 
-// A user object of a graph: whether it lives on in the exec, and which thread destroys it, and when.
+// Tests whether the executable graph keeps a graph's user object, and when and by which thread it is destroyed.
 void Probe::user_objects() {
   cudaGraphExec_t exec = capture([&] {
     cudaStreamCaptureStatus status;
@@ -263,7 +264,7 @@ void Probe::user_objects() {
               static_cast<int>(threads.count(destroyed_by)), destroyed_by == thread_id());
 }
 
-// A thread of the host that polls, asked by a spinning kernel, and by memory operations of the stream.
+// Times requests to a polling host thread: by a spinning kernel, and by memory operations of the stream.
 void Probe::hand_shakes() {
   unsigned *host{}, *device{}, *number{};
   CHECK(cudaHostAlloc(&host, 256, cudaHostAllocMapped));

@@ -1,6 +1,6 @@
-"""Products of few rows at the shape of Llama 3.1 8B, in graphs, with more weights than the L2 cache holds: weft's
-kernel beside cuBLAS's, and a chain of layers' four products under variants of the kernel. Without a GPU: their names.
-"""
+"""Measures matrix products with few rows at the shape of Llama 3.1 8B, in graphs, with more weights than fit in the
+L2 cache: weft's kernel against cuBLAS, and a chain of layers' four products with each variant of the kernel. Without
+a GPU, only lists the variants."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from weft.ops.variants import NAMED, using
 
 @dataclass(frozen=True)
 class Product:
-    """A weight [outputs, inputs] of a layer, and what its kernel does besides."""
+    """A weight [outputs, inputs], and the operations that its kernel fuses."""
 
     outputs: int
     inputs: int
@@ -49,7 +49,7 @@ CHAIN_ROWS = (1, 4)
 
 @dataclass(frozen=True)
 class Buffers:
-    """Inputs and outputs of a layer's products, for some rows."""
+    """The inputs and outputs of a layer's products, for a number of rows."""
 
     x: Tensor
     qkv: Tensor
@@ -69,7 +69,7 @@ class Buffers:
         )
 
     def input(self, name: str) -> Tensor:
-        """The input of the product of this name."""
+        """The input of a product."""
         return {"o": self.qkv[:, :HIDDEN], "down": self.inner}.get(name, self.x)
 
 
@@ -79,7 +79,7 @@ def product(name: str, x: Tensor, weight: Tensor, norm: Tensor, out: Tensor, res
 
 
 def layer(buffers: Buffers, weights: dict[str, Tensor]) -> None:
-    """A layer's four products, each of which reads what one before it wrote."""
+    """Run a layer's four products. Each reads the output of an earlier one."""
     outs = {"qkv": buffers.qkv, "o": buffers.x, "gate_up": buffers.inner, "down": buffers.x}
     for name, out in outs.items():
         residual = buffers.x if out is buffers.x else None
@@ -100,7 +100,7 @@ def made(of: Product) -> Tensor:
 
 
 def launch_all() -> None:
-    """Every kernel that this file launches: on fake tensors, to fill a cache (`triton_cache.py`)."""
+    """Launch every kernel of this file, on fake tensors, to fill a cache (`triton_cache.py`)."""
     weights = {name: made(of) for name, of in PRODUCTS.items()}
     for variant in NAMED:
         with using(variant):
@@ -113,7 +113,7 @@ def launch_all() -> None:
 
 
 class Measuring:
-    """Weights of some layers on the GPU, and the time of what reads them, in a graph."""
+    """The weights of several layers on the GPU, and timing of graphs that read them."""
 
     def __init__(self) -> None:
         from weft.runtime import get
@@ -128,7 +128,7 @@ class Measuring:
         return made(of).normal_(0, of.inputs**-0.5)
 
     def us(self, issue: Callable[[], object], repeat: int = 15) -> float:
-        """Microseconds on the device of a replay of `issue`, the median."""
+        """Capture `issue`, and return the median time of a replay on the device, in microseconds."""
         self._runtime.publish()
         self._stream.launch(issue)
         self._stream.synchronize()
@@ -147,7 +147,8 @@ class Measuring:
         return float(median(times))
 
     def beside_cublas(self, rows: int) -> dict[str, Any]:
-        """By product TB/s of weft's kernel and of cuBLAS's, microseconds, and the error beside float64."""
+        """Return, for each product: the bandwidth of weft's kernel and of cuBLAS in TB/s, microseconds, and the
+        error relative to float64."""
         buffers = Buffers.allocate(rows)
         for tensor in (buffers.x, buffers.qkv, buffers.inner):
             tensor.normal_()
@@ -170,12 +171,12 @@ class Measuring:
 
             us, others = self.us(ours) / len(weights), self.us(theirs) / len(weights)
             found[name] = {"TB/s": of.num_bytes / us / 1e6, "cuBLAS": of.num_bytes / others / 1e6, "us": us}
-            if name != "head":  # of which float64 takes gigabytes
+            if name != "head":  # its float64 reference would take gigabytes
                 found[name]["error"] = error_of(of, x, weights[-1], out)
         return found
 
     def chains(self, rows: int) -> dict[str, Any]:
-        """Microseconds of a layer's products in a chain of layers, by variant, or what became of it."""
+        """Return the microseconds of a layer's products in a chain of layers for each variant, or its error."""
         buffers = Buffers.allocate(rows)
         for tensor in (buffers.x, buffers.qkv, buffers.inner):
             tensor.normal_()
@@ -188,7 +189,7 @@ class Measuring:
                 with using(name):
                     us = self.us(partial(all_layers, buffers, self.layers)) / LAYERS
                 found[name] = round(us, 1)
-            except Exception as error:  # another variant may do
+            except Exception as error:  # go on with the other variants
                 found[name] = f"{type(error).__name__}: {str(error)[:50]}"
         num_bytes = sum(of.num_bytes for of in LAYER.values())
         best = min((us for us in found.values() if isinstance(us, float)), default=float("inf"))
@@ -196,7 +197,7 @@ class Measuring:
 
 
 def error_of(of: Product, x: Tensor, weight: Tensor, out: Tensor) -> float:
-    """How far a result is from float64's, relative."""
+    """Return the relative error against float64."""
     wide = x.double()
     if of.normed:
         wide = wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + 1e-5)

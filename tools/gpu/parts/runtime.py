@@ -1,6 +1,5 @@
-"""The runtime on the device, a question a line: calls on other threads, what links of a graph cost, whether replays
-block each other, captures that fail, and whether chains by programmatic launch always give the same bits.
-"""
+"""Checks the runtime on the device: calls on other threads, the cost of a graph's links, whether replays block each
+other, captures that fail, and whether chains by programmatic launch always give the same bits."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from weft_bench.runtime.null_tasks import native_noop, python_noop
 RUNTIME = get(DEVICE)
 STREAM = RUNTIME.stream()
 TASK = native_noop()
-NUMBER = 1 if ON_GPU else 0  # of the driver
+NUMBER = 1 if ON_GPU else 0  # the number of the driver
 REPLAYS = 300 if ON_GPU else 3
 LINKS = 200 if ON_GPU else 20
 X = torch.zeros(64, device=RUNTIME.device)
@@ -40,7 +39,7 @@ def versions() -> dict[str, Any]:
 
 
 def calls_on_a_thread() -> dict[str, str] | str:
-    """The driver's calls on a thread that has no context."""
+    """Call the driver on a thread without a context. Returns the errors."""
     event, stream, d = RUNTIME.event(), STREAM.handle, NUMBER
     calls: dict[str, Callable[[], object]] = {
         "event_query": lambda: _core.event_query(d, event.handle),
@@ -69,7 +68,7 @@ def calls_on_a_thread() -> dict[str, str] | str:
 
 
 def captured(issue: Callable[[], object], times: int = 1) -> Graph:
-    """A graph of `issue`, which has run once."""
+    """Run `issue` once, then capture it `times` times in a graph."""
     issue()
     STREAM.synchronize()
     with RUNTIME.capture(STREAM) as graph:
@@ -79,7 +78,7 @@ def captured(issue: Callable[[], object], times: int = 1) -> Graph:
 
 
 def us_of(graph: Graph, repeat: int = 12) -> float:
-    """Microseconds of a replay, the median, the first three left out."""
+    """The median time of a replay in microseconds. The first three replays do not count."""
     times = []
     for _ in range(repeat + 3):
         begin = time.perf_counter()
@@ -90,7 +89,7 @@ def us_of(graph: Graph, repeat: int = 12) -> float:
 
 
 def us_a_link(issue: Callable[[], object], links: int) -> float:
-    """Microseconds of one of `links` equal links of a chain in a graph."""
+    """Return the microseconds per link of a graph that is a chain of `links` equal links."""
     graph = captured(issue, links)
     us = us_of(graph) / links
     graph.close()
@@ -127,7 +126,8 @@ def one_after_another(*issues: Callable[[], object]) -> None:
 
 
 def us_of_a_branch() -> dict[str, float]:
-    """A kernel, then a host task on a second stream, joined by the first; host functions and polled."""
+    """Measure a kernel and a host task on a second stream that the first one joins, by host functions and by
+    polling."""
     other = RUNTIME.stream(high_priority=True)
     fork, join = RUNTIME.event(), RUNTIME.event()
 
@@ -145,7 +145,8 @@ def us_of_a_branch() -> dict[str, float]:
 
 
 def seconds_of_two(graph: Graph) -> tuple[float, float, float]:
-    """Seconds until the call of a replay returns, that of a second one of the same graph, and until both are done."""
+    """Return the seconds of the call for a replay, of a second call for the same graph, and until both replays are
+    done."""
     begin = time.perf_counter()
     graph.replay()
     first = time.perf_counter()
@@ -156,7 +157,7 @@ def seconds_of_two(graph: Graph) -> tuple[float, float, float]:
 
 
 def second_replay() -> dict[str, float]:
-    """Whether a replay of a graph that is still running blocks the caller."""
+    """Measure whether replaying a graph that still runs blocks the caller."""
     short = captured(kernel, LINKS)
     us_of(short)
     first, second, _ = seconds_of_two(short)
@@ -173,7 +174,7 @@ def second_replay() -> dict[str, float]:
 
 
 def broken_capture() -> dict[str, Any]:
-    """A function that reads a value inside a capture is refused, and the next capture works."""
+    """Check that a capture of a function that reads a value fails, and that the next capture works."""
     x = torch.zeros(4, device=RUNTIME.device)
     RUNTIME.synchronize()
     found: dict[str, Any] = {}
@@ -194,8 +195,8 @@ def broken_capture() -> dict[str, Any]:
 
 
 def chain_of_products() -> dict[str, Any]:
-    """Eight products of three rows, norms and residuals inside, with cuBLAS's between: the error beside float64, and
-    how many replays of the chain in a graph give other bits than it gives eagerly."""
+    """Run eight products of three rows with norms and residuals, and cuBLAS's products between them. Returns the
+    error relative to float64, and the number of replays whose bits differ from the eager run's."""
     from weft.ops.linear import Linear, Norm
 
     torch.manual_seed(0)

@@ -1,5 +1,5 @@
-"""An iteration at the shape of Llama 3.1 8B and its EAGLE3 head beside what memory allows; rows come as they are
-measured.
+"""Times an iteration at the shape of Llama 3.1 8B and its EAGLE3 head, relative to the bound by memory bandwidth.
+Rows are written as soon as they are measured.
 
     step.py quick    batch 1, without drafts and with 3: plain, guided, polled, eager; times by kernel; nodes
     step.py variants  batch 1 without drafts, plain, by variant of the kernels (`weft.ops.variants`)
@@ -37,12 +37,12 @@ BLOCK = 12
 TURNS = 2 if ON_GPU else 1
 PROFILED = 8 if ON_GPU else 2
 LARGER = ((4, 3), (16, 0), (4, 0), (16, 3), (64, 0)) if ON_GPU else ((2, 3),)
-"""Batches and drafts, by what they say."""
+"""Pairs of batch size and number of drafts, the most informative first."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A kind of engine, and the guides of its sides."""
+    """A way to run the engine, and the guides to measure with it."""
 
     guides: tuple[Guide | None, ...] = (None, GUIDE)
     graphs: Graphs = "one"
@@ -57,7 +57,7 @@ class Way:
 
 
 class Case:
-    """Engines of one batch size and number of drafts, over the same weights."""
+    """Engines with the same batch size, number of drafts and weights."""
 
     def __init__(self, bench: Bench, bandwidth: float, batch: int, drafts: int) -> None:
         self.bench, self.batch, self.drafts = bench, batch, drafts
@@ -70,7 +70,7 @@ class Case:
         return f"{SHAPE}, batch {self.batch}, {self.drafts} drafts"
 
     def add(self, way: Way) -> dict[str, Any]:
-        """Build an engine, and a side for each guide."""
+        """Build an engine, and a `Side` for each guide."""
         begin = time.perf_counter()
         simulated = SIMULATED if self.drafts else None
         length = PROMPT + ROOM
@@ -82,7 +82,8 @@ class Case:
         return {"seconds": time.perf_counter() - begin, "host tasks": engine.config.host_tasks}
 
     def measure(self) -> dict[str, Any]:
-        """Microseconds of an iteration of each side, the least of some turns' medians, and over the bound."""
+        """Measure each side in several turns. Returns the smallest of the turns' medians, in microseconds and as a
+        multiple of the bound."""
         found: dict[str, list[float]] = defaultdict(list)
         failed: dict[str, str] = {}
         context = float(PROMPT)
@@ -91,7 +92,7 @@ class Case:
                 try:
                     found[name].append(self._time(side))
                     context = side.context
-                except Exception as error:  # the other sides are still worth their time
+                except Exception as error:  # go on with the other sides
                     traceback.print_exc()
                     failed[name] = f"FAILED {type(error).__name__}: {str(error)[:120]}"
         read = traffic(self.bench.model.config, self.bench.head, self.batch, self.drafts, context)
@@ -110,8 +111,8 @@ class Case:
         return side.us
 
     def table(self, name: str, most: int) -> dict[str, Any]:
-        """The time of an iteration, kernel by kernel, from torch's profiler. By programmatic launch a
-        kernel's time includes its wait for the one before, so that their sum may be more than the span."""
+        """Profile an iteration kernel by kernel with torch's profiler. With programmatic launch, a kernel's time
+        includes its wait for the kernel before it, so the sum may exceed the span."""
         side = self.sides[name]
         side.fill()
         with record_on(self.bench.runtime, with_grids=True) as slices:
@@ -156,7 +157,7 @@ class Case:
 
 def run(part: Answers, case: Case, ways: Sequence[Way]) -> None:
     for way in ways:
-        # The first engine is what the case is for; others only where there is time for them.
+        # The first engine is the purpose of the case. Others are built only if there is enough time.
         needs = 20 if way is ways[0] else 45
         part.ask(f"{case.title}: an engine of {way.name(way.guides[-1])}", case.add, way, needs=needs)
     part.ask(f"{case.title}: an iteration", case.measure, needs=10)

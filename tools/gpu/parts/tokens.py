@@ -1,6 +1,6 @@
-"""The tokens of weft-tiny with every drafter, guided and not, beside those of the CPU's plain decoding.
+"""Compares the tokens of weft-tiny with every drafter, with and without guides, to plain decoding on the CPU.
 
-tokens.py reference FILE     write the CPU's, where the kit is packed
+tokens.py reference FILE     write the CPU's tokens, when the kit is packed
 tokens.py NAME...            one, none, split (graphs) or polling (host tasks), each with its drafters
 """
 
@@ -48,11 +48,11 @@ CASES: dict[str, tuple[Graphs, HostTasks, tuple[str, ...]]] = {
     "polling": ("one", "polling", ("none", "eagle3", "forced", "ngram")),
 }
 Cells = dict[str, list[list[int] | str]]
-"""By sampling and guide the tokens of each prompt, or what became of it."""
+"""The tokens or the error of each prompt, by sampling and guide."""
 
 
 def decode(device: str, speculation: str, graphs: Graphs, host_tasks: HostTasks) -> tuple[Cells, str]:
-    """The cells of one engine, and what is to be said of it."""
+    """Decode all prompts with one engine. Returns the cells and a description."""
     begin = time.perf_counter()
     engine = EngineConfig(max_batch=2, max_seq_len=512, graphs=graphs, host_tasks=host_tasks)
     with LLM(device=device, dtype="float32", speculation=SPECULATIONS[speculation], engine=engine) as llm:
@@ -69,7 +69,7 @@ def decode(device: str, speculation: str, graphs: Graphs, host_tasks: HostTasks)
 
 
 def parting(got: list[int] | str, expected: list[int] | str) -> str:
-    """The place where an answer leaves the expected one; its error if it has one."""
+    """Return the index of the first token that differs, or the error of an answer that has one."""
     if isinstance(got, str):
         return got[:60]
     pairs = enumerate(zip(got, expected, strict=False))

@@ -26,8 +26,9 @@ from weft.runtime.interface import Runtime, Stream
 def note_temperatures(state: SlotState, buf: StepBuffers, temperatures: Tensor | None) -> None:
     """Save the temperature at which each position is sampled. A device function.
 
-    Log-probabilities are computed later, when the guide's temperature may have changed. A guide's temperature that is
-    not negative replaces the request's.
+    `temperatures` holds the guides' temperatures for all positions of all slots. One that is not negative replaces the
+    request's. They must be saved, because log-probabilities are computed later, when a guide's temperature may have
+    changed.
     """
     num_rows, width = buf.temperatures_BT.shape
     of_request_B1 = state.params.temperature.index_select(0, buf.slots_B)[:, None]
@@ -40,10 +41,11 @@ def note_temperatures(state: SlotState, buf: StepBuffers, temperatures: Tensor |
 
 
 def note_logprobs(parts: DecodeParts, buf: StepBuffers, max_top_k: int) -> None:
-    """Write the log-probabilities of the verified tokens and of the likeliest ones, and which of those were allowed.
+    """Write log-probabilities by slot: those of the verified tokens, and those of the likeliest tokens with a flag
+    whether each was allowed.
 
-    It writes all rows of the batch; the values of slots without log-probabilities are meaningless. `max_top_k` is the
-    largest top_k of the rows' requests.
+    All rows of the batch are written. The values of slots that want no log-probabilities are meaningless. `max_top_k`
+    is the largest top_k of the rows' requests.
     """
     state = parts.state
     num_rows, width = buf.tokens_BT.shape
@@ -71,13 +73,13 @@ def note_logprobs(parts: DecodeParts, buf: StepBuffers, max_top_k: int) -> None:
 
 
 def _by_row(by_slot: Tensor, buf: StepBuffers) -> Tensor:
-    """Spread per-slot values [S+1] over the rows of logits: [N]."""
+    """Expand per-slot values [S+1] to one for each row of logits, [N]."""
     return by_slot.index_select(0, buf.slots_B).repeat_interleave(buf.tokens_BT.shape[1])
 
 
 @dataclass(frozen=True)
 class OfferBuffers:
-    """The C likeliest continuations of each slot, likeliest first.
+    """The C likeliest continuations of each slot, likeliest first. Beam search reads them.
 
     values: float32 [S+1, C], log-probabilities; -inf for a token that can't be sampled.
     ids: int64 [S+1, C].
@@ -95,8 +97,8 @@ class OfferBuffers:
 
 
 def note_offers(state: SlotState, buf: StepBuffers, offers: OfferBuffers) -> None:
-    """Write the likeliest continuations of each row, after penalties and masks. The temperature scales the
-    distribution, unless sampling is greedy."""
+    """Write the likeliest continuations of each row, after penalties and masks. The logits are divided by the
+    temperature, unless sampling is greedy."""
     temperature_B = state.params.temperature.index_select(0, buf.slots_B)
     temperature_B = torch.where(temperature_B >= LOWEST_TEMPERATURE, temperature_B, 1.0)
     logits_BV = buf.logits_BTV[:, 0].float() / temperature_B[:, None]
@@ -106,7 +108,7 @@ def note_offers(state: SlotState, buf: StepBuffers, offers: OfferBuffers) -> Non
 
 
 class ResultRings:
-    """The pinned rings to which iterations copy their results. At most two iterations are in flight."""
+    """The pinned ring buffers to which iterations copy their results. At most two iterations are in flight."""
 
     def __init__(
         self, runtime: Runtime, stream: Stream, state: SlotState, outputs: OutputBuffers | None = None
@@ -126,12 +128,12 @@ class ResultRings:
         drafts: bool = False,
         offers: Iterable[int] = (),
     ) -> StepResults:
-        """Issue copies of the results of the work issued so far, without waiting.
+        """Enqueue copies of the results of the work launched so far. Does not wait.
 
-        logprobs: copy log-probabilities too.
-        gather: the outputs that each slot wants.
+        logprobs: whether to copy log-probabilities.
+        gather: the outputs to copy, by slot.
         drafts: whether the work verified drafts.
-        offers: the numbers of offers whose buffers to copy.
+        offers: selects the offer buffers to copy, by their number of continuations.
         """
         logprob_copies = [ring.start_receive(self._stream) for ring in self._logprobs] if logprobs else None
         slots: dict[str, list[int]] = {}
@@ -142,13 +144,13 @@ class ResultRings:
             name: self._outputs[name].start_receive(self._stream, rows) for name, rows in slots.items()
         }
         offer_copies = {count: self._receive_offers(count) for count in offers}
-        # Last in the stream's order, so that waiting for this copy waits for all.
+        # This copy is the last one on the stream, so that waiting for it waits for all copies.
         received = self._results.start_receive(self._stream)
         num_slots = self._state.length.shape[0]
         return StepResults(received, num_slots, logprob_copies, outputs, drafts, offer_copies)
 
     def offer_buffers(self, num_offers: int) -> OfferBuffers:
-        """The buffers for `note_offers` with `num_offers` continuations of each slot. The first call with a number
+        """The buffers for `note_offers` with `num_offers` continuations of each slot. The first call for a number
         allocates them."""
         if num_offers not in self._offers:
             buffers = OfferBuffers.allocate(self._state, num_offers)
@@ -165,9 +167,9 @@ class ResultRings:
 class StepResults:
     """One iteration's results on the host: verified tokens, log-probabilities and outputs of each slot.
 
-    Read them after `wait`, and before two more iterations start: those reuse the pinned memory. `verified[s]` is the
-    number of accepted drafts of slot s, then the tokens of all positions. `num_proposed[s]` is the number of drafts
-    that were verified; the list is empty if the iteration verified none.
+    Read them after `wait`, and before two more iterations start, because those reuse the pinned memory. `verified[s]`
+    holds the number of accepted drafts of slot s, then the tokens of all positions. `num_proposed[s]` is the number of
+    its drafts that were verified; the list is empty if the iteration verified no drafts.
     """
 
     def __init__(
@@ -191,7 +193,7 @@ class StepResults:
 
     def wait(self) -> StepResults:
         """Wait until the iteration is done and its results are copied."""
-        values = self._received.wait().numpy()  # an array slices faster than a tensor
+        values = self._received.wait().numpy()  # slicing an array is faster than slicing a tensor
         self.verified = values[: -self._num_slots].reshape(self._num_slots, -1).tolist()
         if self._has_drafts:
             self.num_proposed = values[-self._num_slots :].tolist()
@@ -200,7 +202,8 @@ class StepResults:
         return self
 
     def beginning(self, slot: int, count: int) -> StepResults:
-        """These results as if the slot had committed only its first `count` tokens, and verified no later draft."""
+        """A copy of these results in which the slot committed only its first `count` tokens and verified no draft after
+        them."""
         part = copy(self)
         part.verified = list(self.verified)
         part.num_proposed = list(self.num_proposed)

@@ -1,10 +1,11 @@
-"""Packs a request's sampling parameters as a slot keeps them: one record, and for few requests tables
-(`ops/slots.py`)."""
+"""Packs a request's sampling parameters in the format of a slot (`ops/slots.py`): one record and, for few requests,
+tables."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 
 import numpy as np
@@ -14,12 +15,16 @@ from torch import Tensor
 
 from weft.core import SamplingParams
 from weft.core.request import MAX_BAD_WORD_TOKENS, MAX_END_TOKENS, NO_RULES, TokenRules
-from weft.core.sampling import MAX_LOGIT
+from weft.core.sampling import CHANGES_LOGITS, MAX_LOGIT
+from weft.core.values import set_fields
 from weft.ops.slots import BiasKind, SlotParams, SlotRecord
 from weft.runtime.buffers import pinned_copy
 from weft.runtime.interface import Runtime
 
 _NO_LIMIT = torch.iinfo(torch.int32).max
+# Not the seed: each sequence of a request has another.
+_SAME_FIELDS = {field.name for field in fields(SamplingParams)} & set(SlotRecord.fields()) - {"seed"}
+"""The parameters that the record has under the same name. It keeps its neutral value for None."""
 
 
 class SlotSampling:
@@ -29,7 +34,8 @@ class SlotSampling:
     text, bad_words, ends, bias: the tables, which few requests need. They are in pinned memory; `write_tables` copies
         them to the device.
 
-    prompt, answer: the tokens so far. Only a sequence that was preempted already has an answer.
+    Arguments:
+    prompt, answer: the tokens so far. `answer` is empty unless the sequence resumes after preemption.
     max_drafts: the request's own limit on drafts; None for the engine's.
     is_searched: whether a beam search on the host chooses the tokens.
     """
@@ -49,29 +55,21 @@ class SlotSampling:
     ) -> None:
         pinned = partial(pinned_copy, runtime)
         bias = _total_bias(params, rules, vocab_size)
-        has_penalties = (
-            params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
-        )
-        changes_logits = bool(
-            has_penalties or bias is not None or rules.bad_words or params.no_repeat_ngram_size
-        )
+        changes_logits = bool(bias is not None or rules.bad_words or set_fields(params, CHANGES_LOGITS))
         record = SlotRecord()
+        for name in _SAME_FIELDS:
+            value = getattr(params, name)
+            if value is not None:
+                setattr(record, name, value)
         record.seed = seed
         record.ends_allowed_from = len(prompt) + params.min_tokens
-        record.temperature = params.temperature
         record.top_p_start = params.top_p
-        if params.changes_top_p:
-            record.top_p_decay, record.top_p_min = params.top_p_decay, params.top_p_min
+        if not params.changes_top_p:
+            record.top_p_min = 0  # the record's way to say that top_p stays
         if params.top_p_reset_ids is not None:
             record.top_p_reset_id = params.top_p_reset_ids
         record.top_p = record.top_p_after(answer)
-        record.min_p = params.min_p
-        record.top_k = params.top_k
-        record.repetition_penalty = params.repetition_penalty
-        record.presence_penalty = params.presence_penalty
-        record.frequency_penalty = params.frequency_penalty
         record.penalties_after_temperature = rules.penalties.after_temperature
-        record.no_repeat_ngram_size = params.no_repeat_ngram_size or 0
         record.bias_kind = _kind_of_bias(bias)
         record.changes_logits = changes_logits
         record.max_drafts = _NO_LIMIT if max_drafts is None else max_drafts
@@ -98,8 +96,8 @@ class SlotSampling:
 
 
 def _total_bias(params: SamplingParams, rules: TokenRules, vocab_size: int) -> Tensor | None:
-    """The sum of `logit_bias` and the rules' bias, float32 [V]; None if the request has neither. A token that either
-    forbids gets -inf; all other sums are clamped to finite values."""
+    """The sum of `logit_bias` and the rules' bias, float32 [V]; None if the request has neither. A token that one of
+    them forbids gets -inf. All other sums are clamped to finite values."""
     by_token, dense = params.logit_bias, rules.bias
     if not by_token and dense is None:
         return None
@@ -122,12 +120,12 @@ def _kind_of_bias(bias: Tensor | None) -> BiasKind:
 
 
 class _Text:
-    """The tables that penalties read.
+    """The tables of a text that penalties read.
 
-    tokens: int32, the prompt and the answer.
-    bits: int32 words, a bit set of the tokens in the prompt.
-    counts: int32 [V], how often each token occurs in the answer and in the `counted` part of the prompt; None for all
-        zeros.
+    tokens: int32 [n], the prompt and the answer.
+    bits: int32 [ceil(V / 32)], a bit set of the tokens that occur in the prompt.
+    counts: int32 [V], the occurrences of each token in the answer and in the `counted` part of the prompt; None if all
+        are zero.
     """
 
     def __init__(
@@ -150,7 +148,7 @@ class _Text:
 
 
 def write_tables(params: SlotParams, sampling: SlotSampling, slot: int) -> None:
-    """Copy the request's tables to those of `slot`. A device function."""
+    """Copy a request's tables to the tables of `slot`, asynchronously. A device function."""
     if sampling.ends is not None:
         params.ends[slot].copy_(sampling.ends, non_blocking=True)
     if sampling.text is None:

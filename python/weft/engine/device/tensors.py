@@ -1,8 +1,8 @@
 """Outputs of a request besides tokens: raw logits, and tensors that the model marks (`models/outputs.py`).
 
 Iterations gather outputs on the device by slot, [S+1, K+1, ...]; position t of a slot is at [slot, t]. A prompt's
-outputs are copied chunk by chunk to the request's pinned memory. Logits are an output like the others, but the
-iteration marks them, under the name `LOGITS`.
+outputs are copied chunk by chunk to the request's pinned memory. Logits are handled like the marked outputs, but the
+iteration itself marks them, under the name `LOGITS`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from weft.runtime.interface import Runtime, Stream
 class MarkedOutput:
     """The shape and dtype of an output at one position.
 
-    of_logits: whether it is computed with the logits. A prompt has logits only at its last position, unless a request
-        wants them all.
+    of_logits: whether the output is computed with the logits. A prompt has logits only at its last position, unless a
+        request wants all of them.
     """
 
     shape: tuple[int, ...]
@@ -39,7 +39,7 @@ class MarkedOutput:
 class OutputBuffers:
     """The outputs that an engine can gather, by name.
 
-    by_slot: the tensors to which iterations gather.
+    by_slot: the tensors into which iterations gather.
     context: the names of the outputs that prompts may have.
     marked: the shape and dtype of each output.
     """
@@ -62,8 +62,8 @@ class OutputBuffers:
     ) -> OutputBuffers:
         """Allocate buffers for `slots` slots and `width` positions.
 
-        `additional` lists (name, whether prompts have it, too). Raises `InputError` for a name that the model does not
-        mark.
+        `additional` lists pairs of an output's name and whether to gather it for prompts too. Raises `InputError` for a
+        name that the model does not mark.
         """
         config, wanted = model.config, dict(additional)
         marked = {LOGITS: MarkedOutput((config.vocab_size,), config.dtype, of_logits=True)}
@@ -94,7 +94,8 @@ class OutputBuffers:
         return any(self.marked[name].of_logits for name in names)
 
     def decoding(self, slots_B: Tensor) -> Collector | None:
-        """The collector of an iteration's outputs by slot; None if the engine gathers none. For device functions."""
+        """The collector of a decode iteration's outputs by slot; None if the engine gathers none. For device
+        functions."""
         return _Iteration(self.by_slot, slots_B) if self.by_slot else None
 
     def reading(
@@ -102,9 +103,9 @@ class OutputBuffers:
     ) -> Collector | None:
         """The collector of a prompt chunk's outputs; None if there is nothing to collect. For device functions.
 
-        It collects by slot the outputs of tokens `last_R`, the last tokens of the prompts of slots `slots_R`. `context`
-        holds memory with one row for each position of one prompt. If it is not empty, the outputs of all tokens are
-        collected, to rows start..stop-1.
+        The prompts of the slots `slots_R` end in this forward. It collects by slot the outputs of their last tokens,
+        which have the indices `last_R` in the forward. `context` holds memory with one row for each position of one
+        prompt. If it is not empty, the outputs of all tokens are collected too, into rows start..stop-1.
         """
         by_slot = self.by_slot if slots_R.shape[0] else {}
         return _Reading(by_slot, slots_R, last_R, context, start, stop) if by_slot or context else None
@@ -150,7 +151,7 @@ class _Reading:
 
 
 class _Names:
-    """A collector that records the shape and dtype of every output, during a forward over two positions."""
+    """A collector for a forward over two positions. It records the shape and dtype of every output."""
 
     def __init__(self) -> None:
         self.marked: dict[str, MarkedOutput] = {}
@@ -174,9 +175,9 @@ class _Names:
 
 
 def marked_outputs(runtime: Runtime, stream: Stream, model: Model) -> dict[str, MarkedOutput]:
-    """Find the outputs that a model marks: run one forward over two tokens, and wait for it."""
+    """Find the outputs that a model marks, by a forward over two tokens. Waits for the device."""
     names, device = _Names(), model.device
-    runtime.publish()  # the weights
+    runtime.publish()  # so that the stream sees the weights
     with runtime.use(stream), collecting(names):
         tokens = torch.zeros(1, 2, dtype=torch.int64, device=device)
         table = torch.ones(1, 1, dtype=torch.int32, device=device)
@@ -189,7 +190,7 @@ def marked_outputs(runtime: Runtime, stream: Stream, model: Model) -> dict[str, 
 
 
 class GrowingRows:
-    """A tensor [n, ...] that grows. Tensors that `append` has returned never change."""
+    """A tensor [n, ...] that grows by rows. A tensor that `append` has returned never changes."""
 
     def __init__(self) -> None:
         self._data: Tensor | None = None
@@ -209,7 +210,8 @@ class GrowingRows:
 
 
 class Gathered:
-    """The outputs that one sequence has gathered so far. `wanted` names them; prefill fills `context`."""
+    """The outputs that one sequence has gathered so far. `wanted` names them. Prefill writes the prompt's outputs to
+    `context`."""
 
     def __init__(self, wanted: Gather = NOTHING) -> None:
         self.wanted = wanted
@@ -217,8 +219,8 @@ class Gathered:
         self._generated: dict[str, GrowingRows] = {}
 
     def add(self, output: Output, generated: Mapping[str, Tensor]) -> None:
-        """Append an iteration's outputs to `output`: for each name the rows [n, ...] of the new tokens. The prompt must
-        have been read."""
+        """Append an iteration's outputs to `output`: for each name the rows [n, ...] of the new tokens. Call it only
+        after the prefill."""
         self.add_context(output)
         for name, rows in generated.items():
             values = self._generated.setdefault(name, GrowingRows()).append(rows)
@@ -228,7 +230,7 @@ class Gathered:
                 output.additional[name] = values
 
     def add_context(self, output: Output) -> None:
-        """Move the prompt's outputs to `output`. The prompt must have been read."""
+        """Move the prompt's outputs to `output`. Call it only after the prefill."""
         for name, tensor in self.context.items():
             if name == LOGITS:
                 output.context_logits = tensor

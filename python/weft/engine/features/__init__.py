@@ -1,1 +1,1 @@
-"""Features that few requests need: beam search, logits processors, the flight recorder and the debug tap."""
+"""Features that few requests use: beam search, logits processors, the flight recorder and the debug tap."""

@@ -1,7 +1,7 @@
 """A tap on an engine's iterations: it copies their inputs and logits to the host.
 
-It needs an engine without overlap, where a step's work is done when the step returns. An engine without a tap pays
-nothing.
+It needs an engine without overlap, where a step's work is done when the step returns. It costs nothing when it is not
+installed.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class _Step:
 
 class DebugTap:
     """A `StepTap` that keeps the tensors `names` of each step. Prompt chunks come first in each tensor, then the
-    sequences that decode. A step reads N tokens of R sequences, and S of these sample tokens.
+    sequences that decode. A step's input is N tokens of R sequences, and S of these sequences sample tokens.
 
     - `input_ids` int64 [N]; `position_ids` int64 [N], from 0.
-    - `sequence_length` int64 [R]: how many tokens of the text have been read after the step, without drafts.
+    - `sequence_length` int64 [R]: the number of tokens of the text in the KV cache after the step, without drafts.
     - `logits` [S * positions, vocab_size], in the model's dtype: the logits for sampling, after processors, penalties,
       bias and masks.
     """
@@ -63,8 +63,8 @@ class DebugTap:
         self._steps[-1].decoded.append(copies)
 
     def take(self) -> dict[str, Tensor]:
-        """Remove the oldest step and return its tensors by name; an empty dict if it launched nothing. Its work must be
-        done."""
+        """Remove the oldest step and return its tensors by name, or an empty dict if it launched nothing. The step's
+        work must be done."""
         step = self._steps.popleft()
         parts, first, decoded = step.parts, step.first_logits, step.decoded
         if not parts and not decoded:

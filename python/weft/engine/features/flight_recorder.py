@@ -26,20 +26,20 @@ from weft.guided.recording import RecordedEdit, RecordedRequest, Recording
 from weft.guided.state import GuidedState
 
 MAX_BYTES = 64 << 20
-"""The most memory that a recorder takes by default."""
+"""The default limit on a recorder's memory."""
 
 GATHER_S = 0.05
-"""How many seconds the writer waits after a failure, so that other failures of the iteration share its file."""
+"""The time in seconds that the writer waits after a failure, so that other failures of the iteration share the file."""
 
 
 @dataclass
 class _Watched:
     """The record of one sequence.
 
-    since: the epoch at which it got its slot.
+    since: the epoch at which the sequence got its slot.
     matchers: the serial numbers of its matchers.
     room, prompt: the arguments with which its matchers started.
-    finished_at: the epoch at which the recorder first saw that it had finished.
+    finished_at: the epoch at which the recorder first noticed that the sequence had finished.
     """
 
     id: int
@@ -56,21 +56,21 @@ class _Watched:
 
 class FlightRecorder:
     """Keeps the last `iterations` iterations of a grammar state, or fewer if `max_bytes` can't hold them. By default
-    there is memory for `iterations` with every slot in use, up to 64 MiB. The first token of a prompt counts as an
-    iteration.
+    there is memory for `iterations` iterations with every slot in use, up to 64 MiB. The first token after a prompt
+    counts as an iteration.
 
     The engine's thread calls
 
     - `watch(sequence, slot, matcher)` whenever a sequence gets a slot, before the push that attaches its matcher (None
-      without a guide). It calls again when the sequence gets a slot after preemption or after an edit of its text.
+      without a guide). This includes a slot after preemption or after an edit of the text.
     - `failed(sequence)` when a sequence ends with an error.
     - `close()` when the engine closes, with nothing in flight.
 
     Any thread may call `write` and `recording`. Make a recorder while nothing is in flight. While it exists, the
     state's callbacks take about 0.6 us more for each mask row of 131072 tokens.
 
-    With a `directory`, a failure writes a file there, on a thread of its own. The directory is made if it does not
-    exist. Failures of one iteration share a file. After `max_files` files, none are written. `files` lists the files
+    With a `directory`, a failure writes a file there, on a separate thread. The directory is created if needed.
+    Failures of one iteration share a file. After `max_files` files, no more are written. `files` lists the files
     written.
 
     `model` is the model's directory (None: weft-tiny). `sources` names the host's sources of drafts ("forced",
@@ -115,7 +115,7 @@ class FlightRecorder:
         self._writer: threading.Thread | None = None
 
     def watch(self, sequence: Sequence, slot: int, matcher: Matcher | None) -> None:
-        """Note that a sequence gets a slot, to which `matcher` is attached next."""
+        """Note that a sequence gets a slot, to which `matcher` will be attached."""
         with self._lock:
             since = self.state.pushed_epoch
             watched = self._watched.get(sequence.id)
@@ -186,8 +186,8 @@ class FlightRecorder:
         self._watched.clear()
 
     def _appears(self, watched: _Watched, seen: set[int], first_epoch: int) -> bool:
-        """Whether a sequence belongs to the recorded iterations. An unguided one leaves no entries; it belongs unless
-        it is known to have ended before them."""
+        """Whether a sequence takes part in the recorded iterations. An unguided sequence has no entries in them. It
+        counts unless it is known to have ended before the first of them."""
         if watched.matchers:
             return not seen.isdisjoint(watched.matchers)
         self._note_finished(watched)
@@ -228,8 +228,8 @@ class FlightRecorder:
 
 
 def default_bytes(state: GuidedState, iterations: int) -> int:
-    """The bytes that `iterations` iterations (at least two) need in the worst case, capped at `MAX_BYTES`: every slot
-    in use, every draft accepted, and drafts masked by the grammar."""
+    """The memory in bytes that `iterations` iterations need in the worst case: every slot is in use, every draft is
+    accepted, and the grammar masks drafts. It is capped at `MAX_BYTES`, but is enough for at least two iterations."""
     drafts = state.max_drafts
     extends = max(drafts - 1, 0) * (10 + 2 * drafts)  # drafts are extended one by one
     words = state.num_slots * (4 * 10 + 8 * drafts + extends) + 64
@@ -237,7 +237,8 @@ def default_bytes(state: GuidedState, iterations: int) -> int:
 
 
 def last_iterations(all_operations: list[Operation], count: int) -> list[Operation]:
-    """The operations of the last `count` snapshots. Operations whose snapshot is already overwritten are dropped."""
+    """The operations of the last `count` iterations. Each iteration starts with a snapshot, the operation "fetch".
+    Operations before the first snapshot are dropped, because their own snapshot is already overwritten."""
     starts = [i for i, operation in enumerate(all_operations) if operation.name == "fetch"]
     return all_operations[starts[-count:][0] :] if starts else []
 

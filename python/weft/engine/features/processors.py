@@ -1,7 +1,8 @@
 """Users' logits processors. They get the target's raw logits, before penalties and masks.
 
-There are two kinds. Graphs capture a processor that is a device function (`CapturedProcessors`, `run_captured`). The
-host calls any other processor between the model's forward and sampling, while the iteration waits (`HostProcessors`).
+There are two kinds. A processor that is a device function is captured in graphs (`CapturedProcessors`, `run_captured`).
+The host calls any other processor between the model's forward and sampling, while the iteration waits
+(`HostProcessors`).
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from weft.runtime.buffers import PinnedRing
 from weft.runtime.interface import Runtime, Stream
 
 MAX_CAPTURED = 8
-"""The most captured processors at a time. Each set of processors in one iteration needs graphs of its own."""
+"""The limit on captured processors at a time. Each combination of processors in an iteration needs its own graphs."""
 
 HostWork = Callable[[Stream, StepBuffers], None]
-"""Calls host processors on an iteration's logits, between two launches."""
+"""A function that calls host processors on an iteration's logits, between two launches."""
 
 
 def failure(name: str, error: BaseException) -> RequestError:
-    """Make the error of a request whose processor raised `error`."""
+    """Make the error for a request whose processor raised `error`."""
     request_error = RequestError(f"logits processor {name!r} raised {type(error).__name__}: {error}")
     request_error.__cause__ = error
     return request_error
@@ -39,8 +40,8 @@ def failure(name: str, error: BaseException) -> RequestError:
 class CapturedProcessor:
     """A processor that graphs capture.
 
-    number: marks its slots on the device (`SlotState.processors`).
-    users: how many sequences use it.
+    number: marks the slots that use it, on the device (`SlotState.processors`).
+    users: the number of sequences that use it.
     failure: the exception that it raised.
     """
 
@@ -65,16 +66,16 @@ class RequestProcessor:
 
     @property
     def is_on_host(self) -> bool:
-        """Whether the host calls it."""
+        """Whether the host calls the processor."""
         return not self.processor.allows_capture
 
     def number_for(self, request_id: int) -> int:
-        """The request id that the function gets for the sequence `request_id`."""
+        """The request id to pass to the function for the sequence with id `request_id`."""
         fixed = self.processor.request_id
         return request_id if fixed is None else fixed
 
     def check(self) -> None:
-        """Raise the request's error if the processor has raised."""
+        """Raise `RequestError` if the processor has raised an exception."""
         if self.failure is not None:
             raise self.failure
         if self.captured is not None and self.captured.failure is not None:
@@ -85,8 +86,8 @@ class RequestProcessor:
 
 
 class CapturedProcessors:
-    """The processors that an engine's graphs have captured, at most `MAX_CAPTURED`. The least recently used one is
-    dropped for a new one. `close_graphs` closes the graphs of a dropped processor."""
+    """The processors that an engine's graphs have captured, at most `MAX_CAPTURED`. A new processor replaces the least
+    recently used one that no sequence uses. `close_graphs` closes the graphs of a dropped processor."""
 
     def __init__(self, close_graphs: Callable[[CapturedProcessor], None]) -> None:
         self._close_graphs = close_graphs
@@ -109,7 +110,7 @@ class CapturedProcessors:
         return entry
 
     def release(self, entry: CapturedProcessor) -> None:
-        """Note that a sequence no longer uses the entry."""
+        """Release an entry that a sequence no longer uses."""
         entry.users -= 1
         if not entry.users and entry.failure is not None:
             self._drop(entry)
@@ -131,8 +132,8 @@ class CapturedProcessors:
 def run_captured(processor: CapturedProcessor, state: SlotState, buf: StepBuffers, stream: Stream) -> None:
     """Apply a processor to the rows of its slots. A device function.
 
-    The processor runs on a copy of all rows; only its own rows are taken from the result. If it raises, the error stays
-    in `failure` and later calls skip it.
+    The processor runs on a copy of all rows, and only its own rows are taken from the result. If it raises, the error
+    stays in `failure`, and later calls skip it.
     """
     if processor.failure is not None:
         return
@@ -164,14 +165,14 @@ def run_captured(processor: CapturedProcessor, state: SlotState, buf: StepBuffer
 
 
 class StreamHandle(int):
-    """A stream's raw handle for other libraries. `torch.cuda.ExternalStream` takes it as a number; libraries with the
+    """A stream's raw handle for other libraries. `torch.cuda.ExternalStream` takes it as a number. Libraries with the
     `__cuda_stream__` protocol get (0, handle). `stream` is the runtime's stream."""
 
     stream: Stream
 
     @classmethod
     def of(cls, stream: Stream) -> StreamHandle:
-        """The handle of a runtime's stream."""
+        """Make the handle of a runtime's stream."""
         handle = cls(stream.handle)
         handle.stream = stream
         return handle
@@ -182,11 +183,11 @@ class StreamHandle(int):
 
 @dataclass(frozen=True)
 class HostRows:
-    """A sequence's rows in an iteration, one for each of its `answers` so far.
+    """A sequence's rows in an iteration: one, or one for each beam. `answers` holds the answer so far of each row.
 
     processor: the sequence's processor, if it has one.
     is_searched: whether the rows are beams. The processor gets all beams in one call.
-    copies: how often the processor sees the row. While a prompt is read, its one row stands for all beams.
+    copies: the number of times that the processor sees the row. In prefill, a single row stands for all beams.
     """
 
     processor: RequestProcessor | None
@@ -199,10 +200,11 @@ class HostRows:
 
 @dataclass(frozen=True)
 class _Call:
-    """One call of a host processor, for N beams or for one text.
+    """One call of a host processor, for N beams or for one text (N = 1).
 
     logits_1NV: the logits after each of the N texts `tokens`.
-    target: [V], receives the processed logits of the first text if `logits_1NV` is a copy; None if it is a view.
+    target: [V], receives the processed logits of the first text if `logits_1NV` is a copy. None: it is a view of the
+        iteration's logits.
     """
 
     processor: RequestProcessor
@@ -212,7 +214,7 @@ class _Call:
     target: Tensor | None = None
 
     def take(self, result: object) -> None:
-        """Store the function's result in the logits. A result of None means that it changed them in place."""
+        """Store the function's result in the logits. None means that the function changed them in place."""
         if result is not None and result is not self.logits_1NV:
             if not isinstance(result, Tensor) or result.numel() != self.logits_1NV.numel():
                 raise TypeError(
@@ -239,8 +241,8 @@ class HostProcessors:
         failed: Callable[[], object] = lambda: None,
     ) -> None:
         """Wait for the forward, then call the processors of `rows` in order. If `failed()` returns an error of the
-        forward, call none. A processor's exception becomes its `failure`."""
-        # Receive even without rows: every replay of a split iteration must have the same segments.
+        forward, no processor is called. A processor's exception becomes its `failure`."""
+        # Receive even without rows, because every replay of a split iteration must have the same segments.
         drafts = self._ring(buf).receive(stream)[:, 1:].tolist()
         if failed() is not None:
             return
@@ -276,7 +278,8 @@ class HostProcessors:
 def _calls_of_positions(
     rows: HostRows, processor: RequestProcessor, logits_TV: Tensor, drafts: list[int]
 ) -> list[_Call]:
-    """Make one call for each position, up to the first missing draft."""
+    """Make one call for each position of a sequence: after the last token, and after each draft up to the first
+    missing one."""
     text = [*rows.prompt, *rows.answers[0]]
     request_id = processor.number_for(rows.sequence_id)
     count = next((t for t, draft in enumerate(drafts) if draft < 0), len(drafts))
@@ -287,7 +290,7 @@ def _calls_of_positions(
 
 
 def _call_of_beams(rows: HostRows, processor: RequestProcessor, logits_NV: Tensor) -> _Call:
-    """Make one call for all beams. While the prompt is read, it shows the prompt once for each beam."""
+    """Make one call for all beams. In prefill there are no beams yet, so it passes the prompt once for each."""
     request_id = processor.number_for(rows.sequence_id)
     if rows.copies == 1:
         texts = [[*rows.prompt, *answer] for answer in rows.answers]
@@ -330,11 +333,12 @@ def _call_batched(calls: list[_Call], stream: StreamHandle) -> None:
 
 
 def inner_stream(stream: Stream) -> Stream:
-    """The runtime's stream under a segmented one, which takes work immediately; any other stream itself."""
+    """The runtime's stream inside a segmented stream, which takes work immediately. Any other stream is returned
+    itself."""
     inner: Stream = getattr(stream, "inner", stream)
     return inner
 
 
 def _kind_of(value: object) -> str:
-    """Describe a processor's result in an error message."""
+    """Describe a processor's result for an error message."""
     return f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else f"{type(value).__name__}"

@@ -1,1 +1,1 @@
-"""The KV block manager: pages, the prefix cache and eviction. It is bookkeeping on the host and touches no device."""
+"""The KV block manager: pages, the prefix cache and eviction. It runs on the host and touches no device memory."""

@@ -1,4 +1,4 @@
-"""The KV block manager: which sequence holds which pages, and which content is cached.
+"""The KV block manager. It tracks the pages of each sequence, and the cached content of pages.
 
 A page is in one of three states:
 
@@ -11,14 +11,14 @@ Page 0 is in none of these states. Padding rows, and positions beyond a sequence
 A page enters the prefix tree once all its positions are valid. From then on it is read-only: a sequence writes only
 positions from `num_reused` on, in pages that it does not share.
 
-Two sequences may write the same text at the same time. The page that is stored first is matched from then on, and the
-other becomes its duplicate. When the last holder of the first page ends, a duplicate replaces it. So no page is kept
-that nothing reads.
+Two sequences may write the same text at the same time. The page that is stored first is the one that prefixes match,
+and the other becomes its duplicate. When the last holder of the first page ends, a duplicate replaces it, and the first
+page becomes free. So no page is kept that nothing reads.
 
 The partly filled page at the end of a text is cached too. A sequence that continues this text takes the page out of the
-tree and goes on writing in it.
+tree and continues to write in it.
 
-All of this is the host's view. The device follows in stream order. After a page has been released and handed to
+All of this is the host's view. The device follows in stream order. After a page has been released and allocated to
 another sequence, earlier launches may still read or write it for the old sequence; later launches never do.
 """
 
@@ -48,13 +48,13 @@ from weft.engine.kv.prefix_tree import CachedPage, Tokens
 from weft.engine.stats import KvUsage
 
 OFFLOAD_MIN_PRIORITY = 30
-"""The lowest priority of an evicted page that is copied to the host rather than dropped."""
+"""The lowest priority at which an evicted page is copied to the host instead of being dropped."""
 
 
 class PrefixMatch(NamedTuple):
-    """The cached beginning of a text: full pages, then perhaps the first `num_partial` positions of `partial_page`.
+    """The cached prefix of a text: full pages, then possibly the first `num_partial` positions of `partial_page`.
 
-    continues: whether `partial_page` is the last page of a text that is a prefix of this one.
+    continues: whether `partial_page` is the partly filled last page of a cached text that this text continues.
     """
 
     full_pages: list[CachedPage]
@@ -64,11 +64,11 @@ class PrefixMatch(NamedTuple):
 
 
 class PageCounts(NamedTuple):
-    """Counts the pages that hold a sequence's text on admission, with the partly filled last page.
+    """Counts of the pages that hold a sequence's text on admission. The partly filled last page counts.
 
-    allocated: pages that were allocated for it, `new` of them never allocated before.
-    reused: pages that the cache matched, wholly or in part.
-    missed: pages that were looked up and not matched.
+    allocated: pages that were allocated for the text, `new` of them for the first time ever.
+    reused: pages that the cache matched, fully or partly.
+    missed: pages that were looked up in the cache and not matched.
     """
 
     allocated: int = 0
@@ -78,8 +78,8 @@ class PageCounts(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """The pages of a new sequence. After the fully matched pages, another `num_partial` positions are valid once the
-    page copies `copies`, (from, to), are made."""
+    """The pages of a new sequence. The first `num_partial` positions after the fully matched pages are valid as soon as
+    the device has made the page copies `copies`, (from, to)."""
 
     pages: list[int]
     num_partial: int
@@ -92,8 +92,8 @@ def match_prefix(
 ) -> PrefixMatch:
     """Find the longest cached prefix of `tokens`, in pages of `size` positions.
 
-    The match is shortened by `margin` positions. At least the last token remains to be read, since its logits are
-    needed. `partial`: whether only the beginning of the last page may match.
+    The match is shortened by `margin` positions. It never includes the last token, because the forward must compute
+    that token's logits. `partial`: whether the last matched page may match in its first positions only.
     """
     text, pages, last = tuple(tokens), list[CachedPage](), root
     for start in range(0, len(text) - size + 1, size):
@@ -101,7 +101,7 @@ def match_prefix(
         if page is None:
             break
         pages.append(page)
-        last, salt = page, 0
+        last, salt = page, 0  # only the first page of a text has the salt
     num_matched, continues = len(pages) * size, False
     if partial:
         nearest, num_common = last.nearest(text[num_matched : num_matched + size], salt)
@@ -121,11 +121,11 @@ class KvSequence:
     """The pages that one sequence holds.
 
     pages: page numbers in the order of positions. A page that was released early (`KvManager.release_pages`) is 0.
-    num_reused: the number of cached positions at the beginning. They are valid once the device has made the manager's
-        moves; reading starts after them.
+    num_reused: the number of cached positions at the start. They are valid once the device has made the manager's
+        moves; prefill starts after them.
     copies: the moves that copy a partly matched page to a page of the sequence, (from, to).
     chain: the tree's pages for the first `len(chain)` entries of `pages`.
-    is_lost: if true, no more of its pages enter the cache.
+    is_lost: whether the sequence may not cache any more pages.
     """
 
     pages: list[int]
@@ -143,12 +143,12 @@ class KvManager:
     """Manages pages 1 to `num_pages` - 1, each of `page_size` positions.
 
     reuse: whether content is cached at all.
-    partial_reuse: whether a page of which only the beginning matches is reused too, by copying it.
+    partial_reuse: whether a page that matches only in its first positions is reused too, by copying it.
     copy_on_partial_reuse: if False, such a page is not copied but taken out of the cache. That works only if no
-        sequence holds it and it has no children; otherwise its beginning is not reused.
-    num_host_pages: the pages on the host, for evicted pages of priority `offload_min_priority` or more.
+        sequence holds it and it has no children; otherwise it is not reused.
+    num_host_pages: the number of host pages, for evicted pages of priority `offload_min_priority` or more.
     log: records cache events.
-    clock: gives seconds.
+    clock: returns the time in seconds.
     moves: page copies that the device must make, in this order.
     """
 
@@ -179,7 +179,7 @@ class KvManager:
 
     @property
     def num_available(self) -> int:
-        """The number of pages that can be allocated: free ones and cached ones."""
+        """The number of pages that can be allocated: free and cached pages."""
         return self._pool.num_available
 
     def pages_needed(self, num_positions: int) -> int:
@@ -200,11 +200,11 @@ class KvManager:
         """Allocate pages for positions 0 to `num_positions` - 1 of a text that begins with `tokens`. Returns None, and
         changes nothing, if too few pages are available.
 
-        The sequence shares the pages of the cached prefix, less `margin` positions. At least the last token remains to
-        be read. With `reuse` False, nothing is looked up. Only texts of the same `salt` match.
+        The sequence shares the pages of the cached prefix, which is shortened by `margin` positions and never includes
+        the last token. With `reuse` False, nothing is looked up. Only texts of the same `salt` match.
 
-        `retention` gives priorities to pages. It counts the first `num_prompt` tokens as the prompt (default: all). A
-        sequence that resumes after preemption has fewer prompt tokens than `tokens`.
+        `retention` sets the priorities of pages. It treats the first `num_prompt` tokens as the prompt (default: all).
+        A sequence that resumes after preemption has fewer prompt tokens than `tokens`.
         """
         assert 0 < len(tokens) <= num_positions
         salt_number, looks_up = number_of_salt(salt), reuse and self._reuse
@@ -237,8 +237,8 @@ class KvManager:
         return sequence
 
     def grow(self, sequence: KvSequence, num_positions: int) -> bool:
-        """Append pages until the sequence has `num_positions` positions. Returns False and changes nothing if too few
-        pages are available."""
+        """Append pages until the sequence has room for `num_positions` positions. Returns False and changes nothing if
+        too few pages are available."""
         count = self.pages_needed(num_positions) - len(sequence.pages)
         if count <= 0:
             return True
@@ -250,15 +250,15 @@ class KvManager:
     def store(self, sequence: KvSequence, tokens: abc.Sequence[int], num_valid: int) -> None:
         """Cache the full pages among the first `num_valid` positions.
 
-        Work launched so far must have written the keys and values of `tokens` there, and later work must not write them
-        again. The call is cheap unless another page has become full.
+        The work launched so far must write the keys and values of `tokens` to these positions, and later work must not
+        overwrite them. The call is cheap unless another page has become full.
         """
         if self._reuse and not sequence.is_lost and num_valid >= (len(sequence.chain) + 1) * self.page_size:
             self._note_stored(sequence, self._store(sequence, tokens, num_valid))
 
     def end(self, sequence: KvSequence, tokens: abc.Sequence[int] = (), num_valid: int = 0) -> None:
-        """Release all pages of a sequence. Call it exactly once for each sequence. Cached pages stay cached until
-        they are evicted.
+        """Release all pages of a sequence. Call it exactly once for each sequence. Cached pages stay cached until they
+        are evicted.
 
         With `num_valid`, the full pages are cached first, as in `store`. With partial reuse, the partly filled last
         page is cached too.
@@ -279,10 +279,10 @@ class KvManager:
         sequence.pages, sequence.chain = [], []
 
     def release_pages(self, sequence: KvSequence, first: int, stop: int) -> None:
-        """Release pages `first` to `stop` - 1 of a sequence that no longer reads them. Page 0 replaces them.
+        """Release pages `first` to `stop` - 1 of a sequence that no longer reads them. Page 0 replaces them in `pages`.
 
-        No page of the sequence from `stop` on may be in the tree. The sequence caches no more pages afterwards: they
-        could not be matched without the missing ones. Pages in the range that are cached stay cached.
+        No page of the sequence from `stop` on may be in the tree. The sequence caches no more pages afterwards, because
+        a prefix could not match them without the missing ones. Pages in the range that are cached stay cached.
         """
         chain, pages = sequence.chain, sequence.pages
         assert len(chain) <= max(first, stop), "cached pages after a page can't be matched without it"
@@ -296,20 +296,20 @@ class KvManager:
         sequence.is_lost = True
 
     def take_moves(self) -> list[Move]:
-        """Take the moves since the last call. The caller launches them before any later work."""
+        """Take the moves since the last call. The caller must launch them before any later work."""
         moves = list(self.moves)
         self.moves.clear()
         return moves
 
     def discard_cache(self) -> None:
-        """Discard the whole cache, and never cache the pages that are held now. Called when moves failed: pages may not
-        have the content that the tree claims."""
+        """Discard the whole cache, and never cache the pages that are held now. Called after moves failed, when pages
+        may not have the content that the tree records."""
         self._pool.discard_all()
         for sequence in self._sequences:
             sequence.is_lost = True
 
     def usage(self) -> KvUsage:
-        """Count the pages held, free and cached now, and the cache hits since the manager was made."""
+        """The numbers of pages held, free and cached now, and the counters since the manager was made."""
         pool = self._pool
         available = len(pool.free) + pool.num_cached
         return KvUsage(
@@ -341,7 +341,7 @@ class KvManager:
         pool, shared, source = self._pool, match.full_pages, match.partial_page
         on_host = [page for page in shared if page.is_on_host]
         num_taken = num_pages - len(shared) + len(on_host)
-        # Matched pages count as available while nothing holds them, but this sequence can't evict what it shares.
+        # Matched pages that nothing holds count as available, but this sequence can't evict the pages that it shares.
         available = pool.num_available - sum(not (page.holders or page.is_on_host) for page in shared)
         if num_taken > available:
             return None
@@ -354,12 +354,12 @@ class KvManager:
             can_copy = self._copies_partial_pages and (
                 source.is_on_host or num_taken <= available - (not source.holders)
             )
-            # The sequence takes the page over, without a copy, if it continues the text that ended there. It does so
-            # too if it can't copy: with no page left as the target, a sequence that fits would otherwise wait for pages
+            # The sequence takes the page over, without a copy, if it continues the text that ended there. It also does
+            # so if it can't copy. Otherwise, with no page left as the target, a sequence that fits would wait for pages
             # that its own earlier run left in the cache.
             takes_over = is_unused and (match.continues or not can_copy)
         uses_source = takes_over or can_copy
-        # Order of the taken pages: first the targets of shared pages on the host, then the partial page's copy.
+        # Order of the taken pages: first the targets of shared pages on the host, then the target of the partial page.
         if source is None or not uses_source:
             taken, are_new = pool.take(num_taken)
         elif source.is_on_host:
@@ -375,7 +375,7 @@ class KvManager:
             taken, are_new = pool.take(num_taken - 1)
             taken.insert(len(on_host), number)
         else:
-            pool.hold(source)  # or `take` might evict it to get the target of its own copy
+            pool.hold(source)  # otherwise `take` might evict the source to get the target of its own copy
             taken, are_new = pool.take(num_taken)
             pool.release(source)
             copies = [(source.number, taken[len(on_host)])]
@@ -384,7 +384,7 @@ class KvManager:
             pool.onboard(page, number)
         pages = [page.number for page in shared] + taken[len(on_host) :]
         num_matched = len(shared) + uses_source
-        # Of the text's pages, don't count those that were shared on the device, nor the one taken over.
+        # Pages shared on the device, and a page taken over, hold text but were not allocated.
         allocated = num_text_pages - (num_pages - num_taken) - (len(taken) - len(are_new))
         counts = PageCounts(allocated, sum(are_new[:allocated]), num_matched, num_text_pages - num_matched)
         return Allocation(pages, match.num_partial if uses_source else 0, copies, counts)
@@ -412,8 +412,8 @@ class KvManager:
     def _store_last(
         self, sequence: KvSequence, tokens: abc.Sequence[int], num_valid: int
     ) -> CachedPage | None:
-        """Cache the partly filled page at the end of the text. Returns None if there is none, or if its content is
-        already cached."""
+        """Cache the partly filled page at the end of the text, and return it. None if there is no such page, or if its
+        content is already cached."""
         index, size = len(sequence.chain), self.page_size
         page_tokens = tuple(tokens[index * size : num_valid])
         if not page_tokens:
@@ -442,7 +442,8 @@ class KvManager:
     def _share(self, page: CachedPage, number: int) -> None:
         """Hold a page of the tree with the same content as the sequence's own page `number`.
 
-        The own page replaces the tree's if that one is on the host or unheld. Otherwise it becomes a duplicate.
+        If no sequence holds the tree's page, or it is on the host, page `number` replaces it. Otherwise page `number`
+        becomes its duplicate.
         """
         if page.is_on_host:
             self._pool.pin(page)
@@ -454,7 +455,7 @@ class KvManager:
             self._pool.replace(page, number)
 
     def _retain(self, sequence: KvSequence, index: int, is_new: bool = False) -> None:
-        """Give a held page the priority that the sequence asks for. The latest request wins."""
+        """Set a held page's priority as the sequence's retention says. The latest sequence wins."""
         if sequence.retention is None:
             return
         page = sequence.chain[index]
@@ -470,7 +471,8 @@ class KvManager:
             page.priority, page.duration_s = wanted
 
     def _release(self, page: CachedPage, number: int) -> None:
-        """Release a sequence's hold on a page of the tree. The sequence's page `number` is that page or a duplicate."""
+        """Release a sequence's hold on a page of the tree. The sequence's page `number` is the page itself or its
+        duplicate."""
         if page.number == number:
             self._pool.release(page)
         else:
@@ -487,6 +489,6 @@ class KvManager:
 
 
 def number_of_salt(salt: str | None) -> int:
-    """Hash a salt to a number above 0, or None to 0. The tree keys pages by this number, whose size is fixed, rather
-    than by a user's string."""
+    """Hash a salt to a number above 0; None gives 0. The tree uses this number of fixed size as a key, instead of a
+    user's string of any length."""
     return 0 if salt is None else int.from_bytes(sha256(salt.encode()).digest())

@@ -1,4 +1,4 @@
-"""Checks the invariants that hold for all pages between calls of the manager."""
+"""Checks the invariants of all pages, which hold between calls of the manager."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Held = tuple[Sequence[CachedPage], Sequence[int]]
 
 
 def check_pages(pool: PagePool, sequences: Iterable[Held], size: int, counts: tuple[int, int]) -> None:
-    """Assert that each page of both tiers exists exactly once and has the right holders. `counts`: the number of pages
-    on the device, with page 0, and the number on the host."""
+    """Assert that each page of both tiers exists exactly once and has the right holders. `counts` holds the number of
+    pages on the device, including page 0, and on the host."""
     seen: list[int] = []
     holders: dict[CachedPage, int] = {}
     duplicates: dict[CachedPage, list[int]] = {}

@@ -1,7 +1,7 @@
-"""Events of the prefix cache, for other programs. For example, a router sends a text to the engine that caches its
-beginning.
+"""Events of the prefix cache, for other programs. For example, a router sends a request to the engine that caches its
+prefix.
 
-The engine's thread collects events and publishes them once a step. Any thread may take them. If none does, the oldest
+The engine's thread collects events and publishes them once a step. Any thread may take them. Above a limit, the oldest
 events are dropped.
 """
 
@@ -18,7 +18,7 @@ from hashlib import blake2b
 DEVICE_LEVEL, HOST_LEVEL = 0, 1
 """The tiers of pages, as `level` in events."""
 ROOT_HASH = 0
-"""The hash that stands for the parent of a text's first page."""
+"""The parent's hash for a text's first page."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class StoredPage:
 
 @dataclass(frozen=True)
 class PagesStored:
-    """Pages entered the cache, in the order of their text. The first follows the page with `parent_hash` (None: it is
-    the first of the text)."""
+    """Consecutive pages of a text entered the cache. The first one follows the page with `parent_hash`. None: it is the
+    first page of the text."""
 
     parent_hash: int | None
     pages: tuple[StoredPage, ...]
@@ -103,7 +103,7 @@ class KvEventLog:
         self._is_closed = False
 
     def note(self, data: PagesCreated | PagesStored | PageUpdated) -> None:
-        """Add an event of the current step."""
+        """Add an event to the current step."""
         self._end_removed()
         self._append(data)
 
@@ -124,8 +124,8 @@ class KvEventLog:
     def get_latest_events(self, timeout_s: float | None = None) -> list[KvEvent]:
         """Take all published events, oldest first.
 
-        Waits up to `timeout_s` seconds for the first one (None: without limit), or until the log is closed. Returns an
-        empty list if there is none.
+        Waits up to `timeout_s` seconds for the first event (None: no limit), or until the log is closed. Returns an
+        empty list if there is no event.
         """
         with self._has_events:
             self._has_events.wait_for(lambda: self._events or self._is_closed, timeout_s)
@@ -151,11 +151,11 @@ class KvEventLog:
 
 
 def page_hash(parent: int, tokens: Sequence[int], salt: int = 0) -> int:
-    """The hash of the page with `tokens` after the page with hash `parent`. Only events use it; the cache itself never
-    looks a page up by its hash.
+    """The hash of the page with `tokens` that follows the page with hash `parent`. Only events use it; the cache itself
+    never looks up a page by its hash.
 
-    It is the 8-byte BLAKE2b digest of the parent's hash (8 bytes), the salt (32 bytes; zeros for none, and for all but
-    a text's first page) and the tokens (8 bytes each), all little-endian.
+    It is the 8-byte BLAKE2b digest of the parent's hash (8 bytes), the salt (32 bytes) and the tokens (8 bytes each),
+    all little-endian. The salt is zero if there is none, and for all pages but a text's first.
     """
     state = blake2b(parent.to_bytes(8, "little") + salt.to_bytes(32, "little"), digest_size=8)
     numbers = array("q", tokens)

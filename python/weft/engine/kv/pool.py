@@ -1,12 +1,12 @@
-"""The pool of pages that no sequence holds: free ones, and cached ones in two tiers, on the device and on the host.
+"""The pool of pages that no sequence holds: free pages, and cached pages in two tiers, on the device and on the host.
 
-A page evicted from the device is copied to the host if its priority is high enough. A prefix can match it there; it is
-copied back before a sequence holds it. These copies are the `moves`. The device makes them in order, on the model's
-stream and before all other work of the step. So a page can be reallocated at once, and the host never waits: earlier
-launches wrote the content to copy, and later launches write the new content.
+A page evicted from the device is copied to the host if its priority is high enough. A prefix can match it there, and it
+is copied back before a sequence holds it. These copies are the `moves`. The device makes them in order, on the model's
+stream and before all other work of the step. So a page can be reallocated immediately, and the host never waits:
+earlier launches write the content to copy, and later launches write the new content.
 
-The tree (`prefix_tree.py`) has two invariants. All descendants of a page on the host are on the host. A page that
-leaves the cache takes its descendants along, since they could not be matched without it.
+The tree (`prefix_tree.py`) has two invariants. All descendants of a page on the host are on the host. When a page
+leaves the cache, its descendants leave too, because a prefix could not match them without it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Move(NamedTuple):
 
 
 class EvictionOrder:
-    """The eviction order of the cached pages of one tier: the device, or with `on_host` the host. `clock` gives
-    seconds.
+    """The eviction order of the cached pages of one tier: the device or, with `on_host`, the host. `clock` returns the
+    time in seconds.
 
-    The leaf of the lowest priority is evicted first; among equals, the one released first. A page whose children are
-    cached in the same tier is not a leaf, and stays whatever its priority. So a text is evicted from its end.
+    The leaf with the lowest priority is evicted first; among equals, the one released first. A page with children in
+    the same tier is not a leaf, and is not evicted whatever its priority. So a text is evicted from its end.
 
-    Both heaps may have stale entries, of pages that were held or moved since. Stale entries are dropped when they reach
-    the top, or all at once when a heap has twice as many entries as there are pages.
+    Both heaps may have stale entries of pages that have been held or moved since. A stale entry is dropped when it
+    reaches the top. All stale entries are dropped when a heap has twice as many entries as there are pages.
     """
 
     def __init__(self, num_pages: int, clock: Callable[[], float], on_host: bool = False) -> None:
@@ -59,14 +59,14 @@ class EvictionOrder:
         self._expiring: list[tuple[float, int, CachedPage]] = []  # (time, stamp, page)
 
     def add(self, page: CachedPage) -> None:
-        """Add a page that its last holder has just released. The duration of its priority starts now."""
+        """Add a page that its last holder has just released. The duration of the page's priority starts now."""
         page.released = next(_stamps)
         if page.duration_s is not None:
             page.expires = self._clock() + page.duration_s
         self.move_in(page)
 
     def move_in(self, page: CachedPage) -> None:
-        """Add a page that moved here from the other tier. It keeps its stamp and its time of expiry."""
+        """Add a page that moves here from the other tier. It keeps its stamp and its expiry time."""
         if page.expires is not None:
             heappush(self._expiring, (page.expires, page.released, page))
             if len(self._expiring) > self._max_entries:
@@ -75,13 +75,13 @@ class EvictionOrder:
         self.offer(page)
 
     def remove(self, page: CachedPage) -> None:
-        """Remove a page that is held again or no longer cached. Its heap entries become stale."""
+        """Remove a page that is held again or leaves the cache. Its heap entries become stale."""
         if page.expires is not None and page.expires <= self._clock():
             page.priority, page.duration_s = DEFAULT_PRIORITY, None
         page.released, page.expires = 0, None
 
     def offer(self, page: CachedPage) -> None:
-        """Make a cached page evictable if it is a leaf. If it becomes a leaf later, the pool calls this again."""
+        """Make a cached page evictable if it is a leaf. The pool calls this again when a page becomes a leaf."""
         if not page.is_leaf:
             return
         heappush(self._leaves, (page.priority, page.released, page))
@@ -90,7 +90,7 @@ class EvictionOrder:
             heapify(self._leaves)
 
     def pop(self) -> CachedPage | None:
-        """Remove and return the page to evict next; None if no page is evictable."""
+        """Remove and return the next page to evict; None if no page is evictable."""
         while self._expiring and self._expiring[0][0] <= self._clock():
             entry = heappop(self._expiring)
             page = entry[2]
@@ -108,16 +108,16 @@ class EvictionOrder:
         return entry[2].released == entry[1] and entry[2].is_on_host == self._on_host
 
     def _is_current(self, entry: tuple[int, int, CachedPage]) -> bool:
-        """Whether the entry is not stale and its priority has not changed. Such a page is still a leaf, since only
-        holders add children."""
+        """Whether the entry is not stale and its priority has not changed. The page is then still a leaf, because only
+        a sequence that holds a page adds children to it."""
         return self._is_here(entry) and entry[2].priority == entry[0]
 
 
 class PagePool:
     """The pool of device pages 1 to `num_pages` - 1, and of host pages 0 to `num_host_pages` - 1.
 
-    Evicted device pages of priority `offload_min_priority` or more move to the host. `log` records cache events;
-    `clock` gives seconds.
+    Evicted device pages of priority `offload_min_priority` or more move to the host. `log` records cache events, and
+    `clock` returns the time in seconds.
 
     root: the root of the prefix tree.
     free, host_free: the numbers of pages without content, in each tier.
@@ -133,7 +133,7 @@ class PagePool:
         clock: Callable[[], float],
     ) -> None:
         self.root = CachedPage(0, (), None)
-        self.root.holders = 1  # so that it is never evicted
+        self.root.holders = 1  # so that the root is never evicted
         self.free = list(range(num_pages - 1, 0, -1))
         self.host_free = list(range(num_host_pages - 1, -1, -1))
         self.moves: list[Move] = []
@@ -150,7 +150,7 @@ class PagePool:
 
     @property
     def num_available(self) -> int:
-        """The number of device pages that can be allocated: free ones and cached ones."""
+        """The number of device pages that can be allocated: free and cached pages."""
         return len(self.free) + self.num_cached
 
     # -- holding cached pages
@@ -163,10 +163,10 @@ class PagePool:
         page.holders += 1
 
     def release(self, page: CachedPage) -> None:
-        """Remove a holder.
+        """Remove a holder from a page on the device.
 
-        After the last holder, a duplicate replaces the page if there is one. Otherwise the page becomes cached, or free
-        if it has left the tree.
+        When the last holder leaves, a duplicate replaces the page if there is one. Otherwise the page becomes cached,
+        or free if it is no longer in the tree.
         """
         page.holders -= 1
         if page.holders == 0 and page.duplicates:
@@ -184,7 +184,7 @@ class PagePool:
         page.number = number
 
     def pin(self, page: CachedPage) -> None:
-        """Protect a host page from eviction, while taking device pages may offload others."""
+        """Protect a host page from eviction. Taking device pages may offload others, which may evict host pages."""
         self._host_order.remove(page)
 
     def unpin(self, page: CachedPage) -> None:
@@ -193,7 +193,7 @@ class PagePool:
 
     def onboard(self, page: CachedPage, number: int, is_copied: bool = True) -> None:
         """Move a pinned host page to device page `number`, where one sequence holds it. Its parent must be on the
-        device. With `is_copied` False no copy is made, since the sequence has written the content there itself."""
+        device. With `is_copied` False no copy is made: the sequence has written the same content there itself."""
         if is_copied:
             self.moves.append(Move(MoveKind.ONBOARD, page.number, number))
             self.num_onboarded += 1
@@ -206,15 +206,15 @@ class PagePool:
         self._note_level(page, HOST_LEVEL, DEVICE_LEVEL)
 
     def copy_in(self, page: CachedPage, number: int) -> None:
-        """Copy a pinned host page to device page `number`. The tree keeps the page on the host."""
+        """Copy a pinned host page to device page `number`. In the tree, the page stays on the host."""
         self.moves.append(Move(MoveKind.ONBOARD, page.number, number))
         self.num_onboarded += 1
 
     # -- taking pages
 
     def take(self, count: int) -> tuple[list[int], list[bool]]:
-        """Take `count` device pages, evicting cached ones as needed. The caller must check that enough are available.
-        Returns the pages, and for each whether it was never allocated before."""
+        """Take `count` device pages, evicting cached pages as needed. The caller must check that enough are available.
+        Returns the pages, and for each a flag whether it was never allocated before."""
         while len(self.free) < count:
             page = self._order.pop()
             assert page is not None
@@ -232,19 +232,19 @@ class PagePool:
         return taken, are_new
 
     def remove(self, page: CachedPage) -> int:
-        """Remove a cached page and all its descendants from the tree. All descendants must be on the host. Returns the
-        page's number, which now belongs to the caller."""
+        """Remove a cached page and all its descendants, which must be on the host, from the tree. Returns the page's
+        number. The page now belongs to the caller."""
         for descendant in reversed(list(page.descendants())):
             self.host_free.append(self._remove_leaf(descendant))
         return self._remove_leaf(page)
 
     def discard(self, page: CachedPage) -> None:
-        """Remove a cached page of either tier from the tree, with its descendants, and free it. It must have no
+        """Remove a cached page of either tier and its descendants from the tree, and free them. The page must have no
         children on the device."""
         (self.host_free if page.is_on_host else self.free).append(self.remove(page))
 
     def discard_all(self) -> None:
-        """Remove all pages from the tree. Cached ones become free; held ones stay with their holders."""
+        """Remove all pages from the tree. Cached pages become free; held pages stay with their holders."""
         for page in reversed(list(self.root.descendants())):
             if not page.holders:
                 self.discard(page)
@@ -258,7 +258,8 @@ class PagePool:
     # -- one page
 
     def _offload(self, page: CachedPage) -> bool:
-        """Move a cached page to the host and free its device page. Returns False if the host has no page to spare."""
+        """Move a cached page to the host and free its device page. Returns False if the host has no free or evictable
+        page."""
         evicted = None if self.host_free else self._host_order.pop()
         if not self.host_free and evicted is None:
             return False

@@ -1,8 +1,8 @@
-"""The prefix tree: a tree of pages, in which each path from the root spells the beginning of a text.
+"""The prefix tree: a tree of pages, in which each path from the root spells a prefix of a text.
 
-Lookups compare tokens, never hashes of them, so a match is always exact. Children are sorted by their tokens. So a
-binary search finds the child that shares the longest prefix with given tokens: it is a neighbour of their place of
-insertion.
+Lookups compare tokens, never their hashes, so a match is always exact. Children are sorted by their tokens. A binary
+search therefore finds the child that shares the longest prefix with given tokens: it is next to the position at which
+these tokens would be inserted.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from weft.core.retention import DEFAULT_PRIORITY
 
 Tokens = tuple[int, ...]
 Key = tuple[int, Tokens]
-"""Identifies a page under its parent: the text's salt (0: none), and the page's tokens. Only a text's first page has
-the salt; its descendants are found only through that page."""
+"""Identifies a page below its parent, by the text's salt (0: none) and the page's tokens. Only a text's first page has
+the salt, because all other pages are found through the first."""
 
 
 class CachedPage:
-    """A node of the tree: page `number` on the device, or with `is_on_host` on the host. It holds the keys and values
+    """A node of the tree: page `number` on the device or, with `is_on_host`, on the host. It holds the keys and values
     of `tokens`, which follow the tokens of its ancestors.
 
-    A page is full or partly filled. A partly filled page is the end of a text: it has no children and no holders. No
-    page's tokens are a prefix of a sibling's.
+    A page is full or partly filled. A partly filled page is the end of a text: it has no children and no holders. The
+    tokens of a page are never a prefix of a sibling's tokens.
 
-    holders: the number of sequences that hold this page. A sequence that holds a page or a duplicate of it holds all
-        ancestors too, so an unheld page has no held children. Held pages are on the device.
-    duplicates: the pages to which other sequences wrote the same content.
+    holders: the number of sequences that hold this page. A sequence that holds a page or a duplicate of it also holds
+        all its ancestors, so an unheld page has no held children. Held pages are on the device.
+    duplicates: the numbers of pages to which other sequences wrote the same content.
     num_on_device: the number of children on the device. The parent of a page on the device is on the device.
     released: the stamp of the last release; 0 while the page is held.
-    expires: the time at which the priority falls back to the default, `duration_s` after the release (None: never).
+    expires: the time at which the priority returns to the default, `duration_s` after the release (None: never).
     hash: identifies the page in events.
     """
 
@@ -71,7 +71,7 @@ class CachedPage:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether it has no children in its tier. Only such pages may be evicted."""
+        """Whether the page has no children in its tier. Only leaves may be evicted."""
         return not self.children if self.is_on_host else not self.num_on_device
 
     def child(self, tokens: Tokens, salt: int = 0) -> CachedPage | None:
@@ -81,8 +81,8 @@ class CachedPage:
         return self.children[index] if index < len(self.keys) and self.keys[index] == key else None
 
     def nearest(self, tokens: Tokens, salt: int = 0) -> tuple[CachedPage | None, int]:
-        """The child that shares the longest prefix with `tokens`, and the length of this prefix. (None, 0) if no child
-        shares the first token."""
+        """The child that shares the longest prefix with `tokens`, and the prefix's length. (None, 0) if no child starts
+        with the same token."""
         best, longest = None, 0
         index = bisect_left(self.keys, (salt, tokens))
         for neighbor in range(max(index - 1, 0), min(index + 1, len(self.keys))):

@@ -1,4 +1,4 @@
-"""Computes how many KV pages fit into the memory of the device and of the host."""
+"""Computes the number of KV pages that fit into the memory of the device and of the host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft.errors import InputError
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """The free memory of the device. `is_shared`: it is host memory, which other processes use too."""
+    """The free memory of the device. `is_shared`: the memory is the host's, which other processes use too."""
 
     free_bytes: int
     is_shared: bool
@@ -19,12 +19,12 @@ class DeviceMemory:
 def pages_in_memory(
     config: ResolvedConfig, given: int | None, page_bytes: int, memory: DeviceMemory, num_draft_tokens: int
 ) -> int:
-    """The number of device pages, of `page_bytes` bytes each. It includes page 0, which only pads.
+    """The number of device pages of `page_bytes` bytes each. It includes page 0, which is reserved for padding.
 
-    `kv_memory_fraction`, `kv_max_bytes` and `given` limit it; `given` is the `num_pages` of the caller's config.
-    Without a fraction and without `given`, a further limit is the full need: every slot has a text of `max_seq_len`
-    tokens. With a fraction of shared memory, a further limit is twice this need, to leave the rest to other processes.
-    Raises `InputError` if a text of `max_seq_len` tokens does not fit.
+    `kv_memory_fraction`, `kv_max_bytes` and `given` limit the number; `given` is the `num_pages` of the caller's
+    config. The full need is the number of pages with a text of `max_seq_len` tokens in every slot. It is a further
+    limit without a fraction and without `given`. With a fraction of shared memory, twice the full need is a further
+    limit, to leave the rest to other processes. Raises `InputError` if a text of `max_seq_len` tokens does not fit.
     """
     limits: dict[str, int] = {}
     if config.kv_memory_fraction is not None:
@@ -49,8 +49,8 @@ def pages_in_memory(
 
 
 def host_pages(config: CacheConfig, page_bytes: int) -> int:
-    """The number of host pages that fit into `host_cache_bytes`; 0 without reuse. Raises `InputError` if not even one
-    fits."""
+    """The number of host pages that fit into `host_cache_bytes`; 0 without it or without reuse. Raises `InputError` if
+    not even one page fits."""
     if not (config.host_cache_bytes and config.reuse):
         return 0
     if config.host_cache_bytes < page_bytes:

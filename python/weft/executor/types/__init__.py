@@ -1,4 +1,4 @@
-"""The public classes of `weft.executor`: TensorRT-LLM's Executor API, with its names in Python's form."""
+"""The public classes of `weft.executor`: TensorRT-LLM's Executor API, with names in Python's style."""
 
 from weft.executor.types.adapters import LoraConfig, PeftCacheConfig
 from weft.executor.types.config import ExecutorConfig, FlightRecorderConfig, ModelType

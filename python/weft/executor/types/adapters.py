@@ -10,8 +10,8 @@ from weft.executor.types.settings import Settings
 
 
 class LoraConfig(Settings):
-    """Adapter `task_id` of a request: its `weights` and their layout, `config`. Both are optional after the first
-    use."""
+    """The LoRA adapter of a request: its number `task_id`, its `weights`, and their layout `config`. Only the first
+    request with a `task_id` needs weights and layout."""
 
     task_id: Annotated[int, Within(ValueKind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")]
     weights: Tensor | None = None

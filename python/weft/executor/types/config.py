@@ -58,8 +58,8 @@ class ModelType(ByName, Enum):
 
 
 class FlightRecorderConfig(Settings):
-    """Keeps the last `iterations` iterations in memory, and writes them into `directory` when a request fails. The
-    directory is created if needed. None: the recorder writes on demand only.
+    """Settings of the flight recorder. It keeps the last `iterations` iterations in memory, and writes them into
+    `directory` when a request fails. The directory is created if needed. None: the recorder only writes on demand.
     """
 
     iterations: Count
@@ -78,23 +78,24 @@ class ExecutorConfig(Settings):
       `max_pending_bytes` of requests that have not ended (prompts, words, texts of guides; 1 GiB);
       `max_return_sequences` sequences of one request (1,024).
     - Unread responses: above `max_unread_responses` (1,024), those of a streaming request are merged into one. Above
-      `max_unread_bytes` (256 MiB), the oldest requests that have ended unread are forgotten.
+      `max_unread_bytes` (256 MiB), the oldest ended requests with unread responses are forgotten.
     - `scheduler_config` and `batching_type` define the scheduling; STATIC is the policy STATIC_BATCH.
     - `max_beam_width` limits the beam width of requests; above 1 there is no speculation.
     - `speculation`, weft's extension, defines how tokens are drafted. `guided_decoding_config` allows guided requests.
       `logits_post_processor_config` holds the processors that requests may name. `additional_model_outputs` and
       `gather_generation_logits` allow requests to return these tensors.
-    - `iter_stats_max_iterations` and `request_stats_max_iterations` are the numbers of iterations with statistics that
-      are kept until they are taken (0: none).
+    - `iter_stats_max_iterations` and `request_stats_max_iterations` limit the iterations whose statistics are kept
+      until they are taken (0: none).
     - With `normalize_log_probs`, log-probabilities are normalized over the tokens that `top_k` and `top_p` keep;
       without it, over all tokens.
-    - `enable_trt_overlap` is an `overlap` of True. Settings for parts of TensorRT-LLM have no effect: `backend`,
+    - `enable_trt_overlap` sets `overlap` to True. Settings for parts of TensorRT-LLM have no effect: `backend`,
       `peft_cache_config`, `extended_runtime_perf_knob_config`, `use_gpu_direct_storage`, `recv_poll_period_ms`,
       `mm_embedding_offloading`.
-    - weft's extensions: `overlap` launches an iteration before the host has read the one before ("auto": if no request
-      needs the host in between). `graphs` and `host_tasks` define what is captured and how graphs call the grammar, as
-      in `weft.EngineConfig`. `flight_recorder` keeps the last iterations. A request may have `max_words` stop words and
-      as many bad words. Each of these lists holds at most `max_word_bytes` bytes (UTF-8; four for a token id).
+    - weft's extensions: `overlap` launches an iteration before the host has read the previous one ("auto": if no
+      request needs the host in between). `graphs` defines the parts of an iteration that are captured, and `host_tasks`
+      how graphs call the grammar, as in `weft.EngineConfig`. `flight_recorder` keeps the last iterations. A request may
+      have `max_words` stop words and as many bad words. Each of these lists holds at most `max_word_bytes` bytes
+      (UTF-8; four for a token id).
 
     Raises `InputError` for an invalid value, and for fields that weft refuses.
     """

@@ -1,4 +1,4 @@
-"""`DecodingMode`: TensorRT-LLM's setting of how tokens are chosen."""
+"""`DecodingMode`: TensorRT-LLM's setting for the sampling or speculation method."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema, core_schema
 
 @dataclass(frozen=True)
 class DecodingMode:
-    """A way to choose tokens. Make one with `DecodingMode.TopKTopP()` and the like. `parts` are the methods it
+    """A decoding mode, made with `DecodingMode.TopKTopP()` and similar methods. `parts` names the methods that it
     combines."""
 
     name: str
@@ -19,7 +19,7 @@ class DecodingMode:
 
     @staticmethod
     def Auto() -> DecodingMode:
-        """As requests select."""
+        """The method that each request selects."""
         return _mode("Auto")
 
     @staticmethod
@@ -63,53 +63,52 @@ class DecodingMode:
         return _mode("Eagle")
 
     def isAuto(self) -> bool:
-        """Whether requests select the mode."""
+        """Whether each request selects its method."""
         return "Auto" in self.parts
 
     def isTopK(self) -> bool:
-        """Whether top-k is part of it."""
+        """Whether the mode uses top-k sampling."""
         return "TopK" in self.parts
 
     def isTopP(self) -> bool:
-        """Whether top-p is part of it."""
+        """Whether the mode uses top-p sampling."""
         return "TopP" in self.parts
 
     def isTopKorTopP(self) -> bool:
-        """Whether top-k or top-p is part of it."""
+        """Whether the mode uses top-k or top-p sampling."""
         return self.isTopK() or self.isTopP()
 
     def isTopKandTopP(self) -> bool:
-        """Whether top-k and top-p are part of it."""
+        """Whether the mode uses both top-k and top-p sampling."""
         return self.isTopK() and self.isTopP()
 
     def isBeamSearch(self) -> bool:
-        """Whether it is beam search."""
+        """Whether the mode is beam search."""
         return "BeamSearch" in self.parts
 
     def isMedusa(self) -> bool:
-        """Whether it drafts with Medusa heads."""
+        """Whether the mode drafts with Medusa heads."""
         return "Medusa" in self.parts
 
     def isLookahead(self) -> bool:
-        """Whether it drafts by lookahead."""
+        """Whether the mode drafts by lookahead decoding."""
         return "Lookahead" in self.parts
 
     def isExplicitDraftTokens(self) -> bool:
-        """Whether it drafts with ReDrafter."""
+        """Whether the mode drafts with ReDrafter."""
         return "ExplicitDraftTokens" in self.parts
 
     def isEagle(self) -> bool:
-        """Whether it drafts with an EAGLE head."""
+        """Whether the mode drafts with an EAGLE head."""
         return "Eagle" in self.parts
 
     def useVariableBeamWidthSearch(self) -> bool:
-        """Whether the mode sets a variable beam width: False; `ExecutorConfig.use_variable_beam_width_search` sets
-        it."""
+        """Always False, because `ExecutorConfig.use_variable_beam_width_search` sets a variable beam width."""
         return False
 
     @property
     def drafts(self) -> bool:
-        """Whether it is a method of speculation."""
+        """Whether the mode is a method of speculation."""
         return bool(self.parts & {"Medusa", "Lookahead", "ExplicitDraftTokens", "Eagle"})
 
     @classmethod

@@ -1,5 +1,5 @@
-"""TensorRT-LLM's inputs besides token ids: embeddings, images, rotary tables. Values are kept as given; a request with
-one of them is refused."""
+"""TensorRT-LLM's other inputs: embeddings, images, rotary tables. Values are kept as given; a request with one of them
+is refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MultimodalInput(Settings):
 
 
 class MropeConfig(Settings):
-    """Rotary positions of images."""
+    """Rotary position embeddings of images."""
 
     mrope_rotary_cos_sin: Tensor
     mrope_position_deltas: int | Tensor

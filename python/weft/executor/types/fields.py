@@ -35,7 +35,7 @@ def wanted(words: str) -> PydanticCustomError:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A description of valid values for messages, if the type's own says too little."""
+    """Describes the valid values of a field for error messages, if pydantic's description says too little."""
 
     words: str
 
@@ -52,7 +52,7 @@ class Within(Range):
         return core_schema.no_info_plain_validator_function(self.parse)
 
     def parse(self, value: Any) -> int | float:
-        """The number as an int or float of Python."""
+        """Check a number and convert it to Python's int or float."""
         if not self.kind.holds(value):
             raise wanted(f"{self.kind.value}: {self.valid}")
         if not self.lowest <= value <= self.highest:
@@ -61,7 +61,7 @@ class Within(Range):
 
 
 def count_from(lowest: int) -> Within:
-    """A whole number, at least `lowest`."""
+    """The range of whole numbers of at least `lowest`."""
     return Within(ValueKind.INTEGER, lowest, 2**31 - 1, f"at least {lowest} (and below 2**31)")
 
 
@@ -88,15 +88,15 @@ def _duration(value: Any) -> timedelta:
 
 
 MAX_MILLISECONDS = 1e14
-"""Some three thousand years. Longer durations, which a timedelta may not hold, are cut to this."""
+"""About three thousand years. Longer durations are cut to this, because a timedelta may not hold them."""
 
 _AS_MILLISECONDS = PlainSerializer(lambda value: value / timedelta(milliseconds=1))
 
 Milliseconds = Annotated[timedelta | float, PlainValidator(_duration), _AS_MILLISECONDS]
-"""A timedelta, or milliseconds as a number. Kept as a timedelta; milliseconds in plain data."""
+"""A timedelta, or a number of milliseconds. The field keeps a timedelta; plain data has milliseconds."""
 
 Moment = Annotated[timedelta, PlainValidator(_duration), _AS_MILLISECONDS]
-"""A moment, as the time since the clock's start; timedelta(0) if not happened. Milliseconds in plain data."""
+"""The time of an event since the clock's start; timedelta(0) if it has not happened. Plain data has milliseconds."""
 
 
 def seconds(duration: timedelta | float | None) -> float | None:
@@ -112,7 +112,7 @@ Several = Annotated[Sequence[T], AfterValidator(list)]
 
 
 class ByName:
-    """Base of enums that plain data holds by the names of their members."""
+    """Base of enums whose members are written to plain data by name."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -151,7 +151,7 @@ Tensor = Annotated[torch.Tensor, BeforeValidator(read_tensor), PlainSerializer(_
 MAX_TOKENS = 1 << 22
 """The largest number of ids in a list of token ids: more than any engine takes."""
 READ_AT_ONCE = 1 << 16
-"""Longer lists of token ids are checked only once the executor has found that they are not too long for it."""
+"""The entries of longer lists of token ids are checked only after the executor has checked the length."""
 
 
 def as_list(value: Any) -> Any:
@@ -161,8 +161,8 @@ def as_list(value: Any) -> Any:
 
 
 def _tokens(value: Any, info: ValidationInfo) -> list[int]:
-    """Read a list or array of token ids that is not empty. The ids of a list longer than `READ_AT_ONCE` are not
-    checked here."""
+    """Read a list or array of at least one token id. In a list longer than `READ_AT_ONCE` the ids are not checked
+    here."""
     name, value = str(info.field_name), as_list(value)
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         raise wanted(f"a list, each entry {ValueKind.INTEGER.value}")
@@ -185,4 +185,4 @@ def _words(value: Any, info: ValidationInfo) -> list[str | list[int]]:
 
 Tokens = Annotated[Sequence[int], PlainValidator(_tokens)]
 Words = Annotated[Sequence[str | Sequence[int]], PlainValidator(_words)]
-"""Texts and lists of token ids, none of them empty. Kept as lists."""
+"""A list of words, each a text or a list of token ids, none of them empty. Kept as lists."""

@@ -15,8 +15,8 @@ from weft.grammar import Guide
 
 
 class GuideType(ByName, IntEnum):
-    """The format of a guide's text. weft's extensions are `HANDLE`, the name of a guide that the executor keeps, and
-    `LARK`, a grammar in LLGuidance's Lark.
+    """The format of a guide's text. weft's extensions are `HANDLE`, the name of a registered guide, and `LARK`, a
+    grammar in LLGuidance's Lark.
     """
 
     JSON = 0
@@ -40,16 +40,16 @@ _MAKERS: dict[GuideType, Callable[[str], Guide]] = {
 
 
 class GuidedDecodingParams(Settings):
-    """The guide of one request: `guide` is the text of a JSON schema, a regular expression, a grammar in GBNF or
+    """The guide of one request. `guide` is the text of a JSON schema, a regular expression, a grammar in GBNF or
     Lark, or a structural tag of XGrammar. `GuideType.JSON` (any JSON object or array) takes no text.
 
-    The text is checked when it is compiled: a guide that does not compile is the error of its request. Raises
+    The text is checked when it is compiled. If it does not compile, the request gets an error response. Raises
     `InputError` if the text is missing.
 
-    weft's extensions: with `strict`, a JSON schema (also in a structural tag) is enforced completely, or is an error
-    with the keyword and its place. Without it, the supported part is enforced and `Result.guide_notes` lists the rest.
-    Objects with named properties have no others, unless `open_objects` is set. A registered guide (`HANDLE`) keeps
-    the options of its registration.
+    weft's extensions: with `strict`, a JSON schema (also in a structural tag) is enforced completely. If that is not
+    possible, the error names the keyword and its place. Without `strict`, the supported part is enforced, and
+    `Result.guide_notes` lists the rest. Objects with named properties have no others, unless `open_objects` is set. A
+    registered guide (`HANDLE`) keeps the options of its registration.
     """
 
     guide_type: GuideType
@@ -76,7 +76,8 @@ class GuidedDecodingParams(Settings):
         return cls(GuideType.HANDLE, name)
 
     def to_guide(self) -> Guide:
-        """The guide. Raises `GuideError` for a text whose form is invalid, and `InputError` for a handle."""
+        """Convert the parameters to a guide. Raises `GuideError` for a text that can't be parsed, and `InputError` for
+        a handle."""
         if self.guide_type is GuideType.JSON:
             return Guide.json()
         if self.guide_type is GuideType.HANDLE or self.guide is None:
@@ -87,7 +88,7 @@ class GuidedDecodingParams(Settings):
         return _MAKERS[self.guide_type](self.guide)
 
     def unread_guide(self) -> Guide:
-        """`to_guide`, but the text is read only when the guide is compiled."""
+        """Like `to_guide`, but the text is parsed only when the guide is compiled."""
         if self.guide_type not in _WITH_SCHEMAS or self.guide is None:
             return self.to_guide()
         _, kind = _WITH_SCHEMAS[self.guide_type]
@@ -95,14 +96,14 @@ class GuidedDecodingParams(Settings):
 
 
 class GuidedDecodingBackend(ByName, Enum):
-    """The grammar library that compiles guides. `AUTO`, weft's extension, selects for each guide the library that
-    enforces more of it.
+    """The grammar library that compiles guides. `AUTO`, weft's extension, uses for each guide the library that enforces
+    more of it.
     """
 
     XGRAMMAR = 0
     LLGUIDANCE = 1
     AUTO = 100
-    # And the other libraries of the registry.
+    # Add a member for each other library of the registry. `vars()` is the namespace of the enum's body.
     _ignore_ = "members value library"
     members = vars()
     for value, library in enumerate(registry.names("grammars"), AUTO + 1):
@@ -121,11 +122,11 @@ class GuidedDecodingConfig(Settings):
 
     - `untrusted`: guides are untrusted input. They are compiled under tighter limits, and first tried in another
       process (`docs/untrusted.md`).
-    - `mask_time_limit_s`: a guide that takes longer, in seconds, for one token ends its request (`weft.EngineConfig`;
-      None: its default).
-    - `programs_ahead` and `max_program_bytes` limit WebAssembly programs that have started (`docs/wasm.md`): their
-      number without a slot (None: the number of slots), and their memory together (None: 384 MiB for each of these and
-      each slot).
+    - `mask_time_limit_s`: a guide that takes more seconds than this for one token ends its request (None: the default
+      of `weft.EngineConfig`).
+    - `programs_ahead` and `max_program_bytes` limit WebAssembly programs that have started (`docs/wasm.md`). The first
+      is the number of programs without a slot (None: the number of slots). The second is the memory of all programs
+      (None: 384 MiB for each slot and each program without one).
     """
 
     backend: GuidedDecodingBackend = GuidedDecodingBackend.AUTO

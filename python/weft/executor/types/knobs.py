@@ -10,15 +10,15 @@ from weft.executor.types.settings import Settings
 
 
 class DebugConfig(Settings):
-    """The tensors that `Executor.get_latest_debug_tensors` returns: those of `debug_tensor_names`, and optionally all
-    inputs (`input_ids`, `position_ids`, `sequence_length`) or outputs (`logits`) of an iteration.
+    """Selects the tensors that `Executor.get_latest_debug_tensors` returns: those in `debug_tensor_names`, and
+    optionally all inputs (`input_ids`, `position_ids`, `sequence_length`) or outputs (`logits`) of an iteration.
 
     They are kept for the last `debug_tensors_max_iterations` iterations. With 0 they are written to files, each as
     `tllm_debug/PP_1/TP_1/iteration_N/NAME.npy` in the system's temporary folder.
 
-    Chunks of prompts come first, then requests that decode. Shapes: `input_ids` and `position_ids` [tokens],
-    `sequence_length` [requests], `logits` [tokens that are chosen, vocab_size], after processors, penalties and masks.
-    An executor with such a config launches one iteration at a time.
+    In each tensor, prompt chunks come first, then requests that decode. Shapes: `input_ids` and `position_ids`
+    [tokens], `sequence_length` [requests], `logits` [sampled positions, vocab_size]. The logits are taken after
+    processors, penalties and masks. An executor with such a config launches one iteration at a time.
     """
 
     debug_input_tensors: bool = False

@@ -24,7 +24,7 @@ from weft.executor.types.settings import Settings
 
 DEFAULT_RETENTION_PRIORITY = 35
 Priority = Annotated[int, Within(ValueKind.INTEGER, 0, 100, "0 to 100")]
-"""The retention priority of blocks: 0 is evicted first, 100 last."""
+"""The retention priority of blocks: 0 is evicted first, and 100 last."""
 Size = Annotated[int, Within(ValueKind.INTEGER, 0, 2**63 - 1, "a number of bytes, at least 0")]
 
 
@@ -44,22 +44,22 @@ class RuntimeDefaults(Settings):
 
 
 class KvCacheConfig(Settings):
-    """The KV cache, in blocks of `tokens_per_block` tokens (weft's extension: TensorRT-LLM sets it when an engine is
-    built).
+    """Settings of the KV cache, in blocks of `tokens_per_block` tokens. That field is weft's extension: TensorRT-LLM
+    sets the block size when it builds an engine.
 
     Size: `max_tokens` tokens, or `free_gpu_memory_fraction` of the memory that is free after the weights are loaded
     (the device's, or on the CPU the machine's), whichever is less. `max_gpu_total_bytes` is a further limit. Without
-    any of the three the cache holds every slot at full length; if `ExecutorConfig.max_seq_len` is None too, the
+    any of the three the cache holds every slot at full length. If `ExecutorConfig.max_seq_len` is None too, the
     fraction is 0.9.
 
     Reuse: with `enable_block_reuse`, requests whose prompts have the same prefix reuse the blocks of finished requests.
-    With `enable_partial_reuse` they also reuse the matching part of a block, by a copy; without
-    `copy_on_partial_reuse`, only of a block that no other request holds. Evicted blocks with a priority of at least
-    `secondary_offload_min_priority` (default 35) are kept in `host_cache_size` bytes of host memory, and return to the
-    device on reuse.
+    With `enable_partial_reuse` they also reuse a block of which only the first tokens match, by a copy. Without
+    `copy_on_partial_reuse` they take such a block over, if no other request holds it. Evicted blocks with a priority of
+    at least `secondary_offload_min_priority` (default 30) are kept in `host_cache_size` bytes of host memory, and
+    return to the device on reuse.
 
-    Windows: a token attends to at most `max_attention_window` tokens, itself included: the first `sink_token_length` of
-    the text, and the last ones for the rest. A list of windows is repeated over the layers.
+    Windows: a token attends to at most `max_attention_window` tokens, itself included: the first `sink_token_length`
+    tokens of the text, and the most recent ones. A list of windows repeats over the layers.
 
     Up to `event_buffer_max_size` block events are kept until `Executor.get_kv_cache_event_manager()` hands them out (0:
     none). `runtime_defaults` sets `max_attention_window` and `sink_token_length` if they are None.
@@ -101,8 +101,8 @@ class KvCacheConfig(Settings):
 
 class TokenRangeRetentionConfig(Settings):
     """The retention of the blocks of a prompt's tokens `token_start` to `token_end` - 1 (None: to the prompt's end).
-    They have `priority`, 0 (evicted first) to 100, for `duration_ms` after their last use, then the default (None:
-    always `priority`)."""
+    Their priority is `priority`, 0 (evicted first) to 100. After `duration_ms` without use it falls back to the default
+    priority (None: never)."""
 
     token_start: NotNegative
     token_end: Count | None = None
@@ -122,8 +122,9 @@ class TokenRangeRetentionConfig(Settings):
 
 
 class KvCacheRetentionConfig(Settings):
-    """The retention of a request's blocks: by ranges of its prompt, which must not overlap, and by
-    `decode_retention_priority` and `decode_duration_ms` for its answer. Elsewhere the priority is 35.
+    """The retention of a request's blocks. `token_range_retention_configs` sets it for ranges of the prompt, which must
+    not overlap; `decode_retention_priority` and `decode_duration_ms` set it for the answer. The rest of the prompt has
+    priority 35.
     """
 
     token_range_retention_configs: Several[TokenRangeRetentionConfig] = field(default_factory=list)

@@ -9,18 +9,18 @@ from weft.executor.types.fields import Moment
 from weft.executor.types.plain import Plain
 
 NEVER = timedelta(0)
-"""The moment of an event that has not happened."""
+"""The time of an event that has not happened."""
 
 
 @dataclass
 class TimingMetrics(Plain):
-    """Moments of the clock `time.perf_counter`, each as the time since its start; timedelta(0) if not happened. They
-    are those of the engine's `OutputStats`, rounded to microseconds.
+    """Times on the clock `time.perf_counter`; timedelta(0) if the event has not happened. They are the times of the
+    engine's `OutputStats`, rounded to microseconds.
 
     The request waits for its guide until `guide_ready_time` (weft's extension; timedelta(0) without a guide), then
-    for a slot until `first_scheduled_time`. The moment of a token is when the host has read it. `last_token_time` is
-    set once the answer has ended. weft does not send keys and values to other executors, so the transfer's times and
-    size are 0."""
+    for a slot until `first_scheduled_time`. The time of a token is when the host has read it. `last_token_time` is
+    set when the answer has ended. weft does not send KV caches to other executors, so the transfer's times and size are
+    0."""
 
     arrival_time: Moment = NEVER
     first_scheduled_time: Moment = NEVER
@@ -38,7 +38,7 @@ class TimingMetrics(Plain):
 
     @property
     def time_to_first_token_s(self) -> float | None:
-        """The time from arrival to first token in seconds, with the wait for the guide; None before the first token."""
+        """Seconds from arrival to first token, including the wait for the guide; None before the first token."""
         return (self.first_token_time - self.arrival_time).total_seconds() if self.first_token_time else None
 
 
@@ -46,9 +46,9 @@ class TimingMetrics(Plain):
 class KvCacheMetrics(Plain):
     """The KV cache blocks of the request at its admission.
 
-    `num_total_allocated_blocks` were allocated, of which `num_new_allocated_blocks` were never used before. Of the
-    prompt's blocks, `num_reused_blocks` were cached, whole or in part, and `num_missed_blocks` were not, the last,
-    incomplete one included. `kv_cache_hit_rate` is the share of reused blocks among these two.
+    `num_total_allocated_blocks` were allocated; `num_new_allocated_blocks` of them were never used before.
+    `num_reused_blocks` of the prompt's blocks were cached, fully or partly. `num_missed_blocks` were not; they include
+    the last, incomplete block. `kv_cache_hit_rate` is reused / (reused + missed).
     """
 
     num_total_allocated_blocks: int = 0
@@ -60,9 +60,9 @@ class KvCacheMetrics(Plain):
 
 @dataclass
 class SpeculativeDecodingMetrics(Plain):
-    """`total_draft_tokens` drafts were verified, and `total_accepted_draft_tokens` of them are in the answer.
-    `acceptance_rate` is the share of accepted drafts, 0.0 without drafts. Both counts are of the same iterations, and
-    positions without a draft do not count (`OutputStats`).
+    """The drafts of a request. `total_draft_tokens` were verified, and `total_accepted_draft_tokens` of them are in the
+    answer. `acceptance_rate` is the share of accepted drafts, 0.0 without drafts. Both counts are over the same
+    iterations, and positions without a draft do not count (`OutputStats`).
     """
 
     acceptance_rate: float = 0.0
@@ -72,8 +72,8 @@ class SpeculativeDecodingMetrics(Plain):
 
 @dataclass
 class RequestPerfMetrics(Plain):
-    """The metrics of one request so far. `first_iter` and `last_iter` are the executor's iterations of its first and
-    its last token; `last_iter` is set once the answer has ended. `iter` is the current iteration."""
+    """The metrics of one request so far. `first_iter` and `last_iter` are the numbers of the executor's iterations that
+    gave its first and last token. `last_iter` is set when the answer has ended. `iter` is the current iteration."""
 
     timing_metrics: TimingMetrics = field(default_factory=TimingMetrics)
     kv_cache_metrics: KvCacheMetrics = field(default_factory=KvCacheMetrics)

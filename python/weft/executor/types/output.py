@@ -11,19 +11,19 @@ from weft.executor.types.settings import Settings
 
 
 class AdditionalModelOutput(Settings):
-    """An output that the model marks by `name`, for every token of the answer and, with `gather_context`, of the
-    prompt."""
+    """An output that the model marks by `name`. It is returned for every token of the answer and, with
+    `gather_context`, of the prompt."""
 
     name: Text
     gather_context: bool = False
 
 
 class OutputConfig(Settings):
-    """The contents of a request's results besides the tokens.
+    """Selects the outputs of a request besides its tokens.
 
-    - `return_log_probs`: the log-probability of each token in the distribution that it was chosen from (see
-      `ExecutorConfig.normalize_log_probs`). `top_log_probs`, weft's extension, 0 to 20, adds those of the most likely
-      tokens in the same distribution.
+    - `return_log_probs`: the log-probability of each token in the distribution that it was sampled from (see
+      `ExecutorConfig.normalize_log_probs`). `top_log_probs`, weft's extension, 0 to 20, adds as many of the most likely
+      tokens of the same distribution.
     - `return_context_logits` and `return_generation_logits`: the model's logits at each position of the prompt and of
       the answer. The latter need `ExecutorConfig.gather_generation_logits`.
     - `exclude_input_from_output` leaves the prompt out of results that are not streamed.

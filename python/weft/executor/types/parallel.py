@@ -1,4 +1,4 @@
-"""TensorRT-LLM's settings for several devices and executors. weft serves on one device, in this process."""
+"""TensorRT-LLM's settings for several devices and executors. A weft executor runs on one device, in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CommunicationType(ByName, Enum):
 
 
 class CommunicationMode(ByName, Enum):
-    """The process that takes requests: rank 0, or a separate orchestrator."""
+    """The process that receives requests: rank 0, or a separate orchestrator."""
 
     LEADER = 0
     ORCHESTRATOR = 1
@@ -64,13 +64,13 @@ class ParallelConfig(Settings):
 
 
 class CacheTransceiverConfig(Settings):
-    """The transfer of keys and values from one executor to another."""
+    """The transfer of KV caches from one executor to another."""
 
     max_num_tokens: Count | None = None
 
 
 class ContextPhaseParams(Settings):
-    """The state that the executor of a prompt passes to the executor of the answer."""
+    """The state that a prefill executor passes to a decode executor."""
 
     first_gen_tokens: Several[int]
     req_id: Annotated[int, Within(ValueKind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")]

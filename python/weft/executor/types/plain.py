@@ -17,8 +17,8 @@ from weft.executor.types.refused import OLDER_NAMES
 
 
 class Plain:
-    """Base of dataclasses that convert to plain data and back. Fields that weft refuses are left out at their
-    defaults."""
+    """Base of dataclasses that convert to plain data and back. Plain data omits a field that weft refuses if it has its
+    default."""
 
     __pydantic_config__: ClassVar = ConfigDict(
         strict=True,
@@ -42,7 +42,8 @@ class Plain:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Create an object from the result of `to_dict`, with every check. Raises `InputError` for an unknown field."""
+        """Create an object from the result of `to_dict`. Runs every check of the constructor. Raises `InputError` for
+        an unknown field."""
         try:
             text = json.dumps(data)
         except (TypeError, ValueError, RecursionError) as error:
@@ -50,12 +51,12 @@ class Plain:
         return cls.from_json(text)
 
     def to_json(self) -> str:
-        """`to_dict` as one line of JSON. Numbers that are not finite are written as Python does: -Infinity."""
+        """The result of `to_dict` as one line of JSON. Infinity and NaN are written as in Python's json: -Infinity."""
         return json.dumps(self.to_dict())
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Create an object from the result of `to_json`, with every check."""
+        """Create an object from the result of `to_json`. Runs every check of the constructor."""
         try:
             made: Self = _reader(cls).validate_json(text)  # type: ignore[arg-type]
         except ValidationError as error:
@@ -71,7 +72,7 @@ def _reader(cls: Any) -> TypeAdapter[Any]:
 @cache
 def _writer(cls: Any) -> TypeAdapter[Any]:
     """The serializer of a class."""
-    # A union with None: pydantic takes no config for a dataclass alone, and the config says how infinity is written.
+    # The config says how infinity is written. pydantic refuses a config for a dataclass, but accepts one for a union.
     return TypeAdapter(cls | None, config=cls.__pydantic_config__)
 
 
@@ -82,11 +83,12 @@ _MESSAGES = {
     "unexpected_keyword_argument": "{owner} has no field {name!r}; it has {fields}",
     "unexpected_positional_argument": "{owner} takes {name} values by position; give the others by their names",
 }
-"""Complete messages, by the type of pydantic's error."""
+"""Maps pydantic's error types to the messages that replace pydantic's."""
 
 
 def input_error(cls: type, raised: ValidationError) -> InputError:
-    """The error for the first invalid field of a `cls`: the field, its value, and the valid values."""
+    """Convert pydantic's error for a `cls`. The message names the first invalid field, its value and the valid
+    values."""
     errors = raised.errors(include_url=False)
     error = next((each for each in errors if each["type"] == "unexpected_keyword_argument"), errors[0])
     kind, context = error["type"], error.get("ctx", {})
@@ -109,14 +111,14 @@ def input_error(cls: type, raised: ValidationError) -> InputError:
 
 
 def _named(cls: Any, path: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """The path with the field's name instead of the position of an argument."""
+    """Replace the position of an argument at the start of a path by the field's name."""
     if not path or not isinstance(path[0], int):
         return path
     return (fields(cls)[path[0]].name, *path[1:])
 
 
 def _owner(cls: type, path: tuple[int | str, ...]) -> type:
-    """The class that has the field at the end of the path."""
+    """The class that declares the last field of a path."""
     for part in path[:-1]:
         hint = get_type_hints(cls).get(str(part))
         cls = next(

@@ -15,9 +15,9 @@ _BY_NAME = "a mapping of names to functions"
 
 
 class LogitsPostProcessorConfig(Settings):
-    """Functions that requests use by name. Those of `processor_map` are called as `(request_id, logits, tokens, stream,
-    client_id)`; `processor_batched` is called once for all requests that use it, with a list for each argument. A name
-    may map to None as long as no request uses it. `replicate` has no effect, because there is one rank.
+    """Logits processors that requests select by name. Those in `processor_map` are called as `(request_id, logits,
+    tokens, stream, client_id)`. `processor_batched` is called once for all requests that use it, with a list for each
+    argument. A name may map to None if no request uses it. `replicate` has no effect, because there is one rank.
     """
 
     processor_map: Annotated[Mapping[str, LogitsPostProcessor | None], Wanted(_BY_NAME)] | None = None

@@ -1,5 +1,5 @@
-"""TensorRT-LLM's fields that weft refuses, with the reason and an alternative; fields without effect; fields with
-another meaning; and names that differ."""
+"""Tables of TensorRT-LLM's fields and names that weft refuses, ignores, interprets differently or calls differently.
+Refusals have a reason and an alternative."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ REFUSED = {
     "ExecutorConfig.gpu_weights_percent": "all weights are on the device; leave it out",
     "ExecutorConfig.cache_transceiver_config": _ONE_EXECUTOR,
 }
-"""Fields that can be assigned, but must be at their default when an executor is made or a request is enqueued.
-`ParallelConfig` checks its own fields."""
+"""Refused fields with the reason. They can be assigned, but must have their default when an executor is made or a
+request is enqueued. `ParallelConfig` checks its own fields."""
 
 NO_EFFECT = {
     "ExecutorConfig.backend": "it names a backend of TensorRT-LLM's",
@@ -61,7 +61,7 @@ NO_EFFECT = {
     "LogitsPostProcessorConfig.replicate": "there is one rank, where every processor runs",
     "Request.pad_id": "outputs are never padded",
 }
-"""Fields that are accepted without effect, with the reason."""
+"""Fields that are accepted but have no effect, with the reason."""
 
 OTHERWISE = {
     "ExecutorConfig.fail_fast_on_attention_window_too_large": (
@@ -77,7 +77,7 @@ OTHERWISE = {
     ),
     "SamplingConfig.top_p_reset_ids": "the token resets top_p, as is documented; in TensorRT-LLM's kernels it does not",
 }
-"""Fields with another meaning than in TensorRT-LLM, with the difference."""
+"""Fields that differ in meaning from TensorRT-LLM's, with the difference."""
 
 RENAMED = {
     "JSONSerialization": "statistics have to_json_str, and all classes to_json and from_json",
@@ -91,14 +91,14 @@ OLDER_NAMES = {
     "SamplingConfig.random_seed": "seed",
     "SamplingConfig.min_length": "min_tokens",
 }
-"""Names of earlier versions, with the present names."""
+"""Maps names of earlier versions to the current names."""
 
 
 class MissingNameError(InputError, AttributeError):
-    """An unknown name of `weft.executor`. It is also an `AttributeError`, for `hasattr` and `getattr` with a
-    default."""
+    """The error for an unknown name of `weft.executor`. It is also an `AttributeError`, so that `hasattr`, and
+    `getattr` with a default, work."""
 
 
 def refusal(name: str) -> str | None:
-    """The reason why a class of TensorRT-LLM is missing, with an alternative; None for any other name."""
+    """The reason why weft has no class of this TensorRT-LLM name, with an alternative; None for any other name."""
     return f"weft.executor has no {name}: {RENAMED[name]}" if name in RENAMED else None

@@ -40,11 +40,11 @@ from weft.executor.types.settings import Settings
 from weft.executor.types.speculation import EagleConfig, ExternalDraftTokensConfig, LookaheadDecodingConfig
 
 LogitsPostProcessor = Callable[..., torch.Tensor | None]
-"""`(request_id, logits, tokens, stream, client_id)`: changes the logits in place, or returns new ones."""
+"""A function `(request_id, logits, tokens, stream, client_id)` that changes the logits in place or returns new ones."""
 
 
 class RequestType(ByName, Enum):
-    """The phases of a request that the executor runs."""
+    """The phases of a request that the executor runs: prefill (context), generation, or both."""
 
     REQUEST_TYPE_CONTEXT_AND_GENERATION = 0
     REQUEST_TYPE_CONTEXT_ONLY = 1
@@ -75,18 +75,18 @@ Number64 = Annotated[int, Within(ValueKind.INTEGER, 0, 2**64 - 1, "64 bits, unsi
 class Request(Settings):
     """A prompt with all parameters of its answer. All fields but the first two are keyword-only.
 
-    - `input_token_ids` is the prompt: a list or array of at least one token id. More than 65,536 ids are checked only
-      when the request is enqueued.
-    - The answer ends after `max_tokens` tokens, at `end_id`, which it does not include (None or negative: no such
-      token; a guided answer still ends at the guide's end), or at one of `stop_words` (lists of token ids, or texts),
-      which it includes. `bad_words`, of the same form, never occur in the answer. `pad_id` has no effect: outputs are
-      never padded.
-    - `streaming` gives a response for each iteration with its new tokens; with `return_all_generated_tokens`, or beams,
-      with the whole answer so far.
+    - `input_token_ids` is the prompt: a list or array of at least one token id. The ids of a list of more than 65,536
+      are checked only when the request is enqueued.
+    - The answer ends after `max_tokens` tokens, at `end_id`, or at one of `stop_words` (lists of token ids, or texts).
+      It includes the stop word, but not the end token. An `end_id` of None or below 0 means no end token; a guided
+      answer still ends at the guide's end. `bad_words`, in the same form, never occur in the answer. `pad_id` has no
+      effect: outputs are never padded.
+    - `streaming` gives one response per iteration with the new tokens. With `return_all_generated_tokens`, or with
+      beams, each response has the whole answer so far.
     - `embedding_bias`, float [vocab_size], is added to the logits: finite numbers, or -inf, which forbids a token.
-    - `external_draft_tokens_config` gives drafts for the answer, which ends after the accepted drafts and one more
-      token. `num_draft_tokens`, weft's extension, limits the drafts of an iteration (None: the executor's limit; 0:
-      none).
+    - `external_draft_tokens_config` gives drafts for the answer. The answer then ends after the accepted drafts and one
+      more token. `num_draft_tokens`, weft's extension, limits the drafts of an iteration (None: the executor's limit;
+      0: none).
     - `logits_post_processor_name` names a processor of `LogitsPostProcessorConfig`
       (`Request.BATCHED_POST_PROCESSOR_NAME`: the batched one). `logits_post_processor` is a function for this request.
     - `kv_cache_retention_config` sets the retention of its blocks. Only requests with the same `cache_salt_id` reuse
@@ -94,8 +94,8 @@ class Request(Settings):
     - `priority`, 0 to 1: requests of a higher priority are scheduled first. After `allotted_time_ms` (a timedelta, or
       milliseconds) the request ends as `TIMED_OUT`, with its partial answer. Its responses carry `client_id`.
 
-    Raises `InputError` for a value that is invalid for any executor. Errors that depend on the executor (a token beyond
-    the vocabulary, an unknown name), and fields that weft refuses, give an error response.
+    Raises `InputError` for a value that no executor accepts. Errors that depend on the executor (a token beyond the
+    vocabulary, an unknown name), and fields that weft refuses, give an error response.
     """
 
     BATCHED_POST_PROCESSOR_NAME: ClassVar[str] = "batched"
@@ -163,7 +163,7 @@ class Request(Settings):
 
     @property
     def sampling(self) -> SamplingConfig:
-        """`sampling_config`, with this request's `num_return_sequences` if it sets none."""
+        """`sampling_config`. If it sets no `num_return_sequences`, it has the request's."""
         if self.num_return_sequences == 1 or self.sampling_config.num_return_sequences is not None:
             return self.sampling_config
         asked = copy.copy(self.sampling_config)
@@ -175,7 +175,7 @@ class Request(Settings):
 
     @property
     def request_type(self) -> RequestType:
-        """`type`, under the attribute name of TensorRT-LLM's objects."""
+        """The request's `type`, under TensorRT-LLM's attribute name."""
         return self.type
 
     @property

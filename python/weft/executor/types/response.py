@@ -33,7 +33,7 @@ def deserialize_result(data: str | bytes) -> Result:
 
 
 def shown(value: object) -> str:
-    """A value as text: dtype and shape of a tensor, the repr of anything else."""
+    """Format a value for a repr: dtype and shape of a tensor, the repr of anything else."""
     if isinstance(value, torch.Tensor):
         return f"<{str(value.dtype).removeprefix('torch.')} {list(value.shape)}>"
     return repr(value)
@@ -41,8 +41,8 @@ def shown(value: object) -> str:
 
 @dataclass(eq=False, repr=False)
 class AdditionalOutput(Plain):
-    """An output of the model by name, [beams, tokens, ...]. If the name begins with "context_", it is the prompt's,
-    [tokens, ...].
+    """A marked output of the model. For the answer, `output` is [beams, tokens, ...]. For the prompt, it is
+    [tokens, ...], and the name begins with "context_".
     """
 
     name: str
@@ -54,12 +54,12 @@ class AdditionalOutput(Plain):
 
 @dataclass(eq=False, repr=False)
 class Result(Plain):
-    """The tokens of one sequence, or of all beams (the first dimension of lists).
+    """The tokens of one sequence, or of all beams of a beam search. The first dimension of lists is the beam.
 
     - `is_sequence_final`: this is the last result of sequence `sequence_index`. `is_final`: it is the last of the
       request.
-    - `output_token_ids`: the new tokens of the iteration if the request streams; otherwise the answer, after the prompt
-      unless that is excluded. The end token is left out. `finish_reasons` has one entry for each beam.
+    - `output_token_ids`: the iteration's new tokens if the request streams. Otherwise the prompt, unless it is
+      excluded, and the answer. The end token is left out. `finish_reasons` has one entry for each beam.
     - `log_probs`: natural log-probabilities of all tokens so far, if requested. `cum_log_probs`: sums of the
       log-probabilities over the whole vocabulary, the end token's included. `top_log_probs`, weft's extension: for each
       token, the most likely tokens at its position with their log-probabilities.
@@ -102,7 +102,7 @@ class Result(Plain):
 
 @dataclass
 class ResponseData(Plain):
-    """The fields of `Response.to_dict`."""
+    """The fields of a `Response` as plain data."""
 
     request_id: int
     result: Result | None = None
@@ -111,8 +111,8 @@ class ResponseData(Plain):
 
 
 class Response(Plain):
-    """A response to request `request_id`: a `Result`, or an error's message (second argument or `error_msg`). Access to
-    the one that it does not hold raises."""
+    """A response to request `request_id`. It holds a `Result` or an error's message (second argument or `error_msg`).
+    Access to the other one raises an error."""
 
     def __init__(
         self,

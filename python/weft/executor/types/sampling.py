@@ -26,11 +26,11 @@ def _top_p(value: Any) -> float:
 class SamplingConfig(Settings):
     """The sampling and beam search of a request.
 
-    - Sampling: `top_k` above 1 keeps the k most likely tokens; `top_p` above 0 keeps the smallest set of them whose
-      probabilities reach this sum. With neither, or with a `top_k` of 1, the most likely token is taken, whatever
+    - Sampling: `top_k` above 1 keeps the k most likely tokens; `top_p` above 0 keeps the smallest set of tokens whose
+      probabilities sum to at least this value. With neither, or with a `top_k` of 1, sampling is greedy, whatever
       `temperature` (default 1) and `min_p` are. `seed` determines the sampled tokens; None is 0.
-    - Order: `Request.embedding_bias` is added, then `temperature` divides the logits, then the penalties apply. A
-      `temperature` of 0 takes the most likely token.
+    - Order: `Request.embedding_bias` is added, then `temperature` divides the logits, then the penalties apply. With a
+      `temperature` of 0 sampling is greedy.
     - Penalties: `repetition_penalty` divides positive logits of tokens in the text and multiplies negative ones.
       `presence_penalty` is subtracted once from the logit of each token in the text, `frequency_penalty` once for each
       occurrence. The text is prompt and answer; these two ignore the prompt's first `prompt_ignore_length` tokens.
@@ -41,21 +41,21 @@ class SamplingConfig(Settings):
     A `beam_width` above 1 selects beam search, which returns at most that many sequences, best first:
 
     - The score is the sum of log-probabilities divided by the length to the power of `length_penalty` (default 0).
-    - `early_stopping` ends the search once there are `beam_width` answers. 1 (the default): at once. 0: when no active
-      beam, at its present length, scores better than the worst answer. Any other number: when no active beam could do
-      so at any length.
-    - `beam_search_diversity_rate` times a beam's number among the active beams is added to its continuations when
-      continuations are compared. Sums and scores do not include it.
-    - `beam_width_array`: entry i is the number of beams after token i, and the last entry holds for all later tokens.
+    - `early_stopping` says when the search ends after it has `beam_width` answers. 1 (the default): at once. 0: when no
+      active beam, at its current length, scores better than the worst answer. Any other number: when no active beam
+      could do so at any length.
+    - `beam_search_diversity_rate` times a beam's index among the active beams is added to its continuations when the
+      search compares continuations. Sums and scores do not include it.
+    - `beam_width_array`: entry i is the number of beams after token i, and the last entry applies to all later tokens.
       `beam_width` is then the largest of all widths.
     - `top_k`, `top_p` and `min_p` have no effect on beams.
 
-    Without beams, the settings of the second list have no effect, apart from these three.
+    Without beams, all other settings of the second list have no effect.
 
-    `on_length`, weft's extension, is "cut" or "close": whether a guided answer may be cut at `max_tokens`, or is
-    complete by then (see `weft.SamplingParams`).
+    `on_length`, weft's extension, says how a guided answer ends at `max_tokens`. "cut": it may be cut off. "close": it
+    is complete by then (see `weft.SamplingParams`).
 
-    Raises `InputError` for a value of another type or out of bounds.
+    Raises `InputError` for a value of the wrong type or out of range.
     """
 
     beam_width: Count = 1
@@ -99,29 +99,30 @@ class SamplingConfig(Settings):
 
     @property
     def num_sequences(self) -> int:
-        """The number of sequences (with beams, in one response): `num_return_sequences`, or else `beam_width`."""
+        """The number of returned sequences: `num_return_sequences` or, if that is None, `beam_width`. A beam search
+        returns them in one response."""
         return self.num_return_sequences if self.num_return_sequences is not None else self.beam_width
 
     @property
     def num_requests(self) -> int:
-        """The number of sequences in the engine: one for each answer, or one for all beams."""
+        """The number of sequences in the engine: one for each answer, or a single one for all beams."""
         return self.num_sequences if self.beam_width == 1 else 1
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the most likely token is always taken."""
+        """Whether sampling is greedy: the most likely token is always chosen."""
         draws = (self.top_k or 0) > 1 or ((self.top_k or 0) == 0 and (self.top_p or 0) > 0)
         return not draws or self.temperature == 0
 
     def parameters(self, *, with_log_probs: bool = False) -> dict[str, Any]:
-        """Keyword arguments for `weft.SamplingParams`, without those that are not set. `with_log_probs`: the request
-        returns log-probabilities."""
+        """Convert to keyword arguments for `weft.SamplingParams`, without unset ones. `with_log_probs` says whether the
+        request returns log-probabilities."""
         given = {"seed": self.seed or 0, "on_length": self.on_length} | self._given(_ALWAYS)
         temperature = 1.0 if self.temperature is None else self.temperature
         if self.beam_width > 1:
             return given | {"temperature": temperature}
         if self.is_greedy:
-            # The temperature does not change the choice itself, but penalties and log-probabilities depend on it.
+            # The temperature does not change a greedy choice, but penalties and log-probabilities depend on it.
             depends = with_log_probs or bool(self.presence_penalty or self.frequency_penalty)
             if not depends or temperature == 0:
                 return given | {"temperature": 0.0}
@@ -141,4 +142,4 @@ _ALWAYS = (
     "no_repeat_ngram_size",
 )
 _DECAY = ("top_p_decay", "top_p_min", "top_p_reset_ids")
-"""Fields that change `top_p` from token to token. They apply only without `top_k`."""
+"""Fields that change `top_p` after each token. They apply only without `top_k`."""

@@ -30,15 +30,16 @@ class CapacitySchedulerPolicy(ByName, Enum):
 
 
 class ContextChunkingPolicy(ByName, Enum):
-    """The prompts to prefill if all together exceed an iteration: the first request's, or a part of each."""
+    """The choice of prompts to prefill if all of them together exceed an iteration's tokens. FIRST_COME_FIRST_SERVED:
+    the first request's prompt. EQUAL_PROGRESS: a chunk of each prompt."""
 
     FIRST_COME_FIRST_SERVED = 0
     EQUAL_PROGRESS = 1
 
 
 class DynamicBatchConfig(Settings):
-    """Whether an executor tunes its batch size and its tokens of an iteration, by the mean prompt and answer lengths of
-    the last `dynamic_batch_moving_average_window` requests."""
+    """Settings of the tuner. It adapts the batch size and the tokens of an iteration to the mean prompt and answer
+    lengths of the last `dynamic_batch_moving_average_window` requests."""
 
     enable_batch_size_tuning: bool = False
     enable_max_num_tokens_tuning: bool = False

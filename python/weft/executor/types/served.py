@@ -1,4 +1,4 @@
-"""The check that weft serves all settings. It runs when an executor is made and when a request is enqueued."""
+"""Checks that weft supports all given settings. Runs when an executor is made and when a request is enqueued."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weft.executor.types.settings import Settings, given_refused
 
 
 def check_served(settings: Settings) -> None:
-    """Raise `InputError` for the first refused field that is not at its default, in these settings or nested ones."""
+    """Raise `InputError` for the first refused field that differs from its default. Checks nested settings too."""
     refused = given_refused(settings)
     for name, value in vars(settings).items():
         if name in refused:

@@ -1,4 +1,4 @@
-"""Settings that are always valid: the constructor and each assignment check the fields."""
+"""Base class for settings that are always valid: the constructor and each assignment check the fields."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from weft.executor.types.refused import REFUSED
 class Settings(Plain):
     """Base of pydantic dataclasses that check their fields on construction and on assignment.
 
-    An assignment runs the same checks as the constructor, also those over several fields. If it fails, it raises
-    `InputError` and changes nothing. Two objects are equal if all their fields are; tensors compare by their values.
+    An assignment runs the same checks as the constructor, including those over several fields. If a check fails, it
+    raises `InputError` and changes nothing. Two objects are equal if all their fields are; tensors compare by their
+    values.
     """
 
     __pydantic_validator__: ClassVar[SchemaValidator]
@@ -49,7 +50,7 @@ class Settings(Plain):
         return self
 
     def check(self) -> None:
-        """Raise `InputError` for fields that are valid alone but not together."""
+        """Raise `InputError` for fields that are valid alone but not in combination. Subclasses override this."""
 
     @model_serializer(mode="wrap")
     def _plain(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -64,8 +65,8 @@ class Settings(Plain):
         return {name: value for name, value in dumped.items() if name not in left_out}
 
     def snapshot(self) -> Self:
-        """A deep copy, which later assignments do not reach. Raises `InputError` if the fields do not fit together."""
-        # Checked again, because a nested object may have changed without a check of this one.
+        """A deep copy, which later assignments do not change. Raises `InputError` if the fields do not fit together."""
+        # Check again: an assignment to a nested object runs only that object's checks.
         twin = copy.copy(self)
         vars(twin).update({name: _kept(value) for name, value in vars(self).items()})
         twin.check()
@@ -91,7 +92,7 @@ class Settings(Plain):
 
 
 def given_refused(settings: Settings) -> set[str]:
-    """The refused fields that hold something other than their default."""
+    """The names of the refused fields that differ from their default."""
     held = vars(settings)
     return {one.name for one in settings._refused if not _equal(held[one.name], _default(one))}
 

@@ -1,4 +1,4 @@
-"""Drafts of requests, and TensorRT-LLM's settings of speculation."""
+"""External drafts of requests, and TensorRT-LLM's settings for speculation."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from weft.executor.types.settings import Settings
 
 
 class SpeculativeDecodingConfig(Settings):
-    """The transfer of draft logits between executors. (weft's speculation is `ExecutorConfig.speculation`.)"""
+    """The transfer of draft logits between executors. For weft's speculation see `ExecutorConfig.speculation`."""
 
     fast_logits: bool = False
 
 
 class ExternalDraftTokensConfig(Settings):
-    """Drafts for the beginning of the answer, `tokens`. They are verified once: the answer is the accepted drafts and
-    one more token. Needs an executor with `Speculation.given()`.
+    """Drafts for the first tokens of the answer. They are verified once: the answer is the accepted drafts and one more
+    token. Needs an executor with `Speculation.given()`.
 
-    A draft is accepted if it is the token that the target chooses, so the answer has the target's distribution. This
-    does not need the drafter's `logits` [tokens, vocab_size], which are ignored.
+    A draft is accepted if it equals the token that the target samples, so the answer has the target's distribution. The
+    drafter's `logits` [tokens, vocab_size] are not needed for this, and are ignored.
     """
 
     tokens: Tokens
@@ -51,7 +51,7 @@ class LookaheadDecodingConfig(Settings):
             )
 
     def calculate_speculative_resource(self) -> tuple[int, int, int, int]:
-        """Per iteration: decoded tokens, tokens of a path, drafted tokens, drafts of a path."""
+        """The sizes of an iteration: decoded tokens, tokens of a path, drafted tokens, drafts of a path."""
         return self.calculate_speculative_resource_tuple(
             self.max_window_size, self.max_ngram_size, self.max_verification_set_size
         )
@@ -60,7 +60,7 @@ class LookaheadDecodingConfig(Settings):
     def calculate_speculative_resource_tuple(
         window_size: int, ngram_size: int, verification_set_size: int
     ) -> tuple[int, int, int, int]:
-        """`calculate_speculative_resource` for the given sizes."""
+        """Like `calculate_speculative_resource`, for the given sizes."""
         depth = ngram_size - 1
         drafts = max(depth - 1, 0) + (window_size - 1 + verification_set_size) * depth
         return drafts + 1, ngram_size, drafts, depth
@@ -82,8 +82,8 @@ class LookaheadDecodingConfig(Settings):
 
 
 class EagleConfig(Settings):
-    """A draft tree of an EAGLE head. Values are kept as given; `ExecutorConfig.speculation` drafts one chain of
-    tokens."""
+    """Settings for the draft tree of an EAGLE head. They are kept as given, but refused:
+    `ExecutorConfig.speculation` drafts one chain of tokens."""
 
     eagle_choices: Several[Sequence[NotNegative]] | None = None
     greedy_sampling: bool = True
@@ -114,7 +114,7 @@ class DecodingConfig(Settings):
 
 
 class SpeculativeDecodingFastLogitsInfo(Settings):
-    """The source of a drafter's logits."""
+    """Identifies the request and the participant that hold a drafter's logits."""
 
     draft_request_id: Annotated[int, Within(ValueKind.INTEGER, 0, 2**64 - 1, "64 bits, unsigned")] = 0
     draft_participant_id: int = 0

@@ -1,4 +1,4 @@
-"""Statistics of an executor: one `IterationStats` an iteration, one `RequestStats` a request and iteration."""
+"""Statistics of an executor: one `IterationStats` per iteration, and one `RequestStats` per request and iteration."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Stats(Plain):
     """Base of all statistics."""
 
     def to_json_str(self) -> str:
-        """One line of JSON with TensorRT-LLM's keys, such as `iterLatencyMS` for `iter_latency_ms`. `to_json` uses the
-        fields' names."""
+        """The fields as one line of JSON with TensorRT-LLM's keys, such as `iterLatencyMS` for `iter_latency_ms`.
+        `to_json` uses the fields' names."""
         return json.dumps(_in_camel_case(self.to_dict()))
 
 
@@ -28,7 +28,7 @@ _KEYS = {
     "kv_cache_transfer_ms": "kvCacheTransferMS",
     "specdec_stats": "specDecodingStats",
 }
-"""Keys that are not the camel case of the field's name."""
+"""Keys that differ from the field's name in camel case."""
 
 
 def _in_camel_case(value: Any) -> Any:
@@ -44,9 +44,10 @@ def _camel(name: str) -> str:
 
 @dataclass
 class KvCacheStats(Stats):
-    """The blocks of the KV cache. `max_num_blocks`, `free_num_blocks` and `used_num_blocks` are those of this moment;
-    free blocks include cached ones that no request holds. The other counts are totals since the executor was made:
-    blocks handed out, of these newly allocated and reused, and blocks of prompts that were not cached."""
+    """The blocks of the KV cache. `max_num_blocks`, `free_num_blocks` and `used_num_blocks` are current values; free
+    blocks include cached ones that no request holds. The other counts are totals since the executor was made: blocks
+    allocated or reused (`alloc_total_blocks`), allocated, reused, and missed. A missed block is a block of a prompt
+    that was not cached."""
 
     max_num_blocks: int = 0
     free_num_blocks: int = 0
@@ -72,7 +73,7 @@ class StaticBatchingStats(Stats):
 
 @dataclass
 class InflightBatchingStats(Stats):
-    """An iteration of in-flight batching: requests in prefill (context), in decoding (gen), and preempted (paused)."""
+    """An iteration of in-flight batching: requests in prefill (context), in decoding (gen) and preempted (paused)."""
 
     num_scheduled_requests: int = 0
     num_context_requests: int = 0
@@ -85,9 +86,9 @@ class InflightBatchingStats(Stats):
 
 @dataclass
 class SpecDecodingStats(Stats):
-    """Drafts verified in an iteration, and those accepted; both as `OutputStats` counts them. `acceptance_length` is
-    the mean number of tokens of a request with drafts. `draft_overhead` is the share of the iteration that drafting
-    took (0.0 if graphs hold both)."""
+    """The drafts verified and accepted in an iteration, counted as in `OutputStats`. `acceptance_length` is the mean
+    number of new tokens of a request with drafts. `draft_overhead` is the share of the iteration's time that drafting
+    took; 0.0 if one graph holds both."""
 
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
@@ -101,12 +102,12 @@ class SpecDecodingStats(Stats):
 class IterationStats(Stats):
     """One iteration. Times are in milliseconds, memory in bytes; `timestamp` is "%m-%d-%Y %H:%M:%S.%f".
 
-    - `new_active_requests_queue_latency_ms`: the waits of the requests admitted in this iteration, in sum.
+    - `new_active_requests_queue_latency_ms`: the sum of the waits of the requests admitted in this iteration.
     - `num_active_requests` hold a slot at the iteration's end; `num_compiling_requests` wait for their guide.
-    - Limits: as configured (static), as the tuner of `DynamicBatchConfig` recommends (0 without a tuner), and in effect
-      (runtime).
-    - `model_latency_ms`: the time the host waited for the device. `grammar_latency_ms`: the time grammars took in this
-      iteration, on any thread.
+    - Limits: the configured ones (static), those that the tuner of `DynamicBatchConfig` recommends (0 without a tuner),
+      and those in effect (runtime).
+    - `model_latency_ms`: the time that the host waited for the device. `grammar_latency_ms`: the time that grammars
+      took in this iteration, on all threads together.
     - Totals since the executor was made: `guide_cache_hits` and `guide_cache_misses` of compiled guides, and
       `num_forgotten_requests`, which had ended and whose responses were not taken in time
       (`ExecutorConfig.max_unread_bytes`).
@@ -155,7 +156,7 @@ class RequestStage(ByName, Enum):
 
 @dataclass
 class DisServingRequestStats(Stats):
-    """The cost of a transfer of keys and values to another executor. weft has no such transfers."""
+    """The cost of a KV cache transfer to another executor. weft has no such transfers."""
 
     kv_cache_transfer_ms: float = 0.0
     kv_cache_size: int = 0
@@ -163,8 +164,8 @@ class DisServingRequestStats(Stats):
 
 @dataclass
 class RequestStats(Stats):
-    """One request at an iteration's end: `scheduled` in it, or `paused` (preempted). `context_prefill_position`
-    tokens of its prompt are prefilled. `dis_serving_stats` is always None."""
+    """One request at an iteration's end. `scheduled`: it ran in the iteration. `paused`: it was preempted.
+    `context_prefill_position` tokens of its prompt are prefilled. `dis_serving_stats` is always None."""
 
     id: int = 0
     stage: RequestStage = RequestStage.QUEUED

@@ -1,8 +1,8 @@
 """Parses request bodies: `read_json` turns bytes into data, and `Body` validates the data.
 
-Both reject bad input early and cheaply. Python's JSON parser holds the GIL on any thread, so entries are counted
-before anything is built. pydantic would build an error object for each bad entry, so list validation stops at the
-first.
+Both reject bad input early and cheaply. Python's JSON parser holds the GIL on any thread, so `read_json` counts entries
+before it builds any object. pydantic would build an error object for each invalid entry, so list validation stops at
+the first one.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from weft.server.settings import ServerConfig
 MAX_TEXT_ENTRIES = ServerConfig.max_body_entries
 """The entry limit for JSON inside a string of the body, such as a schema given as a string."""
 LARGE_SHARE, LARGE = 4, "lists, objects, names and texts"
-"""At most 1 / `LARGE_SHARE` of the entries may be of these kinds. They cost more memory and time than a number."""
+"""At most 1 / `LARGE_SHARE` of the entries may be of the kinds `LARGE`. They cost more memory and time than numbers."""
 SURROGATE, BOM = b"\\ud", "\ufeff"
 MAX_LOOP_PARSE_BYTES = 64 << 10
 """Bodies up to this many bytes are parsed on the event loop."""
 _parsing = Lock()
-"""Only one thread at a time parses a large body. Several would only compete for the GIL, and the event loop would
-wait for each of them in turn."""
+"""Held while a thread parses a large body. Several such threads would only compete for the GIL, and the event loop
+would wait for each of them in turn."""
 
 
 def read_json(raw: bytes, max_entries: int) -> Any:
@@ -131,7 +131,7 @@ MAX_ENTRIES = 10_000
 MAX_COUNT = 2**31 - 1
 """The limit for token and whitespace counts. The engine and the grammar libraries use 32-bit integers."""
 EXACT_FLOATS = 2**53
-"""Below this value, a whole float is an exact integer."""
+"""Below this value, every integer has an exact float."""
 T = TypeVar("T")
 
 
@@ -149,10 +149,10 @@ class _FirstOnly(FailFast):
 
 
 Few = Annotated[list[T], _FirstOnly(), BeforeValidator(_bounded)]
-"""A list of bounded length. Validation stops at the first bad entry, because a body has room for millions."""
+"""A list of bounded length. Validation stops at the first invalid entry, because a body may hold very many."""
 Object = Annotated[dict[str, Any], BeforeValidator(_bounded)]
 Refused = Mapping[str, tuple[str, tuple[Any, ...]]]
-"""Refused fields by name. Each has the reason, and the values that are accepted because they request nothing."""
+"""Refused fields by name. Each has the reason, and the values that are accepted because they have no effect."""
 
 
 class Body(BaseModel):
@@ -280,5 +280,5 @@ def _number(value: Any) -> Any:
 
 
 def _is_inert(value: Any, inert: tuple[Any, ...]) -> bool:
-    """Return whether a refused field's value requests nothing. Types must match, so True is not 1."""
+    """Return whether a refused field's value has no effect. Types must match, so True is not 1."""
     return value is None or any(value == other and type(value) is type(other) for other in inert)

@@ -1,5 +1,5 @@
-"""Names of fields in other APIs, in other libraries, or on other routes of this server. An error about such a name
-suggests the field to use instead."""
+"""Maps field names of other APIs, of other libraries, or of other routes of this server to this route's fields. An
+error about such a name suggests the field to use."""
 
 from __future__ import annotations
 

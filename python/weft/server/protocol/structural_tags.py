@@ -32,16 +32,16 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "dispatch": ("rules", "loop", "excludes"),
     "token_dispatch": ("rules", "loop", "exclude_tokens"),
 }
-"""The members of each of XGrammar's formats, by `type`. XGrammar ignores a misspelt member, so weft checks the names.
-`strict` in a schema's format is weft's own. The table is not read from XGrammar's models, because importing them
-takes seconds; a test compares the two."""
+"""The members of XGrammar's formats, by `type`. XGrammar ignores a misspelt member, so weft checks the names. `strict`
+in a schema's format is weft's own. The table is not read from XGrammar's models, because importing them takes seconds.
+A test compares the two."""
 STRUCTURE = ("begin", "schema", "end")
 TAG = ("type", "format", "structures", "triggers")
 
 
 def tag_text(tag: Mapping[str, Any], place: str) -> str:
     """Return a structural tag as JSON in XGrammar's form. `place` is its path in the body. Raises `ApiError` for
-    members that neither form has. Compiling the guide finds other faults."""
+    members that neither form has. Other errors are found when the guide is compiled."""
     kind = tag.get("type", "structural_tag")
     if kind != "structural_tag":
         raise _wrong(place, f"{place}.type is {quoted(kind)}; it must be 'structural_tag'")

@@ -1,1 +1,1 @@
-"""Reads a request body into a `Job`: its prompts, guides and tools. Nothing is submitted to the engine here."""
+"""Converts a request body to a `Job`: its prompts, guides and tools. The job is not submitted to the engine here."""

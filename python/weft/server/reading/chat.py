@@ -1,7 +1,7 @@
-"""Reads a chat into a `Job`: messages become a prompt, and tools or guide fields become a guide.
+"""Converts a chat to a `Job`: messages become a prompt, and tools or guide fields become a guide.
 
 The chat template renders the prompt. The end of the prompt shows whether the model starts inside its reasoning
-("thinking" in this module). That decides where the guide starts and how the answer is split. Tool calls are guided
+("thinking" in this module). This decides where the guide starts and how the answer is split. Tool calls are guided
 too: `Guide.tools` allows only the calls that `tool_choice` permits.
 """
 
@@ -53,7 +53,7 @@ def chat_job(
 def _guide(
     served: ServedModel, program: Program, body: ChatBody, choice: ToolChoice, thinking: Thinking
 ) -> tuple[Guide | None, bool]:
-    """Return the guide for the answer, and whether it is the tools' guide."""
+    """Return the guide for the answer, and whether that is the guide of the tools."""
     guide = guide_of(body, served.handles, program)
     tools = choice.guide(served.family.tool_style, thinking, parallel=body.parallel_tool_calls is not False)
     if tools is None:
@@ -72,7 +72,7 @@ def _guide(
 
 
 def _prediction(served: ServedModel, body: ChatBody) -> str:
-    """Return the text of `prediction`, which the engine proposes as drafts; "" without one."""
+    """Return the text of `prediction`, whose tokens the engine uses as drafts; "" without one."""
     prediction = body.prediction
     if prediction is None:
         return ""
@@ -119,7 +119,7 @@ def prompt_of(text: ModelText, messages: Sequence[Mapping[str, Any]], fields: Te
     checked = []
     for place, message in enumerate(messages):
         check_message(message, f"messages.{place}")
-        # OpenAI has renamed the system role to developer; chat templates know only the old name.
+        # OpenAI renamed the system role to developer, but chat templates know only the old name.
         role = "system" if message["role"] == "developer" else message["role"]
         checked.append({**message, "role": role})
     try:
@@ -224,7 +224,7 @@ def reasoning_parser(
     if markers is None or thinking in ("none", "closed"):
         return None
     begin, end = markers
-    # The guide starts after the end marker, so all text before it is reasoning, even if the model did not open it.
+    # The guide starts after the end marker, so all text before the marker is reasoning, even without a begin marker.
     return AnswerParser.of_reasoning(begin, end, starts_inside=thinking == "inside" or is_guided)
 
 
@@ -241,8 +241,8 @@ REASONING: dict[Thinking, Literal["enabled", "disabled", "auto"]] = {
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """The tools that the template shows to the model, the ones that it may call, and whether it must call one.
-    `required` is a function name if the model must call that function."""
+    """The effect of `tools` and `tool_choice`. The template shows the tools `shown`, and the model may call those in
+    `callable`. `required` is True if it must call one of them, or the name of the function that it must call."""
 
     shown: Sequence[dict[str, Any]] = ()
     callable: Sequence[dict[str, Any]] = ()

@@ -1,4 +1,4 @@
-"""Reads the guide of a request. Seven fields can set it: one of OpenAI's, five of vLLM's, and weft's `guide`.
+"""Builds the guide of a request. Seven fields can set it: one of OpenAI's, five of vLLM's, and weft's `guide`.
 
 `guide_of` has one case per field. A field with several kinds of guide has its own function, with one case per kind.
 """
@@ -68,10 +68,10 @@ def guide_field(body: GuideFields) -> str | None:
 
 
 def guide_of(body: GuideFields, handles: Mapping[str, Guide], program: Program) -> Guide | None:
-    """Build the guide that the body's fields set, except for `tools`; None if they set none.
+    """Build the guide that the body's fields set; None if there is none. `tools` is not read here.
 
-    `handles` are the configured guides by name. Raises `ApiError`, which names the field, also if two fields set a
-    guide.
+    `handles` holds the configured guides by name. Raises `ApiError`, which names the field, for an invalid guide or if
+    two fields set one.
     """
     present = _present(body)
     if len(present) > 1:
@@ -137,8 +137,8 @@ def _of_response_format(form: ResponseFormat) -> Guide | None:
         case _:
             if form.json_schema is None:
                 raise ApiError("response_format.json_schema is missing", param="response_format")
-            # As with OpenAI, without `strict` the schema is enforced as far as possible. The answer then lists the
-            # parts that were not.
+            # As in OpenAI's API, without `strict` the schema is enforced as far as possible. The answer then lists the
+            # parts that are not enforced.
             return _schema(form.json_schema.schema_, strict=bool(form.json_schema.strict))
 
 
@@ -184,7 +184,7 @@ def _of_guide(given: OwnGuide, handles: Mapping[str, Guide], program: Program) -
 
 def _kind_of_guide(given: OwnGuide, handles: Mapping[str, Guide], program: Program) -> Guide:
     schema_options: dict[str, Any] = {"strict": given.strict}
-    # Leave out options at their defaults: with `any_order` or `max_whitespace`, `_schema` can't defer parsing.
+    # Leave out options with default values: with `any_order` or `max_whitespace`, `_schema` can't defer parsing.
     if given.open_objects:
         schema_options["open_objects"] = True
     if given.any_order or given.max_whitespace != MAX_WHITESPACE:
@@ -225,7 +225,7 @@ def _only_kind(given: OwnGuide | StructuredOutputs, kinds: tuple[str, ...], fiel
 def _kinds(given: OwnGuide | StructuredOutputs) -> dict[str, Any]:
     """Return the kinds that `given` sets, with their values."""
     values = {name: getattr(given, "json_" if name == "json" else name, None) for name in KINDS}
-    # False is a valid schema, which nothing satisfies. But `json_object: false` means that it is not set.
+    # For a schema, False is a valid value: no JSON satisfies it. But `json_object: false` means that it is not set.
     return {
         name: value
         for name, value in values.items()
@@ -234,7 +234,7 @@ def _kinds(given: OwnGuide | StructuredOutputs) -> dict[str, Any]:
 
 
 def _check_option(given: OwnGuide | StructuredOutputs, option: str, kinds: tuple[str, ...]) -> None:
-    """Raise `ApiError` if `given` sets a kind that the option does not apply to."""
+    """Raise `ApiError` if `given` sets a kind of guide for which the option has no meaning."""
     other = next((name for name in _kinds(given) if name not in kinds), None)
     if other is not None:
         raise ApiError(
@@ -248,8 +248,8 @@ def _check_option(given: OwnGuide | StructuredOutputs, option: str, kinds: tuple
 
 def _schema(schema: Any, **options: Any) -> Guide:
     text = schema if isinstance(schema, str) else json.dumps(schema)
-    # Parsing a schema may take long, so the compiler's thread does it. The other options rewrite the schema, so
-    # they need it parsed here.
+    # Parsing a schema may take long, so the compiler's thread does it if possible. The other options rewrite the
+    # schema, so it must be parsed here.
     if options.keys() <= {"strict", "open_objects"}:
         return Guide.unread("json_schema", text, **options)
     return Guide.json_schema(checked_text(text), **options)

@@ -1,7 +1,7 @@
-"""Defines `Job`, the engine requests of one body before they are submitted. All generating routes build it with
+"""Defines `Job`: the engine requests of one body, before they are submitted. All generating routes build it with
 `job_of`.
 
-This module reads completions. `chat.py` reads chats, which add a template, tools and reasoning.
+This module converts completions. `chat.py` converts chats, which add a template, tools and reasoning.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ NAMES = FieldNames(
 )
 """The names for error messages to clients: JSON fields, without advice that only the server's operator can follow."""
 MAX_PROMPT_LOGITS = 256 << 20
-"""The limit in bytes for the logits of a job's prompts. Prompt log-probabilities need them."""
+"""The limit in bytes on the logits of a job's prompts, which prompt log-probabilities need."""
 
 
 @dataclass
 class Job:
-    """The engine requests of one body, one per prompt, and the data that is needed to write the answers.
+    """The engine requests of one body, one per prompt, and the data for writing the answers.
 
-    `parsers` holds one parser per choice of a chat, which splits the answer. `echoes` holds the prompts' texts that a
-    completion with `echo` repeats.
+    `parsers` holds one parser per choice of a chat. It splits the answer into content, reasoning and tool calls.
+    `echoes` holds the texts of the prompts, which a completion with `echo` repeats.
     """
 
     served: ServedModel
@@ -61,7 +61,7 @@ class Job:
 
     @property
     def num_answers(self) -> int:
-        """The number of answers to all prompts."""
+        """The number of answers to all prompts together."""
         return len(self.requests) * self.body.num_answers
 
     def api_error(self, error: BaseException) -> ApiError:
@@ -110,7 +110,7 @@ def job_of(
     given: str = "",
 ) -> Job:
     """Build the job for tokenized prompts. `answer_id` is the answer's id and creation time. `given` is the predicted
-    answer, which the engine proposes as drafts. Raises `ApiError` and `WeftError`."""
+    answer, whose tokens the engine uses as drafts. Raises `ApiError` and `WeftError`."""
     if body.truncate_prompt_tokens is not None:
         prompts = [prompt[-body.truncate_prompt_tokens :] for prompt in prompts]
     if body.wants_prompt_logits:

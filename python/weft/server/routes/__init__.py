@@ -1,1 +1,1 @@
-"""The HTTP routes. The generating ones read a body into a job and return the response that runs it."""
+"""The HTTP routes. The generating routes convert a body to a job, and return the response that runs it."""

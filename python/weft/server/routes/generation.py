@@ -1,4 +1,4 @@
-"""The routes /v1/chat/completions and /v1/completions. Each reads the body into a job and returns its answer."""
+"""The routes /v1/chat/completions and /v1/completions. Each converts the body to a job and returns its answer."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def job_of_body(
 def _is_heavy(data: Any) -> bool:
     """Return whether even a short body may take long to process. Its guide may name a program of several megabytes,
     or a schema whose properties may come in any order. With `n` there are more sequences to prepare."""
-    # True for any other JSON value, which `read` refuses: the callers use `data.get` only after False.
+    # `read` refuses any other JSON value. Return True, so that the callers do not call `data.get` on it.
     if not isinstance(data, dict):
         return True
     guide = data.get("guide")

@@ -98,7 +98,7 @@ _recording = asyncio.Lock()
 
 @router.get("/v1/timeline")
 async def timeline(request: Request, ms: int = 50, model: str | None = None) -> dict[str, Any]:
-    """Record the CPU runtime's streams for the next `ms` milliseconds, over all models. Only one recording runs at a
+    """Record the CPU runtime's streams, those of all models, for `ms` milliseconds. Only one recording runs at a
     time."""
     state = state_of(request)
     served = state.model(model)

@@ -1,5 +1,5 @@
 """The routes of /v1/responses, OpenAI's newer API. The server stores responses, so that later requests can continue
-them."""
+the conversation."""
 
 from __future__ import annotations
 

@@ -33,8 +33,7 @@ class TokenizeBody(TemplateFields):
     OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.TOKENIZE
 
     def check_together(self) -> None:
-        """Raise `ApiError` unless exactly one of `prompt` and `messages` is set, and if fields contradict each
-        other."""
+        """Raise `ApiError` if fields contradict each other, or unless exactly one of `prompt` and `messages` is set."""
         if (self.prompt is None) == (self.messages is None):
             raise ApiError("give prompt or messages", param="prompt")
         self.settle_generation_prompt()

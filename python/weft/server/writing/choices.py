@@ -50,7 +50,7 @@ class ChoicesWriter(ABC):
         options = fields.stream_options
         self._wants_usage = options is not None and options.include_usage
         self._wants_running_usage = options is not None and options.continuous_usage_stats
-        # All chunks begin with this text. The closing brace is cut off here, and follows the choices.
+        # All chunks begin with this text. The closing brace is cut off; `_event` writes it after the choices.
         self._head = json.dumps(self._envelope(self.chunk_kind), separators=(",", ":"))[:-1]
 
     # -- in chunks
@@ -76,7 +76,7 @@ class ChoicesWriter(ABC):
 
     @abstractmethod
     def _chunk(self, increment: Increment) -> bytes:
-        """Return the events for an increment; empty if its text is held back."""
+        """Return the events for an increment; empty if there is nothing to send, because its text is held back."""
 
     def _event(self, choice: str) -> bytes:
         """Return the event for a choice, given as a JSON string."""
@@ -127,9 +127,9 @@ class ChoicesWriter(ABC):
 
 @dataclass
 class Choice:
-    """The part of a chat's choice that is written so far. `parser` splits the text; None if all of it is content.
+    """The state of a chat's choice while it is written. `parser` splits the text; None if all of it is content.
 
-    `held_origins` are the origins of tokens whose text is held back. They are sent with that text.
+    `held_origins` holds the origins of tokens whose text is held back. They are sent with that text.
     """
 
     parser: AnswerParser | None
@@ -290,7 +290,7 @@ class ChatWriter(ChoicesWriter):
 
     def _reason(self, index: int, output: Output) -> str:
         reason, choice = finish_reason(output), self._choices[index]
-        # Report "tool_calls" only if every call is complete: a stop word may cut one off.
+        # Report "tool_calls" only if every call is complete. A stop word may cut off the last one.
         are_whole = 0 < len(choice.calls) == choice.num_whole_calls
         return "tool_calls" if reason == "stop" and are_whole else reason
 
@@ -308,7 +308,7 @@ class ChatWriter(ChoicesWriter):
 
 
 def merged(deltas: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge adjacent deltas that hold text of the same kind. Modifies the deltas."""
+    """Merge adjacent deltas with the same kind of text. Modifies the deltas."""
     result: list[dict[str, Any]] = []
     for delta in deltas:
         last = result[-1] if result else {}

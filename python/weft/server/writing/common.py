@@ -33,13 +33,13 @@ def finish_reason(output: Output) -> str:
 
 
 def stop_reason(output: Output) -> int | str | None:
-    """Return the stop word or stop token that ended the answer, or "timeout". None for an end token or the length
-    limit."""
+    """Return the stop word or stop token that ended the answer, or "timeout". None if an end token or the length limit
+    ended it."""
     return "timeout" if output.finish_reason == "timeout" else output.stopped_by
 
 
 def was_cut(output: Output) -> bool:
-    """Return whether the answer was cut off by its length limit, a deadline or a stop word, instead of ending by
+    """Return whether the length limit, a deadline or a stop word cut off the answer, which then did not end by
     itself."""
     return output.finish_reason != "stop" or isinstance(output.stopped_by, str)
 
@@ -58,7 +58,7 @@ def usage_of(job: Job, outputs: Iterable[Output], num_reasoning: int = 0) -> dic
         sum(output.stats.reused_tokens for output in ended[:: job.body.num_answers]),
         {
             "reasoning_tokens": num_reasoning,
-            # The engine does not track rejected drafts by origin, so the number of rejected predictions is unknown.
+            # The engine does not count rejected drafts by origin, so the number of rejected predictions is unknown.
             "accepted_prediction_tokens": sum(output.origins.count("given") for output in ended),
             "rejected_prediction_tokens": 0,
         },
@@ -79,8 +79,8 @@ def usage(
 
 
 def tokens_through(pieces: Iterable[bytes], text: str) -> int:
-    """Count the tokens from the first one up to the end of `text`, wherever `text` begins. `pieces` are the tokens'
-    bytes. If they do not contain `text`, all tokens count: some tokenizers decode to text that no token holds."""
+    """Count the tokens up to the end of the first occurrence of `text`. `pieces` are the bytes of the tokens. If they
+    do not contain `text`, all tokens count, because some tokenizers decode to text that no token holds."""
     tokens = list(pieces)
     if not text:
         return 0
@@ -164,7 +164,7 @@ class TokenJson:
         return f"token_id:{token}" if self._as_ids else self._tokens.text(token)
 
     def offsets(self) -> TextOffsets:
-        """Return a new offset counter, for the tokens of one text."""
+        """Return a new counter of text offsets, for one answer."""
         return TextOffsets(self._tokens)
 
     def entry(self, token: int, logprob: float) -> dict[str, Any]:
@@ -206,8 +206,8 @@ class TokenJson:
         offsets: TextOffsets,
         num_prompt: int = 0,
     ) -> dict[str, Any]:
-        """Return the `logprobs` of a completion's choice. As in OpenAI's API, `top_logprobs` includes the sampled
-        token itself. The first `num_prompt` tokens are the prompt. Special tokens after it are omitted."""
+        """Return the `logprobs` of a completion's choice. As in OpenAI's API, `top_logprobs` includes the sampled token
+        itself. The first `num_prompt` tokens are the prompt; special tokens after the prompt are omitted."""
         columns: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for place, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
             if num_prompt and place == num_prompt:
@@ -227,16 +227,16 @@ class TokenJson:
 
 @dataclass(frozen=True)
 class PromptLogprobs:
-    """Log-probabilities and ranks of a prompt's own tokens. Rank 1 is the most likely token. The
-    entries of the first token are None."""
+    """The log-probabilities and ranks of a prompt's tokens. Rank 1 is the most likely token. The entries of the first
+    token are None."""
 
     tokens: Sequence[int]
     entries: list[TokenLogprob | None]
     ranks: list[int | None]
 
     def vllm_form(self, token_json: TokenJson) -> list[dict[str, Any] | None]:
-        """Return vLLM's `prompt_logprobs`: per position an object by token id, with the prompt's token and the most
-        likely ones."""
+        """Return vLLM's `prompt_logprobs`: for each position an object that maps token ids to log-probabilities. It has
+        the prompt's token and the most likely ones."""
         entries: list[dict[str, Any] | None] = []
         for token, logprob, rank in zip(self.tokens, self.entries, self.ranks, strict=True):
             if logprob is None:
@@ -263,8 +263,8 @@ PromptReader = Callable[[int, int], PromptLogprobs]
 
 
 def prompt_reader(outputs: dict[int, Output], num_each: int) -> PromptReader:
-    """Return a cached function that computes the log-probabilities of a prompt. `outputs` are by choice, with
-    `num_each` choices per prompt."""
+    """Return a cached function that computes the log-probabilities of a prompt. `outputs` maps choices to outputs; each
+    prompt has `num_each` choices."""
 
     @cache
     def read(place: int, top: int) -> PromptLogprobs:

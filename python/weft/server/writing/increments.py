@@ -21,8 +21,8 @@ from weft.server.models import ServedModel
 
 @dataclass(slots=True)
 class Increment:
-    """New tokens of one choice, and the text that they complete. `output` is the whole answer in the last increment,
-    else None."""
+    """New tokens of one choice, and the text that they complete. In the last increment, `output` is the whole answer;
+    in all others it is None."""
 
     choice: int
     text: str
@@ -36,8 +36,8 @@ class Increment:
 class Answers:
     """The answers to submitted requests. Choice p * `num_each` + i is sequence i of prompt p.
 
-    Increments arrive at least `pause_s()` seconds apart, but the end of an answer is not delayed. Call `close` when
-    done. It cancels the requests that have not ended.
+    Two results of `next` are at least `pause_s()` seconds apart, but the end of an answer is not delayed. Call `close`
+    when done. It cancels the requests that have not ended.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""Formats answers of /v1/responses. `ResponseItems` builds the output items and their events. `ResponsesWriter` puts
-them into a complete response or a stream of events."""
+"""Formats the answers of /v1/responses. `ResponseItems` builds the output items and their events. `ResponsesWriter`
+puts them into a complete response or a stream of events."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class ResponsesWriter:
         for part in self._parts(increment):
             events += self._items.add(part, self._held_logprobs if isinstance(part, Content) else None)
             if isinstance(part, Reasoning):
-                # The API has no log-probabilities for reasoning. Drop those, and hold the rest for the text that
+                # The API has no log-probabilities for reasoning. Drop those, and keep the rest for the text that
                 # follows.
                 self._reasoning += part.text
                 pieces = (bytes(entry["bytes"]) for entry in self._held_logprobs)
@@ -190,8 +190,8 @@ class ResponsesWriter:
         return events
 
     def _add_origins(self, increment: Increment, events: Events) -> None:
-        """Add the token origins to the last delta event. At the end of the answer, add them to the last event of any
-        kind."""
+        """Add the token origins to the last delta event. If there is none at the end of the answer, add them to the
+        last event of any kind."""
         self._held_origins += increment.origins
         deltas = [event for event in events if event["type"].endswith(".delta")]
         if deltas or (increment.output is not None and events):

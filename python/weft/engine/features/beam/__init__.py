@@ -1,1 +1,1 @@
-"""Beam search. Only `engine/build.py` imports it; the rest of the engine knows the protocol `Search`."""
+"""Beam search. Only `engine/build.py` imports it; the rest of the engine uses the protocol `Search`."""

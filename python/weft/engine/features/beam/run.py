@@ -1,8 +1,8 @@
 """Runs a beam search: turns an iteration's continuations into the rows of the next iteration.
 
-`BeamSearch` (`search.py`) chooses the beams; this file moves slots, pages and matchers accordingly. On admission the
-sequence gets all pages that its beams may ever need, and it keeps them until it ends. `BeamPages` tracks which beams
-hold which of them: beams with a common ancestor share its full pages, and each beam has its own last page.
+`BeamSearch` (`search.py`) chooses the beams; this file assigns slots, pages and matchers to them. On admission the
+sequence gets all pages that its beams may ever need, and it keeps them until it ends. `BeamPages` tracks the pages of
+each beam: beams with a common ancestor share its full pages, and each beam has its own last page.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weft.guided.state import GuidedState
 
 
 class BeamRun:
-    """The search of one sequence (`Sequence.search`). Beam b decodes in the sequence's slot b and in pages
+    """The beam search of one sequence (`Sequence.search`). Beam b decodes in the sequence's slot b and in the pages
     `BeamPages.tables[b]`. With a guide it has matcher b."""
 
     def __init__(
@@ -42,7 +42,7 @@ class BeamRun:
         self._trace = Trace(num_top) if num_top or sequence.request.gather.generated else None
         beam_ends = BeamEnds(sequence.max_new_tokens, ends, stops, sequence.request.sampling.min_tokens)
         self.search = BeamSearch(sequence.request.beam, beam_ends, words, self._trace)
-        # Rounded up to a power of two, since each number of offers has buffers of its own.
+        # Round up to a power of two to limit the number of buffers: each number of offers has its own.
         num_wanted = max(self.search.num_needed, num_top or 0)
         self.num_offers = min(1 << (num_wanted - 1).bit_length(), state.vocab_size)
         self._sequence, self._state = sequence, state
@@ -62,12 +62,13 @@ class BeamRun:
         return self.search.beams[beam].token_ids
 
     def take_branching(self) -> Branching | None:
-        """Take the branching for the next iteration. A second call returns None."""
+        """Return the branching for the next iteration and remove it, so that a second call returns None."""
         branching, self._branching = self._branching, None
         return branching
 
     def commit(self, results: StepResults) -> FinishReason | None:
-        """Extend the beams by the best continuations of an iteration. Returns the finish reason, or None.
+        """Extend the beams by the best continuations of an iteration. Returns the finish reason, or None if the search
+        goes on.
 
         Raises `RequestError` if no beam can continue and there is no answer. Errors of matchers propagate.
         """
@@ -77,7 +78,7 @@ class BeamRun:
         if sequence.guide is not None and not self._matchers:
             self._matchers = [sequence.guide.take_matcher()]
         sequence.gathered.add_context(sequence.output)
-        # Before `advance`: these are the rows of the iteration whose results are read.
+        # Must come before `advance`, which changes `num_rows`: these are the rows of the iteration just read.
         slots = self._sequence.slots[: self.num_rows]
         offers = [self._offers(results, slot) for slot in slots]
         if self._trace is not None:
@@ -97,7 +98,7 @@ class BeamRun:
         return sequence.output.hypotheses[0].finish_reason if search.is_done else None
 
     def _offers(self, results: StepResults, slot: int) -> abc.Sequence[Continuation]:
-        """The likeliest continuations of a slot's text; empty if the grammar allows no token."""
+        """The likeliest continuations of a slot's text, likeliest first; empty if the grammar allows no token."""
         if self._matchers:
             code, message = self._state.status(slot)
             if code == "dead_end":
@@ -176,10 +177,10 @@ def commit_search(sequence: Sequence, results: StepResults) -> FinishReason | No
 
 
 class BeamPages:
-    """The KV pages of one sequence's beams. `tables[b]` lists those of beam b, in the order of positions.
+    """The KV pages of one sequence's beams. `tables[b]` lists the pages of beam b, in the order of positions.
 
-    At first there is one beam. It holds as many of `pages` as the prompt's `num_tokens` tokens need. The full ones may
-    be shared with other sequences, so nothing may write to them.
+    At first there is one beam. It holds as many of `pages` as the prompt's `num_tokens` tokens need. The full pages
+    among them may be shared with other sequences, so no beam may write to them.
     """
 
     def __init__(self, pages: abc.Sequence[int], num_tokens: int, page_size: int) -> None:
@@ -199,8 +200,8 @@ class BeamPages:
     def advance(self, parents: abc.Sequence[int]) -> list[tuple[int, int]]:
         """Make beam b a child of the previous beam `parents[b]`, with room for one more token.
 
-        Returns page copies as (source, target). They must be made before that token is read. No page is both a source
-        and a target, so their order does not matter.
+        Returns page copies as (source, target). They must be made before the forward of that token. No page is both a
+        source and a target, so their order does not matter.
         """
         old, partial = self.tables, self._num_tokens % self._page_size != 0
         self.tables = [list(old[parent]) for parent in parents]
@@ -213,7 +214,7 @@ class BeamPages:
             if not partial:
                 table.append(self._take())
             elif self._holders[table[-1]] > 1:
-                # Every holder would write the next token to it. All holders but the last get a copy.
+                # Several beams would write their next token to this page. All of them but the last get a copy.
                 copies.append((table[-1], self._take()))
                 self._release(table[-1:])
                 table[-1] = copies[-1][1]

@@ -1,12 +1,12 @@
-"""Beam search on the host: which continuations become beams, which become answers, and when the search is done.
+"""Beam search on the host. It decides which continuations become beams, which become answers, and when it is done.
 
 A search starts with one beam, the prompt. In every step, each beam offers its likeliest continuations. The search ranks
-them all, and takes them best first until `width` of them go on: these are the next beams. A continuation that ends
-becomes an answer if it ranks among the first `width`. At the length limit, continuations become answers instead of
+all of them, and takes them best first until `width` of them continue: these are the next beams. A continuation that
+ends becomes an answer if it ranks among the first `width`. At the length limit, continuations become answers instead of
 beams.
 
 A beam's log-probability is the sum over its tokens. An answer's score is this sum divided by its length to the power of
-the length penalty. The search knows no tensors, pages or grammars.
+the length penalty. The search handles no tensors, pages or grammars.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from weft.core.beam_params import BeamParams
 from weft.core.request import BeamWords
 
 Continuation = tuple[int, float]
-"""A token that may follow a beam, and its log-probability there."""
+"""A token that may follow a beam, and its log-probability."""
 
 
 @dataclass(frozen=True)
 class BeamEnds:
-    """The conditions that end an answer: it has `room` tokens, or it reaches one of `end_tokens`. After its first
-    `min_tokens` tokens, a stop word or one of `stop_tokens` ends it too."""
+    """The conditions that end an answer: it has `room` tokens, or it reaches one of `end_tokens`. A stop word, or one
+    of `stop_tokens`, also ends it, except within its first `min_tokens` tokens."""
 
     room: int
     end_tokens: frozenset[int]
@@ -35,7 +35,7 @@ class BeamEnds:
 
 @dataclass(frozen=True)
 class Beam:
-    """A text that the search continues. `path[i]` is the number of the beam that token i was appended to."""
+    """A text that the search continues. `path[i]` is the index of the beam to which token i was appended."""
 
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
@@ -45,12 +45,13 @@ class Beam:
 
     @property
     def parent(self) -> int:
-        """The number of the beam in the previous step that this one continues."""
+        """The index of the previous step's beam that this beam continues."""
         return self.path[-1]
 
 
 class BeamSearch:
-    """The search of one sequence. `beams` and `answers` are sorted, best first. Each answer refers to the `trace`."""
+    """The search of one sequence. `beams` and `answers` are sorted, best first. `trace` holds the tensors of the
+    answers."""
 
     def __init__(
         self,
@@ -68,10 +69,10 @@ class BeamSearch:
 
     @property
     def num_needed(self) -> int:
-        """The number of continuations that each beam must offer, so that `width` of them don't end the answer.
+        """The number of continuations that each beam must offer, so that `width` of them do not end the answer.
 
-        A stop word may end any continuation, so with stop words each beam offers `width` more. If too many end all the
-        same, fewer beams go on.
+        A stop word may end any continuation, so with stop words each beam offers `width` more. If even more of them
+        end, fewer beams continue.
         """
         ending = len(self.ends.end_tokens | self.ends.stop_tokens)
         return self.params.width * (1 if self.beams[0].words is None else 2) + ending
@@ -79,7 +80,7 @@ class BeamSearch:
     def advance(self, offers: Sequence[Sequence[Continuation]]) -> list[tuple[int, Hypothesis]]:
         """Run one step. `offers[b]` lists the continuations of beam b, likeliest first.
 
-        Returns the new answers, each with the number of the beam that it continued. If the search is not done
+        Returns the new answers, each with the index of the beam that it continued. Unless the search is done
         afterwards, there is at least one beam.
         """
         params = self.params
@@ -107,7 +108,7 @@ class BeamSearch:
         ]
 
     def best(self) -> list[Hypothesis]:
-        """The best answers, as many as the request wants. While the search runs, beams count as answers."""
+        """The best answers, at most as many as the request wants. While the search runs, beams count as answers."""
         living = [] if self.is_done else [self._hypothesis(beam) for beam in self.beams if beam.token_ids]
         ranked = sorted([*self.answers, *living], key=lambda hypothesis: -hypothesis.score)
         return ranked[: self.params.num_answers]
@@ -160,7 +161,7 @@ class BeamSearch:
         )
 
     def _may_improve(self) -> bool:
-        """Whether another step may change the answers, according to `early_stopping`."""
+        """Whether the search goes on: whether another step may change the answers, as `early_stopping` defines it."""
         params = self.params
         if not self.beams:
             return False
@@ -168,7 +169,8 @@ class BeamSearch:
             return True
         if params.early_stopping == 1:
             return False
-        # A bound on future scores: the sum of log-probabilities only falls, but a longer answer divides it by more.
+        # Compute a bound on future scores. The sum of log-probabilities only falls, but a longer answer divides the
+        # negative sum by more.
         length = len(self.beams[0].token_ids) if params.early_stopping == 0 else self.ends.room
         best = max(beam.cum_log_prob for beam in self.beams)
         return params.score(best, length) > self.answers[-1].score

@@ -1,7 +1,7 @@
 """The trace of a beam search: the model's tensors and the likeliest continuations of every beam in every step.
 
 A hypothesis finds its rows by its path. A row belongs to every hypothesis that descends from its beam, so the rows of
-all beams are kept. Other threads may read while the engine's thread adds rows.
+all beams are kept. Other threads may read the trace while the engine's thread adds rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOP_BYTES = 100
 
 
 class Trace:
-    """A `BeamTrace` that keeps the `num_top` likeliest continuations of each row (None: keeps none)."""
+    """A `BeamTrace` that keeps each row's tensors, and its `num_top` likeliest continuations (None: none of them)."""
 
     def __init__(self, num_top: int | None = None) -> None:
         self._num_top = num_top
@@ -42,7 +42,7 @@ class Trace:
 
     @property
     def num_bytes(self) -> int:
-        """The approximate bytes of its tensors and continuations."""
+        """The approximate size of the tensors and continuations in bytes."""
         tensors = sum(tensor.nbytes for tensor in [*self._tensors.values()])
         return tensors + TOP_BYTES * (self._num_top or 0) * len(self._tops)
 
