@@ -117,11 +117,8 @@ def ranges(cls: Any) -> dict[str, Range]:
 def set_fields(settings: Any, mark: str) -> list[str]:
     """The names of a dataclass's fields with the text `mark` in their annotation, as in `Annotated[int, mark]`, and
     another value than the default or None."""
-    return [
-        name
-        for name, default in _marked(type(settings), mark)
-        if getattr(settings, name) not in (default, None)
-    ]
+    cls: Any = type(settings)
+    return [name for name, default in _marked(cls, mark) if getattr(settings, name) not in (default, None)]
 
 
 @cache
