@@ -11,7 +11,7 @@ from support.engine.requests import Told, settle, told
 from support.products import rest_slow
 from support.wasm.digits import deciding, digits
 from support.wasm.guides import PROMPT
-from weft import LLM, EngineConfig, Guide, Output, SamplingParams
+from weft import LLM, EngineConfig, Guide, Output, SamplingParams, Speculation
 
 COUNT = 14
 
@@ -71,14 +71,22 @@ def test_the_program_says_how_hot(expected: list[list[int]], name: str, way: str
     assert [output.token_ids for output in outputs] == expected
 
 
+# Ways in which the drafter waits for the grammar's commit: for masks, not at all, and for proposals.
+WAITING = {
+    "masked": Speculation.eagle3(num_draft_tokens=3, guide_drafts=True),
+    "unmasked": Speculation.eagle3(num_draft_tokens=3, guide_drafts=False),
+    "proposals": Speculation.forced(Speculation.eagle3(num_draft_tokens=3, guide_drafts=False)),
+}
+
+
 @pytest.mark.parametrize("graphs", ["one", "split"])
-@pytest.mark.parametrize("name", ["eagle3", "eagle3 unguided", "forced+eagle3"])
+@pytest.mark.parametrize("name", WAITING)
 def test_changing_temperatures_give_the_same_drafts_in_every_order(
     name: str, graphs: str, schedules: Callable[..., None]
 ) -> None:
     """The drafter must not read a temperature that the grammar stream may be replacing at that moment."""
     config = EngineConfig(max_batch=4, graphs=graphs)  # type: ignore[arg-type]
-    with LLM(device="cpu", speculation=SPECULATIONS[name], engine=config) as llm:
+    with LLM(device="cpu", speculation=WAITING[name], engine=config) as llm:
 
         def answers() -> Told:
             settle(llm)
