@@ -100,6 +100,7 @@ void bind_matcher_class(nb::module_ &m) {
             if (!forked) raise("GuideStateError", self.ref->error());
             Matcher fork = wrap({self.ref->ops(), forked}, self.needs_python);
             fork.ref->position = self.ref->position;
+            fork.ref->misplaced = self.ref->misplaced;
             return fork;
           },
           "An independent matcher in the same state.")
@@ -108,6 +109,7 @@ void bind_matcher_class(nb::module_ &m) {
           [](Matcher &self) {
             checked(self, called(self, [&] { return self.ref->reset(); }));
             self.ref->position = 0;
+            self.ref->misplaced.clear();
           },
           "Back to the start.")
       .def(

@@ -9,6 +9,7 @@ namespace weft {
 namespace {
 
 constexpr int kMaxCandidates = 32;
+constexpr int kIterationsInFlight = 2;  // at most
 
 }  // namespace
 
@@ -49,8 +50,10 @@ NgramSource::NgramSource(GuidedState &state, NgramSettings settings)
 }
 
 void NgramSource::open(int slot, const std::int32_t *tokens, int count, int max_new_tokens) {
-  // An iteration may commit up to K tokens after the request's last one, and two iterations are in flight.
-  const int room = std::max(max_new_tokens, 0) + 2 * (state_.shape().max_drafts + 1);
+  // The text may overrun its limit: the host ends a sequence when it reads the iteration with the last token, and that
+  // one and the next may be in flight. Each commits up to K drafts and the token after them.
+  const int overrun = kIterationsInFlight * (state_.shape().max_drafts + 1);
+  const int room = std::max(max_new_tokens, 0) + overrun;
   auto text = std::make_unique<NgramIndex>(settings_.min_length, settings_.max_length,
                                            static_cast<std::size_t>(count) + static_cast<std::size_t>(room));
   for (int i = 0; i < count; ++i) text->append(tokens[i]);

@@ -74,9 +74,11 @@ bool GuidedState::take_snapshot() {
 void GuidedState::detach(int number) {
   Slot &slot = slots_[number];
   if (slot.matcher) {
-    // Its owner may attach it again later, so roll it back to the committed text. A failed rollback is not reported
-    // here: the matcher's next fill fails, in whatever slot it has then.
-    if (const int extended = slot.extended.load(std::memory_order_relaxed)) slot.matcher->rollback(extended);
+    // Its owner may attach it again later, so roll it back to the committed text. If that fails, this slot has no use
+    // for the error any more: its sequence has left. `attach` reports it if the matcher comes back.
+    const int extended = slot.extended.load(std::memory_order_relaxed);
+    if (extended > 0 && slot.matcher->rollback(extended) != 0)
+      slot.matcher->misplaced = std::string("rolling back drafts: ") + slot.matcher->error();
     slot.matcher->position = slot.start + slot.committed.load(std::memory_order_relaxed);
     // The matcher's state is already after the edit.
     if (slot.status.load(std::memory_order_relaxed) == SlotStatus::kEdited)
@@ -106,7 +108,9 @@ void GuidedState::attach(int number, MatcherRef matcher) {
   slot.guided.store(true, std::memory_order_release);
   // The device applies all rows of a guided slot, so rows without drafts must be defined.
   end_rows(number, 1);
-  if (slot.matcher->is_terminated()) {
+  if (!slot.matcher->misplaced.empty()) {
+    fail(number, SlotStatus::kMatcher, slot.matcher->misplaced);
+  } else if (slot.matcher->is_terminated()) {
     end_slot(number);
   } else if (fill(number, 0, kFetch) == Fill::kEmpty) {
     fail(number, SlotStatus::kDeadEnd, "the grammar allows no token at all");

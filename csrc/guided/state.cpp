@@ -5,6 +5,15 @@
 namespace weft {
 namespace {
 
+// Says what is wrong with the argument of a task of this operation.
+std::string bad_argument(GuidedState::Operation operation, int argument) {
+  const std::string number = std::to_string(argument);
+  if (operation == GuidedState::kFetch) return "a fetch owes its commit (1) or not (0), not " + number;
+  if (operation == GuidedState::kExtend) return "draft " + number + " is not in 1..K";
+  if (operation == GuidedState::kExtendThrough) return number + " drafts are not in 0..K";
+  return "this operation is no task";
+}
+
 std::vector<std::int32_t> row_of(const std::vector<std::int32_t> &tokens, const GuidedShape &shape) {
   std::vector<std::int32_t> row(static_cast<std::size_t>(shape.words()));
   for (std::int32_t token : tokens) {
@@ -203,22 +212,13 @@ void GuidedState::run_task(void *data) {
 }
 
 GuidedState::Call GuidedState::task(Operation operation, int argument) {
-  const int drafts = shape_.max_drafts;
-  const std::string number = std::to_string(argument);
-  int index = 2;
-  if (operation == kFetch) {
-    if (argument < 0 || argument > 1)
-      throw std::invalid_argument("a fetch owes its commit (1) or not (0), not " + number);
-    index = argument;
-  } else if (operation == kExtend) {
-    if (argument < 1 || argument > drafts) throw std::invalid_argument("draft " + number + " is not in 1..K");
-    index = 2 + argument;
-  } else if (operation == kExtendThrough) {
-    if (argument < 0 || argument > drafts) throw std::invalid_argument(number + " drafts are not in 0..K");
-    index = 3 + drafts + argument;
-  }
-  Task &task = tasks_[static_cast<std::size_t>(index)];
-  return {&run_task, &task, task.name.c_str()};
+  if (operation == kCommit) argument = 0;  // it takes none
+  // The constructor makes a task for each operation and each argument that it may have.
+  const auto task = std::find_if(tasks_.begin(), tasks_.end(), [&](const Task &each) {
+    return each.operation == operation && each.argument == argument;
+  });
+  if (task == tasks_.end()) throw std::invalid_argument(bad_argument(operation, argument));
+  return {&run_task, &*task, task->name.c_str()};
 }
 
 }  // namespace weft

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 namespace weft {
@@ -57,6 +58,9 @@ class MatcherHandle {
   // The number of committed tokens since the matcher's start. While it is attached to a slot, this is the number at the
   // time of attaching; the state updates it when the matcher is detached.
   std::int64_t position = 0;
+  // The reason why a detached matcher could not be rolled back to the committed text; empty if it could. It has then
+  // taken drafts that are not in the text, and must not be attached again before a `reset`.
+  std::string misplaced;
   bool has_edit = false;  // the outcome of Python's last `accept`
 
  private:

@@ -1,9 +1,37 @@
 // The CPU driver's objects and its one lock. Internal to this folder.
 //
 // A stream is a queue of operations. An operation starts when the one before it is done: a node goes to the ready
-// lists, a wait checks its target, a graph launch sends the graph's first nodes to the ready lists. The schedule
-// decides which thread takes nodes from the ready lists (driver/cpu/run.cpp). A point in a stream is a count of its
-// operations, so an event is a stream and a count.
+// lists, a wait checks its target, a graph launch sends the graph's first nodes to the ready lists. A point in a stream
+// is a count of its operations, so an event is a stream and a count.
+//
+// The first operation of a stream is in one of these states. `started` is the stream's member.
+//
+//   state     started  where it is                       moved on by
+//   new       no       State::to_advance has its stream  settle -> advance, on the thread that enqueued it or that
+//                                                        completed the operation before it
+//   waiting   yes      `blocked` of the stream that it   finish_head of that stream -> new
+//                      waits for
+//   queueing  yes      `waiting` of a graph exec that    finish_launch of that launch -> new
+//                      runs for another launch
+//   launched  yes      its graph's nodes run             finish_launch, after the last node -> done
+//   node      yes      Stream::current, as below         complete -> finish_head -> done
+//   done               removed; the next one is new
+//
+// A node, of a stream or of a graph launch, is in one of these states:
+//
+//   state     where it is                                moved on by
+//   pending   in its graph, with `pending` predecessors  finish_graph_node of the last one: dispatch -> ready or held
+//   held      State::value_waits, until its word has a   release_values, by a thread that picks -> ready
+//             value (not in kThreads: there it runs
+//             and blocks its lane)
+//   ready     State::ready, or its Lane::ready           a thread that takes it -> running
+//   running   with the thread that took it               complete, on that thread -> done
+//
+// Which thread takes ready nodes depends on the schedule. In kInline, kRandom and kAhead it is the player: any thread
+// of the host that waits or queries, one at a time (driver/cpu/run.cpp). In kInline, the worker (an internal thread)
+// takes costly host nodes and copies while the player has device nodes. In kThreads, a lane (a thread) takes the device
+// nodes and copies of its stream or branch, and the worker takes all host nodes (driver/cpu/host.cpp). The worker runs
+// the destructors of user objects in every schedule.
 //
 // State::mutex guards everything here. It is never held while a callback runs.
 #pragma once

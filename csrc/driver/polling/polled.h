@@ -7,6 +7,18 @@
 //
 // One thread runs all these functions, one at a time. It spins while runs are expected and sleeps otherwise. A forked
 // child starts its own thread.
+//
+// A call moves through these states:
+//
+//   state      request  answer  moved on by
+//   free       0        0       a thread that captures: `new_polled_call` -> idle
+//   idle       0        0       the stream: writes the request -> requested; or `free_polled_call` -> free
+//   requested  1        0       the polling thread: clears the request, runs the function -> running
+//   running    0        0       the polling thread: writes the answer -> answered
+//   answered   0        1       the stream, which waited for it: clears the answer -> idle
+//
+// `expect_polled` counts runs up before the launch that requests them, and the polling thread counts each down after
+// its answer. While the count is above 0, the thread keeps polling.
 #pragma once
 
 #include <cstdint>

@@ -18,10 +18,9 @@ from torch import Tensor
 from weft import _core
 from weft.errors import DriverError, InputError, InterfaceError
 from weft.runtime.recorder import current_recorder, own_operations
+from weft.runtime.torch_internals import Operation, num_dispatch_modes
 
 _LIBRARY: Any = torch.library.Library("weft", "FRAGMENT")
-
-_num_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
 DTYPE_CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 """The kernels' numbers of the dtypes of logits and weights."""
@@ -45,13 +44,13 @@ def register(
     _LIBRARY.impl(name, cpu, "CPU")
     _LIBRARY.impl(name, cuda, "CUDA")
     torch.library.register_fake(f"weft::{name}", fake, lib=_LIBRARY)
-    op: Callable[..., Any] = getattr(torch.ops.weft, name).default
+    op: Operation = getattr(torch.ops.weft, name).default
     own_operations[op] = cpu
 
     def call(tensor: Tensor, *args: Any) -> Any:
         # Without a dispatch mode, torch's dispatcher would call the same CPU function, some microseconds later.
         if tensor.is_cpu and type(tensor) is Tensor:
-            if not _num_modes():
+            if not num_dispatch_modes():
                 return cpu(tensor, *args)
             recorder = current_recorder()
             if recorder is not None:

@@ -11,6 +11,7 @@ from weft import _core
 from weft.errors import GraphError
 from weft.runtime.operations import is_composite, is_view
 from weft.runtime.recorder import current_recorder
+from weft.runtime.torch_internals import Operation, no_function_modes
 
 _ALLOCATIONS = {
     torch.ops.aten.empty,
@@ -35,12 +36,12 @@ class CaptureGuard(TorchDispatchMode):
         # Nothing compiles under this mode, and True would import the compiler at the first op.
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Operation, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if _core.in_task() or current_recorder() or func.overloadpacket in _ALLOCATIONS:
             return func(*args, **kwargs)
         if is_composite(func):
-            with torch._C.DisableTorchFunction(), self:
+            with no_function_modes(), self:
                 return func.decompose(*args, **kwargs)
         if not is_view(func):
             raise GraphError(

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from weft.errors import DriverError, GraphError, WeftError
+from weft.runtime.torch_internals import end_allocate_to_pool, release_pool
 
 Pool = Any  # torch's handle of a memory pool, a pair of numbers
 
@@ -82,8 +83,8 @@ def _leave_pool(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Po
     that point if the driver refuses to end the capture."""
     device = stream.device_index
     try:
-        torch._C._cuda_endAllocateToPool(device, pool)
+        end_allocate_to_pool(device, pool)
     except RuntimeError:  # the allocations never started, or have ended
         return
-    torch._C._cuda_releasePool(device, pool)
+    release_pool(device, pool)
     _abandoned.append(graph)

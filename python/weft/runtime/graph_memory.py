@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from weft.errors import GraphError
+from weft.runtime.torch_internals import neg_view, storage_weak_ref
 
 _GRAIN = 256
 _CHUNK = 1 << 20
@@ -156,7 +156,7 @@ class GraphMemory:
     def _note(self, storage: torch.UntypedStorage) -> None:
         address = storage.data_ptr()
         if storage.nbytes() and address not in self._held and self.arena.chunk_at(address) is None:
-            self._held[address] = StorageWeakRef(storage) if self._checks else storage
+            self._held[address] = storage_weak_ref(storage) if self._checks else storage
 
     def check(self) -> None:
         """Raise `GraphError` if the graph checks its tensors and one that a node uses was freed."""
@@ -181,4 +181,4 @@ def _like(tensor: Tensor, memory: Tensor) -> Tensor:
     other.set_(memory.untyped_storage(), offset, tensor.shape, tensor.stride())
     if tensor.is_conj():
         other = other.conj()
-    return torch._neg_view(other) if tensor.is_neg() else other
+    return neg_view(other) if tensor.is_neg() else other

@@ -11,6 +11,7 @@ from weft import _core
 from weft.runtime.current import CPU
 from weft.runtime.graph_memory import GraphMemory
 from weft.runtime.recorder import record
+from weft.runtime.torch_internals import bare_inference_mode
 
 
 def launch_device(handle: int, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
@@ -41,5 +42,5 @@ def _run_device(fn: Callable[..., object], args: tuple[Any, ...]) -> None:
     if torch.is_inference_mode_enabled():
         fn(*args)
     else:
-        with torch._C._InferenceMode(True):
+        with bare_inference_mode(True):
             fn(*args)

@@ -9,9 +9,17 @@ import torch
 from torch import Tensor
 
 from weft.errors import GraphError
+from weft.runtime.torch_internals import (
+    Argument,
+    Operation,
+    cpu_key,
+    index_put_impl,
+    reshape_alias,
+    unsafe_view,
+)
 
 _aten = torch.ops.aten
-_ALIASES = {_aten._unsafe_view, _aten._reshape_alias, _aten.detach, _aten.alias}
+_ALIASES = {unsafe_view, reshape_alias, _aten.detach, _aten.alias}
 _MOVING = {_aten.resize_, _aten.resize_as_, _aten.set_}
 _FILLS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((_aten.zero_, _aten.zeros, _aten.zeros_like, _aten.new_zeros), lambda *_: 0),
@@ -30,12 +38,12 @@ def cannot_read(what: str) -> GraphError:
     )
 
 
-def is_composite(func: Any) -> bool:
+def is_composite(func: Operation) -> bool:
     """Whether an operation decomposes into others, such as `reshape` into a view or a copy."""
-    return bool(func._can_decompose()) and not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CPU)
+    return bool(func._can_decompose()) and not func.has_kernel_for_dispatch_key(cpu_key)
 
 
-def is_view(func: Any) -> bool:
+def is_view(func: Operation) -> bool:
     """Whether an operation that is not composite only makes a view. Raises `GraphError` if it replaces a tensor's
     memory."""
     if func.overloadpacket in _MOVING:
@@ -43,7 +51,7 @@ def is_view(func: Any) -> bool:
     return func.is_view or func.overloadpacket in _ALIASES or torch.Tag.inplace_view in func.tags
 
 
-def fill_value(func: Any, args: Any) -> Any:
+def fill_value(func: Operation, args: Any) -> Any:
     """The number that an operation fills its result with; None if the operation is not a fill."""
     value = _FILLS[func.overloadpacket](*args) if func.overloadpacket in _FILLS else None
     return None if isinstance(value, Tensor) else value
@@ -67,7 +75,9 @@ class Outputs(NamedTuple):
         _put(self.fresh, values)
 
 
-def outputs_of(func: Any, args: Any, kwargs: Any, allocate: Callable[[Tensor], Tensor]) -> Outputs | None:
+def outputs_of(
+    func: Operation, args: Any, kwargs: Any, allocate: Callable[[Tensor], Tensor]
+) -> Outputs | None:
     """The outputs of an operation that only replays will compute. `allocate` maps meta tensors to memory for fresh
     outputs.
 
@@ -95,13 +105,13 @@ def outputs_of(func: Any, args: Any, kwargs: Any, allocate: Callable[[Tensor], T
     return Outputs(_one_or_all(result), _one_or_all(fresh))
 
 
-def is_constant(func: Any, args: Any, kwargs: Any) -> bool:
+def is_constant(func: Operation, args: Any, kwargs: Any) -> bool:
     """Whether the result is the same at every replay: the operation reads no tensor and draws no random numbers."""
     draws = torch.Tag.nondeterministic_seeded in func.tags
     return not draws and not any(_has_tensors(arg) for arg in (*args, *kwargs.values()))
 
 
-def infer(func: Any, args: Any, kwargs: Any) -> Any:
+def infer(func: Operation, args: Any, kwargs: Any) -> Any:
     """The results of an operation as meta tensors. Raises `GraphError` if their shapes depend on values."""
     kwargs = {key: None if isinstance(value, torch.Generator) else value for key, value in kwargs.items()}
     if "device" in kwargs or not any(_has_tensors(arg) for arg in (*args, *kwargs.values())):
@@ -137,7 +147,7 @@ def coalesced(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[list[int],
     return merged, kept
 
 
-def _written(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+def _written(func: Operation, args: Any, kwargs: Any) -> dict[str, Any]:
     """The arguments that an operation writes, by their alias sets in its schema."""
     found = {}
     for number, argument in enumerate(func._schema.arguments):
@@ -148,12 +158,12 @@ def _written(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     return found
 
 
-def _alias(value: Any) -> str:
+def _alias(value: Argument) -> str:
     info = value.alias_info
     return min(info.before_set, default="") if info is not None and info.is_write else ""
 
 
-def _check_shapes(func: Any, args: Any, kwargs: Any) -> None:
+def _check_shapes(func: Operation, args: Any, kwargs: Any) -> None:
     """Raise the errors that the operation would raise for its arguments, and `GraphError` for an `out` whose shape
     differs from the result's."""
     if not func._schema.returns:
@@ -167,7 +177,7 @@ def _check_shapes(func: Any, args: Any, kwargs: Any) -> None:
             raise GraphError(f"{func} gives {list(part.shape)}, and its out is {list(out.shape)}")
 
 
-def _picks_by_mask(func: Any, args: Any) -> bool:
+def _picks_by_mask(func: Operation, args: Any) -> bool:
     """Whether the operation selects elements by masks, so that a shape depends on values."""
     if not _is_index(func):
         return False
@@ -176,8 +186,8 @@ def _picks_by_mask(func: Any, args: Any) -> bool:
     return is_masked and not (len(args) > 2 and args[2].numel() == 1)
 
 
-def _is_index(func: Any) -> bool:
-    return func.overloadpacket in (_aten.index, _aten.index_put_, _aten.index_put, _aten._index_put_impl_)
+def _is_index(func: Operation) -> bool:
+    return func.overloadpacket in (_aten.index, _aten.index_put_, _aten.index_put, index_put_impl)
 
 
 def _without_memory(tensor: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft import _core
 from weft.errors import GraphError
@@ -33,17 +33,18 @@ from weft.runtime.operations import (
     is_view,
     outputs_of,
 )
+from weft.runtime.torch_internals import Operation, no_function_modes, no_modes, to_copy
 from weft.runtime.torch_nodes import TorchNodes
 
 PYTHON = "python: "
 """The label of a node that calls Python begins with this."""
 
-own_operations: dict[Any, Callable[..., Any]] = {}
+own_operations: dict[Operation, Callable[..., Any]] = {}
 """The CPU implementations of weft's operations, by overload. They call `run_kernel` (`weft.ops.library`)."""
 
 _aten = torch.ops.aten
 _ALLOCATIONS = {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided}
-_COPIES = {_aten.clone, _aten._to_copy}
+_COPIES = {_aten.clone, to_copy}
 _READERS = {
     torch.Tensor.tolist: "tolist()",
     torch.Tensor.numpy: "numpy()",
@@ -88,9 +89,9 @@ class _Operations(TorchDispatchMode):
         # Nothing compiles under this mode, and True would import the compiler at the first op.
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Operation, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # Without this, `_Readers` would intercept the functions that torch calls inside an operation.
-        with torch._C.DisableTorchFunction():
+        with no_function_modes():
             return self._dispatch(func, args, kwargs or {})
 
 
@@ -110,7 +111,7 @@ class Recorder:
         self._outer = _current.recorder
         with ExitStack() as stack:
             if self._outer is not None:
-                stack.enter_context(_disable_current_modes())
+                stack.enter_context(no_modes())
             stack.enter_context(_Readers())
             stack.enter_context(self._operations)
             self._stack = stack.pop_all()
@@ -151,7 +152,7 @@ class Recorder:
 
     # -- operations of torch
 
-    def _dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _dispatch(self, func: Operation, args: Any, kwargs: Any) -> Any:
         if _core.in_task():
             return func(*args, **kwargs)
         if func in own_operations:
@@ -170,7 +171,7 @@ class Recorder:
             return func(*args, **kwargs)
         return self._record(func, args, kwargs)
 
-    def _record(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _record(self, func: Operation, args: Any, kwargs: Any) -> Any:
         self.hold(args)
         self.hold(kwargs.values())
         outputs = outputs_of(func, args, kwargs, lambda like: self._memory.allocate(self._stream, like))
@@ -183,7 +184,7 @@ class Recorder:
             self._add_call(func, args, kwargs, outputs)
         return outputs.result
 
-    def _add_torch(self, func: Any, args: Any, kwargs: Any, outputs: Outputs) -> bool:
+    def _add_torch(self, func: Operation, args: Any, kwargs: Any, outputs: Outputs) -> bool:
         """Add a node that calls torch natively. Returns False if there is no native call."""
         if not outputs.are_apart:
             return False
@@ -197,14 +198,14 @@ class Recorder:
         self.add_kernel(str(func), kernel)
         return True
 
-    def _add_call(self, func: Any, args: Any, kwargs: Any, outputs: Outputs) -> None:
+    def _add_call(self, func: Operation, args: Any, kwargs: Any, outputs: Outputs) -> None:
         """Add a node that calls func(*args, **kwargs) in Python."""
         of_node = self._memory.of_node
         args, kwargs = of_node(args), {key: of_node(value) for key, value in kwargs.items()}
         outputs = Outputs(None, of_node(outputs.fresh))
         self.add_python(str(func), lambda: outputs.put(func(*args, **kwargs)))
 
-    def _add_copy(self, func: Any, args: Any, kwargs: Any, outputs: Outputs) -> bool:
+    def _add_copy(self, func: Operation, args: Any, kwargs: Any, outputs: Outputs) -> bool:
         """Add a copy for an operation that only copies a tensor, fills with a number, or gives the same result at every
         replay. Returns False for other operations."""
         result, value = outputs.result, fill_value(func, args)

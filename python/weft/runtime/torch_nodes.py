@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft import _core
 from weft.runtime.operations import infer
+from weft.runtime.torch_internals import Argument, Operation
 
 _NUMBERS = {
     torch.uint8: 0, torch.int8: 1, torch.int16: 2, torch.int32: 3, torch.int64: 4, torch.float16: 5, torch.float32: 6,
@@ -36,7 +37,9 @@ class TorchNodes:
         self.constants: list[Tensor] = []
         self._like = torch.empty(())
 
-    def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], outs: Any) -> _core.Kernel | None:
+    def call(
+        self, func: Operation, args: Sequence[Any], kwargs: dict[str, Any], outs: Any
+    ) -> _core.Kernel | None:
         """Make a call of `func` that writes its results to `outs`: one tensor, several, or None for an operation in
         place. Returns None if the C interface can't express the call."""
         if not _core.has_torch_calls() or func.namespace != "aten":
@@ -46,7 +49,7 @@ class TorchNodes:
         except _CannotSay:
             return None
 
-    def _call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], outs: Any) -> _core.Kernel:
+    def _call(self, func: Operation, args: Sequence[Any], kwargs: dict[str, Any], outs: Any) -> _core.Kernel:
         if any(_is_scalar(argument) for argument in func._schema.arguments):
             func, args, kwargs = self._on_tensors(func, args, kwargs)
         self._like = next((arg for arg in args if isinstance(arg, Tensor)), torch.empty(()))
@@ -64,7 +67,9 @@ class TorchNodes:
             len(func._schema.returns),
         )
 
-    def _add(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], outs: Any) -> _core.Kernel | None:
+    def _add(
+        self, func: Operation, args: Sequence[Any], kwargs: dict[str, Any], outs: Any
+    ) -> _core.Kernel | None:
         sign = {"aten::add": 1.0, "aten::sub": -1.0, "aten::add_": 1.0, "aten::sub_": -1.0}.get(
             func._schema.name
         )
@@ -81,8 +86,8 @@ class TorchNodes:
         return _core.torch_add(_described(args[0]), _described(other), alpha, _described(out))
 
     def _on_tensors(
-        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> tuple[Any, list[Any], dict[str, Any]]:
+        self, func: Operation, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[Operation, list[Any], dict[str, Any]]:
         """The overload that takes tensors where `func` takes scalars, with its arguments."""
         if func._schema.name in _BY_NUMBER:
             raise _CannotSay
@@ -116,7 +121,7 @@ class TorchNodes:
         self.constants.append(made)
         return made
 
-    def _argument(self, spec: Any, value: Any) -> _core.TorchArgument:
+    def _argument(self, spec: Argument, value: Any) -> _core.TorchArgument:
         kind = str(spec.type)
         optional = kind.startswith("Optional[")
         return self._said(
@@ -148,12 +153,12 @@ class TorchNodes:
         raise _CannotSay
 
 
-def _is_scalar(spec: Any) -> bool:
+def _is_scalar(spec: Argument) -> bool:
     """Whether a schema's argument is a `Scalar`; torch prints that type as "number"."""
     return "number" in str(spec.type)
 
 
-def _value(spec: Any, index: int, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _value(spec: Argument, index: int, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if index < len(args) and not spec.kwarg_only:
         return args[index]
     return kwargs.get(spec.name, spec.default_value if spec.has_default_value() else None)

@@ -60,6 +60,28 @@ def test_a_failure_ends_its_slot_only(method: str, code: str, text: str) -> None
     assert state.status(1) == ("", "")
 
 
+def test_a_matcher_that_kept_drafts_fails_where_it_is_attached_again() -> None:
+    """Its masks would follow the drafts, which are not in the text."""
+    state = state_of()
+    broken = wrap_matcher(Raises("rollback"))
+    iterate(state, [0], {0: broken})
+    state.drafts_host[0, 0] = 100
+    state.extend(1)
+    assert state.extended(0) == 1
+    iterate(state, [0], {0: None})
+    assert state.status(0) == ("", "")
+    iterate(state, [0, 1], {1: broken})
+    code, message = state.status(1)
+    assert code == "matcher"
+    assert message.startswith("rolling back drafts: RuntimeError: planted in rollback")
+    assert row(state, 1) == [END]
+    iterate(state, [0, 1], {1: None})
+    broken.reset()
+    iterate(state, [0, 1], {1: broken})
+    assert state.status(1) == ("", "")
+    assert row(state, 1) == [100, 101]
+
+
 def test_a_dead_end_behind_a_draft_refuses_that_draft() -> None:
     """Earlier rows stay masked; it is an error only where the draft is committed after all."""
     for accepted, code in [(0, ""), (1, "dead_end")]:

@@ -28,6 +28,7 @@ import time
 from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -75,6 +76,14 @@ class PageCounts(NamedTuple):
     new: int = 0
     reused: int = 0
     missed: int = 0
+
+
+class _Reuse(Enum):
+    """How a new sequence uses the page of which only the beginning matches its text."""
+
+    NONE = "read the positions again"
+    COPY = "copy the page"
+    TAKE_OVER = "take the page out of the cache, and write on in it"
 
 
 class Allocation(NamedTuple):
@@ -337,57 +346,82 @@ class KvManager:
 
     def _allocate(self, match: PrefixMatch, num_pages: int, num_text_pages: int) -> Allocation | None:
         """Hold the matched pages and take new ones, `num_pages` in all. The first `num_text_pages` hold the text.
-        Returns None and changes nothing if too few pages are available."""
-        pool, shared, source = self._pool, match.full_pages, match.partial_page
+        Returns None and changes nothing if too few pages are available.
+
+        For example, a text of three pages gets four. Its first two pages are cached: A on the device, B on the host. A
+        cached page P matches the beginning of the third. So A is held, and three pages are taken: one to which B is
+        copied, one with the content of P (a copy, or P itself), and an empty one.
+        """
+        pool, shared = self._pool, match.full_pages
         on_host = [page for page in shared if page.is_on_host]
-        num_taken = num_pages - len(shared) + len(on_host)
+        num_held = len(shared) - len(on_host)  # without a copy
+        num_taken = num_pages - num_held
         # Matched pages that nothing holds count as available, but this sequence can't evict the pages that it shares.
         available = pool.num_available - sum(not (page.holders or page.is_on_host) for page in shared)
         if num_taken > available:
             return None
         for page in shared:
             (pool.pin if page.is_on_host else pool.hold)(page)
-        copies: list[tuple[int, int]] = []
-        takes_over, can_copy = False, False
-        if source is not None:
-            is_unused = not (source.holders or source.children)
-            can_copy = self._copies_partial_pages and (
-                source.is_on_host or num_taken <= available - (not source.holders)
-            )
-            # The sequence takes the page over, without a copy, if it continues the text that ended there. It also does
-            # so if it can't copy. Otherwise, with no page left as the target, a sequence that fits would wait for pages
-            # that its own earlier run left in the cache.
-            takes_over = is_unused and (match.continues or not can_copy)
-        uses_source = takes_over or can_copy
-        # Order of the taken pages: first the targets of shared pages on the host, then the target of the partial page.
-        if source is None or not uses_source:
-            taken, are_new = pool.take(num_taken)
-        elif source.is_on_host:
-            pool.pin(source)
-            taken, are_new = pool.take(num_taken)
-            pool.copy_in(source, taken[len(on_host)])
-            if takes_over:
-                pool.discard(source)
-            else:
-                pool.unpin(source)
-        elif takes_over:
-            number = pool.remove(source)
-            taken, are_new = pool.take(num_taken - 1)
-            taken.insert(len(on_host), number)
-        else:
-            pool.hold(source)  # otherwise `take` might evict the source to get the target of its own copy
-            taken, are_new = pool.take(num_taken)
-            pool.release(source)
-            copies = [(source.number, taken[len(on_host)])]
-            pool.moves.append(Move(MoveKind.COPY, *copies[0]))
+        reuse = self._reuse_of(match, available - num_taken)
+        taken, are_new, copies = self._take(match.partial_page, reuse, num_taken, len(on_host))
         for page, number in zip(on_host, taken, strict=False):
             pool.onboard(page, number)
         pages = [page.number for page in shared] + taken[len(on_host) :]
-        num_matched = len(shared) + uses_source
-        # Pages shared on the device, and a page taken over, hold text but were not allocated.
-        allocated = num_text_pages - (num_pages - num_taken) - (len(taken) - len(are_new))
-        counts = PageCounts(allocated, sum(are_new[:allocated]), num_matched, num_text_pages - num_matched)
-        return Allocation(pages, match.num_partial if uses_source else 0, copies, counts)
+        num_matched = len(shared) + (reuse is not _Reuse.NONE)
+        # A page that was taken over on the device is in `taken`, but was not allocated. `are_new` leaves it out.
+        num_taken_over = len(taken) - len(are_new)
+        allocated = num_text_pages - num_held - num_taken_over
+        num_new = sum(are_new[:allocated])  # the text's pages come first
+        counts = PageCounts(allocated, num_new, num_matched, num_text_pages - num_matched)
+        return Allocation(pages, 0 if reuse is _Reuse.NONE else match.num_partial, copies, counts)
+
+    def _reuse_of(self, match: PrefixMatch, num_spare: int) -> _Reuse:
+        """Decide how a sequence uses the partly matched page. `num_spare`: how many more pages are available than the
+        sequence takes."""
+        source = match.partial_page
+        if source is None:
+            return _Reuse.NONE
+        # While an unheld page on the device is copied, it is not available itself.
+        can_copy = self._copies_partial_pages and (source.is_on_host or source.holders > 0 or num_spare > 0)
+        # The sequence takes the page over, without a copy, if it continues the text that ended there. It also does so
+        # if it can't copy. Otherwise, with no page left as the target, a sequence that fits would wait for pages that
+        # its own earlier run left in the cache.
+        is_unused = not (source.holders or source.children)
+        if is_unused and (match.continues or not can_copy):
+            return _Reuse.TAKE_OVER
+        return _Reuse.COPY if can_copy else _Reuse.NONE
+
+    def _take(
+        self, source: CachedPage | None, reuse: _Reuse, count: int, place: int
+    ) -> tuple[list[int], list[bool], list[tuple[int, int]]]:
+        """Get `count` pages, of which the one at index `place` has the content of `source`, unless that is not reused.
+
+        Returns the pages, for each allocated one whether it was never allocated before, and the copies from device
+        page to device page.
+        """
+        pool = self._pool
+        if source is None or reuse is _Reuse.NONE:
+            return *pool.take(count), []
+        if source.is_on_host:
+            pool.pin(source)
+            taken, are_new = pool.take(count)
+            pool.copy_in(source, taken[place])
+            if reuse is _Reuse.TAKE_OVER:
+                pool.discard(source)
+            else:
+                pool.unpin(source)
+            return taken, are_new, []
+        if reuse is _Reuse.TAKE_OVER:
+            number = pool.remove(source)
+            taken, are_new = pool.take(count - 1)
+            taken.insert(place, number)
+            return taken, are_new, []
+        pool.hold(source)  # otherwise `take` might evict the source to get the target of its own copy
+        taken, are_new = pool.take(count)
+        pool.release(source)
+        copy = source.number, taken[place]
+        pool.moves.append(Move(MoveKind.COPY, *copy))
+        return taken, are_new, [copy]
 
     # -- caching
 

@@ -281,7 +281,7 @@ class Prefill:
             if not live:
                 continue
             try:
-                self._read_parts(live)
+                self._read_parts(live)  # moves each row's `position` to the part's end
             except Exception as error:
                 # If a device function failed for a prompt before, `error` may only be a consequence. The prompt's own
                 # error is the cause.
@@ -388,21 +388,21 @@ def host_rows(sequence: Sequence, answers: abc.Sequence[abc.Sequence[int]], copi
 # -- slots on the device
 
 _HEAD = 4
-"""The number of int64 values at the beginning of a slot's record: slot, length, request id, processor. After them come
-`SlotSampling.record` and the pages as int32."""
+_PAGES_AT = _HEAD + RECORD_WORDS
+"""A slot's record has int64 words: slot, length, request id and processor (the first `_HEAD`), then
+`SlotSampling.record`, and from word `_PAGES_AT` on the pages, as int32."""
 
 
 def _slot_records(runtime: Runtime, prompts: abc.Sequence[PromptInputs], pages_per_slot: int) -> Tensor:
-    """Make a record for each of the prompts' n slots. Returns them in pinned memory, int64 [n, ...], for
-    `open_slots`."""
+    """Make a record for each of the prompts' n slots. Returns them in pinned memory, int64 [n, ...], for `open_slots`."""
     slots = [(slot, prompt) for prompt in prompts for slot in prompt.slots]
-    records_end = _HEAD + RECORD_WORDS
-    records = runtime.pinned((len(slots), records_end + -(-pages_per_slot // 2)), torch.int64)
+    page_words = -(-pages_per_slot // 2)  # two int32 in a word
+    records = runtime.pinned((len(slots), _PAGES_AT + page_words), torch.int64)
     numbers = records.numpy()
-    pages = records.view(torch.int32).numpy()[:, 2 * records_end :]
+    pages = records.view(torch.int32).numpy()[:, 2 * _PAGES_AT :]
     for i, (slot, prompt) in enumerate(slots):
         numbers[i, :_HEAD] = slot, prompt.length, prompt.request_id, prompt.processor
-        numbers[i, _HEAD:records_end] = prompt.sampling.record
+        numbers[i, _HEAD:_PAGES_AT] = prompt.sampling.record
         pages[i, : len(prompt.pages)] = prompt.pages
     return records
 
@@ -411,14 +411,14 @@ def open_slots(records: Tensor, state: SlotState, token_mask: Tensor, temperatur
     """Write records to their slots, and clear the slots' drafts and masks. A device function."""
     records = records.to(state.length.device, non_blocking=True)
     slots, length, request_ids, processors = records[:, :_HEAD].t().contiguous()
-    pages = records[:, _HEAD + RECORD_WORDS :].view(torch.int32)[:, : state.page_table.shape[1]]
+    pages = records[:, _PAGES_AT:].view(torch.int32)[:, : state.page_table.shape[1]]
     state.page_table.index_copy_(0, slots, pages)
     # Write the length before the prompt is read. If reading fails, the next iteration may already be launched and still
     # decodes the slot. With the previous sequence's length it would write to pages that others may share.
     state.length.index_copy_(0, slots, length)
     state.request_ids.index_copy_(0, slots, request_ids)
     state.processors.index_copy_(0, slots, processors)
-    state.params.records.index_copy_(0, slots, records[:, _HEAD : _HEAD + RECORD_WORDS])
+    state.params.records.index_copy_(0, slots, records[:, _HEAD:_PAGES_AT])
     state.num_proposed.index_fill_(0, slots, 0)
     state.drafts.index_fill_(1, slots, -1)
     token_mask.view(state.length.shape[0], -1).index_fill_(0, slots, 0)
@@ -443,8 +443,9 @@ def guarded(prompts: abc.Sequence[PromptInputs], fn: Callable[..., None], *args:
 def each_guarded(reading: Reading, dummy: int, fn: Callable[..., None], parts: DecodeParts) -> None:
     """Call `fn(reading, parts)` for the prompts that have not failed.
 
-    If it raises, call it again for each prompt alone, so that only the one at fault fails. The slots of failed prompts
-    become `dummy`, so that sampling writes to the padding slot instead.
+    If it raises, call it again for each prompt alone, so that only the prompt at fault fails. The second call writes the same
+    values to the same places, so what the first one did before it raised does no harm. The slots of failed prompts become
+    `dummy`, so that sampling writes to the padding slot instead.
     """
     prompts = [part.prompt for part in reading.parts]
     if all(prompt.error is None for prompt in prompts):
@@ -549,9 +550,9 @@ class Reading:
 
     def alone(self, number: int) -> Reading:
         """The input of row `number` alone, as views of this one. For device functions."""
-        begin = sum(part.count for part in self.parts[:number])
+        begin = sum(part.count for part in self.parts[:number])  # its first token in `tokens_N`
         part, place = self.parts[number], self._place(number)
-        num_ended = int(part.ends)
+        num_ended = int(part.ends)  # of this row: 1 or 0
 
         def of_row(tensor: Tensor) -> Tensor:
             return tensor.narrow(0, number, 1)
@@ -562,7 +563,7 @@ class Reading:
             slots_B=of_row(self.slots_B),
             base_B=of_row(self.base_B),
             first_B=of_row(self.first_B),
-            starts=self.starts.narrow(0, number, 2) - begin,
+            starts=self.starts.narrow(0, number, 2) - begin,  # as `last_R`, relative to the row's own tokens
             tokens_N=self.tokens_N.narrow(0, begin, part.count),
             after_N=self.after_N.narrow(0, begin, part.count),
             aux_NF=self.aux_NF.narrow(0, begin, part.count),
@@ -636,18 +637,32 @@ class PromptBuffers:
 
 
 def _write_parts(parts: abc.Sequence[PromptPart], numbers: Tensor, tokens: Tensor) -> None:
-    """Write parts to pinned memory: `numbers` [7, ...], and `tokens` [2, N] with each token and the token after it."""
+    """Write parts to pinned memory: `numbers` [7, ...], and `tokens` [2, N] with each token and the token after it.
+
+    For example, slot 3 reads the tokens 4..6 of its prompt p of 7 tokens, of which 4 were cached. Slot 5 reads the
+    tokens 0..2 of a longer prompt q. Only the first prompt ends, so the rows for ends have one column.
+
+        _SLOTS      3 5                 tokens  p4 p5 p6 q0 q1 q2
+        _BASE       4 0                 after   p5 p6 0  q1 q2 q3
+        _FIRST      4 0
+        _STARTS     0 3 6               The 0 is the place of the first sampled token. The device
+        _END_SLOTS  3                   writes it there before the drafter reads it (`draft_parts`).
+        _END_BASE   6
+        _LAST       2
+    """
     values, (text, after) = numbers.numpy(), tokens.numpy()
     begin = num_ended = 0
     for b, part in enumerate(parts):
         prompt, end = part.prompt, begin + part.count
-        values[:_STARTS, b] = prompt.slot, part.start, prompt.first
+        values[_SLOTS, b], values[_BASE, b], values[_FIRST, b] = prompt.slot, part.start, prompt.first
         values[_STARTS, b + 1] = end
         text[begin:end] = prompt.tokens[part.start : part.stop]
         following = prompt.tokens[part.start + 1 : part.stop + 1]  # one fewer if the prompt ends
         after[begin : begin + len(following)] = following
         if part.ends:
-            values[_END_SLOTS:, num_ended] = prompt.slot, prompt.length - 1, end - 1
+            values[_END_SLOTS, num_ended] = prompt.slot
+            values[_END_BASE, num_ended] = prompt.length - 1
+            values[_LAST, num_ended] = end - 1
             num_ended += 1
         begin = end
 

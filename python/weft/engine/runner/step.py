@@ -125,13 +125,18 @@ def decode_step(it: Iteration) -> None:
         stream.launch(draft_forward, parts, buf, 1)  # only for its keys and values: later drafts read them
     else:
         assert buf.draft is not None
+        # `pick_draft` reads the grammar's temperatures only if the stream waits for the commit before it, by
+        # `apply_draft` or `wait_proposals`. Otherwise the commit may be replacing them at that moment, and the drafts
+        # would depend on which is faster; drafts then use the requests' temperatures.
+        waits_for_commit = plan.guided_logits is GuidedLogits.DRAFTS or has_proposals
+        draft_temperatures = temperatures if waits_for_commit else None
         for j in range(1, num_drafts + 1):
             stream.launch(draft_forward, parts, buf, j)
             if plan.guided_logits is GuidedLogits.DRAFTS:
                 grammar_stream.apply_draft(stream, buf.draft.logits_BD, slots_B, j, parts.drafter.d2t)
             if has_proposals and j == 1:  # as late as possible: `pick_draft` reads the proposals first
                 grammar_stream.wait_proposals(stream)
-            stream.launch(pick_draft, parts, buf, j, temperatures, grammar_stream.proposed)
+            stream.launch(pick_draft, parts, buf, j, draft_temperatures, grammar_stream.proposed)
             if plan.guided_logits is GuidedLogits.DRAFTS and j < num_drafts:  # no draft follows the last one
                 grammar_stream.extend_masks(stream, j, slots_B)
 

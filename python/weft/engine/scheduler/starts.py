@@ -196,43 +196,58 @@ class MatcherStarts:
         if not self._has_changed or not len(self._waiting):
             return []
         self._has_changed = False
-        chosen: list[tuple[Sequence, bool]] = []
-        failed: Failures = []
-        first_fits, num_passed = True, 0
-        clients = {sequence.request.client_id for sequence in self._ahead} if self._shares_slots else set()
-        for sequence in self._waiting:
-            is_full = len(self._ahead) >= self._max_ahead
-            if (is_full and not self._shares_slots) or (num_passed >= MAX_PASSED and self._held):
-                break
-            if is_full and sequence.request.client_id in clients:
-                num_passed += 1
-                continue
-            siblings = self._siblings[_guide(sequence)]
-            if siblings.is_starting:
-                num_passed += 1
-                continue
-            num_bytes, kept_bytes = self._needs(sequence, siblings)
-            if num_bytes + kept_bytes > self._max_bytes:
-                failed.append((sequence, self._too_large(sequence, num_bytes + kept_bytes)))
-                continue
-            more = num_bytes + kept_bytes - siblings.kept_bytes
-            # After a sequence that does not fit, only siblings with a kept copy may start.
-            if self.held_bytes + more > self._max_bytes or not (first_fits or siblings.kept_bytes):
-                first_fits, num_passed = False, num_passed + 1
-                continue
-            self.held_bytes += more
-            self._held[sequence] = num_bytes
-            siblings.kept_bytes, siblings.is_starting = kept_bytes, True
-            self._ahead.add(sequence)
-            clients.add(sequence.request.client_id)
-            chosen.append((sequence, not kept_bytes))  # without kept bytes, it is the last sibling
-        for sequence, is_last in chosen:  # not above: the queue must not change during its iteration
+        chosen, failed = self._reserve()
+        for sequence, is_last in chosen:  # not in `_reserve`: the queue must not change during its iteration
             self._waiting.remove(sequence)
             del self._siblings[_guide(sequence)].waiting[sequence]
             started = self._threads.begin(partial(_guide(sequence).begin, is_last=is_last))
             self._starting[sequence] = started
             started.add_done_callback(self._note_started)
         return failed
+
+    def _reserve(self) -> tuple[list[tuple[Sequence, bool]], Failures]:
+        """Choose the waiting sequences that start now, and reserve their bytes. Returns them, each with whether it is
+        the last of its siblings, and the sequences whose matchers can never fit.
+
+        For example, a request has two sequences of 30 bytes each. The first reserves 60: its own, and those of the copy
+        that is kept for the second. The second reserves no more: it takes over the bytes of the copy, which is then not
+        kept any longer. So a second sibling always fits.
+        """
+        chosen: list[tuple[Sequence, bool]] = []
+        failed: Failures = []
+        first_fits, num_passed = True, 0
+        clients_ahead = {s.request.client_id for s in self._ahead} if self._shares_slots else set()
+        for sequence in self._waiting:
+            is_full = len(self._ahead) >= self._max_ahead
+            if is_full and not self._shares_slots:
+                break
+            # With nothing held, look at the whole queue: no sequence will end and lead to another look.
+            if num_passed >= MAX_PASSED and self._held:
+                break
+            client, siblings = sequence.request.client_id, self._siblings[_guide(sequence)]
+            # Each client may have one sequence ahead beyond the limit.
+            if (is_full and client in clients_ahead) or siblings.is_starting:
+                num_passed += 1
+                continue
+            num_bytes, kept_bytes = self._needs(sequence, siblings)
+            if num_bytes + kept_bytes > self._max_bytes:
+                failed.append((sequence, self._too_large(sequence, num_bytes + kept_bytes)))
+                continue
+            more_bytes = num_bytes + kept_bytes - siblings.kept_bytes
+            has_copy = siblings.kept_bytes > 0
+            # Later sequences must not take the memory that the first one waits for, except for siblings with a kept
+            # copy: only their starts free it again.
+            if self.held_bytes + more_bytes > self._max_bytes or not (first_fits or has_copy):
+                first_fits, num_passed = False, num_passed + 1
+                continue
+            self.held_bytes += more_bytes
+            self._held[sequence] = num_bytes
+            siblings.kept_bytes, siblings.is_starting = kept_bytes, True
+            self._ahead.add(sequence)
+            clients_ahead.add(client)
+            is_last = kept_bytes == 0  # a copy is kept as long as siblings follow
+            chosen.append((sequence, is_last))
+        return chosen, failed
 
     def _needs(self, sequence: Sequence, siblings: _Siblings) -> tuple[int, int]:
         """The bytes that a sequence may hold once it starts, and the bytes of the copy that is then kept for its

@@ -10,14 +10,22 @@ from __future__ import annotations
 from weft.grammar.schema.evaluate import holds
 from weft.grammar.schema.facts import Branch, Fork, needed_items, needed_properties
 from weft.grammar.schema.late import decide, late_fork
-from weft.grammar.schema.nodes import Node, TooMuch, key_of
+from weft.grammar.schema.nodes import Node, NodeCache, TooMuch, key_of
 from weft.grammar.schema.read import Reader
 
-MAX_BRANCHES = 96
-MAX_SKETCHES = 16
-MAX_SKETCH_DEPTH = 3
-MAX_PAIRS = 400
-MAX_COMPARED = 128
+MAX_BRANCHES = (
+    96  # alternatives of a goal; further choices stay an `anyOf` beside the branch (`Branch.unmade`)
+)
+MAX_SKETCHES = 16  # alternatives of a sketch; it skips further choices, and then proves less
+MAX_SKETCH_DEPTH = (
+    3  # how deep sketches look for required parts that can't exist; below, all parts count as possible
+)
+MAX_PAIRS = (
+    400  # pairs of `oneOf` compared given the branch's facts, in one schema; others count as overlapping
+)
+MAX_COMPARED = (
+    128  # branches of a `oneOf` compared in pairs; a longer one must list its values, else: `TooMuch`
+)
 
 Goal = list[Node]
 
@@ -28,9 +36,8 @@ class Alternatives:
     def __init__(self, is_open: bool) -> None:
         self._is_open = is_open
         self._reader = Reader()
-        self._sketches: dict[int, list[Branch]] = {}
-        self._void: dict[frozenset[int], bool] = {}
-        self._kept: list[Goal] = []  # keeps nodes alive, because their `id`s are keys of the caches
+        self._sketches = NodeCache[list[Branch]]()
+        self._void = NodeCache[bool]()
         self._pairs = 0
         self.narrows = False
         """Whether some expansion lost values: its alternatives accept fewer values than its goal."""
@@ -170,17 +177,12 @@ class Alternatives:
         """Whether it is certain that no value satisfies a goal."""
         if False in goal or len(goal) < 2:
             return False in goal
-        key = frozenset(map(id, goal))
-        if key not in self._void:
-            self._kept.append(goal)
-            self._void[key] = not self._sketched(Branch(pending=list(goal)), depth)
-        return self._void[key]
+        # The key has no depth: a verdict of a shallower look is kept, and only proves less.
+        return self._void.get(goal, lambda: not self._sketched(Branch(pending=list(goal)), depth))
 
     def _sketch(self, node: Node) -> list[Branch]:
         """The sketch of one node, cached."""
-        if id(node) not in self._sketches:
-            self._sketches[id(node)] = self._sketched(Branch(pending=[node]))
-        return self._sketches[id(node)]
+        return self._sketches.get([node], lambda: self._sketched(Branch(pending=[node])))
 
 
 def disjoint(first: Branch, second: Branch) -> bool:

@@ -13,8 +13,8 @@ from weft.grammar.schema.nodes import DENIED, FRACTION, Node, Values, key_of, ty
 from weft.grammar.schema.structure import is_whole
 
 Check = Callable[[Any, Node | str], bool | None]
-MAX_DEPTH = 40
-MAX_STEPS = 20_000
+MAX_DEPTH = 40  # nested nodes; deeper, the verdict is unknown
+MAX_STEPS = 20_000  # nodes looked at for one value; after more, the verdict is unknown
 
 
 class _Steps:

@@ -209,6 +209,7 @@ def needed_items(arrays: Arrays) -> Iterator[list[Node]]:
         yield arrays.item(position)
 
 
+# Work to merge the layers of one object: names times layers, and names times patterns. More: `TooMuch`.
 MAX_PLACES = 20_000
 MAX_MATCHES = 4_000
 

@@ -16,10 +16,11 @@ from weft.grammar.schema.facts import Branch, Fork, merged
 from weft.grammar.schema.negate import absent, having
 from weft.grammar.schema.nodes import DERIVED, Node, Values, others
 
-MAX_POSITIONS = 8
-MAX_VALUES = 1000
-MAX_OPTIONAL = 48
-MAX_SUBSETS = 64
+MAX_POSITIONS = 8  # where the item of a `contains` may be; later positions are lost, so this narrows
+# Over these, the condition stays in the schema as it is, and the libraries may not enforce it.
+MAX_VALUES = 1000  # numbers of a range that is written as an enumeration
+MAX_OPTIONAL = 48  # optional properties, of which at least one must be there
+MAX_SUBSETS = 64  # sets of optional properties whose size is bounded
 
 
 def late_fork(branch: Branch, is_open: bool, negative: Callable[[Node], Node]) -> Fork | None:

@@ -12,7 +12,7 @@ from typing import Any
 from weft.grammar.schema import formats, patterns
 from weft.grammar.schema.nodes import DENIED, DERIVED, FRACTION, OF_TYPE, TYPES, Node, key_of, others, type_of
 
-MAX_PAIRS = 8
+MAX_PAIRS = 8  # branches of a `oneOf` whose negation is spelled out; with more it stays `DENIED`
 BOUNDS = {
     "minimum": "exclusiveMaximum",
     "maximum": "exclusiveMinimum",

@@ -10,15 +10,17 @@ A node is true, false, or a dict of keywords, with the same meaning for every dr
 - `DERIVED` marks nodes that the rewriting made. The properties that they list do not close an object
   (`open_objects`).
 
-Nodes are compared by identity.
+Nodes are compared by identity, since they may be cyclic. Caches of what is derived from nodes are `NodeCache`s.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
 
+T = TypeVar("T")
 Node = dict[str, Any] | bool
 
 DERIVED = "derived"
@@ -68,6 +70,25 @@ def type_of(value: Any) -> str:
 def key_of(value: Any) -> str:
     """A string that is equal for equal JSON values: 1 and 1.0 are equal, 1 and true are not."""
     return json.dumps(_plain(value), sort_keys=True)
+
+
+class NodeCache(Generic[T]):
+    """Caches a value for each set of nodes (and words), where nodes are the same if they are the same object.
+
+    The keys are `id`s. A node's `id` may be given to another object once the node is freed, so the cache keeps its
+    nodes alive.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[frozenset[int], tuple[str, ...]], tuple[T, tuple[Node, ...]]] = {}
+
+    def get(self, nodes: Iterable[Node], make: Callable[[], T], *words: str) -> T:
+        """The cached value for `nodes` and `words`; the first call makes it."""
+        kept = tuple(nodes)
+        key = frozenset(map(id, kept)), words
+        if key not in self._entries:
+            self._entries[key] = make(), kept
+        return self._entries[key][0]
 
 
 class Values(list[Any]):

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from weft.grammar.schema import formats, patterns
 from weft.grammar.schema.evaluate import holds
 from weft.grammar.schema.facts import Arrays, Branch, Fork, Layer, Objects, Strings
 from weft.grammar.schema.negate import absent, denied, having
-from weft.grammar.schema.nodes import DENIED, DERIVED, FRACTION, Node, TooMuch, key_of, others, type_of
+from weft.grammar.schema.nodes import (
+    DENIED,
+    DERIVED,
+    FRACTION,
+    Node,
+    NodeCache,
+    TooMuch,
+    key_of,
+    others,
+    type_of,
+)
 
 LAYER = ("properties", "patternProperties", "additionalProperties")
-MAX_STEPS = 10_000
+MAX_STEPS = 10_000  # nodes read for one schema, over all its alternatives; more: `TooMuch`
 
 
 class Reader:
     """Reads nodes into branches, and caches derived nodes. Raises `TooMuch` after `MAX_STEPS` nodes."""
 
     def __init__(self) -> None:
-        self._denied: dict[int, list[Node]] = {}
-        self._made: dict[tuple[str, int, str], Node] = {}
-        self._kept: list[Node] = []
+        self._denied = NodeCache[list[Node]]()
+        self._made = NodeCache[Node]()
         self._steps = 0
 
     def settle(self, branch: Branch) -> bool:
@@ -39,14 +50,10 @@ class Reader:
                 return False
         return self._filter(branch) and self._prune(branch)
 
-    def make(self, kind: str, node: dict[str, Any], name: str = "", made: Any = None) -> Node:
+    def make(self, kind: str, node: dict[str, Any], name: str = "", *, made: Callable[[], Node]) -> Node:
         """A node derived from another one, by kind and name. It is the same object each time, because nodes are
         compared by identity."""
-        key = (kind, id(node), name)
-        if key not in self._made:
-            self._kept.append(node)
-            self._made[key] = made()
-        return self._made[key]
+        return self._made.get([node], made, kind, name)
 
     def _read(self, branch: Branch, node: dict[str, Any]) -> bool:
         keys = list(node)
@@ -106,21 +113,19 @@ class Reader:
         if id(inner) in branch.read:
             return False
         branch.refused[id(inner)] = inner
-        if id(inner) not in self._denied:
-            self._kept.append(inner)
-            self._denied[id(inner)] = denied(inner)
-        branch.forks.append(Fork([[item] for item in self._denied[id(inner)]], denied=inner))
+        alternatives = self._denied.get([inner], lambda: denied(inner))
+        branch.forks.append(Fork([[item] for item in alternatives], denied=inner))
         return True
 
     def _dependent(self, branch: Branch, node: dict[str, Any], key: str, needs: dict[str, Any]) -> None:
         for name, need in needs.items():
-            without = self.make("without", node, name, made=lambda name=name: absent(name))
+            without = self.make("without", node, name, made=partial(absent, name))
             other = self.make("other", node, made=lambda: {"type": others("object")})
-            holder = self.make("with", node, name, made=lambda name=name: having(name))
+            holder = self.make("with", node, name, made=partial(having, name))
             then = (
                 need
                 if key == "dependentSchemas"
-                else self.make("needs", node, name, made=lambda need=need: {"required": need, DERIVED: True})
+                else self.make("needs", node, name, made=partial(_requiring, need))
             )
             branch.forks.append(Fork([[other], [without], [holder, then]]))
 
@@ -219,6 +224,10 @@ class Reader:
             for layer in objects.layers
             for name in objects.required
         )
+
+
+def _requiring(names: list[str]) -> Node:
+    return {"required": names, DERIVED: True}
 
 
 def _no_string(strings: Strings) -> bool:

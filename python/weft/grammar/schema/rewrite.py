@@ -6,6 +6,14 @@
 parts are goals again. A goal that was seen before becomes a `$ref`, so recursive schemas terminate.
 
 Pending goals wait in a list. Only sketches (`alternatives.py`) recurse, to a small depth.
+
+Constants named `MAX_...` bound the work and the size. Some decide which values the result accepts. Going over one has
+one of these effects, which a comment at each names:
+
+- `TooMuch`: the whole schema is left unchanged, and means what the library makes of it. `Rewritten.reason` says why.
+- A condition stays in the schema in its own keywords. The library may not enforce it.
+- Less is proved: two parts count as overlapping, or a part as possible. The result is longer, but accepts the same.
+- Values are lost ("narrows"). The result is then never taken as proof that no value satisfies the schema.
 """
 
 from __future__ import annotations
@@ -24,10 +32,11 @@ from weft.grammar.schema.document import Document
 from weft.grammar.schema.nodes import DERIVED, Node, TooMuch
 from weft.grammar.schema.write import Goal, Piece, in_each_order, lack_orders, pieces, without_void
 
-MAX_GOALS = 20_000
+MAX_GOALS = 20_000  # parts of the result; more: `TooMuch`
+# The length of the result may be `MAX_GROWTH` times the schema's, or `MIN_GROWN` characters; more: `TooMuch`.
 MAX_GROWTH = 16
 MIN_GROWN = 1 << 16
-MAX_NESTED = 12
+MAX_NESTED = 12  # levels of the result without a `$ref`; the meaning does not depend on it
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ def rewrite(schema: Any, open_objects: bool = False, all_orders: bool = False) -
 class _Written:
     """A goal, the pieces that it becomes, and how often it is used. `exists` says whether some value satisfies it."""
 
-    goal: Goal
+    goal: Goal  # also keeps the nodes alive: their `id`s are the key of `_Rewriting._written`
     place: Place | None
     depth: int
     pieces: list[Piece] = field(default_factory=list)
@@ -96,7 +105,6 @@ class _Rewriting:
         self._size = len(json.dumps(schema))
         self._written: dict[frozenset[int], _Written] = {}
         self._pending: list[_Written] = []
-        self._kept: list[Goal] = []
 
     def result(self) -> Rewritten:
         root = self._hole([self._document.root()], 0, None)
@@ -150,7 +158,6 @@ class _Rewriting:
         if key not in self._written:
             if len(self._written) >= MAX_GOALS:
                 raise TooMuch("too many parts")
-            self._kept.append(flat)  # keeps the nodes alive, because their `id`s are the key
             places = [self._document.places[id(node)] for node in flat if id(node) in self._document.places]
             written = _Written(flat, places[0] if places else place, depth)
             self._written[key] = written

@@ -220,6 +220,8 @@ def _layer(layer: Layer, hole: Hole) -> dict[str, Any]:
     return schema
 
 
+# Objects with more properties, or goals with more pieces over all orders, get only one more order, as the module's
+# docstring says.
 MAX_PROPERTIES = 4
 MAX_PIECES = 48
 
