@@ -394,7 +394,8 @@ _PAGES_AT = _HEAD + RECORD_WORDS
 
 
 def _slot_records(runtime: Runtime, prompts: abc.Sequence[PromptInputs], pages_per_slot: int) -> Tensor:
-    """Make a record for each of the prompts' n slots. Returns them in pinned memory, int64 [n, ...], for `open_slots`."""
+    """Make a record for each of the prompts' n slots. Returns them in pinned memory, int64 [n, ...], for
+    `open_slots`."""
     slots = [(slot, prompt) for prompt in prompts for slot in prompt.slots]
     page_words = -(-pages_per_slot // 2)  # two int32 in a word
     records = runtime.pinned((len(slots), _PAGES_AT + page_words), torch.int64)
@@ -443,10 +444,9 @@ def guarded(prompts: abc.Sequence[PromptInputs], fn: Callable[..., None], *args:
 def each_guarded(reading: Reading, dummy: int, fn: Callable[..., None], parts: DecodeParts) -> None:
     """Call `fn(reading, parts)` for the prompts that have not failed.
 
-    If it raises, call it again for each prompt alone, so that only the prompt at fault fails. The second call writes the same
-    values to the same places, so what the first one did before it raised does no harm. The slots of failed prompts become
-    `dummy`, so that sampling writes to the padding slot instead.
-    """
+    If it raises, call it again for each prompt alone, so that only the prompt at fault fails. The second call writes
+    the same values to the same places, so what the first one did before it raised does no harm. The slots of failed
+    prompts become `dummy`, so that sampling writes to the padding slot instead."""
     prompts = [part.prompt for part in reading.parts]
     if all(prompt.error is None for prompt in prompts):
         try:
