@@ -446,7 +446,8 @@ def each_guarded(reading: Reading, dummy: int, fn: Callable[..., None], parts: D
 
     If it raises, call it again for each prompt alone, so that only the prompt at fault fails. The second call writes
     the same values to the same places, so what the first one did before it raised does no harm. The slots of failed
-    prompts become `dummy`, so that sampling writes to the padding slot instead."""
+    prompts become `dummy`, so that sampling writes to the padding slot instead.
+    """
     prompts = [part.prompt for part in reading.parts]
     if all(prompt.error is None for prompt in prompts):
         try:
