@@ -25,6 +25,10 @@ NOT_RUN = {
     "docs/adding-a-drafter.md": ["its place in registry.py", "what the page adds to a checkout"],
     "docs/adding-a-grammar.md": ["its place in registry.py", "what the page adds to a checkout"],
     "docs/adding-a-model.md": ["its place in registry.py", "what the page adds to a checkout"],
+    "docs/adding-a-sampling-parameter.md": [
+        *(f"its place in {file}.py" for file in ("sampling", "sampling_oracle", "test_sampling_params")),
+        "a checkout and minutes",
+    ],
     "docs/command-line.md": ["the network"],
     "docs/getting-started.md": ["a checkout and minutes", "a checkout and minutes", "the network"],
     "docs/grammars.md": ["some minutes", "a folder of schemas"],
