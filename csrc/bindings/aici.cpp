@@ -114,25 +114,6 @@ void bind_aici(nb::module_ &m) {
       "matcher"_a, "The end of a program's log, drafts included. At any time, on any thread.");
 
   m.def(
-      "aici_report",
-      [](const Matcher &matcher, std::int64_t num_tokens) -> nb::object {
-        std::optional<Report> report;
-        {
-          nb::gil_scoped_release release;
-          report = report_of(matcher.ref->native(), num_tokens);
-        }
-        if (!report) return nb::none();
-        nb::list variables;
-        for (const auto &[name, value] : report->variables)
-          variables.append(
-              nb::make_tuple(nb::bytes(name.data(), name.size()), nb::bytes(value.bytes->data(), value.bytes->size())));
-        return nb::make_tuple(nb::bytes(report->log.data(), report->log.size()), variables);
-      },
-      "matcher"_a, "num_tokens"_a,
-      "A program's log and variables (name, value) after `num_tokens` tokens of its answer. None for any other "
-      "matcher.");
-
-  m.def(
       "aici_undo_bytes", [](const Matcher &matcher) { return undo_bytes_of(matcher.ref->native()); }, "matcher"_a,
       "The bytes kept to roll a program's tokens back. 0 for any other matcher.");
 

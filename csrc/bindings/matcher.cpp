@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "aici/matcher.h"
 #include "bindings/bind.h"
 #include "grammar/python/wrap.h"
 #include "grammar/xgrammar/matcher.h"
@@ -154,6 +155,23 @@ void bind_matcher_class(nb::module_ &m) {
       .def_prop_ro(
           "has_edit", [](Matcher &self) { return self.ref->has_edit; },
           "Whether the last `accept` asks for an edit of the text.")
+      .def(
+          "report",
+          [](const Matcher &self, std::int64_t num_tokens) -> nb::object {
+            std::optional<aici::Report> report;
+            {
+              nb::gil_scoped_release release;  // it may wait for a step of the program
+              report = aici::report_of(self.ref->native(), num_tokens);
+            }
+            if (!report) return nb::none();
+            nb::dict variables;
+            for (const auto &[name, value] : report->variables)
+              variables[nb::str(name.data(), name.size())] = nb::bytes(value.bytes->data(), value.bytes->size());
+            return nb::make_tuple(text_of(report->log), variables);
+          },
+          nb::sig("def report(self, num_tokens: int) -> tuple[str, dict[str, bytes]] | None"),
+          "The log and the variables that a program wrote in the first `num_tokens` tokens of its answer. None for a\n"
+          "matcher that is no program. At any time, on any thread.")
       .def("is_terminated", [](Matcher &self) { return self.ref->is_terminated(); })
       .def_prop_ro(
           "slot", [](Matcher &self) { return self.ref->slot; }, "The slot it is attached to, or -1.")

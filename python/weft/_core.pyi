@@ -656,6 +656,12 @@ class Matcher:
     def has_edit(self) -> bool:
         """Whether the last `accept` asks for an edit of the text."""
 
+    def report(self, num_tokens: int) -> tuple[str, dict[str, bytes]] | None:
+        """
+        The log and the variables that a program wrote in the first `num_tokens` tokens of its answer. None for a
+        matcher that is no program. At any time, on any thread.
+        """
+
     def is_terminated(self) -> bool: ...
     @property
     def slot(self) -> int:
@@ -1034,11 +1040,6 @@ def aici_table_change(body: bytes) -> str:
 def aici_log(matcher: Matcher) -> str:
     """
     The end of a program's log, drafts included. At any time, on any thread.
-    """
-
-def aici_report(matcher: Matcher, num_tokens: int) -> object:
-    """
-    A program's log and variables (name, value) after `num_tokens` tokens of its answer. None for any other matcher.
     """
 
 def aici_undo_bytes(matcher: Matcher) -> int:

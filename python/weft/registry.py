@@ -27,6 +27,12 @@ GUIDES = {
     "recognizer": "weft.grammar.kinds.custom:compile_recognizer",
 }
 
+# Payloads of guides that recordings store, by their key in the recording. Each entry is a `function(data) -> payload`,
+# which reads the JSON data of the payload's `to_recording`.
+PAYLOADS = {
+    "program": "weft.aici.source:from_json",
+}
+
 DRAFTERS = {
     "eagle3": "weft.spec.eagle3:Eagle3",
     "mtp": "weft.spec.mtp:Mtp",
@@ -48,6 +54,7 @@ MODELS = {
 TABLES = {
     "grammars": GRAMMARS,
     "guides": GUIDES,
+    "payloads": PAYLOADS,
     "drafters": DRAFTERS,
     "models": MODELS,
 }

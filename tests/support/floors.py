@@ -70,7 +70,7 @@ FRONTS = {"grammar/guide": ("grammar/kinds", "grammar/xgrammar", "aici")}
 
 # Rooms that only these others may import. All others look them up in the registry, or receive their objects.
 PYTHON_LEAVES = {
-    "aici": "grammar/guide guided/recorded_guide engine/output",
+    "aici": "grammar/guide",
     "grammar/kinds/closing": "grammar/compile engine/sequence replay",
     "grammar/kinds/custom": "__init__",
     "grammar/xgrammar": "grammar/llguidance grammar/kinds/tools grammar/auto cli",

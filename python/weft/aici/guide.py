@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from weft import _core
 from weft.aici.audit import audit
@@ -85,8 +85,5 @@ def program_report(matcher: Matcher, num_tokens: int) -> ProgramReport | None:
     """The report of a program after the first `num_tokens` tokens of its answer. Later steps, such as those of rejected
     drafts, do not appear in it. None if the matcher is not a WASM program. Invalid UTF-8 in the log is replaced.
     Thread-safe, even while the program runs."""
-    report = _core.aici_report(matcher, num_tokens)
-    if report is None:
-        return None
-    log, variables = cast(tuple[bytes, list[tuple[bytes, bytes]]], report)
-    return ProgramReport(log.decode(errors="replace"), {name.decode(): value for name, value in variables})
+    report = matcher.report(num_tokens)
+    return None if report is None else ProgramReport(*report)

@@ -275,12 +275,10 @@ def _note_best(output: Output) -> None:
 
 
 def _note_report(sequence: Sequence) -> None:
-    """If the matcher is a WebAssembly program, copy its log and its variables to the output."""
+    """If the matcher is a program, copy its log and its variables to the output."""
     if sequence.guide is None or sequence.guide.matcher is None:
         return
-    from weft.aici.guide import program_report  # few requests need it
-
-    report = program_report(sequence.guide.matcher, len(sequence.output.token_ids))
+    report = sequence.guide.matcher.report(len(sequence.output.token_ids))
     if report is not None:
         sequence.output.program_log, sequence.output.program_variables = report
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from weft import registry
 from weft.grammar.guide import Guide, GuideKind
 
 RECORDED_KINDS: tuple[GuideKind, ...] = (
@@ -22,7 +23,7 @@ RECORDED_KINDS: tuple[GuideKind, ...] = (
 
 @runtime_checkable
 class Storable(Protocol):
-    """A payload that can be stored: a `WasmSource`."""
+    """A payload that can be stored. `registry.PAYLOADS` has the function that reads it."""
 
     def to_recording(self) -> dict[str, Any]:
         """The payload as JSON data."""
@@ -87,12 +88,10 @@ class RecordedGuide:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RecordedGuide:
         """The inverse of `to_json`. Raises `KeyError`, `TypeError`, `ValueError` or `zlib.error` for other data."""
-        from weft.aici.source import from_json  # few recordings need it
-
         read = dict(data)
         payload, separators = read.pop("program", None), read.pop("separators", None)
         return cls(
             **read,
-            payload=None if payload is None else from_json(payload),
+            payload=None if payload is None else registry.load("payloads", "program")(payload),
             separators=None if separators is None else tuple(separators),
         )

@@ -148,7 +148,11 @@ def coalesced(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[list[int],
 
 
 def _written(func: Operation, args: Any, kwargs: Any) -> dict[str, Any]:
-    """The arguments that an operation writes, by their alias sets in its schema."""
+    """The arguments that an operation writes, by their alias sets in its schema.
+
+    For `x.add_(y)` they are {"a": x}. The schema is `add_.Tensor(Tensor(a!) self, Tensor other, ...) -> Tensor(a!)`,
+    where `!` marks a write. The result has the set of `self`, so it is `self` and not a fresh tensor.
+    """
     found = {}
     for number, argument in enumerate(func._schema.arguments):
         name = _alias(argument)

@@ -4,6 +4,13 @@ Views are made immediately. Any other operation is not executed: its outputs are
 becomes a node with frozen arguments that replays run. weft's own kernels and most of torch's operations become native
 calls. The rest become nodes that call Python; their labels begin with `PYTHON`. Reading a tensor's value raises
 `GraphError`, because nothing is computed during a capture. It fails on CUDA, too.
+
+For example, a captured function may do this with `x` [2, 4] and `out` [8]::
+
+    y = torch.softmax(x + 1, 1)   # two nodes; their outputs are memory of the graph
+    z = y.view(8)                 # a view of that memory, made now; no node
+    out.copy_(z)                  # a node, a strided copy
+    if z[0] > 0: ...              # GraphError: nothing is computed yet
 """
 
 from __future__ import annotations
