@@ -48,9 +48,15 @@ def python_arrows(package: Path) -> list[Arrow]:
     return [
         Arrow(source, target, line)
         for source, path in sorted(files.items())
-        for module, line in _imports(ast.parse(path.read_text()), source, package.name)
+        for module, line in _imports(nodes(path.read_text()), source, package.name)
         if (target := _target(module, package.name, files)) != source
     ]
+
+
+@cache
+def nodes(text: str) -> list[ast.AST]:
+    """All nodes of a Python text, which several tests look through."""
+    return list(ast.walk(ast.parse(text)))
 
 
 def name_of(path: Path, root: Path) -> str:
@@ -58,9 +64,9 @@ def name_of(path: Path, root: Path) -> str:
     return path.relative_to(root).as_posix().removesuffix(".py")
 
 
-def _imports(tree: ast.AST, source: str, package: str) -> Iterator[tuple[str, int]]:
+def _imports(nodes: Iterable[ast.AST], source: str, package: str) -> Iterator[tuple[str, int]]:
     """The modules that a file imports, with lines; a name that is imported from a module counts as one."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -200,7 +206,7 @@ def uses(package: Path, module: str, name: str) -> list[tuple[str, int]]:
     return [
         (name_of(path, package), node.lineno)
         for path in sorted(package.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path.read_text())
         if _says(node, module, name)
     ]
 

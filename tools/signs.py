@@ -372,18 +372,14 @@ def private_names_of_the_product() -> frozenset[str]:
 
 def private_names(path: Path) -> list[tuple[int, str]]:
     """Return the lines where a test uses a private name of the product that its own file does not define."""
-    tree = ast.parse(path.read_text())
-    own = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_self(node.value)}
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    own = {node.attr for node in nodes if isinstance(node, ast.Attribute) and _is_self(node.value)}
     own |= {
-        node.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
     }
-    own |= {
-        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
+    own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     found = []
-    for node in ast.walk(tree):
+    for node in nodes:
         names: list[str] = []
         if isinstance(node, ast.Attribute) and not _is_self(node.value):
             names = [node.attr]

@@ -215,7 +215,7 @@ def test_dropping_wakes_who_waits(make: Callable[..., Executor]) -> None:
         await asyncio.sleep(0.02)
         await executor.adrop(waiting)
         await executor.adrop(blocking)
-        return await asyncio.wait_for(task, 10)
+        return await asyncio.wait_for(task, 60)
 
     assert asyncio.run(drop()) == []
     waiter.join(60)

@@ -92,7 +92,7 @@ def test_elapsed_time_is_in_milliseconds(stream: int) -> None:
     _core.event_record(CPU, start, stream)
     _core.event_record(CPU, end, stream)
     _core.event_synchronize(CPU, end)
-    assert 0 <= _core.event_elapsed_time(CPU, start, end) < 1000
+    assert 0 <= _core.event_elapsed_time(CPU, start, end) < 60_000
     for event in (start, end):
         _core.event_destroy(CPU, event)
 

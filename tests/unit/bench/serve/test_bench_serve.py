@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import islice
@@ -106,8 +107,10 @@ def test_open_loop_sends_at_the_rate_whatever_is_answered(fixed: Clients) -> Non
         send(load, due, max_tokens)
 
     clients.send = noted  # type: ignore[method-assign]
+    begin = time.perf_counter()
     clients.window(Load(rate=200.0), 0.4)
-    assert len(sent) == pytest.approx(100, rel=0.35)  # a half-second's, of which the last may be late
+    num_due = 200.0 * (sent[-1] - begin)  # a busy machine opens and closes the window late
+    assert num_due > 65 and len(sent) == pytest.approx(num_due, rel=0.35)
     assert not clients.under_way
 
 
