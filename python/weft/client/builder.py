@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from weft.client.kv_memory import sized_by_memory
 from weft.client.model_text import ModelText
 from weft.config import EngineConfig, ResolvedConfig, Speculation, model_directory
 from weft.core.files import read_json
@@ -18,6 +17,7 @@ from weft.engine.admission import can_grow
 from weft.engine.build import build_engine
 from weft.engine.device.state import caches_of
 from weft.engine.engine import Engine
+from weft.engine.kv.size import DeviceMemory, pages_in_memory
 from weft.errors import InputError, TokenizerError
 from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.vocabulary.materials import VocabularyMaterials
@@ -204,3 +204,17 @@ class BuiltEngine:
             else None
         )
         return cls(source.path, runtime, speculation, config, text, compiler, engine, target.config)
+
+
+def sized_by_memory(
+    runtime: Runtime, caches: Sequence[PagedKV], config: ResolvedConfig, given: int | None, num_drafts: int
+) -> ResolvedConfig:
+    """Resize all caches to fit the free memory, and return the config with the resulting `num_pages`. All weights must
+    be loaded. `given` is the caller's `num_pages`. Raises `InputError` if too few pages fit."""
+    free = runtime.free_memory() if config.kv_memory_fraction is not None else 0
+    memory = DeviceMemory(free, is_shared=runtime.device.type == "cpu")
+    page_bytes = sum(cache.page_bytes for cache in caches)
+    num_pages = pages_in_memory(config, given, page_bytes, memory, num_drafts)
+    for cache in caches:
+        cache.resize(num_pages)
+    return replace(config, num_pages=num_pages)

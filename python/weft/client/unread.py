@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from weft.client.capacity import NO_LIMITS, ClientLimits
-from weft.client.memory import answer_bytes, delta_bytes
+from weft.client.capacity import NO_LIMITS, ClientLimits, answer_bytes, delta_bytes
 from weft.client.responses import Response, ResponseDelta
 from weft.engine.sequence import Sequence
 
