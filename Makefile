@@ -94,6 +94,7 @@ bench: $(VENV)/.weft-built
 # The stub of the extension, from what is built.
 stubs: $(VENV)/.weft-built
 	$(BIN)/python -m nanobind.stubgen -q -m weft._core -o python/weft/_core.pyi
+	$(BIN)/ruff format -q python/weft/_core.pyi
 
 # -- the virtual environment, the packages, the extension: each made once
 

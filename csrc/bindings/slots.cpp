@@ -9,7 +9,9 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <cstddef>
+#include <cstring>
 
 #include "bindings/bind.h"
 #include "bindings/logits.h"
@@ -34,6 +36,16 @@ std::map<std::string, std::pair<std::string, std::size_t>> record_fields() {
       WEFT_SLOT_FIELDS(WEFT_FIELD)
 #undef WEFT_FIELD
   };
+}
+
+// Copies field by field, so that a gap at the end is 0.
+nb::bytes bytes_of(const SlotRecord &record) {
+  std::array<char, sizeof(SlotRecord)> bytes{};
+#define WEFT_FIELD(type, name, neutral, doc) \
+  std::memcpy(bytes.data() + offsetof(SlotRecord, name), &record.name, sizeof record.name);
+  WEFT_SLOT_FIELDS(WEFT_FIELD)
+#undef WEFT_FIELD
+  return nb::bytes(bytes.data(), bytes.size());
 }
 
 float top_p_after(const SlotRecord &record, const std::vector<std::int64_t> &tokens) {
@@ -154,7 +166,7 @@ void bind_record(nb::module_ &m) {
           WEFT_SLOT_FIELDS(WEFT_FIELD)
 #undef WEFT_FIELD
       .def("top_p_after", &top_p_after, nb::arg("tokens"), "Top-p after an answer's tokens, as the device computes it.")
-      .def("__bytes__", [](const SlotRecord &record) { return nb::bytes(&record, sizeof record); })
+      .def("__bytes__", &bytes_of)
       .def_static("fields", &record_fields, "Numpy format and offset in bytes of each field, by name.");
 }
 

@@ -16,7 +16,7 @@ namespace weft {
 // The kind of a slot's bias. kWide means that it is so large that float32 would lose the noise of the draw in the sum.
 enum class BiasKind : std::int32_t { kNone, kPlain, kWide };
 
-// FIELD(type, name, neutral value, documentation). Fields of 8 bytes come first, so that the struct has no gaps.
+// FIELD(type, name, neutral value, documentation). Fields of 8 bytes come first, so the only gap may be at the end.
 #define WEFT_SLOT_FIELDS(FIELD)                                                                                      \
   FIELD(std::int64_t, seed, 0, "Seed of the noise.")                                                                 \
   FIELD(std::int64_t, ends_allowed_from, 0, "First position at which an end token may be drawn.")                    \

@@ -3,6 +3,7 @@
 
 #include <cfloat>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/sampling/penalties.h"
 #include "kernels/sampling/sample_rule.h"
@@ -12,6 +13,15 @@
 #include "random_calls.h"
 
 namespace weft {
+
+template <class T>
+T any_of() {
+  if constexpr (std::is_floating_point_v<T>) {
+    return 2 * uniform();
+  } else {
+    return static_cast<T>(any(0, 2));
+  }
+}
 
 struct AnySampling {
   std::int64_t rows = any(1, 3), vocab = one_of<std::int64_t>({1, 3, 4, 5, 64, 1023, 5000});
@@ -57,6 +67,11 @@ struct AnyTruncation {
 // Returns a slot record with random parameters.
 inline SlotRecord any_record() {
   SlotRecord r;
+  // A field that has no line below gets any value of its type, or stays neutral.
+#define WEFT_FIELD(type, name, neutral, doc) \
+  if (coin()) r.name = any_of<type>();
+  WEFT_SLOT_FIELDS(WEFT_FIELD)
+#undef WEFT_FIELD
   r.seed = g_random();
   r.ends_allowed_from = any(0, 30);
   r.temperature = coin() ? 0.0f : 2 * uniform();
