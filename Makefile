@@ -43,10 +43,9 @@ demo: $(VENV)/.weft-built
 # Before a push: everything in some of its cases. Compiled tests are kept, whatever the environment says: compiling them
 # takes each process of the tests several seconds.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
-# Modules stay whole, since their fixtures are what takes time. They run in the order of folders, which ends with many
-# short ones: the order by numbers of tests ends with few long tests, and one process waits for the other.
+# Modules stay whole, since their fixtures are what takes time.
 # After a crash the others end: pytest-xdist waits for ever for what a new process would have to do.
-PARALLEL = -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+PARALLEL = -n $(JOBS) --dist loadfile --max-worker-restart 0
 QUICK = not (slow or full or serial)
 
 test: cpp-test py-test

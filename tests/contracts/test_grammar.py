@@ -107,7 +107,13 @@ def test_forced_tokens_stop_where_there_is_a_choice(made: Backend) -> None:
     assert not bytes_only.is_terminated()
 
 
-@pytest.mark.parametrize("name", registry.names("grammars"))
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "auto" else pytest.param(name, marks=pytest.mark.slow)  # each starts a process
+        for name in registry.names("grammars")
+    ],
+)
 def test_guides_of_strangers_are_tried_with_it(name: str) -> None:
     guide = Guide.choice(["abc"])
     compiled_by(registry.load("grammars", name)(small_vocabulary()), guide)  # skips where it has no choices

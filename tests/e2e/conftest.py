@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 
@@ -39,13 +40,11 @@ def prompts() -> list[str]:
 
 @pytest.fixture(scope="session")
 def tiny_references(tiny: Checkpoint, prompts: list[str]) -> Cached:
-    """Reference i: prompt i under guide i, and without a guide. Computed once."""
-    cache: dict[int, tuple[Reference, Reference]] = {}
+    """Reference i: prompt i under guide i, or without a guide. Computed once."""
 
-    def get(i: int) -> tuple[Reference, Reference]:
-        if i not in cache:
-            cache[i] = tiny.reference(prompts[i], GUIDES[i]), tiny.reference(prompts[i], None)
-        return cache[i]
+    @cache
+    def get(i: int, guided: bool) -> Reference:
+        return tiny.reference(prompts[i], GUIDES[i] if guided else None)
 
     return get
 

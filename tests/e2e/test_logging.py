@@ -12,7 +12,7 @@ import textwrap
 import pytest
 
 from support.grammar.grammars import small_vocabulary
-from weft import LLM, Guide, GuideError, RequestError, SamplingParams
+from weft import LLM, EngineConfig, Guide, GuideError, RequestError, SamplingParams
 from weft.errors import brief
 from weft.executor import Executor, Request
 from weft.grammar import CompileLimits, GuideCompiler
@@ -35,17 +35,21 @@ def texts(caplog: pytest.LogCaptureFixture, logger: str, level: int) -> list[str
     return [r.getMessage() for r in caplog.records if r.name.startswith(f"{logger}.") and r.levelno == level]
 
 
+def test_the_package_has_no_handler_of_its_own() -> None:
+    assert [type(handler) for handler in logging.getLogger("weft").handlers] == [logging.NullHandler]
+
+
+@pytest.mark.slow
 def test_a_program_that_asks_for_no_logs_gets_none() -> None:
     run = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(USES)], capture_output=True, text=True, timeout=240
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
-    assert [type(handler) for handler in logging.getLogger("weft").handlers] == [logging.NullHandler]
 
 
 def test_a_handler_hears_of_the_engine_and_of_no_token(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "weft")
-    with LLM(device="cpu") as llm:
+    with LLM(device="cpu", engine=EngineConfig(max_batch=2)) as llm:
         llm.warm_up()
         (built,) = texts(caplog, "weft.client", logging.INFO)
         assert built.startswith("engine built: ") and "(Llama) on cpu, " in built and " pages of " in built
@@ -81,6 +85,7 @@ def test_what_fails_is_logged_without_long_texts(caplog: pytest.LogCaptureFixtur
         assert len(text) < 300 and text.isprintable()
 
 
+@pytest.mark.slow
 def test_a_helper_process_that_died_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     trial = Trial(small_vocabulary(), "xgrammar")
     try:

@@ -139,7 +139,7 @@ def test_what_it_cannot_do_is_an_error_response(
     assert response.has_error() and says in response.error_msg
 
 
-@pytest.mark.parametrize("slow", ["masks", "taking tokens"])
+@pytest.mark.parametrize("slow", ["masks", pytest.param("taking tokens", marks=pytest.mark.slow)])
 def test_a_slow_guide_of_beams_ends_its_request(slow: str) -> None:
     config = ExecutorConfig(
         max_beam_width=4,

@@ -325,12 +325,13 @@ def test_an_engine_that_is_gone_ends_the_server() -> None:
 
     import uvicorn
 
+    from weft import EngineConfig
     from weft.server.models import ServedModelConfig, build
     from weft.server.run import TICKS, DrainingServer
     from weft.server.settings import ServerConfig
     from weft.server.state import ServerState
 
-    model = build(ServedModelConfig())
+    model = build(ServedModelConfig(engine=EngineConfig(max_batch=1)))
     state = ServerState(ServerConfig(), {model.name: model})
     server = DrainingServer(uvicorn.Config(app=lambda: None), state)
     assert not asyncio.run(server.on_tick(TICKS)) and server.failure is None

@@ -52,8 +52,10 @@ def test_tokens_are_those_without_speculation(
             assert llm.num_graph_replays > llm.num_iterations
 
 
-@rest_slow
-@pytest.mark.parametrize("drafter", sorted(DRAFTERS))
+@pytest.mark.parametrize(
+    "drafter",
+    [d if i % 3 == 0 else pytest.param(d, marks=pytest.mark.slow) for i, d in enumerate(sorted(DRAFTERS))],
+)
 def test_eager_and_in_small_chunks(
     tiny: Checkpoint, prompts: list[str], expected: list[Reference], random_drafters: Path, drafter: str
 ) -> None:

@@ -76,6 +76,7 @@ def random_drafters(tiny: Checkpoint, tmp_path_factory: pytest.TempPathFactory) 
     return save_random_drafters(tmp_path_factory.mktemp("drafters"), tiny)
 
 
+@pytest.mark.serial  # by measured times; `tests/unit/engine/runner/test_adaptive.py` moves a clock
 @pytest.mark.parametrize(("pays", "graphs"), [(True, "one"), (True, "split"), (False, "one")])
 def test_auto_measures_and_decides(
     tiny: Checkpoint, prompts: list[str], random_drafters: Path, pays: bool, graphs: Graphs

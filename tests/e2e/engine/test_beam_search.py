@@ -221,7 +221,9 @@ def test_every_sampling_parameter_acts_on_every_beam(tiny: Checkpoint, guide: Gu
     beams.assert_nothing_held()
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 10))]
+)
 def test_random_searches_are_plain_ones(tiny: Checkpoint, prompts: list[str], seed: int) -> None:
     """Widths, diversity, length penalties, early stopping and sampling parameters as they come."""
     rng = random.Random(seed)

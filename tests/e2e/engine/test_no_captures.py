@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from typing import Any
 
 import pytest
 
+from support.products import rest_slow
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.config import Graphs
 
@@ -49,7 +49,9 @@ def mixes(name: str, count: int) -> list[dict[str, Any]]:
     return made
 
 
-@pytest.mark.parametrize(("name", "graphs"), list(itertools.product(SPECULATIONS, ["one", "split"])))
+@rest_slow
+@pytest.mark.parametrize("name", SPECULATIONS)
+@pytest.mark.parametrize("graphs", ["one", "split"])
 def test_no_mix_of_requests_captures_after_a_warm_up(name: str, graphs: Graphs) -> None:
     engine = EngineConfig(
         max_batch=6, max_seq_len=96, max_beam_width=3 if name == "none" else 1, graphs=graphs

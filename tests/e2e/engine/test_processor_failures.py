@@ -11,6 +11,7 @@ from torch import Tensor
 
 from support.engine.processors import GREEDY, Steer, answers, one, steer
 from support.engine.requests import make_request, run
+from support.products import rest_slow
 from weft import LLM
 from weft.core.logits_processors import LogitsProcessor, ProcessorRows
 from weft.engine.runner.graphs import StepGraphs
@@ -65,6 +66,7 @@ def wrong_captured(rows: ProcessorRows, logits_BTV: Tensor, stream: object) -> T
 wrong_captured.allows_capture = True  # type: ignore[attr-defined]
 
 
+@rest_slow
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize(
     ("processor", "message"),

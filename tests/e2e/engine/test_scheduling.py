@@ -45,7 +45,7 @@ def answers(llm: LLM, prompts: list[str], rows: list[tuple[int, bool]] = ROWS) -
 def check(outputs: list[Output], references: Cached, rows: list[tuple[int, bool]] = ROWS) -> None:
     for output, (i, guided) in zip(outputs, rows, strict=True):
         assert output.error is None, f"guide {GUIDES[i]}: {output.error}"
-        assert_same(output.token_ids, references(i)[0 if guided else 1], f"guide {i}, guided: {guided}")
+        assert_same(output.token_ids, references(i, guided), f"guide {i}, guided: {guided}")
 
 
 def check_nothing_is_held(llm: LLM) -> None:
@@ -90,7 +90,16 @@ def test_the_way_changes_no_token(
             assert (reused > 0) == (way != "no prefixes")
 
 
-@pytest.mark.parametrize("drafter", ["eagle3", "mtp", "draft_model", "forced+ngram", "random mtp chain"])
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        "eagle3",
+        pytest.param("mtp", marks=pytest.mark.slow),
+        pytest.param("draft_model", marks=pytest.mark.slow),
+        "forced+ngram",
+        "random mtp chain",
+    ],
+)
 def test_found_prefixes_change_no_token(
     tiny: Checkpoint, prompts: list[str], tiny_references: Cached, path: Path, drafter: str
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from support.products import rest_slow
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.client import BuiltEngine
 from weft.config import Graphs
@@ -42,6 +43,7 @@ def contents(llm: LLM) -> list[torch.Tensor]:
     return [tensor.clone() for tensor in (*pages, *slots)]
 
 
+@rest_slow
 @pytest.mark.parametrize("graphs", ["one", "split", "none"])
 @pytest.mark.parametrize("name", sorted(SPECULATIONS))
 def test_nothing_is_left_of_a_warm_up(name: str, graphs: Graphs) -> None:

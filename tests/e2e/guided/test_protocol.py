@@ -133,6 +133,7 @@ def test_a_pruned_vocabulary_that_cannot_say_what_the_grammar_wants(
             )
 
 
+@rest_slow
 @pytest.mark.parametrize("graphs", ["one", "split"])
 @pytest.mark.parametrize("drafter", ["ngram", "forced", "forced+ngram"])
 def test_fewer_drafts_than_asked_for(
@@ -160,7 +161,10 @@ def counts_in(drafts: torch.Tensor) -> int:
 # -- iterations out of step
 
 
-@pytest.mark.parametrize("drafter", [None, *DRAFTERS])
+@pytest.mark.parametrize(
+    "drafter",
+    [d if i % 3 == 0 else pytest.param(d, marks=pytest.mark.slow) for i, d in enumerate([None, *DRAFTERS])],
+)
 def test_a_launch_without_its_snapshot_ends_its_requests(
     monkeypatch: pytest.MonkeyPatch,
     prompts: list[str],

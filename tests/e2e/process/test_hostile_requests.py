@@ -12,6 +12,7 @@ import pytest
 from support.executor import request, until_final
 from support.grammar.hostile import CASES, properties
 from support.grammar.slow_matcher import SlowMatcher
+from support.products import rest_slow
 from weft import LLM, EngineConfig, Guide, GuideStateError, SamplingParams, Speculation
 from weft.executor import (
     Executor,
@@ -59,6 +60,7 @@ def hostile(kind: str, argument: Any) -> Request | None:
     )  # what is left out is not the question here
 
 
+@pytest.mark.slow
 def test_others_tokens_are_unchanged(executor: Executor) -> None:
     def tokens(number: int) -> list[int]:
         (response,) = until_final(executor, number)
@@ -89,6 +91,7 @@ def test_others_tokens_are_unchanged(executor: Executor) -> None:
     assert alone == [tokens(executor.enqueue_request(good(*each))) for each in GOOD]
 
 
+@rest_slow
 @pytest.mark.parametrize("slow", ["masks", "taking tokens", "taking tokens back"])
 @pytest.mark.parametrize("graphs", ["one", "split"])
 def test_a_guide_that_takes_too_long_ends_its_request(graphs: Any, slow: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from support.engine.flight_recorder import record, vocabulary_of
+from support.products import rest_slow
 from weft import LLM, EngineConfig, Guide, InputError, Output, RequestError, SamplingParams, Speculation, cli
 from weft.engine.features.flight_recorder import FlightRecorder
 from weft.guided.recording import Recording
@@ -76,6 +77,7 @@ def check(recorder: FlightRecorder, llm: LLM, seeds: int) -> Recording:
     return recording
 
 
+@rest_slow
 @pytest.mark.parametrize("graphs", ["one", "split"])
 @pytest.mark.parametrize("speculation", sorted(SPECULATIONS))
 def test_a_run_agrees(make: Any, speculation: str, graphs: str) -> None:

@@ -23,6 +23,8 @@ from weft.executor import (
     Response,
 )
 
+pytestmark = pytest.mark.slow  # its guides are tried in processes
+
 MOST_S = 60.0
 MORE_MIB = 200
 """Of all together. Allocators keep some, 70 MiB alone and 105 after other tests, and no more of ten times as many."""
@@ -71,13 +73,7 @@ def last_response(executor: Executor, number: int) -> Response:
     raise AssertionError(f"no answer in {MOST_S} s")
 
 
-STRANGERS = [
-    pytest.param(stranger, id=str(stranger), marks=[] if number % 4 == 0 else [pytest.mark.slow])
-    for number, stranger in enumerate(everything())
-]
-
-
-@pytest.mark.parametrize("stranger", STRANGERS)
+@pytest.mark.parametrize("stranger", [*everything()], ids=str)
 def test_a_stranger_gets_an_answer_or_an_error(served: Served, stranger: Stranger) -> None:
     try:
         number = served.executor.enqueue_request(stranger.make())

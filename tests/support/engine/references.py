@@ -66,5 +66,5 @@ def load(path: Path) -> Checkpoint:
     return Checkpoint(path, model, tokenizer, xgr.GrammarCompiler(info))
 
 
-Cached = Callable[[int], tuple[Reference, Reference]]
-"""Returns reference i for prompt i: with guide i, and without a guide."""
+Cached = Callable[[int, bool], Reference]
+"""Returns reference i for prompt i, with guide i or without a guide."""

@@ -61,6 +61,7 @@ def test_a_report_shows_what_failed_beside_unequal_rows() -> None:
     assert "│ 3 │" in out.getvalue()
 
 
+@pytest.mark.slow
 def test_a_case_of_step_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(bench: object, shape: str, batch: int, drafts: int, *_: object) -> dict[str, Any]:
         if batch == 2:

@@ -9,6 +9,8 @@ import threading
 import time
 from concurrent.futures import Future
 
+import pytest
+
 from support.pausing import pause_here
 from weft.core.awake import AwakeTimer, AwakeWatch
 from weft.grammar import Guide
@@ -60,6 +62,7 @@ def run_for(seconds: float, limit: float, pause: float) -> int:
         return process.wait(60)
 
 
+@pytest.mark.slow
 def test_a_pause_does_not_end_the_process_of_a_trial() -> None:
     assert run_for(0.3, limit=2.0, pause=3.0) == 0
     assert run_for(30.0, limit=0.3, pause=0.0) == -signal.SIGALRM
@@ -93,6 +96,7 @@ def late_compiles(limits: CompileLimits, pause_s: float) -> list[Job]:
     return late
 
 
+@pytest.mark.slow
 def test_a_pause_counts_for_no_compile() -> None:
     assert not late_compiles(CompileLimits(time_s=2.5), pause_s=3.5)
 

@@ -76,7 +76,7 @@ def test_a_chains_length_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [n if i % 4 == 0 else pytest.param(n, marks=pytest.mark.slow) for i, n in enumerate(CHAINS)]
+    "name", [n if i % 8 == 0 else pytest.param(n, marks=pytest.mark.slow) for i, n in enumerate(CHAINS)]
 )
 def test_length_is_found_in_a_time_that_grows_with_the_text(name: str) -> None:
     def seconds(count: int) -> float:

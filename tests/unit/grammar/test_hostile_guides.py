@@ -125,7 +125,13 @@ def wait_for_no_children(pid: int) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(("kind", "name", "argument", "text"), CASES, ids=[f"{c[0]}: {c[1]}" for c in CASES])
+@pytest.mark.parametrize(
+    ("kind", "name", "argument", "text"),
+    [
+        pytest.param(*case, id=f"{case[0]}: {case[1]}", marks=[pytest.mark.slow] if i % 6 else [])
+        for i, case in enumerate(CASES)
+    ],
+)
 def test_a_strangers_guide(
     compiler: GuideCompiler, kind: str, name: str, argument: Any, text: str | None
 ) -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from support.grammar.grammars import compiled, some_guides
 from support.grammar.state_fuzz import Decoding
+from support.products import rest_slow
 
 
+@rest_slow
 @pytest.mark.parametrize("guided_drafts", [False, True])
 @pytest.mark.parametrize(("max_drafts", "iterations"), [(0, 400), (1, 400), (3, 500), (8, 300)])
 def test_every_mask_is_the_oracles(max_drafts: int, iterations: int, guided_drafts: bool) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from support.products import rest_slow
 from weft import _core
 from weft.errors import InputError
 from weft.ops.linear import Linear, Norm
@@ -46,6 +47,7 @@ def close(actual: Tensor, expected: Tensor, tolerance: float = 2e-5) -> None:
     torch.testing.assert_close(actual.double(), expected.double(), rtol=tolerance, atol=tolerance)
 
 
+@rest_slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("outputs", "inputs"), list(itertools.product([1, 15, 63, 64, 65, 200, 704], [2, 31, 192, 577]))
@@ -87,6 +89,7 @@ def test_swiglu_is_gate_times_up(inner: int, kind: tuple[torch.dtype, bool], has
         close(linear(x, norm), F.silu(gate) * up, 1e-4 if tiled else 2e-5)
 
 
+@rest_slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("outputs", [1536, 100])
 def test_a_rows_bits_are_its_own(threads: int, kind: tuple[torch.dtype, bool], outputs: int) -> None:

@@ -15,6 +15,7 @@ from support.kernels.penalties import level_reference_, penalize_reference_, sup
 from support.kernels.random_slots import DTYPES, random_logits, random_params, random_tokens, same_bits
 from support.kernels.row_draws import RowDraws, top_p_after
 from support.kernels.slots import pick_drafts
+from support.products import rest_slow
 from weft import _core
 from weft.errors import InputError
 from weft.ops.slots import (
@@ -190,6 +191,7 @@ def assert_picked(vocab: int, known: int, number: int, dtype: torch.dtype, seed:
     assert torch.equal(drafts, expected_drafts)
 
 
+@rest_slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vocab", [1, 31, 64, 65, 300, 4000])
 @pytest.mark.parametrize("seed", [0, 1])
@@ -197,6 +199,7 @@ def test_the_targets_tokens_are_the_references(vocab: int, dtype: torch.dtype, s
     assert_sampled(vocab, vocab, 3, dtype, seed)
 
 
+@rest_slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vocab", [1, 31, 64, 65, 300, 4000])
 @pytest.mark.parametrize("number", [1, 2, 4])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from support.products import rest_slow
 from weft.errors import InputError
 from weft.ops.token_mask import apply_token_bitmask_, copy_mask_rows
 
@@ -57,6 +58,7 @@ def masked(logits: Tensor, allowed: Tensor) -> Tensor:
     return logits.masked_fill(~allowed, -INF)
 
 
+@rest_slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vocab", [1, 31, 32, 33, 2048, 128000, 128001])
 @pytest.mark.parametrize("rows", [1, 3, 64])

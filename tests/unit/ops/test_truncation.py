@@ -16,6 +16,7 @@ from support.kernels.random_slots import DTYPES
 from support.kernels.row_draws import RowDraws
 from support.kernels.rows import check_rows, draft_rows, rows_params, sample_rows
 from support.kernels.truncation import truncation_floor_reference
+from support.products import rest_slow
 from weft.ops.slots import SlotParams, sample_slots_
 
 INF, NAN = float("inf"), float("nan")
@@ -79,6 +80,7 @@ def check_cuts(logits: Tensor, params: SlotParams, position: Tensor, times: int)
     check_rows(tokens, logits, params, position, times=times)
 
 
+@rest_slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vocab", [1, 31, 33, 64, 65, 300, 1536, 32000])
 def test_agrees_with_sorting(vocab: int, dtype: torch.dtype) -> None:

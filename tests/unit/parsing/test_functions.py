@@ -7,6 +7,7 @@ import pytest
 from support.parsing.reading import read
 from support.parsing.tools import function
 from support.parsing.written import written
+from support.products import rest_slow
 from weft import Guide
 from weft.grammar import tool_styles
 from weft.parsing import AnswerParser, CallBegin
@@ -24,6 +25,7 @@ TOOLS = [
 NAMES = [tool["function"]["name"] for tool in TOOLS]
 
 
+@rest_slow
 @pytest.mark.parametrize("required", [False, *NAMES])
 @pytest.mark.parametrize("style", tool_styles())
 def test_each_call_is_of_its_function(style: str, required: bool | str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from support.grammar.grammars import END, backend, new_row
 from support.parsing.reading import read
 from support.parsing.tools import guide_of, tools_of
+from support.products import rest_slow
 from weft import Guide
 from weft.grammar import Matcher, tool_styles
 from weft.grammar.kinds.tools import Reasoning
@@ -103,6 +104,7 @@ def check(style: str, required: bool | str, reasoning: Reasoning, seed: int) -> 
     assert not has_ended or all(call.is_whole for call in answer.calls), text
 
 
+@rest_slow
 @pytest.mark.parametrize("required", [False, True, "name"])
 @pytest.mark.parametrize("style", tool_styles())
 def test_calls_obey_their_schemas(style: str, required: bool | str) -> None:

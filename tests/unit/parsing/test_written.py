@@ -53,13 +53,14 @@ def test_answers_are_read_as_they_were_meant(
     assert num_taken >= NUM_ANSWERS // 2
 
 
+@pytest.mark.parametrize("num_ends", [20, pytest.param(80, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("style", tool_styles())
-def test_a_cut_answer_is_read_as_far_as_it_came(style: str) -> None:
+def test_a_cut_answer_is_read_as_far_as_it_came(style: str, num_ends: int) -> None:
     guide = guide_of(style, True, "auto" if style != "harmony" else "disabled", True)
     assert guide is not None
     text = max((written(guide, tools_of(style), seed).text for seed in range(4)), key=len)
     whole = read(lambda: AnswerParser.of_tools(guide, tools_of(style)), text)
-    for end in random.Random(1).sample(range(len(text)), min(80, len(text))):
+    for end in random.Random(1).sample(range(len(text)), min(num_ends, len(text))):
         found = read(lambda: AnswerParser.of_tools(guide, tools_of(style)), text[:end])
         # What has begun of a marker is text.
         assert whole.reasoning.startswith(found.reasoning[: len(whole.reasoning)])

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from support.captured import Captured
+from support.products import rest_slow
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8)
 
@@ -74,6 +75,7 @@ def computed(fn: Callable[[Tensor, float], Tensor], x: Tensor, number: float) ->
         return None
 
 
+@rest_slow
 @pytest.mark.parametrize("number", [3, 0.1, -7, 2.5, True])
 @pytest.mark.parametrize("name", COMPUTATIONS)
 def test_numbers_count_as_they_do_in_a_run(name: str, number: float) -> None:

@@ -15,6 +15,7 @@ from weft_bench.grammar.shrink import shrunk
 from weft_bench.grammar.strict import Case, Trial, run
 
 
+@pytest.mark.slow
 def test_answers_obey_random_schemas() -> None:
     report = run(seed=0, answers=1200, model=False)
     assert not report.failures, report.failures

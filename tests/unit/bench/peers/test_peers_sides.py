@@ -30,7 +30,7 @@ def answers(side: Side, request: Request) -> Answers:
     return side.answer(request)
 
 
-@pytest.mark.parametrize("guided", [True, False])
+@pytest.mark.parametrize("guided", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_weft_and_transformers_answer_the_same(guided: bool) -> None:
     from peers.sides.transformers import Transformers
     from peers.sides.weft import Weft

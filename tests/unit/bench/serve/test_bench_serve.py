@@ -242,6 +242,7 @@ def test_small_run_with_drafts(policy: str, tmp_path: Path) -> None:
     assert written["rows"] == report.rows and "machine" in written
 
 
+@pytest.mark.slow
 def test_comparisons_and_loop_are_in_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
     from weft_bench.serve import ratios as serve_ratios
 

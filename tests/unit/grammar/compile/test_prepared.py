@@ -104,7 +104,7 @@ def test_a_hand_over_that_is_cut_short_is_nobodys_refusal(
     assert serving.compile(guide).backend == "xgrammar"
 
 
-@pytest.mark.parametrize("is_untrusted", [False, True])
+@pytest.mark.parametrize("is_untrusted", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_an_unread_guide_is_what_the_read_one_is(is_untrusted: bool) -> None:
     """Its errors come when it is compiled."""
     text = (

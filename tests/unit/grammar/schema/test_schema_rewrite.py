@@ -144,7 +144,7 @@ def hold(rule: str, examples: int) -> None:
 
 @pytest.mark.parametrize("rule", shapes(st.just(True)))
 def test_rule_keeps_what_a_schema_accepts(rule: str) -> None:
-    hold(rule, 15)
+    hold(rule, 8)
 
 
 @pytest.mark.slow

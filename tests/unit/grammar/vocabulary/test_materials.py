@@ -79,7 +79,7 @@ def assert_same(made: Vocabulary, own: Vocabulary) -> None:
     assert made.fingerprint == own.fingerprint  # so every guide compiles to the same for both
 
 
-@pytest.mark.parametrize("kind", ["regex", "json_schema"])
+@pytest.mark.parametrize("kind", ["json_schema", pytest.param("regex", marks=pytest.mark.slow)])
 def test_xgrammars_own_masks_of_the_recipe(kind: str) -> None:
     """XGrammar itself, with the materials as TensorRT-LLM gives them to it."""
     recipe = trt_recipe(AutoTokenizer.from_pretrained(TINY))
