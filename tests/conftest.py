@@ -41,3 +41,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for case, mark in zip(cases, marks(settings, *chosen), strict=True):
             if mark:
                 case.add_marker(mark)
+
+
+@pytest.fixture(scope="module")
+def quick_collection() -> None:
+    """For modules that call `gc.collect` often: it walks what they make, and not what the tests before them left."""
+    gc.collect()
+    gc.freeze()

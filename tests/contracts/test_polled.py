@@ -18,6 +18,8 @@ from weft import _core
 from weft.runtime import NativeTask, Runtime, cpu, get
 from weft.runtime.dump import dump_graph
 
+pytestmark = pytest.mark.usefixtures("quick_collection")
+
 SCHEDULES = ("inline", "threads", "ahead-0", "ahead-1", *(f"random-{seed}" for seed in range(6)))
 
 

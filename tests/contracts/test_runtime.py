@@ -16,6 +16,8 @@ from support.runtimes import runtime_under, runtimes
 from weft import hostfunc_handles
 from weft.runtime import NativeTask, Runtime
 
+pytestmark = pytest.mark.usefixtures("quick_collection")
+
 SCHEDULES = ("inline", "threads", *(f"random-{seed}" for seed in range(8)))
 
 

@@ -25,6 +25,8 @@ from support.grammar.guided_states import (
 )
 from weft.grammar import wrap_matcher
 
+pytestmark = pytest.mark.usefixtures("quick_collection")
+
 
 def test_attaching_fills_row_0_and_defines_the_others() -> None:
     state = state_of()

@@ -14,6 +14,8 @@ from support.captured import Captured
 from weft.errors import GraphError
 from weft.runtime.graph_memory import Arena, check_memory
 
+pytestmark = pytest.mark.usefixtures("quick_collection")
+
 
 @pytest.fixture(params=["inline", "threads", "random"], autouse=True)
 def schedule(request: pytest.FixtureRequest) -> Iterator[None]:

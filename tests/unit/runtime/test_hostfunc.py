@@ -17,6 +17,8 @@ import weft.runtime.cpu as cuda
 from weft import _core, free_hostfunc_user_data, hostfunc, hostfunc_handles, launch_hostfunc
 from weft.errors import DriverError, HostFuncError
 
+pytestmark = pytest.mark.usefixtures("quick_collection")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def other_tests_graphs_are_gone() -> None:
