@@ -13,6 +13,7 @@ import pytest
 
 from weft import EngineConfig, InputError, SamplingParams, Speculation, executor
 from weft.executor.types.refused import NO_EFFECT, REFUSED
+from weft.ops.slots import SlotRecord
 
 PACKAGE = Path(__file__).parents[2] / "python" / "weft"
 DECLARED = ("config.py", "core.py", "executor/types/")
@@ -76,7 +77,10 @@ READS, HELPERS = reads(), helpers()
 
 
 def is_read(name: str) -> bool:
-    """Whether code that runs reads an attribute, itself or through a property beside its declaration."""
+    """Whether code that runs reads an attribute, itself or through a property beside its declaration, or as the field
+    of a slot's record that has the same name."""
+    if name in SlotRecord.fields():
+        return True
     ways = {name} | {helper for helper, uses in HELPERS.items() if name in uses}
     return any(not where.startswith((*DECLARED, *NOT_RUNNING)) for way in ways for where in READS[way])
 
