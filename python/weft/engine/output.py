@@ -115,7 +115,7 @@ class OutputProcessor:
         if batch.moves is not None:
             self._check_moves(batch)
         now = time.perf_counter()
-        # An iteration without drafts leaves its grammar commit to the next iteration. But the matchers must accept its
+        # An iteration may owe its grammar commit (`owes_commit` in runner/step.py). But the matchers must accept its
         # tokens before the sequences get them, so run an owed commit now.
         self._guided_state.commit_owed(batch.epoch)
         record.model_s += now - waiting_since
