@@ -307,8 +307,8 @@ class DecodeParts:
     has_proposals: whether the host proposes drafts.
     max_drafts: the most drafts of an iteration, from either source.
     outputs: the tensors besides tokens that can be gathered.
-    verify: takes an iteration's sampled tokens int64 [B, T] and advances the slots. A benchmark may replace it before
-        anything is captured.
+    verify: takes an iteration's sampled tokens int64 [B, T] and advances the slots. It may be replaced before anything
+        is captured (docs/changing-verification.md).
     logprobs: the distribution whose log-probabilities requests get.
     host: the host pages; None without offloading.
     """
