@@ -28,7 +28,7 @@ PUBLIC_MODULES = (*PUBLIC, "weft.runtime.cpu")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 # Pages for who changes weft itself; they name its insides.
-OF_WEFT_ITSELF = re.compile(r"adding-a-.*|architecture|one-token|glossary")
+OF_WEFT_ITSELF = re.compile(r"adding-a-.*|changing-.*|architecture|one-token|glossary")
 MADE_UP = {"weft.spec.repeat", "weft.grammar.words", "weft.models.seed_oss"}
 """What these pages have one add."""
 IMPORT = re.compile(r"^\s*from (weft[\w.]*) import (\([^)]*\)|[^\n#]+)", re.MULTILINE)

@@ -124,7 +124,7 @@ AdvanceCall advance_call(std::int64_t rows, std::int64_t width, const SlotTables
                          std::uintptr_t base, std::uintptr_t inputs, std::uintptr_t sampled, bool is_counted,
                          std::uintptr_t count, std::uintptr_t tokens, std::uintptr_t verified,
                          std::int64_t verified_width, std::uintptr_t verified_host, std::uintptr_t last_token,
-                         std::uintptr_t length, std::uintptr_t proposed, std::uintptr_t drafts,
+                         std::uintptr_t length, std::uintptr_t num_verified, std::uintptr_t drafts,
                          std::int64_t max_drafts) {
   AdvanceCall call{};
   call.rows = rows, call.width = width, call.padding_slot = tables.slots - 1;
@@ -136,7 +136,7 @@ AdvanceCall advance_call(std::int64_t rows, std::int64_t width, const SlotTables
   call.verified = pointer<std::int64_t>(verified), call.verified_width = verified_width;
   call.verified_host = pointer<std::int64_t>(verified_host);
   call.last_token = pointer<std::int64_t>(last_token), call.length = pointer<std::int64_t>(length);
-  call.proposed = pointer<std::int64_t>(proposed), call.drafts = pointer<std::int64_t>(drafts);
+  call.num_verified = pointer<std::int64_t>(num_verified), call.drafts = pointer<std::int64_t>(drafts);
   call.max_drafts = max_drafts;
   return call;
 }

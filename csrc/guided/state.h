@@ -38,7 +38,8 @@
 //
 // An iteration may owe its commit, because nothing on the device waits for the masks after its last token. The commit
 // then runs when something first needs it: in the next `fetch`, or when the host reads the iteration's results and
-// calls `commit_owed`.
+// calls `commit_owed`. Until then nothing overwrites the slot's verified tokens: its next verification waits for masks
+// that follow `fetch`.
 //
 // Data, and the threads that may touch it:
 //

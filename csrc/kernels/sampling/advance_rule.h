@@ -13,9 +13,10 @@ WEFT_HD void advance_row(const AdvanceCall &call, std::int64_t b) {
   const std::int64_t *drafts = call.inputs + b * width + 1, *sampled = call.sampled + b * width;
   std::int64_t *tokens = call.tokens + b * width, *row = call.verified + slot * call.verified_width;
   std::int64_t *row_host = call.verified_host + slot * call.verified_width;
-  std::int64_t count = 0, proposed = 0;
+  std::int64_t count = 0, num_verified = 0;
+  // -1 equals -1 only where no token could be sampled; that ends the request.
   while (count < width - 1 && drafts[count] == sampled[count]) ++count;
-  while (proposed < width - 1 && drafts[proposed] >= 0) ++proposed;
+  while (num_verified < width - 1 && drafts[num_verified] >= 0) ++num_verified;
   if (call.is_counted) count = call.count[b];
   call.count[b] = count;
   row[0] = row_host[0] = record.is_held ? kHeldSlot : count;
@@ -23,7 +24,7 @@ WEFT_HD void advance_row(const AdvanceCall &call, std::int64_t b) {
   if (record.is_held) return;
   call.last_token[slot] = sampled[count];
   call.length[slot] = slot == call.padding_slot ? 0 : call.base[b] + count + 1;
-  if (width > 1) call.proposed[slot] = proposed;
+  if (width > 1) call.num_verified[slot] = num_verified;
   for (std::int64_t k = width - 1; k < call.max_drafts; ++k) call.drafts[k * tables.slots + slot] = -1;
   if (record.changes_top_p()) {
     for (std::int64_t t = 0; t <= count; ++t) record.top_p = record.next_top_p(record.top_p, sampled[t]);

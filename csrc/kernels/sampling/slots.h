@@ -86,11 +86,12 @@ void sample_slots_cpu(const SlotCall &call, int threads);
 const char *sample_slots_cuda(const SlotCall &call, int sms, void *stream);
 
 // Verification, and the update of the slots. Batch row b has `width` sampled tokens. Its drafts are inputs[b * width +
-// 1] up to the end of its row of `inputs`. Drafts are accepted as long as they equal the sampled tokens; with
-// `is_counted`, `count` already has their number. The call
+// 1] up to the end of its row of `inputs`. Drafts are accepted as long as they equal the sampled tokens. With
+// `is_counted`, `count` already has their number, and `sampled` then holds the accepted drafts in its first places. The
+// call
 //  - writes count and tokens,
 //  - advances the slot past the accepted drafts and the token after them,
-//  - records the number of drafts, and clears the drafts from number `width` on,
+//  - records the number of drafts that it verified, and clears the drafts from number `width` on,
 //  - counts the tokens for slots with penalties, and updates top-p by them.
 // The padding slot stays at length 0.
 struct AdvanceCall {
@@ -101,9 +102,9 @@ struct AdvanceCall {
   std::int64_t *count, *tokens;  // tokens [rows, width] may be the memory of `sampled`
   std::int64_t *verified;        // [slots, verified_width]: count, or kHeldSlot for a held slot; then tokens
   std::int64_t verified_width;
-  std::int64_t *verified_host;                   // the same, in the host's memory
-  std::int64_t *last_token, *length, *proposed;  // by slot
-  std::int64_t *drafts;                          // [max_drafts, slots]
+  std::int64_t *verified_host;                       // the same, in the host's memory
+  std::int64_t *last_token, *length, *num_verified;  // by slot
+  std::int64_t *drafts;                              // [max_drafts, slots]
   std::int64_t max_drafts;
 };
 

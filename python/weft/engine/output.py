@@ -115,7 +115,7 @@ class OutputProcessor:
         if batch.moves is not None:
             self._check_moves(batch)
         now = time.perf_counter()
-        # An iteration without drafts leaves its grammar commit to the next iteration. But the matchers must accept its
+        # An iteration may owe its grammar commit (`owes_commit` in runner/step.py). But the matchers must accept its
         # tokens before the sequences get them, so run an owed commit now.
         self._guided_state.commit_owed(batch.epoch)
         record.model_s += now - waiting_since
@@ -310,8 +310,8 @@ def commit_plainly(
         output.origins += drafted_by(sequence, count)
     output.origins.append(SAMPLED)
     output.token_ids += tokens
-    if results.num_proposed and (proposed := results.num_proposed[sequence.slot]):
-        count_drafts(output.stats, proposed, count, count + 1)
+    if results.num_verified and (num_drafts := results.num_verified[sequence.slot]):
+        count_drafts(output.stats, num_drafts, count, count + 1)
     return True
 
 
@@ -351,11 +351,11 @@ def commit(
     output.origins += drafted_by(sequence, num_drafted)
     output.origins += [SAMPLED] * (len(kept) - num_drafted)
     output.token_ids += kept
-    proposed = results.proposed(slot)
-    if proposed:
-        # Drafts beyond the answer's end are neither accepted nor rejected, so they do not count as proposed.
-        num_verified = proposed if reason is None else min(proposed, len(kept))
-        count_drafts(output.stats, num_verified, num_drafted, len(kept))
+    num_drafts = results.num_drafts(slot)
+    if num_drafts:
+        # Drafts beyond the answer's end are neither accepted nor rejected, so they do not count.
+        num_counted = num_drafts if reason is None else min(num_drafts, len(kept))
+        count_drafts(output.stats, num_counted, num_drafted, len(kept))
     if output.logprobs is not None:
         output.logprobs += results.logprobs(slot, len(kept), sequence.request.sampling.logprobs or 0)
     if sequence.request.gather is not NOTHING:
@@ -370,13 +370,13 @@ def _is_accepted(sequence: Sequence, guided_state: GuidedState, num_tokens: int)
     return (num_later == 0 or (num_later > 0 and sequence.num_in_flight > 1)) and not guided_state.num_failed
 
 
-def count_drafts(stats: OutputStats, proposed: int, accepted: int, num_tokens: int) -> None:
-    """Add an iteration to the statistics. The iteration verified `proposed` drafts, of which the first `accepted` are
-    in the answer. It added `num_tokens` tokens."""
+def count_drafts(stats: OutputStats, num_drafts: int, num_accepted: int, num_tokens: int) -> None:
+    """Add an iteration to the statistics. The iteration verified `num_drafts` drafts, of which the first `num_accepted`
+    are in the answer. It added `num_tokens` tokens."""
     stats.drafted_iterations += 1
     stats.drafted_tokens += num_tokens
-    stats.proposed_drafts += proposed
-    stats.accepted_drafts += accepted
+    stats.proposed_drafts += num_drafts
+    stats.accepted_drafts += num_accepted
 
 
 def cut(

@@ -60,8 +60,8 @@ class GrammarStream:
 
     drafts: int64 [K, S+1], ids of the target's vocabulary (-1: none).
     verified: int64 [S+1, K+2], the number of accepted drafts, then the tokens of positions 0..K.
-    num_proposed: int64 [S+1], the number of drafts that were verified.
-    results: one tensor over the memory of `verified` and `num_proposed`.
+    num_verified: int64 [S+1], the number of drafts that were verified.
+    results: one tensor over the memory of `verified` and `num_verified`.
     window: int64 [S+1, window+1], copied to `Proposals.window_host` before each `propose`; None without lookahead.
 
     This object writes these device tensors, with one row for each position of each slot:
@@ -95,7 +95,7 @@ class GrammarStream:
         size = self.state.verified_host.numel()  # one tensor, so that one copy brings both to the host
         self.results = torch.zeros(size + shape.num_slots + 1, dtype=torch.int64, device=runtime.device)
         self.verified = self.results[:size].view_as(self.state.verified_host)
-        self.num_proposed = self.results[size:]
+        self.num_verified = self.results[size:]
         self.masks = torch.zeros_like(self.state.masks_host, device=runtime.device)
         self.token_mask = torch.zeros_like(self.state.token_mask_host, device=runtime.device)
         self.temperatures = torch.full_like(self.state.temperatures_host, -1, device=runtime.device)
@@ -214,6 +214,7 @@ class GrammarStream:
     def _begin(self, stream: Stream, owes_commit: bool) -> None:
         self._enter(stream)
         if self.num_positions > 1:
+            # Proposals, cleared drafts and new slots are written on the device only.
             self.stream.copy(self.state.drafts_host, self.drafts)
         self.stream.hostfunc(self.state.task("fetch", owes_commit))
 

@@ -218,6 +218,126 @@ def prefetch_keys(
         )  # fmt: skip
 
 
+@triton.jit
+def write_new_keys(
+    Cache, PageTable, Rotary, KNorm, row_qkv, row, key_head, share, count, first, length,
+    eps, num_columns, num_positions,
+    H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr,
+    BT: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr,
+):  # fmt: skip
+    """Rotate the row's new keys in the tiles of `share`, and write them and their values to the cache. `row_qkv` points
+    to the row's first token."""
+    WIDE: tl.constexpr = (H + 2 * HKV) * D
+    if (first // BN % SHARES == share) | ((length - 1) // BN % SHARES == share):
+        d = tl.arange(0, DP)
+        t = tl.arange(0, BT)
+        n = first + t
+        new = (t < count) & (n < length) & (n // BN % SHARES == share)
+        page = tl.load(PageTable + row * num_columns + n // PAGE, mask=new, other=0).to(tl.int64)
+        source = row_qkv + (t * WIDE + (H + key_head) * D)[:, None]
+        v = load_heads(source + HKV * D, d, new, D, DP)
+        k = load_heads(source, d, new, D, DP)
+        k = rotate(k, KNorm, Rotary, n, new, d, eps, num_positions, BT, D, DP)
+        entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None] + d[None, :]
+        written = (page > 0)[:, None] & (d < D)[None, :]
+        # Programs of other blocks write the same values. Each reads its own writes.
+        tl.store(entry, k, mask=written)
+        tl.store(entry + HKV * D, v, mask=written)
+        tl.debug_barrier()
+
+
+@triton.jit
+def attend_first_tile(
+    q, position, Cache, PageTable, row, key_head, start, old, old_k, old_v, length, scale, num_columns, m, total, acc,
+    HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Attend to the tile at `start`, of which `read_old_keys` has read the old keys. Only its new keys are read here.
+    `m`, `total` and `acc` are those of `attend_tile`."""
+    d = tl.arange(0, DP)
+    n = start + tl.arange(0, BN)
+    inside = n < length
+    new = inside & (n >= old)
+    page = tl.load(PageTable + row * num_columns + n // PAGE, mask=new, other=0).to(tl.int64)
+    entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None]
+    mask = new[:, None] & (d < D)[None, :]
+    k = tl.load(entry + d[None, :], mask=mask, other=old_k)
+    v = tl.load(entry + HKV * D + d[None, :], mask=mask, other=old_v)
+    seen = (n[None, :] <= position[:, None]) & inside[None, :]
+    return attend_tile(q, k, v, seen, scale, m, total, acc)
+
+
+@triton.jit
+def attend_share(
+    q, position, Cache, PageTable, row, key_head, begin, low, hidden, length, scale, num_columns, m, total, acc,
+    HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr,
+    STAGES: tl.constexpr, REACH: tl.constexpr, SINKS: tl.constexpr,
+):  # fmt: skip
+    """Attend to the tiles at `begin`, `begin` + STEP, ... With REACH, a query sees only the last REACH keys and the
+    sinks, and `hidden` keys before `low` are skipped. `m`, `total` and `acc` are those of `attend_tile`."""
+    d = tl.arange(0, DP)
+    for start in tl.range(begin, length - hidden, STEP, num_stages=STAGES):
+        if REACH > 0:
+            n = skip_hidden(start, hidden, BN, SINKS) + tl.arange(0, BN)
+            inside = (n < length) & ((n >= low) | (n < SINKS))
+        else:
+            n = start + tl.arange(0, BN)
+            inside = n < length
+        page = tl.load(PageTable + row * num_columns + n // PAGE, mask=inside, other=0).to(tl.int64)
+        entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None]
+        k = load_heads(entry, d, inside, D, DP)
+        v = load_heads(entry + HKV * D, d, inside, D, DP)
+        seen = (n[None, :] <= position[:, None]) & inside[None, :]
+        if REACH > 0:
+            seen = seen & ((n[None, :] > position[:, None] - REACH) | (n < SINKS)[None, :])
+        m, total, acc = attend_tile(q, k, v, seen, scale, m, total, acc)
+    return m, total, acc
+
+
+@triton.jit
+def join_shares(
+    m, total, acc, target, line, live, cell, Out, Parts, Lse, Counters, group, share, alive,
+    D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, SHARES: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Store the result `acc` of a share, and add 1 to the counter of `group`. The last of the `alive` shares to arrive
+    joins all of them, and stores the result at `target`. `line` [BM] are the queries' lines of Out; `cell` [BM, DP]
+    marks the values of `live` queries."""
+    d = tl.arange(0, DP)
+    line = line * SHARES
+    lse = tl.where(total > 0, m + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
+    tl.store(Parts + (line + share)[:, None] * D + d[None, :], acc, mask=cell)
+    tl.store(Lse + line + share, lse, mask=live)
+    tl.debug_barrier()
+    if tl.atomic_add(Counters + group, 1, sem="acq_rel", scope="gpu") == alive - 1:
+        s = tl.arange(0, SHARES)
+        all_lse = tl.load(
+            Lse + line[None, :] + s[:, None], mask=(s < alive)[:, None] & live[None, :],
+            other=float("-inf"), cache_modifier=".cg",
+        )  # fmt: skip
+        peak = tl.max(all_lse, 0)
+        peak = tl.where(peak == float("-inf"), 0.0, peak)
+        acc = tl.zeros([BM, DP], tl.float32)
+        total = tl.zeros([BM], tl.float32)
+        # Join in the order of shares. Loading a chunk of shares at once waits for memory less often than share by
+        # share.
+        for s0 in tl.range(0, alive, CHUNK, num_stages=1):
+            c = s0 + tl.arange(0, CHUNK)
+            here = (c < alive)[:, None] & live[None, :]
+            at = line[None, :] + c[:, None]
+            chunk_lse = tl.load(Lse + at, mask=here, other=float("-inf"), cache_modifier=".cg")
+            part = tl.load(
+                Parts + (at * D)[:, :, None] + d[None, None, :], mask=here[:, :, None] & (d < D)[None, None, :],
+                other=0.0, cache_modifier=".cg",
+            )  # fmt: skip
+            weight = tl.exp2(chunk_lse - peak[None, :])
+            total += tl.sum(weight, 0)
+            acc += tl.sum(part * weight[:, :, None], 0)
+        acc = acc / tl.where(total > 0, total, 1.0)[:, None]
+        tl.store(target, acc.to(Out.dtype.element_ty), mask=cell)
+        # Safe for the next launch: its programs add to a counter only after `wait_for_earlier`, so they find this 0.
+        # No program of this launch adds to it later, since all shares have arrived.
+        tl.store(Counters + group, 0)
+
+
 @triton.jit(
     do_not_specialize=["width", "offset", "num_columns", "num_pages", "num_positions", "eps", "scale"],
     do_not_specialize_on_alignment=["PageTable", "Base", "Count", "Starts"],
@@ -242,21 +362,11 @@ def attend_few_kernel(
     d = tl.arange(0, DP)
     if EARLY == 1 and CHAINED:
         prefetch_keys(
-            Cache,
-            PageTable,
-            Base,
-            row,
-            key_head,
-            share * BN,
-            num_columns,
-            num_pages,
-            HKV,
-            D,
-            DP,
-            PAGE,
-            BN,
+            Cache, PageTable, Base, row, key_head, share * BN, num_columns, num_pages, HKV, D, DP, PAGE, BN
         )
     if EARLY == 2:
+        # Earlier kernels may still run. The caller has promised that none of them writes these keys, bases and page
+        # tables (`Rows.settled`). The row of this kernel in csrc/kernels/README.md says why that holds.
         base, old, old_k, old_v = read_old_keys(
             Cache, PageTable, Base, row, key_head, share * BN, num_columns, HKV, D, DP, PAGE, BN
         )
@@ -275,21 +385,10 @@ def attend_few_kernel(
         q = load_heads(row_qkv + (token * WIDE + head * D)[:, None], d, live, D, DP)
         q = rotate(q, QNorm, Rotary, first + token, live, d, eps, num_positions, BM, D, DP)
         position = tl.where(live, tl.minimum(first + token, length - 1), -1)
-        if (first // BN % SHARES == share) | ((length - 1) // BN % SHARES == share):
-            t = tl.arange(0, BT)
-            n = first + t
-            new = (t < count) & (n < length) & (n // BN % SHARES == share)
-            page = tl.load(PageTable + row * num_columns + n // PAGE, mask=new, other=0).to(tl.int64)
-            source = row_qkv + (t * WIDE + (H + key_head) * D)[:, None]
-            v = load_heads(source + HKV * D, d, new, D, DP)
-            k = load_heads(source, d, new, D, DP)
-            k = rotate(k, KNorm, Rotary, n, new, d, eps, num_positions, BT, D, DP)
-            entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None] + d[None, :]
-            written = (page > 0)[:, None] & (d < D)[None, :]
-            # Programs of other blocks write the same values. Each reads its own writes.
-            tl.store(entry, k, mask=written)
-            tl.store(entry + HKV * D, v, mask=written)
-            tl.debug_barrier()
+        write_new_keys(
+            Cache, PageTable, Rotary, KNorm, row_qkv, row, key_head, share, count, first, length,
+            eps, num_columns, num_positions, H, HKV, D, DP, PAGE, BT, BN, SHARES,
+        )  # fmt: skip
         m = tl.full([BM], float("-inf"), tl.float32)
         total = tl.zeros([BM], tl.float32)
         acc = tl.zeros([BM, DP], tl.float32)
@@ -300,32 +399,15 @@ def attend_few_kernel(
             hidden = hidden_keys(low, share * BN, SHARES * BN, BN, SINKS)
         begin = share * BN
         if EARLY == 2:
-            n = begin + tl.arange(0, BN)
-            inside = n < length
-            new = inside & (n >= old)
-            page = tl.load(PageTable + row * num_columns + n // PAGE, mask=new, other=0).to(tl.int64)
-            entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None]
-            mask = new[:, None] & (d < D)[None, :]
-            k = tl.load(entry + d[None, :], mask=mask, other=old_k)
-            v = tl.load(entry + HKV * D + d[None, :], mask=mask, other=old_v)
-            seen = (n[None, :] <= position[:, None]) & inside[None, :]
-            m, total, acc = attend_tile(q, k, v, seen, scale, m, total, acc)
+            m, total, acc = attend_first_tile(
+                q, position, Cache, PageTable, row, key_head, begin, old, old_k, old_v, length, scale, num_columns,
+                m, total, acc, HKV, D, DP, PAGE, BN,
+            )  # fmt: skip
             begin += SHARES * BN
-        for start in tl.range(begin, length - hidden, SHARES * BN, num_stages=STAGES):
-            if REACH > 0:
-                n = skip_hidden(start, hidden, BN, SINKS) + tl.arange(0, BN)
-                inside = (n < length) & ((n >= low) | (n < SINKS))
-            else:
-                n = start + tl.arange(0, BN)
-                inside = n < length
-            page = tl.load(PageTable + row * num_columns + n // PAGE, mask=inside, other=0).to(tl.int64)
-            entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None]
-            k = load_heads(entry, d, inside, D, DP)
-            v = load_heads(entry + HKV * D, d, inside, D, DP)
-            seen = (n[None, :] <= position[:, None]) & inside[None, :]
-            if REACH > 0:
-                seen = seen & ((n[None, :] > position[:, None] - REACH) | (n < SINKS)[None, :])
-            m, total, acc = attend_tile(q, k, v, seen, scale, m, total, acc)
+        m, total, acc = attend_share(
+            q, position, Cache, PageTable, row, key_head, begin, low, hidden, length, scale, num_columns,
+            m, total, acc, HKV, D, DP, PAGE, BN, SHARES * BN, STAGES, REACH, SINKS,
+        )  # fmt: skip
         acc = acc / tl.where(total > 0, total, 1.0)[:, None]
         cell = live[:, None] & (d < D)[None, :]
         line = (begin_token + token) * H + head
@@ -334,38 +416,10 @@ def attend_few_kernel(
             tl.store(target, acc.to(Out.dtype.element_ty), mask=cell)
         elif SHARES > 1:
             group = row * tl.num_programs(1) + tl.program_id(1)
-            line = line * SHARES
-            lse = tl.where(total > 0, m + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
-            tl.store(Parts + (line + share)[:, None] * D + d[None, :], acc, mask=cell)
-            tl.store(Lse + line + share, lse, mask=live)
-            tl.debug_barrier()
-            if tl.atomic_add(Counters + group, 1, sem="acq_rel", scope="gpu") == alive - 1:
-                s = tl.arange(0, SHARES)
-                all_lse = tl.load(
-                    Lse + line[None, :] + s[:, None], mask=(s < alive)[:, None] & live[None, :],
-                    other=float("-inf"), cache_modifier=".cg",
-                )  # fmt: skip
-                peak = tl.max(all_lse, 0)
-                peak = tl.where(peak == float("-inf"), 0.0, peak)
-                acc = tl.zeros([BM, DP], tl.float32)
-                total = tl.zeros([BM], tl.float32)
-                # Join in the order of shares. Loading a chunk of shares at once waits for memory less often than share
-                # by share.
-                for s0 in tl.range(0, alive, CHUNK, num_stages=1):
-                    c = s0 + tl.arange(0, CHUNK)
-                    here = (c < alive)[:, None] & live[None, :]
-                    at = line[None, :] + c[:, None]
-                    chunk_lse = tl.load(Lse + at, mask=here, other=float("-inf"), cache_modifier=".cg")
-                    part = tl.load(
-                        Parts + (at * D)[:, :, None] + d[None, None, :], mask=here[:, :, None] & (d < D)[None, None, :],
-                        other=0.0, cache_modifier=".cg",
-                    )  # fmt: skip
-                    weight = tl.exp2(chunk_lse - peak[None, :])
-                    total += tl.sum(weight, 0)
-                    acc += tl.sum(part * weight[:, :, None], 0)
-                acc = acc / tl.where(total > 0, total, 1.0)[:, None]
-                tl.store(target, acc.to(Out.dtype.element_ty), mask=cell)
-                tl.store(Counters + group, 0)
+            join_shares(
+                m, total, acc, target, line, live, cell, Out, Parts, Lse, Counters, group, share, alive,
+                D, DP, BM, SHARES, CHUNK,
+            )  # fmt: skip
 
 
 def attend_few(call: Call, shares: int | None = None) -> None:

@@ -197,12 +197,13 @@ def advance_slots_(
     sampled: [B, T] int64, the target's tokens.
     inputs: [B, T] int64; all but the first of a row are drafts. The leading drafts that equal the target's tokens are
         accepted.
-    count: [B] int64, receives the number of accepted drafts; with `is_counted` it already holds that number.
+    count: [B] int64, receives the number of accepted drafts. With `is_counted` it already holds that number, and
+        `sampled` then holds the accepted drafts in its first places.
     tokens: [B, T] int64, receives the target's tokens.
     slots: six int64 tensors by slot. `verified` [R, K + 2] receives the count, or `_core.HELD_SLOT` for a held slot,
-        then the tokens. `last_token` [R] and `length` [R] are updated. `proposed` [R] receives the number of drafts if
-        T > 1. In `drafts` [K, R], drafts beyond T - 1 become -1. `verified_host` is written like `verified`; it may be
-        in host memory, pinned for CUDA.
+        then the tokens. `last_token` [R] and `length` [R] are updated. `num_verified` [R] receives the number of drafts
+        if T > 1. In `drafts` [K, R], drafts beyond T - 1 become -1. `verified_host` is written like `verified`; it may
+        be in host memory, pinned for CUDA.
 
     The last slot is for padding rows and stays at length 0. If a slot's parameters change logits, its tokens are
     counted and appended to its history, and a decaying top_p is updated.
@@ -380,13 +381,13 @@ def _advance_call(
     require(
         fits, f"sampled and inputs must be contiguous, of one shape; got {sampled.shape} and {inputs.shape}"
     )
-    verified, last_token, length, proposed, drafts, host, *params, is_counted = rest
+    verified, last_token, length, num_verified, drafts, host, *params, is_counted = rest
     _check_like("verified_host", host, "verified", verified)
     return _core.advance_call(
         rows, width, _tables(tuple(params)), slot.data_ptr(), base.data_ptr(), inputs.data_ptr(), sampled.data_ptr(),
         is_counted, count.data_ptr(), tokens.data_ptr(), verified.data_ptr(), verified.shape[1],
-        _reached("verified_host", host, verified), last_token.data_ptr(), length.data_ptr(), proposed.data_ptr(),
-        drafts.data_ptr(), drafts.shape[0],
+        _reached("verified_host", host, verified), last_token.data_ptr(), length.data_ptr(),
+        num_verified.data_ptr(), drafts.data_ptr(), drafts.shape[0],
     )  # fmt: skip
 
 
@@ -436,7 +437,7 @@ _PICK = register(
 )
 _ADVANCE = register(
     "advance_slots_(Tensor sampled, Tensor slot, Tensor base, Tensor inputs, Tensor(a!) count, Tensor(b!) tokens,"
-    " Tensor(c!) verified, Tensor(d!) last_token, Tensor(e!) length, Tensor(f!) proposed, Tensor(g!) drafts,"
+    " Tensor(c!) verified, Tensor(d!) last_token, Tensor(e!) length, Tensor(f!) num_verified, Tensor(g!) drafts,"
     " Tensor(h!) verified_host,"
     f" {_WRITTEN_PARAMS}, bool is_counted) -> ()",
     cpu=_advance_cpu,

@@ -206,7 +206,7 @@ struct AnyAdvance {
   std::vector<std::int64_t> verified_host = verified;
   std::vector<std::int64_t> last_token = filled<std::int64_t>(slots, [] { return -7; });
   std::vector<std::int64_t> lengths = filled<std::int64_t>(slots, [] { return -7; });
-  std::vector<std::int64_t> proposed = filled<std::int64_t>(slots, [] { return -7; });
+  std::vector<std::int64_t> num_verified = filled<std::int64_t>(slots, [] { return -7; });
   std::vector<std::int64_t> drafts = filled<std::int64_t>(max_drafts * slots, [] { return -7; });
 
   explicit AnyAdvance() {
@@ -229,14 +229,14 @@ struct AnyAdvance {
             verified_host.data(),
             last_token.data(),
             lengths.data(),
-            proposed.data(),
+            num_verified.data(),
             drafts.data(),
             max_drafts};
   }
   bool operator==(const AnyAdvance &other) const {
     return count == other.count && tokens == other.tokens && verified == other.verified && verified_host == verified &&
            verified_host == other.verified_host && last_token == other.last_token && lengths == other.lengths &&
-           proposed == other.proposed && drafts == other.drafts && tables.counts == other.tables.counts &&
+           num_verified == other.num_verified && drafts == other.drafts && tables.counts == other.tables.counts &&
            tables.history == other.tables.history && same_records(tables.records, other.tables.records);
   }
 };

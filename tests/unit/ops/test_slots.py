@@ -90,7 +90,7 @@ def advance_slots_reference(
     is_counted: bool = False,
 ) -> None:
     """`advance_slots_`, in place as that is."""
-    verified, last_token, length, proposed, drafts, verified_host = slots
+    verified, last_token, length, num_verified, drafts, verified_host = slots
     width = inputs.shape[1]
     for b, s in enumerate(slot.tolist()):
         given, drawn = inputs[b, 1:].tolist(), sampled[b].tolist()
@@ -107,7 +107,7 @@ def advance_slots_reference(
         last_token[s] = drawn[accepted]
         length[s] = 0 if s == len(length) - 1 else base[b] + accepted + 1
         if width > 1:
-            proposed[s] = next((k for k in range(width - 1) if given[k] < 0), width - 1)
+            num_verified[s] = next((k for k in range(width - 1) if given[k] < 0), width - 1)
         drafts[width - 1 :, s] = -1
         params.top_p[s] = top_p_after(float(params.top_p[s]), params, s, drawn[: accepted + 1])
         for t in range(accepted + 1 if params.changes_logits[s] else 0):

@@ -168,7 +168,7 @@ class StepResults:
     """One iteration's results on the host: verified tokens, log-probabilities and outputs of each slot.
 
     Read them after `wait`, and before two more iterations start, because those reuse the pinned memory. `verified[s]`
-    holds the number of accepted drafts of slot s, then the tokens of all positions. `num_proposed[s]` is the number of
+    holds the number of accepted drafts of slot s, then the tokens of all positions. `num_verified[s]` is the number of
     its drafts that were verified; the list is empty if the iteration verified no drafts.
     """
 
@@ -187,7 +187,7 @@ class StepResults:
         self._has_drafts = drafts
         self._offers = dict(offers or {})
         self.verified: list[list[int]] = []
-        self.num_proposed: list[int] = []
+        self.num_verified: list[int] = []
         self._num_tokens: dict[int, int] = {}  # by slot, if `beginning` cut its tokens
         self._logprobs: LogprobRows | None = None
 
@@ -196,7 +196,7 @@ class StepResults:
         values = self._received.wait().numpy()  # slicing an array is faster than slicing a tensor
         self.verified = values[: -self._num_slots].reshape(self._num_slots, -1).tolist()
         if self._has_drafts:
-            self.num_proposed = values[-self._num_slots :].tolist()
+            self.num_verified = values[-self._num_slots :].tolist()
         if self._logprob_copies is not None:
             self._logprobs = LogprobRows(*(received.buffer.clone() for received in self._logprob_copies))
         return self
@@ -206,11 +206,11 @@ class StepResults:
         them."""
         part = copy(self)
         part.verified = list(self.verified)
-        part.num_proposed = list(self.num_proposed)
+        part.num_verified = list(self.num_verified)
         part.verified[slot] = [min(self.count(slot), count), *self.tokens(slot)]
         part._num_tokens = {**self._num_tokens, slot: count}
-        if part.num_proposed:
-            part.num_proposed[slot] = min(self.proposed(slot), count)
+        if part.num_verified:
+            part.num_verified[slot] = min(self.num_drafts(slot), count)
         return part
 
     def outputs(self, slot: int, gather: Gather, count: int) -> dict[str, Tensor]:
@@ -228,9 +228,9 @@ class StepResults:
         """The number of drafts of the slot that were accepted."""
         return self.verified[slot][0]
 
-    def proposed(self, slot: int) -> int:
+    def num_drafts(self, slot: int) -> int:
         """The number of drafts of the slot that were verified."""
-        return self.num_proposed[slot] if self.num_proposed else 0
+        return self.num_verified[slot] if self.num_verified else 0
 
     def tokens(self, slot: int) -> list[int]:
         """The slot's committed tokens: the accepted drafts, then the token that the target sampled after them."""

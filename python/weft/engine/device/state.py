@@ -98,8 +98,8 @@ class SlotState:
         `drafts[j-1, slot]`; -1 for none.
     verified: [S+1, K+2], owned by the grammar stream: the number of accepted drafts, then the target's tokens.
     verified_host, drafts_host: the same values in host memory, where the grammar reads them.
-    num_proposed: [S+1], the number of drafts that the last iteration with drafts verified. Entries of -1 don't count.
-    results: [(S+1) * (K+3)], one tensor over the memory of `verified` and `num_proposed`.
+    num_verified: [S+1], the number of drafts that the last iteration with drafts verified. Entries of -1 don't count.
+    results: [(S+1) * (K+3)], one tensor over the memory of `verified` and `num_verified`.
     window: [S+1, W+1], for lookahead: the tokens that the next forward reads after each text, and the position at which
         the last window began. None without lookahead.
     request_ids, processors: [S+1], each request's id, and the number of its captured processor (0: none).
@@ -113,7 +113,7 @@ class SlotState:
         guided_state, device = grammar_stream.state, grammar_stream.drafts.device
         self.drafts, self.verified = grammar_stream.drafts, grammar_stream.verified
         self.verified_host, self.drafts_host = guided_state.verified_host, guided_state.drafts_host
-        self.num_proposed, self.results = grammar_stream.num_proposed, grammar_stream.results
+        self.num_verified, self.results = grammar_stream.num_verified, grammar_stream.results
         self.window = grammar_stream.window
         num_slots = self.verified.shape[0]  # with the padding slot
         self.dummy = num_slots - 1
@@ -145,7 +145,7 @@ class SlotState:
     def advancing(self) -> tuple[Tensor, ...]:
         """The tensors that verification writes by slot, in the order of `advance_slots_`."""
         return (
-            self.verified, self.last_token, self.length, self.num_proposed, self.drafts, self.verified_host,
+            self.verified, self.last_token, self.length, self.num_verified, self.drafts, self.verified_host,
         )  # fmt: skip
 
 
@@ -175,6 +175,7 @@ class LineTables:
 class StepBuffers:
     """The tensors that pass values between the nodes of one iteration. It has B rows and verifies T - 1 drafts.
 
+    tokens_BT: int64, each row's last token, then its drafts (-1: none). `verified.tokens_BT` are the target's tokens.
     raw_logits_BTV: the target's logits before masks and penalties, for the rows that want log-probabilities.
     temperatures_BT: float32, the sampling temperatures; not written if log-probabilities are of the raw logits.
     logits_NV: the memory of `logits_BTV`, followed by the windows' logits [B, W, V].
@@ -306,8 +307,8 @@ class DecodeParts:
     has_proposals: whether the host proposes drafts.
     max_drafts: the most drafts of an iteration, from either source.
     outputs: the tensors besides tokens that can be gathered.
-    verify: takes an iteration's sampled tokens int64 [B, T] and advances the slots. A benchmark may replace it before
-        anything is captured.
+    verify: takes an iteration's sampled tokens int64 [B, T] and advances the slots. It may be replaced before anything
+        is captured (docs/changing-verification.md).
     logprobs: the distribution whose log-probabilities requests get.
     host: the host pages; None without offloading.
     """

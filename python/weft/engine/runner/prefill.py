@@ -420,7 +420,7 @@ def open_slots(records: Tensor, state: SlotState, token_mask: Tensor, temperatur
     state.request_ids.index_copy_(0, slots, request_ids)
     state.processors.index_copy_(0, slots, processors)
     state.params.records.index_copy_(0, slots, records[:, _HEAD:_PAGES_AT])
-    state.num_proposed.index_fill_(0, slots, 0)
+    state.num_verified.index_fill_(0, slots, 0)
     state.drafts.index_fill_(1, slots, -1)
     token_mask.view(state.length.shape[0], -1).index_fill_(0, slots, 0)
     temperatures.view(state.length.shape[0], -1).index_fill_(0, slots, -1)

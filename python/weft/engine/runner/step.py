@@ -1,4 +1,4 @@
-"""One decode iteration, top to bottom. Read this file first.
+"""One decode iteration, top to bottom.
 
 `decode_step` issues one iteration to two streams. The model's forwards, sampling and drafting go to `stream`. The
 grammar's work goes to the grammar stream. Events order the two. The function never waits for the device, except for

@@ -101,6 +101,7 @@ class Capacity:
         self.reserves_all = config.policy != "max_utilization"
         self._reuses = config.reuse
         self._max_seq_len = config.max_seq_len
+        # An iteration may be launched before the last one is read; `_positions_ahead` covers both.
         self._margin, self._positions_ahead, self._span = margin, positions_ahead(max_drafts), span
 
     def max_new_tokens(self, sequence: Sequence) -> int:
