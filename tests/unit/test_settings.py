@@ -76,7 +76,10 @@ READS, HELPERS = reads(), helpers()
 
 
 def is_read(name: str) -> bool:
-    """Whether code that runs reads an attribute, itself or through a property beside its declaration."""
+    """Whether code that runs reads an attribute, itself or through a property beside its declaration, or as the field
+    of a slot's record that has the same name."""
+    if name in SlotRecord.fields():
+        return True
     ways = {name} | {helper for helper, uses in HELPERS.items() if name in uses}
     return any(not where.startswith((*DECLARED, *NOT_RUNNING)) for way in ways for where in READS[way])
 

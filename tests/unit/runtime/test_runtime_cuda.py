@@ -123,8 +123,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeTorchCuda, CudaRuntime
     }
     for name, replacement in replacements.items():
         monkeypatch.setattr(torch.cuda, name, replacement)
-    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", fake.end_pool)
-    monkeypatch.setattr(torch._C, "_cuda_releasePool", fake.release_pool)
+    monkeypatch.setattr(cuda_capture, "end_allocate_to_pool", fake.end_pool)
+    monkeypatch.setattr(cuda_capture, "release_pool", fake.release_pool)
     monkeypatch.setattr(cuda, "CUDA", CPU)
     monkeypatch.setattr(cuda, "_idle_streams", {})
     monkeypatch.setattr(cuda_capture, "_abandoned", [])
