@@ -235,7 +235,8 @@ TEST_CASE("device nodes of inline streams run one at a time") {
 
 TEST_CASE("a costly host node runs beside a device node") {
   if (schedule() != weft::cpu::Schedule::kInline) return;
-  const int processors = std::exchange(weft::cpu::state().processors, 2);  // with one, no node goes to the worker
+  // With one processor, no node goes to the worker.
+  const int processors = std::exchange(weft::cpu::state().costs.processors, 2);
   Streams s;
   static std::atomic<int> launches{0}, hosts{0};
   launches = hosts = 0;
@@ -270,7 +271,7 @@ TEST_CASE("a costly host node runs beside a device node") {
     CHECK(slices[0].thread != slices[1].thread);
     CHECK(slices[0].end_ns <= slices[1].end_ns);
   }
-  weft::cpu::state().processors = processors;
+  weft::cpu::state().costs.processors = processors;
   CHECK_OK(d.cuGraphExecDestroy(exec));
 }
 
