@@ -6,9 +6,8 @@
 // every reading needs at most left - 2 of the left - 1 tokens that remain, so an end and the end token fit.
 //
 // When a reading accepts a token, its cost changes in two ways only:
-//   - A byte leads to the next place. The cost becomes that of the rest, which is mostly one token less, but the same
-//   or
-//     more if the byte splits a token's text.
+//   - A byte leads to the next place. The cost becomes that of the rest: mostly one token less, but the same or more if
+//     the byte splits a token's text.
 //   - Entering a rule may choose an alternative that is not the cheapest. It may also begin a repetition that the cost
 //     did not count, because enough repetitions are done.
 // Leaving a rule changes nothing: the return address adds the same cost before and after. So the analysis needs no
