@@ -194,9 +194,10 @@ void play(State &s, Lock &lock, Done done) {
     notify(s);
   }
   s.player = false;
-  // This thread may have reached its point while others still wait for theirs, so one of them must play. If no node is
-  // ready, none needs to: the rest of their work follows a node on the worker, which then calls the player, or a word,
-  // which they check themselves.
+  // Other threads may still wait for their points, so one of them must play. `notify` need not have woken them since
+  // this thread began its last node: that node may have ended no operation, and when the worker ended this thread's
+  // wait, the others found a player and went back to sleep. If no node is ready, none needs to play: the rest of their
+  // work follows a node on the worker, which then calls the player, or a word, which they check themselves.
   call_player(s);
 }
 
