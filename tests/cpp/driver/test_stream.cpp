@@ -275,7 +275,7 @@ TEST_CASE("a costly host node runs beside a device node") {
   CHECK_OK(d.cuGraphExecDestroy(exec));
 }
 
-// The next three tests hand host nodes to the worker. On a busy machine the worker may wake too late and the player
+// The next tests hand host nodes to the worker. On a busy machine the worker may wake too late and the player
 // runs them; then the tests pass without testing anything.
 struct TwoProcessors {
   const int processors = std::exchange(weft::cpu::state().costs.processors, 2);
@@ -286,8 +286,11 @@ void nap_until(const std::atomic<bool> &flag, int most_ms) {
   for (int i = 0; i < most_ms && !flag; ++i) nap(1);
 }
 
-TEST_CASE("a waiting thread plays on when the worker ends the player's wait") {
-  if (schedule() != weft::cpu::Schedule::kInline) return;
+// Launches a graph of two nodes. This thread runs the first one. Meanwhile the worker ends the wait of this thread, and
+// another thread waits for the graph. The first node does not end the graph, so `notify` does not wake that thread.
+// `second` captures the second node. `then` runs after the wait of this thread.
+template <class Second, class Then>
+void wait_for_the_second_node(Second second, Then then) {
   const TwoProcessors two;
   Streams s;
   struct Flags {
@@ -300,9 +303,6 @@ TEST_CASE("a waiting thread plays on when the worker ends the player's wait") {
   CHECK_OK(d.cuLaunchHostFunc(s.a, host, &flags));
   CHECK_OK(d.cuStreamSynchronize(s.a));  // now its cost is known
   flags.host = false;
-  // This thread runs the first of two device nodes. Meanwhile the worker ends the wait of this thread, and the other
-  // thread waits for the graph. The node does not end the graph, so only this thread's stop tells the other one to
-  // play.
   s.begin();
   CHECK_OK(weft::cpu::launch_device(
       s.a,
@@ -314,8 +314,7 @@ TEST_CASE("a waiting thread plays on when the worker ends the player's wait") {
         nap(20);
       },
       &flags));
-  std::atomic<int> ran{0};
-  CHECK_OK(weft::cpu::launch_device(s.a, add_one, &ran));
+  second(s.a);
   CUgraphExec exec = instantiate(s.end());
   CHECK_OK(d.cuGraphLaunch(exec, s.b));
   CHECK_OK(d.cuLaunchHostFunc(s.a, host, &flags));
@@ -325,9 +324,27 @@ TEST_CASE("a waiting thread plays on when the worker ends the player's wait") {
     CHECK_OK(d.cuStreamSynchronize(s.b));
   });
   CHECK_OK(d.cuStreamSynchronize(s.a));
+  then();
   other.join();
-  CHECK(ran == 1);
   CHECK_OK(d.cuGraphExecDestroy(exec));
+}
+
+TEST_CASE("a waiting thread plays on when the worker ends the player's wait") {
+  if (schedule() != weft::cpu::Schedule::kInline) return;
+  std::atomic<int> ran{0};
+  wait_for_the_second_node([&](CUstream stream) { CHECK_OK(weft::cpu::launch_device(stream, add_one, &ran)); }, [] {});
+  CHECK(ran == 1);
+}
+
+TEST_CASE("a waiting thread checks a word that a node begins to wait for") {
+  if (schedule() != weft::cpu::Schedule::kInline) return;
+  cuuint32_t word = 0;
+  wait_for_the_second_node(
+      [&](CUstream stream) { CHECK_OK(d.cuStreamWaitValue32(stream, address(&word), 1, CU_STREAM_WAIT_VALUE_EQ)); },
+      [&] {
+        nap(20);
+        __atomic_store_n(&word, 1, __ATOMIC_RELEASE);  // and no values_changed()
+      });
 }
 
 TEST_CASE("a waiting thread runs a host node that is slow on the worker") {
