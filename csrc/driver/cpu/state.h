@@ -31,7 +31,7 @@
 // of the host that waits or queries, one at a time (driver/cpu/run.cpp). In kInline, the worker (an internal thread)
 // takes costly host nodes and copies while the player has device nodes. In kThreads, a lane (a thread) takes the device
 // nodes and copies of its stream or branch, and the worker takes all host nodes (driver/cpu/host.cpp). The worker runs
-// the destructors of user objects in every schedule.
+// the destructors of user objects in every schedule. State::player has the rules, and a table of notifications.
 //
 // State::mutex guards everything here. It is never held while a callback runs.
 #pragma once
@@ -220,7 +220,8 @@ struct State {
   std::uint64_t tickets = 0;
 
   // The player is the thread of the host that runs `play`. The worker is the internal thread that runs `host_thread`.
-  // Each takes the oldest ready node that it may take. Only the schedule kInline calls the worker:
+  // Each takes the oldest ready node that it may take. Copies include the writes and waits of words. Only the schedule
+  // kInline calls the worker:
   //
   //   player  worker_called  the player may take               the worker may take
   //   no      no             there is none                     nothing; it sleeps
@@ -240,9 +241,6 @@ struct State {
   //                   enqueuing thread                                 sleeps
   //   host_running,   `run_node`, before the node                      `run_node`, after the node
   //   running_device
-  //
-  // In kRandom and kAhead the player takes all nodes. In kThreads there is no player: the worker takes all host nodes,
-  // and lanes take the others. In every schedule the worker runs the destructors.
   //
   // A thread checks its condition and goes to sleep under the mutex. Each change that a sleeping thread needs happens
   // under the mutex too, and a notification follows before the mutex is released. So none is lost:
