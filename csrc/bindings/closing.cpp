@@ -55,7 +55,8 @@ std::vector<ClosingGrammar::Rule> rules_of(const nb::list &given) {
 }  // namespace
 
 void bind_closing(nb::module_ &m) {
-  nb::class_<ClosingTables>(m, "ClosingTables", "What it costs to end, for each place of a grammar over bytes.")
+  nb::class_<ClosingTables>(m, "ClosingTables",
+                            "The number of tokens to an end, for each place of a grammar over bytes.")
       .def(
           "__init__",
           [](ClosingTables *self, const nb::list &given, std::shared_ptr<TokenTexts> texts, int vocab_size,
@@ -70,8 +71,8 @@ void bind_closing(nb::module_ &m) {
             new (self) ClosingTables(std::move(tables));
           },
           "rules"_a, "texts"_a, "vocab_size"_a, "end_tokens"_a,
-          "From rules, the root first: lists of alternatives, which are lists of elements (rule, data, least, most).\n"
-          "Rule -1 is literal text, -2 one byte of a set of 256 bits.")
+          "Made from rules, the root first. A rule is a list of alternatives; an alternative is a list of elements\n"
+          "(rule, data, min_times, max_times). Rule -1 is literal text, -2 one byte of a set of 256 bits.")
       .def_prop_ro("num_bytes",
                    [](const ClosingTables &self) { return self.grammar->num_bytes() + self.growth->num_bytes(); })
       .def(
@@ -87,8 +88,8 @@ void bind_closing(nb::module_ &m) {
             return std::tuple(state->cheapest, state->dearest, nb::bytes(end.data(), end.size()));
           },
           "text"_a,
-          "The fewest and the most tokens to an end over all readings of a text, and the shortest end; None if "
-          "refused.");
+          "The costs of the cheapest and of the costliest reading of a text, in tokens to an end, and the shortest\n"
+          "end; None if the grammar refuses the text.");
   m.def(
       "closing_matcher",
       [](const Matcher &inner, const ClosingTables &tables, int room) {
@@ -103,8 +104,8 @@ void bind_closing(nb::module_ &m) {
         return std::make_tuple(std::move(matcher), text_of(error), needed);
       },
       "inner"_a, "tables"_a, "room"_a,
-      "A matcher that ends within `room` tokens or None, the reason, and the length of the shortest answer (0: "
-      "unknown).");
+      "A matcher that ends within `room` tokens, or None; the reason for None; and the length of the shortest\n"
+      "answer (0: unknown).");
 }
 
 }  // namespace weft

@@ -37,7 +37,7 @@ GuidedState::Attach attach_of(const nb::mapping &attach) {
 GuideClock::Part part_of(const std::string &name) {
   if (name == "masks") return GuideClock::kMasks;
   if (name == "tokens") return GuideClock::kTaking;
-  throw nb::value_error(("no part of a guide's time is called " + name).c_str());
+  throw nb::value_error(("unknown part of a guide's time: " + name).c_str());
 }
 
 GuidedState::Operation operation_of(const std::string &name) {
@@ -45,7 +45,7 @@ GuidedState::Operation operation_of(const std::string &name) {
   if (name == "extend") return GuidedState::kExtend;
   if (name == "commit") return GuidedState::kCommit;
   if (name == "extend_through") return GuidedState::kExtendThrough;
-  throw nb::value_error(("no operation is called " + name).c_str());
+  throw nb::value_error(("unknown operation: " + name).c_str());
 }
 
 }  // namespace
@@ -54,28 +54,28 @@ void bind_guided(nb::module_ &m) {
   const auto released = nb::call_guard<nb::gil_scoped_release>();
   nb::class_<GuideClock>(m, "GuideClock",
                          "Measures the time of a guide within one token, for guides that are called from Python.")
-      .def(nb::init<double>(), "limit_s"_a, "With no limit (0) nothing is measured.")
+      .def(nb::init<double>(), "limit_s"_a, "A limit of 0 means no limit: nothing is measured.")
       .def("restart", &GuideClock::restart, "tokens"_a = 1,
-           "Begin new tokens; the time before was for `tokens` of them.")
-      .def("begin", &GuideClock::begin, "Measure on this thread from here on.")
+           "Start the time of the next token from 0; the time until now was for `tokens` tokens.")
+      .def("begin", &GuideClock::begin, "Begin to measure the time of this thread.")
       .def(
           "lap", [](GuideClock &self, const std::string &part) { self.lap(part_of(part)); }, "part"_a,
-          "Count the time since `begin` or the last lap for `part`, \"masks\" or \"tokens\".")
+          "Add the time since `begin` or the last lap to `part`, \"masks\" or \"tokens\".")
       .def(
           "problem",
           [](const GuideClock &self) {
             return self.is_over() ? std::optional<std::string>(self.problem()) : std::nullopt;
           },
-          "A message with the time of each part if that is over the limit, else None.");
+          "A message with the time of each part if the total is over the limit, else None.");
   nb::class_<OperationCounters>(m, "OperationCounters", "The cost of one operation since the state was made.")
       .def_ro("calls", &OperationCounters::calls)
-      .def_ro("fills", &OperationCounters::fills, "Mask rows that were filled.")
+      .def_ro("fills", &OperationCounters::fills, "The number of mask rows that were filled.")
       .def_prop_ro(
           "seconds", [](const OperationCounters &self) { return static_cast<double>(self.nanoseconds) * 1e-9; },
-          "Of all calls together.")
+          "The total time of all calls.")
       .def_prop_ro(
           "max_seconds", [](const OperationCounters &self) { return static_cast<double>(self.max_nanoseconds) * 1e-9; },
-          "Of the longest call.");
+          "The time of the longest call.");
   nb::class_<GuidedState>(
       m, "GuidedState",
       "Matchers and mask rows of S slots, with up to K drafts each, over V tokens; W = ceil(V / 32).\n"
@@ -107,16 +107,16 @@ void bind_guided(nb::module_ &m) {
           // Arguments 6 to 10 are the arrays.
           nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 8>(), nb::keep_alive<1, 9>(),
           nb::keep_alive<1, 10>(),
-          "Over host arrays, which the state keeps alive. It reads `drafts` int64 [K, S+1] (-1: no draft) and\n"
-          "`verified` int64 [S+1, K+2] (the number of accepted drafts, then the tokens of positions 0..K). It\n"
-          "writes `masks` int32 [(S+1)*(K+1), W], `token_mask` int32 [(S+1)*(K+1)] (0: the row's mask is not\n"
-          "applied) and `temperatures` float32 [(S+1)*(K+1)] (what the matcher asks for; negative: nothing). Row\n"
-          "slot*(K+1) + j is for the token after the committed text and j drafts.\n"
+          "The state works on these host arrays and keeps them alive. It reads `drafts` int64 [K, S+1] (-1: no\n"
+          "draft) and `verified` int64 [S+1, K+2] (the number of accepted drafts, then the tokens of positions\n"
+          "0..K). It writes `masks` int32 [(S+1)*(K+1), W], `token_mask` int32 [(S+1)*(K+1)] (0: the row's mask is\n"
+          "not applied) and `temperatures` float32 [(S+1)*(K+1)] (the matcher's; negative: the request's own\n"
+          "applies). Row slot*(K+1) + j is for the token after the committed text and j drafts.\n"
           "\n"
-          "`end_tokens` are allowed where nothing else is. `workers` native threads help with a phase that turns\n"
-          "out long. A matcher that takes longer than `mask_time_limit_s` (0: no limit) from one commit to the next\n"
-          "fails its slot: processor time counts, and of waiting the part over 2 s. At most `max_pending` snapshots\n"
-          "wait for a fetch.")
+          "A row whose mask would allow no token allows `end_tokens` instead. `workers` native threads help when\n"
+          "an operation's matcher calls are long. A matcher that takes longer than `mask_time_limit_s` (0: no\n"
+          "limit) from one commit to the next fails its slot. Its processor time counts in full, and its waiting\n"
+          "time beyond 2 s. At most `max_pending` snapshots wait for a fetch.")
       .def(
           "push",
           [](GuidedState &self, std::vector<int> slots, const std::optional<nb::mapping> &attach, std::uint64_t epoch) {
@@ -130,7 +130,7 @@ void bind_guided(nb::module_ &m) {
           nb::sig("def push(self, slots: collections.abc.Sequence[int], "
                   "attach: collections.abc.Mapping[int, weft._core.Matcher | None] | None = None, "
                   "*, epoch: int = 0) -> int"),
-          "Leave the snapshot of the next iteration, before its launch. Returns its epoch.\n"
+          "Pass the snapshot of the next iteration to its `fetch`, before its launch. Returns its epoch.\n"
           "\n"
           "The iteration works on `slots`; the padding slot S may appear any number of times. `attach` gives slots\n"
           "a matcher or, with None, takes it away; both reset the slot. A matcher has at most one slot, and belongs\n"
@@ -140,22 +140,22 @@ void bind_guided(nb::module_ &m) {
           "launched.")
       .def("fetch", &GuidedState::fetch, "owes_commit"_a = false, released,
            "Take the oldest snapshot, and fill row 0 of the slots that it attaches. Without a snapshot, or with\n"
-           "that of another iteration, the slots fail. Commits first what the iteration before owes. With\n"
+           "that of another iteration, the slots fail. First runs the commit that the last iteration owes. With\n"
            "`owes_commit` this iteration has no `commit`.")
       .def("commit_owed", &GuidedState::commit_owed, "epoch"_a, released,
-           "After iteration `epoch` is done: commit what it owes, unless a `fetch` has. On any thread.")
+           "After iteration `epoch` is done: run the commit that it owes, unless a `fetch` has run it. On any thread.")
       .def("forget_owed", &GuidedState::forget_owed, "epoch"_a, released,
-           "After iteration `epoch` failed, with nothing of it in flight: never commit what it owes.")
+           "After iteration `epoch` failed, with nothing of it in flight: cancel the commit that it owes.")
       .def("extend", &GuidedState::extend, "draft"_a, released,
            "Take draft `draft` (1..K) of each guided slot that took the drafts before it, and fill row `draft`.")
       .def("extend_through", &GuidedState::extend_through, "count"_a, released,
-           "`extend(1)` to `extend(count)` at once. A draft that was taken and has not changed costs nothing.")
+           "`extend(1)` to `extend(count)` in one call. A draft that was taken and has not changed costs nothing.")
       .def("commit", &GuidedState::commit, released,
-           "Take back the drafts that were not accepted, take the token after them, fill row 0.")
+           "Roll back the drafts that were not accepted, take the token after the accepted ones, and fill row 0.")
       .def("release", &GuidedState::release, "slot"_a, released,
-           "Take the slot back to its committed text; its matcher stays. With nothing in flight.")
+           "Roll the slot back to its committed text; its matcher stays. With nothing in flight.")
       .def("vacate", &GuidedState::vacate, "slots"_a,
-           "Drop the slots' matchers at once, ahead of the push that takes them away. With nothing in flight.")
+           "Drop the slots' matchers at once, before the push that takes them away. With nothing in flight.")
       .def(
           "task_address",
           [](GuidedState &self, const std::string &operation, int argument) {
@@ -175,17 +175,16 @@ void bind_guided(nb::module_ &m) {
             return std::pair(nb::str(status_name(status)), nb::str(escaped(text_of(message))));
           },
           "slot"_a,
-          "Code and one-line message of the failure that ended the slot's grammar; (\"\", \"\") while all is well.\n"
+          "Code and one-line message of the failure that ended the slot's grammar; (\"\", \"\") without a failure.\n"
           "\n"
           "Codes: \"refused\" (a committed token is not in the grammar), \"dead_end\" (no token may follow),\n"
-          "\"matcher\" (it failed), \"time_limit\" (it took too long), \"epoch\" (snapshots and iterations out of\n"
+          "\"matcher\" (it failed), \"time_limit\" (it took too long), \"epoch\" (snapshots and iterations are out of\n"
           "step), \"verified\" (the verified tokens contradict the drafts), \"edited\" (the matcher asks for an\n"
           "edit of the text: `edit`).")
-      .def(
-          "committed", &GuidedState::committed, "slot"_a,
-          "Tokens that the slot's matcher took for good since it was attached; tokens after an end token do not count.")
+      .def("committed", &GuidedState::committed, "slot"_a,
+           "The number of committed tokens since the matcher was attached; tokens after an end token do not count.")
       .def("extended", &GuidedState::extended, "slot"_a,
-           "Drafts that the slot's matcher has taken beyond the committed text.")
+           "The number of drafts that the slot's matcher has taken after the committed text.")
       .def("is_terminated", &GuidedState::is_terminated, "slot"_a, "Whether an end token was committed.")
       .def("is_guided", &GuidedState::is_guided, "slot"_a, "Whether the slot has a matcher.")
       .def(
@@ -207,18 +206,20 @@ void bind_guided(nb::module_ &m) {
           "vocab_size", [](const GuidedState &self) { return self.shape().vocab_size; }, "V")
       .def_prop_ro(
           "num_words", [](const GuidedState &self) { return self.shape().words(); }, "W")
-      .def_prop_ro("num_failed", &GuidedState::num_failed, "Slots that have a status; cheap to read every iteration.")
-      .def_prop_ro("num_pending", &GuidedState::num_pending, "Snapshots that were pushed and not fetched.")
+      .def_prop_ro("num_failed", &GuidedState::num_failed,
+                   "The number of slots with a status other than \"\"; cheap to read in every iteration.")
+      .def_prop_ro("num_pending", &GuidedState::num_pending,
+                   "The number of snapshots that were pushed and not fetched.")
       .def_prop_ro("epoch", &GuidedState::epoch, "The epoch of the last snapshot that was fetched.")
       .def_prop_ro("pushed_epoch", &GuidedState::pushed_epoch, "The epoch of the last snapshot that was pushed.")
       .def(
           "record", [](GuidedState &self, std::size_t max_bytes) { self.record(max_bytes / sizeof(std::int64_t)); },
           "max_bytes"_a, released,
           "Keep records of the last operations in `max_bytes` of memory (0: none) for `weft.guided.flight`, and\n"
-          "drop those there are. With nothing in flight. Raises `ValueError` for less than the longest record of an\n"
+          "drop earlier records. With nothing in flight. Raises `ValueError` for less than the longest record of an\n"
           "operation.\n"
           "\n"
-          "While it records, the thread that fills a mask row hashes it (some 16 bytes a cycle).")
+          "While it records, the thread that fills a mask row also hashes it (about 16 bytes per cycle).")
       .def(
           "recorded",
           [](const GuidedState &self) {
@@ -229,8 +230,8 @@ void bind_guided(nb::module_ &m) {
             }
             return nb::bytes(words.data(), words.size() * sizeof words[0]);
           },
-          "The records, oldest first, for `weft.guided.flight.operations`. At any time, on any thread.")
-      .def_prop_ro("seconds", &GuidedState::seconds, "Time of all operations so far, on any thread.")
+          "The records, oldest first, for `weft.guided.flight.operations`. Callable at any time, on any thread.")
+      .def_prop_ro("seconds", &GuidedState::seconds, "The total time of all operations so far. Readable on any thread.")
       .def(
           "counters",
           [](const GuidedState &self, const std::string &operation) { return self.counters(operation_of(operation)); },

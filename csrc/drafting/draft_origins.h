@@ -19,7 +19,7 @@ namespace weft {
 class DraftOrigins {
  public:
   static constexpr int kPlaces = 256;
-  static constexpr int kNobody = -1;
+  static constexpr int kNoSource = -1;  // of a token that no source proposed
 
   explicit DraftOrigins(GuidedState &state)
       : rings_(static_cast<std::size_t>(state.shape().num_slots)), texts_(state) {}
@@ -34,7 +34,7 @@ class DraftOrigins {
   // on.
   std::vector<int> of(int slot, std::int64_t first, int count) const {
     const auto &ring = rings_.at(static_cast<std::size_t>(slot));
-    std::vector<int> sources(static_cast<std::size_t>(count), kNobody);
+    std::vector<int> sources(static_cast<std::size_t>(count), kNoSource);
     for (int i = 0; ring && i < count; ++i)
       sources[static_cast<std::size_t>(i)] = ring->places[place(first + i)].load(std::memory_order_relaxed);
     return sources;

@@ -55,7 +55,7 @@ void Proposals::propose(int slot, int num_drafts) {
     origins_.propose(slot, have, have + more, static_cast<int>(i));
     have += more;
   }
-  origins_.propose(slot, have, max_drafts, DraftOrigins::kNobody);
+  origins_.propose(slot, have, max_drafts, DraftOrigins::kNoSource);
   for (int j = 0; j < max_drafts; ++j)
     proposed_[static_cast<std::size_t>(j) * static_cast<std::size_t>(state_.shape().num_slots + 1) +
               static_cast<std::size_t>(slot)] = j < have ? tokens[j] : -1;

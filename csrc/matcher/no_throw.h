@@ -51,7 +51,7 @@ struct Guarded<function> {
  private:
   template <class Failed>
   static constexpr Failed failure() {
-    if constexpr (std::is_same_v<Failed, const char *>) return "it failed to say why it failed";
+    if constexpr (std::is_same_v<Failed, const char *>) return "the matcher failed, and so did its error message";
     if constexpr (std::is_pointer_v<Failed>) return nullptr;
     if constexpr (std::is_arithmetic_v<Failed>) return -1;
   }

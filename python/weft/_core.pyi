@@ -701,22 +701,24 @@ class GuideClock:
     """
 
     def __init__(self, limit_s: float) -> None:
-        """With no limit (0) nothing is measured."""
+        """A limit of 0 means no limit: nothing is measured."""
 
     def restart(self, tokens: int = 1) -> None:
-        """Begin new tokens; the time before was for `tokens` of them."""
+        """
+        Start the time of the next token from 0; the time until now was for `tokens` tokens.
+        """
 
     def begin(self) -> None:
-        """Measure on this thread from here on."""
+        """Begin to measure the time of this thread."""
 
     def lap(self, part: str) -> None:
         """
-        Count the time since `begin` or the last lap for `part`, "masks" or "tokens".
+        Add the time since `begin` or the last lap to `part`, "masks" or "tokens".
         """
 
     def problem(self) -> str | None:
         """
-        A message with the time of each part if that is over the limit, else None.
+        A message with the time of each part if the total is over the limit, else None.
         """
 
 class OperationCounters:
@@ -726,15 +728,15 @@ class OperationCounters:
     def calls(self) -> int: ...
     @property
     def fills(self) -> int:
-        """Mask rows that were filled."""
+        """The number of mask rows that were filled."""
 
     @property
     def seconds(self) -> float:
-        """Of all calls together."""
+        """The total time of all calls."""
 
     @property
     def max_seconds(self) -> float:
-        """Of the longest call."""
+        """The time of the longest call."""
 
 class GuidedState:
     """
@@ -764,23 +766,23 @@ class GuidedState:
         max_pending: int = 64,
     ) -> None:
         """
-        Over host arrays, which the state keeps alive. It reads `drafts` int64 [K, S+1] (-1: no draft) and
-        `verified` int64 [S+1, K+2] (the number of accepted drafts, then the tokens of positions 0..K). It
-        writes `masks` int32 [(S+1)*(K+1), W], `token_mask` int32 [(S+1)*(K+1)] (0: the row's mask is not
-        applied) and `temperatures` float32 [(S+1)*(K+1)] (what the matcher asks for; negative: nothing). Row
-        slot*(K+1) + j is for the token after the committed text and j drafts.
+        The state works on these host arrays and keeps them alive. It reads `drafts` int64 [K, S+1] (-1: no
+        draft) and `verified` int64 [S+1, K+2] (the number of accepted drafts, then the tokens of positions
+        0..K). It writes `masks` int32 [(S+1)*(K+1), W], `token_mask` int32 [(S+1)*(K+1)] (0: the row's mask is
+        not applied) and `temperatures` float32 [(S+1)*(K+1)] (the matcher's; negative: the request's own
+        applies). Row slot*(K+1) + j is for the token after the committed text and j drafts.
 
-        `end_tokens` are allowed where nothing else is. `workers` native threads help with a phase that turns
-        out long. A matcher that takes longer than `mask_time_limit_s` (0: no limit) from one commit to the next
-        fails its slot: processor time counts, and of waiting the part over 2 s. At most `max_pending` snapshots
-        wait for a fetch.
+        A row whose mask would allow no token allows `end_tokens` instead. `workers` native threads help when
+        an operation's matcher calls are long. A matcher that takes longer than `mask_time_limit_s` (0: no
+        limit) from one commit to the next fails its slot. Its processor time counts in full, and its waiting
+        time beyond 2 s. At most `max_pending` snapshots wait for a fetch.
         """
 
     def push(
         self, slots: Sequence[int], attach: Mapping[int, Matcher | None] | None = None, *, epoch: int = 0
     ) -> int:
         """
-        Leave the snapshot of the next iteration, before its launch. Returns its epoch.
+        Pass the snapshot of the next iteration to its `fetch`, before its launch. Returns its epoch.
 
         The iteration works on `slots`; the padding slot S may appear any number of times. `attach` gives slots
         a matcher or, with None, takes it away; both reset the slot. A matcher has at most one slot, and belongs
@@ -793,18 +795,18 @@ class GuidedState:
     def fetch(self, owes_commit: bool = False) -> None:
         """
         Take the oldest snapshot, and fill row 0 of the slots that it attaches. Without a snapshot, or with
-        that of another iteration, the slots fail. Commits first what the iteration before owes. With
+        that of another iteration, the slots fail. First runs the commit that the last iteration owes. With
         `owes_commit` this iteration has no `commit`.
         """
 
     def commit_owed(self, epoch: int) -> None:
         """
-        After iteration `epoch` is done: commit what it owes, unless a `fetch` has. On any thread.
+        After iteration `epoch` is done: run the commit that it owes, unless a `fetch` has run it. On any thread.
         """
 
     def forget_owed(self, epoch: int) -> None:
         """
-        After iteration `epoch` failed, with nothing of it in flight: never commit what it owes.
+        After iteration `epoch` failed, with nothing of it in flight: cancel the commit that it owes.
         """
 
     def extend(self, draft: int) -> None:
@@ -814,22 +816,22 @@ class GuidedState:
 
     def extend_through(self, count: int) -> None:
         """
-        `extend(1)` to `extend(count)` at once. A draft that was taken and has not changed costs nothing.
+        `extend(1)` to `extend(count)` in one call. A draft that was taken and has not changed costs nothing.
         """
 
     def commit(self) -> None:
         """
-        Take back the drafts that were not accepted, take the token after them, fill row 0.
+        Roll back the drafts that were not accepted, take the token after the accepted ones, and fill row 0.
         """
 
     def release(self, slot: int) -> None:
         """
-        Take the slot back to its committed text; its matcher stays. With nothing in flight.
+        Roll the slot back to its committed text; its matcher stays. With nothing in flight.
         """
 
     def vacate(self, slots: Sequence[int]) -> None:
         """
-        Drop the slots' matchers at once, ahead of the push that takes them away. With nothing in flight.
+        Drop the slots' matchers at once, before the push that takes them away. With nothing in flight.
         """
 
     def task_address(self, operation: str, argument: int = 0) -> tuple[str, int, int]:
@@ -839,21 +841,23 @@ class GuidedState:
 
     def status(self, slot: int) -> tuple[str, str]:
         """
-        Code and one-line message of the failure that ended the slot's grammar; ("", "") while all is well.
+        Code and one-line message of the failure that ended the slot's grammar; ("", "") without a failure.
 
         Codes: "refused" (a committed token is not in the grammar), "dead_end" (no token may follow),
-        "matcher" (it failed), "time_limit" (it took too long), "epoch" (snapshots and iterations out of
+        "matcher" (it failed), "time_limit" (it took too long), "epoch" (snapshots and iterations are out of
         step), "verified" (the verified tokens contradict the drafts), "edited" (the matcher asks for an
         edit of the text: `edit`).
         """
 
     def committed(self, slot: int) -> int:
         """
-        Tokens that the slot's matcher took for good since it was attached; tokens after an end token do not count.
+        The number of committed tokens since the matcher was attached; tokens after an end token do not count.
         """
 
     def extended(self, slot: int) -> int:
-        """Drafts that the slot's matcher has taken beyond the committed text."""
+        """
+        The number of drafts that the slot's matcher has taken after the committed text.
+        """
 
     def is_terminated(self, slot: int) -> bool:
         """Whether an end token was committed."""
@@ -884,11 +888,13 @@ class GuidedState:
 
     @property
     def num_failed(self) -> int:
-        """Slots that have a status; cheap to read every iteration."""
+        """
+        The number of slots with a status other than ""; cheap to read in every iteration.
+        """
 
     @property
     def num_pending(self) -> int:
-        """Snapshots that were pushed and not fetched."""
+        """The number of snapshots that were pushed and not fetched."""
 
     @property
     def epoch(self) -> int:
@@ -901,20 +907,20 @@ class GuidedState:
     def record(self, max_bytes: int) -> None:
         """
         Keep records of the last operations in `max_bytes` of memory (0: none) for `weft.guided.flight`, and
-        drop those there are. With nothing in flight. Raises `ValueError` for less than the longest record of an
+        drop earlier records. With nothing in flight. Raises `ValueError` for less than the longest record of an
         operation.
 
-        While it records, the thread that fills a mask row hashes it (some 16 bytes a cycle).
+        While it records, the thread that fills a mask row also hashes it (about 16 bytes per cycle).
         """
 
     def recorded(self) -> bytes:
         """
-        The records, oldest first, for `weft.guided.flight.operations`. At any time, on any thread.
+        The records, oldest first, for `weft.guided.flight.operations`. Callable at any time, on any thread.
         """
 
     @property
     def seconds(self) -> float:
-        """Time of all operations so far, on any thread."""
+        """The total time of all operations so far. Readable on any thread."""
 
     def counters(self, operation: str) -> OperationCounters:
         """
@@ -1126,24 +1132,28 @@ def hash_mask_rows(
     """
 
 class ClosingTables:
-    """What it costs to end, for each place of a grammar over bytes."""
+    """
+    The number of tokens to an end, for each place of a grammar over bytes.
+    """
 
     def __init__(self, rules: list, texts: TokenTexts, vocab_size: int, end_tokens: Sequence[int]) -> None:
         """
-        From rules, the root first: lists of alternatives, which are lists of elements (rule, data, least, most).
-        Rule -1 is literal text, -2 one byte of a set of 256 bits.
+        Made from rules, the root first. A rule is a list of alternatives; an alternative is a list of elements
+        (rule, data, min_times, max_times). Rule -1 is literal text, -2 one byte of a set of 256 bits.
         """
 
     @property
     def num_bytes(self) -> int: ...
     def shortest(self, text: bytes) -> tuple[int, int, bytes] | None:
         """
-        The fewest and the most tokens to an end over all readings of a text, and the shortest end; None if refused.
+        The costs of the cheapest and of the costliest reading of a text, in tokens to an end, and the shortest
+        end; None if the grammar refuses the text.
         """
 
 def closing_matcher(inner: Matcher, tables: ClosingTables, room: int) -> tuple[Matcher | None, str, int]:
     """
-    A matcher that ends within `room` tokens or None, the reason, and the length of the shortest answer (0: unknown).
+    A matcher that ends within `room` tokens, or None; the reason for None; and the length of the shortest
+    answer (0: unknown).
     """
 
 def json_depth(text: str) -> int:

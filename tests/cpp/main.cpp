@@ -36,8 +36,8 @@ void choose_schedule(const char *name) {
                : !std::strcmp(name, "ahead")  ? cpu::Schedule::kAhead
                                               : cpu::Schedule::kInline;
   if (std::strcmp(name, "worker") != 0) return;
-  cpu::state().processors = 2;
-  cpu::state().least_wake_ns = 0;
+  cpu::state().costs.processors = 2;
+  cpu::state().costs.least_wake_ns = 0;
 }
 
 }  // namespace

@@ -1,6 +1,4 @@
 // The CPU driver's table. Every call takes the driver's one lock, and fails inside a callback.
-#include <sched.h>
-
 #include "driver/cpu/calls.h"
 #include "driver/error.h"
 
@@ -63,10 +61,6 @@ CUresult change_schedule(State &s, Lock &, Schedule schedule, std::uint64_t seed
 }  // namespace
 
 State::State() : legacy(std::make_shared<Stream>()) {
-  cpu_set_t allowed;
-  processors = sched_getaffinity(0, sizeof allowed, &allowed) == 0
-                   ? CPU_COUNT(&allowed)
-                   : static_cast<int>(std::thread::hardware_concurrency());
   legacy->non_blocking = false;
   living.push_back(legacy);
 }

@@ -1,6 +1,5 @@
-// Threads of the CPU driver: running a node, the internal thread (the worker) for host functions and destructors, the
-// lanes (threads) of the schedule kThreads, and the measured costs of nodes.
-#include <algorithm>
+// Threads of the CPU driver: running a node, the internal thread (the worker) for host functions and destructors, and
+// the lanes (threads) of the schedule kThreads.
 #include <chrono>
 #include <cstring>
 
@@ -9,10 +8,6 @@
 namespace weft::cpu {
 
 namespace {
-
-constexpr float kSmoothing = 0.2f;
-constexpr float kTolerated =
-    50e3f;  // ns; a host node may cost four times as much on the worker as on the player, plus this
 
 thread_local bool t_in_callback = false;
 
@@ -37,71 +32,15 @@ void invoke(const Work &work, bool blocks) {
     std::memmove(work.dst, work.src, work.bytes);
 }
 
-void smooth(float &mean, float value) { mean = mean > 0 ? mean + kSmoothing * (value - mean) : value; }
-
-// The cost of an eager host function, looked up by function and argument because it has no lasting node.
-struct Cost {
-  cu::CUhostFn fn;
-  void *data;
-  float player_ns, worker_ns;
-};
-Cost &cost_of(const Work &work) {
-  static Cost costs[256];
-  const auto key = reinterpret_cast<std::uintptr_t>(work.fn) ^ (reinterpret_cast<std::uintptr_t>(work.data) >> 4);
-  Cost &cost = costs[(key ^ (key >> 8)) % 256];
-  if (cost.fn != work.fn || cost.data != work.data) cost = {work.fn, work.data, 0, 0};
-  return cost;
-}
-
-void record_cost(Runnable &node, float ns, bool on_worker) {
-  Cost *eager = node.exec ? nullptr : &cost_of(node.work);
-  float &player = eager ? eager->player_ns : node.player_ns;
-  float &worker = eager ? eager->worker_ns : node.worker_ns;
-  if (on_worker) {
-    smooth(worker, ns);
-    if (ns < player) smooth(player, ns);
-  } else {
-    smooth(player, ns);
-    worker *= 0.98f;  // decays, so that one slow run on the worker does not count forever
-  }
-}
-
-std::pair<float, float> costs(const Runnable &node) {
-  if (node.exec) return {node.player_ns, node.worker_ns};
-  const Cost &cost = cost_of(node.work);
-  return {cost.player_ns, cost.worker_ns};
-}
-
-// The current time to wake a thread on this machine. A host node that takes less runs on the calling thread.
-float hand_over_ns(const State &s) { return s.least_wake_ns > 0 ? std::max(s.least_wake_ns, s.wake_ns) : 0; }
-
-// Whether this node and the device nodes right after it in its graph take longer than a hand-over to the worker. A node
-// that was never measured counts as long.
-bool keeps_busy(const State &s, const Runnable *node) {
-  float total = 0;
-  for (int steps = 0; node && steps < 64; ++steps) {
-    if (!node->exec || node->player_ns == 0) return true;
-    total += node->player_ns;
-    if (total >= hand_over_ns(s)) return true;
-    const Runnable *following = nullptr;
-    for (unsigned i = 0; i < node->successors && !following; ++i) {
-      const Runnable &next = node->exec->nodes[node->exec->successors[node->first_successor + i]];
-      if (next.work.kind == cu::CU_GRAPH_NODE_TYPE_KERNEL && next.predecessors == 1) following = &next;
-    }
-    node = following;
-  }
-  return false;
-}
-
 Runnable *take_for_worker(State &s) {
   if (!s.worker_called) return nullptr;
-  // The worker runs nodes in parallel with the player, the thread that runs device nodes. So with a player it takes
-  // nodes only if a device node runs or is ready. Without a player it takes nodes only while threads wait for progress.
-  const bool beside = s.player ? s.running_device || s.ready[kDevice].head : s.waiters > 0;
-  if (!beside) return nullptr;
+  // With a player, the worker takes nodes only to run them in parallel with device nodes. Without one, it takes them
+  // only while a thread waits: in this schedule nothing else makes the device run.
+  const bool in_parallel = s.player ? s.running_device || s.ready[kDevice].head : s.waiters > 0;
+  if (!in_parallel) return nullptr;
   const Runnable *host = s.host_running ? nullptr : s.ready[kHost].head;
   const Runnable *copy = s.ready[kCopy].head;
-  if (host && !worker_may_run(*host)) host = nullptr;
+  if (host && !s.costs.worker_may_run(*host)) host = nullptr;
   if (host && (!copy || host->ticket < copy->ticket)) return s.ready[kHost].pop();
   return s.ready[kCopy].pop();
 }
@@ -117,18 +56,24 @@ void host_thread(State &s) {
       call_back(destructor.run, destructor.pointer);
       lock.lock();
       s.destructor_running = false;
+      // `wait_for_all` waits for all destructors. This was the last one; one that is added later notifies again.
       if (s.waiters > 0 && s.destructors.empty()) s.progress.notify_all();
     } else if (Runnable *node = s.schedule == Schedule::kThreads ? s.ready[kHost].pop() : take_for_worker(s)) {
       run_node(s, lock, node, true);
       s.worker_done_ns = now_ns();
-      // The worker runs no device nodes, so a waiting thread must become the player.
-      if (s.ready[kDevice].head && !s.player && s.waiters > 0) s.progress.notify_all();
+      // The node may have made a device node ready, which the worker never takes. Without a player, a waiting thread
+      // must run it. It is called here, before the worker takes its next node, so that both run in parallel. Other
+      // ready nodes can wait: the worker takes them next, or calls the player below.
+      if (s.ready[kDevice].head) call_player(s);
       notify(s);
     } else {
       s.worker_called = false;
-      if (s.waiters > 0 && !s.player && can_pick(s)) s.progress.notify_all();
+      // A node may be ready that is slow on the worker or was never measured. The threads that wait went to sleep
+      // before it was ready, and from here on only they can run it. The lock is held from here to the wait, so nothing
+      // becomes ready in between.
+      call_player(s);
       s.host_wake.wait(lock);
-      if (s.worker_called) observe_wake(s, s.worker_called_ns);
+      if (s.worker_called) s.costs.record_wake(s.worker_called_ns);
     }
   }
 }
@@ -171,7 +116,7 @@ void run_node(State &s, Lock &lock, Runnable *node, bool on_worker) {
   lock.lock();
   if (host) s.host_running = false;
   if (device) s.running_device = nullptr;
-  if (measured) record_cost(*node, static_cast<float>(end - begin), on_worker);
+  if (measured) s.costs.record(*node, static_cast<float>(end - begin), on_worker);
   if (traced)
     s.slices.push_back({node->work.label, node->work.kind, node->work.stream_number, thread_number(), begin, end});
   complete(s, node);
@@ -187,29 +132,12 @@ bool start_host_thread(State &s) {
   return s.host_thread_started = true;
 }
 
-bool worker_may_run(const Runnable &node) {
-  const auto [player, worker] = costs(node);
-  return player > 0 && worker < 4 * player + kTolerated;
-}
-
-bool worth_handing_over(const State &s, const Runnable &node) {
-  return s.processors > 1 && costs(node).first >= hand_over_ns(s) && worker_may_run(node);
-}
-
-void observe_wake(State &s, std::int64_t called_ns) {
-  smooth(s.wake_ns, static_cast<float>(std::max<std::int64_t>(now_ns() - called_ns, 0)));
-}
-
 void offer_to_worker(State &s) {
   const Runnable *host = s.ready[kHost].head;
   if (!host || s.schedule != Schedule::kInline || s.worker_called || s.host_running || !s.player) return;
-  if (!worth_handing_over(s, *host)) {
-    if (costs(*host).first >= s.least_wake_ns)
-      s.wake_ns *= 0.98f;  // decays, so that one slow wake on a busy machine does not count forever
-    return;
-  }
+  if (!s.costs.worth_handing_over(*host)) return s.costs.forget_slow_wakes(*host);
   const Runnable *device = s.running_device ? s.running_device : s.ready[kDevice].head;
-  if (!device || !keeps_busy(s, device) || !start_host_thread(s)) return;
+  if (!device || !s.costs.keeps_busy(device) || !start_host_thread(s)) return;
   s.worker_called = true;
   s.worker_called_ns = now_ns();
   s.host_wake.notify_one();

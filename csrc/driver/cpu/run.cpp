@@ -125,9 +125,10 @@ Runnable *pick_in_order(State &s) {
   offer_to_worker(s);
   const Runnable *device = s.ready[kDevice].head, *copy = s.ready[kCopy].head;
   const Runnable *host = s.host_running ? nullptr : s.ready[kHost].head;
-  // Do not run a costly host node here if the worker will take it. Do not run it either if it should go to the worker
-  // as soon as there is device work to run in parallel.
-  if (host && (device || copy) && (s.worker_called ? worker_may_run(*host) : worth_handing_over(s, *host)))
+  // While there is other work, leave to the worker a host node that it will take, or that should go to it as soon as
+  // there is device work to run in parallel. Without other work, run the node here: the worker may not take it.
+  const bool has_other = device || copy;
+  if (host && has_other && (s.worker_called ? s.costs.worker_may_run(*host) : s.costs.worth_handing_over(*host)))
     host = nullptr;
   List *first = nullptr;
   std::uint64_t ticket = ~std::uint64_t(0);
@@ -193,7 +194,11 @@ void play(State &s, Lock &lock, Done done) {
     notify(s);
   }
   s.player = false;
-  if (s.waiters > 0 && can_pick(s)) s.progress.notify_all();
+  // Other threads may still wait for their points, so one of them must play. `notify` need not have woken them since
+  // this thread began its last node: that node may have ended no operation, and when the worker ended this thread's
+  // wait, the others found a player and went back to sleep. If no node is ready, none needs to play: the rest of their
+  // work follows a node on the worker, which then calls the player, or a word, which they check themselves.
+  call_player(s);
 }
 
 template <class Done>
@@ -212,7 +217,7 @@ void wait_until(State &s, Lock &lock, Done done) {
       s.progress.wait(lock);
     --s.waiters;
     // The worker's last node ended this wait, so measure how long this thread took to wake.
-    if (for_worker && s.worker_done_ns != done_before) observe_wake(s, s.worker_done_ns);
+    if (for_worker && s.worker_done_ns != done_before) s.costs.record_wake(s.worker_done_ns);
   }
 }
 
@@ -240,13 +245,16 @@ void order_with_default_stream(State &s, Stream &stream) {
   }
 }
 
-bool can_pick(const State &s) {
-  return s.ready[kDevice].head || s.ready[kCopy].head || (s.ready[kHost].head && !s.host_running);
+void call_player(State &s) {
+  const bool can_pick = s.ready[kDevice].head || s.ready[kCopy].head || (s.ready[kHost].head && !s.host_running);
+  // All waiting threads are woken, because one whose point is reached returns and does not play.
+  if (can_pick && !s.player && s.waiters > 0) s.progress.notify_all();
 }
 
 void notify(State &s) {
   if (!s.completed_some) return;
   s.completed_some = false;
+  // All waiting threads are woken, because each waits for a point of its own.
   if (s.waiters > 0) s.progress.notify_all();
 }
 

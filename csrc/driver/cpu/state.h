@@ -31,7 +31,7 @@
 // of the host that waits or queries, one at a time (driver/cpu/run.cpp). In kInline, the worker (an internal thread)
 // takes costly host nodes and copies while the player has device nodes. In kThreads, a lane (a thread) takes the device
 // nodes and copies of its stream or branch, and the worker takes all host nodes (driver/cpu/host.cpp). The worker runs
-// the destructors of user objects in every schedule.
+// the destructors of user objects in every schedule. State::player has the rules, and a table of notifications.
 //
 // State::mutex guards everything here. It is never held while a callback runs.
 #pragma once
@@ -48,6 +48,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "driver/cpu/costs.h"
 #include "driver/cpu/cpu.h"
 
 namespace weft::cpu {
@@ -85,7 +86,7 @@ struct Runnable {
   int predecessors = 0, pending = 0;             // in a graph
   unsigned first_successor = 0, successors = 0;  // in GraphExec::successors
   unsigned lane = 0;                             // in a graph, schedule kThreads
-  float player_ns = 0, worker_ns = 0;            // mean cost on each thread; 0: it never ran there
+  NodeCost cost;                                 // in a graph
 };
 
 struct List {
@@ -197,9 +198,6 @@ struct Destructor {
 // The CPU driver's state. It is leaked on purpose, because callbacks and threads may outlive static destruction.
 struct State {
   std::mutex mutex;
-  std::condition_variable progress;  // signalled when an operation is done or the player stops
-  int waiters = 0;
-
   Registry<Stream> streams;
   Registry<Event> events;
   Registry<Graph> graphs;
@@ -213,7 +211,6 @@ struct State {
   std::unordered_set<std::string> labels;
 
   Schedule schedule = Schedule::kInline;
-  int processors;  // available to this process; with one, host nodes are not handed over
   std::uint64_t random = 0;
   bool newest_first = false, changes_sides = false;  // schedule kAhead
   std::size_t outstanding = 0;                       // operations in all queues
@@ -221,18 +218,62 @@ struct State {
   List ready[kClasses];
   List value_waits;  // nodes that wait for a word to be written (all schedules but kThreads)
   std::uint64_t tickets = 0;
-  bool player = false;                       // a thread plays the device (all schedules but kThreads)
-  const Runnable *running_device = nullptr;  // while a player plays
-  bool host_running = false;
-  bool completed_some = false;  // since the last notification
 
-  bool host_thread_started = false, worker_called = false, destructor_running = false;
-  float least_wake_ns = 50e3f;  // 0 (in tests): hand over every host node that can be
-  float wake_ns = 0;            // mean time to wake a thread
-  std::int64_t worker_called_ns = 0, worker_done_ns = 0;
-  std::condition_variable host_wake;
+  // The player is the thread of the host that runs `play`. The worker is the internal thread that runs `host_thread`.
+  // Each takes the oldest ready node that it may take. Copies include the writes and waits of words. Only the schedule
+  // kInline calls the worker:
+  //
+  //   player  worker_called  the player may take               the worker may take
+  //   no      no             there is none                     nothing; it sleeps
+  //   no      yes            there is none                     host nodes (2) and copies, while a thread waits
+  //   yes     no             device nodes, copies, host nodes  nothing; it sleeps
+  //                          (1)
+  //   yes     yes            device nodes, copies, host nodes  host nodes (2) and copies, while a device node runs or
+  //                          (1)                               is ready
+  //
+  //   (1) None while `host_running`. While a device node or a copy is ready, the player leaves costly ones to the
+  //       worker: with `worker_called` those that the worker may run, else those that are worth handing over (Costs).
+  //   (2) None while `host_running`, and only those that it may run (Costs::worker_may_run).
+  //
+  //   flag            set by                                           cleared by
+  //   player          `play`                                           `play`, on the same thread
+  //   worker_called   `offer_to_worker`, on the player or an           the worker, when it may take nothing, before it
+  //                   enqueuing thread                                 sleeps
+  //   host_running,   `run_node`, before the node                      `run_node`, after the node
+  //   running_device
+  //
+  // A thread checks its condition and goes to sleep under the mutex. Each change that a sleeping thread needs happens
+  // under the mutex too, and a notification follows before the mutex is released. So none is lost:
+  //
+  //   variable   notified by        after                               who sleeps there
+  //   progress   notify             an operation of a stream is done    threads that wait for a point
+  //              call_player        the player stopped, or the worker   the same; one of them becomes the player
+  //                                 leaves a ready node to it
+  //              host_thread        the last destructor ran             threads in `wait_for_all`
+  //              hold_for_value     a node waits for a word             threads that wait: they check the word
+  //                                                                     from now on, at intervals
+  //              values_changed     another thread wrote a word         the same
+  //   host_wake  offer_to_worker    worker_called is set                the worker
+  //              dispatch           a host node is ready (kThreads)     the worker
+  //              release_object     a destructor is due                 the worker
+  //   Lane::wake dispatch           a node of the lane is ready         the lane
+  //
+  // An enqueue need not notify `progress`: a thread waits for operations that were enqueued before, and they depend on
+  // earlier operations or on words.
+  bool player = false;
+  const Runnable *running_device = nullptr;  // has no meaning in kThreads, where several run
+  bool host_running = false;
+  bool worker_called = false;
+  bool destructor_running = false;
+  bool completed_some = false;  // an operation of a stream is done since the last `notify`
+  int waiters = 0;              // threads that sleep on `progress`
+  std::condition_variable progress, host_wake;
+  bool host_thread_started = false;
   std::deque<Destructor> destructors;
   std::vector<Lane *> free_lanes;
+
+  Costs costs;
+  std::int64_t worker_called_ns = 0, worker_done_ns = 0;  // to time the wake-ups of the worker, and by it
 
   std::atomic<bool> tracing{false};
   std::vector<TraceSlice> slices;
@@ -250,8 +291,8 @@ void dispatch(State &s, Runnable *node);     // puts the node on the ready lists
 void finish_head(State &s, Stream &stream);  // removes the first operation, which is done
 void settle(State &s);                       // starts the operations that can start
 void complete(State &s, Runnable *node);     // after a node ran
-void notify(State &s);                       // wakes waiting threads
-bool can_pick(const State &s);
+void notify(State &s);                       // wakes waiting threads if an operation of a stream is done
+void call_player(State &s);                  // wakes waiting threads if a node is ready and no thread plays
 void order_with_default_stream(State &s, Stream &stream);
 void enqueue(State &s, Lock &lock, Stream &stream, Op op);
 void destroy_stream(State &s, Stream &stream);
@@ -263,10 +304,7 @@ void poke(State &s, Lock &lock, const std::shared_ptr<Stream> &stream, std::uint
 // Threads (driver/cpu/host.cpp).
 void run_node(State &s, Lock &lock, Runnable *node, bool on_worker);
 bool start_host_thread(State &s);  // false where no thread can be started
-bool worker_may_run(const Runnable &node);
-bool worth_handing_over(const State &s, const Runnable &node);
-void observe_wake(State &s, std::int64_t called_ns);  // measures a wake-up of the calling thread
-void offer_to_worker(State &s);  // wakes the worker for a costly host node, if device work can run in parallel
+void offer_to_worker(State &s);    // wakes the worker for a costly host node, if device work can run in parallel
 Lane *acquire_lane(State &s) noexcept;
 
 // Stream memory operations (driver/cpu/values.cpp).

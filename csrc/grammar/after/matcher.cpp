@@ -39,6 +39,9 @@ struct AfterMatcher {
 
 // Lets the guide accept `tokens`, which spell the bytes that follow the trigger inside its last token. Returns 1; 0
 // if the guide refuses them or wants to edit the text; -1 on failure. Only with 1 does the guide's state change.
+//
+// An edit counts as a refusal because it can't be made: it may drop the guide's last token, but the text has no such
+// token, only the one that also ends the trigger. AfterRules::settle decides alike, so the masks allow no such token.
 int begin(AfterMatcher &matcher, const std::vector<std::int32_t> &tokens) {
   int taken = 0, outcome = 1;
   for (std::int32_t token : tokens) {

@@ -201,7 +201,7 @@ void ClosingGrammar::check_recursion() const {
   for (std::size_t rule = 0; rule < edges.size(); ++rule)
     for (const Edge &edge : edges[rule])
       if (edge.is_deeper && component[rule] == component[static_cast<std::size_t>(edge.rule)])
-        throw std::invalid_argument("a rule of the grammar stands at its own beginning, through other rules");
+        throw std::invalid_argument("a rule of the grammar is left-recursive");
 }
 
 void ClosingGrammar::spell(int at, int count, std::string &text, std::vector<std::int32_t> &tokens) const {

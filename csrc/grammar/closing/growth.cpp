@@ -100,9 +100,11 @@ class Walk {
   const State &closed(int from) {
     const auto f = static_cast<std::size_t>(from);
     if (is_closed_[f]) return closures_[f];
-    // The way to a place: kReturned from the rule after the place, kEntered into the rule that contains it without a
-    // byte since, or kThere otherwise.
-    enum How { kThere, kReturned, kEntered };
+    // How a place was reached:
+    //   kArrived   it is `from`, or the place before it was passed. A rule after the place has not been repeated yet.
+    //   kReturned  from the end of the rule after the place, which has been repeated at least once.
+    //   kEntered   as kArrived, and without a byte since the rule that contains the place was entered.
+    enum How { kArrived, kReturned, kEntered };
     std::unordered_map<int, int> best;
     std::vector<int> open;
     const auto reach = [&](int at, How how, int weight) {
@@ -112,7 +114,7 @@ class Walk {
       entry->second = weight;
       open.push_back(node);
     };
-    reach(from, kThere, 0);
+    reach(from, kArrived, 0);
     while (!open.empty()) {
       const int node = open.back(), at = node / 3, weight = best[node];
       const How how = static_cast<How>(node % 3);
@@ -125,12 +127,16 @@ class Walk {
         work(callers.size());
         for (const int caller : callers) reach(caller, kReturned, weight);
       } else if (place.kind == Place::kRule) {
-        const bool is_back = how == kReturned;
-        if (is_back || place.min_times == 0) reach(at + 1, how == kEntered ? kEntered : kThere, weight);
-        if (is_back && place.max_times == 1) continue;
-        // The cost before counts this repetition of the rule only if it is a required one.
-        const bool is_owed = place.min_times == place.max_times || (!is_back && place.min_times > 0);
-        const int before = is_owed ? grammar_.rule_cost(place.target) : 0;
+        const bool has_returned = how == kReturned;
+        if (has_returned || place.min_times == 0) reach(at + 1, how == kEntered ? kEntered : kArrived, weight);
+        if (has_returned && place.max_times == 1) continue;
+        // With `count` repetitions done, the reading's cost from here is max(min - count, 0) * rule_cost + cost(at +
+        // 1). In the next repetition it is cost(first), plus the same with count + 1. So it changes by cost(first) -
+        // rule_cost if count < min: this repetition is required and was counted. Else it changes by cost(first). The
+        // count is 0 on arrival. After a return it is anything from 1 to max - 1: all of these are below min if min ==
+        // max; otherwise some may not be, and the larger change is the bound.
+        const bool was_counted = place.min_times == place.max_times || (!has_returned && place.min_times > 0);
+        const int before = was_counted ? grammar_.rule_cost(place.target) : 0;
         for (const int first : grammar_.alternatives(place.target))
           reach(first, kEntered, grown(weight, change(before, grammar_.cost(first))));
       }

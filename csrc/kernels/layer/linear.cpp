@@ -18,9 +18,9 @@ namespace weft {
 namespace {
 
 constexpr std::int64_t kFloatsPerLine = 16;  // of the cache
-// Up to this many rows, every worker normalises and splits all inputs itself. That is cheaper than sharing the work and
-// waiting for it.
-constexpr std::int64_t kMaxRowsRemade = 16;
+// Up to this many rows, each worker prepares (normalises and splits) all inputs for itself. That is cheaper than
+// sharing the work and waiting for it.
+constexpr std::int64_t kMaxRowsPreparedByEach = 16;
 constexpr std::int64_t kRowBlock = 48;       // rows per block are a multiple of this, so that all tiles are full
 constexpr std::int64_t kMaxRowBlock = 96;    // a block's inputs stay in the cache while its panels are read
 constexpr std::int64_t kDepthBlock = 1024;   // inputs whose weights stay in the cache while several tiles read them
@@ -240,7 +240,8 @@ std::int64_t rows_per_block(const LinearCall &call, std::int64_t panels) {
 void multiply(const LinearCall &call, const Kernels &kernels) {
   static thread_local Scratch callers_scratch;
   const std::int64_t num_panels = ceil_div(call.outputs, kPanel);
-  const bool needs_prepare = call.norm || kernels.amx, each_prepares = needs_prepare && call.rows <= kMaxRowsRemade;
+  const bool needs_prepare = call.norm || kernels.amx,
+             each_prepares = needs_prepare && call.rows <= kMaxRowsPreparedByEach;
   Rows input = input_of(call);
   if (needs_prepare && !each_prepares) {
     Scratch &shared = callers_scratch;  // the lambda must not name a thread_local: it would be the worker's

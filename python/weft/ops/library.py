@@ -17,7 +17,7 @@ from torch import Tensor
 
 from weft import _core
 from weft.errors import DriverError, InputError, InterfaceError
-from weft.runtime.recorder import current_recorder, own_operations
+from weft.runtime.recorder import cpu_operations, current_recorder
 from weft.runtime.torch_internals import Operation, num_dispatch_modes
 
 _LIBRARY: Any = torch.library.Library("weft", "FRAGMENT")
@@ -45,7 +45,7 @@ def register(
     _LIBRARY.impl(name, cuda, "CUDA")
     torch.library.register_fake(f"weft::{name}", fake, lib=_LIBRARY)
     op: Operation = getattr(torch.ops.weft, name).default
-    own_operations[op] = cpu
+    cpu_operations[op] = cpu
 
     def call(tensor: Tensor, *args: Any) -> Any:
         # Without a dispatch mode, torch's dispatcher would call the same CPU function, some microseconds later.

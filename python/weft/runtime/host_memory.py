@@ -39,19 +39,19 @@ def _left_in_groups(root: Path) -> list[int]:
             continue
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for depth in range(len(parts) + 1):
-            one = _left_in(base.joinpath(*parts[:depth]), *names)
-            left += [] if one is None else [one]
+            left_in_group = _left_in(base.joinpath(*parts[:depth]), *names)
+            left += [] if left_in_group is None else [left_in_group]
     return left
 
 
 def _left_in(group: Path, limit: str, usage: str, inactive: str) -> int | None:
     """Bytes left under one group's limit; None without a limit. Inactive page cache counts as free."""
     try:
-        most = (group / limit).read_text().strip()
-        if most == "max":
+        limit_text = (group / limit).read_text().strip()
+        if limit_text == "max":
             return None
         used = int((group / usage).read_text())
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return None
-    return int(most) - max(used - int(stat.get(inactive, 0)), 0)
+    return int(limit_text) - max(used - int(stat.get(inactive, 0)), 0)

@@ -123,7 +123,7 @@ def infer(func: Operation, args: Any, kwargs: Any) -> Any:
             raise cannot_read(str(func)) from error
         if isinstance(error, NotImplementedError):
             raise GraphError(
-                f"{func} can't be captured: torch can't tell beforehand what it gives"
+                f"{func} can't be captured: torch can't infer its results without running it"
             ) from error
         raise
 
@@ -132,19 +132,20 @@ def coalesced(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[list[int],
     """Merge adjacent dimensions where the strides of all tensors allow it. `sizes` is the shape of all tensors,
     `strides` has the strides of each. Returns the new shape and the new strides of each tensor."""
     merged: list[int] = []
-    kept: list[list[int]] = [[] for _ in strides]
+    merged_strides: list[list[int]] = [[] for _ in strides]
     for size, *steps in zip(sizes, *strides, strict=True):
         if size == 1:
             continue
-        if merged and all(own[-1] == size * step for own, step in zip(kept, steps, strict=True)):
+        of_tensors = list(zip(merged_strides, steps, strict=True))
+        if merged and all(tensor_strides[-1] == size * step for tensor_strides, step in of_tensors):
             merged[-1] *= size
-            for own, step in zip(kept, steps, strict=True):
-                own[-1] = step
+            for tensor_strides, step in of_tensors:
+                tensor_strides[-1] = step
             continue
         merged.append(size)
-        for own, step in zip(kept, steps, strict=True):
-            own.append(step)
-    return merged, kept
+        for tensor_strides, step in of_tensors:
+            tensor_strides.append(step)
+    return merged, merged_strides
 
 
 def _written(func: Operation, args: Any, kwargs: Any) -> dict[str, Any]:

@@ -46,7 +46,7 @@ from weft.runtime.torch_nodes import TorchNodes
 PYTHON = "python: "
 """The label of a node that calls Python begins with this."""
 
-own_operations: dict[Operation, Callable[..., Any]] = {}
+cpu_operations: dict[Operation, Callable[..., Any]] = {}
 """The CPU implementations of weft's operations, by overload. They call `run_kernel` (`weft.ops.library`)."""
 
 _aten = torch.ops.aten
@@ -162,10 +162,10 @@ class Recorder:
     def _dispatch(self, func: Operation, args: Any, kwargs: Any) -> Any:
         if _core.in_task():
             return func(*args, **kwargs)
-        if func in own_operations:
+        if func in cpu_operations:
             self.hold(args)
             with self._operations:
-                return own_operations[func](*args, **kwargs)
+                return cpu_operations[func](*args, **kwargs)
         if func.overloadpacket is _aten.lift_fresh:
             self._memory.keep(args[0])
             return args[0]
@@ -217,18 +217,18 @@ class Recorder:
         replay. Returns False for other operations."""
         result, value = outputs.result, fill_value(func, args)
         if value is not None:
-            return self._copies(result, self._kept(torch.full((), value, dtype=result.dtype)), "fill")
+            return self._copy(result, self._keep(torch.full((), value, dtype=result.dtype)), "fill")
         if isinstance(outputs.fresh, Tensor) and is_constant(func, args, kwargs):
-            return self._copies(result, self._kept(func(*args, **kwargs)), "constant")
+            return self._copy(result, self._keep(func(*args, **kwargs)), "constant")
         if func.overloadpacket in _COPIES:
-            return self._copies(result, args[0], "copy")
-        return func.overloadpacket is _aten.copy_ and self._copies(result, args[1], "copy")
+            return self._copy(result, args[0], "copy")
+        return func.overloadpacket is _aten.copy_ and self._copy(result, args[1], "copy")
 
-    def _kept(self, constant: Tensor) -> Tensor:
+    def _keep(self, constant: Tensor) -> Tensor:
         self._memory.keep(constant)
         return constant
 
-    def _copies(self, to: Tensor, source: Tensor, name: str) -> bool:
+    def _copy(self, to: Tensor, source: Tensor, name: str) -> bool:
         """Add a native node for `to` = `source`. Returns False if that is not possible."""
         if to.numel() == 0:
             return True
@@ -236,9 +236,10 @@ class Recorder:
         if not _has_same_bits(to, source) or len(sizes) > 4:
             return False
         size = to.element_size()
-        there, here = ([size * step for step in one] for one in strides)
+        to_strides, source_strides = ([size * step for step in steps] for steps in strides)  # in bytes
         self.add_kernel(
-            name, _core.strided_copy_cpu(to.data_ptr(), source.data_ptr(), sizes, there, here, size)
+            name,
+            _core.strided_copy_cpu(to.data_ptr(), source.data_ptr(), sizes, to_strides, source_strides, size),
         )
         return True
 

@@ -26,7 +26,7 @@ _BY_NUMBER = {"aten::pow", "aten::pow_"}
 """Operations whose results for a number differ from those for a tensor with the same value."""
 
 
-class _CannotSay(Exception):
+class _NotExpressible(Exception):
     """Raised for an argument that the C interface can't express."""
 
 
@@ -46,24 +46,24 @@ class TorchNodes:
             return None
         try:
             return self._add(func, args, kwargs, outs) or self._call(func, args, kwargs, outs)
-        except _CannotSay:
+        except _NotExpressible:
             return None
 
     def _call(self, func: Operation, args: Sequence[Any], kwargs: dict[str, Any], outs: Any) -> _core.Kernel:
         if any(_is_scalar(argument) for argument in func._schema.arguments):
             func, args, kwargs = self._on_tensors(func, args, kwargs)
         self._like = next((arg for arg in args if isinstance(arg, Tensor)), torch.empty(()))
-        given = [
+        arguments = [
             self._argument(spec, _value(spec, i, args, kwargs))
             for i, spec in enumerate(func._schema.arguments)
         ]
         name = func._schema.name
-        wanted = [outs] if isinstance(outs, Tensor) else list(outs or ())
+        results = [outs] if isinstance(outs, Tensor) else list(outs or ())
         return _core.torch_call(
             name,
             func._schema.overload_name,
-            given,
-            [_described(out) for out in wanted],
+            arguments,
+            [_described(out) for out in results],
             len(func._schema.returns),
         )
 
@@ -78,10 +78,10 @@ class TorchNodes:
         out = args[0] if outs is None else outs
         other = args[1] if isinstance(args[1], Tensor) else self._constant(args[1], args[0])
         if torch.result_type(args[0], args[1]) != torch.result_type(args[0], other):
-            raise _CannotSay
+            raise _NotExpressible
         # The native call passes alpha as a float, which torch refuses for integers.
         if not out.is_floating_point():
-            raise _CannotSay
+            raise _NotExpressible
         alpha = sign * float(kwargs.get("alpha", 1))
         return _core.torch_add(_described(args[0]), _described(other), alpha, _described(out))
 
@@ -90,12 +90,12 @@ class TorchNodes:
     ) -> tuple[Operation, list[Any], dict[str, Any]]:
         """The overload that takes tensors where `func` takes scalars, with its arguments."""
         if func._schema.name in _BY_NUMBER:
-            raise _CannotSay
+            raise _NotExpressible
         like = next((arg for arg in args if isinstance(arg, Tensor)), None)
         names = [argument.name for argument in func._schema.arguments]
         for overload in func.overloadpacket.overloads():
-            form = getattr(func.overloadpacket, overload)
-            arguments = form._schema.arguments
+            candidate = getattr(func.overloadpacket, overload)
+            arguments = candidate._schema.arguments
             if like is None or [a.name for a in arguments] != names or any(map(_is_scalar, arguments)):
                 continue
             values = [_value(spec, i, args, kwargs) for i, spec in enumerate(func._schema.arguments)]
@@ -107,33 +107,34 @@ class TorchNodes:
                 spec.name: value for spec, value in zip(arguments, changed, strict=True) if spec.kwarg_only
             }
             in_order = [value for spec, value in zip(arguments, changed, strict=True) if not spec.kwarg_only]
-            if _alike(infer(form, in_order, by_name), infer(func, args, kwargs)):
-                return form, in_order, by_name
-        raise _CannotSay
+            if _alike(infer(candidate, in_order, by_name), infer(func, args, kwargs)):
+                return candidate, in_order, by_name
+        raise _NotExpressible
 
     def _constant(self, value: Any, like: Tensor) -> Tensor:
         """A number as a 0-dimensional tensor. Its dtype is the one to which torch promotes `like` and the number."""
         if not isinstance(value, (bool, int, float)):
-            raise _CannotSay
-        made = torch.full((), value, dtype=torch.result_type(like, value))
-        if made.item() != value and made.dtype != torch.float32:  # torch itself rounds numbers to float32
-            raise _CannotSay
-        self.constants.append(made)
-        return made
+            raise _NotExpressible
+        constant = torch.full((), value, dtype=torch.result_type(like, value))
+        # torch itself rounds numbers to float32.
+        if constant.item() != value and constant.dtype != torch.float32:
+            raise _NotExpressible
+        self.constants.append(constant)
+        return constant
 
     def _argument(self, spec: Argument, value: Any) -> _core.TorchArgument:
         kind = str(spec.type)
         optional = kind.startswith("Optional[")
-        return self._said(
+        return self._typed_argument(
             kind.removeprefix("Optional[").removesuffix("]") if optional else kind, value, optional
         )
 
-    def _said(self, kind: str, value: Any, optional: bool) -> _core.TorchArgument:
+    def _typed_argument(self, kind: str, value: Any, optional: bool) -> _core.TorchArgument:
         make = _core.TorchArgument
         if value is None:
             if optional:
                 return make.none()
-            raise _CannotSay
+            raise _NotExpressible
         if kind == "Tensor":
             tensor = value if isinstance(value, Tensor) else self._constant(value, self._like)
             return make.tensor(_described(tensor), optional)
@@ -141,7 +142,7 @@ class TorchNodes:
             inner = kind.removeprefix("List[").removesuffix("]")
             is_optional = inner.startswith("Optional[")
             inner = inner.removeprefix("Optional[").removesuffix("]") if is_optional else inner
-            return make.list([self._said(inner, item, is_optional) for item in value], optional)
+            return make.list([self._typed_argument(inner, item, is_optional) for item in value], optional)
         if kind in ("int", "SymInt", "bool") and isinstance(value, int):
             return make.integer(int(value), optional)
         if kind == "int" and isinstance(value, torch.dtype):
@@ -150,7 +151,7 @@ class TorchNodes:
             return make.number(float(value), optional)
         if kind == "Device" and optional and torch.device(value).type == "cpu":
             return make.none()
-        raise _CannotSay
+        raise _NotExpressible
 
 
 def _is_scalar(spec: Argument) -> bool:
@@ -166,16 +167,16 @@ def _value(spec: Argument, index: int, args: Sequence[Any], kwargs: dict[str, An
 
 def _described(tensor: Tensor) -> _core.TorchTensor:
     if tensor.dtype not in _NUMBERS or not tensor.is_cpu or tensor.is_neg():
-        raise _CannotSay
+        raise _NotExpressible
     return _core.TorchTensor(
         tensor.data_ptr(), list(tensor.shape), list(tensor.stride()), _NUMBERS[tensor.dtype]
     )
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _alike(first: Any, second: Any) -> bool:
     """Whether two results have the same shapes and dtypes."""
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.shape == other.shape and one.dtype == other.dtype
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) and len(one) == len(other):
-        return all(_alike(a, b) for a, b in zip(one, other, strict=True))
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        return first.shape == second.shape and first.dtype == second.dtype
+    if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)) and len(first) == len(second):
+        return all(_alike(a, b) for a, b in zip(first, second, strict=True))
     return False

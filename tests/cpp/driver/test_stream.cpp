@@ -235,7 +235,8 @@ TEST_CASE("device nodes of inline streams run one at a time") {
 
 TEST_CASE("a costly host node runs beside a device node") {
   if (schedule() != weft::cpu::Schedule::kInline) return;
-  const int processors = std::exchange(weft::cpu::state().processors, 2);  // with one, no node goes to the worker
+  // With one processor, no node goes to the worker.
+  const int processors = std::exchange(weft::cpu::state().costs.processors, 2);
   Streams s;
   static std::atomic<int> launches{0}, hosts{0};
   launches = hosts = 0;
@@ -270,7 +271,150 @@ TEST_CASE("a costly host node runs beside a device node") {
     CHECK(slices[0].thread != slices[1].thread);
     CHECK(slices[0].end_ns <= slices[1].end_ns);
   }
-  weft::cpu::state().processors = processors;
+  weft::cpu::state().costs.processors = processors;
+  CHECK_OK(d.cuGraphExecDestroy(exec));
+}
+
+// The next tests hand host nodes to the worker. On a busy machine the worker may wake too late and the player
+// runs them; then the tests pass without testing anything.
+struct TwoProcessors {
+  const int processors = std::exchange(weft::cpu::state().costs.processors, 2);
+  ~TwoProcessors() { weft::cpu::state().costs.processors = processors; }
+};
+
+void nap_until(const std::atomic<bool> &flag, int most_ms) {
+  for (int i = 0; i < most_ms && !flag; ++i) nap(1);
+}
+
+// Launches a graph of two nodes. This thread runs the first one. Meanwhile the worker ends the wait of this thread, and
+// another thread waits for the graph. The first node does not end the graph, so `notify` does not wake that thread.
+// `second` captures the second node. `then` runs after the wait of this thread.
+template <class Second, class Then>
+void wait_for_the_second_node(Second second, Then then) {
+  const TwoProcessors two;
+  Streams s;
+  struct Flags {
+    std::atomic<bool> device{false}, other{false}, host{false};
+  } flags;
+  const auto host = [](void *data) {
+    nap(30);
+    static_cast<Flags *>(data)->host = true;
+  };
+  CHECK_OK(d.cuLaunchHostFunc(s.a, host, &flags));
+  CHECK_OK(d.cuStreamSynchronize(s.a));  // now its cost is known
+  flags.host = false;
+  s.begin();
+  CHECK_OK(weft::cpu::launch_device(
+      s.a,
+      [](void *data) {
+        auto &seen = *static_cast<Flags *>(data);
+        seen.device = true;
+        nap_until(seen.other, 1000);
+        nap_until(seen.host, 1000);
+        nap(20);
+      },
+      &flags));
+  second(s.a);
+  CUgraphExec exec = instantiate(s.end());
+  CHECK_OK(d.cuGraphLaunch(exec, s.b));
+  CHECK_OK(d.cuLaunchHostFunc(s.a, host, &flags));
+  std::thread other([&] {
+    nap_until(flags.device, 1000);
+    flags.other = true;
+    CHECK_OK(d.cuStreamSynchronize(s.b));
+  });
+  CHECK_OK(d.cuStreamSynchronize(s.a));
+  then();
+  other.join();
+  CHECK_OK(d.cuGraphExecDestroy(exec));
+}
+
+TEST_CASE("a waiting thread plays on when the worker ends the player's wait") {
+  if (schedule() != weft::cpu::Schedule::kInline) return;
+  std::atomic<int> ran{0};
+  wait_for_the_second_node([&](CUstream stream) { CHECK_OK(weft::cpu::launch_device(stream, add_one, &ran)); }, [] {});
+  CHECK(ran == 1);
+}
+
+TEST_CASE("a waiting thread checks a word that a node begins to wait for") {
+  if (schedule() != weft::cpu::Schedule::kInline) return;
+  cuuint32_t word = 0;
+  wait_for_the_second_node(
+      [&](CUstream stream) { CHECK_OK(d.cuStreamWaitValue32(stream, address(&word), 1, CU_STREAM_WAIT_VALUE_EQ)); },
+      [&] {
+        nap(20);
+        __atomic_store_n(&word, 1, __ATOMIC_RELEASE);  // and no values_changed()
+      });
+}
+
+TEST_CASE("a waiting thread runs a host node that is slow on the worker") {
+  if (schedule() != weft::cpu::Schedule::kInline) return;
+  const TwoProcessors two;
+  Streams s;
+  static std::thread::id player;
+  static std::atomic<int> ran;
+  player = std::this_thread::get_id();
+  ran = 0;
+  s.begin();
+  s.order(s.a, s.b);
+  CHECK_OK(weft::cpu::launch_device(s.a, [](void *) { nap(20); }, nullptr));
+  CHECK_OK(d.cuLaunchHostFunc(s.b, [](void *) { nap(40); }, nullptr));
+  CHECK_OK(d.cuLaunchHostFunc(
+      s.b,
+      [](void *) {
+        ++ran;
+        if (std::this_thread::get_id() != player) nap(20);
+      },
+      nullptr));
+  s.order(s.b, s.a);
+  CUgraphExec exec = instantiate(s.end());
+  // The first launch measures the nodes. In the second the last node is slow on the worker. From the third on the
+  // worker leaves that node to this thread, which sleeps by then.
+  for (int i = 0; i < 4; ++i) {
+    CHECK_OK(d.cuGraphLaunch(exec, s.a));
+    CHECK_OK(d.cuStreamSynchronize(s.a));
+  }
+  CHECK(ran == 4);
+  CHECK_OK(d.cuGraphExecDestroy(exec));
+}
+
+TEST_CASE("a waiting thread runs a device node beside the worker's next host node") {
+  if (schedule() != weft::cpu::Schedule::kInline) return;
+  const TwoProcessors two;
+  Streams s;
+  static std::thread::id player;
+  static std::atomic<bool> on_worker, device, host_saw_it;
+  player = std::this_thread::get_id();
+  host_saw_it = true;
+  s.begin();
+  s.order(s.a, s.b);
+  CHECK_OK(weft::cpu::launch_device(s.a, [](void *) { nap(20); }, nullptr));
+  CHECK_OK(d.cuLaunchHostFunc(
+      s.b,
+      [](void *) {
+        nap(40);
+        on_worker = std::this_thread::get_id() != player;
+      },
+      nullptr));
+  s.order(s.b, s.c);
+  CHECK_OK(d.cuLaunchHostFunc(
+      s.b,
+      [](void *) {
+        if (!on_worker) return nap(20);
+        nap_until(device, 20000);
+        host_saw_it = device.load();
+      },
+      nullptr));
+  CHECK_OK(weft::cpu::launch_device(s.c, [](void *) { device = true; }, nullptr));
+  s.order(s.b, s.a);
+  s.order(s.c, s.a);
+  CUgraphExec exec = instantiate(s.end());
+  for (int i = 0; i < 3; ++i) {
+    device = on_worker = false;
+    CHECK_OK(d.cuGraphLaunch(exec, s.a));
+    CHECK_OK(d.cuStreamSynchronize(s.a));
+    CHECK(host_saw_it);
+  }
   CHECK_OK(d.cuGraphExecDestroy(exec));
 }
 

@@ -232,6 +232,47 @@ TEST_CASE("random grammars end in time") {
   }
 }
 
+// The example in grammar/closing/growth.h: root ::= "a" item{1,2}; item ::= "b" | "cd".
+TEST_CASE("the costs and growths of a small grammar") {
+  const std::vector<std::string> tokens = {"", "a", "b", "c", "d", "cd", "bc"};
+  ClosingGrammar::Element a, items, b, cd;
+  a.bytes = "a";
+  items.rule = 1;
+  items.min_times = 1;
+  items.max_times = 2;
+  b.bytes = "b";
+  cd.bytes = "cd";
+  const auto grammar = std::make_shared<const ClosingGrammar>(
+      std::vector<ClosingGrammar::Rule>{{{a, items}}, {{b}, {cd}}}, std::make_shared<const weft::TokenTexts>(tokens));
+  std::vector<int> costs;
+  for (int place = 0; place < grammar->num_places(); ++place) costs.push_back(grammar->cost(place));
+  CHECK(costs == std::vector<int>{2, 1, 0, 1, 0, 1, 1, 0});
+  CHECK(grammar->rule_cost(1) == 1);
+
+  ClosingChart chart(grammar);
+  const auto cost = [&](const char *text) {
+    ClosingChart::StateRef state;
+    REQUIRE(chart.advance(*chart.start(), text, state) == ClosingChart::Outcome::kTaken);
+    CHECK(state->cheapest == state->dearest);
+    return state->dearest;
+  };
+  CHECK(cost("") == 2);
+  CHECK(cost("a") == 1);
+  CHECK(cost("ab") == 0);
+  CHECK(cost("abb") == 0);
+  CHECK(cost("ac") == 1);
+  CHECK(cost("acd") == 0);
+  CHECK(cost("abc") == 1);
+  CHECK(cost("abcd") == 0);
+
+  const weft::ClosingGrowth growth(*grammar, static_cast<int>(tokens.size()), {kEnd});
+  std::vector<int> growths;
+  for (std::int32_t token = 1; token < static_cast<std::int32_t>(tokens.size()); ++token)
+    growths.push_back(growth.growth(token));
+  CHECK(growths == std::vector<int>{-1, 0, 1, -1, 0, 1});
+  CHECK(growth.greatest() == 1);
+}
+
 TEST_CASE("grammars that can not be followed") {
   const auto vocabulary = std::make_shared<const weft::TokenTexts>(kTokens);
   const auto refuses = [&](const std::vector<ClosingGrammar::Rule> &rules) {
