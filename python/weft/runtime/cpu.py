@@ -30,7 +30,6 @@ from weft.runtime.recorder import record
 from weft.runtime.streams import NON_BLOCKING, TableEvent, TableStream, dispose, settle, stream_handle
 from weft.runtime.torch_internals import bare_inference_mode
 
-
 ScheduleName = Literal["inline", "threads", "random", "ahead"]
 CaptureMode = Literal["global", "thread_local", "relaxed"]
 _CAPTURE_MODES: dict[str, int] = {"global": 0, "thread_local": 1, "relaxed": 2}
