@@ -3,7 +3,7 @@
 #   PYTHON      the Python that makes .venv (default: python3)
 #   TORCH       what pip installs as torch (default: torch==2.13.0); TORCH_PIP_ARGS are passed along with it, e.g.
 #               the index of PyTorch's CPU wheels, which saves gigabytes where there is no GPU
-#   JOBS        processes of the tests (default: 2)
+#   JOBS        processes of the tests (default: 3, for two cores: some tests only wait)
 #   TESTS       files or folders of tests, for py-test (default: all)
 #   CARRY_PYTHON, CARRY_ARCH   the Python 3.12 of `make gpu-carry` and `make gpu-first`, and the GPU's architecture (default:
 #               python3.12, 90)
@@ -17,7 +17,7 @@ CARRY_PYTHON ?= python3.12
 CARRY_ARCH ?= 90
 CARRY_STACK ?= build/gpu-stack/bin/python
 CARRY_REUSE ?=
-JOBS ?= 2
+JOBS ?= 3
 TESTS ?=
 VENV ?= .venv
 BIN := $(VENV)/bin

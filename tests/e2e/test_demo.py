@@ -102,6 +102,7 @@ def test_overlap_is_told_as_it_is() -> None:
     assert picture.told(overlap(of(100))).startswith("no overlap, the grammar's 10 us stand in gaps")
 
 
+@pytest.mark.slow
 def test_without_matplotlib_the_rest_is_there(
     few_prompts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

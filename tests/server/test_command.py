@@ -130,6 +130,7 @@ def test_what_is_wrong_with_one_is_named(tmp_path: Path, text: str, said: str) -
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_guide_that_does_not_compile_is_named(tmp_path: Path) -> None:
     path = tmp_path / "server.toml"
     path.write_text("[[models]]\nname = 'tiny'\n[models.guides]\nyear = {regex = '[0-9'}\n")

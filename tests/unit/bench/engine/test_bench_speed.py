@@ -47,6 +47,7 @@ def test_summary_names_the_best_and_counts_other_answers() -> None:
     }
 
 
+@pytest.mark.slow
 def test_small_run() -> None:
     variants = [variant for variant in DRAFTERS if variant.name in ("EAGLE3", "forced")]
     report = speed.run("cpu", prompts=2, rounds=1, num_drafts=(2,), variants=variants)

@@ -145,6 +145,7 @@ def misbehave(connection: Connection, settings: Settings, log: str) -> None:
         connection.send(Walked([(True, True)]))
 
 
+@pytest.mark.slow
 def test_what_hangs_or_crashes_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_process, "serve", misbehave)
     monkeypatch.setattr(schema_process, "WALK_LIMITS", 1)
