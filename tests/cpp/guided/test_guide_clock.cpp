@@ -40,14 +40,14 @@ void wait_for(int ms) {
 }
 
 TEST_CASE("work and waiting are told apart") {
-  GuideClock clock(0.1);
+  GuideClock clock(0.2);
   clock.begin();
   work_for(20 * kMillisecond);
   clock.lap(GuideClock::kTaking);
   wait_for(200);
   clock.lap(GuideClock::kMasks);
   CHECK(clock.work_ns() >= 19 * kMillisecond);
-  CHECK(clock.work_ns() < 30 * kMillisecond);
+  CHECK(clock.work_ns() < 150 * kMillisecond);  // far below the sum, and far above a sanitizer's own work
   CHECK(clock.waited_ns() >= 28 * kMillisecond);
   CHECK(!clock.is_over());
   clock.restart();

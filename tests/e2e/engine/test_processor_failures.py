@@ -16,6 +16,7 @@ from weft import LLM
 from weft.core.logits_processors import LogitsProcessor, ProcessorRows
 from weft.engine.runner.graphs import StepGraphs
 from weft.engine.runner.step import Plan
+from weft.engine.scheduler.scheduler import Schedule
 from weft.errors import GraphError, RequestError
 
 
@@ -165,3 +166,41 @@ def test_one_that_fails_later_leaves_what_it_gave(make_llm: Callable[..., LLM], 
     run(llm, [request])
     assert isinstance(request.output.error, RequestError)
     assert request.output.token_ids == answers(llm, prompts, None)[0][:4]
+
+
+def test_a_prompt_that_ends_while_results_are_awaited_is_not_read_further(
+    make_llm: Callable[..., LLM], prompts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processor of a new prompt makes the step wait for the results in flight. These may end a sequence whose
+    prompt the step was to go on reading."""
+    llm = make_llm(overlap=True, max_num_tokens=32)
+    expected = answers(llm, prompts, one(steer))
+    long = make_request(llm, [20 + 7 * i % 300 for i in range(120)], GREEDY)
+    llm.engine.submit(long)
+    llm.engine.step()  # reads the first part
+    assert 0 < long.num_read < 120 and long.num_in_flight
+    calls_host = llm.engine.runner.calls_host
+
+    def end_and_call_host(schedule: Schedule) -> bool:
+        """Ends the long prompt when the step has decided to read on, as its failure in flight would."""
+        if calls_host(schedule):
+            assert any(sequence is long for sequence, _ in schedule.reading)
+            monkeypatch.setattr(llm.engine.output, "drain", drain_and_end)
+            return True
+        return False
+
+    def drain_and_end(*args: Any) -> None:
+        monkeypatch.undo()
+        llm.engine.output.drain(*args)
+        llm.engine.cancel(long)
+
+    monkeypatch.setattr(llm.engine.runner, "calls_host", end_and_call_host)
+    new = make_request(llm, prompts[1], GREEDY, processor=one(steer))
+    llm.engine.submit(new)
+    while not long.is_finished:
+        llm.engine.step()
+    while not new.is_finished:
+        llm.engine.step()
+    assert new.output.error is None
+    assert sorted(llm.engine.scheduler.capacity.free_slots) == [0, 1, 2, 3]
+    assert answers(llm, prompts, one(steer)) == expected

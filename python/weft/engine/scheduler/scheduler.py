@@ -302,10 +302,13 @@ class Scheduler:
         return Schedule(decoding, _num_rows(decoding), self._num_drafts(decoding))
 
     def drop_ended(self, schedule: Schedule) -> None:
-        """Remove from a schedule the sequences that have ended since it was made."""
+        """Remove from a schedule the sequences that have ended since it was made. Their slots and pages are free."""
         decoding = [r for r in schedule.decoding if r.is_active and _wants_tokens(r)]
         schedule.decoding, schedule.num_rows = decoding, _num_rows(decoding)
         schedule.num_drafts = self._num_drafts(decoding)
+        schedule.grown = [sequence for sequence in schedule.grown if sequence.is_active]
+        schedule.admitted = [sequence for sequence in schedule.admitted if sequence.is_active]
+        schedule.reading = [(sequence, count) for sequence, count in schedule.reading if sequence.is_active]
 
     def schedule_prompts(self, schedule: Schedule, record: StepRecord) -> None:
         """Admit sequences. Decoding takes its tokens from the step's budget; the prompts share the rest."""
