@@ -12,8 +12,8 @@ namespace weft {
 void use_device(int ordinal);
 int used_device();
 
-// If this thread has no current context, makes that device's primary context current, which torch uses too. Returns the
-// driver's error code.
+// If this thread has no current context, makes the primary context of `used_device()` current, which torch uses too.
+// Returns the driver's error code.
 cu::CUresult ensure_context(const cu::Driver &driver);
 
 }  // namespace weft

@@ -1,5 +1,5 @@
-// The operations of the guided state, slot by slot. They run on the callback thread, except that the host's thread may
-// run an owed commit. guided/state.h has the theory of operation.
+// The operations of the guided state, slot by slot. They run on the callback thread or the polling thread, except
+// that the host's thread may run an owed commit. guided/state.h has the theory of operation.
 #include <algorithm>
 #include <limits>
 

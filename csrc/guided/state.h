@@ -7,7 +7,8 @@
 // takes the snapshot. `extend` feeds drafts to the matchers. `commit` keeps the accepted drafts, rolls back the others,
 // and takes the token after them. Between iterations the host may `release` a slot's drafts. The host pushes snapshots.
 // The driver's callback thread runs the operations in the order of one stream, often from a captured graph, and
-// iterations later. So an operation cannot throw: a failure becomes the status of its slot, and the other slots
+// iterations later. With polled host tasks, the polling thread runs those of a captured graph; the stream orders both
+// threads. So an operation cannot throw: a failure becomes the status of its slot, and the other slots
 // continue.
 //
 // A slot is in one of these states. "Row j" is the mask for the token after the committed text and j drafts.

@@ -44,7 +44,7 @@ void begin_ticking() noexcept;
 inline thread_local std::int64_t calls_that_may_wait = 0;
 
 // Call it before a call into Python or a plug-in, which may wait. All other calls of a guide compute until they return.
-// It also keeps the clock ticking for a second.
+// It also keeps this file's clock ticking for a second.
 inline void note_that_may_wait() {
   ++calls_that_may_wait;
   if (!awake::is_wanted.load(std::memory_order_relaxed)) awake::is_wanted.store(true, std::memory_order_relaxed);

@@ -34,8 +34,8 @@ void invoke(const Work &work, bool blocks) {
 
 Runnable *take_for_worker(State &s) {
   if (!s.worker_called) return nullptr;
-  // With a player, the worker takes nodes only to run them in parallel with device nodes. Without one, it takes them
-  // only while a thread waits: in this schedule nothing else makes the device run.
+  // The table in state.h has the roles. With a player, the worker takes nodes only to run them in parallel with device
+  // nodes. Without one, it takes them only while a thread waits: in this schedule nothing else makes the device run.
   const bool in_parallel = s.player ? s.running_device || s.ready[kDevice].head : s.waiters > 0;
   if (!in_parallel) return nullptr;
   const Runnable *host = s.host_running ? nullptr : s.ready[kHost].head;

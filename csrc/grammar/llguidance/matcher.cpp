@@ -172,8 +172,8 @@ int llg_fill(LlguidanceMatcher &matcher, std::int32_t *row, int words) {
   if (!compute_mask(matcher)) return matcher.fail();
   std::memcpy(row, api.get_mask(matcher.handle), static_cast<std::size_t>(needed) * sizeof *row);
   std::memset(row + needed, 0, static_cast<std::size_t>(words - needed) * sizeof *row);
-  // Overwrite LLGuidance's bits: a Lark grammar may name an end token by its number, but for weft it always ends the
-  // answer.
+  // End tokens are allowed exactly where the grammar may end. LLGuidance may say otherwise: a Lark grammar can name an
+  // end token by its number.
   const bool accepting = api.is_accepting(matcher.handle);
   for (std::int32_t token : matcher.vocabulary->end_tokens()) set_bit(row, token, accepting);
   return 1;

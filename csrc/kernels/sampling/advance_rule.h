@@ -14,7 +14,7 @@ WEFT_HD void advance_row(const AdvanceCall &call, std::int64_t b) {
   std::int64_t *tokens = call.tokens + b * width, *row = call.verified + slot * call.verified_width;
   std::int64_t *row_host = call.verified_host + slot * call.verified_width;
   std::int64_t count = 0, num_verified = 0;
-  // -1 equals -1 only where no token could be sampled; that ends the request.
+  // A missing draft, -1, equals the sample only if that is -1 too: no token could be sampled, which ends the request.
   while (count < width - 1 && drafts[count] == sampled[count]) ++count;
   while (num_verified < width - 1 && drafts[num_verified] >= 0) ++num_verified;
   if (call.is_counted) count = call.count[b];

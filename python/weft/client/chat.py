@@ -59,8 +59,8 @@ def is_conversation(messages: Conversation | Sequence[Conversation]) -> TypeGuar
 def chat_tokens(
     text: ModelText, messages: Conversation, options: ChatOptions, model: object = "the model"
 ) -> list[int]:
-    """The token ids of a conversation. Errors call the model `model`. Raises `InputError` without a chat template, and
-    for messages that are not in OpenAI's form."""
+    """The token ids of a conversation. `model` is the model's name in errors. Raises `InputError` without a chat
+    template, and for messages that are not in OpenAI's form."""
     tokenizer = text.tokenizer_for("a conversation")
     rendered = chat_text(tokenizer, messages, options, model)
     text.check_text(rendered)

@@ -105,10 +105,10 @@ class EngineClient:
         return self.inputs.prepare(requests)
 
     def submit(self, requests: abc.Sequence[Request], listener: Listener | None = None) -> list[Response]:
-        """Submit requests, all or none, so that the same step sees all of them. Does not wait.
+        """Queue requests, all or none, so that the same step sees all of them. Does not wait.
 
         `listener` is called on the engine's thread with each response that has new deltas. A request that is not
-        prepared yet is prepared here. If that fails, the request ends at once, and its response has `error` set. Raises
+        prepared yet is prepared here. If that fails, it alone ends at once, and its response has `error` set. Raises
         `CapacityError` if the requests exceed `limits`, and `ExecutorError` if there will be no more steps."""
         self.check()
         sizes = [queue_size(request) for request in requests]

@@ -53,7 +53,7 @@ class Detokenizer:
         return RunningText(self._tokenizer, watcher.words if isinstance(watcher, RunningText) else ())
 
     def close(self) -> None:
-        """End the process that checks answers."""
+        """End the process that checks answers against guides that are not strict."""
         self._verdicts.close()
 
     def _end(self, tokens: abc.Sequence[int], response: Response) -> int | None:

@@ -226,7 +226,8 @@ class Engine:
         self._grammar_s = self.grammar.state.seconds
 
     def close(self) -> None:
-        """Cancel all sequences, and release graphs, streams and matchers."""
+        """Cancel all sequences, wait for the work in flight, and close graphs, matcher starts, the event log and the
+        recorder. Matchers go with the guided state."""
         for sequence in [*self.waiting, *self.running]:
             self.cancel(sequence)
         self.scheduler.waiting.starts.close()

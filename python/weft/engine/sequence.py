@@ -217,7 +217,9 @@ class Sequence:
     max_new_tokens: int = field(default=0, init=False)
     is_plain: bool = field(default=False, init=False)  # may take the fast path `commit_plainly`
     is_guided: bool = field(default=False, init=False)
-    starts_ahead: bool = field(default=False, init=False)
+    starts_ahead: bool = field(
+        default=False, init=False
+    )  # worker threads start its matcher (grammar/starts.py)
     num_in_flight: int = field(default=0, init=False)  # batches in flight that refer to it
     num_promised: int = field(default=0, init=False)  # least number of tokens that these batches add
     next_cache_at: int = field(default=AT_FIRST_TOKEN, init=False)  # answer length at which `cache` is due

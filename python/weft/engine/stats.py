@@ -124,7 +124,7 @@ class StepRecord:
     """The number of sequences that wait at the end of the step, for their guide, a slot or pages."""
 
     compiling: int = 0
-    """The number of queued sequences that wait for their guide."""
+    """The number of queued sequences that wait for their guide, or for their matcher to start."""
 
     kv: KvUsage = field(default_factory=KvUsage)
 

@@ -205,8 +205,8 @@ def advance_slots_(
         if T > 1. In `drafts` [K, R], drafts beyond T - 1 become -1. `verified_host` is written like `verified`; it may
         be in host memory, pinned for CUDA.
 
-    The last slot is for padding rows and stays at length 0. If a slot's parameters change logits, its tokens are
-    counted and appended to its history, and a decaying top_p is updated.
+    The last slot is for padding rows and stays at length 0. A decaying top_p is updated. If a slot's parameters change
+    logits, its tokens are also counted and appended to its history.
     """
     _ADVANCE(
         sampled, slot, base, inputs, count, tokens, *slots, *params.tensors, is_counted

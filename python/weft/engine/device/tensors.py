@@ -26,8 +26,8 @@ from weft.runtime.interface import Runtime, Stream
 class MarkedOutput:
     """The shape and dtype of an output at one position.
 
-    of_logits: whether the output is computed with the logits. A prompt has logits only at its last position, unless a
-        request wants all of them.
+    of_logits: whether the output is marked where logits are computed. A prompt then has it only at its last position,
+        unless a request wants all logits.
     """
 
     shape: tuple[int, ...]

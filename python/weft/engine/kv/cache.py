@@ -356,7 +356,7 @@ class KvManager:
         on_host = [page for page in shared if page.is_on_host]
         num_held = len(shared) - len(on_host)  # without a copy
         num_taken = num_pages - num_held
-        # Matched pages that nothing holds count as available, but this sequence can't evict the pages that it shares.
+        # `num_available` counts unheld matched pages. This sequence will hold them, so subtract them.
         available = pool.num_available - sum(not (page.holders or page.is_on_host) for page in shared)
         if num_taken > available:
             return None

@@ -206,7 +206,8 @@ class PagePool:
         self._note_level(page, HOST_LEVEL, DEVICE_LEVEL)
 
     def copy_in(self, page: CachedPage, number: int) -> None:
-        """Copy a pinned host page to device page `number`. In the tree, the page stays on the host."""
+        """Add a move that copies a pinned host page to device page `number`. In the tree, the page stays on the
+        host."""
         self.moves.append(Move(MoveKind.ONBOARD, page.number, number))
         self.num_onboarded += 1
 

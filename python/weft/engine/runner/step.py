@@ -151,7 +151,10 @@ def owes_commit(plan: Plan, parts: DecodeParts) -> bool:
 
 
 def target_forward(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
-    """Run the target's forward over each row's last token and drafts. Keep raw logits for log-probabilities."""
+    """Run the target's forward over each row's last token and drafts. Keep raw logits for log-probabilities.
+
+    A missing draft, -1, is computed too, as a clamped id. The next iteration overwrites the keys and values of all
+    drafts that were not accepted."""
     state, verified, slots_B = parts.state, buf.verified, buf.slots_B
     read_slots_(slots_B, state.inputs, verified.base_B, buf.tokens_BT, verified.page_table_BP)
     rows = Rows(verified.page_table_BP, verified.base_B, plan.num_drafts + 1, settled=True)

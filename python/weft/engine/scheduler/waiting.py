@@ -24,8 +24,8 @@ MAX_STALE = 64
 class Deadlines:
     """The deadlines of all waiting and running sequences.
 
-    `entries` is a heap of (deadline, number, sequence), so the next deadline is always on top. The number breaks ties.
-    Entries of ended sequences are stale until they reach the top.
+    `entries` is a heap of (deadline, number, sequence) with the earliest deadline on top. The number breaks ties.
+    Entries of ended sequences stay until they reach the top, or until too many are stale (`MAX_STALE`).
     """
 
     def __init__(self) -> None:
