@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 import pytest
@@ -133,3 +134,39 @@ def test_a_dropped_client_ends_its_thread() -> None:
     assert dropped() is None
     threads[-1].join(timeout=60)
     assert not threads[-1].is_alive()
+
+
+def test_a_command_that_fails_leaves_no_caller_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands behind it are told that the executor's loop has ended."""
+    client = make()
+    is_busy, go_on = threading.Event(), threading.Event()
+    told: list[Exception] = []
+
+    def keep_busy() -> None:
+        is_busy.set()
+        go_on.wait(60)
+
+    def call(function: Callable[[], object]) -> None:
+        try:
+            client.call(function)
+        except ExecutorError as error:
+            told.append(error)
+
+    def fail(_: object) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(client.engine, "submit", fail)
+    first = threading.Thread(target=call, args=(keep_busy,))
+    first.start()
+    assert is_busy.wait(60)
+    client.submit([Request(PROMPT, GREEDY)])
+    last = threading.Thread(target=call, args=(list,))
+    last.start()
+    while len(client._thread._inbox) < 2:
+        time.sleep(0.01)
+    go_on.set()
+    for thread in (first, last):
+        thread.join(60)
+        assert not thread.is_alive()
+    assert len(told) == 1 and "planted" in str(told[0])
+    client.close()

@@ -120,6 +120,7 @@ DRAFTING = "[[models]]\n[models.speculation]\ndrafter = 'eagle3'\n"
         (DRAFTING + "path = 3\n", "speculation.path must be a text"),
         (DRAFTING + "num_draft_tokens = {x = 3}\n", "has 'x', which is no batch size"),
         (f"[[models]]\n[models.guides]\na = {{json_schema = '{'x' * 300}'}}\n", "not valid JSON"),
+        ("[[models]]\n[models.guides]\na = {wasm = 'a.wasm', regex = 'x'}\n", "must have one of"),
     ],
 )
 def test_what_is_wrong_with_one_is_named(tmp_path: Path, text: str, said: str) -> None:

@@ -288,3 +288,17 @@ def test_programs_are_uploaded_and_used(client: Any, server: Running) -> None:
         ask(f"{server.url}/v1/controllers", b"\0asm nonsense", method="POST")[0] == 200
     )  # it is compiled when it is used
     assert ask(f"{server.url}/v1/controllers/{number}", method="DELETE")[0] == 200
+
+
+@pytest.mark.parametrize("guide", [{}, {"after": "{"}, {"strict": True}])
+def test_answers_of_guides_that_are_not_strict_are_checked(
+    server: Running, guide: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also behind a trigger."""
+    judged: list[Any] = []
+    detokenizer = server.state.models["tiny"].detokenizer
+    monkeypatch.setattr(detokenizer, "judge", lambda output, response: judged.append(output.text))
+    body = {"messages": MESSAGES, "max_tokens": 4, "guide": {"json_schema": SCHEMA, "strict": False, **guide}}
+    status, answer = ask(f"{server.url}/v1/chat/completions", body)
+    assert status == 200, answer
+    assert len(judged) == (guide != {"strict": True})

@@ -8,7 +8,7 @@ from dataclasses import replace
 from weft.client.responses import Response, ResponseDelta
 from weft.core import SAMPLED, Hypothesis, Output, Piece
 from weft.engine.sequence import Sequence
-from weft.grammar.compile.verdict import Verdicts, judged_part
+from weft.grammar.compile.verdict import Verdicts, is_judged, judged_part
 from weft.grammar.guide import Guide
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.tokenizer.text import RunningText, decode
@@ -37,6 +37,11 @@ class Detokenizer:
         stop, tokens = output.stopped_by, output.token_ids
         text = self._decode(tokens[:-1] if isinstance(stop, int) else tokens)
         return text[: self._end(tokens, response)] if isinstance(stop, str) else text
+
+    def judges(self, response: Response) -> bool:
+        """Whether `judge` asks another process about the answers of a request."""
+        guide = response.request.guide
+        return isinstance(guide, Guide) and is_judged(guide)
 
     def judge(self, output: Output, response: Response) -> None:
         """Check a finished answer against a guide that is not strict, and set `stats.guided_valid`. `output.text` must

@@ -141,10 +141,16 @@ class EngineThread:
         commands = self._next()
         if commands is None:
             return False
-        for command in commands:
-            command.run()
+        had_commands = bool(commands)
+        try:
+            while commands:
+                commands.popleft().run()
+        finally:
+            if commands:  # one failed, which ends the thread: `_end` abandons the others
+                with self._wake:
+                    self._inbox.extendleft(reversed(commands))
         # Without commands, `_next` returned because a step is due.
-        if not commands or self.engine.can_step:
+        if not had_commands or self.engine.can_step:
             self._untold = self.engine.step(launched=self._tell)
             num_queued = self._untold.queued
         else:
@@ -164,7 +170,7 @@ class EngineThread:
         took, self._took = self._took, []
         self._cancel(self._listener.after_step(record, took), "cancelled")
 
-    def _next(self) -> abc.Sequence[_Command] | None:
+    def _next(self) -> deque[_Command] | None:
         """Take the commands from the inbox. Waits for one if there is no step to run. None: the thread must end."""
         with self._wake:
             # `can_step` is read under the lock: an event that makes a step due notifies under it, so none is missed.

@@ -147,7 +147,7 @@ def _guide(data: Any, folder: Path, where: str) -> Guide:
         "structural_tag": Guide.structural_tag,
     }
     kinds = [kind for kind in makers if kind in _table(data, where)]
-    if "wasm" in data:
+    if "wasm" in data and data.keys() <= {"wasm", "arg"}:
         return Guide.wasm(folder / _text(data["wasm"], where), data.get("arg", ""), trusted=True)
     if len(kinds) != 1 or len(data) != 1:
         raise InputError(f"{where} must have one of {', '.join(makers)} or wasm")

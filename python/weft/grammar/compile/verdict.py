@@ -89,6 +89,14 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
                 pipe.close()
 
 
+def is_judged(guide: Guide) -> bool:
+    """Whether answers of a guide are validated: it, or the guide after all its triggers, is a JSON schema that is not
+    strict."""
+    while guide.kind == AFTER:
+        guide = After.of(guide).guide
+    return guide.kind == "json_schema" and not guide.strict
+
+
 def judged_part(
     guide: Guide,
     text: str,
@@ -97,7 +105,9 @@ def judged_part(
     decode: Callable[[Sequence[int]], str],
 ) -> tuple[Guide, str] | None:
     """Return the JSON schema guide to validate an answer against, and the part of the answer that it applies to: the
-    part after all triggers. None if the guide is strict or not a JSON schema."""
+    part after all triggers. None if the guide is not one that `is_judged`."""
+    if not is_judged(guide):
+        return None
     while guide.kind == AFTER:
         after = After.of(guide)
         guide, trigger = after.guide, after.trigger
@@ -107,4 +117,4 @@ def judged_part(
             text = decode(tokens)
         else:
             text = text.partition(str(trigger))[2]
-    return None if guide.kind != "json_schema" or guide.strict else (guide, text)
+    return guide, text

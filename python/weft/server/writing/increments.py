@@ -14,7 +14,6 @@ from weft.client.unread import merged
 from weft.core import Output, OutputStats, TokenLogprob
 from weft.engine.sequence import Sequence
 from weft.errors import WeftError
-from weft.grammar.guide import Guide
 from weft.server.errors import api_error
 from weft.server.models import ServedModel
 
@@ -75,12 +74,11 @@ class Answers:
             has_beams = response.request.beam is not None
             for delta in merged(deltas) if len(deltas) > 1 else deltas:
                 if has_beams:
-                    increments += self._of_beams(response, delta)
+                    increments += await self._of_beams(response, delta)
                 else:
                     increments.append(self._of_delta(response, delta))
-        for increment in increments:
-            if increment.output is not None:
-                await self._judge(increment)
+            if not has_beams:
+                await self._judge(response, increments)
         return increments
 
     def _of_delta(self, response: Response, delta: ResponseDelta) -> Increment:
@@ -101,11 +99,15 @@ class Answers:
             answer.stats,
         )
 
-    def _of_beams(self, response: Response, delta: ResponseDelta) -> list[Increment]:
+    async def _of_beams(self, response: Response, delta: ResponseDelta) -> list[Increment]:
         # Beams may change until the search ends, so only the final delta produces increments.
         if not delta.is_final:
             return []
-        outputs = self.served.detokenizer.output(response).outputs[: self._num_each]
+        detokenizer = self.served.detokenizer
+        if detokenizer.judges(response):  # as in `_judge`
+            outputs = (await asyncio.to_thread(detokenizer.output, response)).outputs
+        else:
+            outputs = detokenizer.output(response).outputs
         first = self._first_choice[response.id]
         return [
             Increment(
@@ -117,14 +119,18 @@ class Answers:
                 output,
                 output.stats,
             )
-            for place, output in enumerate(outputs)
+            for place, output in enumerate(outputs[: self._num_each])
         ]
 
-    async def _judge(self, increment: Increment) -> None:
-        """Check whether a finished answer satisfies a guide that was only partly enforced."""
-        response, output = self.responses[increment.choice // self._num_each], increment.output
-        guide = response.request.guide
-        if output is not None and isinstance(guide, Guide) and not guide.strict:
-            # Another process checks the answer, which may take long. A thread waits for it, so that the event loop
-            # does not block.
-            await asyncio.to_thread(self.served.detokenizer.judge, output, response)
+    async def _judge(self, response: Response, increments: list[Increment]) -> None:
+        """Check the finished answers of a request, among `increments`, against a guide that is not strict."""
+        if not self.served.detokenizer.judges(response):
+            return
+        for increment in increments:
+            if (
+                increment.output is not None
+                and self.responses[increment.choice // self._num_each] is response
+            ):
+                # Another process checks the answer, which may take long. A thread waits for it, so that the event loop
+                # does not block.
+                await asyncio.to_thread(self.served.detokenizer.judge, increment.output, response)

@@ -10,7 +10,7 @@ import pytest
 
 from support.grammar.grammars import small_vocabulary
 from weft.grammar import Guide
-from weft.grammar.compile.verdict import Verdicts, judged_part
+from weft.grammar.compile.verdict import Verdicts, is_judged, judged_part
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,12 @@ def test_which_part_of_an_answer_it_is_asked_of() -> None:
     assert asked(Guide.after(3 + ord("!"), Guide.after("so", schema)), "so! so 1") == (schema, " 1")
     assert asked(Guide.json_schema({"type": "integer"}), "1") is None
     assert asked(Guide.regex("a"), "a") is None
+
+
+def test_guides_that_are_judged() -> None:
+    loose, strict = Guide.json_schema({"type": "object"}, strict=False), Guide.json_schema({"type": "object"})
+    assert is_judged(loose) and is_judged(Guide.after("<a>", Guide.after("<b>", loose)))
+    assert not any(map(is_judged, (strict, Guide.after("<a>", strict), Guide.regex("a"))))
 
 
 def test_long_answers_fit(verdicts: Verdicts) -> None:
