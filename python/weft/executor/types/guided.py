@@ -41,7 +41,8 @@ _MAKERS: dict[GuideType, Callable[[str], Guide]] = {
 
 class GuidedDecodingParams(Settings):
     """The guide of one request. `guide` is the text of a JSON schema, a regular expression, a grammar in GBNF or
-    Lark, or a structural tag of XGrammar. `GuideType.JSON` (any JSON object or array) takes no text.
+    Lark, or a structural tag of XGrammar; for `HANDLE` it is a name. `GuideType.JSON` (any JSON object or array) takes
+    no text.
 
     The text is checked when it is compiled. If it does not compile, the request gets an error response. Raises
     `InputError` if the text is missing.
