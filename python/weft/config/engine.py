@@ -122,7 +122,8 @@ class SchedulerConfig(Checked):
 class CacheConfig(Checked):
     """Settings of the paged KV cache, and of prefix reuse after a request ends (`docs/kv-cache.md`).
 
-    The number of pages is the smallest that `num_pages`, `kv_memory_fraction` and `kv_max_bytes` allow.
+    The number of pages is the smallest that those of `num_pages`, `kv_memory_fraction` and `kv_max_bytes` allow that
+    are set.
     """
 
     page_size: Count = 16
@@ -130,12 +131,14 @@ class CacheConfig(Checked):
 
     num_pages: Annotated[int, whole(2, valid="at least 2 (page 0 is the padding's)")] | None = None
     """The number of pages, including page 0, which is used only for padding. Default: enough for a request of
-    `max_seq_len` tokens in every slot."""
+    `max_seq_len` tokens in every slot. With `kv_memory_fraction` the default is no limit on a GPU, and twice that
+    number on a CPU."""
 
     kv_memory_fraction: (
         Annotated[float, number(_ABOVE_0, _BELOW_1, "a number above 0 and below 1 (or None)")] | None
     ) = None
-    """The maximum share of the device memory that is free after loading the weights."""
+    """The maximum share of the memory that is free after loading the weights: the device's, or on a CPU the
+    machine's."""
 
     kv_max_bytes: Annotated[int, whole(1, valid="at least 1 (or None)")] | None = None
     """The maximum size of all pages together, in bytes."""
@@ -147,8 +150,8 @@ class CacheConfig(Checked):
     """Whether the reused prefix may end in the middle of a page."""
 
     copy_on_partial_reuse: bool = True
-    """Whether a partly reused page is copied. If not, the request takes the page itself out of the cache, provided
-    that no other request holds it and no cached page continues it."""
+    """Whether a partly reused page is copied. If not, the request takes the page itself out of the cache, if no other
+    request holds it and no cached page continues it."""
 
     host_cache_bytes: Annotated[int, whole(0, valid="0 or more")] = 0
     """Bytes of host memory for cached pages that are evicted from the device. A prompt with that prefix copies them
