@@ -33,7 +33,7 @@ class Detokenizer:
         return whole
 
     def text(self, output: Output, response: Response) -> str:
-        """The text of a finished answer, without the stop word or stop token that ended it."""
+        """The text of a finished answer, without the text stop word or the stop token that ended it."""
         stop, tokens = output.stopped_by, output.token_ids
         text = self._decode(tokens[:-1] if isinstance(stop, int) else tokens)
         return text[: self._end(tokens, response)] if isinstance(stop, str) else text

@@ -149,8 +149,8 @@ class ResponseQueue:
         _tell([response])
 
     def was_forgotten(self, request_id: int) -> bool:
-        """Whether a request was forgotten because its responses were not taken. The queue remembers the last
-        `MAX_NAMED` of them."""
+        """Whether a request was forgotten because its responses were not taken. Only the last
+        `unread.MAX_NAMED` of them are known."""
         with self._lock:
             return self._unread.was_forgotten(request_id)
 
@@ -175,8 +175,8 @@ class ResponseQueue:
 
     def take_any(self, timeout: float | None) -> Taken:
         """Wait until any request has deltas, then take the deltas of all requests. Empty if there are none after
-        `timeout` seconds (None: no limit), or if the queue ends meanwhile. Raises `ExecutorError` if it has ended
-        before."""
+        `timeout` seconds (None: no limit), or if a shutdown ends the queue meanwhile. Raises `ExecutorError` after a
+        shutdown, and after a failure once no deltas are left."""
         with self._lock:
             self._check_entry()
             self._wait(self._any, lambda: bool(self._with_deltas), _deadline(timeout))
@@ -186,8 +186,9 @@ class ResponseQueue:
         self, request_ids: abc.Sequence[int], timeout: float | None
     ) -> list[tuple[Response | None, list[ResponseDelta]]]:
         """Wait at most `timeout` seconds (None: no limit) until every request has deltas, then take them. An entry's
-        response is None if its last delta was taken or discarded before. Raises `ExecutorError` if the queue has ended,
-        and `InputError` for an unknown number or one that occurs twice."""
+        response is None if its last delta was taken or discarded before. Raises `ExecutorError` after a shutdown, and
+        after a failure if a request has no deltas. Raises `InputError` for an unknown number, or one that occurs
+        twice."""
         until = _deadline(timeout)
         with self._lock:
             self._check_entry()
