@@ -94,15 +94,16 @@ class SchedulerConfig(Checked):
     """
 
     chunking: Chunking = "first_come"
-    """Which prompts a step prefills when not all fit: the oldest (`"first_come"`), or a part of each
-    (`"equal_progress"`)."""
+    """Which prompts a step prefills when not all fit: one after another (`"first_come"`), or a part of each
+    (`"equal_progress"`, which needs `chunked`)."""
 
     chunked: bool = True
     """Whether a prompt may be prefilled in chunks. If not, it waits for a step that has room for all of it. A prompt
     longer than a step is chunked anyway."""
 
     max_idle_s: Annotated[float, number(_ABOVE_0, sys.float_info.max, "above 0 seconds")] = 180.0
-    """A preempted request that is not readmitted within this many seconds ends with "timeout"."""
+    """A preempted request that is not readmitted within this many seconds ends with "timeout". One that yielded its
+    slot to another client (`shares_slots`) may wait longer."""
 
     shares_slots: bool = False
     """Whether clients share the slots equally (`docs/serving.md`). A client that runs nothing when all slots are
@@ -210,7 +211,8 @@ class ExecutionConfig(Checked):
     graphs: Graphs = "one"
     """How much is captured as CUDA graphs. The tokens are the same.
 
-    - `"one"`: a single graph for the whole iteration.
+    - `"one"`: a single graph for the whole iteration. It is split only around the call of a logits processor on the
+      host.
     - `"split"`: separate graphs for the target's and the drafter's parts, with the grammar's work on the host between
       them.
     - `"none"`: no graph; each iteration runs eagerly.
