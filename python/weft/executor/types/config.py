@@ -69,18 +69,18 @@ class FlightRecorderConfig(Settings):
 class ExecutorConfig(Settings):
     """Settings of an executor.
 
-    - Batches: at most `max_batch_size` requests (default 8) decode at once. An iteration processes at most
-      `max_num_tokens` tokens, not counting beams (None: 2048, or more if a full batch needs more). A request has at
-      most `max_seq_len` tokens, prompt and answer together (None: the model's limit). Without `enable_chunked_context`
-      a prompt is prefilled in one iteration, unless it is longer than `max_num_tokens`. A preempted request that is
-      not admitted again within `max_seq_idle_microseconds` ends as `TIMED_OUT`.
+    - Batches: at most `max_batch_size` requests (default 8; each beam counts as one) decode at once. An iteration
+      processes at most `max_num_tokens` tokens (None: 2048, or more if a full batch needs more). A request has at
+      most `max_seq_len` tokens, prompt and answer together (None: the model's limit). Without
+      `enable_chunked_context` a prompt is prefilled in one iteration, unless it is longer than `max_num_tokens`. A
+      preempted request that is not admitted again within `max_seq_idle_microseconds` ends as `TIMED_OUT`.
     - Limits, above which requests are refused: `max_queue_size` sequences that wait (None: 16,384);
       `max_pending_bytes` of requests that have not ended (prompts, words, texts of guides; 1 GiB);
       `max_return_sequences` sequences of one request (1,024).
-    - Unread responses: above `max_unread_responses` (1,024), those of a streaming request are merged into one. Above
-      `max_unread_bytes` (256 MiB), the oldest ended requests with unread responses are forgotten.
+    - Unread responses: above `max_unread_responses` (1,024), those of a streaming request are merged into one for
+      each sequence. Above `max_unread_bytes` (256 MiB), the oldest ended requests with unread responses are forgotten.
     - `scheduler_config` and `batching_type` define the scheduling; STATIC is the policy STATIC_BATCH.
-    - `max_beam_width` limits the beam width of requests; above 1 there is no speculation.
+    - `max_beam_width` limits the beam width of requests; above 1 it excludes speculation.
     - `speculation`, weft's extension, defines how tokens are drafted. `guided_decoding_config` allows guided requests.
       `logits_post_processor_config` holds the processors that requests may name. `additional_model_outputs` and
       `gather_generation_logits` allow requests to return these tensors.
