@@ -39,8 +39,8 @@ IN_MEMORY = Path("weights in memory")
 
 @dataclass(frozen=True)
 class ModelSource:
-    """The source of a model and its tokenizer. Guides are compiled for the vocabulary `guides` (None: the
-    tokenizer's). Make one with `of`."""
+    """The source of a model and its tokenizer: the directory `path`, or `tensors` with the contents `config_json` of
+    their config.json. Guides are compiled for the vocabulary `guides` (None: the tokenizer's). `of` makes a source."""
 
     path: Path
     tensors: Mapping[str, Tensor] | None = None

@@ -1,7 +1,7 @@
 """Limits on the requests that a client holds at a time, and the checks before it takes more.
 
-The limits on memory use estimates of the host memory of requests and answers, in bytes. They serve limits on sums,
-where the order of magnitude is enough. An estimate must be cheap compared with the request itself.
+The limits on memory use estimates of the host memory of requests and answers, in bytes. The limits are on sums, so the
+order of magnitude is enough. An estimate must be cheap compared with the request itself.
 """
 
 from __future__ import annotations
