@@ -49,9 +49,9 @@ class GuidedDecodingParams(Settings):
 
     weft's extensions: with `strict`, a JSON schema (also in a structural tag) is enforced completely. If that is not
     possible, the error names the keyword and its place. Without `strict`, the supported part is enforced, and
-    `Result.guide_notes` lists the rest. Objects with named properties have no others, unless `open_objects` is set. A
-    registered guide (`HANDLE`) keeps the options of its registration.
-    """
+    `Result.guide_notes` lists the rest. Objects with named properties have no others, unless the schema's
+    `additionalProperties` or `open_objects` allows them. A registered guide (`HANDLE`) keeps the options of its
+    registration."""
 
     guide_type: GuideType
     guide: str | None = None
