@@ -44,11 +44,11 @@ LEAST_FED, FED_BATCHES = 64, 4
 class LLM:
     """A model that answers prompts, with guides and speculation.
 
-    `model` is a Hugging Face directory (config.json, safetensors, tokenizer.json); None or "weft-tiny" is the model
-    inside the package. `device` is "cpu", "cuda", or "auto" (CUDA if there is a GPU). `dtype` is "auto" (the config's),
-    "float32", "float16" or "bfloat16". The CPU computes in float32; there `dtype` is the dtype of the weights only
-    ("auto": as in the checkpoint). Raises `ModelError`, `TokenizerError` or `InputError` for parts that can't be loaded
-    or do not fit together.
+    `model` is a Hugging Face directory (config.json, safetensors, tokenizer.json), or a name in weft's catalogue of
+    models; None or "weft-tiny" is the model inside the package. `device` is "cpu", "cuda", or "auto" (CUDA if there
+    is a GPU). `dtype` is "auto" (the config's), "float32", "float16" or "bfloat16". The CPU computes in float32;
+    there `dtype` is the dtype of the weights only ("auto": as in the checkpoint). Raises `ModelError`,
+    `TokenizerError` or `InputError` for parts that can't be loaded or do not fit together.
 
     Requests without `sampling` use `default_sampling_params`. With `generation_config="auto"` they come from the
     directory's generation_config.json, if there is one; with "weft" they are `SamplingParams()`. `config` is the
@@ -116,14 +116,14 @@ class LLM:
     ) -> Output | list[Output]:
         """Answer a prompt (an `Output`) or a list of prompts (a list of `Output`s, in their order).
 
-        A prompt is text or token ids. For a list, `guide`, `sampling` and the options may be lists of the same
-        length. A single prompt that fails raises its error. In a list, a failed prompt sets its `output.error`, and
-        the others complete. With several sequences (`SamplingParams.n`, `beam_width`), `output.outputs` holds all of
-        them.
+        A prompt is text or token ids. For a list, `guide`, `sampling` and most options may be lists of the same length.
+        Invalid arguments raise `InputError` or `CapacityError` before any prompt starts. Later, a single prompt that
+        fails raises its error. In a list, a failed prompt sets its `output.error`, and the others complete. With
+        several sequences (`SamplingParams.n`, `beam_width`), `output.outputs` holds all of them.
 
-        The options are those of `weft.client.options.RequestOptions`: `priority`, `timeout_s`, `beam_width` with
-        `length_penalty`, `early_stopping` and `diversity_rate`, `given`, `max_drafts`, `logits_processor`,
-        `return_context_logits`, `return_generation_logits` and `additional_outputs`.
+        The options are those of `weft.client.options.RequestOptions`: `priority`, `cache_salt`, `timeout_s`,
+        `beam_width` with `length_penalty`, `early_stopping` and `diversity_rate`, `given`, `max_drafts`,
+        `logits_processor`, `return_context_logits`, `return_generation_logits` and `additional_outputs`.
         """
         if is_prompt(prompts):
             requests = self._asked(
@@ -146,10 +146,11 @@ class LLM:
         guide: Guide | None = None,
         **options: Unpack[RequestOptions],
     ) -> Iterator[Piece]:
-        """Stream the answer to one prompt: yield one `Piece` per iteration. The last piece carries the complete
-        `output`. The options are those of `generate`, except for beam search.
+        """Stream the answer to one prompt: yield a `Piece` for each iteration of each sequence. The last piece carries
+        the complete `output`. The options are those of `generate`, except for beam search.
 
-        Closing the iterator cancels the request. If the request fails, the iterator raises its error.
+        The request starts with the first piece, and closing the iterator cancels it. If the request fails, the iterator
+        raises its error.
         """
         if not is_prompt(prompt):
             raise InputError("stream takes one prompt, as text or token ids; generate takes lists")
@@ -255,7 +256,7 @@ class LLM:
         self._compiler.warm_up()
 
     def close(self) -> None:
-        """Cancel all requests and release the engine's graphs and pages."""
+        """Cancel all requests and close the engine, which releases its graphs."""
         self._is_closed = True
         self.client.close()
         self._detokenizer.close()

@@ -1,4 +1,4 @@
-"""Builds an engine from weights (a directory or tensors in memory), a tokenizer, drafters and a guide compiler."""
+"""Builds an engine with its model, tokenizer, drafters and guide compiler, from a directory or from tensors."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ IN_MEMORY = Path("weights in memory")
 
 @dataclass(frozen=True)
 class ModelSource:
-    """The source of a model and its tokenizer. Guides are compiled for the vocabulary `guides` (None: the
-    tokenizer's). Make one with `of`."""
+    """The source of a model and its tokenizer: the directory `path`, or `tensors` with the contents `config_json` of
+    their config.json. Guides are compiled for the vocabulary `guides` (None: the tokenizer's). `of` makes a source."""
 
     path: Path
     tensors: Mapping[str, Tensor] | None = None
@@ -56,13 +56,13 @@ class ModelSource:
         tokenizer: str | Path | Vocabulary | None = None,
         guides: Vocabulary | VocabularyMaterials | None = None,
     ) -> ModelSource:
-        """Make a source from a model directory (None or "weft-tiny": the model in the package) or from tensors in
-        memory.
+        """Make a source from a model directory or from tensors in memory. `model` may also be a name in the catalogue;
+        None or "weft-tiny" is the model in the package.
 
         The tokenizer of a directory is `tokenizer` or, by default, the one in the directory. Tensors in memory need
         `config_json`: the contents of their config.json, or its path. Guides are compiled for the tokenizer's
-        vocabulary, or for `guides`, whose end tokens then end guided answers. Raises `InputError` for other types or
-        combinations."""
+        vocabulary, or for `guides`, whose end tokens then end guided answers. Raises `ModelError` for a directory or
+        file that is missing, and `InputError` for other types or combinations."""
         if not isinstance(tokenizer, str | Path | Vocabulary | None):
             raise InputError(f"tokenizer is a {type(tokenizer).__name__}; give a directory or a Vocabulary")
         if not isinstance(guides, Vocabulary | VocabularyMaterials | None):
@@ -93,7 +93,8 @@ class ModelSource:
 
     def text(self, vocab_size: int, max_seq_len: int | None) -> ModelText:
         """The model's tokenizer and vocabulary. Without a tokenizer, the end tokens are those of config.json or, if it
-        has none, those of `guides`. Raises `TokenizerError` if neither has any."""
+        has none, those of `guides`. Raises `TokenizerError` without valid end tokens, and for a tokenizer that can't be
+        loaded or does not fit the model."""
         if isinstance(self.tokenizer, Vocabulary):
             _check_size(self.tokenizer, vocab_size)
             ends = tuple(self.tokenizer.end_ids)
@@ -209,8 +210,9 @@ class BuiltEngine:
 def sized_by_memory(
     runtime: Runtime, caches: Sequence[PagedKV], config: ResolvedConfig, given: int | None, num_drafts: int
 ) -> ResolvedConfig:
-    """Resize all caches to fit the free memory, and return the config with the resulting `num_pages`. All weights must
-    be loaded. `given` is the caller's `num_pages`. Raises `InputError` if too few pages fit."""
+    """Resize all caches to the pages that the config's memory limits allow. Returns the config with the resulting
+    `num_pages`. All weights must be loaded. `given` is the caller's `num_pages`. Raises `InputError` if too few pages
+    fit."""
     free = runtime.free_memory() if config.kv_memory_fraction is not None else 0
     memory = DeviceMemory(free, is_shared=runtime.device.type == "cpu")
     page_bytes = sum(cache.page_bytes for cache in caches)

@@ -1,7 +1,7 @@
 """Limits on the requests that a client holds at a time, and the checks before it takes more.
 
-The limits on memory use estimates of the host memory of requests and answers, in bytes. They serve limits on sums,
-where the order of magnitude is enough. An estimate must be cheap compared with the request itself.
+The limits on memory use estimates of the host memory of requests and answers, in bytes. The limits are on sums, so the
+order of magnitude is enough. An estimate must be cheap compared with the request itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SEQUENCE_BYTES = 4096
 """A sequence with its output and bookkeeping."""
 DELTA_BYTES = 256
 TOKEN_BYTES = 48
-"""A token id: an integer object and its entries in lists. A character of a text prompt counts the same."""
+"""A token id: an integer object and its entries in lists. A character of a prompt or `given` text counts the same."""
 PLACE_BYTES = 8
 LETTER_BYTES = 16
 """A character of a stop word or bad word, in the automaton that finds it."""
@@ -84,10 +84,10 @@ class ClientLimits:
     - `max_sequences`: sequences of one request.
     - `max_queue_size`: sequences that wait.
     - `max_pending_bytes`: estimated size of all requests that have not ended.
-    - `max_unread_responses`: unread responses of one request. Above it, they are merged.
+    - `max_unread_responses`: unread responses of one request. Above it, and above two for each sequence, they are
+      merged.
     - `max_unread_bytes`: estimated size of the requests that have ended with unread responses. Above it, the oldest are
-      forgotten. With this limit an ended request keeps only its answer: its guide is released, and an error keeps only
-      its text.
+      forgotten. With this limit, a request that ends also releases its guide, and its error's traceback and cause.
     """
 
     max_sequences: int = 1024

@@ -49,8 +49,8 @@ def split_options(options: ChatRequestOptions) -> tuple[ChatOptions, RequestOpti
 
 
 def is_conversation(messages: Conversation | Sequence[Conversation]) -> TypeGuard[Conversation]:
-    """Whether `messages` is one conversation (True) or a list of conversations (False). Raises `InputError` for any
-    other type."""
+    """Whether `messages` is one conversation (True) or a list of conversations (False). Raises `InputError` for other
+    types, and if it is empty."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise InputError(FORM)
     return not isinstance(messages[0], list | tuple)
@@ -59,8 +59,9 @@ def is_conversation(messages: Conversation | Sequence[Conversation]) -> TypeGuar
 def chat_tokens(
     text: ModelText, messages: Conversation, options: ChatOptions, model: object = "the model"
 ) -> list[int]:
-    """The token ids of a conversation. `model` is the model's name in errors. Raises `InputError` without a chat
-    template, and for messages that are not in OpenAI's form."""
+    """The token ids of a conversation. `model` is the model's name in errors. Raises `InputError` without a tokenizer
+    or chat template, and for messages that are not in OpenAI's form or that the template refuses. Raises
+    `CapacityError` for a conversation that is certainly too long."""
     tokenizer = text.tokenizer_for("a conversation")
     rendered = chat_text(tokenizer, messages, options, model)
     text.check_text(rendered)
@@ -70,7 +71,8 @@ def chat_tokens(
 def chat_text(
     tokenizer: Tokenizer, messages: Conversation, options: ChatOptions, model: object = "the model"
 ) -> str:
-    """The text of a conversation. Raises `InputError` as `chat_tokens` does."""
+    """The text of a conversation. Raises `InputError` without a chat template, and for messages that are not in
+    OpenAI's form or that the template refuses."""
     from weft.tokenizer.chat_template import plain, takes_parts
 
     tools, chosen_template = options.get("tools"), options.get("chat_template")
@@ -95,8 +97,8 @@ def chat_text(
 def _message(value: Any, has_parts: bool) -> dict[str, Any]:
     """A message in the form that templates read.
 
-    The content becomes a single text, unless the template reads parts (`has_parts`). The arguments of calls, which are
-    JSON text, become data."""
+    A list of parts becomes a single text, unless the template reads parts (`has_parts`). The arguments of calls are
+    parsed, as in `_call`."""
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise InputError(FORM)
     message: dict[str, Any] = value
@@ -135,7 +137,7 @@ def _tool(tool: Any) -> Any:
 
 
 def _call(call: Any) -> Any:
-    """A call in an earlier message, with its arguments parsed from JSON text into data."""
+    """A call in an earlier message. If its arguments are the text of a JSON object, they are parsed into a dict."""
     function = call.get("function") if isinstance(call, dict) else None
     arguments = function.get("arguments") if isinstance(function, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):

@@ -27,16 +27,16 @@ from weft.grammar.compile.compiler import GuideCompiler
 T = TypeVar("T")
 
 StepObserver = Callable[[StepRecord | None, abc.Sequence[Sequence]], object]
-"""Called after each step, on the engine's thread, with the step's record (None: no step ran) and the sequences
-submitted since the previous call."""
+"""Called on the engine's thread with the record of each step and the sequences submitted since the previous call. The
+record is None if no step has ended since then."""
 
 
 class EngineClient:
     """Owns a built engine and the thread that steps it. Every method may be called from any thread.
 
     `inputs` prepares requests; `responses` holds their deltas until they are taken; `limits` bounds both. After `close`
-    every call raises `ExecutorError`. After a failure of the engine's loop the error has a cause, the loop's error. A
-    client that is garbage-collected closes itself.
+    every call that needs the engine raises `ExecutorError`. After a failure of the engine's loop the error has a cause,
+    the loop's error. A client that is garbage-collected closes itself.
     """
 
     def __init__(self, built: BuiltEngine, limits: ClientLimits = NO_LIMITS) -> None:
@@ -107,9 +107,10 @@ class EngineClient:
     def submit(self, requests: abc.Sequence[Request], listener: Listener | None = None) -> list[Response]:
         """Queue requests, all or none, so that the same step sees all of them. Does not wait.
 
-        `listener` is called on the engine's thread with each response that has new deltas. A request that is not
-        prepared yet is prepared here. If that fails, it alone ends at once, and its response has `error` set. Raises
-        `CapacityError` if the requests exceed `limits`, and `ExecutorError` if there will be no more steps."""
+        `listener` is called with each response that has new deltas or was dropped (`Response.listeners`). A request
+        that is not prepared yet is prepared here. If that fails, it alone ends at once, and its response has `error`
+        set. Raises `CapacityError` if the queue has no room for all requests, and `ExecutorError` if there will be no
+        more steps."""
         self.check()
         sizes = [queue_size(request) for request in requests]
         with self._queue:
@@ -155,13 +156,15 @@ class EngineClient:
     def following(
         self, responses: abc.Sequence[Response], pause_s: Callable[[], float] | None = None
     ) -> Following:
-        """Follow several requests in an event loop. Two batches of deltas are at least `pause_s()` seconds apart."""
+        """Follow several requests in the running event loop. Two batches of deltas are at least `pause_s()` seconds
+        apart, unless a request ends."""
         return Following(self.responses, responses, self._cancel, pause_s)
 
     # -- the engine's thread
 
     def call(self, function: Callable[[], T]) -> T:
-        """Run `function` on the engine's thread between two steps; return its result or raise its error."""
+        """Run `function` on the engine's thread between two steps, or at once if this is that thread. Returns its
+        result or raises its error."""
         return self._thread.call(function)
 
     def warm_up(self) -> None:
@@ -169,7 +172,7 @@ class EngineClient:
         self.call(self.engine.warm_up)
 
     def observe(self, observer: StepObserver) -> None:
-        """Call `observer` after every step from now on. It must not raise. It must not reference the client, or the
+        """Call `observer` with every step from now on. It must not raise. It must not reference the client, or the
         client could never be garbage-collected."""
         self._steps.observers.append(observer)
 
@@ -182,7 +185,8 @@ class EngineClient:
         self._thread.home.check()
 
     def close(self) -> None:
-        """Cancel all requests, wake all waiting calls and close the engine. Returns when that is done."""
+        """Cancel all requests, wake all waiting calls, and close the engine and the guide compiler. Returns when that
+        is done. Does nothing in a fork."""
         self._release()
 
     # -- internal

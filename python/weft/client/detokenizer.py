@@ -33,7 +33,7 @@ class Detokenizer:
         return whole
 
     def text(self, output: Output, response: Response) -> str:
-        """The text of a finished answer, without the stop word or stop token that ended it."""
+        """The text of a finished answer, without the text stop word or the stop token that ended it."""
         stop, tokens = output.stopped_by, output.token_ids
         text = self._decode(tokens[:-1] if isinstance(stop, int) else tokens)
         return text[: self._end(tokens, response)] if isinstance(stop, str) else text
@@ -44,8 +44,9 @@ class Detokenizer:
         return isinstance(guide, Guide) and is_judged(guide)
 
     def judge(self, output: Output, response: Response) -> None:
-        """Check a finished answer against a guide that is not strict, and set `stats.guided_valid`. `output.text` must
-        be set. Blocks while another process checks the answer, which may take long."""
+        """Check a finished answer against a guide that is not strict, and set `stats.guided_valid`. Does nothing if
+        it is not True already. `output.text` must be set. Blocks while another process checks the answer, which may
+        take long."""
         guide = response.request.guide
         if output.stats.guided_valid and isinstance(guide, Guide):
             question = judged_part(guide, output.text, output.token_ids, self._vocabulary, self._decode)
@@ -53,7 +54,8 @@ class Detokenizer:
                 output.stats.guided_valid = self._verdicts.obeys(*question)
 
     def running(self, sequence: Sequence) -> RunningText:
-        """A new incremental decoder for the tokens of a sequence. It also finds the sequence's stop words."""
+        """A new incremental decoder for the tokens of a sequence. It also finds the sequence's stop words if all of
+        them are texts."""
         watcher = sequence.stop_words
         return RunningText(self._tokenizer, watcher.words if isinstance(watcher, RunningText) else ())
 
@@ -117,7 +119,7 @@ class Pieces:
 
 def gathered(response: Response) -> Output:
     """The complete answer of a request that has ended: the output of the first sequence. `Output.others` holds the
-    outputs of the other sequences. `text` is not set."""
+    outputs of the other sequences. Sets no `text`."""
     if not response.sequences:  # the request failed before it began
         prompt = response.request.prompt
         return Output(

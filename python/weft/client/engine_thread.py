@@ -1,7 +1,7 @@
 """The thread that owns an engine. Other threads reach the engine through its inbox.
 
-The thread steps while there is work and sleeps otherwise, until a command, a compiled guide or a deadline wakes it. An
-error of the loop itself ends every request and is raised to every later caller.
+The thread steps while there is work. Otherwise it sleeps until a command, a compiled guide, a started matcher or a
+deadline wakes it. An error of the loop itself ends every request and is raised to every later caller.
 
 The thread holds no reference to its owner. The owner can then be garbage-collected, and its finalizer ends the thread.
 """
@@ -38,8 +38,9 @@ class StepListener(Protocol):
     """Receives the engine's steps, on the engine's thread."""
 
     def after_step(self, record: StepRecord | None, took: abc.Sequence[Sequence]) -> abc.Sequence[Sequence]:
-        """Called after each step, when sequences may have new tokens or have ended. `record` is None if no step ran.
-        `took` holds the sequences submitted since the previous call. The returned sequences are cancelled."""
+        """Called with the `record` of each step, once the next one is launched or none is due. It is None if no step
+        has ended since the previous call. `took` holds the sequences submitted since that call. The returned
+        sequences are cancelled."""
 
     def at_end(self, error: ExecutorError) -> None:
         """Called once when there will be no more steps. `error` is the reason. All requests have ended."""
@@ -54,7 +55,7 @@ class _Command:
 
 
 class EngineThread:
-    """Runs `engine` on a separate thread. All methods but `close` may be called from any thread at any time."""
+    """Runs `engine` on a separate thread. The public methods may be called from any thread at any time."""
 
     def __init__(self, engine: Engine, listener: StepListener) -> None:
         self.engine = engine
@@ -65,7 +66,8 @@ class EngineThread:
         self._num_sent = self._num_queued = 0  # sequences in the inbox, and those that wait in the engine
         self._closing = self._is_due = False
         self._error: ExecutorError | None = None
-        # Only the thread uses these two: the sequences that have not ended, and those submitted since the last step.
+        # Only the thread changes these: the sequences that have not ended, and those that the listener does not know
+        # yet.
         self._live: dict[Sequence, None] = {}
         self._took: list[Sequence] = []
         self._untold: StepRecord | None = None  # the last step, if the listener has not received it
@@ -89,7 +91,7 @@ class EngineThread:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all sequences have ended and the inbox is empty."""
+        """Whether all sequences have ended, the listener knows them, and the inbox is empty."""
         return not (self._live or self._took or self._inbox)
 
     def cancel(self, sequences: abc.Sequence[Sequence], reason: FinishReason = "cancelled") -> None:
@@ -97,7 +99,8 @@ class EngineThread:
         self._post(_Command(partial(self._cancel, sequences, reason), lambda error: None))
 
     def call(self, function: Callable[[], T]) -> T:
-        """Run `function` on the thread between two steps; return its result or raise its error."""
+        """Run `function` on the thread between two steps, or at once if the caller is that thread. Returns its result
+        or raises its error."""
         if threading.current_thread() is self._thread:
             return function()
         future: Future[T] = Future()
@@ -111,8 +114,8 @@ class EngineThread:
             raise ExecutorError(str(self._error)) from self._error.__cause__
 
     def close(self) -> None:
-        """Cancel all requests and end the thread. Returns when the thread has ended. In a fork, which has no such
-        thread, it returns at once."""
+        """Cancel all requests and end the thread. Returns when the thread has ended. On that thread, and in a fork,
+        which has no such thread, it returns at once."""
         if not self.home.is_here:
             return
         with self._wake:
@@ -164,14 +167,14 @@ class EngineThread:
 
     def _tell(self) -> None:
         """Pass the last step to the listener."""
-        # Runs after the next step's launch. The threads that the listener wakes then compete for the GIL while the
-        # device works, and do not delay the launch.
+        # If a step is due, this runs after its launch. The threads that the listener wakes then compete for the GIL
+        # while the device works, and do not delay the launch.
         record, self._untold = self._untold, None
         took, self._took = self._took, []
         self._cancel(self._listener.after_step(record, took), "cancelled")
 
     def _next(self) -> deque[_Command] | None:
-        """Take the commands from the inbox. Waits for one if there is no step to run. None: the thread must end."""
+        """Take the commands from the inbox. Waits for one until a step is due. None: the thread must end."""
         with self._wake:
             # `can_step` is read under the lock: an event that makes a step due notifies under it, so none is missed.
             while not (self._inbox or self._closing or self._is_due or self.engine.can_step):
@@ -263,7 +266,7 @@ def _abandon(sequences: abc.Sequence[Sequence], error: ExecutorError) -> None:
 
 
 def _wake(thread: weakref.ref[EngineThread], _: object = None) -> None:
-    """Wake the thread after a guide was compiled or refused, or a program's matcher has started."""
+    """Wake the thread after a guide was compiled or refused, or a matcher has started."""
     alive = thread()
     if alive is not None:
         with alive._wake:

@@ -9,8 +9,9 @@ from weft.errors import InputError
 
 
 def record(client: EngineClient, iterations: int, directory: str | None) -> FlightRecorder:
-    """Record the engine's last `iterations` iterations, and write them into `directory` when a request fails. The
-    engine must be idle. Raises `InputError` without a vocabulary."""
+    """Record the engine's last `iterations` iterations, and write them into `directory` when a request fails (None:
+    only on demand). The engine must be idle. Raises `InputError` without a vocabulary, and for a directory that is
+    not writable."""
     built = client.built
     if built.compiler is None:
         raise InputError("a flight recorder needs a vocabulary; give the executor a tokenizer")

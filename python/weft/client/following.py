@@ -19,8 +19,8 @@ Came = list[tuple[Response, list[ResponseDelta]]]
 
 
 class Wakes:
-    """Runs functions on an event loop for other threads. All functions of one engine step share one call into the
-    loop."""
+    """Runs functions on an event loop for other threads. Functions added before the loop runs them share one call into
+    the loop."""
 
     _of: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Wakes]] = WeakKeyDictionary()
 
@@ -76,7 +76,8 @@ class Following:
             response.listeners.append(self._listener)
 
     async def next(self) -> Came:
-        """Wait for deltas and return them, by request; an empty list once all requests have ended."""
+        """Wait for deltas and return them, by request; an empty list once all requests have ended. Raises
+        `ExecutorError` if the queue has ended before a request has."""
         while self._waiting:
             if not (self._woken.is_set() or (self._told and not self._is_paused)):
                 await self._woken.wait()
@@ -122,7 +123,7 @@ class Following:
             self._woken.set()
 
     def _listener(self, response: Response) -> None:
-        """Called on the engine's thread."""
+        """Called on the engine's thread, or on the thread that drops the response."""
         self._wakes.wake(partial(self._tell, response))
 
     def _tell(self, response: Response) -> None:

@@ -23,8 +23,8 @@ FIELDS = {
 
 def sampling_defaults(directory: Path, source: Source | str = "auto") -> dict[str, Any]:
     """Read the fields of `SamplingParams` that a directory's generation_config.json sets. Empty with the source "weft",
-    or without such a file. Raises `ModelError` for values that `SamplingParams` refuses, and `InputError` for another
-    source.
+    or without such a file. Raises `ModelError` for a file that can't be read and for values that `SamplingParams`
+    refuses, and `InputError` for another source.
 
     As in transformers, `do_sample: false` means greedy whatever the temperature, and `do_sample: true` without a
     temperature samples at 1.

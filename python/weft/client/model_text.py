@@ -23,8 +23,8 @@ class ModelText:
     """A model's vocabulary and tokenizer, each optional. Text needs a tokenizer (`InputError` without one), and guides
     need a vocabulary.
 
-    `end_ids` end an answer. Prompts have at most `max_seq_len` tokens (None: any number). `can_grow` says whether the
-    model allows a longer limit; only error messages use it.
+    `end_ids` end an answer. A prompt and its answer have at most `max_seq_len` tokens together (None: any number).
+    `can_grow` says whether the model allows a longer limit; only error messages use it.
     """
 
     vocab_size: int
@@ -35,8 +35,8 @@ class ModelText:
     can_grow: bool = True
 
     def prompt(self, prompt: Prompt, names: FieldNames = OWN_NAMES) -> tuple[int, ...]:
-        """The token ids of a prompt. Raises `CapacityError` for a prompt that is too long to leave room for an answer,
-        and `InputError` for one that is no valid prompt of this model."""
+        """The token ids of a prompt. Raises `CapacityError` for ids that leave no room for an answer, and for a text of
+        too many bytes (`check_text`). Raises `InputError` for a prompt that is not valid for this model."""
         # The length is checked first: a prompt that is far too long must not cost time or memory.
         if isinstance(prompt, str):
             self.check_text(prompt, names)

@@ -35,10 +35,10 @@ class RequestOptions(TypedDict, total=False):
       drafts of an iteration (None: the engine's limit; 0: none).
     - `logits_processor` changes the raw logits: a function `(request_id, logits, tokens, stream, client_id)`
       (`docs/outputs.md`), or a `LogitsProcessor`.
-    - `return_context_logits` and `return_generation_logits` fill `Output.context_logits` and
-      `Output.generation_logits` (`EngineConfig(gather_generation_logits=True)`). `additional_outputs` returns tensors
-      that the model marks, by name or as pairs of a name and whether to return the prompt's too
-      (`EngineConfig(additional_outputs=...)`). These three are the same for all prompts.
+    - `return_context_logits` fills `Output.context_logits`. `return_generation_logits` fills
+      `Output.generation_logits`, and needs `EngineConfig(gather_generation_logits=True)`. `additional_outputs` returns
+      tensors that the model marks, and needs `EngineConfig(additional_outputs=...)`. Its entries are names, or pairs of
+      a name and whether to return the prompt's too. These three are the same for all prompts.
     """
 
     priority: Floats
@@ -166,7 +166,7 @@ def _processor(given: Function | LogitsProcessor | None) -> LogitsProcessor | No
 
 
 def _gather(options: RequestOptions) -> Gather:
-    """The tensors that the request returns. Raises `InputError` for invalid values."""
+    """The tensors that the requests return. Raises `InputError` for invalid values."""
     for name in ("return_context_logits", "return_generation_logits"):
         if not isinstance(options.get(name, False), bool):
             raise InputError(f"{name} is {options[name]!r}; it must be True or False")

@@ -36,10 +36,10 @@ class Progress(NamedTuple):
 
 
 class ResponseQueue:
-    """Holds the deltas of all requests until they are taken or forgotten (`unread.py`).
+    """Holds the deltas of all requests until they are taken, dropped or forgotten (`unread.py`).
 
-    Thread-safe, but only the engine's thread may call `note` and `publish`. `pending_bytes` is the estimated size of
-    the requests that have not ended."""
+    Thread-safe, but only the engine's thread may call `note`, `publish` and `end`. `pending_bytes` is the estimated
+    size of the requests that have not ended."""
 
     def __init__(self, limits: ClientLimits = NO_LIMITS) -> None:
         self.pending_bytes = 0
@@ -56,7 +56,8 @@ class ResponseQueue:
     # -- the engine's thread
 
     def note(self, response: Response, sequence: Sequence) -> None:
-        """Note the progress of a sequence. It is the sequence's `on_progress`."""
+        """Note the progress of a sequence: its end or, if the request streams, any progress. Called by the sequence's
+        `on_progress`."""
         if sequence.is_finished or response.request.streams:
             output, stats = sequence.output, sequence.output.stats
             self.noted.append(
@@ -148,7 +149,8 @@ class ResponseQueue:
         _tell([response])
 
     def was_forgotten(self, request_id: int) -> bool:
-        """Whether a request was forgotten because its responses were not taken."""
+        """Whether a request was forgotten because its responses were not taken. Only the last
+        `unread.MAX_NAMED` of them are known."""
         with self._lock:
             return self._unread.was_forgotten(request_id)
 
@@ -158,8 +160,8 @@ class ResponseQueue:
         return self._unread.num_forgotten
 
     def find(self, request_id: int) -> Response | None:
-        """The request with this number; None if its last response was taken. Raises `InputError` for a number that was
-        never given."""
+        """The request with this number; None if its last response was taken or discarded. Raises `InputError` for a
+        number that was never given."""
         with self._lock:
             return self._find(request_id)
 
@@ -173,7 +175,8 @@ class ResponseQueue:
 
     def take_any(self, timeout: float | None) -> Taken:
         """Wait until any request has deltas, then take the deltas of all requests. Empty if there are none after
-        `timeout` seconds."""
+        `timeout` seconds (None: no limit), or if a shutdown ends the queue meanwhile. Raises `ExecutorError` after a
+        shutdown, and after a failure once no deltas are left."""
         with self._lock:
             self._check_entry()
             self._wait(self._any, lambda: bool(self._with_deltas), _deadline(timeout))
@@ -182,8 +185,10 @@ class ResponseQueue:
     def take(
         self, request_ids: abc.Sequence[int], timeout: float | None
     ) -> list[tuple[Response | None, list[ResponseDelta]]]:
-        """Wait at most `timeout` seconds until every request has deltas, then take them. An entry's response is None if
-        its last delta was taken before."""
+        """Wait at most `timeout` seconds (None: no limit) until every request has deltas, then take them. An entry's
+        response is None if its last delta was taken or discarded before. Raises `ExecutorError` after a shutdown, and
+        after a failure if a request has no deltas. Raises `InputError` for an unknown number, or one that occurs
+        twice."""
         until = _deadline(timeout)
         with self._lock:
             self._check_entry()
@@ -209,8 +214,8 @@ class ResponseQueue:
             ]
 
     def take_now(self, response: Response) -> list[ResponseDelta] | None:
-        """Take the deltas of a request without waiting; None if its last response was taken. Raises `ExecutorError` if
-        there are none and the queue has ended."""
+        """Take the deltas of a request without waiting; None if its last response was taken or discarded. Raises
+        `ExecutorError` if there are none and the queue has ended."""
         with self._lock:
             deltas = self._drain(response)
             if not deltas and response.id not in self._responses:

@@ -38,8 +38,8 @@ class Response:
     """A submitted request, until its last delta is taken.
 
     `num_bytes` is its estimated size, and `num_waiting` the number of calls that wait for it. `listeners` are called
-    with the response after each new delta, on the engine's thread. If the request is refused or dropped, they are
-    called on the thread of that caller."""
+    with the response after new deltas and at the queue's end, on the engine's thread. If the request is refused or
+    dropped, they are called on the thread of that caller."""
 
     id: int
     request: Request

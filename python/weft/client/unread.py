@@ -14,7 +14,8 @@ from weft.client.responses import Response, ResponseDelta
 from weft.engine.sequence import Sequence
 
 MAX_DELTA_BYTES = 4 << 20
-"""A request's unread deltas are merged when they hold more bytes than this, not counting tokens."""
+"""Under `max_unread_responses`, a request's deltas are also merged if they hold more bytes than this, without
+tokens."""
 MAX_PASSED = 64
 """One search for requests to forget skips at most this many awaited ones. This bounds the time to end a request."""
 MAX_NAMED = 65_536

@@ -94,15 +94,16 @@ class SchedulerConfig(Checked):
     """
 
     chunking: Chunking = "first_come"
-    """Which prompts a step prefills when not all fit: the oldest (`"first_come"`), or a part of each
-    (`"equal_progress"`)."""
+    """Which prompts a step prefills when not all fit: one after another (`"first_come"`), or a part of each
+    (`"equal_progress"`, which needs `chunked`)."""
 
     chunked: bool = True
     """Whether a prompt may be prefilled in chunks. If not, it waits for a step that has room for all of it. A prompt
     longer than a step is chunked anyway."""
 
     max_idle_s: Annotated[float, number(_ABOVE_0, sys.float_info.max, "above 0 seconds")] = 180.0
-    """A preempted request that is not readmitted within this many seconds ends with "timeout"."""
+    """A preempted request that is not readmitted within this many seconds ends with "timeout". One that yielded its
+    slot to another client (`shares_slots`) may wait longer."""
 
     shares_slots: bool = False
     """Whether clients share the slots equally (`docs/serving.md`). A client that runs nothing when all slots are
@@ -122,7 +123,8 @@ class SchedulerConfig(Checked):
 class CacheConfig(Checked):
     """Settings of the paged KV cache, and of prefix reuse after a request ends (`docs/kv-cache.md`).
 
-    The number of pages is the smallest that `num_pages`, `kv_memory_fraction` and `kv_max_bytes` allow.
+    The number of pages is the smallest that those of `num_pages`, `kv_memory_fraction` and `kv_max_bytes` allow that
+    are set.
     """
 
     page_size: Count = 16
@@ -130,12 +132,14 @@ class CacheConfig(Checked):
 
     num_pages: Annotated[int, whole(2, valid="at least 2 (page 0 is the padding's)")] | None = None
     """The number of pages, including page 0, which is used only for padding. Default: enough for a request of
-    `max_seq_len` tokens in every slot."""
+    `max_seq_len` tokens in every slot. With `kv_memory_fraction` the default is no limit on a GPU, and twice that
+    number on a CPU."""
 
     kv_memory_fraction: (
         Annotated[float, number(_ABOVE_0, _BELOW_1, "a number above 0 and below 1 (or None)")] | None
     ) = None
-    """The maximum share of the device memory that is free after loading the weights."""
+    """The maximum share of the memory that is free after loading the weights: the device's, or on a CPU the
+    machine's."""
 
     kv_max_bytes: Annotated[int, whole(1, valid="at least 1 (or None)")] | None = None
     """The maximum size of all pages together, in bytes."""
@@ -147,8 +151,8 @@ class CacheConfig(Checked):
     """Whether the reused prefix may end in the middle of a page."""
 
     copy_on_partial_reuse: bool = True
-    """Whether a partly reused page is copied. If not, the request takes the page itself out of the cache, provided
-    that no other request holds it and no cached page continues it."""
+    """Whether a partly reused page is copied. If not, the request takes the page itself out of the cache, if no other
+    request holds it and no cached page continues it."""
 
     host_cache_bytes: Annotated[int, whole(0, valid="0 or more")] = 0
     """Bytes of host memory for cached pages that are evicted from the device. A prompt with that prefix copies them
@@ -207,7 +211,8 @@ class ExecutionConfig(Checked):
     graphs: Graphs = "one"
     """How much is captured as CUDA graphs. The tokens are the same.
 
-    - `"one"`: a single graph for the whole iteration.
+    - `"one"`: a single graph for the whole iteration. It is split only around the call of a logits processor on the
+      host.
     - `"split"`: separate graphs for the target's and the drafter's parts, with the grammar's work on the host between
       them.
     - `"none"`: no graph; each iteration runs eagerly.

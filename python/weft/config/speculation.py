@@ -223,7 +223,7 @@ class Speculation(Checked):
     def given(
         cls, then: Speculation | None = None, *, num_draft_tokens: DraftTokens | None = None
     ) -> Speculation:
-        """Draft the answer that the client expects, `given` of `Request`. The drafters of `then` continue after it, and
+        """Draft the answer that the client expects, `Request.given`. The drafters of `then` continue after it, and
         draft for requests without an expected answer.
 
         With `then`, its `num_draft_tokens` applies. Without it, `num_draft_tokens` defaults to 8.
@@ -234,7 +234,8 @@ class Speculation(Checked):
     def _first(
         cls, name: str, then: Speculation | None, num_draft_tokens: DraftTokens | None, alone: int
     ) -> Speculation:
-        """Put drafter `name` before the drafters of `then`. Without `then`, it drafts `alone` tokens by default."""
+        """Put drafter `name` before the drafters of `then`. Without `then`, it drafts `alone` tokens by default. If
+        `then` has no drafters, it always does. Raises `InputError` if both are given a number."""
         if then is None:
             return cls((name,), alone if num_draft_tokens is None else num_draft_tokens)
         if not isinstance(then, Speculation):

@@ -1,4 +1,4 @@
-"""Reads the arguments of `Executor` in TensorRT-LLM's several forms. Any other form raises `InputError`."""
+"""Reads the arguments of `Executor` in TensorRT-LLM's several forms."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Arguments:
 
     @classmethod
     def read(cls, given: tuple[Any, ...], named: dict[str, Any]) -> Arguments:
-        """Read the positional (`given`) and named arguments of a call, in either of TensorRT-LLM's forms (`FORMS`)."""
+        """Read the positional (`given`) and named arguments of a call, in one of TensorRT-LLM's forms (`FORMS`) or
+        weft's. Raises `InputError` for other arguments, and `ModelError` for a model that can't be found or read."""
         places = ["model", "model_type", "executor_config"]
         if (
             any(isinstance(one, bytes | bytearray | memoryview) for one in given[:1])
@@ -136,7 +137,7 @@ def _config(asked: Mapping[str, Any]) -> ExecutorConfig:
 
 
 def seconds_of(timeout: timedelta | float | None) -> float | None:
-    """A timeout in seconds, 0 or more; None for no timeout."""
+    """A timeout in seconds, 0 or more; None if it is None or infinite. Raises `InputError` for another value."""
     if timeout is None:
         return None
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout

@@ -1,4 +1,5 @@
-"""Collects the tensors that `DebugConfig` selects in each iteration. They are kept until taken, or written to files."""
+"""Collects the tensors that `DebugConfig` selects in each iteration, and keeps them until taken or writes them to
+files."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ NO_VOCABULARY = (
 class Executor:
     """Serves many requests at once on its own thread, with TensorRT-LLM's Executor API.
 
-    - `Executor(model_path, model_type, executor_config)`: the model is a Hugging Face directory, or None (weft-tiny,
-      the model inside the package). Type and config are optional.
+    - `Executor(model_path, model_type, executor_config)`: the model is a Hugging Face directory, a name in weft's
+      catalogue, or None (weft-tiny, the model inside the package). Type and config are optional.
     - `Executor(engine_buffer, json_config_str, model_type, executor_config, managed_weights)`: the bytes of a
       safetensors file and the text of its config.json. `managed_weights` are further weights by name.
     - weft's extension for weights in memory: `model` is a dict of tensors under the names of a checkpoint, and
@@ -67,12 +67,12 @@ class Executor:
     `TokenizerError` or `InputError` for parts that can't be loaded or do not fit together, and for settings that are
     not supported.
 
-    Every method may be called from any thread. After `shutdown` every call but `can_enqueue_requests` raises
-    `ExecutorError`. After a failure of the loop the error has a cause, the loop's error. Use the executor in a `with`
-    statement, or call `shutdown`.
+    Every method may be called from any thread. After `shutdown` all of them raise `ExecutorError`, except
+    `can_enqueue_requests`, `get_kv_cache_event_manager` and `shutdown`. After a failure of the loop the error has a
+    cause, the loop's error. Use the executor in a `with` statement, or call `shutdown`.
 
-    `flight_recorder` writes the last iterations on demand, if `ExecutorConfig.flight_recorder` is set. `client` is the
-    `EngineClient` that serves the translated requests.
+    `flight_recorder` writes the last iterations on demand; it is None unless `ExecutorConfig.flight_recorder` is set.
+    `client` is the `EngineClient` that serves the translated requests.
     """
 
     @overload
@@ -139,7 +139,8 @@ class Executor:
         return self.enqueue_requests([request])[0]
 
     def enqueue_requests(self, requests: Sequence[Request]) -> list[int]:
-        """Submit several requests, all or none, and return their numbers. The same iteration sees all of them."""
+        """Submit several requests, all or none, and return their numbers. The same iteration sees all of them. Raises
+        `InputError` for anything but a list of valid requests, and `CapacityError` if the queue has no room for all."""
         if not isinstance(requests, Sequence):
             raise InputError(f"requests is a {type(requests).__name__}; give a list of weft.executor.Request")
         for request in requests:
@@ -167,7 +168,7 @@ class Executor:
             self.client.drop([submitted])
 
     def can_enqueue_requests(self) -> bool:
-        """Whether this process may enqueue requests. False after a shutdown or a failure of the loop."""
+        """Whether this process may enqueue requests. False after a shutdown or a failure of the loop, and in a fork."""
         try:
             self.client.check()
         except ExecutorError:

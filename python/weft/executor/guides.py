@@ -24,7 +24,7 @@ class Guides:
 
     def register(self, name: str, guide: Guide | GuidedDecodingParams) -> Future[CompiledGuide]:
         """Compile a guide and keep it as `name`, replacing an earlier one. If its text is invalid, the future fails
-        with a `GuideError`. Raises `InputError` for an invalid name."""
+        with a `GuideError`. Raises `InputError` for an invalid name, for a handle, and if guides are refused."""
         if not isinstance(name, str) or not name:
             raise InputError(f"the guide's name is {name!r}; it must be a text that is not empty")
         compiler = self._need_compiler()
@@ -53,7 +53,7 @@ class Guides:
             return self._kept[name]
 
     def _read(self, params: GuidedDecodingParams) -> Guide | Future[CompiledGuide]:
-        """The guide, or a failed future if its text can't be parsed."""
+        """The guide, or a failed future if its text is too long or can't be parsed."""
         try:
             self._need_compiler().check_size(params.guide or "")
             return params.unread_guide()

@@ -18,7 +18,7 @@ from weft.executor.types.metrics import NEVER
 
 
 def perf_metrics(request: Request, output: Output, delta: ResponseDelta) -> RequestPerfMetrics:
-    """The metrics of a request at the time of `delta`."""
+    """The metrics of a request so far, for the response of `delta`."""
     stats = output.stats
     timing = TimingMetrics(
         arrival_time=moment(stats.submitted_at),

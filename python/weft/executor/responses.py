@@ -102,8 +102,8 @@ def _fill_beams(
     reason: FinishReason,
     has_prompt: bool,
 ) -> None:
-    """Set the tokens, reasons and log-probabilities of all beams. A beam that has not ended gets the request's
-    reason."""
+    """Set the tokens, reasons, log-probabilities and tensors of all beams. Until the request ends, every beam is
+    NOT_FINISHED. Then a beam that has not ended itself gets the request's reason."""
     # Send every beam from its start: after an iteration, beam i may continue another beam's tokens.
     prompt = list(submitted.request.tag.input_token_ids) if has_prompt else []
     reasons = [_beam_reason(beam, reason) for beam in delta.beams]

@@ -100,8 +100,8 @@ DEFAULT_MEMORY_FRACTION = 0.9
 
 def _memory_fraction(config: ExecutorConfig) -> float | None:
     """The share of the free memory that the cache may take; None: no such limit."""
-    # Without any limit the cache would be sized for every slot at the model's full length, which may exceed the memory.
-    # The default is TensorRT-LLM's.
+    # Without these limits the cache would be sized for every slot at the model's full length, which may exceed the
+    # memory. The default is TensorRT-LLM's.
     cache = config.kv_cache_config
     if cache.free_gpu_memory_fraction is None and cache.max_tokens is None and config.max_seq_len is None:
         return DEFAULT_MEMORY_FRACTION
@@ -109,7 +109,7 @@ def _memory_fraction(config: ExecutorConfig) -> float | None:
 
 
 def _overlap(config: ExecutorConfig) -> bool | Literal["auto"]:
-    """Whether an iteration may be launched before the host has read the results of the previous one."""
+    """The engine's `overlap`: whether an iteration may be launched before the host has read the previous one."""
     # Debug tensors are taken from one iteration at a time.
     if config.debug_config is not None:
         return False

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Noted:
-    """The record of a step, with the time at which it ended."""
+    """The record of a step, with the time at which the history received it."""
 
     record: StepRecord
     ended: datetime

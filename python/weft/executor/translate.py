@@ -98,7 +98,8 @@ class Translator:
         )
 
     def _end_ids(self, request: ExecutorRequest) -> frozenset[int] | None:
-        """The tokens that end the answer. None: the model's end tokens, which is the case for every guided answer."""
+        """The tokens that end the answer; None for a guided answer, which its vocabulary's end tokens end. Raises
+        `InputError` for an `end_id` that does not fit."""
         end = request.end_id if request.end_id is not None and request.end_id >= 0 else None
         if request.guided_decoding_params is not None:
             if end is None or end in self.text.end_ids:

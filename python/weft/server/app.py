@@ -30,7 +30,7 @@ PAGE_HEADERS = {
     "x-frame-options": "DENY",
     "x-content-type-options": "nosniff",
 }
-"""Security headers of the playground. A model's output can't make the page load anything or connect to another
+"""Security headers of the playground. A model's output can't make the page load anything from, or connect to, another
 server. No other page may frame it, which prevents clickjacking."""
 
 
@@ -96,7 +96,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _near_route(request: Request) -> str | None:
-    """Return the route that the client probably meant, if /v1 is missing or doubled."""
+    """Return the path that the client probably meant, if /v1 is missing or superfluous; None if there is none."""
     path = request.scope["path"]
     for near in (f"/v1{path}", path.removeprefix("/v1")):
         scope = {**request.scope, "path": near}
@@ -107,7 +107,8 @@ def _near_route(request: Request) -> str | None:
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
-    """Answer an unexpected exception with status 500. The client gets no details; the log has the traceback."""
+    """Answer an unexpected exception, with status 500 unless `api_error` knows a better one. The client gets no details
+    but the exception's type. The log has the traceback."""
     return await _api_error(request, api_error(error))
 
 

@@ -137,7 +137,8 @@ def _speculation(data: Mapping[str, Any], where: str) -> Speculation:
 
 
 def _guide(data: Any, folder: Path, where: str) -> Guide:
-    """Build a configured guide. `data` maps one kind of guide to its source, or to the name of a file in `folder`."""
+    """Build a configured guide. `data` maps one kind of guide to its source, or to the name of a file in `folder`. For
+    `wasm` it has the file's name, and may have `arg`."""
     makers: dict[str, Callable[[Any], Guide]] = {
         "json_schema": Guide.json_schema,
         "regex": Guide.regex,
@@ -203,7 +204,7 @@ def _switch(data: Mapping[str, Any], name: str, where: str) -> bool:
 
 
 def _content(path: Path) -> str | None:
-    """Return the content of a file; None if the file does not exist."""
+    """Return the content of a file; None if it does not exist or can't be read as UTF-8."""
     try:
         return path.read_text(encoding="utf-8") if path.is_file() else None
     except (OSError, ValueError):  # a schema given in place is no valid path, and may be too long for one

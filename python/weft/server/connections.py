@@ -39,10 +39,9 @@ class ConnectionLimits:
     """Limits for connections.
 
     A request's head (request line and headers) may have `max_head_bytes` and take `max_head_s` seconds. A client that
-    reads nothing for `slow_reader_s` seconds is disconnected. While it waits for an answer, a client may pipeline
-    `max_pipelined_bytes` of further requests. Above `max_connections`, each new connection closes the one that has been
-    idle longest.
-    """
+    reads nothing of a pending answer for `slow_reader_s` seconds is disconnected. While it waits for an answer, a
+    client may pipeline `max_pipelined_bytes` of further requests. Above `max_connections`, each new connection closes
+    the one that has been idle longest."""
 
     max_head_bytes: int
     max_head_s: float
@@ -54,7 +53,7 @@ class ConnectionLimits:
 class Connections:
     """The open connections of a server. Used only on the event loop.
 
-    `refused` is called for each request that this module refuses, before it is complete. `closed` is called
+    `refused` is called for each request that this module refuses because of its head or framing. `closed` is called
     with each connection that has closed.
     """
 

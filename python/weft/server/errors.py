@@ -81,7 +81,7 @@ def in_words(error: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ())
 
 
 MAX_MESSAGE = 1000
-"""The maximum length of a message in characters. A message may quote a client's values."""
+"""The number of characters that are kept of a longer message. A message may quote a client's values."""
 
 
 class ApiError(Exception):

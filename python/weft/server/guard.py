@@ -4,6 +4,7 @@ The guard refuses:
 
 - repeated security headers, because a proxy in front might have checked the other one;
 - `Expect` headers that the server can't meet;
+- requests while more than `max_connections` connections are open, except health checks;
 - requests from foreign web pages (`Origins`): any page in a browser can send requests to this machine;
 - missing or wrong API keys;
 - bodies that are too long (`LimitedBody`): memory is bounded per body, and for all bodies together;
@@ -53,12 +54,11 @@ REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
 class Guard:
-    """The guard as plain ASGI middleware, which does not wrap response bodies.
+    """The guard as plain ASGI middleware.
 
-    It sets `scope["weft.tenant"]`, `scope["weft.request_id"]`, and `scope["weft.send"]`, the server's unwrapped
-    `send`. Streams send their events with that function directly, because each wrapper around `send` costs as much as
-    the rest of an event.
-    """
+    It sets `scope["weft.request_id"]`, `scope["weft.tenant"]` for `GUARDED` paths, and `scope["weft.send"]`, the
+    server's unwrapped `send`. Streams send their events with that function directly, because each wrapper around
+    `send` costs as much as the rest of an event."""
 
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
         self._app, self._state, self._tenants = app, state, state.tenants

@@ -227,8 +227,8 @@ class Metrics(Collector):
 
     @contextmanager
     def request(self, job: Job) -> Iterator[Watched]:
-        """Return a context manager that records a submitted request until it ends, in any way. It yields the object
-        that records the increments."""
+        """Return a context manager that records a request until it ends. It yields the object that records the
+        increments. If the request is cancelled, its open answers count as aborted."""
         model = self.of(job.served.name)
         num_each = job.body.num_answers
         model.histograms["vllm:request_params_n"].observe(num_each)

@@ -31,15 +31,16 @@ it back."""
 FAREWELL_S = 1.0
 """Seconds that shutdown waits for cancelled requests to send their final error."""
 YOUNG = 10_000
-"""The threshold of the youngest garbage-collector generation, in objects. Python's default is 14 times lower, but
-parsing one body may create tens of thousands of objects."""
+"""The threshold of the youngest garbage-collector generation, in objects. Python's default is 700 or 2,000, but parsing
+one body may create tens of thousands of objects."""
 
 
 class DrainingServer(uvicorn.Server):
     """uvicorn's server with a graceful shutdown.
 
-    On SIGTERM or SIGINT it refuses new requests, fails /ready, and finishes the requests in flight. A second signal
-    cancels those immediately; `has_cut` tells whether there were any.
+    On SIGTERM or SIGINT it refuses new requests, fails /ready, and finishes the requests in flight. It cancels those
+    that are left after `drain_s` seconds. A second signal cancels them immediately; `has_cut` tells whether there were
+    any.
 
     A failed engine also ends the server, with the error in `failure`, so that a supervisor can restart the process.
     """
@@ -163,9 +164,9 @@ def serve(
 
 
 def keep_heap() -> None:
-    """Freeze the existing heap, so that the garbage collector no longer scans it. The models' objects live as long as
-    the process. A full collection over them stops all threads for some tenths of a second, and a large body would
-    trigger one."""
+    """Freeze the existing heap, so that the garbage collector no longer scans it, and set the threshold `YOUNG`. The
+    models' objects live as long as the process. A full collection over them stops all threads for some tenths of a
+    second, and a large body would trigger one."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG, *gc.get_threshold()[1:])

@@ -59,7 +59,7 @@ class ModelType(ByName, Enum):
 
 class FlightRecorderConfig(Settings):
     """Settings of the flight recorder. It keeps the last `iterations` iterations in memory, and writes them into
-    `directory` when a request fails. The directory is created if needed. None: the recorder only writes on demand.
+    `directory` when a request fails. The directory is created if needed. Without one, it only writes on demand.
     """
 
     iterations: Count
@@ -69,33 +69,33 @@ class FlightRecorderConfig(Settings):
 class ExecutorConfig(Settings):
     """Settings of an executor.
 
-    - Batches: at most `max_batch_size` requests (default 8) decode at once. An iteration processes at most
-      `max_num_tokens` tokens, not counting beams (None: 2048, or more if a full batch needs more). A request has at
-      most `max_seq_len` tokens, prompt and answer together (None: the model's limit). Without `enable_chunked_context`
-      a prompt is prefilled in one iteration, unless it is longer than `max_num_tokens`. A preempted request that is
-      not admitted again within `max_seq_idle_microseconds` ends as `TIMED_OUT`.
+    - Batches: at most `max_batch_size` requests (default 8; each beam counts as one) decode at once. An iteration
+      processes at most `max_num_tokens` tokens (None: 2048, or more if a full batch needs more). A request has at
+      most `max_seq_len` tokens, prompt and answer together (None: the model's limit). Without
+      `enable_chunked_context` a prompt is prefilled in one iteration, unless it is longer than `max_num_tokens`. A
+      preempted request that is not admitted again within `max_seq_idle_microseconds` ends as `TIMED_OUT`.
     - Limits, above which requests are refused: `max_queue_size` sequences that wait (None: 16,384);
       `max_pending_bytes` of requests that have not ended (prompts, words, texts of guides; 1 GiB);
       `max_return_sequences` sequences of one request (1,024).
-    - Unread responses: above `max_unread_responses` (1,024), those of a streaming request are merged into one. Above
-      `max_unread_bytes` (256 MiB), the oldest ended requests with unread responses are forgotten.
+    - Unread responses: above `max_unread_responses` (1,024), those of a streaming request are merged into one for
+      each sequence. Above `max_unread_bytes` (256 MiB), the oldest ended requests with unread responses are forgotten.
     - `scheduler_config` and `batching_type` define the scheduling; STATIC is the policy STATIC_BATCH.
-    - `max_beam_width` limits the beam width of requests; above 1 there is no speculation.
+    - `max_beam_width` limits the beam width of requests; above 1 it excludes speculation.
     - `speculation`, weft's extension, defines how tokens are drafted. `guided_decoding_config` allows guided requests.
       `logits_post_processor_config` holds the processors that requests may name. `additional_model_outputs` and
       `gather_generation_logits` allow requests to return these tensors.
     - `iter_stats_max_iterations` and `request_stats_max_iterations` limit the iterations whose statistics are kept
       until they are taken (0: none).
-    - With `normalize_log_probs`, log-probabilities are normalized over the tokens that `top_k` and `top_p` keep;
-      without it, over all tokens.
-    - `enable_trt_overlap` sets `overlap` to True. Settings for parts of TensorRT-LLM have no effect: `backend`,
-      `peft_cache_config`, `extended_runtime_perf_knob_config`, `use_gpu_direct_storage`, `recv_poll_period_ms`,
-      `mm_embedding_offloading`.
-    - weft's extensions: `overlap` launches an iteration before the host has read the previous one ("auto": if no
-      request needs the host in between). `graphs` defines the parts of an iteration that are captured, and `host_tasks`
-      how graphs call the grammar, as in `weft.EngineConfig`. `flight_recorder` keeps the last iterations. A request may
-      have `max_words` stop words and as many bad words. Each of these lists holds at most `max_word_bytes` bytes
-      (UTF-8; four for a token id).
+    - With `normalize_log_probs`, log-probabilities are normalized over the `top_k` most likely tokens; without it, or
+      without a `top_k`, over all tokens. Greedy requests have a `top_k` of 1.
+    - `enable_trt_overlap` turns an `overlap` of "auto" into True. Settings for parts of TensorRT-LLM have no effect:
+      `backend`, `peft_cache_config`, `extended_runtime_perf_knob_config`, `use_gpu_direct_storage`,
+      `recv_poll_period_ms`, `mm_embedding_offloading`, `use_variable_beam_width_search`.
+    - weft's extensions: `overlap` launches an iteration before the host has read the previous one ("auto": only on a
+      GPU). With a `debug_config` it is off. `graphs` defines the parts of an iteration that are captured, and
+      `host_tasks` how graphs call the grammar, as in `weft.EngineConfig`. `flight_recorder` keeps the last
+      iterations. A request may have `max_words` stop words and as many bad words. Each of these lists holds at most
+      `max_word_bytes` bytes (UTF-8; four for a token id).
 
     Raises `InputError` for an invalid value, and for fields that weft refuses.
     """

@@ -103,7 +103,7 @@ class DecodingMode:
         return "Eagle" in self.parts
 
     def useVariableBeamWidthSearch(self) -> bool:
-        """Always False, because `ExecutorConfig.use_variable_beam_width_search` sets a variable beam width."""
+        """Always False, because `SamplingConfig.beam_width_array` varies the width in any mode."""
         return False
 
     @property

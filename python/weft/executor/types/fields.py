@@ -52,7 +52,7 @@ class Within(Range):
         return core_schema.no_info_plain_validator_function(self.parse)
 
     def parse(self, value: Any) -> int | float:
-        """Check a number and convert it to Python's int or float."""
+        """Check a number and convert it to Python's int or float. Raises the error of `wanted` for any other value."""
         if not self.kind.holds(value):
             raise wanted(f"{self.kind.value}: {self.valid}")
         if not self.lowest <= value <= self.highest:
@@ -61,7 +61,7 @@ class Within(Range):
 
 
 def count_from(lowest: int) -> Within:
-    """The range of whole numbers of at least `lowest`."""
+    """The range of whole numbers from `lowest` to 2**31 - 1."""
     return Within(ValueKind.INTEGER, lowest, 2**31 - 1, f"at least {lowest} (and below 2**31)")
 
 
@@ -100,7 +100,7 @@ Moment = Annotated[timedelta, PlainValidator(_duration), _AS_MILLISECONDS]
 
 
 def seconds(duration: timedelta | float | None) -> float | None:
-    """The value of a `Milliseconds` field in seconds."""
+    """The value of a `Milliseconds` field in seconds; None for None."""
     return duration.total_seconds() if isinstance(duration, timedelta) else None
 
 
@@ -185,4 +185,4 @@ def _words(value: Any, info: ValidationInfo) -> list[str | list[int]]:
 
 Tokens = Annotated[Sequence[int], PlainValidator(_tokens)]
 Words = Annotated[Sequence[str | Sequence[int]], PlainValidator(_words)]
-"""A list of words, each a text or a list of token ids, none of them empty. Kept as lists."""
+"""A list of words, each a text or a list of token ids, none of them empty. The field keeps copies."""

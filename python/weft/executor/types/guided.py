@@ -41,16 +41,17 @@ _MAKERS: dict[GuideType, Callable[[str], Guide]] = {
 
 class GuidedDecodingParams(Settings):
     """The guide of one request. `guide` is the text of a JSON schema, a regular expression, a grammar in GBNF or
-    Lark, or a structural tag of XGrammar. `GuideType.JSON` (any JSON object or array) takes no text.
+    Lark, or a structural tag of XGrammar; for `HANDLE` it is a name. `GuideType.JSON` (any JSON object or array) takes
+    no text.
 
     The text is checked when it is compiled. If it does not compile, the request gets an error response. Raises
     `InputError` if the text is missing.
 
     weft's extensions: with `strict`, a JSON schema (also in a structural tag) is enforced completely. If that is not
     possible, the error names the keyword and its place. Without `strict`, the supported part is enforced, and
-    `Result.guide_notes` lists the rest. Objects with named properties have no others, unless `open_objects` is set. A
-    registered guide (`HANDLE`) keeps the options of its registration.
-    """
+    `Result.guide_notes` lists the rest. Objects with named properties have no others, unless the schema's
+    `additionalProperties` or `open_objects` allows them. A registered guide (`HANDLE`) keeps the options of its
+    registration."""
 
     guide_type: GuideType
     guide: str | None = None

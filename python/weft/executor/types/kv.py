@@ -49,14 +49,14 @@ class KvCacheConfig(Settings):
 
     Size: `max_tokens` tokens, or `free_gpu_memory_fraction` of the memory that is free after the weights are loaded
     (the device's, or on the CPU the machine's), whichever is less. `max_gpu_total_bytes` is a further limit. Without
-    any of the three the cache holds every slot at full length. If `ExecutorConfig.max_seq_len` is None too, the
-    fraction is 0.9.
+    any of the three the cache holds every slot at full length. The fraction is 0.9 by default if `max_tokens` and
+    `ExecutorConfig.max_seq_len` are both None.
 
-    Reuse: with `enable_block_reuse`, requests whose prompts have the same prefix reuse the blocks of finished requests.
-    With `enable_partial_reuse` they also reuse a block of which only the first tokens match, by a copy. Without
-    `copy_on_partial_reuse` they take such a block over, if no other request holds it. Evicted blocks with a priority of
-    at least `secondary_offload_min_priority` (default 30) are kept in `host_cache_size` bytes of host memory, and
-    return to the device on reuse.
+    Reuse: with `enable_block_reuse`, requests whose prompts have the same prefix reuse the blocks of earlier
+    requests. With `enable_partial_reuse` they also reuse a block of which only the first tokens match, by a copy.
+    Without `copy_on_partial_reuse` they take such a block over, if no other request holds it and no cached block
+    continues it. Evicted blocks with a priority of at least `secondary_offload_min_priority` (default 30) are kept in
+    `host_cache_size` bytes of host memory, and return to the device on reuse.
 
     Windows: a token attends to at most `max_attention_window` tokens, itself included: the first `sink_token_length`
     tokens of the text, and the most recent ones. A list of windows repeats over the layers.
@@ -123,8 +123,8 @@ class TokenRangeRetentionConfig(Settings):
 
 class KvCacheRetentionConfig(Settings):
     """The retention of a request's blocks. `token_range_retention_configs` sets it for ranges of the prompt, which must
-    not overlap; `decode_retention_priority` and `decode_duration_ms` set it for the answer. The rest of the prompt has
-    priority 35.
+    not overlap; `decode_retention_priority` and `decode_duration_ms` set it for the answer. The rest of the prompt
+    keeps the priority that an earlier request set, by default 35.
     """
 
     token_range_retention_configs: Several[TokenRangeRetentionConfig] = field(default_factory=list)

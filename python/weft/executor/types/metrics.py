@@ -44,7 +44,7 @@ class TimingMetrics(Plain):
 
 @dataclass
 class KvCacheMetrics(Plain):
-    """The KV cache blocks of the request at its admission.
+    """The KV cache blocks of the request, summed over its admissions.
 
     `num_total_allocated_blocks` were allocated; `num_new_allocated_blocks` of them were never used before.
     `num_reused_blocks` of the prompt's blocks were cached, fully or partly. `num_missed_blocks` were not; they include
@@ -73,7 +73,7 @@ class SpeculativeDecodingMetrics(Plain):
 @dataclass
 class RequestPerfMetrics(Plain):
     """The metrics of one request so far. `first_iter` and `last_iter` are the numbers of the executor's iterations that
-    gave its first and last token. `last_iter` is set when the answer has ended. `iter` is the current iteration."""
+    gave its first and last token. `last_iter` is set when the answer has ended. `iter` gave the latest token."""
 
     timing_metrics: TimingMetrics = field(default_factory=TimingMetrics)
     kv_cache_metrics: KvCacheMetrics = field(default_factory=KvCacheMetrics)

@@ -21,9 +21,9 @@ class AdditionalModelOutput(Settings):
 class OutputConfig(Settings):
     """Selects the outputs of a request besides its tokens.
 
-    - `return_log_probs`: the log-probability of each token in the distribution that it was sampled from (see
-      `ExecutorConfig.normalize_log_probs`). `top_log_probs`, weft's extension, 0 to 20, adds as many of the most likely
-      tokens of the same distribution.
+    - `return_log_probs`: the log-probability of each token after biases, penalties, guide, `temperature` and `min_p`
+      (see `ExecutorConfig.normalize_log_probs`). `top_log_probs`, weft's extension, 0 to 20, adds as many of the most
+      likely tokens of the same distribution.
     - `return_context_logits` and `return_generation_logits`: the model's logits at each position of the prompt and of
       the answer. The latter need `ExecutorConfig.gather_generation_logits`.
     - `exclude_input_from_output` leaves the prompt out of results that are not streamed.

@@ -16,8 +16,9 @@ _BY_NAME = "a mapping of names to functions"
 
 class LogitsPostProcessorConfig(Settings):
     """Logits processors that requests select by name. Those in `processor_map` are called as `(request_id, logits,
-    tokens, stream, client_id)`. `processor_batched` is called once for all requests that use it, with a list for each
-    argument. A name may map to None if no request uses it. `replicate` has no effect, because there is one rank.
+    tokens, stream, client_id)` for each position. `processor_batched` is called once for all positions of the requests
+    that use it, as `(request_ids, logits, tokens, stream, client_ids)`; all arguments but the stream are lists. A
+    name may map to None if no request uses it. `replicate` has no effect, because there is one rank.
     """
 
     processor_map: Annotated[Mapping[str, LogitsPostProcessor | None], Wanted(_BY_NAME)] | None = None

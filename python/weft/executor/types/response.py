@@ -58,15 +58,16 @@ class Result(Plain):
 
     - `is_sequence_final`: this is the last result of sequence `sequence_index`. `is_final`: it is the last of the
       request.
-    - `output_token_ids`: the iteration's new tokens if the request streams. Otherwise the prompt, unless it is
-      excluded, and the answer. The end token is left out. `finish_reasons` has one entry for each beam.
+    - `output_token_ids`: the new tokens if the request streams (`Request.streaming`). Otherwise the prompt, unless it
+      is excluded, and the answer. The end token is left out. `finish_reasons` has one entry for each beam.
     - `log_probs`: natural log-probabilities of all tokens so far, if requested. `cum_log_probs`: sums of the
       log-probabilities over the whole vocabulary, the end token's included. `top_log_probs`, weft's extension: for each
       token, the most likely tokens at its position with their log-probabilities.
     - `context_logits` [prompt, vocab_size], in every response. `generation_logits` [beams, tokens, vocab_size], or
-      [tokens, beams, vocab_size] for the new tokens if the request streams. Both are float32, on the CPU.
-    - `decoding_iter`: the number of the request's iteration, from 0. `avg_decoded_tokens_per_iter`: the mean number of
-      tokens of an iteration.
+      [tokens, 1, vocab_size] for the same tokens as `output_token_ids` if the request streams without beams. Both are
+      float32, on the CPU.
+    - `decoding_iter`: the number of the request's decode iterations so far; 0 with the first token, which the prefill
+      gives. `avg_decoded_tokens_per_iter`: tokens so far per decode iteration; None before the first.
     - `encoder_output`, `context_phase_params` and `spec_dec_fast_logits_info` are always None.
     - weft's extensions: `guide_notes` lists the parts of the guide that are not enforced; it is empty for a strict
       guide. `program_log` and `program_variables` come with a sequence's last result if the guide is a program

@@ -50,7 +50,7 @@ class SamplingConfig(Settings):
       `beam_width` is then the largest of all widths.
     - `top_k`, `top_p` and `min_p` have no effect on beams.
 
-    Without beams, all other settings of the second list have no effect.
+    Without beams, the settings of this list have no effect.
 
     `on_length`, weft's extension, says how a guided answer ends at `max_tokens`. "cut": it may be cut off. "close": it
     is complete by then (see `weft.SamplingParams`).

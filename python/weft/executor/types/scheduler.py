@@ -31,7 +31,8 @@ class CapacitySchedulerPolicy(ByName, Enum):
 
 class ContextChunkingPolicy(ByName, Enum):
     """The choice of prompts to prefill if all of them together exceed an iteration's tokens. FIRST_COME_FIRST_SERVED:
-    the first request's prompt. EQUAL_PROGRESS: a chunk of each prompt."""
+    one prompt after another. EQUAL_PROGRESS: a chunk of each prompt; it needs
+    `ExecutorConfig.enable_chunked_context`."""
 
     FIRST_COME_FIRST_SERVED = 0
     EQUAL_PROGRESS = 1

@@ -65,7 +65,8 @@ class Settings(Plain):
         return {name: value for name, value in dumped.items() if name not in left_out}
 
     def snapshot(self) -> Self:
-        """A deep copy, which later assignments do not change. Raises `InputError` if the fields do not fit together."""
+        """A copy that later assignments do not change. It shares tensors and functions. Raises `InputError` if the
+        fields do not fit together."""
         # Check again: an assignment to a nested object runs only that object's checks.
         twin = copy.copy(self)
         vars(twin).update({name: _kept(value) for name, value in vars(self).items()})

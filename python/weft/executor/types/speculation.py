@@ -93,7 +93,7 @@ class EagleConfig(Settings):
 
 
 class DecodingConfig(Settings):
-    """The decoding mode. Assigning the config of a speculation method also sets the mode."""
+    """The decoding mode. The config of a speculation method also sets the mode."""
 
     decoding_mode: Annotated[DecodingMode, Wanted("a DecodingMode, as DecodingMode.Auto()")] | None = None
     lookahead_decoding_config: LookaheadDecodingConfig | None = None

@@ -87,8 +87,8 @@ class InflightBatchingStats(Stats):
 @dataclass
 class SpecDecodingStats(Stats):
     """The drafts verified and accepted in an iteration, counted as in `OutputStats`. `acceptance_length` is the mean
-    number of new tokens of a request with drafts. `draft_overhead` is the share of the iteration's time that drafting
-    took; 0.0 if one graph holds both."""
+    number of new tokens of a request with drafts. `draft_overhead` is always 0.0, because drafting is not timed
+    apart."""
 
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
@@ -103,9 +103,10 @@ class IterationStats(Stats):
     """One iteration. Times are in milliseconds, memory in bytes; `timestamp` is "%m-%d-%Y %H:%M:%S.%f".
 
     - `new_active_requests_queue_latency_ms`: the sum of the waits of the requests admitted in this iteration.
-    - `num_active_requests` hold a slot at the iteration's end; `num_compiling_requests` wait for their guide.
-    - Limits: the configured ones (static), those that the tuner of `DynamicBatchConfig` recommends (0 without a tuner),
-      and those in effect (runtime).
+    - `num_active_requests` held a slot at the iteration's end, or until they left in it. `num_compiling_requests` wait
+      for their guide, or for their matcher to start.
+    - Limits: the configured ones (static), those that the tuner of `DynamicBatchConfig` recommends (0 without a
+      tuner, or before it has seen a request), and those in effect (runtime).
     - `model_latency_ms`: the time that the host waited for the device. `grammar_latency_ms`: the time that grammars
       took in this iteration, on all threads together.
     - Totals since the executor was made: `guide_cache_hits` and `guide_cache_misses` of compiled guides, and

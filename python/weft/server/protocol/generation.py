@@ -176,8 +176,8 @@ else:
 
 
 class SharedFields(ParameterFields):
-    """The fields of every generating route, /v1/responses included. A parameter that is None takes its value from the
-    model's generation_config.json, or else the API's default."""
+    """The fields of every generating route, /v1/responses included. A numeric parameter that is None takes its value
+    from the model's generation_config.json, or else the API's default."""
 
     model: str | None = None
     top_k: int | None = Field(None, ge=-1)  # -1: all, as in vLLM
@@ -278,8 +278,8 @@ class SamplingFields(SharedFields):
             raise ApiError("prompt_logprobs are not streamed; leave out stream", param="prompt_logprobs")
 
     def sampling(self, defaults: SamplingParams, max_tokens: int) -> SamplingParams:
-        """Build the sampling parameters. Fields that the body leaves out come from `defaults`. Raises
-        `InputError`."""
+        """Build the sampling parameters. Numeric fields that the body leaves out come from `defaults`, except
+        `logprobs` and `n`. Raises `InputError`."""
         given = {name: value for name in PARAMETERS if (value := getattr(self, name)) is not None}
         if self.top_k == -1:
             given["top_k"] = 0

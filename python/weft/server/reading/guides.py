@@ -184,7 +184,7 @@ def _of_guide(given: OwnGuide, handles: Mapping[str, Guide], program: Program) -
 
 def _kind_of_guide(given: OwnGuide, handles: Mapping[str, Guide], program: Program) -> Guide:
     schema_options: dict[str, Any] = {"strict": given.strict}
-    # Leave out options with default values: with `any_order` or `max_whitespace`, `_schema` can't defer parsing.
+    # Leave out options with default values: given `any_order` or `max_whitespace`, `_schema` can't defer parsing.
     if given.open_objects:
         schema_options["open_objects"] = True
     if given.any_order or given.max_whitespace != MAX_WHITESPACE:

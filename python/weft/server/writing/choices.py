@@ -1,7 +1,7 @@
 """Formats answers with `choices`, for /v1/chat/completions (`ChatWriter`) and /v1/completions (`CompletionWriter`).
 
 Most of a streamed token's cost in Python is building its event. So `ChatWriter` builds the common chunk, which has
-only text, by string formatting. All other chunks take the general path.
+only text and its origins, by string formatting. All other chunks take the general path.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ChoicesWriter(ABC):
         options = fields.stream_options
         self._wants_usage = options is not None and options.include_usage
         self._wants_running_usage = options is not None and options.continuous_usage_stats
-        # All chunks begin with this text. The closing brace is cut off; `_event` writes it after the choices.
+        # All chunks begin with this text. The closing brace is cut off; it is written after the choices.
         self._head = json.dumps(self._envelope(self.chunk_kind), separators=(",", ":"))[:-1]
 
     # -- in chunks

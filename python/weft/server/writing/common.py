@@ -179,8 +179,8 @@ class TokenJson:
     def chat(
         self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob], origins: Sequence[str]
     ) -> dict[str, Any]:
-        """Return the `logprobs` of a chat's choice. weft adds `token_id`, `origin`, `num_allowed`, and `forbidden`
-        for tokens that the guide masked. Special tokens are omitted, because they are not part of the text."""
+        """Return the `logprobs` of a chat's choice. weft adds `token_id`, `origin`, `num_allowed`, and `forbidden` for
+        tokens that were not allowed. Special tokens are omitted, because they are not part of the text."""
         content = [
             {
                 **self.entry(token, logprob.logprob),

@@ -35,7 +35,7 @@ class Increment:
 class Answers:
     """The answers to submitted requests. Choice p * `num_each` + i is sequence i of prompt p.
 
-    Two results of `next` are at least `pause_s()` seconds apart, but the end of an answer is not delayed. Call `close`
+    Two results of `next` are at least `pause_s()` seconds apart, but the end of a request is not delayed. Call `close`
     when done. It cancels the requests that have not ended.
     """
 
