@@ -32,7 +32,8 @@ struct Decision {
 // Parses the result in `host`. Throws ProgramError if it breaks the interface, or needs a feature that weft lacks.
 Decision read_decision(Host &host);
 
-// The JSON argument of aici_mid_process: the tokens since the last step, and which of them was sampled (-1: none).
+// The JSON argument of aici_mid_process: the tokens since the last step, which of them was sampled (-1: none), and the
+// sequence's number.
 std::string step_argument(const std::vector<std::int32_t> &tokens, std::int32_t sampled, std::uint32_t sequence);
 
 // The tokens as a JSON list: "[1,2,3]".

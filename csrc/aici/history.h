@@ -40,7 +40,8 @@ class History {
   void drop() { taken_.pop_back(); }
 
   // Undoes the last `count` tokens, or all tokens, except in the instance; `restore` does that. Returns whether the
-  // instance has to be restored. Throws ProgramError, and changes nothing, if the log does not reach that far.
+  // instance has to be restored. Throws ProgramError, and changes nothing, if the log does not reach that far, or if
+  // merged tokens wrote variables that other sequences share.
   bool undo(int count);
   bool undo_all();
 
@@ -96,7 +97,7 @@ class History {
   Variables::Values first_values_;
   GuestChanges merged_;
   bool has_merged_writes_ = false;
-  bool has_kept_writes_ = false;  // this sequence itself (not the one it was copied from) made permanent writes
+  bool has_kept_writes_ = false;  // this sequence (not the one it was copied from) made writes permanent
   struct Merged {
     Extent before, max;  // of all tokens: before this token, and the largest since then
   };

@@ -16,8 +16,8 @@
 namespace weft::aici {
 
 // Starts a program: creates an instance, passes it the prompt, and runs its first step. Matchers that are started with
-// the same `variables` share them, also with their forks. Rolling back a write undoes it for all of them. Throws
-// ProgramError.
+// the same `variables` share them, also with their forks. Rolling back a write undoes it for all of them; a write from
+// before a fork is undone when both have rolled it back. Throws ProgramError.
 weft_matcher start_matcher(std::shared_ptr<const Program> program, std::string argument,
                            const std::vector<std::int32_t> &prompt, std::shared_ptr<Variables> variables);
 

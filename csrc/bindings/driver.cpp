@@ -1,5 +1,6 @@
-// Both drivers for Python: one function per call of the table. `driver` is 0 for the CPU driver and 1 for CUDA's.
-// Handles are addresses. Every function releases the GIL, and raises weft.errors.DriverError if the call fails.
+// Both drivers for Python: mostly one function per call of the table. `driver` is 0 for the CPU driver and 1 for
+// CUDA's. Handles are addresses. A function releases the GIL for its calls, and raises weft.errors.DriverError if one
+// fails.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>

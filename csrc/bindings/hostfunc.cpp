@@ -115,7 +115,7 @@ nb::dict stats() {
   return out;
 }
 
-// Allocates memory for polled tasks. Returns None, or the reason why this driver can't poll.
+// Makes the driver ready for polled tasks. Returns None, or the reason why it can't poll.
 std::optional<std::string> prepare_polling_of(int driver) {
   GilRelease release;
   const cu::Driver &table = driver_by_index(driver);

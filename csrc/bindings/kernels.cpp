@@ -1,5 +1,5 @@
-// Kernels for Python. `weft.ops` checks tensors and passes their addresses and sizes. It receives a Kernel, which runs
-// immediately (`run`) or as a graph node (`launch_kernel`).
+// Kernels for Python. `weft.ops` checks tensors and passes their addresses and sizes. For the CPU it receives a Kernel,
+// which runs immediately (`run`) or as a graph node (`launch_kernel`). A kernel on CUDA is enqueued at once.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>

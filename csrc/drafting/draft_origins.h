@@ -13,13 +13,13 @@
 
 namespace weft {
 
-// A ring of draft sources for each slot. The callback thread writes it while the host reads the sources of verified
+// A ring of draft sources for each slot. The callback side writes it while the host reads the sources of accepted
 // drafts. This is safe because the iterations in flight (at most two) write later places, and the ring is long enough
 // for all of them.
 class DraftOrigins {
  public:
   static constexpr int kPlaces = 256;
-  static constexpr int kNoSource = -1;  // of a token that no source proposed
+  static constexpr int kNoSource = -1;  // of a draft that no source proposed
 
   explicit DraftOrigins(GuidedState &state)
       : rings_(static_cast<std::size_t>(state.shape().num_slots)), texts_(state) {}
@@ -30,8 +30,8 @@ class DraftOrigins {
     texts_.open(slot, std::make_unique<Shared>(Shared{ring}));
     rings_[static_cast<std::size_t>(slot)] = std::move(ring);
   }
-  // Host side: returns the draft sources of `count` committed tokens, from token number `first` (counted since `open`)
-  // on.
+  // Host side: returns the sources of `count` accepted drafts. `first` is the first one's token number, counted since
+  // `open`. For a committed token that was sampled the answer has no meaning.
   std::vector<int> of(int slot, std::int64_t first, int count) const {
     const auto &ring = rings_.at(static_cast<std::size_t>(slot));
     std::vector<int> sources(static_cast<std::size_t>(count), kNoSource);

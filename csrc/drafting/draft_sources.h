@@ -14,7 +14,8 @@ namespace weft {
 
 constexpr int kMaxProposed = 64;  // drafts of a slot at once
 
-// A source of drafts. Methods run on the callback thread, one at a time for each slot, and never throw.
+// A source of drafts. `begin` runs on the callback thread, the other methods on it and its workers, one at a time for
+// each slot. None may throw.
 class DraftSource {
  public:
   virtual ~DraftSource() = default;

@@ -18,8 +18,8 @@ class GivenText {
 
   // Appends the next token of the answer.
   void append(std::int32_t token);
-  // Writes the continuation of the text to `out`, up to `capacity` tokens, and returns their number: 0 at the end of
-  // the text and while the answer is outside it.
+  // Writes the continuation of the text to `out`, up to `capacity` tokens, and returns their number. It is 0 at the end
+  // of the text and while the answer is outside it.
   int next(std::int32_t *out, int capacity) const;
 
  private:

@@ -25,7 +25,8 @@ struct LookaheadSettings {
 // One slot's text: the n-grams of the text and of the slot's window.
 class LookaheadText {
  public:
-  // `first` is the window that the first iteration reads, of `settings.window` tokens.
+  // `first` is the window that the first iteration reads, of `settings.window` tokens. Allocates memory for the n-grams
+  // of `reserve` different first tokens; more of them allocate more.
   LookaheadText(LookaheadSettings settings, const std::vector<std::int32_t> &first, std::size_t reserve);
 
   void append(std::int32_t token);
@@ -67,7 +68,8 @@ class LookaheadSource final : public DraftSource {
   LookaheadSource(GuidedState &state, LookaheadSettings settings, const std::int64_t *window);
 
   // Host side: sets the slot's text so far, the number of tokens that may follow, the settings of its request (each at
-  // most the source's), and the window of its first iteration. Call it before the first push with the slot.
+  // most the source's), and the window of its first iteration. Call it before the first push with the slot. Throws
+  // std::invalid_argument for settings out of range, and for fewer window tokens than columns.
   void open(int slot, const std::int32_t *tokens, int count, int max_new_tokens, LookaheadSettings settings,
             const std::vector<std::int32_t> &first);
   // Host side: sets whether guided slots use the n-gram with the longest prefix that the grammar accepts, and only that

@@ -1,8 +1,8 @@
 // Drafts that the host proposes. Their sources are text given with the request, text that the grammar forces, n-grams
 // of the text, and n-grams from lookahead decoding. Python-free.
 //
-// `run` is a host task on the grammar's stream, after the `commit` of an iteration. Sources propose in order, and each
-// continues the drafts of those before it.
+// `run` is a host task on the grammar's stream, after the `commit` of an iteration. Sources propose in order. A later
+// one may continue the drafts of those before it.
 #pragma once
 
 #include <atomic>

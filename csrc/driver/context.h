@@ -13,7 +13,7 @@ void use_device(int ordinal);
 int used_device();
 
 // If this thread has no current context, makes the primary context of `used_device()` current, which torch uses too.
-// Returns the driver's error code.
+// Returns the driver's error code. Succeeds in a callback, where the driver refuses every call.
 cu::CUresult ensure_context(const cu::Driver &driver);
 
 }  // namespace weft

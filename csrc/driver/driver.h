@@ -1,8 +1,8 @@
 // The CUDA driver calls that weft uses, as a table of functions with CUDA's names and rules.
 //
 // All code that launches callbacks, owns their data or captures graphs goes through a `Driver`, never through a CUDA
-// library. `driver/cuda.cpp` fills the table from libcuda.so.1 at run time; `driver/cpu/cpu.cpp` implements the calls
-// on threads. The declarations are weft's own, so that it builds without CUDA; a test compares constants and struct
+// library. `driver/cuda.cpp` fills the table from libcuda.so.1 at run time; `driver/cpu/` implements the calls on
+// threads. The declarations are weft's own, so that it builds without CUDA; a test compares constants and struct
 // sizes with NVIDIA's.
 #pragma once
 

@@ -27,7 +27,8 @@ const ErrorText *error_text(cu::CUresult code);
 // Throws DriverError "call: NAME (code): meaning" unless `result` is CUDA_SUCCESS.
 void check(cu::CUresult result, const char *call, const cu::Driver &driver);
 
-// Returns the CPU's table for 0 and CUDA's for 1. Throws DriverError with the reason if CUDA cannot be used.
+// Returns the CPU's table for 0 and CUDA's for 1. Throws DriverError with the reason if CUDA cannot be used, and for
+// any other index.
 const cu::Driver &driver_by_index(int index);
 
 }  // namespace weft

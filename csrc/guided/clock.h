@@ -1,4 +1,4 @@
-// Measures the time of a slot's guide within one token: a stopwatch around all calls of its matcher. Python-free.
+// Measures the time of a slot's guide within one token: a stopwatch around the calls of its matcher. Python-free.
 //
 // Work is processor time of the calling thread and of threads that work for it. The limit counts work only, so that
 // load on the machine ends no request. But a matcher that waits delays the other slots too, so the sum of work and
@@ -32,7 +32,7 @@ class GuideClock {
   void reset();
   // Ends the measurement of `tokens` tokens: work beyond their shares is carried over as owed, and the counts restart.
   void restart(int tokens = 1);
-  // Called on the matcher's thread: `begin` starts a lap, and `lap` adds the lap's time to `part` and starts the next
+  // Called on the matcher's thread: `begin` starts a lap, and `lap` adds the lap's work to `part` and starts the next
   // lap.
   void begin();
   void lap(Part part);
@@ -40,7 +40,7 @@ class GuideClock {
   bool is_over() const {
     return limit_ns_ > 0 && (owed_ns_ + work_ns() > limit_ns_ || work_ns() + waited_ns() > total_limit_ns_);
   }
-  // The error message: the time of each part, and the setting that raises the limit.
+  // The error message once the clock is over: the work of each part, and the setting that raises the limit.
   std::string problem() const;
 
   std::int64_t work_ns() const;

@@ -6,16 +6,17 @@
 // An iteration is a snapshot (the slots it works on, the matchers to attach and detach) and three operations. `fetch`
 // takes the snapshot. `extend` feeds drafts to the matchers. `commit` keeps the accepted drafts, rolls back the others,
 // and takes the token after them. Between iterations the host may `release` a slot's drafts. The host pushes snapshots.
-// The driver's callback thread runs the operations in the order of one stream, often from a captured graph, and
-// iterations later. With polled host tasks, the polling thread runs those of a captured graph; the stream orders both
-// threads. So an operation cannot throw: a failure becomes the status of its slot, and the other slots
+// The driver's callback thread runs the operations in the order of one stream, often from a captured graph. The host
+// may be some iterations ahead. With polled host tasks, the polling thread runs those of a captured graph; the stream
+// orders both threads. So an operation cannot throw: a failure becomes the status of its slot, and the other slots
 // continue.
 //
 // A slot is in one of these states. "Row j" is the mask for the token after the committed text and j drafts.
 //
 //   state      guided  ended  status  rows                                       leaves it by
 //   unguided   no      no     kOk     none is applied                            fetch with a matcher -> live
-//   live       yes     no     kOk     0..extended hold the matcher's masks       extend, commit, release -> below
+//   live       yes     no     kOk     0..extended hold the matcher's masks       an operation -> below; fetch with a
+//                                                                                change, vacate
 //   ended      yes     yes    kOk     all allow end tokens only                  fetch with a change, vacate
 //   failed     yes     any    other   all allow end tokens only                  fetch with a change, vacate
 //
@@ -57,7 +58,7 @@
 //   MatcherHandle::slot
 //
 // Destroying a matcher may run Python code and free much memory, and the model would wait for that. So `fetch` only
-// moves a detached matcher to `detached_`, and the host's next `push` or `vacate` destroys it.
+// moves a detached matcher to `detached_`, and the host's next `push` or `vacate` drops it.
 #pragma once
 
 #include <array>
@@ -130,7 +131,9 @@ class GuidedState {
 
   // A row whose mask would allow no token allows `end_tokens` instead. Up to `workers` threads help when an operation's
   // matcher calls are long; with 0 the calling thread does them all. A slot whose matcher takes longer than
-  // `mask_time_limit_s` (0: no limit) from one commit to the next fails (guided/clock.h).
+  // `mask_time_limit_s` (0: no limit) from one commit to the next fails (guided/clock.h). `push` throws while
+  // `max_pending` snapshots wait. Throws std::invalid_argument for invalid sizes, for no end token, and for one outside
+  // the vocabulary.
   GuidedState(GuidedShape shape, std::vector<std::int32_t> end_tokens, GuidedBuffers buffers, int workers = 0,
               double mask_time_limit_s = 0, int max_pending = 64);
   ~GuidedState();
@@ -139,9 +142,9 @@ class GuidedState {
 
   // Host side, before the launch of an iteration. `slots` are the iteration's slots; `attach` lists the slots that get
   // a matcher, or with null lose theirs. Returns the snapshot's epoch: `epoch` if it is given, else the last one
-  // plus 1. Throws std::invalid_argument for a slot that is out of range or named twice, or a matcher that has a slot
-  // already, and std::length_error when `max_pending` snapshots have not been fetched. Also destroys the matchers that
-  // earlier fetches detached.
+  // plus 1. Throws std::invalid_argument for a slot that is out of range or named twice, for a matcher that has a slot
+  // already, and for an `epoch` that is not above the last one. Throws std::length_error when `max_pending` snapshots
+  // have not been fetched. Also drops the matchers that earlier fetches detached.
   std::uint64_t push(std::vector<int> slots, Attach attach, std::uint64_t epoch = 0);
 
   // The operations of one iteration, in stream order. With `owes_commit` the iteration runs no `commit`; the next
@@ -178,8 +181,9 @@ class GuidedState {
   // Host side, with nothing in flight: rolls the slot back to its committed text. The matcher stays attached.
   void release(int slot);
 
-  // Host side, with nothing in flight: destroys these slots' matchers at once, because the snapshot that detaches them
-  // may come much later. Throws std::logic_error while a pushed snapshot has not been fetched.
+  // Host side, with nothing in flight: detaches these slots' matchers and drops them at once, because the snapshot that
+  // detaches them may come much later. Throws std::logic_error while a pushed snapshot has not been fetched, and
+  // std::invalid_argument for a slot that is out of range.
   void vacate(const std::vector<int> &slots);
 
   // Starts a recording of the last operations in a ring buffer of `capacity_words` words, and drops any previous one; 0
@@ -268,7 +272,8 @@ class GuidedState {
   static void run_task(void *data);
   template <class Body>
   void each_guided(Operation operation, Body body);
-  // Wraps every call of a slot's matcher: measures the time, and fails the slot if it is over the limit.
+  // Wraps the calls of a slot's matcher, except the rollback when it is detached: measures the time, and fails the slot
+  // if it is over the limit.
   template <class Body>
   void measured(int slot, Body body) {
     GuideClock &clock = slots_[static_cast<std::size_t>(slot)].clock;
@@ -330,9 +335,9 @@ class GuidedState {
   mutable std::mutex status_mutex_;
   mutable std::mutex queue_mutex_;
   std::deque<Snapshot> queue_;
-  std::vector<MatcherRef> detached_;  // the next push destroys them
+  std::vector<MatcherRef> detached_;  // the next push or vacate drops them
   std::uint64_t pushed_epoch_ = 0;
-  std::vector<MatcherRef> attached_;  // [S+1] by slot, as of the last push
+  std::vector<MatcherRef> attached_;  // [S+1] by slot, as of the last push or vacate
 
   // The epoch of the iteration that owes its commit, or 0. The thread that runs the commit holds the mutex. No other
   // operation can run then: those of the same iteration are done, and later ones follow a `fetch`, which locks the

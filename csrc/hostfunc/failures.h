@@ -2,16 +2,17 @@
 //
 // A domain is a set of host functions that fail together: those of one capture, or those launched eagerly on one stream
 // of one driver. After a task fails, its domain skips all later host functions until the failure is raised. After that,
-// a stream still skips those launched before the raise, and a capture still skips the rest of the failed replay.
+// a stream still skips those launched before the raise, and a capture still skips the rest of the failed replay. Device
+// work and native tasks that are not `skippable` always run.
 //
 // So a captured domain skips the host functions of all replays until the failure is raised, not only those of the
 // failed replay. That is on purpose: the failed function may have left its data half changed, and the functions of
 // later replays would work on that data. Few replays are affected in practice, because every launch, wait and replay of
 // weft raises the failure (docs/hostfunc.md, rules 13 and 15).
 //
-// A scope decides which thread a failure is raised in. A domain belongs to the scope of the thread that launched it,
-// and its failures are raised in that scope only. So an engine's failures end its own requests, and a failure of a
-// user's callback does not.
+// A scope decides which thread a failure is raised in. A domain belongs to the scope of the thread that launched its
+// first host function, and its failures are raised in that scope only. So an engine's failures end its own requests,
+// and a failure of a user's callback does not.
 #pragma once
 
 #include <Python.h>

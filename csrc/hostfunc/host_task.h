@@ -1,8 +1,8 @@
 // One callback: a Python callable with its arguments, or a native function with a pointer.
 //
-// An eagerly launched task is freed after it ran. A captured task belongs to the graph through a user object, and is
-// freed with the last exec made from the graph. Tasks are never freed on the driver's thread: they are queued for a
-// reaper thread, which takes the GIL.
+// An eagerly launched task is freed after it ran, unless it has a handle: then `free_handle` frees it. A captured task
+// belongs to the graph through a user object, and is freed after the graph and all execs made from it. Tasks are never
+// freed on the driver's thread: they are queued, and a thread that holds the GIL frees them, usually the reaper thread.
 #pragma once
 
 #include <Python.h>
@@ -50,7 +50,7 @@ struct HostTask {
 HostTask *python_task(const cu::Driver &driver, std::string name, PyObject *fn, PyObject *args, PyObject *kwargs);
 HostTask *native_task(const cu::Driver &driver, const NativeTask &task);
 
-// Returns the function that the driver must call with the task. It runs the task, and frees an eager task afterwards.
+// Returns the function that the driver must call with the task. It runs the task, and disowns an eager task afterwards.
 cu::CUhostFn entry_of(const HostTask &task);
 
 // Removes one owner. Removing the last one queues the task for the reaper. Takes no lock and no GIL.
@@ -66,7 +66,7 @@ std::vector<std::uint64_t> handles();
 // Drops the callable of a live handle. Returns false for an unknown handle. GIL held.
 bool free_handle(std::uint64_t handle);
 
-// Whether this thread is inside a task.
+// Whether this thread is inside a Python callable of a task.
 bool in_task();
 
 struct HostStats {

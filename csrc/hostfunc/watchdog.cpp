@@ -98,8 +98,8 @@ bool print_stacks(int signal) {
   return pthread_kill(pthread_self(), signal) == 0;
 }
 
-// Returns the time in seconds that the callback of `record` has certainly waited for the GIL. `asking_since` is the
-// time when the second thread began to wait for the GIL; 0 if it does not wait.
+// Returns how many seconds the callback of `record` has waited for the GIL. For a callback inside Python, this is how
+// long the second thread has waited meanwhile. It began at `asking_since`; 0: it does not wait.
 double kept_waiting(const ThreadRecord &record, std::int64_t asking_since) {
   if (!record.name) return 0;
   if (record.phase == Phase::kWaiting) return seconds_between(record.since, now());

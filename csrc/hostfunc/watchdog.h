@@ -6,7 +6,7 @@
 //
 // A callback inside Python may release the GIL and then wait to retake it. CPython does not expose this wait. So while
 // a callback stays inside Python, a second native thread tries to take the GIL too. If that takes longer than the
-// limit, the callback cannot get the GIL either.
+// limit, the callback cannot get the GIL either, or it holds the GIL itself in a long call.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class GilWatch {
   double next_report_;
 };
 
-// The limit in seconds (0: none), and the signal (0: name the callback but print no stacks).
+// Sets the limit in seconds (0: none), and faulthandler's signal (0: name the callback but print no stacks).
 void set_watchdog(double seconds, int signal);
 
 // Starts the watchdog's two threads. Later calls do nothing.

@@ -60,8 +60,9 @@ WEFT_INLINE T *row_of(const Call &call, std::int64_t i) {
 
 }  // namespace weft
 
-// Takes a WEFT_INLINE template name_rows<T>(call, begin, end). Defines name_plain, name_avx2 and name_avx512, which
-// select T by the dtype of the call's logits, and best_name_rows(), which returns the best of them for this processor.
+// Takes a WEFT_INLINE template name_rows<T>(call, begin, end). Defines name_plain, and on x86-64 name_avx2 and
+// name_avx512, which select T by the dtype of the call's logits. Defines best_name_rows(), which returns the one for
+// `instruction_set()`.
 #define WEFT_ROWS_OF(name, Call)                                                        \
   WEFT_INLINE void name##_any(const Call &call, std::int64_t begin, std::int64_t end) { \
     switch (call.logits.dtype) {                                                        \

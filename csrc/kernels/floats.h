@@ -1,6 +1,6 @@
-// float32 arithmetic with the same bits on every device and instruction set: operations that are never fused, exact
-// widening of half precision, narrowing to nearest (ties to even), and the order of floats as integers. Host code that
-// includes this must be compiled with -ffp-contract=off.
+// float32 arithmetic with the same bits on every device and instruction set. It has operations that are never fused,
+// exact widening of 16-bit floats, narrowing to nearest (ties to even), and the order of floats as integers. Host code
+// that needs the same bits must be compiled with -ffp-contract=off.
 #pragma once
 
 #include <cstdint>

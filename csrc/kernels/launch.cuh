@@ -27,7 +27,7 @@ __device__ __forceinline__ void wait_for_earlier() {
 }
 
 // Lets the next kernel start, then waits for the earlier ones. Call it first in a kernel, provided that the next kernel
-// also waits before it reads this one's results.
+// also waits before it reads this one's results or writes its inputs.
 __device__ __forceinline__ void begin_chained() {
   let_next_start();
   wait_for_earlier();

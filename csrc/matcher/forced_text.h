@@ -42,7 +42,7 @@ class TokenTexts {
     const std::int32_t *begin() const { return first; }
     const std::int32_t *end() const { return last; }
   };
-  // The tokens whose text begins with `beginning` and is longer.
+  // The tokens whose text begins with `beginning` and is longer, one for each such text.
   Range longer(std::string_view beginning) const;
 
  private:
@@ -60,9 +60,9 @@ class TokenTexts {
 };
 
 // Tokenizes `text`, which must follow the tokens that `matcher` has taken. Writes the tokens that the matcher accepts,
-// at most `capacity`, and returns their number, or -1 if the matcher fails. The matcher's state does not change. It
-// stops where the grammar also accepts a token that spells all of the remaining text and more, because the model may
-// choose that token.
+// at most `capacity`, and returns their number, or -1 if the matcher fails. The matcher's state does not change; its
+// `accept` must not ask for an edit. Stops where the grammar also accepts a token that spells all of the remaining text
+// and more, because the model may choose that token. Only the first kMaxBytes of a longer text are tokenized.
 int forced_tokens(weft_matcher matcher, const TokenTexts &vocabulary, std::string_view text, std::int32_t *tokens,
                   int capacity);
 

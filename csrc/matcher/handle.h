@@ -61,7 +61,7 @@ class MatcherHandle {
   // The reason why a detached matcher could not be rolled back to the committed text; empty if it could. It has then
   // taken drafts that are not in the text, and must not be attached again before a `reset`.
   std::string misplaced;
-  bool has_edit = false;  // the outcome of Python's last `accept`
+  bool has_edit = false;  // whether the last `accept` from Python asked for an edit
 
  private:
   static std::int64_t next_serial() {

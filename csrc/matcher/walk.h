@@ -16,7 +16,7 @@ struct Walk {
   std::vector<std::int64_t> fill_ns, accept_ns;
 };
 
-// For each token, fills `row` and then takes the token. Stops when a token is refused.
+// For each token, fills `row` and then takes the token. Stops when a token is refused or the matcher fails.
 Walk walk(MatcherHandle &matcher, const std::vector<std::int32_t> &tokens, std::int32_t *row, int words, bool timed);
 
 }  // namespace weft

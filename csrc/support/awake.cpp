@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-constexpr int kIdleTicks = 100;  // the clock stops after a second without listeners and calls
+constexpr int kIdleTicks = 100;  // the clock stops after a second without calls, unless it has listeners
 
 class Ticker {
  public:

@@ -2,8 +2,9 @@
 // another machine, or throttled by its cgroup. With the system's clocks such a pause looks like a wait, and a time
 // limit would end a request through no fault of its own. Python-free.
 //
-// While the clock has listeners, its thread sleeps for kAwakeTickNs at a time and adds the time that passed. If more
-// than two ticks passed, it adds only one: this thread could not run, so the others may not have run either.
+// The clock ticks while it has listeners, and for a second after each `note_that_may_wait`. Its thread sleeps for
+// kAwakeTickNs at a time and adds the time that passed. If more than two ticks passed, it adds only one: this thread
+// could not run, so the others may not have run either.
 #pragma once
 
 #include <atomic>

@@ -44,7 +44,7 @@ InstructionSet choose() {
 bool ask_for_amx() {
 #if defined(__x86_64__) && defined(__linux__)
   constexpr unsigned kBFloat16 = 1u << 22, kTiles = 1u << 24;  // of leaf 7, in edx
-  constexpr unsigned kVectorBFloat16 = 1u << 5;                // of its second part, in eax
+  constexpr unsigned kVectorBFloat16 = 1u << 5;                // of its subleaf 1, in eax
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (~d & (kBFloat16 | kTiles)) != 0) return false;

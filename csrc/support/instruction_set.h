@@ -12,14 +12,14 @@ InstructionSet instruction_set();
 // Returns the set's name, as in WEFT_INSTRUCTION_SET.
 const char *instruction_set_name();
 
-// Whether the processor multiplies bfloat16 tiles (AMX) and the system lets this process use them. Determined once; the
-// first call asks the system for the permission.
+// Whether the processor has bfloat16 instructions for tiles (AMX) and for AVX-512 vectors, and the system lets this
+// process use tiles. Determined once; the first call asks the system for the permission.
 bool has_amx();
 
 }  // namespace weft
 
-// WEFT_MULTIVERSION compiles a function for several instruction sets; the dynamic loader chooses one. WEFT_INLINE marks
-// a part of such a function, which is compiled for the instruction set of its caller.
+// With GCC on x86-64, WEFT_MULTIVERSION compiles a function for several instruction sets, and the dynamic loader
+// chooses one. WEFT_INLINE marks a part of such a function, which is compiled for the instruction set of its caller.
 #define WEFT_INLINE [[gnu::always_inline]] inline
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)

@@ -22,7 +22,7 @@ class StealingQueue {
  public:
   static constexpr int kMaxWorkers = 64;
 
-  // `rows` < 2^32, in ranges of at least `min_rows`; 1 <= `workers` <= kMaxWorkers.
+  // `rows` < 2^32. A range has at least `min_rows`, or all that are left of a part. 1 <= `workers` <= kMaxWorkers.
   StealingQueue(std::int64_t rows, std::int64_t min_rows, int workers) : min_rows_(min_rows), workers_(workers) {
     for (int w = 0; w < workers; ++w) parts_[w].left.store({bound(rows, w), bound(rows, w + 1)});
   }

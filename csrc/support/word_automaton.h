@@ -8,8 +8,8 @@
 
 namespace weft {
 
-// Construction is linear in the total length of the words. A search is linear in the text, whatever the number of
-// words. Immutable, so any number of texts and threads share one.
+// Construction sorts the words, and is then linear in their total length. A search is linear in the text, apart from a
+// binary search among the children of each state. Immutable, so any number of texts and threads share one.
 class WordAutomaton {
  public:
   using Symbol = std::uint32_t;

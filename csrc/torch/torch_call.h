@@ -31,9 +31,9 @@ struct TorchArgument {
 // Whether operations can be called. False if libtorch lacks the interface.
 bool has_torch_calls();
 
-// Makes a call of `name`, such as "aten::gather", with all arguments of its schema. The call copies the results to
-// `outs`, which is empty for an in-place operation. Throws std::runtime_error if torch refuses the call, here or when
-// it runs.
+// Makes a call of `name`, such as "aten::gather", with all arguments of its schema, which has `num_returns` results.
+// The call copies them to `outs`, which is empty for an in-place operation. Throws std::runtime_error if torch refuses
+// a tensor; the call throws it if torch refuses the operation.
 std::unique_ptr<Kernel> torch_call(std::string name, std::string overload, std::vector<TorchArgument> arguments,
                                    std::vector<TorchTensor> outs, int num_returns);
 

@@ -23,8 +23,9 @@ struct JsonValue {
   const JsonValue *find(std::string_view key) const;
 };
 
-// Throws ProgramError, with a text that begins with `what`, if the text is not JSON, nests deeper than 16, or has more
-// than 16384 values, not counting numbers in arrays. An array that mixes numbers with other values is refused, too.
+// Throws ProgramError, with a text that begins with `what`, if the text is not JSON, nests more than 17 brackets, or
+// has more than 16384 values, not counting numbers in arrays. An array that mixes numbers with other values is refused,
+// too.
 JsonValue parse_json(std::string_view text, const char *what);
 
 }  // namespace weft::aici

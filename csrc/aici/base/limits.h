@@ -22,7 +22,7 @@ struct Limits {
   std::int64_t memory_bytes = 64 << 20;
   std::int64_t stack_bytes = 512 << 10;  // the program's call stack, on its thread's stack
   std::int64_t table_elements = 100000;
-  std::int64_t log_bytes = 64 << 10;      // written in one step; the log keeps this many of its last bytes
+  std::int64_t log_bytes = 64 << 10;      // written in one step; the log keeps at least this many of its last bytes
   std::int64_t result_bytes = 1 << 20;    // of a result, a storage command, or a text to tokenize
   std::int64_t variable_bytes = 1 << 20;  // of one request's variables, with their names
   std::int64_t max_variables = 1000;

@@ -11,8 +11,9 @@ namespace weft::aici {
 
 inline constexpr std::size_t kGuestThreadStack = 8 << 20;
 
-// Runs `work` on a guest thread and waits for it. Rethrows its exception. The pool grows to the largest number of
-// concurrent calls. Throws ProgramError if it can't start its first thread.
+// Runs `work` on a guest thread and waits for it. Adds its processor time to this thread's `worked_for_thread_ns`, and
+// rethrows its exception. The pool grows to the largest number of concurrent calls. Throws ProgramError if it can't
+// start its first thread.
 void run_as_guest(const std::function<void()> &work);
 
 }  // namespace weft::aici

@@ -33,7 +33,7 @@ class Call {
     if (begin + count > size_) throw ProgramError("the program gave a pointer that leaves its memory");
     return data_ + begin;
   }
-  // Returns a text in the program's memory. Throws ProgramError if it has more than `result_bytes`.
+  // Returns a text in the program's memory. Throws ProgramError if it is out of bounds or longer than `result_bytes`.
   std::string_view text(std::int32_t pointer, std::int32_t size, const char *what) const {
     const std::uint64_t count = static_cast<std::uint32_t>(size);
     const std::uint8_t *begin = at(pointer, count);

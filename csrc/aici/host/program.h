@@ -16,7 +16,8 @@ namespace weft::aici {
 
 struct Program {
   // `artefact` is from Engine::compile. `trie` is the vocabulary in AICI's format. Programs see `end_tokens[0]` as the
-  // end token. Throws ProgramError for a module with unknown imports.
+  // end token. Throws ProgramError for a module with unknown imports, a stack size out of range, or a vocabulary
+  // without tokens or end tokens.
   Program(std::string_view artefact, std::string trie, int num_tokens, std::vector<std::int32_t> end_tokens,
           std::shared_ptr<const TokenTexts> texts, const Limits &limits);
   ~Program();

@@ -10,9 +10,9 @@ namespace weft::cpu {
 
 using cu::CUresult;
 
-// Looks up the stream of a handle; handles 0 and 1 mean the default stream. Returns CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
-// if the default stream would have to wait for a stream in capture. If the call `uses` the stream, this also
-// invalidates the capture.
+// Looks up the stream of a handle; handles 0 and 1 mean the default stream. Returns CUDA_ERROR_INVALID_HANDLE for an
+// unknown handle. Returns CUDA_ERROR_STREAM_CAPTURE_IMPLICIT if the default stream would have to wait for a stream in
+// capture; this also invalidates the capture if the call `uses` the stream.
 CUresult find_stream(State &s, cu::CUstream handle, std::shared_ptr<Stream> &stream, bool uses = true);
 
 // Capture rules. `unsafe_call` is for a call that CUDA forbids while this thread captures (except in relaxed

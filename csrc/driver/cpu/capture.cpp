@@ -34,7 +34,7 @@ bool all_joined(const Capture &capture) {
   return std::find(reached.begin(), reached.end(), 0) == reached.end();
 }
 
-// Removes every stream from the capture.
+// Ends the capture: it is no longer active, and its streams leave it.
 void leave(State &s, const std::shared_ptr<Capture> &capture) {
   capture->active = false;
   for (Stream *stream : capture->streams) {

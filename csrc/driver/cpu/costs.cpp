@@ -39,7 +39,8 @@ NodeCost &Costs::eager_cost(const Work &work) {
 NodeCost &Costs::cost_of(Runnable &node) { return node.exec ? node.cost : eager_cost(node.work); }
 NodeCost Costs::cost_of(const Runnable &node) { return node.exec ? node.cost : eager_cost(node.work); }
 
-// The current time to wake a thread on this machine. A host node that takes less runs on the player.
+// The current time to wake a thread on this machine, at least `least_wake_ns`. A host node that takes less runs on the
+// player.
 float Costs::hand_over_ns() const { return least_wake_ns > 0 ? std::max(least_wake_ns, wake_ns_) : 0; }
 
 void Costs::record(Runnable &node, float ns, bool on_worker) {

@@ -2,11 +2,11 @@
 //
 // In the schedule kInline, the player (a thread that waits or queries) runs the nodes. It may hand a host node to the
 // worker (an internal thread), which runs it in parallel with device nodes. That pays if the host node and the device
-// nodes each take longer than it takes to wake a thread, and if the node is not much slower on the worker. So each run
-// of a host or device node is timed, and each wake-up of a thread that the hand-over notifies.
+// nodes each take longer than waking a thread, and the host node is not much slower on the worker. So each run of a
+// host or device node is timed, and each wake-up of a thread that the hand-over notifies.
 //
-// Costs only decide which thread runs a node. A wrong estimate costs time, but no node waits for ever: the player runs
-// every node that is ready when nothing else is.
+// Costs only decide which thread runs a node. A wrong estimate costs time, but no node waits for ever: without other
+// work the player runs every ready node.
 #pragma once
 
 #include <array>
@@ -35,21 +35,21 @@ class Costs {
 
   // Whether the worker may take this host node: the player has run it before, and the worker is not much slower.
   bool worker_may_run(const Runnable &host);
-  // Whether this host node should go to the worker as soon as device nodes can run in parallel: the worker may run it,
-  // it takes longer than a hand-over, and there is a second processor.
+  // Whether this host node should go to the worker as soon as device nodes can run in parallel. It should if the worker
+  // may run it, it takes at least as long as a hand-over, and there is a second processor.
   bool worth_handing_over(const Runnable &host);
-  // Whether this device node and the device nodes right after it in its graph take longer than a hand-over. A node that
-  // was never measured counts as long.
+  // Whether this device node and the device nodes right after it in its graph take longer than a hand-over. An eager
+  // node, or one that was never measured, counts as long.
   bool keeps_busy(const Runnable *device) const;
-  // Lowers the measured wake-up time a little if only that time can keep this host node from the worker. Then one slow
-  // wake-up on a busy machine does not count for ever.
+  // Lowers the measured wake-up time a little if this host node takes at least `least_wake_ns`. Then one slow wake-up
+  // on a busy machine does not keep it from the worker for ever.
   void forget_slow_wakes(const Runnable &host);
 
   int processors;               // available to this process
   float least_wake_ns = 50e3f;  // 0 (in tests): hand over every host node that can be
 
  private:
-  // The cost of an eager host function, by function and argument because it has no lasting node.
+  // The cost of an eager launch, by function and argument because it has no lasting node.
   struct EagerCost {
     cu::CUhostFn fn = nullptr;
     void *data = nullptr;

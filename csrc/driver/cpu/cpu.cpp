@@ -1,4 +1,4 @@
-// The CPU driver's table. Every call takes the driver's one lock, and fails inside a callback.
+// The CPU driver's table. Every call on its objects takes the driver's one lock, and fails inside a callback.
 #include "driver/cpu/calls.h"
 #include "driver/error.h"
 

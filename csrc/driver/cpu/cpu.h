@@ -22,8 +22,8 @@ enum class Schedule {
   kInline,   // a thread that waits or queries runs the ready work; a native worker runs costly host nodes
   kThreads,  // a thread for each stream or branch of a graph, and one for host functions
   kRandom,   // one node at a time on the calling threads, in a legal order that the seed draws
-  kAhead,  // nothing runs until a thread waits; then one stream runs as far as it can: the oldest (seed 0), the newest
-           // (seed 1), or the oldest and the newest in turn, switching at random
+  kAhead,    // nothing runs until a thread waits (a query runs one node); then one stream runs as far as it can: the
+             // oldest (seed 0), the newest (seed 1), or the two in turn, switching at random (other seeds)
 };
 
 // Changes the schedule at once. Returns CUDA_ERROR_ILLEGAL_STATE unless every stream is idle and none captures.

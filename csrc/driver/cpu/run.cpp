@@ -3,8 +3,8 @@
 
 namespace weft::cpu {
 
-// When this many operations are queued, an enqueuing thread first runs the ready ones, as CUDA blocks when its queue is
-// full.
+// In kInline and kAhead, when more operations than this are queued, an enqueuing thread runs ready ones until half as
+// many are left. CUDA blocks when its queue is full.
 constexpr std::size_t kQueueLimit = 1024;
 
 void List::push(Runnable *node) {
@@ -125,8 +125,8 @@ Runnable *pick_in_order(State &s) {
   offer_to_worker(s);
   const Runnable *device = s.ready[kDevice].head, *copy = s.ready[kCopy].head;
   const Runnable *host = s.host_running ? nullptr : s.ready[kHost].head;
-  // While there is other work, leave to the worker a host node that it will take, or that should go to it as soon as
-  // there is device work to run in parallel. Without other work, run the node here: the worker may not take it.
+  // While there is other work, leave to the worker a host node that it will take, or, if it is not called yet, one that
+  // is worth handing over. Without other work, run the node here: the worker may not take it.
   const bool has_other = device || copy;
   if (host && has_other && (s.worker_called ? s.costs.worker_may_run(*host) : s.costs.worth_handing_over(*host)))
     host = nullptr;
@@ -194,10 +194,10 @@ void play(State &s, Lock &lock, Done done) {
     notify(s);
   }
   s.player = false;
-  // Other threads may still wait for their points, so one of them must play. `notify` need not have woken them since
-  // this thread began its last node: that node may have ended no operation, and when the worker ended this thread's
-  // wait, the others found a player and went back to sleep. If no node is ready, none needs to play: the rest of their
-  // work follows a node on the worker, which then calls the player, or a word, which they check themselves.
+  // Other threads may still wait for their points, so one of them must play next. They may all be asleep. This thread's
+  // last node may have ended no operation, so that `notify` woke nobody. And if the worker ended this thread's wait,
+  // the others woke, found a player and went back to sleep. If no node is ready, none needs to play. The rest of their
+  // work then follows a node on the worker, which calls the player, or a word, which they check themselves.
   call_player(s);
 }
 

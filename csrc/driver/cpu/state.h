@@ -1,8 +1,8 @@
 // The CPU driver's objects and its one lock. Internal to this folder.
 //
-// A stream is a queue of operations. An operation starts when the one before it is done: a node goes to the ready
-// lists, a wait checks its target, a graph launch sends the graph's first nodes to the ready lists. A point in a stream
-// is a count of its operations, so an event is a stream and a count.
+// A stream is a queue of operations. An operation starts when the one before it is done. A node then goes to the ready
+// lists, a wait checks its target, and a graph launch sends the graph's first nodes to the ready lists. A point in a
+// stream is a count of its operations, so an event is a stream and a count.
 //
 // The first operation of a stream is in one of these states. `started` is the stream's member.
 //
@@ -21,17 +21,18 @@
 //
 //   state     where it is                                moved on by
 //   pending   in its graph, with `pending` predecessors  finish_graph_node of the last one: dispatch -> ready or held
-//   held      State::value_waits, until its word has a   release_values, by a thread that picks -> ready
-//             value (not in kThreads: there it runs
-//             and blocks its lane)
+//   held      State::value_waits, until its word         release_values, by a thread that picks -> ready
+//             satisfies it (not in kThreads: there it
+//             runs and blocks its lane)
 //   ready     State::ready, or its Lane::ready           a thread that takes it -> running
 //   running   with the thread that took it               complete, on that thread -> done
 //
 // Which thread takes ready nodes depends on the schedule. In kInline, kRandom and kAhead it is the player: any thread
-// of the host that waits or queries, one at a time (driver/cpu/run.cpp). In kInline, the worker (an internal thread)
-// takes costly host nodes and copies while the player has device nodes. In kThreads, a lane (a thread) takes the device
-// nodes and copies of its stream or branch, and the worker takes all host nodes (driver/cpu/host.cpp). The worker runs
-// the destructors of user objects in every schedule. State::player has the rules, and a table of notifications.
+// of the host that waits or queries, one at a time (driver/cpu/run.cpp). A thread that enqueues plays too in kRandom,
+// and when the queues are full. In kInline, the worker (an internal thread) takes costly host nodes and copies while
+// the player has device nodes. In kThreads, a lane (a thread) takes the device nodes and copies of its stream or
+// branch, and the worker takes all host nodes (driver/cpu/host.cpp). The worker runs the destructors of user objects in
+// every schedule. State::player has the rules, and a table of notifications.
 //
 // State::mutex guards everything here. It is never held while a callback runs.
 #pragma once
@@ -287,7 +288,7 @@ bool in_callback();
 const char *take_label();
 
 // Advancing streams (driver/cpu/run.cpp).
-void dispatch(State &s, Runnable *node);     // puts the node on the ready lists
+void dispatch(State &s, Runnable *node);     // puts the node on the ready lists, or holds it
 void finish_head(State &s, Stream &stream);  // removes the first operation, which is done
 void settle(State &s);                       // starts the operations that can start
 void complete(State &s, Runnable *node);     // after a node ran
@@ -303,7 +304,7 @@ void poke(State &s, Lock &lock, const std::shared_ptr<Stream> &stream, std::uint
 
 // Threads (driver/cpu/host.cpp).
 void run_node(State &s, Lock &lock, Runnable *node, bool on_worker);
-bool start_host_thread(State &s);  // false where no thread can be started
+bool start_host_thread(State &s);  // false if no thread can be started
 void offer_to_worker(State &s);    // wakes the worker for a costly host node, if device work can run in parallel
 Lane *acquire_lane(State &s) noexcept;
 

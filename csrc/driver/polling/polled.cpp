@@ -128,7 +128,8 @@ bool run_requests(Poller &p) {
 
 bool is_expecting(const Poller &p) { return p.expected[0].load() > 0 || p.expected[1].load() > 0; }
 
-// Sleeps until the number of launches differs from `seen`. While calls exist, sleeps for at most `limit`.
+// Sleeps until the number of launches differs from `seen`, for at most `limit`. If no call exists, sleeps until one
+// does or a launch comes.
 void sleep(Poller &p, std::uint64_t seen, std::chrono::nanoseconds limit) {
   std::unique_lock lock(p.mutex);
   p.asleep.store(true);

@@ -34,7 +34,8 @@ struct PolledCall;
 // the reason.
 bool can_poll(const cu::Driver &driver, const char **why = nullptr);
 
-// Allocates memory for polled calls. Call it before a capture, because a driver may refuse allocations during one.
+// Starts the polling thread, and allocates memory for more polled calls if little is free. Call it before a capture,
+// because a driver may refuse allocations during one.
 cu::CUresult prepare_polling(const cu::Driver &driver);
 
 // Makes a call of `fn(data)`. Returns null if the memory of `prepare_polling` is used up.
@@ -43,7 +44,7 @@ PolledCall *new_polled_call(const cu::Driver &driver, cu::CUhostFn fn, void *dat
 // Frees a call, after the last run of every graph that has it. Takes no lock.
 void free_polled_call(PolledCall *call);
 
-// Captures the three operations, labelled with `name`. Returns CUDA_ERROR_NOT_SUPPORTED if nothing was captured.
+// Captures the three operations, labelled with `name`. If it returns CUDA_ERROR_NOT_SUPPORTED, nothing was captured.
 cu::CUresult launch_polled(cu::CUstream stream, const PolledCall &call, const char *name);
 
 // Announces that the next launch will run `runs` polled calls. A negative number takes back an announcement whose

@@ -11,8 +11,8 @@
 namespace weft {
 namespace {
 
-// The number of tokens before the guide's first token; kNone before the trigger. The thread that uses the matcher
-// writes it, and any thread may read it.
+// After the trigger, the number of the text's tokens minus the number that the guide received; both grow alike. kNone
+// before the trigger. The thread that uses the matcher writes it, and any thread may read it.
 struct Handover {
   static constexpr std::int64_t kNone = -1;
   std::atomic<std::int64_t> at{kNone};
@@ -40,7 +40,7 @@ struct AfterMatcher {
 // Lets the guide accept `tokens`, which spell the bytes that follow the trigger inside its last token. Returns 1; 0
 // if the guide refuses them or wants to edit the text; -1 on failure. Only with 1 does the guide's state change.
 //
-// An edit counts as a refusal because it can't be made: it may drop the guide's last token, but the text has no such
+// An edit counts as a refusal because it can't be made. It may drop the guide's last token, but the text has no such
 // token, only the one that also ends the trigger. AfterRules::settle decides alike, so the masks allow no such token.
 int begin(AfterMatcher &matcher, const std::vector<std::int32_t> &tokens) {
   int taken = 0, outcome = 1;

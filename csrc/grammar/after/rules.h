@@ -42,8 +42,8 @@ class AfterRules {
     const std::vector<std::int32_t> *beginning =
         nullptr;  // not null: the trigger is complete, and the guide starts with these tokens
   };
-  // Returns the effect of `token`. With `is_forced`, only tokens that spell the missing part of the trigger are
-  // allowed.
+  // Returns the effect of `token`. With `is_forced`, only tokens are allowed with which the missing part of the
+  // trigger can still be spelled.
   Step step(int state, std::int32_t token, bool is_forced) const;
   // Writes the mask of the tokens that `step` allows to `row`, which has words() words.
   void fill(int state, bool is_forced, std::int32_t *row) const;

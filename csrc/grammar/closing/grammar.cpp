@@ -79,8 +79,8 @@ void ClosingGrammar::add(int rule, const Alternative &alternative) {
   places_.push_back({Place::kEnd, rule, 1, 1, false});
 }
 
-// Chooses the byte to write for a set. Bytes that have a token come first. It prefers digits and letters to
-// punctuation, and ASCII to other bytes.
+// Chooses the byte to write for a set. Bytes that have a token come first: those of `kFirst`, then printable ASCII,
+// then other bytes.
 char ClosingGrammar::easiest(const std::bitset<256> &set) const {
   static constexpr std::string_view kFirst = "0a1Aeotnsi ";
   const auto fits = [&](char byte) { return set[static_cast<unsigned char>(byte)] && texts_->find({&byte, 1}) >= 0; };
@@ -95,8 +95,8 @@ char ClosingGrammar::easiest(const std::bitset<256> &set) const {
   return 0;
 }
 
-// Joins consecutive places with one possible byte each to a literal text (up to kMaxPiece bytes), tokenized as the
-// tokenizer would.
+// Joins consecutive places before a byte to one text of at most kMaxPiece bytes, with the easiest byte of each set.
+// Counts the tokens of this text as the tokenizer would; kNever if a byte has no token.
 ClosingGrammar::Piece ClosingGrammar::piece(int at) const {
   Piece piece;
   piece.end = at;

@@ -55,7 +55,7 @@ class ClosingGrammar {
   int cost(int at, int count) const;
   int rule_cost(int rule) const { return rule_cost_[static_cast<std::size_t>(rule)]; }
 
-  // Appends the text whose cost this is to `text`, and its tokens to `tokens`.
+  // Appends the text whose tokens `cost(at, count)` counts to `text`, and these tokens to `tokens`.
   void spell(int at, int count, std::string &text, std::vector<std::int32_t> &tokens) const;
 
   std::size_t num_bytes() const;
@@ -64,7 +64,7 @@ class ClosingGrammar {
   static int times(int count, int cost);
 
  private:
-  // A literal text that is tokenized separately: the bytes from a place up to place `end`, and their number of tokens.
+  // The text of the places from one up to place `end`, a byte for each. It is tokenized separately.
   struct Piece {
     std::string text;
     int end = 0, num_tokens = kNever;

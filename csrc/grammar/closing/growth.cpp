@@ -133,8 +133,8 @@ class Walk {
         // With `count` repetitions done, the reading's cost from here is max(min - count, 0) * rule_cost + cost(at +
         // 1). In the next repetition it is cost(first), plus the same with count + 1. So it changes by cost(first) -
         // rule_cost if count < min: this repetition is required and was counted. Else it changes by cost(first). The
-        // count is 0 on arrival. After a return it is anything from 1 to max - 1: all of these are below min if min ==
-        // max; otherwise some may not be, and the larger change is the bound.
+        // count is 0 on arrival. After a return it is anything from 1 to max - 1. If min == max, all of these are below
+        // min. Otherwise some may not be, and the larger change is the bound.
         const bool was_counted = place.min_times == place.max_times || (!has_returned && place.min_times > 0);
         const int before = was_counted ? grammar_.rule_cost(place.target) : 0;
         for (const int first : grammar_.alternatives(place.target))

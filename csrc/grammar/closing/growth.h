@@ -45,7 +45,8 @@ class ClosingGrowth {
   // Throws std::invalid_argument if the analysis would take too long.
   ClosingGrowth(const ClosingGrammar &grammar, int vocab_size, const std::vector<std::int32_t> &end_tokens);
 
-  // The growth of a token; kNever if no text of the grammar contains it.
+  // The growth of a token; a large one is rounded up. kNever if no text of the grammar contains the token, or if it may
+  // lead to a place without a known end.
   int growth(std::int32_t token) const { return growth_[static_cast<std::size_t>(token)]; }
   // The greatest growth of all tokens that the grammar contains; kNever if a token may lead to a place without a known
   // end.

@@ -62,8 +62,8 @@ struct ClosingMatcher {
   int fail(const char *text) { return error = text, -1; }
   int fail_inner() { return error = inner.ops->error(inner.self), -1; }
 
-  // The largest growth for which an end still fits after any next token. Tokens that grow more are not allowed, except
-  // the known end's next token.
+  // The largest growth of a next token after which an end still fits, whatever the reading. Tokens that grow more are
+  // not allowed, except the known end's next token.
   int slack() const {
     const ClosingChart::State &state = *steps.back().state;
     const bool is_lost = state.readings.size() > kManyReadings || chart.num_frames() > ClosingChart::kMaxFrames / 2;

@@ -18,9 +18,9 @@ struct ClosingTables {
 };
 
 // Wraps `inner`, which is at its start, for an answer of at most `room` tokens including the end token, and takes
-// ownership of it. At every step the matcher knows an end that fits into the remaining tokens. A token that might make
-// every end too long is allowed only if it is the next token of the known end. On failure `ops` is null, `error` has
-// the reason, and `inner` is destroyed. `needed` gets the number of tokens of the shortest answer (0: unknown).
+// ownership of it. At every step the matcher can find an end that fits into the remaining tokens. A token that might
+// make every end too long is allowed only if it is the next token of the known end. On failure `ops` is null, `error`
+// has the reason, and `inner` is destroyed. `needed` gets the number of tokens of the shortest answer (0: unknown).
 weft_matcher closing_matcher(weft_matcher inner, const ClosingTables &tables, int room, std::string &error,
                              int &needed);
 

@@ -42,11 +42,11 @@ struct LlguidanceMatcher {
   bool ended = false;
   std::size_t masked = 0;     // the number of tokens taken when the last mask was filled
   bool is_stale = false;      // the cached mask is for a text that was rolled back
-  bool is_restarted = false;  // it was restarted once
+  bool is_restarted = false;  // it was restarted at least once
   int masks = 0;              // filled since it started
   std::string error{};
 
-  // Passes its lexer states on to later matchers, unless it failed.
+  // Passes its lexer states on to later matchers if they are wanted, unless it failed or was restarted.
   ~LlguidanceMatcher() {
     if (is_restarted || !error.empty() || !start->wants(work)) return;
     if (!taken.empty() && api.rollback(handle, taken.size()) != 0) return;
@@ -56,8 +56,8 @@ struct LlguidanceMatcher {
 
   // Restarts without lexer states after a failed call: a fresh matcher consumes the tokens again, without the masks
   // between them. A lexer's number of states is limited. A text must not fail because of states from other texts, or
-  // states that only its beginning needed. After few masks all states are from this text, so a restart would not help.
-  // Returns whether it restarted.
+  // states that only its beginning needed. A matcher that started without states and filled few masks needs its states
+  // itself, so a restart would not help. Returns whether it restarted.
   bool restart() {
     if (!is_warm && masks < kMinMasksToRestart) return false;
     Handle fresh = start->cold();

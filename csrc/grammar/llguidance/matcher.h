@@ -14,7 +14,7 @@
 
 namespace weft {
 
-// The exception for a grammar that LLGuidance refused, with LLGuidance's text.
+// The exception for a grammar or a vocabulary that LLGuidance refused, with LLGuidance's text.
 struct LlguidanceRefusal : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

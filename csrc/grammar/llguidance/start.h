@@ -18,8 +18,8 @@ struct LexerWork {
 };
 
 // A grammar's matchers are copies of one matcher at the start. LLGuidance builds lexer states lazily and separately in
-// each matcher, and its C interface cannot share them. So when a matcher ends, it is rolled back to the start, and the
-// next matchers are copied from it together with its states. Threads may share this object.
+// each matcher, and its C interface cannot share them. So a matcher that ends may be rolled back to the start and kept.
+// The next matchers are then copied from it, together with its states. Threads may share this object.
 class LlguidanceStart {
  public:
   LlguidanceStart(llg::Handle cold, bool keeps_states) : cold_(std::move(cold)), is_done_(!keeps_states) {}

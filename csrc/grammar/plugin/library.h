@@ -14,14 +14,14 @@
 
 namespace weft {
 
-// Loads a library and returns its table of functions. The library is never unloaded. Throws std::runtime_error if it is
-// not a plug-in.
+// Loads a library and returns its table of functions. The library is never unloaded. Throws std::runtime_error if it
+// cannot be loaded, or is not a plug-in of this version.
 const weft_plugin_ops &load_plugin(const std::string &path);
 
 // A plug-in's guide. Its matchers and recognisers keep it alive.
 class PluginGuide {
  public:
-  // Throws std::runtime_error with the plug-in's message.
+  // Throws std::runtime_error with the plug-in's message, and std::invalid_argument if `texts` is of another size.
   PluginGuide(const weft_plugin_ops &ops, std::shared_ptr<const TokenTexts> texts, std::vector<std::int32_t> end_tokens,
               int vocab_size, std::string_view arg);
   ~PluginGuide();

@@ -12,12 +12,12 @@
 
 namespace weft {
 
-// Makes a matcher over `object`, which takes the GIL for each call. `object` has accept(token) -> bool, fill(row) ->
-// None and is_terminated() -> bool, and may have rollback(count), fork() -> object, reset() -> None, error() -> str and
+// Makes a matcher over `object`, which takes the GIL for each call. `object` must have accept(token) -> bool, fill(row)
+// and is_terminated() -> bool. It may have rollback(count), fork() -> object, reset(), error() -> str and
 // forced(capacity) -> list of int. `fill` gets a zeroed int32 numpy array of one bit per token, which belongs to the
-// matcher. `factory` (or None) makes a new object at its start. It replaces a missing fork() or reset(). A missing
-// rollback() is replaced by a reset and accepting the tokens again. Throws nb::type_error for an object without the
-// needed methods. GIL held.
+// matcher. It returns None, or False if all tokens are allowed. `factory` (or None) makes a new object at its start. It
+// replaces a missing fork() or reset(). A missing rollback() is replaced by a reset and accepting the tokens again.
+// Throws nb::type_error for an object without the needed methods. GIL held.
 weft_matcher python_matcher(nanobind::object object, nanobind::object factory);
 
 // Makes a recogniser with `factory`. On failure returns null and sets `error`. The recogniser takes the GIL once for

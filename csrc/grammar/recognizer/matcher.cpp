@@ -229,7 +229,7 @@ int rec_reset(RecognizerMatcher &matcher) {
   return with(matcher, [&](auto &replaced) { return replay(matcher, 0, replaced); });
 }
 
-// Pushes bytes as long as exactly one may follow and the text may not end. Returns 0, or -1 on failure.
+// Pushes bytes, at most 64, as long as exactly one may follow and the text may not end. Returns 0, or -1 on failure.
 int push_forced_bytes(RecognizerMatcher &matcher, std::string &text) {
   for (bool goes_on = true; goes_on && text.size() < 64;) {
     for (std::int32_t token : matcher.guide->end_tokens) {

@@ -25,7 +25,7 @@ Tokens tokens_of(const AttendCall &call, std::int64_t b) {
   return {b, first, count, call.base[b] + (call.count ? call.count[b] : 0) + call.offset};
 }
 
-// Returns the index of a position's entry in the cache, or -1 if it has none: page 0 only pads a graph's rows, and
+// Returns the index of a position's entry in the cache, or -1 if it has none. Page 0 only pads a graph's rows, and
 // positions beyond the page table have no page.
 std::int64_t place_of(const AttendCall &call, std::int64_t b, std::int64_t position) {
   const std::int64_t column = position / call.page_size;

@@ -1,5 +1,5 @@
-// Attention of a decoder layer on the CPU, in float32, fused with the norm and the rotation (RoPE) of queries and keys
-// and with writing keys and values to the pages of the cache.
+// Attention of a decoder layer on the CPU, in float32. The kernel also does the norm and the rotation (RoPE) of queries
+// and keys, and writes keys and values to the pages of the cache.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,7 @@ namespace weft {
 // With a `window` above 0 a query sees at most that many keys: 0..sinks-1 and the last window - sinks, including its
 // own. A page is not read if none of the row's new tokens sees a key in it. 0 <= sinks < window.
 //
-// The bits of a row's result depend on that row alone, not on the batch: sums over keys run from the first key to the
-// last.
+// The bits of a row's result depend on that row alone, not on the batch: sums over keys have a fixed order.
 struct AttendCall {
   const float *qkv, *rotary;
   const float *q_norm, *k_norm;  // [head_dim] each, or null: no norm

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::int64_t kQueryTile = 4;  // queries at once
 
-// A vector has the size of one register, because the compiler keeps larger ones in memory. Results do not depend on
-// kLanes, because the order of each sum is fixed.
+// A vector has the size of one register, because the compiler keeps larger ones in memory. The order of a sum of
+// products does not depend on kLanes. The compiler may reorder other sums, such as that of a softmax (-ffast-math).
 template <int kLanes>
 struct Vector {
   typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));

@@ -224,8 +224,8 @@ Rows rows_of(const Rows &rows, std::int64_t first, std::int64_t count) {
   return block;
 }
 
-// Returns a block size, a multiple of kRowBlock and at most `max_block`, that divides the rows into blocks of about the
-// same size.
+// Returns a block size, a multiple of kRowBlock, that divides the rows into blocks of about the same size. It is at
+// most `max_block`, rounded up to such a multiple.
 std::int64_t even_block(std::int64_t rows, std::int64_t max_block) {
   return ceil_div(ceil_div(rows, ceil_div(rows, max_block)), kRowBlock) * kRowBlock;
 }

@@ -1,9 +1,9 @@
 // Linear layers of a decoder on the CPU, each fused with the norm of its input and an epilogue of bias, SwiGLU and
 // residual. Activations are float32; weights are float32, float16 or bfloat16.
 //
-// Every output is one sum over the inputs in order, by fused multiply-adds. So a row's result depends neither on the
-// other rows nor on the threads: a token gets the same logits alone, in a batch, among drafts and in a prompt. Weights
-// of 16 bits are widened exactly, and give the same bits as those weights in float32.
+// Every output is one sum over the inputs in order, by fused multiply-adds if the instruction set has them. So a row's
+// result depends neither on the other rows nor on the threads: a token gets the same logits alone, in a batch, among
+// drafts and in a prompt. Weights of 16 bits are widened exactly, and give the same bits as those weights in float32.
 //
 // On a processor with AMX, AMX may multiply bfloat16 weights. Activations are then split into two bfloat16 parts (17
 // bits), and numbers below 2^-126 count as 0. A row's result still depends on that row alone, but its last bits differ
@@ -42,7 +42,7 @@ struct LinearCall {
 
 void linear_cpu(const LinearCall &call);
 
-// Whether the processor has AMX, which `tiled` calls need.
+// Whether `tiled` calls can run: this build, the processor and the chosen instruction set include AMX.
 bool has_tiles();
 
 // out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight, for `rows` rows of `width` floats.

@@ -27,7 +27,7 @@ struct JoinCall {
 };
 void join_norms_cpu(const JoinCall &call);
 
-// out[b] = x[b, index[b]] of x [rows, width, size].
+// out[b] = x[b, index[b]] of x [rows, width, size]. Indices outside [0, width) are clamped.
 struct TakeCall {
   const float *x;
   const std::int64_t *index;

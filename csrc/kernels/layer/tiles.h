@@ -192,8 +192,7 @@ void norm_rows(const NormCall &call, std::int64_t begin, std::int64_t end) {
   for (std::int64_t r = begin; r < end; ++r) {
     const float *x = call.x + r * call.x_row;
     float *out = call.out + r * call.out_row;
-    // There are 64 sums, added in the same order for every vector length, so that all instruction sets give the same
-    // bits.
+    // There are 64 sums, added in the same order for every vector length, so that AVX2 and AVX-512 give the same bits.
     constexpr int kQuarter = 16 / kLanes;
     Lanes sums[4 * kQuarter] = {};
     std::int64_t i = 0;

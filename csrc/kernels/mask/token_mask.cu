@@ -133,8 +133,8 @@ __global__ void __launch_bounds__(kThreads) apply_kernel(const ApplyCall call) {
   }
 }
 
-// There is one block for every kThreads groups of 16 bytes of a row, so that many reads are in flight on the bus. Reads
-// of host memory bypass the caches, because the host changes it between launches.
+// There is one block for every kThreads groups of 16 bytes of a row (words, if rows are not aligned), so that many
+// reads are in flight on the bus. Reads of host memory bypass the caches, because the host changes it between launches.
 template <class V>
 __global__ void __launch_bounds__(kThreads) copy_kernel(const CopyCall call) {
   begin_chained();

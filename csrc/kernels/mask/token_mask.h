@@ -69,7 +69,8 @@ std::int64_t copy_mask_rows_cpu(const CopyCall &call);
 const char *cuda_architectures();
 
 // The CUDA kernels, enqueued on `stream` of the current device, which has `sms` multiprocessors. They return null, or
-// CUDA's error message. If a row number is out of bounds, apply blocks the whole row of logits, and copy skips the row.
+// CUDA's error message. If a row number is out of bounds, apply blocks the whole row of logits (unless token_mask[i] is
+// 0, when not by slot), and copy skips the row.
 const char *apply_token_bitmask_cuda(const ApplyCall &call, int sms, void *stream);
 const char *copy_mask_rows_cuda(const CopyCall &call, void *stream);
 

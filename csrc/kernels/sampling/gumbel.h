@@ -1,10 +1,10 @@
 // The Gumbel noise of coupled sampling, with the same bits on every device.
 //
-// Philox4x32-10 (Salmon et al., SC 2011) with the request's seed as key and (position low, position high, token / 4,
-// purpose) as counter gives four words; word token % 4 is the token's. The noise is the Gumbel variate -log(-log(u)),
-// u = (word + 0.5) / 2^32. It is computed by single-precision additions and multiplications in a fixed order, none of
-// them fused, so that compilers, instruction sets and devices agree. It is between -3.14 and 22.9, never inf or NaN.
-// Host code that includes this must be compiled with -ffp-contract=off.
+// Philox4x32-10 (Salmon et al., SC 2011) gives four words. Its key is the request's seed, and its counter is (position
+// low, position high, token / 4, purpose). Word token % 4 is the token's. The noise is the Gumbel variate
+// -log(-log(u)), u = (word + 0.5) / 2^32. It is computed by single-precision additions and multiplications in a fixed
+// order, none of them fused, so that compilers, instruction sets and devices agree. It is between -3.14 and 22.9, never
+// inf or NaN. Host code that uses it must be compiled with -ffp-contract=off.
 #pragma once
 
 #include <cstdint>
@@ -76,8 +76,9 @@ WEFT_HD float gumbel(std::uint32_t word) {
   return -log_normal(-log_u);
 }
 
-// Returns an upper bound of gumbel(word), seldom more than 0.2 above it, for each of the 2^32 words. It is cheap, and
-// few tokens need the exact noise. -log(1 - u) bounds the variate, and a float's bits are a piecewise linear logarithm.
+// Returns an upper bound of gumbel(word), for each of the 2^32 words. It is less than 0.25 above a noise over 1, and a
+// smaller noise seldom wins. It is cheap, and few tokens need the exact noise. -log(1 - u) bounds the variate, and a
+// float's bits are a piecewise linear logarithm.
 WEFT_HD float gumbel_bound(std::uint32_t word) {
   const float half = add_rn(static_cast<float>(static_cast<std::int32_t>(~word >> 1)), 0.25f);  // (1 - u) * 2^31
   const auto bits = static_cast<float>(static_cast<std::int32_t>(float_bits(half)));

@@ -11,7 +11,7 @@ namespace weft {
 
 // Reads slot slot[b] for each batch row b. Writes the slot's length to base[b], its last token and then its drafts (-1:
 // none) to tokens[b * width ...], and its page table to pages[b * table_width ...]. `length`, `last_token`, `drafts`
-// [.., slots] and `page_table` are by slot.
+// [.., slots] and `page_table` are by slot. A slot that is out of range counts as the last one.
 struct InputsCall {
   std::int64_t rows, width, slots, table_width;
   const std::int64_t *slot, *length, *last_token, *drafts;
@@ -31,8 +31,8 @@ struct InputsCall {
   }
 };
 
-// Replaces drafts 1..num_drafts of each row's slot by the proposed ones, or by -1 beyond the slot's max_drafts. All
-// tensors but `slot` are by slot.
+// Replaces drafts 1..num_drafts of each row's slot by the proposed ones, or by -1 beyond the slot's max_drafts. A row
+// whose slot is out of range is skipped. All tensors but `slot` are by slot.
 struct ProposalsCall {
   std::int64_t rows, num_drafts, slots;
   const std::int64_t *slot, *proposed;  // proposed [.., slots]

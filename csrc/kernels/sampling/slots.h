@@ -11,8 +11,8 @@
 namespace weft {
 
 // Logits row b * positions + t belongs to batch row b, whose slot is slot[b]. Its context is the first base[b] +
-// count[b] + offset tokens of the slot's text, then the first first_extra + t tokens of its row of `extra`: uncommitted
-// drafts.
+// count[b] + offset tokens of the slot's text, and then uncommitted drafts. These are the first first_extra + t tokens
+// of its row of `extra`, which has num_extra.
 //
 // The steps are, in order: penalties, bias, bad words and n-grams; min_tokens, if `keeps_min_tokens`; levelling;
 // truncation; the draw. The first three steps change the logits in place. `out` gets target token ids, and -1 for a row
@@ -89,11 +89,12 @@ const char *sample_slots_cuda(const SlotCall &call, int sms, void *stream);
 // 1] up to the end of its row of `inputs`. Drafts are accepted as long as they equal the sampled tokens. With
 // `is_counted`, `count` already has their number, and `sampled` then holds the accepted drafts in its first places. The
 // call
-//  - writes count and tokens,
+//  - writes count, tokens, and the slot's rows of `verified` and `verified_host`,
 //  - advances the slot past the accepted drafts and the token after them,
 //  - records the number of drafts that it verified, and clears the drafts from number `width` on,
-//  - counts the tokens for slots with penalties, and updates top-p by them.
-// The padding slot stays at length 0.
+//  - updates top-p by the tokens, and for slots that change logits counts them and writes them to the history.
+// For a held slot it does only the first of these. A row whose slot is out of range is skipped. The padding slot stays
+// at length 0.
 struct AdvanceCall {
   std::int64_t rows, width, padding_slot;
   SlotTables tables;

@@ -68,8 +68,8 @@ struct RowLogits {
     return sum;
   }
 
-  // Returns the largest key such that the logits in the range with this key or a higher one reach the wanted count or
-  // mass; 0 if the whole range does not reach it. `wanted` computes the wanted amount from the range's total.
+  // Returns the largest key for which the logits in the range with this key or a higher one reach the wanted count or
+  // mass. Returns 0 if the whole range does not reach it. `wanted` computes the wanted amount from the range's total.
   template <bool kMass, class Wanted>
   WEFT_INLINE std::uint32_t select(KeyRange range, Scratch &scratch, Wanted wanted) const {
     std::uint64_t *bins = scratch.bins, missing = 0;

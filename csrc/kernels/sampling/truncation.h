@@ -1,7 +1,7 @@
 // Truncation, as a floor for each row: logits below it are not drawn.
 //
-// There are three cuts, in this order. Top-k keeps the k largest logits and all ties of the k-th. Of these, top-p keeps
-// the largest until their share of the probability of all of them reaches p, and all ties of the last. Min-p keeps
+// There are three cuts, in this order. Top-k keeps the k largest logits and all ties of the k-th. Top-p then keeps the
+// largest of these until they have a share p of the probability that top-k left, and all ties of the last. Min-p keeps
 // tokens that are at least m times as likely as the likeliest. -inf and NaN never count.
 #pragma once
 

@@ -35,7 +35,7 @@ struct KeyRange {
   }
 };
 
-constexpr float kLowestPower = -60.0f;  // below 2^-41 the mass is 0
+constexpr float kLowestPower = -60.0f;  // bounds a shift; the mass is 0 below 2^-40 already
 constexpr float kMassPower = -42.0f;
 
 // The probability of a logit divided by that of the largest, `top`, in units of 2^-40, rounded down. `scale` is log2(e)
