@@ -4,10 +4,10 @@ A call into a grammar library can't be interrupted, and can't be limited in memo
 between processes in reasonable time. So a helper process compiles an untrusted guide first. A guide that passes is
 compiled again in this process, by the library that the trial chose, from the text that the trial prepared.
 
-The helper (`trial_worker.py`) loads the vocabulary once and forks a child for each trial. The child dies when it
-exceeds its time or memory. The helper dies with this process, however this process ends. A helper that died or does
-not answer is replaced. Callers wait for a helper only until a deadline, and never while they hold a lock, because a
-helper may be stopped, or may start slowly on a busy machine.
+The helper (`trial_worker.py`) loads the vocabulary once and forks a child for each trial. The child fails or dies
+when it exceeds its time or memory. The helper dies with this process, however this process ends. A helper that died
+or does not answer is replaced. Callers wait for a helper only until a deadline, and never while they hold a lock,
+because a helper may be stopped, or may start slowly on a busy machine.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class Trial:
     ) -> Verdict:
         """Compile a guide in another process. With `closes` also compute its shortest endings. Thread-safe.
 
-        Raises `GuideError` if the guide does not compile within its memory and half of `limits.time_s`. Raises
+        Raises `GuideError` if the guide does not pass: it must compile within its memory and half of `limits.time_s`.
+        If a library crashes or takes too long, another one may try, with a quarter of `limits.time_s`. Raises
         `UnavailableError` if the trial can't run now. If the helper dies, the next helper tries once more. The wait for
         that helper, at most until `until`, is inside the context `waiting()`.
         """
@@ -169,7 +170,7 @@ class Trial:
 
     def _exchange(self, helper: Helper, message: bytes, job: TrialJob) -> tuple[dict[str, Any], bytes]:
         """Send a job to a new child. Returns the merged report lines of the child and of the helper, and the texts that
-        follow a verdict. Raises `_Lost` on a timeout."""
+        follow a verdict. Raises `_Lost` if the helper is dead, or on a timeout."""
         connection = helper.connect()
         if connection is None:
             self._helpers.lose(helper)
@@ -245,7 +246,8 @@ MAX_PAUSE_S = 30.0
 
 
 class Helper:
-    """One helper process. The constructor starts it, and raises `UnavailableError` if that fails."""
+    """One helper process. The constructor starts it. Raises `UnavailableError` if that fails, and `OSError` if no
+    socket or file can be made."""
 
     def __init__(self, vocabulary: Vocabulary, backend: str, limits: CompileLimits) -> None:
         self._control, helper_end = socket.socketpair()

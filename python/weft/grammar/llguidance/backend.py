@@ -63,8 +63,8 @@ def translated(
     that LLGuidance can't express.
 
     `special_names` maps the tokenizer's special tokens to their ids; a Lark grammar may name them. With
-    `coerce_one_of`, a schema's `oneOf` means `anyOf`. With `all_orders`, objects whose property orders are too many to
-    write out are translated to Lark.
+    `coerce_one_of`, a schema's `oneOf` means `anyOf`. With `all_orders`, a schema with more property orders than
+    can be written out is translated to Lark, if possible.
     """
     if guide.kind == "json_schema":
         if guide.any_order:

@@ -96,8 +96,9 @@ def opened_schema(schema: Any, open_objects: bool = False) -> Any:
 
 
 def spelled_schema(schema: Any, in_json: bool = True) -> Any:
-    """Replace formats by patterns, and patterns by what XGrammar must get. With `in_json` that is a placeholder
-    (`weft.grammar.xgrammar.patterns`); otherwise the pattern itself, in ASCII and without surrogates."""
+    """Replace formats by patterns, and patterns by the form that XGrammar must get. With `in_json` that is a
+    placeholder (`weft.grammar.xgrammar.patterns`), also for length bounds; otherwise the pattern itself, in ASCII and
+    without surrogates."""
     schema = json.loads(json.dumps(schema))
     for _, node in json_schema.subschemas(schema):
         if in_json:
