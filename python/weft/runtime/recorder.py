@@ -214,7 +214,7 @@ class Recorder:
 
     def _add_copy(self, func: Operation, args: Any, kwargs: Any, outputs: Outputs) -> bool:
         """Add a copy for an operation that only copies a tensor, fills with a number, or gives the same result at every
-        replay. Returns False for other operations."""
+        replay. Returns False for other operations, and if there is no native copy."""
         result, value = outputs.result, fill_value(func, args)
         if value is not None:
             return self._copy(result, self._keep(torch.full((), value, dtype=result.dtype)), "fill")
