@@ -63,7 +63,7 @@ class Guide:
     closes: bool = False
     """Whether the library that compiles it must be able to compute shortest endings, as `on_length="close"` needs."""
     is_read: bool = True
-    """False for a guide of `unread`, whose text no one has parsed. Compiling calls `check` first then."""
+    """False for a guide of `unread`, whose text is not parsed yet. Compiling then calls `check` first."""
 
     @classmethod
     def json(

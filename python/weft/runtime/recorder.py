@@ -1,7 +1,7 @@
 """Records a launched function during a CPU capture: its Python runs once, and its operations become nodes.
 
-Views are made immediately. Any other operation is not executed: its outputs are allocated in the graph's memory, and it
-becomes a node with frozen arguments that replays run. weft's own kernels and most of torch's operations become native
+Views are made immediately. Any other operation is not executed. Its outputs are allocated in the graph's memory, and it
+becomes a node with frozen arguments, which replays run. weft's own kernels and most of torch's operations become native
 calls. The rest become nodes that call Python; their labels begin with `PYTHON`. Reading a tensor's value raises
 `GraphError`, because nothing is computed during a capture. It fails on CUDA, too.
 

@@ -6,8 +6,8 @@ compiled again in this process, by the library that the trial chose, from the te
 
 The helper (`trial_worker.py`) loads the vocabulary once and forks a child for each trial. The child fails or dies
 when it exceeds its time or memory. The helper dies with this process, however this process ends. A helper that died
-or does not answer is replaced. Callers wait for a helper only until a deadline, and never while they hold a lock,
-because a helper may be stopped, or may start slowly on a busy machine.
+or does not answer is replaced. Callers wait for a helper only until a deadline, and never while they hold a lock. A
+helper may be stopped, or may start slowly on a busy machine.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class Trial:
 
 
 def _raise_if_not_the_guide(signal_number: int, cpu_s: float, job: TrialJob) -> None:
-    """Raise `UnavailableError` if a child died through no fault of its guide: it got too little CPU time, or was killed
+    """Raise `UnavailableError` if a child died through no fault of its guide. It got too little CPU time, or was killed
     from outside, as by the OOM killer."""
     if signal_number == signal.SIGALRM and cpu_s < job.time_s / 2:
         raise UnavailableError(

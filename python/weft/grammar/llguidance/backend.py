@@ -38,9 +38,9 @@ BYTES_OF_A_GRAMMAR, BYTES_PER_LETTER = 200_000, 72
 
 
 def parser_limits(limits: CompileLimits | None = None, untrusted: bool = False) -> _core.LlguidanceLimits:
-    """LLGuidance's limits. The lexer fuel lasts about 20 ms for a compile and 14 ms for a mask, the Earley items of a
-    mask about 3 ms, and lexer states take about 100 MB. Lower `limits` tighten them. An `untrusted` grammar keeps no
-    lexer states for later matchers."""
+    """LLGuidance's limits. The lexer fuel lasts about 20 ms for a compile and 14 ms for a mask. The Earley items of a
+    mask last about 3 ms, and the lexer states take about 100 MB. Lower `limits` tighten them. An `untrusted` grammar
+    keeps no lexer states for later matchers."""
     limits = limits or CompileLimits()
     return _core.LlguidanceLimits(
         max_items_in_row=2000,

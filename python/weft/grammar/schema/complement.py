@@ -36,8 +36,8 @@ def complement(parsed: Any) -> str | None:
 
 
 class _Written:
-    """Converts a DFA to a pattern by state elimination: it removes one state after another, and replaces the paths
-    through it by patterns on the edges between its neighbours."""
+    """Converts a DFA to a pattern by state elimination. It removes one state after another. The paths through a state
+    become patterns on the edges between its neighbours."""
 
     def __init__(self, states: list[State], ends: set[int]) -> None:
         last, first = len(states), len(states) + 1

@@ -175,7 +175,7 @@ class XGrammarBackend:
         return CompiledXGrammar(guide, compiled, self.vocabulary, self._native, notes)
 
     def _compile(self, grammar: xgr.Grammar) -> xgr.CompiledGrammar:
-        # A compiler, and so a cache, for each grammar: the cache of XGrammar 0.2.8 mixes up the masks of similar rules
+        # A compiler, and so a cache, for each grammar. The cache of XGrammar 0.2.8 mixes up the masks of similar rules
         # of different grammars, and so allows forbidden tokens. Within one grammar the cache is sound.
         try:
             return self._compiler(cache_enabled=True).compile_grammar(grammar)

@@ -63,7 +63,7 @@ def not_enforced(
         if not _are_texts(schema, node.get("propertyNames", False)):
             yield place, "propertyNames is not enforced where it does not say that names are strings"
         if any_order and (node.get("properties") or node.get("required")):
-            # With any_order XGrammar only counts properties, and does not track which ones came.
+            # With any_order XGrammar only counts properties, and does not track which ones were written.
             yield place, "any_order: required is not enforced, and a property may come twice"
 
 
