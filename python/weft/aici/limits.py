@@ -52,7 +52,7 @@ class WasmLimits:
     variable_bytes: int = 1 << 20
     """Total size of the names and values of the variables."""
     undo_bytes: int = 64 << 20
-    """Size of the undo data for rollbacks."""
+    """Size of the undo data for rollbacks. The oldest tokens can't be rolled back any more if it is full."""
     undo_tokens: int = 256
     """Number of tokens that can be rolled back."""
     module_bytes: int = 16 << 20

@@ -225,7 +225,7 @@ class GuidedDecoder:
         return len(self._rows[slot].drafts)
 
     def detach(self, slots: Sequence[int]) -> None:
-        """Detach the matchers of slots whose requests have ended. They are released when the matchers advance next."""
+        """Detach the matchers of slots whose requests have ended. It takes effect when the matchers advance next."""
         self._attach |= dict.fromkeys(slots)
         for slot in slots:
             self._rows[slot] = _Row()
