@@ -195,8 +195,8 @@ class _Rewriting:
     # Writing
 
     def _find_existing(self) -> None:
-        """Find the goals that some finite value satisfies, and drop all pieces that none satisfies. A goal exists if
-        one of its pieces needs only goals that exist: a least fixed point."""
+        """Find the goals that some finite value satisfies, and drop all pieces that no finite value satisfies. A goal
+        exists if one of its pieces needs only goals that exist: a least fixed point."""
         waiting: dict[frozenset[int], list[tuple[_Written, Piece]]] = {}  # by goal: the pieces that need it
         # By piece: the number of needed goals not known to exist. A piece with a goal that can't exist has no entry.
         missing: dict[int, int] = {}

@@ -243,7 +243,7 @@ def _is_open(node: dict[str, Any], open_objects: bool) -> bool:
 
 
 def names_and_others(schema: Any, open_objects: bool = False) -> bool:
-    """Whether some object lists properties or patterns of names, and allows other names, too."""
+    """Whether some object has patterns of names, or lists properties and allows other names, too."""
     return any(
         (node.get("properties") or "patternProperties" in node) and _is_open(node, open_objects)
         for _, node in json_schema.subschemas(schema)

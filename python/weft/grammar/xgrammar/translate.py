@@ -231,7 +231,7 @@ class Tag:
 
     @property
     def names_and_others(self) -> bool:
-        """Whether some object lists properties or patterns of names, and allows other names, too."""
+        """Whether some object has patterns of names, or lists properties and allows other names, too."""
         return any(xgrammar_schema.names_and_others(form.found.schema, form.is_open) for form in self.forms)
 
     def not_enforced(self, *, of_strict: bool = False) -> Findings:
