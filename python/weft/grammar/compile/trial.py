@@ -48,8 +48,8 @@ ENDING_S = 1.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a trial that passed: a `Part` for each nested guide, by digest, and the measured memory of the
-    compiled guide (0: unknown)."""
+    """The result of a trial that passed: a `Part` for each guide that a library compiled, nested ones too, by digest,
+    and the measured memory of the compiled guide (0: unknown)."""
 
     parts: Mapping[str, Part]
     memory_bytes: int = 0
