@@ -82,8 +82,9 @@ def bind() -> None:
 
 
 def compiled(wasm: bytes, limits: WasmLimits, trusted: bool, time_s: float) -> bytes:
-    """Compile an audited module within `time_s` seconds, or take it from the cache. Returns machine code. Raises
-    `GuideError` for a module that is invalid or takes too long, and `UnavailableError` if the machine is too busy."""
+    """Compile an audited module, or take it from the cache. Returns machine code. The compile of an untrusted module
+    ends before `time_s` seconds have passed. Raises `GuideError` for a module that is invalid or takes too long, and
+    `UnavailableError` if the machine is too busy."""
     key = hashlib.sha256(wasm).hexdigest() + version("wasmtime")
     return _cache.get(
         key,

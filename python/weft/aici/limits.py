@@ -28,8 +28,9 @@ BOUNDS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class WasmLimits:
-    """Resource limits of one WASM program. A program that exceeds a limit ends its own request, with an error that
-    names the limit. The constructor raises `GuideError` for a value out of range.
+    """Resource limits of one WASM program. A running program that exceeds a limit ends its own request, with an error
+    that names the limit. A module that exceeds one is refused before it runs. The constructor raises `GuideError` for a
+    value out of range.
     """
 
     step_ms: int = 25
@@ -43,7 +44,7 @@ class WasmLimits:
     table_elements: int = 100_000
     """Size of the function table, for indirect calls."""
     log_bytes: int = 64 << 10
-    """Size of the log output of one step."""
+    """Size of the log output of one step, and of the tail of the log that is kept."""
     result_bytes: int = 1 << 20
     """Size of one step's result, of one storage command, and of one text to tokenize."""
     max_variables: int = 1000
@@ -51,7 +52,7 @@ class WasmLimits:
     variable_bytes: int = 1 << 20
     """Total size of the names and values of the variables."""
     undo_bytes: int = 64 << 20
-    """Size of the undo data for rollbacks."""
+    """Size of the undo data for rollbacks. The oldest tokens can't be rolled back any more if it is full."""
     undo_tokens: int = 256
     """Number of tokens that can be rolled back."""
     module_bytes: int = 16 << 20

@@ -79,7 +79,8 @@ class Section:
 
 
 def sections(wasm: bytes) -> list[Section]:
-    """Parse the sections of a module. Raises `GuideError` if it is not a module, or has a section twice."""
+    """Parse the sections of a module. Raises `GuideError` if it is not a module, is cut short, or has a section
+    twice."""
     if wasm[: len(HEADER)] != HEADER:
         raise GuideError(
             "the program is no WASM module of version 1 (a component is none); give a .wasm file, or .wat text"

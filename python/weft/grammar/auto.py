@@ -1,9 +1,9 @@
 """The "auto" backend: for each guide it picks the library, XGrammar or LLGuidance, that enforces more of it.
 
 For a JSON schema it counts the keywords that each library would not enforce, and tries the library with fewer first.
-On a tie LLGuidance is first: it compiles a schema in milliseconds, and XGrammar may take seconds. If neither library
-enforces all of a strict guide, the error has both reasons. A guide that needs shortest endings (`Guide.closes`) always
-goes to XGrammar.
+On a tie LLGuidance is first: it compiles a schema in milliseconds, and XGrammar may take seconds. A regex or a choice
+goes to XGrammar first. Lark goes only to LLGuidance. All other kinds, and guides that need shortest endings
+(`Guide.closes`), go only to XGrammar. If two libraries are tried and both fail, the error has both reasons.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ class AutoBackend:
         return self.choose(guide, lambda name, part: self.libraries[name].compile(part))
 
     def choose(self, guide: Guide, attempt: Attempt) -> CompiledGuide:
-        """Try the libraries in order, each by a call of `attempt`. Return the first compiled guide."""
+        """Try the libraries in order, each by a call of `attempt`. Return the first compiled guide. Raises
+        `GuideError` if all attempts fail."""
         order = in_order(guide)
         if order == (XGRAMMAR,):
             return attempt(XGRAMMAR, guide)

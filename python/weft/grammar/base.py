@@ -99,8 +99,8 @@ class Backend(Protocol):
     `compile` must be thread-safe. A backend that supports only some kinds of guides lists them in `kinds`
     (`Guide.kind`), and raises `GuideError` for the others.
 
-    A backend need not protect its process from a bad guide. An untrusted guide is compiled in a trial process first
-    (`weft.grammar.compile.trial`), and all compiles run on threads with large stacks (`weft.grammar.compile.stacks`).
+    A backend need not protect its process from a bad guide. `GuideCompiler` compiles an untrusted guide in a trial
+    process first (`weft.grammar.compile.trial`). Its threads have large stacks (`weft.grammar.compile.stacks`).
     """
 
     def compile(self, guide: Guide) -> CompiledGuide:
@@ -116,8 +116,8 @@ Attempt = Callable[[str, Guide], CompiledGuide]
 class Chooser(Protocol):
     """A backend that chooses among several libraries for each guide.
 
-    It makes every compile through `attempt`. So a trial can run one library at a time, and check its result before
-    the next one is tried. After the trial, only the chosen library compiles the guide again.
+    `choose` makes every compile through `attempt`. So the caller can run one library at a time, and check its result
+    before the next one is tried.
     """
 
     @property
@@ -163,12 +163,14 @@ class Closes(Protocol):
 
     def closing(self, text: str | None = None) -> ClosingTables:
         """Return the tables of shortest endings. The first call computes and caches them. `text` is the library's
-        input text (`Prepared.text`), if the caller has it. Raises `GuideError` for a grammar that is too complex."""
+        input text (`Prepared.text`), if the caller has it. Raises `GuideError` for a grammar with parts that are not
+        text, and `ValueError` for one that is too complex."""
 
 
 def wrap_matcher(matcher: PythonMatcher, factory: Callable[[], PythonMatcher] | None = None) -> Matcher:
-    """Wrap a Python matcher as a native one. `factory` makes a fresh matcher, into which tokens are replayed for
-    rollback and fork. Raises `GuideError` for an object that is not a matcher."""
+    """Wrap a Python matcher as a native one. `factory` makes a fresh matcher. If `matcher` lacks `rollback`, `reset` or
+    `fork`, a fresh one may receive the accepted tokens again. Raises `GuideError` for an object that is not a
+    matcher."""
     try:
         return python_matcher(matcher, factory)
     except TypeError as error:

@@ -1,8 +1,8 @@
 """`Guide`: the grammar, schema or program that constrains an answer.
 
-A guide is plain data: a kind, a source text and options. The constructor checks it; it is compiled when a request needs
-it. The files of `kinds/`, `xgrammar/` and `aici/` parse and translate particular kinds. They import this file, so it
-imports them inside functions.
+A guide is plain data: a kind, a source text, options, and for some kinds an object (`payload`). The class methods
+check it; it is compiled when a request needs it. The files of `kinds/`, `xgrammar/` and `aici/` parse and translate
+particular kinds. They import this file, so it imports them inside functions.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class Guide:
     closes: bool = False
     """Whether the library that compiles it must be able to compute shortest endings, as `on_length="close"` needs."""
     is_read: bool = True
-    """Whether `check` has passed. If not, compiling reports errors in the source."""
+    """False for a guide of `unread`, whose text is not parsed yet. Compiling then calls `check` first."""
 
     @classmethod
     def json(
         cls, *, max_whitespace: int | None = MAX_WHITESPACE, separators: tuple[str, str] | None = None
     ) -> Guide:
-        """Any JSON object or array; whitespace as in `json_schema`."""
+        """Any JSON object or array. The options are as in `json_schema`."""
         return cls.json_schema(
             {"anyOf": [{"type": "object"}, {"type": "array"}]},
             max_whitespace=max_whitespace,
@@ -87,7 +87,7 @@ class Guide:
         separators: tuple[str, str] | None = None,
         open_objects: bool = False,
     ) -> Guide:
-        """JSON that satisfies a schema: a dict, its JSON text, or a pydantic model.
+        """JSON that satisfies a schema: a dict or bool, its JSON text, a pydantic model, or a `TypeAdapter`.
 
         An object schema with `properties` forbids other properties, unless `additionalProperties` allows them.
         `open_objects` allows others by default, as the JSON Schema specification does. Properties come in the
@@ -189,8 +189,8 @@ class Guide:
         `required` is False for text and calls in any order, True for at least one call, or a function's name for
         exactly one call of it. `reasoning` says whether the answer starts inside a reasoning section that the prompt
         opened ("enabled"), has none ("disabled"), or may have one ("auto"). Without `parallel` there is at most one
-        call, and nothing after it. `strict` and `max_whitespace` are as in `json_schema`. With `any_order`, arguments
-        come in any order.
+        call, and nothing after it. `strict`, `open_objects` and `max_whitespace` are as in `json_schema`. With
+        `any_order`, arguments come in any order.
         """
         from weft.grammar.kinds.tools import tools_guide
 
@@ -208,15 +208,15 @@ class Guide:
 
     @classmethod
     def matcher(cls, factory: Callable[[], PythonMatcher]) -> Guide:
-        """Your own matcher in Python: `factory()` makes one per request. See `weft.grammar.PythonMatcher`."""
+        """Your own matcher in Python: `factory()` makes one for each answer. See `weft.grammar.PythonMatcher`."""
         if not callable(factory):
             raise GuideError("matcher needs a function that makes matchers, one for each request")
         return cls("matcher", f"matcher {getattr(factory, '__qualname__', factory)}", payload=factory)
 
     @classmethod
     def recognizer(cls, factory: Callable[[], Recognizer]) -> Guide:
-        """Your own recognizer in Python, which accepts or refuses single bytes: `factory()` makes one per request. See
-        `weft.grammar.Recognizer`."""
+        """Your own recognizer in Python, which accepts or refuses single bytes: `factory()` makes one for each answer.
+        See `weft.grammar.Recognizer`."""
         if not callable(factory):
             raise GuideError("recognizer needs a function that makes recognisers, one for each request")
         return cls("recognizer", f"recognizer {getattr(factory, '__qualname__', factory)}", payload=factory)
@@ -275,14 +275,15 @@ class Guide:
         strict: bool = True,
         open_objects: bool = False,
     ) -> Guide:
-        """A guide from a client's text, without parsing it here, because that may take long. A compile thread parses
-        it later and reports its errors."""
+        """A guide from a client's text, without parsing it here, because that may take long. Compiling parses it
+        and reports its errors."""
         max_whitespace = MAX_WHITESPACE if kind == "json_schema" else None
         return cls(kind, text, max_whitespace, strict=strict, open_objects=open_objects, is_read=False)
 
     @classmethod
     def of(cls, guide: Any) -> Guide:
-        """The guide itself, or one over an `xgrammar.Grammar` or `xgrammar.CompiledGrammar`."""
+        """The guide itself, or one over an `xgrammar.Grammar` or `xgrammar.CompiledGrammar`. Raises `GuideError` for
+        any other object."""
         if isinstance(guide, Guide):
             return guide
         kinds: dict[str, GuideKind] = {"Grammar": "grammar", "CompiledGrammar": "compiled"}
@@ -305,7 +306,7 @@ class Guide:
 
     @property
     def key(self) -> Hashable:
-        """A cache key: equal for guides that compile to the same result. None if that can't be decided."""
+        """A cache key: guides with equal keys compile to the same result. None if no key can prove that."""
         if self.payload is not None:
             content = getattr(self.payload, "guide_key", None)
             return None if content is None else (self.kind, self.source, content)
@@ -326,7 +327,8 @@ class Guide:
         return id(self) if self.key is None else hash(self.key)
 
     def check(self) -> None:
-        """Check a JSON schema or a structural tag without compiling it. Raises `GuideError`."""
+        """Check a JSON schema or a structural tag without compiling it. Raises `GuideError`. Other kinds always
+        pass."""
         if self.kind == "json_schema":
             structure.check(_schema_data(self.source))
         elif self.kind == "structural_tag":
@@ -365,7 +367,7 @@ def _need_text(kind: str, text: object) -> None:
 
 
 def _schema_data(schema: Any) -> Any:
-    """The schema as plain JSON data."""
+    """The schema as plain JSON data. Raises `GuideError`."""
     if hasattr(schema, "model_json_schema"):
         schema = schema.model_json_schema()
     elif hasattr(schema, "json_schema") and callable(schema.json_schema):

@@ -20,8 +20,9 @@ class PythonMatcher(Protocol):
     - `forced(capacity) -> list[int]` returns at most `capacity` tokens that spell the forced text: the text that must
       follow whatever is sampled. It does not change the state. The tokens become drafts.
 
-    Without `rollback` or `fork`, weft replays all tokens into the same object (after `reset`), or into a new one from
-    the factory. A replay costs more with each token, and works only if the matcher is deterministic.
+    Without `rollback`, weft replays the tokens that stay: into the same object after `reset`, or without `reset` into a
+    new one from the factory. Without `fork`, weft replays all tokens into a new one. A replay costs more with each
+    token, and works only if the matcher is deterministic.
     """
 
     def accept(self, token: int) -> bool:
@@ -42,20 +43,21 @@ class Recognizer(Protocol):
 
     It may also have these methods:
 
-    - `try_push_byte(byte) -> bool` pushes a byte if it is allowed.
+    - `try_push_byte(byte) -> bool` pushes a byte if it is allowed, and returns whether it did.
     - `trie_finished() -> None` is called after each mask.
     - `fork() -> Recognizer` returns an independent copy.
-    - `collapse() -> None` is called after each accepted token. From then on only the top state is needed.
+    - `collapse() -> None` is called after each accepted token but an end token. From then on only the top state is
+      needed.
 
     To roll tokens back, weft pops their bytes if the recognizer has no `collapse`. Otherwise it makes a new recognizer
-    and pushes all bytes again.
+    and pushes the remaining bytes again. Without `fork` it makes a copy in the same way.
     """
 
     def push_byte(self, byte: int) -> None:
         """Push a byte, 0 to 255, that is allowed."""
 
     def pop_bytes(self, count: int) -> None:
-        """Remove the last bytes."""
+        """Remove the states of the last `count` bytes."""
 
     def byte_allowed(self, byte: int) -> bool:
         """Return whether a byte may follow."""

@@ -27,20 +27,22 @@ from weft.grammar.tag_forms import depth_of_texts, tag_of
 class CompileLimits:
     """Limits on the cost of a guide.
 
-    - `max_source_bytes`: bytes of its text. `max_depth`: nesting depth of brackets in the text.
+    - `max_source_bytes`: bytes of its text. `max_depth`: nesting depth of brackets in JSON, and for XGrammar of groups
+      in a regular expression or grammar.
     - `max_chain`: levels of nesting through references, rules and groups. Libraries recurse this deep.
     - Some limits are for XGrammar only, because its compile time grows with these counts:
-      - `max_choices`: values in all enumerations, or alternatives in a whole regular expression or grammar.
-      - `max_properties`: properties in a whole schema.
+      - `max_choices`: values in all enumerations, and alternatives in all regular expressions and grammars.
+      - `max_properties`: properties in a whole schema. Those of an object with `minProperties` or `maxProperties` count
+        that many times.
       - `max_repeat`: positions that a repeat (`maxLength`, `{n,m}`) expands to, including the repeats inside it.
-      - `max_least_bytes`: bytes of the shortest text of each rule. XGrammar spells forced text to its end.
+      - `max_least_bytes`: bytes of the shortest text of each rule. XGrammar spells forced text up to its end.
     - LLGuidance has its own limits for a compile and for a mask. `time_s` and `memory_bytes` tighten them.
     - `time_s`: seconds of one compile. `memory_bytes`: size of the compiled guide.
     - Untrusted guides are tried first. In a trial `memory_bytes` also bounds the memory of the compile itself.
       `mask_time_s` bounds the CPU seconds of one mask fill and the accept after it. The trial measures these along
       walks of a few hundred tokens, and extrapolates to an answer of `answer_tokens`.
     - `max_abandoned`: compiles that may run on past their time, at most half of them from one client. At this number,
-      new guides are refused. `max_waiting`: guides of one client that may wait for their compile.
+      new guides are refused. `max_waiting`: guides of one client that may wait to be compiled.
     """
 
     max_source_bytes: int = 1 << 20
@@ -85,7 +87,7 @@ def check_size(text: str, limits: CompileLimits) -> None:
 
 
 def check_text(guide: Guide, limits: CompileLimits) -> None:
-    """Raise `GuideError` if a guide's text is too long, nests too deep, or can't be encoded in UTF-8."""
+    """Raise `GuideError` if a guide's text is too long, can't be encoded in UTF-8, or is JSON that nests too deep."""
     check_size(guide.source, limits)
     depth = _core.json_depth(guide.source) if guide.kind in ("json_schema", "structural_tag") else 0
     _check("nests", depth, "deep", limits.max_depth, "max_depth")
@@ -235,7 +237,7 @@ class _Node:
     height: int = 1
     edges: list[tuple[_Node, int]] = field(default_factory=list)
     number: int = UNVISITED  # the order of discovery
-    lowest: int = UNVISITED  # the first discovered node of its cycle
+    lowest: int = UNVISITED  # the lowest number of a node on the path that it is known to reach
     length: int = 0  # the longest chain that starts here, once its cycle is visited
 
     def refer(self, target: _Node, depth: int) -> None:
@@ -243,8 +245,8 @@ class _Node:
 
 
 def chain_length(guide: Guide) -> int:
-    """The length of the longest chain of nesting levels. Parts that can't be parsed count 0: no library recurses into
-    them."""
+    """The length of the longest chain of nesting levels; 0 for a guide without schemas, grammars and regular
+    expressions."""
     return max((_text_chain(kind, text) for kind, text in _texts(guide)), default=0)
 
 
@@ -396,7 +398,8 @@ def _rule_nodes(text: str, is_lark: bool) -> list[_Node]:
 
 
 def _json_chain(text: str, position: int) -> tuple[int, int]:
-    """Read the JSON schema that begins at a position. Returns its end and the length of its longest chain."""
+    """Read the JSON schema that begins at a position. Returns its end and the length of its longest chain. If it
+    can't be parsed, or nests too deep for that, the length is its bracket depth."""
     begin = depth = deepest = 0
     while position < len(text):
         part = JSON_PARTS.match(text, position)

@@ -23,7 +23,7 @@ class OpensAhead(CompiledGuide, Protocol):
 
     @property
     def sequence_bytes(self) -> int:
-        """The most that the matcher of one sequence may hold."""
+        """The maximum bytes that the matcher of one sequence may hold."""
 
     def open(self, opening: Opening) -> Matcher:
         """Start the matcher of a request's first sequence. Called on a worker thread, not on the engine's. Raises
@@ -64,7 +64,7 @@ class StartedGuide:
 
     @property
     def sequence_bytes(self) -> int:
-        """The most that the matcher of one sequence may hold."""
+        """The maximum bytes that the matcher of one sequence may hold."""
         return self._compiled.sequence_bytes
 
     @property
@@ -73,7 +73,7 @@ class StartedGuide:
 
     def begin(self, *, is_last: bool) -> Matcher:
         """Return the matcher of the next sequence: a fork of the first matcher, or for the last sequence that matcher
-        itself. Not thread-safe."""
+        itself. The first call starts it. Not thread-safe. Raises `GuideError`."""
         first = self._first if self._first is not None else self._compiled.open(self._opening)
         self._first = None if is_last else first
         return first if is_last else first.fork()

@@ -29,8 +29,8 @@ def tag_of(source: str) -> Any:
 
 
 def depth_of_texts(source: str) -> int:
-    """The nesting depth of schemas that a legacy tag holds as JSON strings; 0 without any. The depth of the tag's own
-    text does not count them."""
+    """The largest nesting depth of the schemas that a legacy tag holds as JSON strings; 0 without any. The depth of the
+    tag's own text does not count them. `source` must be valid JSON."""
     tag = json.loads(source)
     structures = tag.get("structures") if _is_older(tag) else None
     entries = structures if isinstance(structures, list) else []
@@ -84,7 +84,8 @@ def _tag(structure: Any, place: str) -> dict[str, Any]:
 
 
 def _check_triggers(begins: Sequence[str], triggers: Sequence[str]) -> None:
-    """Raise `GuideError` unless each begin has one trigger as its prefix, and each trigger is the prefix of a begin."""
+    """Raise `GuideError` unless each begin has exactly one trigger as its prefix, and each trigger is the prefix of a
+    begin."""
     known, used = set(triggers), set()
     lengths = sorted({len(trigger) for trigger in triggers})
     for i, begin in enumerate(begins):

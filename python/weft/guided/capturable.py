@@ -113,7 +113,8 @@ class CapturableGuidedDecoder:
         self.grammar.commit_masks(self._stream, self.slots, copies=True)
 
     def add_draft_batch(self, draft_tokens: Tensor) -> None:
-        """Take the next draft of each row: int64 [B], as ids of the target's vocabulary; -1 for none."""
+        """Take the next draft of each row: int64 [B], as ids of the target's vocabulary; -1 for none. Raises
+        `InputError` for more than `max_drafts` drafts."""
         if self._num_drafts == self.state.max_drafts:
             raise InputError(f"there are {self._num_drafts} drafts already, as many as max_drafts")
         self._num_drafts += 1

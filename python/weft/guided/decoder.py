@@ -146,14 +146,16 @@ class GuidedDecoder:
 
     @property
     def num_rows(self) -> int:
-        """The number of logits rows that `execute` expects: one for each request, and one for each of its drafts."""
+        """The number of logits rows that `execute` expects: one for each request, and one for each of its drafts, also
+        for a draft of -1."""
         return sum(1 + len(self._rows[request.slot].drafts) for request in self._batch)
 
     def execute(self, logits: Tensor, d2t: Tensor | None = None) -> None:
         """Mask the target's logits [num_rows, V] in place. A request's first row is for its next token, and one row
         follows for the token after each draft.
 
-        `d2t` int64 [V] has the offsets of a pruned vocabulary: column c stands for token c + d2t[c].
+        `d2t` int64 [V] has the offsets of a pruned vocabulary: column c stands for token c + d2t[c]. Raises
+        `InputError` for another number of rows.
         """
         self._advance()
         positions = self.state.max_drafts + 1
@@ -168,10 +170,10 @@ class GuidedDecoder:
         self, num_accepted: Sequence[int], new_tokens: Sequence[int] | None = None
     ) -> None:
         """Take the result of verification, by place in the batch: the number of accepted drafts. The matchers roll back
-        the others.
+        the others when they advance next.
 
         `new_tokens` are the tokens sampled after the accepted drafts. Without them, the next `add_batch` must give each
-        `new_token`.
+        `new_token`. Raises `InputError` for lists of another length, and for more accepted drafts than there are.
         """
         self._check_length("num_accepted", num_accepted)
         if new_tokens is not None:
@@ -189,8 +191,8 @@ class GuidedDecoder:
         self._num_drafted = 0
 
     def add_draft_batch(self, draft_tokens: Sequence[int]) -> None:
-        """Take the next draft of each request, by place in the batch, as an id of the target's vocabulary; -1 for
-        none."""
+        """Take the next draft of each request, by place in the batch, as an id of the target's vocabulary; -1 for none.
+        Raises `InputError` for more than `max_drafts` drafts."""
         self._check_length("draft_tokens", draft_tokens)
         if self._num_drafted == self.state.max_drafts:
             raise InputError(f"there are {self._num_drafted} drafts already, as many as max_drafts")
@@ -223,7 +225,7 @@ class GuidedDecoder:
         return len(self._rows[slot].drafts)
 
     def detach(self, slots: Sequence[int]) -> None:
-        """Detach the matchers of slots whose requests have ended."""
+        """Detach the matchers of slots whose requests have ended. It takes effect when the matchers advance next."""
         self._attach |= dict.fromkeys(slots)
         for slot in slots:
             self._rows[slot] = _Row()

@@ -1,4 +1,4 @@
-"""Decodes the records of a `GuidedState`'s last operations: the inputs of each, and the state of every slot after it.
+"""Decodes the records of a `GuidedState`'s last operations: the inputs of each, and the state of its slots after it.
 
 `GuidedState.record` switches recording on. C++ writes the records as 64-bit words to a ring buffer, with the layout of
 `csrc/guided/recording.cpp`. This file turns them into `Operation`s.
@@ -48,13 +48,14 @@ class SlotEntry:
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation on all slots of an iteration.
+    """One operation: on the slots of an iteration, or for "release" on one slot.
 
     argument: depends on the operation. "extend": the draft's number. "extend_through": the number of drafts. "release":
         the slot. "fetch": 1 if there was no snapshot.
     slots: the snapshot's slots, for a "fetch".
     attached: the slots whose matcher the snapshot changed, for a "fetch": True if the slot got a matcher.
-    entries: the state of slots afterwards.
+    entries: the state afterwards of guided slots, and for a "commit" also of unguided ones. An owed commit
+        (`GrammarStream`) has guided slots only.
     """
 
     name: str

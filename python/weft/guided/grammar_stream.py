@@ -19,8 +19,8 @@ Three events order the streams. After `token_event`, the grammar may read the to
 Kernels write verified tokens and picked drafts directly to pinned host memory, where the grammar reads them. The device
 reads the host's proposals from pinned memory too. Copies are on the grammar stream, so that they don't delay the model.
 
-Everything is by slot: mask row slot*(K+1) + j is for the token after the slot's committed text and j drafts, whatever
-the order of rows in the batch.
+Everything is by slot, so the order of rows in the batch does not matter. Mask row slot*(K+1) + j is for the token after
+the slot's committed text and j drafts.
 
 S slots, K drafts, T = 1 + K positions, B rows, V vocabulary, W = ceil(V / 32).
 """
@@ -41,8 +41,8 @@ from weft.runtime.interface import NativeTask, Runtime, Stream
 
 
 def default_workers() -> int:
-    """The default number of threads that help with a long phase of matchers: a quarter of the cores, at least 1 and at
-    most 8, but none on a single core."""
+    """The default number of threads that help with a long phase of matchers: a quarter of the cores, from 1 to 8. On a
+    single core it is 0."""
     cores = os.cpu_count() or 1
     return min(max(cores // 4, 1), cores - 1, 8)
 

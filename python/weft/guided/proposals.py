@@ -33,8 +33,8 @@ class NgramSettings:
     """The settings of n-gram lookup.
 
     The lookup searches the text for its own last `max_length` tokens, then for shorter suffixes down to `min_length`.
-    It uses the latest earlier occurrence. For guided drafts, the grammar chooses among the first `candidates`
-    occurrences.
+    It uses the latest earlier occurrence of the longest one. For guided drafts, the grammar chooses among `candidates`
+    occurrences: those of longer suffixes come first, then later ones.
     """
 
     min_length: int = 1
@@ -190,8 +190,9 @@ class Proposals:
         return NativeTask(*self._native.task_address(num_drafts), self)
 
     def origins(self, slot: int, first: int, count: int) -> list[str | None]:
-        """The sources of tokens `first` to `first` + `count` - 1, counted from `open`: "given", "forced", "ngram" or
-        "lookahead", or None for a token that the host did not propose. Only the last 64 tokens are known."""
+        """The sources of tokens `first` to `first` + `count` - 1, counted from `open`. A source is "given", "forced",
+        "ngram" or "lookahead", or None for a token that the host did not propose. Only the last 256 tokens are kept,
+        and the drafts of iterations in flight count among them."""
         return [
             None if place < 0 else self._names[place] for place in self._native.origins(slot, first, count)
         ]

@@ -1,7 +1,7 @@
 """Recordings as files: the operations of a guided state, their requests, and everything else that a replay needs.
 
-A file is JSON, gzipped if its name ends in `.gz`. It contains users' data: the answers, and the prompts of requests
-whose guide is a program.
+A file is JSON, gzipped if its name ends in `.gz`. It contains users' data: the guides, the answers, and the prompts of
+requests whose guide is a program.
 """
 
 from __future__ import annotations

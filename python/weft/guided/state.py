@@ -67,9 +67,9 @@ class GuidedState(_core.GuidedState):
     token_mask_host: int32 [(S+1)*(K+1)]; 0 if there is no mask to apply.
     temperatures_host: float32 [(S+1)*(K+1)], the temperature that the matcher asks for; negative for none.
 
-    `workers` native threads help if a phase of matchers turns out long. If a matcher takes longer than
-    `mask_time_limit_s` (0: no limit) from one commit to the next, its slot fails. Processor time counts in full, and
-    waiting only beyond 2 s. At most `max_pending` snapshots may wait to be fetched.
+    `workers` native threads help if a phase of matchers turns out long. From one commit to the next, a matcher may take
+    `mask_time_limit_s` seconds of processor time (0: no limit). Processor time and waiting together may take the larger
+    of that limit and 2 s. Beyond either, its slot fails. At most `max_pending` snapshots may wait to be fetched.
     """
 
     def __init__(

@@ -27,7 +27,8 @@ class KVShape(NamedTuple):
 
 
 class PagedKV:
-    """Keys and values of all layers, in pages. Padding rows write to page 0, which belongs to no request.
+    """Keys and values of all layers, in pages. Page 0 belongs to no request: it fills the page tables of padding rows,
+    and attention does not write it.
 
     `data` is [num_layers, num_pages, page_size, 2, num_kv_heads, head_dim]. `layers[i]` is the cache of layer i,
     [num_pages, page_size, 2, num_kv_heads, head_dim]. `k` and `v` are views [num_layers, num_pages, page_size,
@@ -93,8 +94,8 @@ class Hidden:
     """The result of a forward.
 
     `last` [B, T, H] is the last layer's output before the final norm, the input of `Model.logits`. `aux` [B, T,
-    len(aux_layers) * H] holds the input hidden states of the layers in `aux_layers`, in that order. Without such layers
-    its width is 0.
+    len(aux_layers) * H] holds the hidden states that `aux_layers` of `Model.forward` names, in that order. Without such
+    layers its width is 0. For packed tokens [N], both have N in place of B, T.
     """
 
     last: Tensor

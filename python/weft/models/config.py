@@ -103,7 +103,8 @@ class Fields:
         return ModelError(f"{self.where}: {key!r} {message}")
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """The value of `key`, a positive integer. Raises `ModelError` for another value, or if it has no default."""
+        """The value of `key`, a positive integer up to `MOST`. Raises `ModelError` for another value, or if the key is
+        missing and there is no default."""
         value = self.data.get(key)
         if value is None:
             value = default
@@ -114,7 +115,8 @@ class Fields:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """The value of `key`, a positive number. Raises `ModelError` for another value, or if it has no default."""
+        """The value of `key`, a positive number. Raises `ModelError` for another value, or if the key is missing and
+        there is no default."""
         value = self.data.get(key)
         if value is None:
             value = default
@@ -178,8 +180,9 @@ def parse_dtype(fields: Fields) -> torch.dtype:
 
 
 def parse_windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
-    """The attention window of each layer, 0 for none. `layer_types` selects the layers with a window. Without it all
-    layers have one, except the first `max_window_layers` layers of a Qwen model."""
+    """The attention window of each layer, 0 for none; () if the config has no window. `layer_types` selects the
+    layers with a window. Without it all layers have one, except the first `max_window_layers` layers of a Qwen
+    model."""
     data = fields.data
     # Only Qwen's configs have these keys. Their windows start at a later layer, and are off by default.
     is_late = "use_sliding_window" in data or "max_window_layers" in data

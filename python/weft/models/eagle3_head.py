@@ -27,7 +27,8 @@ from weft.ops.rows import join_norms
 class Eagle3Head:
     """The EAGLE3 head for one target. All methods but `load` and `allocate_kv` are device functions.
 
-    `d2t` is int64 [draft_vocab_size]: draft id i is target id i + d2t[i]. It is None if both vocabularies are equal.
+    `d2t` is int64 [draft_vocab_size]: draft id i is target id i + d2t[i]. It is None if both vocabularies have one size
+    and the checkpoint has no `d2t`.
     `combine` reads the input hidden states of the target's layers `aux_layers`.
     """
 

@@ -1,7 +1,7 @@
 """Names of the tensors of multi-token-prediction (MTP) modules in checkpoints.
 
-A module is a decoder layer, whose tensors have the usual names, plus norms of the embedding and the hidden state, a
-projection of both to the hidden size, and an output norm.
+A module is a decoder layer, whose tensors have the usual names, with more parts. These are norms of the embedding and
+the hidden state, a projection of both to the hidden size, and an output norm.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class RandomWeights:
 
     def take(self, name: str, *shape: int) -> Tensor:
         """A tensor for `name`: ones for a norm's weight, else numbers from a normal distribution, divided by the square
-        root of the input width."""
+        root of the last dimension (a matrix's input width)."""
         if name.endswith("norm.weight"):
             return torch.ones(shape, dtype=self.dtype, device=self.device)
         tensor = torch.randn(shape, generator=self._generator).mul_(float(shape[-1]) ** -0.5)
@@ -179,7 +179,8 @@ def model_in_memory(
 ) -> Model:
     """Make a model like `load_model`, from a checkpoint's tensors by name and the contents of its config.json.
 
-    `where` names the source in errors. Tensors that already have the right device and dtype are shared, not copied.
+    `where` names the source in errors. The model may share memory with tensors that already have the right device and
+    dtype, such as the embedding.
     """
     device = torch.device(device)
     model_class, config = parse_config(config_json, f"{where}: config.json")
@@ -229,7 +230,7 @@ def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoi
 
 
 def read_config(directory: Path) -> tuple[type[Model], ModelConfig]:
-    """The model class of a directory's architecture, and the parsed config."""
+    """The model class of a directory's architecture, and the parsed config. Raises `ModelError`."""
     where = directory / "config.json"
     if not where.exists() and (directory / "adapter_config.json").is_file():
         base = read_json(directory / "adapter_config.json").get("base_model_name_or_path")
@@ -241,7 +242,8 @@ def read_config(directory: Path) -> tuple[type[Model], ModelConfig]:
 
 
 def parse_config(data: Mapping[str, Any], where: str) -> tuple[type[Model], ModelConfig]:
-    """The model class and the config for the contents of a config.json. `where` names the file in errors."""
+    """The model class and the config for the contents of a config.json. `where` names the file in errors
+    (`ModelError`)."""
     names = data.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise ModelError(

@@ -1,8 +1,8 @@
 """Attention of one layer over paged KV, fused with query and key norms, rotary embedding and the KV writes.
 
 Letters: B rows, N new tokens in total, H query heads, Hkv key/value heads, D head size, P pages per row. The cache of
-a layer is [pages, page_size, 2, Hkv, D]: a token's keys, then its values. Page 0 belongs to no request. Keys of page
-0 and of positions beyond a row's page table are never read."""
+a layer is [pages, page_size, 2, Hkv, D]: a token's keys, then its values. Page 0 fills the page tables of padding rows,
+and is never written. Positions beyond a row's page table are neither read nor written."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ of page tables, and a block always has room for 16 queries. So the bits of a que
 alone.
 
 Keys before a row's base are older than the step. With `Rows.settled` a program reads those of its first tile while
-earlier kernels still run: the caller promises that these kernels don't write the keys, bases and page tables. Without
+earlier kernels still run. The caller promises that these kernels don't write the keys, bases and page tables. Without
 it, the program only prefetches the keys. That is safe, because the L2 cache is never stale.
 
 For many tokens, `rotate_write_kernel` applies norm and rotary embedding and writes keys, and `attend_kernel` attends. A

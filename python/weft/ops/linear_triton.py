@@ -1,7 +1,7 @@
 """Matmuls of few rows with a weight, in Triton. Norm, bias, residual and SwiGLU are fused into the kernel.
 
 A program computes a tile of outputs for all rows, from a share of the inputs (split-K). With several shares, the last
-program of a tile to arrive adds them up in order. Tiles and shares are constants of the weight's shape, so the bits of
+program of a tile to arrive adds them up in order. Tiles and shares are constants of the weight's shape. So the bits of
 a row's result depend neither on the number of rows nor on its place among them.
 
 `silu_mul` is the SwiGLU for many rows, for which torch computes the matmul.
@@ -72,8 +72,8 @@ def prefetch_weights(
     W, tile, k0, N: tl.constexpr, K: tl.constexpr, BN: tl.constexpr, SWIGLU: tl.constexpr, AHEAD: tl.constexpr,
     PIECES: tl.constexpr,
 ):  # fmt: skip
-    """Prefetch AHEAD bytes of each row of a tile, from input `k0` on, to the L2 cache: in PIECES bulk requests for each
-    row, or line by line if PIECES is 0."""
+    """Prefetch AHEAD bytes of each row of a tile, from input `k0` on, to the L2 cache. PIECES is the number of bulk
+    requests for each row; with 0 the prefetch goes line by line."""
     SIZE: tl.constexpr = W.dtype.element_ty.primitive_bitwidth // 8
     if PIECES > 0:
         PIECE: tl.constexpr = AHEAD // PIECES

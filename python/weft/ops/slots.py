@@ -172,6 +172,7 @@ def pick_drafts_(
     tokens are always allowed. The draft is -1 if every logit is -inf or NaN, or if `number` exceeds the slot's limit.
 
     logits: [B, V], the drafter's. slot, base: as in `sample_slots_`. count: [B] int64, the number of accepted drafts.
+    temperatures: as in `sample_slots_`, but every draft uses the slot's first value.
     drafts, proposed: [K, R] int64 by slot. A token that the host proposed replaces the draw unless it is -1.
     d2t: [V] int64; column c stands for token c + d2t[c].
     drafts_host: written like `drafts`. `drafts_host` and `proposed` may be in host memory, pinned for CUDA.
@@ -206,7 +207,8 @@ def advance_slots_(
         be in host memory, pinned for CUDA.
 
     The last slot is for padding rows and stays at length 0. A decaying top_p is updated. If a slot's parameters change
-    logits, its tokens are also counted and appended to its history.
+    logits, its tokens are also counted and appended to its history. Of a held slot's tensors, only `verified` and
+    `verified_host` are written.
     """
     _ADVANCE(
         sampled, slot, base, inputs, count, tokens, *slots, *params.tensors, is_counted

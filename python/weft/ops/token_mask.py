@@ -1,7 +1,7 @@
 """Token bitmasks: blocks the logits of tokens that a grammar forbids, and copies masks to the device.
 
 Token t is bit t % 32 of the int32 word t // 32 in a mask row; 1 allows the token. Both operations work in a function
-given to `launch` and allocate no memory.
+given to `launch`, and allocate no memory. On the CPU they always run at once, so a capture does not record them.
 """
 
 from __future__ import annotations

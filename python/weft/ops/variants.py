@@ -35,7 +35,8 @@ class Variant:
     """A matmul prefetches these bytes in a few large requests instead of line by line."""
     early_keys: EarlyKeys = "read"
     """Whether attention touches keys of earlier steps before the previous kernel ends. It does not ("none"), prefetches
-    their first tile to the L2 cache ("hinted"), or reads that tile ("read")."""
+    their first tile to the L2 cache ("hinted"), or reads that tile ("read"). It only prefetches without `Rows.settled`
+    and for large heads, and does neither with a window."""
     outputs: int = 64
     """The number of outputs in a matmul's tile."""
     inputs: int = 128

@@ -17,7 +17,7 @@ from weft.parsing.schema import Schema
 from weft.parsing.xml import STYLES, XmlStyle
 
 _REASONS = re.compile("think|thought|reason|analysis", re.IGNORECASE)
-"""A tag that contains one of these words holds reasoning."""
+"""A tag of free text holds reasoning if its begin or end contains one of these words."""
 LAYOUT = "\n\n"
 """Line breaks that models write after their reasoning, even if the format has none."""
 _OPAQUE = ("any_text", "regex", "grammar", "any_tokens")

@@ -31,8 +31,9 @@ class AnswerParser:
     def of_tools(cls, tag: Guide | str | dict[str, Any], tools: Sequence[Any]) -> AnswerParser:
         """A parser for answers under a structural tag that lets the model call `tools`.
 
-        `tag` is a guide of `Guide.tools`, or the tag as JSON text or data. The parser also works for unguided answers
-        that follow the format. Raises `GuideError` for a tag with an unknown format, or with calls of other functions.
+        `tag` is a guide of `Guide.tools` with a known style (`Guide.of_model`), or the tag as JSON text or data. The
+        parser also works for unguided answers that follow the format. Raises `GuideError` for a guide of another kind,
+        and for a tag with an unknown format or with calls of other functions.
         """
         guide = tag if isinstance(tag, Guide) else Guide.structural_tag(tag)
         if guide.kind != "structural_tag":
@@ -46,7 +47,8 @@ class AnswerParser:
     def of_reasoning(cls, begin: str | None, end: str, *, starts_inside: bool) -> AnswerParser:
         """A parser for answers without calls: reasoning up to `end`, then text.
 
-        With `starts_inside` the prompt has already opened the reasoning. Otherwise it starts only at `begin`.
+        With `starts_inside` the prompt has already opened the reasoning. Otherwise it starts only at `begin`. Raises
+        `GuideError` for a marker that is only whitespace.
         """
         if not end.strip() or (begin is not None and not begin.strip()):
             raise GuideError("a marker of reasoning needs a character that is no blank")

@@ -30,7 +30,7 @@ class CallBegin:
 
 @dataclass(frozen=True)
 class CallArguments:
-    """A piece of a call's arguments. All pieces of a call, concatenated, are JSON."""
+    """A piece of a call's arguments. All pieces of a call, concatenated, are its JSON text, which may be cut off."""
 
     index: int
     text: str

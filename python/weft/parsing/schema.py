@@ -48,8 +48,8 @@ class Schema:
 
     @property
     def is_list(self) -> bool:
-        """Whether the value is a list. If so, an XML member called "item" is an item of it, and not a property of that
-        name."""
+        """Whether the value may be a list, and has no property "item". If so, an XML member called "item" is a list
+        item, and not a property of that name."""
         return "array" in self.types and "item" not in self.names
 
     def property(self, name: str) -> Schema:

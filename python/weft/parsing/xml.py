@@ -311,7 +311,8 @@ def leaf(text: str, hint: Hint, schema: Schema, style: XmlStyle) -> str:
 
 
 def _texts(text: str, has_lines: bool) -> Iterator[Candidate]:
-    """Yield the interpretations as a string: without the surrounding line breaks, unchanged, and stripped."""
+    """Yield the interpretations as a string: with `has_lines` without a surrounding pair of line breaks, then
+    unchanged, then stripped."""
     forms = [text, text.strip()]
     if has_lines and len(text) > 1 and text.startswith("\n") and text.endswith("\n"):
         forms.insert(0, text[1:-1])
@@ -320,7 +321,7 @@ def _texts(text: str, has_lines: bool) -> Iterator[Candidate]:
 
 
 def _values(text: str) -> Iterator[Candidate]:
-    """Yield the text's interpretation as JSON, or nothing if it is not JSON."""
+    """Yield the text's interpretation as JSON or one of `_WORDS`, or nothing if it is neither."""
     stripped = text.strip()
     stripped = _WORDS.get(stripped, stripped)
     try:

@@ -25,8 +25,8 @@ _ALLOCATIONS = {
 class CaptureGuard(TorchDispatchMode):
     """Raises GraphError for an op that computes. Views, metadata and empty allocations pass.
 
-    On the CPU such an op would run once, during the capture; on CUDA it would be captured. The guard ignores nodes that
-    this thread runs during the capture."""
+    On the CPU such an op would run once, during the capture; on CUDA it would be captured. The guard ignores functions
+    given to `launch`, and nodes that this thread runs during the capture."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -3,11 +3,11 @@
 `Stream.launch(fn, *args)` corresponds to a kernel launch. Host functions go to the current stream, as with
 `torch.cuda`. `set_schedule` selects how nodes run:
 
-- "inline": the thread that waits runs them.
-- "threads": each stream has a thread.
+- "inline": a thread that waits or queries runs them; a native thread may run costly host functions.
+- "threads": each stream, and each branch of a graph, has a thread, and so have the host functions.
 - "random": one node runs at a time, in a legal order drawn from a seed.
 - "ahead": nothing runs until the host waits; then one stream runs as far as it can. Seed 0 picks the oldest stream,
-  seed 1 the newest, other seeds alternate.
+  seed 1 the newest. Other seeds switch between both at random.
 """
 
 from __future__ import annotations

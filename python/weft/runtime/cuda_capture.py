@@ -18,7 +18,7 @@ from weft.runtime.torch_internals import end_allocate_to_pool, release_pool
 
 Pool = Any  # torch's handle of a memory pool, a pair of numbers
 
-# Graphs of failed captures, kept alive: torch's host allocator still asks them for their streams.
+# Graphs whose captures the driver refused to end, kept alive: torch's host allocator still asks them for their streams.
 _abandoned: list[torch.cuda.CUDAGraph] = []
 
 
@@ -51,8 +51,9 @@ def capturing(
 ) -> Iterator[None]:
     """Context that captures work of `stream`, and of streams that join it, into `graph`, which then uses `graph_pool`.
 
-    After a failure the graph is reset, and torch's current stream is the same as before. The first error counts. An
-    error of torch or of the driver becomes the cause of a `GraphError`; any other is raised as it is.
+    After a failure the graph is reset, and torch's current stream is the same as before. The first error counts. A
+    `DriverError`, or a `RuntimeError` that is not weft's, becomes the cause of a `GraphError`. Any other is raised as
+    it is.
     """
     pool = graph_pool.take()
     first: BaseException | None = None

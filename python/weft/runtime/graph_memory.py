@@ -34,7 +34,7 @@ class Part:
         self._next = self._end = 0
 
     def take(self, num_bytes: int) -> Tensor:
-        """Allocate uint8 [num_bytes], aligned to 64. The memory is free again when no tensor uses it."""
+        """Allocate uint8 [num_bytes], aligned to 256 bytes. The memory is free again when no tensor uses it."""
         size = -(-max(num_bytes, 1) // _GRAIN) * _GRAIN
         address, size = self._find(size)
         block = _bytes_at(address, size)

@@ -92,8 +92,9 @@ def check() -> None:
 def set_watchdog(seconds: float | None, signal: int = WATCHDOG_SIGNAL) -> None:
     """Report Python callbacks that wait for the GIL for longer than `seconds`; None switches reports off.
 
-    A report goes to stderr: the callback's name, then all Python stacks, by faulthandler on `signal`. It is repeated
-    each time the wait doubles. The default limit is 10 seconds.
+    A report goes to stderr: the callback's name, then all Python stacks, by faulthandler on `signal` (0: no stacks).
+    It is repeated each time the wait doubles. The default limit is 10 seconds. Raises `InputError` for a limit that
+    is not positive.
     """
     if seconds is not None and seconds <= 0:
         raise InputError(f"the limit is a positive number of seconds or None, not {seconds}")

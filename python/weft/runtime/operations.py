@@ -112,7 +112,8 @@ def is_constant(func: Operation, args: Any, kwargs: Any) -> bool:
 
 
 def infer(func: Operation, args: Any, kwargs: Any) -> Any:
-    """The results of an operation as meta tensors. Raises `GraphError` if their shapes depend on values."""
+    """The results of an operation as meta tensors. Raises `GraphError` if their shapes depend on values, or if torch
+    can't infer them."""
     kwargs = {key: None if isinstance(value, torch.Generator) else value for key, value in kwargs.items()}
     if "device" in kwargs or not any(_has_tensors(arg) for arg in (*args, *kwargs.values())):
         kwargs["device"] = "meta"

@@ -1,7 +1,7 @@
 """Records a launched function during a CPU capture: its Python runs once, and its operations become nodes.
 
-Views are made immediately. Any other operation is not executed: its outputs are allocated in the graph's memory, and it
-becomes a node with frozen arguments that replays run. weft's own kernels and most of torch's operations become native
+Views are made immediately. Any other operation is not executed. Its outputs are allocated in the graph's memory, and it
+becomes a node with frozen arguments, which replays run. weft's own kernels and most of torch's operations become native
 calls. The rest become nodes that call Python; their labels begin with `PYTHON`. Reading a tensor's value raises
 `GraphError`, because nothing is computed during a capture. It fails on CUDA, too.
 
@@ -214,7 +214,7 @@ class Recorder:
 
     def _add_copy(self, func: Operation, args: Any, kwargs: Any, outputs: Outputs) -> bool:
         """Add a copy for an operation that only copies a tensor, fills with a number, or gives the same result at every
-        replay. Returns False for other operations."""
+        replay. Returns False for other operations, and if there is no native copy."""
         result, value = outputs.result, fill_value(func, args)
         if value is not None:
             return self._copy(result, self._keep(torch.full((), value, dtype=result.dtype)), "fill")

@@ -65,11 +65,11 @@ storage_weak_ref = _private("torch.multiprocessing.reductions.StorageWeakRef")
 
 # Key of the CPU's kernels, to ask whether an operation has one of its own there.
 cpu_key = _private("torch._C.DispatchKey.CPU")
-# What `Tensor.to` becomes, and two forms of a view that `reshape` becomes. They have no public form.
+# The operation behind `Tensor.to`, and two views that `reshape` may become. They have no public form.
 to_copy = _private("torch.ops.aten._to_copy")
 unsafe_view = _private("torch.ops.aten._unsafe_view")
 reshape_alias = _private("torch.ops.aten._reshape_alias")
-# What `tensor[index] = value` becomes, beside `index_put_`.
+# An operation that `tensor[index] = value` may become; the other is `index_put_`.
 index_put_impl = _private("torch.ops.aten._index_put_impl_")
 
 # -- captures on CUDA

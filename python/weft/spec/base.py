@@ -4,7 +4,7 @@ and proposes all drafts at once.
 Shape suffixes: B rows, T = 1 + verified drafts, K drafts, N prompt tokens, F width of the auxiliary hidden states, V
 the target's and D the draft's vocabulary, P pages. A drafter's methods `draft_*` and `prefill` are device functions:
 they are passed to `Stream.launch` and follow its rule (`runtime/interface.py`). They write only to the buffers of
-`draft_buffers` and to the drafter's per-slot state."""
+`draft_buffers`, and to the drafter's KV and per-slot state."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Drafter(Protocol):
 
     @property
     def d2t(self) -> Tensor | None:
-        """[D] int64 offsets: target id = draft id + d2t[draft id]. None if both vocabularies are equal."""
+        """[D] int64 offsets: target id = draft id + d2t[draft id]. None if draft ids are target ids."""
 
     @property
     def kv(self) -> PagedKV | None:

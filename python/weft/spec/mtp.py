@@ -42,7 +42,8 @@ class Mtp(RecurrentDrafter):
         """Load the modules from `speculation.path`, from `mtp/` in the model directory, or from the target's
         checkpoint.
 
-        Raises `ModelError` if a checkpoint with several modules has fewer of them than `num_draft_tokens`.
+        Raises `ModelError` if there are no modules or they do not fit the target, and if a checkpoint with several
+        modules has fewer of them than `num_draft_tokens`.
         """
         path = _directory(context)
         modules = MtpModules.load(path, context.target)
@@ -224,7 +225,7 @@ class MtpChain:
         self.hidden_SNH.index_copy_(0, parts.slots_B, hidden)
 
     def _keep(self, slots: Tensor, hidden: Tensor, tokens: Tensor, count: Tensor) -> None:
-        """Store in each slot the last N entries of `_with_kept` up to the last committed position. `count` is the
+        """Store in each slot the last N entries of `_with_kept` before the last committed position. `count` is the
         number of accepted drafts."""
         index = row_positions(count + 1, self.kept)
         self.tokens_SN.index_copy_(0, slots, tokens.gather(1, index))

@@ -54,7 +54,7 @@ class LookaheadDrafter(HostDrafter):
     The target's forward has the window after the drafts, with plain causal attention (`engine/runner/step.py`). So a
     column attends to the text, the drafts and the columns before it, but not to its own chain. The paper (Fu et al.,
     "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding") uses a two-dimensional window, whose
-    columns attend to their chains, and verifies several n-grams at once. The simpler form here finds fewer drafts.
+    columns attend to their chains. It also verifies several n-grams at once. The simpler form here finds fewer drafts.
     Verification stays exact.
     """
 

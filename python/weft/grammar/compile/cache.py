@@ -42,8 +42,8 @@ class GuideCache:
         return self._entries[key][0]
 
     def put(self, key: Hashable, compiled: CompiledGuide, measured_bytes: int = 0) -> None:
-        """Add an entry, unless it alone exceeds the limit. Its size is its source text plus the larger of
-        `compiled.memory_bytes` and `measured_bytes`."""
+        """Add an entry, unless it alone exceeds the limit. Its size is that of its source text, plus the
+        larger of `compiled.memory_bytes` and `measured_bytes`."""
         size = max(compiled.memory_bytes, measured_bytes) + sys.getsizeof(compiled.guide.source)
         if key in self._entries:  # the same guide again; its size may have changed
             self.num_bytes -= self._entries.pop(key)[1]
@@ -55,7 +55,7 @@ class GuideCache:
             self.num_bytes -= self._entries.popitem(last=False)[1][1]
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Drop all entries. `num_hits` and `num_misses` stay."""
         self._entries.clear()
         self.num_bytes = 0
 

@@ -27,7 +27,8 @@ from weft.grammar.starts import for_request
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 SHORT_S = 10.0
-"""If the compile-time limit is below this, the grammar libraries are imported before a guide's time starts."""
+"""If the compile-time limit is below this, the grammar libraries are imported before a guide's time starts. With trials
+they always are."""
 
 _open: weakref.WeakSet[GuideCompiler] = weakref.WeakSet()
 
@@ -42,10 +43,10 @@ def _close_all() -> None:
 class GuideCompiler:
     """Compiles guides for one vocabulary, on `workers` threads of its own.
 
-    `backend` is a name from the registry's "grammars"; `"auto"` takes the library that enforces more of a guide. Equal
-    guides are compiled once, as long as the cache of `cache_limit_bytes` holds them. With `untrusted`, each guide is
-    first compiled in another process, and the default `limits` are `CompileLimits.untrusted()`. Call `close` when done,
-    or use `with`.
+    `backend` is a name from the registry's "grammars"; `"auto"` takes the library that enforces more of a guide.
+    Equal guides are compiled once, as long as the cache of `cache_limit_bytes` holds them. With `untrusted`, each
+    guide without a `payload` is first compiled in another process, and the default `limits` are
+    `CompileLimits.untrusted()`. Call `close` when done, or use `with`.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class GuideCompiler:
             self._backend.warm_up()
 
     def compile(self, guide: Guide) -> CompiledGuide:
-        """Compile and wait. Raises `GuideError`."""
+        """Compile and wait. Raises `GuideError`, or `UnavailableError` if the guide can't be compiled now."""
         return self.submit(guide).result()
 
     def submit(self, guide: Guide, client: Hashable = None) -> Future[CompiledGuide]:
@@ -97,7 +98,7 @@ class GuideCompiler:
 
         The future's exception is a `GuideError` if the guide does not compile. It is an `UnavailableError` if the guide
         can't be compiled now, for example because `client` has too many guides waiting. Equal guides share the future,
-        so it can't be cancelled.
+        so it can't be cancelled. Raises `GuideError` after `close`, and in a fork of the process.
         """
         self._home.check()
         future: Future[CompiledGuide] = Future()
@@ -138,7 +139,8 @@ class GuideCompiler:
 
     def load(self, data: bytes) -> CompiledGuide:
         """Rebuild a compiled guide from the bytes of `dump`, and cache it. The bytes must come from a trusted source.
-        Raises `GuideError` for other bytes, another vocabulary, or another version of the library.
+        Raises `GuideError` for other bytes, another vocabulary, another library or version of it, or a guide above
+        `limits.memory_bytes`.
         """
         compiled = dumps.load(data, self.vocabulary, self._backend)
         check_memory(compiled.memory_bytes, self.limits)
@@ -151,7 +153,8 @@ class GuideCompiler:
         self, compiled: Future[CompiledGuide], client: Hashable = None
     ) -> Future[CompiledGuide]:
         """Chain to a future of `submit`: compute the shortest endings, which `on_length="close"` needs. The returned
-        future's exception is a `GuideError` if they can't be computed.
+        future's exception is that of `compiled`, a `GuideError` if they can't be computed, or an `UnavailableError` as
+        in `submit`.
         """
         future: Future[CompiledGuide] = Future()
         future.set_running_or_notify_cancel()
@@ -194,8 +197,8 @@ class GuideCompiler:
         check_size(text, self.limits)
 
     def open(self, compiled: Future[CompiledGuide], opening: Opening) -> Future[CompiledGuide]:
-        """Return the compiled guide for the sequences of one request. If its matchers start slowly, the engine starts
-        them shortly before a slot is free."""
+        """Return a future of the guide for the sequences of one request: a `StartedGuide` if its matchers start slowly,
+        else the compiled guide itself."""
         return for_request(compiled, opening)
 
     def compile_part(self, guide: Guide) -> CompiledGuide:
@@ -224,7 +227,8 @@ class GuideCompiler:
         self.close()
 
     def wait(self) -> None:
-        """Wait until the trial process is ready. Raises `UnavailableError` if that takes too long."""
+        """Wait until the trial process is ready; without one, return at once. Raises `UnavailableError` if that takes
+        too long."""
         if self._trial is not None:
             self._trial.wait()
 

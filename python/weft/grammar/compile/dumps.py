@@ -42,7 +42,7 @@ def dump(compiled: CompiledGuide, vocabulary: Vocabulary) -> bytes:
     """Serialize a compiled guide, for the same vocabulary and the same version of its library.
 
     Raises `GuideError` if the guide has a `payload`, or if it can't be serialized. LLGuidance can't serialize guides,
-    and neither can the kinds that weft compiles itself.
+    and weft can't serialize those that it compiles itself.
     """
     guide = compiled.guide
     if not isinstance(compiled, Dumpable) or guide.payload is not None:
@@ -65,8 +65,8 @@ def dump(compiled: CompiledGuide, vocabulary: Vocabulary) -> bytes:
 
 
 def load(data: bytes, vocabulary: Vocabulary, backend: Backend) -> CompiledGuide:
-    """Rebuild a compiled guide from the bytes of `dump`. Raises `GuideError` for other bytes, another vocabulary, or
-    another version of the library."""
+    """Rebuild a compiled guide from the bytes of `dump`. Raises `GuideError` for other bytes, another vocabulary, a
+    backend without `restore`, or another version of the library."""
     try:
         stored: dict[str, Any] = json.loads(data)
         if stored["format"] != FORMAT:

@@ -3,8 +3,8 @@
 The trial process uses a subclass of `Parts`, so the trial and the real compile take the same steps. For an untrusted
 guide the trial also does all the work in Python: limits, rewriting, translation. A schema of 256 KB may hold the GIL
 for seconds, and in the trial process no request waits for the GIL. The trial returns text that a library parses
-natively. `TriedParts` builds a guide from it in the serving process. Only shortest endings (`Closes`) are computed in
-the serving process, from that text.
+natively. `TriedParts` builds a guide from it in the serving process. Shortest endings (`Closes`) are computed there
+from the same text, with work in Python.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Parts:
         return self._limits.time_s - self._watch.seconds
 
     def compile_part(self, guide: Guide) -> CompiledGuide:
-        """Compile a guide on this thread. Every failure becomes a `GuideError`."""
+        """Compile a guide on this thread. A failure that is not a `WeftError` becomes a `GuideError`."""
         try:
             if guide.kind in registry.GUIDES:
                 compiled: CompiledGuide = registry.load("guides", guide.kind)(guide, self)

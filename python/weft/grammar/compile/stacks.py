@@ -1,7 +1,7 @@
 """Threads with a fixed stack size.
 
 Grammar libraries recurse with the depth of a guide, and a stack overflow ends the process. `CompileLimits.max_chain`
-is chosen for these stack sizes, so no thread may compile with the default stack.
+is chosen for these stack sizes. The default stack of a thread may be smaller.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ A call into a grammar library can't be interrupted, and can't be limited in memo
 between processes in reasonable time. So a helper process compiles an untrusted guide first. A guide that passes is
 compiled again in this process, by the library that the trial chose, from the text that the trial prepared.
 
-The helper (`trial_worker.py`) loads the vocabulary once and forks a child for each trial. The child dies when it
-exceeds its time or memory. The helper dies with this process, however this process ends. A helper that died or does
-not answer is replaced. Callers wait for a helper only until a deadline, and never while they hold a lock, because a
+The helper (`trial_worker.py`) loads the vocabulary once and forks a child for each trial. The child fails or dies
+when it exceeds its time or memory. The helper dies with this process, however this process ends. A helper that died
+or does not answer is replaced. Callers wait for a helper only until a deadline, and never while they hold a lock. A
 helper may be stopped, or may start slowly on a busy machine.
 """
 
@@ -48,8 +48,8 @@ ENDING_S = 1.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a trial that passed: a `Part` for each nested guide, by digest, and the measured memory of the
-    compiled guide (0: unknown)."""
+    """The result of a trial that passed: a `Part` for each guide that a library compiled, nested ones too, by digest,
+    and the measured memory of the compiled guide (0: unknown)."""
 
     parts: Mapping[str, Part]
     memory_bytes: int = 0
@@ -109,7 +109,8 @@ class Trial:
     ) -> Verdict:
         """Compile a guide in another process. With `closes` also compute its shortest endings. Thread-safe.
 
-        Raises `GuideError` if the guide does not compile within its memory and half of `limits.time_s`. Raises
+        Raises `GuideError` if the guide does not pass: it must compile within its memory and half of `limits.time_s`.
+        If a library crashes or takes too long, another one may try, with a quarter of `limits.time_s`. Raises
         `UnavailableError` if the trial can't run now. If the helper dies, the next helper tries once more. The wait for
         that helper, at most until `until`, is inside the context `waiting()`.
         """
@@ -169,7 +170,7 @@ class Trial:
 
     def _exchange(self, helper: Helper, message: bytes, job: TrialJob) -> tuple[dict[str, Any], bytes]:
         """Send a job to a new child. Returns the merged report lines of the child and of the helper, and the texts that
-        follow a verdict. Raises `_Lost` on a timeout."""
+        follow a verdict. Raises `_Lost` if the helper is dead, or on a timeout."""
         connection = helper.connect()
         if connection is None:
             self._helpers.lose(helper)
@@ -202,7 +203,7 @@ class Trial:
 
 
 def _raise_if_not_the_guide(signal_number: int, cpu_s: float, job: TrialJob) -> None:
-    """Raise `UnavailableError` if a child died through no fault of its guide: it got too little CPU time, or was killed
+    """Raise `UnavailableError` if a child died through no fault of its guide. It got too little CPU time, or was killed
     from outside, as by the OOM killer."""
     if signal_number == signal.SIGALRM and cpu_s < job.time_s / 2:
         raise UnavailableError(
@@ -245,7 +246,8 @@ MAX_PAUSE_S = 30.0
 
 
 class Helper:
-    """One helper process. The constructor starts it, and raises `UnavailableError` if that fails."""
+    """One helper process. The constructor starts it. Raises `UnavailableError` if that fails, and `OSError` if no
+    socket or file can be made."""
 
     def __init__(self, vocabulary: Vocabulary, backend: str, limits: CompileLimits) -> None:
         self._control, helper_end = socket.socketpair()

@@ -145,7 +145,7 @@ def _libraries(shared: Shared) -> Mapping[str, Backend]:
 
 class TryingParts(Parts):
     """Compiles a job's guide like the real compile, but tries the libraries one after another. It measures the memory
-    and a walk of each compiled guide, and keeps a `Part` for each nested guide."""
+    of each guide that a library compiles, walks through it, and keeps a `Part` of it."""
 
     def __init__(self, shared: Shared, job: TrialJob, connection: socket.socket) -> None:
         super().__init__(shared.vocabulary, shared.backend, job.limits)
@@ -262,7 +262,8 @@ MAPPED, IN_USE = 4, 7  # the indices of hblkhd and uordblks
 
 
 def allocated_bytes() -> int:
-    """Return the bytes that malloc holds for this process, in all arenas; 0 if the C library has no `mallinfo2`."""
+    """Return the bytes that malloc has given out and not got back, in all arenas; 0 if the C library has no
+    `mallinfo2`."""
     mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo is None:
         return 0

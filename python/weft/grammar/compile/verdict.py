@@ -42,8 +42,8 @@ class Verdicts:
         self._end: Callable[[], object] = lambda: None
 
     def obeys(self, guide: Guide, text: str) -> bool | None:
-        """Return whether `text` satisfies the JSON schema of `guide`; None if `jsonschema` can't decide that in
-        time."""
+        """Return whether `text` satisfies the JSON schema of `guide`; None after `close`, and if `jsonschema` can't
+        decide that in time."""
         job = json.dumps([json.loads(guide.source), text]).encode() + b"\n"
         with self._lock:
             worker = self._started()

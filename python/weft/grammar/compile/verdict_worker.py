@@ -23,7 +23,7 @@ from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
 def verdict(schema: Any, text: str) -> bool | None:
     """Return whether `text` is JSON that satisfies `schema`, including formats, under the draft that the schema
-    declares; None for an invalid schema."""
+    declares; None if that raises `SchemaError`. Other exceptions, such as for a dangling reference, pass through."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -78,7 +78,7 @@ def walk(compiled: CompiledGuide, vocabulary: Vocabulary, limits: CompileLimits)
 
 class _Walk:
     """One walk. `steps` has, for each step, the number of tokens before it and its CPU seconds. `others` has the CPU
-    seconds of all other matcher calls."""
+    seconds of the calls for forced text, and of the rollback at the end."""
 
     def __init__(
         self, matcher: Matcher, vocabulary: Vocabulary, params: WalkParams, rng: random.Random
@@ -99,7 +99,8 @@ class _Walk:
         self.others: list[float] = []
 
     def run(self, tokens: int, time_s: float) -> float:
-        """Continue the walk, at most to the end of the text. Returns the CPU seconds that it took."""
+        """Continue the walk by at most `tokens` tokens, to the end of the text, or until `time_s` CPU seconds have
+        passed. Then roll the last tokens back. Returns the CPU seconds that it took."""
         begin = time.thread_time()
         for number in range(tokens):
             if number % 8 == 0:
@@ -114,7 +115,7 @@ class _Walk:
 
     @property
     def times(self) -> list[float]:
-        """The CPU seconds of all matcher calls."""
+        """The CPU seconds of all steps and other calls."""
         return [*self.others, *(seconds for _, seconds in self.steps)]
 
     def _take_one(self) -> bool:
@@ -244,8 +245,8 @@ def _eighths(steps: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
 
 
 def _power(parts: Sequence[tuple[float, float]]) -> float:
-    """Return the exponent p of the fit time ~ tokens ** p: the median of the slopes between neighbouring eighths. A
-    slow part after a fast one raises only two or three slopes, but real growth raises all of them."""
+    """Return the exponent p of the fit time ~ tokens ** p: the median of the slopes between neighbouring eighths. One
+    slow part raises one slope and lowers the next, but real growth raises all of them."""
     return statistics.median(
         math.log(b[1] / a[1]) / math.log(b[0] / a[0]) for a, b in itertools.pairwise(parts)
     )

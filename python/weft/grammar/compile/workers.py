@@ -1,8 +1,8 @@
 """The compile threads: they serve clients in turn, with a time limit for each guide.
 
 A call into a grammar library can't be interrupted. If a compile exceeds its time limit, its guide fails. The thread is
-abandoned: it runs on until the compile ends, and a new thread takes its place. While `max_abandoned` threads are
-abandoned, or half as many for one client, new guides are refused.
+abandoned: it runs on until the compile ends, and a new thread takes its place when a guide waits. While `max_abandoned`
+threads are abandoned, all new guides are refused. While half as many are abandoned for one client, its guides are.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Workers:
                 self._work(job)
             with self._lock:
                 if thread not in self._threads:
-                    # The timer abandoned this thread during the job and another took its place, so this one ends.
+                    # The timer abandoned this thread during the job, and another may take its place, so this one ends.
                     self.num_abandoned -= 1
                     self._abandoned[job.client] -= 1
                     return
@@ -164,7 +164,7 @@ class Workers:
 
     @contextmanager
     def waiting(self, job: Job) -> Iterator[None]:
-        """A context for waits that must not count as the job's time, which starts over afterwards. Raises
+        """A context for waits that must not count as the job's time. After the wait that time starts over. Raises
         `UnavailableError` if the job has timed out. Call it without the lock, on the job's thread."""
         job.stop_timer()
         # Race: the timer may have fired just before it was cancelled.
@@ -174,7 +174,8 @@ class Workers:
         self._start_timer(job, threading.current_thread())
 
     def _abandon(self, job: Job, thread: threading.Thread) -> None:
-        """Give up a job at its time limit, and replace its thread. The timer calls it, without the lock."""
+        """Give up a job at its time limit, and abandon its thread. A new thread starts if jobs wait. The timer calls
+        it, without the lock."""
         with self._lock:
             if job.future.done():
                 return

@@ -108,7 +108,7 @@ class CompiledAfter:
 
     @property
     def sequence_bytes(self) -> int:
-        """The most that the matcher of one sequence may hold."""
+        """The maximum bytes that the matcher of one sequence may hold; 0 if its matchers don't start slowly."""
         return self.inner.sequence_bytes if opens_ahead(self.inner) else 0
 
     @property

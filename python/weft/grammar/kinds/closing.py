@@ -1,8 +1,8 @@
 """`on_length="close"`: an answer is complete when it reaches the token limit.
 
-The guide's grammar is converted to rules over bytes (`csrc/grammar/closing/grammar.h`). They give the number of tokens
-of the shortest ending at each position. `closing_matcher` wraps a matcher of the guide, and masks every token after
-which no ending fits into the tokens that are left.
+The guide's grammar is converted to rules over bytes (`csrc/grammar/closing/grammar.h`). They give the number of
+tokens of the shortest known ending at each position. `closing_matcher` wraps a matcher of the guide, and masks every
+token after which no ending fits into the tokens that are left.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def prepare_closing(compiled: CompiledGuide, text: str | None = None) -> Compile
 def closing_matcher(compiled: CompiledGuide, opening: Opening) -> Matcher:
     """A new matcher whose text ends within `opening.room` tokens, the end token included.
 
-    Raises `GuideError` if the shortest answer is longer, or unknown.
+    Raises `GuideError` if the shortest answer is longer or unknown, or if `opening.room` is None.
     """
     tables = _tables(compiled)
     if opening.room is None:

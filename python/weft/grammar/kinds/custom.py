@@ -1,6 +1,6 @@
 """Guides with user code: matchers and recognizers in Python, and plug-ins in C (`weft/plugin.h`).
 
-To make a matcher from a recognizer, weft walks the trie of the vocabulary's tokens with it, byte by byte.
+To fill a mask with a recognizer, weft walks the trie of the vocabulary's tokens with it, byte by byte.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def compile_recognizer(guide: Guide, parts: CompileParts) -> CompiledGuide:
 
 @functools.lru_cache(maxsize=4)
 def token_trie(vocabulary: Vocabulary) -> _core.TokenTrie:
-    """The trie of a vocabulary's tokens, cached for the last few vocabularies."""
+    """The trie of a vocabulary's tokens, cached for the last few (4) vocabularies."""
     return _core.TokenTrie(token_texts(vocabulary), vocabulary.vocab_size)
 
 
@@ -80,7 +80,8 @@ def include_dir() -> Path:
 
 
 class CompiledPlugin:
-    """A compiled guide of `Guide.plugin`: the state that the plug-in prepared for it."""
+    """A compiled guide of `Guide.plugin`: the state that the plug-in prepared for it. The constructor raises
+    `GuideError` if the plug-in can't be loaded or can't make a matcher."""
 
     memory_bytes = 0
     backend = None
@@ -100,7 +101,7 @@ class CompiledPlugin:
         self.matcher()  # a plug-in that can't make matchers fails here, not in a request
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
-        """A new matcher of the plug-in."""
+        """A new matcher of the plug-in. Raises `GuideError`."""
         try:
             return self._native.matcher(self._texts, self._trie, self.vocab_size, self._end_ids)
         except GuideError as error:

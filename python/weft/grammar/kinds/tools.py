@@ -131,7 +131,7 @@ def _built(function: dict[str, Any], open_objects: bool) -> dict[str, Any]:
 
 
 def _finish(form: Any) -> None:
-    """Make every argument schema an object schema, and turn its `STRICT` mark into `strict` of the tag, in place."""
+    """Apply `of_objects` to every argument schema, and turn its `STRICT` mark into `strict` of the tag, in place."""
     for node in _arguments(form):
         schema = node["json_schema"]
         if schema.pop(STRICT, False):
@@ -166,8 +166,8 @@ FORM = '{"type": "function", "function": {"name": ..., "parameters": ...}}'
 
 
 def function_of(tool: Any) -> dict[str, Any]:
-    """The function of a tool, checked; `tool` may also be the function alone. Returns its `MEMBERS`, with `parameters`
-    as an object schema. Raises `GuideError`."""
+    """The function of a tool, checked; `tool` may also be the function alone. Returns its `MEMBERS`. Its `parameters`
+    have the type "object", or no type if they have alternatives (`CHOICES`). Raises `GuideError`."""
     function = _given(tool)
     name = function.get("name")
     if not isinstance(name, str):
@@ -190,7 +190,7 @@ def of_objects(schema: dict[str, Any], style: str) -> dict[str, Any]:
 
 
 def _given(tool: Any) -> dict[str, Any]:
-    """The members of a function that are not null."""
+    """The members of a tool's function that are not null, without `type`. Raises `GuideError`."""
     tool_members = tool.model_dump() if hasattr(tool, "model_dump") else tool
     if not isinstance(tool_members, Mapping) or tool_members.get("type", "function") != "function":
         raise GuideError(f"{reprlib.repr(tool_members)} is not a tool; it must be {FORM}")

@@ -38,9 +38,9 @@ BYTES_OF_A_GRAMMAR, BYTES_PER_LETTER = 200_000, 72
 
 
 def parser_limits(limits: CompileLimits | None = None, untrusted: bool = False) -> _core.LlguidanceLimits:
-    """LLGuidance's limits. The lexer fuel lasts about 20 ms for a compile and 14 ms for a mask, the Earley items of a
-    mask about 3 ms, and lexer states take about 100 MB. Lower `limits` tighten them. An `untrusted` grammar keeps no
-    lexer states for later matchers."""
+    """LLGuidance's limits. The lexer fuel lasts about 20 ms for a compile and 14 ms for a mask. The Earley items of a
+    mask last about 3 ms, and the lexer states take about 100 MB. Lower `limits` tighten them. An `untrusted` grammar
+    keeps no lexer states for later matchers."""
     limits = limits or CompileLimits()
     return _core.LlguidanceLimits(
         max_items_in_row=2000,
@@ -63,8 +63,8 @@ def translated(
     that LLGuidance can't express.
 
     `special_names` maps the tokenizer's special tokens to their ids; a Lark grammar may name them. With
-    `coerce_one_of`, a schema's `oneOf` means `anyOf`. With `all_orders`, objects whose property orders are too many to
-    write out are translated to Lark.
+    `coerce_one_of`, a schema's `oneOf` means `anyOf`. With `all_orders`, a schema with more property orders than
+    can be written out is translated to Lark, if possible.
     """
     if guide.kind == "json_schema":
         if guide.any_order:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from weft.errors import GuideError
 
 # LLGuidance's lexemes. A name inside a comment, a string (also in `%json`) or a regex is plain text. The quantifiers
-# are possessive, so the regex never backtracks. An unterminated string or regex, which LLGuidance refuses, extends to
-# the end. So the scan takes linear time.
+# are possessive, so the regex never backtracks. An unterminated string, which LLGuidance refuses, extends to the end of
+# its line, and an unterminated regex to the end of the text. So the scan takes linear time.
 LEXEMES = re.compile(
     r"""
     (?P<skipped> \s++ | (?: \#|// ) [^\n]*+ )

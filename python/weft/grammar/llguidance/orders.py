@@ -1,7 +1,7 @@
 """Translates JSON schemas whose properties may come in any order to LLGuidance's Lark.
 
 For a JSON schema LLGuidance fixes the order of properties, so each further order would need an alternative of its own.
-In Lark a rule may have an integer parameter. Here it is the set of the properties that came so far, one bit each. Parts
+In Lark a rule may have an integer parameter. Here it is the set of the properties already written, one bit each. Parts
 without such objects stay JSON schemas (`%json`) inside the grammar.
 """
 
@@ -20,7 +20,8 @@ MAX_DEPTH = 100
 MAX_GROWTH = 8
 MIN_GROWN = 8192
 CHARACTERS = r'/"([^"\\\x00-\x1F\x7F]|\\[nrbtf"\\])*"/'
-"""Property names in which each character has one form, so that no listed name can come in another spelling."""
+"""A regex of property names in which each character has one form, so that no listed name can come in another
+spelling."""
 OBJECT = {"type", "properties", "patternProperties", "additionalProperties", "required", "minProperties"}
 ARRAY = {"type", "items", "prefixItems", "minItems", "maxItems"}
 REFERENCE = "#/$defs/"
@@ -31,8 +32,8 @@ class _NoCounterpart(Exception):
 
 
 def in_any_order(text: str) -> str | None:
-    """Translate a prepared JSON schema to Lark, with properties in any order. Returns None if an object can't be
-    expressed in Lark, or if the grammar would be too large."""
+    """Translate a prepared JSON schema to Lark, with properties in any order. Returns None if a part can't be
+    expressed in Lark, if the schema nests too deep, or if the grammar would be too large."""
     schema = json.loads(text)
     try:
         return _Grammar(schema, MAX_GROWTH * max(MIN_GROWN, len(text))).text()

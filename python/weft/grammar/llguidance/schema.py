@@ -26,8 +26,8 @@ FORMATS = {"date", "time", "date-time", "duration", "email", "hostname", "ipv4",
 def not_enforced(
     schema: Any, open_objects: bool = False, places: Mapping[int, Place | None] | None = None
 ) -> Findings:
-    """The keywords that LLGuidance would ignore, or refuse without naming the place. `prepared` removes them.
-    LLGuidance refuses some other keywords itself."""
+    """The keywords that LLGuidance would ignore, weaken, or refuse without naming the place. `prepared` removes most of
+    them. LLGuidance refuses some other keywords itself."""
     for place, node in json_schema.subschemas(schema, places=places):
         for key in node:
             if key in UNKNOWN and not (key == "uniqueItems" and node[key] is False):
@@ -85,8 +85,8 @@ def _crossed(node: dict[str, Any]) -> Iterator[str]:
 
 
 def _uncounted(node: dict[str, Any], open_objects: bool) -> Iterator[str]:
-    """Yield bounds on the number of properties that LLGuidance does not enforce. It enforces them only if all listed
-    properties are required."""
+    """Yield bounds on the number of properties that LLGuidance does not enforce. It enforces them if all listed
+    properties are required, except a `minProperties` that needs several unlisted ones."""
     named = {name for name, schema in node.get("properties", {}).items() if schema is not False}
     required, patterns = set(node.get("required", [])), bool(node.get("patternProperties"))
     is_open = node.get("additionalProperties", open_objects or not named) is not False or patterns
@@ -137,7 +137,7 @@ def prepared(
 
 
 def _leave_out(node: dict[str, Any], open_objects: bool) -> None:
-    """Remove the keywords that are not enforced, and annotations that LLGuidance would refuse, in place."""
+    """Remove the keywords that are not enforced, unknown formats, and a `minProperties` that always holds, in place."""
     for key in UNKNOWN:
         node.pop(key, None)
     for key in (*_lost(node), *_uncounted(node, open_objects)):
@@ -202,7 +202,7 @@ def _split(node: dict[str, Any]) -> None:
 
 
 def _is_open(node: dict[str, Any]) -> bool:
-    """Whether an object lists properties or patterns of names, and allows other names, too."""
+    """Whether an object has patterns of names, or lists properties and allows other names, too."""
     if "patternProperties" in node:
         return True
     return bool(node.get("properties")) and node.get("additionalProperties", True) is not False

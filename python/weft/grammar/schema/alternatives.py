@@ -31,7 +31,7 @@ Goal = list[Node]
 
 
 class Alternatives:
-    """Expands goals, with caches. Raises `TooMuch` if there are too many alternatives."""
+    """Expands goals, with caches. Raises `TooMuch` if that takes too many steps, or a `oneOf` is too long."""
 
     def __init__(self, is_open: bool) -> None:
         self._is_open = is_open

@@ -2,7 +2,7 @@
 
 The steps are pattern to NFA, NFA to DFA, complement and minimization of the DFA, and DFA to pattern by state
 elimination. A letter of the DFA is a range of characters that the pattern does not distinguish. Only patterns with few
-states, and with anchors at their ends only, are supported.
+states are supported. Anchors may stand only at the ends of the pattern or of its top-level alternatives.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ MAX_WRITTEN = 3_000
 
 
 def complement(parsed: Any) -> str | None:
-    """Complement a pattern, as parsed by `re`. Returns None if it is not supported or the result would be too long."""
+    """Complement a pattern, as parsed by `re`. Returns None if it is not supported, if it is found in
+    every text, or if the result would be too long."""
     try:
         return _Written(*Automaton(parsed).others()).pattern()
     except Unsupported:
@@ -35,8 +36,8 @@ def complement(parsed: Any) -> str | None:
 
 
 class _Written:
-    """Converts a DFA to a pattern by state elimination: it removes one state after another, and replaces the paths
-    through it by patterns on the edges between its neighbours."""
+    """Converts a DFA to a pattern by state elimination. It removes one state after another. The paths through a state
+    become patterns on the edges between its neighbours."""
 
     def __init__(self, states: list[State], ends: set[int]) -> None:
         last, first = len(states), len(states) + 1
@@ -237,8 +238,8 @@ class Automaton:
         return frozenset(reached)
 
     def others(self) -> tuple[list[State], set[int]]:
-        """The minimal DFA for all other texts. Returns its states, the start state first, and the numbers of the
-        accepting states."""
+        """The minimal DFA for all other texts. Raises `Unsupported` if it has too many states. Returns its states,
+        the start state first, and the numbers of the accepting states."""
         # The letters are the character ranges between all range ends of the pattern.
         edges = {0, MAX_CODE + 1}
         for leading in self._by:
@@ -281,7 +282,8 @@ def _branches(parts: list[tuple[Any, Any]]) -> list[Any]:
 
 
 def _minimized(states: list[State], ends: set[int]) -> tuple[list[State], set[int]]:
-    """Minimize a DFA. Edges from and to states that reach no accepting state are removed."""
+    """Minimize a DFA. Edges from and to states that reach no accepting state are removed. Raises `Unsupported` for more
+    than `MAX_STATES` states."""
     # Moore's algorithm: split classes until the states of each class have edges to the same classes.
     classes = [int(number in ends) for number in range(len(states))]
     while True:

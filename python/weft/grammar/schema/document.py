@@ -45,7 +45,7 @@ COUNTS = ("minLength", "minItems", "minProperties", "maxLength", "maxItems", "ma
 
 
 def draft_of(schema: Any) -> int:
-    """The draft that a schema declares; by default the newest."""
+    """The draft that a schema declares; by default the newest. Raises `TooMuch` for draft 3."""
     name = schema.get("$schema") if isinstance(schema, dict) else None
     if isinstance(name, str) and "draft-03" in name:
         raise TooMuch("draft 3")
@@ -68,7 +68,8 @@ class Document:
         return self.node(self._schema)
 
     def node(self, raw: Any) -> Node:
-        """The node of a subschema. Raises `TooMuch` for a value that is not a schema."""
+        """The node of a subschema. Raises `TooMuch` for a value that is not a schema, and for keywords that are
+        invalid or can't be expressed."""
         node = self._shell(raw)
         while self._pending:
             self._fill(*self._pending.pop())
@@ -241,7 +242,8 @@ class References:
         self._walk(root)
 
     def resolve(self, node: dict[str, Any], reference: str) -> Any:
-        """The target of a reference in `node`. Raises `KeyError` if it is not in this document."""
+        """The target of a reference in `node`. Raises `KeyError` if it is not in this document, and `ValueError` if
+        it is not a URI."""
         base, fragment = urldefrag(urljoin(self._bases.get(id(node), ""), reference))
         if base not in self._resources and reference.startswith("#"):
             base, fragment = self._bases.get(id(node), ""), reference[1:]

@@ -1,5 +1,5 @@
 """Evaluates whether a value satisfies a node, in three-valued logic. The verdict is None (unknown) if it depends on a
-pattern or format that can't be decided here."""
+pattern, format or reference that can't be decided here, or on too many nodes."""
 
 from __future__ import annotations
 

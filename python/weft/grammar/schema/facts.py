@@ -233,7 +233,7 @@ class Merged:
 
 def merged(objects: Objects, is_open: bool) -> Merged:
     """Merge all layers, as far as that is exact. Without `is_open`, an object that lists properties forbids others,
-    unless a schema allows them."""
+    unless a schema allows them. Raises `TooMuch` for too many properties and layers."""
     layers = list(objects.layers)
     num_names = sum(len(layer.first) for layer in layers) + len(objects.required)
     num_patterns = sum(len(layer.patterns) for layer in layers)

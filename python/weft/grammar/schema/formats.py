@@ -1,4 +1,4 @@
-"""The values of `format` as patterns. The grammar libraries' own definitions are too loose: they accept 29 February of
+"""The values of `format` as patterns. The grammar libraries' own definitions are too loose. They accept 29 February of
 any year, octets with leading zeros, times with second 60, labels of any length, and texts that are not valid JSON."""
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def _beside(branch: Branch, name: str, choices: list[list[Node]], narrows: bool 
 
 
 def _listed(branch: Branch) -> Fork | None:
-    """Turn a bounded range of multiples or integers into an enumeration, if some of its numbers are excluded."""
+    """Turn a bounded range of multiples or integers into an enumeration, if negations remain that may exclude some."""
     numbers = branch.numbers
     step = numbers.step or Fraction(1)
     if numbers.integer:

@@ -124,7 +124,8 @@ def inverse(pattern: str) -> str | None:
 
 @functools.lru_cache(maxsize=1024)
 def lengths(pattern: str) -> tuple[int, int | None]:
-    """The minimum and maximum length of a text in which a pattern is found. (0, None) if they are unknown."""
+    """The minimum and maximum length of a text in which a pattern is found. The minimum is 0 and the maximum None if
+    they are unknown; None also means that there is no maximum."""
     if _compiled(pattern) is None:
         return 0, None
     parts = parser.parse(pattern, re.ASCII)

@@ -42,7 +42,7 @@ MAX_NESTED = 12  # levels of the result without a `$ref`; the meaning does not d
 @dataclass(frozen=True)
 class Rewritten:
     """An equivalent schema. `places` has the original places of its parts, by `id`. `reason` says why the schema was
-    left unchanged; "" if it was rewritten. With `lacks_orders` each open object has only one order of properties,
+    left unchanged; "" if it was rewritten. With `lacks_orders` each object has only the schema's order of properties,
     because all orders would be too many."""
 
     schema: Any
@@ -58,9 +58,9 @@ class Rewritten:
 
 def rewrite(schema: Any, open_objects: bool = False, all_orders: bool = False) -> Rewritten:
     """Rewrite a schema to one that accepts the same values, in keywords that grammar libraries support. Both are plain
-    JSON data. Without `open_objects`, objects that list properties forbid others, unless the schema allows them.
-    Properties come in some orders (`write.py`). With `all_orders` they come in every order, or only in the schema's
-    order if there are too many.
+    JSON data. Without `open_objects`, objects that list properties forbid others, unless the schema allows them. Their
+    properties come in the schema's order. With `open_objects`, properties come in some orders (`write.py`). With
+    `all_orders` too they come in every order, or only in the schema's order if there are too many.
 
     A schema, or a part of it, that can't be rewritten is left unchanged. Never raises.
     """
@@ -195,8 +195,8 @@ class _Rewriting:
     # Writing
 
     def _find_existing(self) -> None:
-        """Find the goals that some finite value satisfies, and drop all pieces that none satisfies. A goal exists if
-        one of its pieces needs only goals that exist: a least fixed point."""
+        """Find the goals that some finite value satisfies, and drop all pieces that no finite value satisfies. A goal
+        exists if one of its pieces needs only goals that exist: a least fixed point."""
         waiting: dict[frozenset[int], list[tuple[_Written, Piece]]] = {}  # by goal: the pieces that need it
         # By piece: the number of needed goals not known to exist. A piece with a goal that can't exist has no entry.
         missing: dict[int, int] = {}

@@ -239,7 +239,8 @@ def inexact_values(node: dict[str, Any], exact: int) -> Iterator[str]:
 
 def loosened_bounds(node: dict[str, Any], holds_integers: bool = False) -> Iterator[str]:
     """Yield a note for each bound that a library would loosen, because it stores bounds as doubles. For the type
-    integer the library also clamps them to 64 bits. With `holds_integers` it stores those exactly."""
+    integer the library also clamps them to 64 bits. With `holds_integers` it stores the minimum and maximum of integers
+    exactly."""
     is_integer = node.get("type") == "integer"
     for key in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf"):
         bound = node.get(key)

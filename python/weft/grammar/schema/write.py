@@ -3,8 +3,8 @@
 A piece has placeholders (holes) for its subschemas; `rewrite.py` fills them.
 
 Libraries require properties in the order in which a schema lists them, but in the specification order does not matter.
-So open objects with few properties are repeated in every order. Open objects with more properties are repeated once,
-with the required properties first, in the order of `required`.
+So with `open_objects`, objects with few properties are repeated in every order. Objects with more properties are
+repeated once, with the required properties first, in the order of `required`.
 """
 
 from __future__ import annotations

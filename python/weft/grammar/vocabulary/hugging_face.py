@@ -37,7 +37,8 @@ class HuggingFaceVocabulary:
 
 
 def read_huggingface(tokenizer: Any, model_path: Path | None) -> HuggingFaceVocabulary:
-    """Read a tokenizer object, or a directory with a tokenizer.json."""
+    """Read a tokenizer object, or a directory with a tokenizer.json. `model_path` has the config files (None: that
+    directory, if any). Raises `TokenizerError`."""
     end_ids: list[int] = []
     if isinstance(tokenizer, str | Path):
         model_path = model_path or Path(tokenizer)

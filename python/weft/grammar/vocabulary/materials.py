@@ -65,7 +65,7 @@ class VocabularyMaterials:
         cls, tokenizer: Any, *, model_path: str | Path | None = None, end_ids: Iterable[int] | None = None
     ) -> VocabularyMaterials:
         """From a Hugging Face fast tokenizer: transformers', weft's, a `tokenizers.Tokenizer`, or a model directory.
-        The result gives the same vocabulary as `Vocabulary.from_huggingface`.
+        With the same `vocab_size`, `vocabulary` then returns that of `Vocabulary.from_huggingface`.
 
         The end ids are `end_ids`. By default they come from the tokenizer and the files of `model_path` (or of the
         directory); None if there are none. Tokens that are special only by their name are marked as special in the
@@ -101,7 +101,8 @@ class VocabularyMaterials:
         tokens than texts. `end_ids` is used if `stop_token_ids` is None.
 
         Special tokens are those marked in the JSON, and those with a control token's name. Raises `TokenizerError` if
-        the JSON is not a tokenizer, if texts are not listed by id or not from this model, or if no end id is known.
+        the JSON is not a tokenizer, if texts are not listed by id or not from this model, if encoded texts come
+        without the JSON, or if no end id is known.
         """
         backend = None if self.tokenizer_str is None else _tokenizer(self.tokenizer_str)
         added = {} if backend is None else backend.get_added_tokens_decoder()

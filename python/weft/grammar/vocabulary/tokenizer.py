@@ -1,6 +1,6 @@
 """`Vocabulary`: the bytes of each token, and the end (EOS) tokens.
 
-Special tokens have the bytes b"" here, so no grammar allows one inside a text. The padding ids of a model whose
+Special and end tokens have the bytes b"" here, so no grammar allows one inside a text. The padding ids of a model whose
 vocabulary is larger than the tokenizer's are blocked in the same way.
 """
 
@@ -24,8 +24,8 @@ from weft.grammar.vocabulary.hugging_face import read_huggingface
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Vocabulary:
-    """Tokens as bytes. `tokens[i]` is b"" for a special or unused id. `len(tokens)` is the model's vocabulary size.
-    `special_names` maps the known names of special and end tokens to their ids."""
+    """Tokens as bytes. `tokens[i]` is b"" for a special, end or unused id. `len(tokens)` is the model's vocabulary
+    size. `special_names` maps the known names of special and end tokens to their ids."""
 
     tokens: tuple[bytes, ...]
     special_ids: frozenset[int]
@@ -82,7 +82,8 @@ class Vocabulary:
         tokenizer.json.
 
         The end ids are `end_ids`. By default they come from the tokenizer, and from the config files of `model_path`
-        or of the directory. `vocab_size` is the model's (default: that of config.json, or else the tokenizer's).
+        or of the directory. `vocab_size` is the model's (default: that of config.json, or else the tokenizer's). Raises
+        `TokenizerError`.
         """
         read = read_huggingface(tokenizer, None if model_path is None else Path(model_path))
         return cls.from_tokens(

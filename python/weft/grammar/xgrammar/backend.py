@@ -73,8 +73,8 @@ class CompiledXGrammar:
         return int(self.compiled.memory_size_bytes) + closing
 
     def closing(self, text: str | None = None) -> _core.ClosingTables:
-        """The tables of shortest endings (`weft.grammar.kinds.closing`), computed once. Raises `GuideError` or
-        `ValueError` for a grammar that is too complex."""
+        """The tables of shortest endings (`weft.grammar.kinds.closing`), computed once. Raises `GuideError` for a
+        grammar with parts that are not text, and `ValueError` for one that is too complex."""
         with self._closing_lock:
             if self._closing is None:
                 vocabulary = self.vocabulary
@@ -111,7 +111,7 @@ class XGrammarBackend:
 
     One compile uses `threads` threads. `native` selects how matchers are called. None prefers native calls, True
     requires them (else `InterfaceError`), and False calls through Python. A guide that exceeds `limits` is refused
-    before XGrammar reads it.
+    before XGrammar compiles it.
     """
 
     def __init__(
@@ -132,7 +132,8 @@ class XGrammarBackend:
             raise InterfaceError(f"XGrammar can't be called natively here; weft needs {NEEDED} for that")
 
     def compile(self, guide: Guide) -> CompiledGuide:
-        """Compile a guide. Raises `GuideError` if that fails, or if the first mask would be empty."""
+        """Compile a guide. Raises `GuideError` if that fails, or if the first mask would be empty. Raises
+        `TokenizerError` for an `xgrammar.CompiledGrammar` of another vocabulary size."""
         if guide.kind == "compiled":
             self._check_vocabulary(guide.payload)
             return self._compiled(guide, guide.payload, ())
@@ -174,7 +175,7 @@ class XGrammarBackend:
         return CompiledXGrammar(guide, compiled, self.vocabulary, self._native, notes)
 
     def _compile(self, grammar: xgr.Grammar) -> xgr.CompiledGrammar:
-        # A compiler, and so a cache, for each grammar: the cache of XGrammar 0.2.8 mixes up the masks of similar rules
+        # A compiler, and so a cache, for each grammar. The cache of XGrammar 0.2.8 mixes up the masks of similar rules
         # of different grammars, and so allows forbidden tokens. Within one grammar the cache is sound.
         try:
             return self._compiler(cache_enabled=True).compile_grammar(grammar)

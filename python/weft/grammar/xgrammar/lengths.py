@@ -67,7 +67,8 @@ class _Rules:
         self.made: dict[str, str] = {}
 
     def body(self, low: int, high: int | None) -> str:
-        """Make the rules for a string of `low` to `high` characters, without the opening quote. Returns their EBNF."""
+        """Make the rules for a string of `low` to `high` characters, without the opening quote. Returns the EBNF
+        expression that refers to them."""
         if high is None or high - low <= NEAR:
             return self._after(low, high)
         parts = [self._counted("must", low - NEAR)] if low > NEAR else []

@@ -98,7 +98,7 @@ def in_json(pattern: str) -> str:
 
 
 def _repeated(part: str, times: str, is_group: bool) -> str:
-    """Repeat a part. An optional group becomes an alternative with the empty text, because of an XGrammar bug: after it
+    """Repeat a part. An optional group becomes an alternative with the empty text, because of an XGrammar bug. After it
     skips an optional group, it still allows a repetition inside the group to continue."""
     if not is_group:
         return part + times

@@ -71,7 +71,7 @@ def regexes(serialised: str) -> Iterator[str]:
 
 def byte_rules(serialised: str) -> list[Rule]:
     """Convert a grammar to rules over bytes, the root first. Raises `GuideError` for a grammar with parts that are not
-    text, such as special tokens."""
+    text, such as special tokens, or with limits or stop texts."""
     data = read_serialised(serialised)
     if data["suffix_stop_infos"] or any(rule[4:] != PLAIN for rule in data["rules"]):
         raise GuideError("it has rules with limits or stop texts of their own")
@@ -242,8 +242,9 @@ class _Graph:
         self.seen: set[Node] = set()
 
     def least(self, root: Node) -> dict[Node, int]:
-        """The length in bytes of the shortest text of each node below `root`. Nodes without a finite text are left out.
-        This is Knuth's generalization of Dijkstra's algorithm: nodes are settled in the order of their lengths."""
+        """The length in bytes of the shortest text of each node below `root`. Nodes without a finite text are left
+        out. A character counts 1 byte and a regular expression 0, so a length is a lower bound. This is Knuth's
+        generalization of Dijkstra's algorithm: nodes are settled in the order of their lengths."""
         parents: dict[Node, list[tuple[Node, int]]] = defaultdict(list)  # with the repetitions of the child
         missing: dict[
             Node, int

@@ -63,7 +63,7 @@ def not_enforced(
         if not _are_texts(schema, node.get("propertyNames", False)):
             yield place, "propertyNames is not enforced where it does not say that names are strings"
         if any_order and (node.get("properties") or node.get("required")):
-            # With any_order XGrammar only counts properties, and does not track which ones came.
+            # With any_order XGrammar only counts properties, and does not track which ones were written.
             yield place, "any_order: required is not enforced, and a property may come twice"
 
 
@@ -96,8 +96,9 @@ def opened_schema(schema: Any, open_objects: bool = False) -> Any:
 
 
 def spelled_schema(schema: Any, in_json: bool = True) -> Any:
-    """Replace formats by patterns, and patterns by what XGrammar must get. With `in_json` that is a placeholder
-    (`weft.grammar.xgrammar.patterns`); otherwise the pattern itself, in ASCII and without surrogates."""
+    """Replace formats by patterns, and patterns by the form that XGrammar must get. With `in_json` that is a
+    placeholder (`weft.grammar.xgrammar.patterns`), also for length bounds; otherwise the pattern itself, in ASCII and
+    without surrogates."""
     schema = json.loads(json.dumps(schema))
     for _, node in json_schema.subschemas(schema):
         if in_json:
@@ -242,7 +243,7 @@ def _is_open(node: dict[str, Any], open_objects: bool) -> bool:
 
 
 def names_and_others(schema: Any, open_objects: bool = False) -> bool:
-    """Whether some object lists properties or patterns of names, and allows other names, too."""
+    """Whether some object has patterns of names, or lists properties and allows other names, too."""
     return any(
         (node.get("properties") or "patternProperties" in node) and _is_open(node, open_objects)
         for _, node in json_schema.subschemas(schema)

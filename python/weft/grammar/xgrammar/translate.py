@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def parse_regex(pattern: str) -> xgr.Grammar:
-    """The grammar of a regular expression. Raises `GuideError` if XGrammar refuses or would misread it."""
+    """The grammar of a regular expression. Raises `GuideError` if XGrammar refuses it, and for anchors inside it."""
     check_anchors(pattern)
     return translated("regex", lambda: xgr.Grammar.from_regex(pattern))
 
@@ -99,7 +99,7 @@ def grammar_of(guide: Guide) -> xgr.Grammar:
 
 
 def serialised(guide: Guide) -> str:
-    """`grammar_of` in XGrammar's serialization."""
+    """The grammar of `grammar_of` in XGrammar's serialization. Raises `GuideError`."""
     grammar = _translate(guide)
     if guide.kind in ("json_schema", "structural_tag"):
         grammar = _kept_to_json(grammar, guide)
@@ -119,9 +119,10 @@ ESCAPE, OF_CONTROL = '("u" [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9])', '(
 
 
 def _kept_to_json(grammar: xgr.Grammar, guide: Guide) -> xgr.Grammar:
-    """Fix two bugs of XGrammar's JSON grammars. A string with length bounds may have raw control characters. An
-    additional property may repeat a listed name, spelled with escapes. A grammar that does not survive printing and
-    parsing, such as that of some tags, stays as it is."""
+    """Write the rules of strings with length bounds (`lengths.py`), and fix two bugs of XGrammar's JSON grammars. A
+    string with length bounds may have raw control characters. An additional property may repeat a listed name,
+    spelled with escapes. A grammar that does not survive printing and parsing, such as that of some tags, stays as it
+    is."""
     text = str(grammar)
     kept = with_lengths(text.replace(BOUNDED, STRICT))
     if _names_and_others(guide):
@@ -230,7 +231,7 @@ class Tag:
 
     @property
     def names_and_others(self) -> bool:
-        """Whether some object lists properties or patterns of names, and allows other names, too."""
+        """Whether some object has patterns of names, or lists properties and allows other names, too."""
         return any(xgrammar_schema.names_and_others(form.found.schema, form.is_open) for form in self.forms)
 
     def not_enforced(self, *, of_strict: bool = False) -> Findings:

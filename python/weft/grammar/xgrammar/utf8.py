@@ -57,8 +57,8 @@ def _of_pattern(expression: list[int]) -> list[int]:
 
 
 def _without_surrogates(expression: list[int]) -> list[int]:
-    """Remove surrogates from a class, whose numbers are: its kind, the count of numbers after it, whether it is
-    negated, and the first and last character of each range."""
+    """Remove surrogates from a class. Its numbers are its kind, the count of numbers after that, whether it is negated,
+    and the first and last character of each range."""
     kind, _, is_negated, *ends = expression
     if is_negated:
         parts = [*ends, *SURROGATES]
