@@ -52,9 +52,10 @@ def inside(directory: Path, name: object, where: Path) -> Path:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file atomically. On failure, raises `OSError` and leaves the old file unchanged."""
+    """Write a file atomically. On failure, raises `OSError` and leaves the old file unchanged. A pipe, a device or an
+    open file (`STREAMS`) is appended to instead."""
     if path.parent in STREAMS or (path.exists() and not path.is_file()):
-        with path.open("ab") as stream:  # a pipe, a device or an open file: keep its content
+        with path.open("ab") as stream:
             stream.write(data)
         return
     path = Path(os.path.realpath(path))

@@ -30,7 +30,8 @@ class OutputStats:
     """Tokens of the prompt whose keys and values were cached."""
 
     allocated_pages: int = 0
-    """Pages allocated for the request. Page counts are sums over all of its admissions."""
+    """Pages allocated for the text on admission, without those for later tokens. Page counts are sums over all
+    admissions of the request."""
 
     new_pages: int = 0
     """Allocated pages that were never used before."""
@@ -54,9 +55,9 @@ class OutputStats:
     last_token_at: float | None = None
     ended_at: float | None = None
     guided_valid: bool | None = None
-    """Whether the grammar reached its end. False if the answer was cut; None without a guide. For a JSON schema with
-    `strict=False`, an `LLM` validates the answer with the `jsonschema` package; None if that fails or takes more than
-    2 s of processor time."""
+    """Whether the grammar reached its end. False if the answer was cut; None without a guide, or if the request ended
+    while it waited. For a JSON schema with `strict=False`, an `LLM` validates the answer with the `jsonschema` package;
+    None if that fails or takes more than 2 s of processor time."""
 
     first_step: int | None = None
     """The number of the engine's step that gave the first token."""
