@@ -20,7 +20,7 @@ for a step."""
 
 class BatchTuner:
     """Computes the `limits` from the mean lengths of the last `tuning_window` sequences that ended with an answer. The
-    limits never exceed the config's. The limit on tokens always lets a full batch decode, if the config's does.
+    limits never exceed the config's. The limit on tokens always lets a full batch decode.
 
     `num_pages` is the size of the KV cache, and `max_drafts` the largest number of drafts per row.
     """
