@@ -41,8 +41,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def inside(directory: Path, name: object, where: Path) -> Path:
-    """The path of a file in a directory, from a `name` found in the file `where`. Raises `ModelError` if the name leads
-    out of the directory.
+    """The path of a file in a directory, from a `name` found in the file `where`. Raises `ModelError` for a name
+    that is no relative path inside the directory.
     """
     # Symbolic links may lead outside: caches of checkpoints consist of them.
     relative = PurePosixPath(name) if isinstance(name, str) and "\0" not in name else None
