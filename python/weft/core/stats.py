@@ -37,10 +37,10 @@ class OutputStats:
     """Allocated pages that were never used before."""
 
     reused_pages: int = 0
-    """Pages of the prompt that were cached, whole or in part."""
+    """Pages of the text on admission that were cached, whole or in part."""
 
     missed_pages: int = 0
-    """Pages of the prompt that were not cached, the last, incomplete one included."""
+    """Pages of that text that were looked up and not cached. They include the last, incomplete one."""
 
     submitted_at: float = 0.0
     guide_ready_at: float | None = None
@@ -76,7 +76,7 @@ class OutputStats:
 
     @property
     def page_hit_rate(self) -> float:
-        """The share of the prompt's pages that were cached, 0 to 1; 0.0 before the first admission."""
+        """The share of looked-up pages that were cached, 0 to 1; 0.0 without a lookup."""
         looked_up = self.reused_pages + self.missed_pages
         return self.reused_pages / looked_up if looked_up else 0.0
 
