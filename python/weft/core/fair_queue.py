@@ -14,7 +14,7 @@ T = TypeVar("T", bound=Hashable)
 class FairQueue(Generic[T]):
     """Items that wait, each for one client or several. Not thread-safe: the owner's lock or event loop guards it.
 
-    `take` serves the client with the fewest items in progress; among equals, the client served least recently. The
+    `take` serves the client with the fewest items in progress; among equals, the one that has waited longest. The
     items of one client are served in the order of arrival. With `size`, its oldest and its smallest item alternate.
     """
 

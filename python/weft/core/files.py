@@ -41,8 +41,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def inside(directory: Path, name: object, where: Path) -> Path:
-    """The path of a file in a directory, from a `name` found in the file `where`. Raises `ModelError` if the name leads
-    out of the directory.
+    """The path of a file in a directory, from a `name` found in the file `where`. Raises `ModelError` for a name
+    that is no relative path inside the directory.
     """
     # Symbolic links may lead outside: caches of checkpoints consist of them.
     relative = PurePosixPath(name) if isinstance(name, str) and "\0" not in name else None
@@ -52,9 +52,10 @@ def inside(directory: Path, name: object, where: Path) -> Path:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file atomically. On failure, raises `OSError` and leaves the old file unchanged."""
+    """Write a file atomically. On failure, raises `OSError` and leaves the old file unchanged. A pipe, a device or an
+    open file (`STREAMS`) is appended to instead."""
     if path.parent in STREAMS or (path.exists() and not path.is_file()):
-        with path.open("ab") as stream:  # a pipe, a device or an open file: keep its content
+        with path.open("ab") as stream:
             stream.write(data)
         return
     path = Path(os.path.realpath(path))

@@ -62,7 +62,8 @@ class ProcessorRows:
     - `active` [B] bool: rows of requests with this processor. Other rows belong to other requests or are padding;
       changes to them are discarded.
     - `slots` [B] int64 and `request_ids` [B] int64: a slot belongs to one request until another id appears in it, so a
-      processor may keep state by slot. This does not hold for beams, whose texts change slots.
+      processor may keep state by slot. This does not hold for beams, whose texts change slots, or for several
+      answers of a request, which have the same id.
     - `tokens` [B, T] int64: the last token of the text, then the drafts. -1 ends the drafts.
     - `lengths` [B] int64: tokens of the text, including that last token.
 

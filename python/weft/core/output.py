@@ -182,7 +182,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Piece:
-    """The part of a streamed answer that one iteration adds."""
+    """The part of a streamed answer that one iteration adds, or several iterations if the caller reads late."""
 
     text: str
     token_ids: list[int]

@@ -30,7 +30,8 @@ def single(value: T | Sequence[T], name: str) -> T:
 
 
 def spread(value: T | Sequence[T], count: int, name: str) -> list[T]:
-    """One value for each of `count` prompts, from a single value or a list of `count` values."""
+    """One value for each of `count` prompts, from a single value or a list. Raises `InputError` for a list of another
+    length."""
     if isinstance(value, list | tuple):
         if len(value) != count:
             raise InputError(

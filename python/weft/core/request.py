@@ -32,9 +32,11 @@ LOGITS = "logits"
 
 @dataclass(frozen=True)
 class Gather:
-    """The tensors that a request returns: raw logits of the prompt (`context_logits`) and of the answer
-    (`generation_logits`), and marked outputs of the model at the positions of the answer (`names`) and of the prompt
-    (`context_names`)."""
+    """The tensors that a request returns.
+
+    context_logits, generation_logits: whether it returns raw logits of the prompt, and of the answer.
+    names, context_names: marked outputs of the model at the positions of the answer, and of the prompt.
+    """
 
     context_logits: bool = False
     generation_logits: bool = False

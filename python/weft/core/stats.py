@@ -30,16 +30,17 @@ class OutputStats:
     """Tokens of the prompt whose keys and values were cached."""
 
     allocated_pages: int = 0
-    """Pages allocated for the request. Page counts are sums over all of its admissions."""
+    """Pages allocated for the text on admission, without those for later tokens. Page counts are sums over all
+    admissions of the request."""
 
     new_pages: int = 0
     """Allocated pages that were never used before."""
 
     reused_pages: int = 0
-    """Pages of the prompt that were cached, whole or in part."""
+    """Pages of the text on admission that were cached, whole or in part."""
 
     missed_pages: int = 0
-    """Pages of the prompt that were not cached, the last, incomplete one included."""
+    """Pages of that text that were looked up and not cached. They include the last, incomplete one."""
 
     submitted_at: float = 0.0
     guide_ready_at: float | None = None
@@ -54,9 +55,9 @@ class OutputStats:
     last_token_at: float | None = None
     ended_at: float | None = None
     guided_valid: bool | None = None
-    """Whether the grammar reached its end. False if the answer was cut; None without a guide. For a JSON schema with
-    `strict=False`, an `LLM` validates the answer with the `jsonschema` package; None if that fails or takes more than
-    2 s of processor time."""
+    """Whether the grammar reached its end. False if the answer was cut; None without a guide, or if the request ended
+    while it waited. For a JSON schema with `strict=False`, an `LLM` validates the answer with the `jsonschema` package;
+    None if that fails or takes more than 2 s of processor time."""
 
     first_step: int | None = None
     """The number of the engine's step that gave the first token."""
@@ -75,7 +76,7 @@ class OutputStats:
 
     @property
     def page_hit_rate(self) -> float:
-        """The share of the prompt's pages that were cached, 0 to 1; 0.0 before the first admission."""
+        """The share of looked-up pages that were cached, 0 to 1; 0.0 without a lookup."""
         looked_up = self.reused_pages + self.missed_pages
         return self.reused_pages / looked_up if looked_up else 0.0
 

@@ -3,8 +3,9 @@
 `Engine.step` launches one batch: a decode iteration and chunks of prompts. Then it processes results: without overlap
 those of the same batch, with overlap those of the previous batch.
 
-A sequence gets slots, pages and a matcher on admission. It releases them after it has ended, once no batch in flight
-refers to it. A failure ends only the sequence that it concerns. A failed batch ends all sequences of the batch.
+A sequence gets slots and pages on admission. It releases them after it has ended, once no batch in flight refers to
+it, or when it is preempted. A failure ends only the sequence that it concerns. A failed batch ends all its sequences. A
+failed launch ends those that it concerns, and all sequences in flight.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Engine:
 
     @property
     def running(self) -> list[Sequence]:
-        """The sequences that hold a slot, in the order of their admission."""
+        """The admitted sequences that have not ended, in the order of their admission."""
         return [*self.scheduler.running]
 
     @property
@@ -104,7 +105,8 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether a sequence has not ended, or the step that reports the last end is still due."""
+        """Whether a sequence has not ended, a batch is in flight, or the step that reports the last end is still
+        due."""
         return self._is_busy or self.num_waiting > 0
 
     @property
@@ -149,7 +151,7 @@ class Engine:
             self.scheduler.add(sequence)
 
     def cancel(self, sequence: Sequence, reason: FinishReason = "cancelled") -> None:
-        """End a sequence now. It keeps the output that it has."""
+        """End a sequence now, if it has not ended. It keeps the output that it has."""
         if not sequence.is_finished:
             self.output.finish(sequence, reason)
 
@@ -211,7 +213,7 @@ class Engine:
         self._owes_step = bool(record.active)
 
     def warm_up(self) -> None:
-        """Prefill two dummy prompts, and capture the graphs of all batch sizes and draft counts in use, with and
+        """Prefill dummy prompts, and capture the graphs of all batch sizes and draft counts in use, with and
         without guides.
 
         These graphs serve any mix of requests, except requests with logits processors. On CUDA, call this on the

@@ -66,7 +66,8 @@ class OutputProcessor:
     # -- a step
 
     def begin(self, waiting: Waiting) -> None:
-        """Before a step, end sequences whose deadline has passed or whose guide failed.
+        """Before a step, end sequences whose deadline has passed, that have waited too long since they were preempted,
+        or whose guide failed. Queue those whose guide is ready.
 
         Also collect asynchronous failures of the work in flight, and fail its sequences. Otherwise the next launch
         would raise them, and the wrong sequences would fail.
@@ -199,8 +200,8 @@ class OutputProcessor:
     # -- ends
 
     def finish(self, sequence: Sequence, reason: FinishReason, error: BaseException | None = None) -> None:
-        """End a sequence in any stage. Its resources are released now, or after the last batch in flight that contains
-        it."""
+        """End a sequence that has not ended, in any stage. Its resources are released now, or after the last batch in
+        flight that contains it."""
         error = _as_request_error(error, sequence.stage)
         had_slot = sequence.is_active
         if had_slot and sequence.is_guided and sequence.search is None:
@@ -324,8 +325,8 @@ def commit(
 ) -> FinishReason | None:
     """Append the iteration's tokens to the answer. Returns the finish reason, or None if the answer goes on.
 
-    `guided_state` is None for an unguided sequence. Raises `RequestError` for a failure that ends the
-    sequence. In that case none of the iteration's tokens is appended.
+    `guided_state` is None for an unguided sequence. Raises `RequestError` for a failure that ends the sequence. Then
+    none of the iteration's tokens is appended, except those before an edit that fails.
     """
     # An edit parks its slot like a failure, so it counts in `num_failed`.
     edit = None
@@ -414,7 +415,7 @@ def departure(given: abc.Sequence[int], num_before: int, tokens: abc.Sequence[in
 
 def find_stop(sequence: Sequence, tokens: list[int], end_tokens: frozenset[int]) -> int | None:
     """The number of `tokens` up to and including the first stop word or stop token; None if there is none. End tokens
-    are not stop tokens."""
+    are not stop tokens. Sets `stopped_by`, and feeds the stop words, so pass each token of the answer once."""
     sampling, output, words = sequence.request.sampling, sequence.output, sequence.stop_words
     if words is None and not sampling.stop_token_ids:
         return None

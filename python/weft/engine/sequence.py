@@ -30,7 +30,7 @@ from weft.grammar.starts import StartedGuide
 class Stage(Enum):
     """The stage of a sequence."""
 
-    COMPILING = "compiling"  # waits for its guide
+    COMPILING = "compiling"  # waits for its guide or its matcher's start
     QUEUED = "queued"  # waits for a slot and pages
     CONTEXT = "context"  # holds a slot; in prefill
     GENERATION = "generation"  # holds a slot; decodes

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True)
 class Limits:
     """The batch limits in effect, and the limits that the tuner recommends (0: the tuner is off, or has seen no
-    request)."""
+    answer)."""
 
     max_batch: int
     max_num_tokens: int
@@ -86,7 +86,7 @@ class StepRecord:
     """The ids of sequences that decoded."""
 
     paused: list[int] = field(default_factory=list)
-    """The ids of sequences that were preempted."""
+    """The ids of sequences that were preempted, except those that must reread an edited text."""
 
     context_tokens: int = 0
     """The number of prompt tokens prefilled."""
@@ -132,4 +132,4 @@ class StepRecord:
     """The batch limits in effect during the step."""
 
     prompt_tokens_read: dict[int, int] = field(default_factory=dict)
-    """For each sequence in prefill, by id, the number of tokens prefilled so far."""
+    """For each sequence in prefill, by id, the number of its tokens that are cached, prefilled or in flight."""

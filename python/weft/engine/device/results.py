@@ -167,9 +167,10 @@ class ResultRings:
 class StepResults:
     """One iteration's results on the host: verified tokens, log-probabilities and outputs of each slot.
 
-    Read them after `wait`, and before two more iterations start, because those reuse the pinned memory. `verified[s]`
-    holds the number of accepted drafts of slot s, then the tokens of all positions. `num_verified[s]` is the number of
-    its drafts that were verified; the list is empty if the iteration verified no drafts.
+    Call `wait`, and read outputs and offers, before three more iterations start: the third may reuse their pinned
+    memory. `wait` copies all other values. `verified[s]` holds the number of accepted drafts of slot s, then the
+    tokens of all positions. `num_verified[s]` is the number of its drafts that were verified; the list is empty if
+    the iteration verified no drafts.
     """
 
     def __init__(

@@ -235,7 +235,7 @@ class StepBuffers:
         )
 
     def narrow(self, begin: int, count: int) -> StepBuffers:
-        """A view of `count` rows from row `begin` on, without the drafter's buffers."""
+        """A view of `count` rows from row `begin` on, without the drafter's buffers and lookahead windows."""
 
         def narrowed(tensor: Tensor) -> Tensor:
             return tensor.narrow(0, begin, count)

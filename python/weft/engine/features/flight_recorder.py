@@ -36,7 +36,7 @@ GATHER_S = 0.05
 class _Watched:
     """The record of one sequence.
 
-    since: the epoch at which the sequence got its slot.
+    slot, since: the slot that the sequence got last, and the epoch at which it got it.
     matchers: the serial numbers of its matchers.
     room, prompt: the arguments with which its matchers started.
     finished_at: the epoch at which the recorder first noticed that the sequence had finished.

@@ -110,7 +110,7 @@ class CapturedProcessors:
         return entry
 
     def release(self, entry: CapturedProcessor) -> None:
-        """Release an entry that a sequence no longer uses."""
+        """Release an entry that a sequence no longer uses. One that failed is dropped with its last user."""
         entry.users -= 1
         if not entry.users and entry.failure is not None:
             self._drop(entry)
@@ -240,8 +240,8 @@ class HostProcessors:
         rows: abc.Sequence[HostRows],
         failed: Callable[[], object] = lambda: None,
     ) -> None:
-        """Wait for the forward, then call the processors of `rows` in order. If `failed()` returns an error of the
-        forward, no processor is called. A processor's exception becomes its `failure`."""
+        """Wait for the forward, then call the processors of `rows` in order, and batched ones at the end. If `failed()`
+        returns an error of the forward, no processor is called. A processor's exception becomes its `failure`."""
         # Receive even without rows, because every replay of a split iteration must have the same segments.
         drafts = self._ring(buf).receive(stream)[:, 1:].tolist()
         if failed() is not None:

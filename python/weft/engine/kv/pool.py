@@ -75,7 +75,8 @@ class EvictionOrder:
         self.offer(page)
 
     def remove(self, page: CachedPage) -> None:
-        """Remove a page that is held again or leaves the cache. Its heap entries become stale."""
+        """Remove a page that is held again or pinned. Its heap entries become stale. A priority that has expired
+        returns to the default."""
         if page.expires is not None and page.expires <= self._clock():
             page.priority, page.duration_s = DEFAULT_PRIORITY, None
         page.released, page.expires = 0, None

@@ -23,8 +23,9 @@ def pages_in_memory(
 
     `kv_memory_fraction`, `kv_max_bytes` and `given` limit the number; `given` is the `num_pages` of the caller's
     config. The full need is the number of pages with a text of `max_seq_len` tokens in every slot. It is a further
-    limit without a fraction and without `given`. With a fraction of shared memory, twice the full need is a further
-    limit, to leave the rest to other processes. Raises `InputError` if a text of `max_seq_len` tokens does not fit.
+    limit without a fraction and without `given`. With a fraction of shared memory and without `given`, twice the full
+    need is a further limit, to leave the rest to other processes. Raises `InputError` if neither a text of
+    `max_seq_len` tokens nor `given` pages fit.
     """
     limits: dict[str, int] = {}
     if config.kv_memory_fraction is not None:

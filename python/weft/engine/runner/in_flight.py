@@ -132,8 +132,8 @@ class InFlightBatch:
         sequence.num_promised += is_last
 
     def end(self) -> list[Sequence]:
-        """Note that the host has read the batch. Returns the sequences that ended or were preempted in the meantime and
-        to which no other batch in flight refers. Their slots and pages can be released."""
+        """Note that the host has read the batch. Returns its sequences that have ended and to which no other batch in
+        flight refers. Their slots and pages can be released."""
         for sequence in (*self.decoding, *self.first):
             sequence.num_promised -= 1
         left: list[Sequence] = []
@@ -147,11 +147,11 @@ class InFlightBatch:
 class Snapshots:
     """Pushes snapshots to the grammar stream, one for each iteration with guides or proposals.
 
-    A snapshot lists the slots of its iteration, and matchers to attach to or detach from slots. Matchers of ended
-    sequences stay in their slots until the next snapshot, or until `vacate`.
+    A snapshot lists the slots of its iteration, and matchers to attach to or detach from slots. Matchers of sequences
+    that released their slots stay there until the next snapshot, or until `vacate`.
 
     epoch: the epoch of the last snapshot.
-    holds_ended: whether slots still have matchers of ended sequences.
+    holds_ended: whether slots may still have such matchers.
     """
 
     def __init__(self, runtime: Runtime, stream: Stream, grammar_stream: GrammarStream) -> None:
@@ -180,7 +180,7 @@ class Snapshots:
         self.epoch = self._grammar_stream.push(slots, changes)
 
     def vacate(self, is_idle: bool) -> None:
-        """Free the matchers of ended sequences before the next snapshot does. Call it with nothing in flight.
+        """Detach the matchers of released slots before the next snapshot does. Call it with nothing in flight.
 
         It waits for the device, so it acts only for WebAssembly programs, which are large, or if nothing else runs
         (`is_idle`).

@@ -247,7 +247,7 @@ class Prefill:
 
     def read(self, batch: InFlightBatch, reading: abc.Sequence[tuple[Sequence, int]]) -> None:
         """Read prompts. `reading` has the number of tokens to read for each sequence. Sequences share forwards, but
-        those with a logits processor, a beam search or prompt outputs are read afterwards, each in its own forward."""
+        those with a logits processor, a beam search or prompt outputs are read afterwards, each by itself."""
         shares = {sequence: count for sequence, count in reading if sequence in self._prompts}
         shared = {sequence: count for sequence, count in shares.items() if self._shares_forward(sequence)}
         self._read_shares(batch, shared)
@@ -409,7 +409,7 @@ def _slot_records(runtime: Runtime, prompts: abc.Sequence[PromptInputs], pages_p
 
 
 def open_slots(records: Tensor, state: SlotState, token_mask: Tensor, temperatures: Tensor) -> None:
-    """Write records to their slots, and clear the slots' drafts and masks. A device function."""
+    """Write records to their slots, and clear the slots' drafts, masks and guides' temperatures. A device function."""
     records = records.to(state.length.device, non_blocking=True)
     slots, length, request_ids, processors = records[:, :_HEAD].t().contiguous()
     pages = records[:, _PAGES_AT:].view(torch.int32)[:, : state.page_table.shape[1]]

@@ -104,7 +104,7 @@ class ModelRunner:
         return plan.processors.on_host or not self.graphs.is_ready(plan)
 
     def calls_host(self, schedule: Schedule) -> bool:
-        """Whether a prompt has a logits processor on the host. Its launch waits for the forward."""
+        """Whether a prompt to read has a logits processor on the host. Its launch waits for the device."""
         return any(sequence.calls_host for sequence, _ in schedule.reading)
 
     def launch(self, schedule: Schedule) -> InFlightBatch:

@@ -65,8 +65,8 @@ NO_PROCESSORS = Processors()
 
 @dataclass(frozen=True)
 class Plan:
-    """The kind of an iteration. Each plan has one graph. All other settings of requests are data in their slots, and
-    need no other graph.
+    """The kind of an iteration. Each plan is captured once. All other settings of requests are data in their slots,
+    and need no other capture.
 
     batch: the number of rows, rounded up (`bucket`). Rows without a sequence are padding.
     num_drafts: the number of drafts that the iteration verifies, and that it makes for the next one. If the previous

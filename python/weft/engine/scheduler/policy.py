@@ -191,8 +191,8 @@ def choose_yielding(
     """Choose running sequences that yield their slots to the client of `newcomer`, if it holds none of `num_slots`.
 
     It chooses as many as the client can use within its share, and at most `max_yielding`. Each comes from the client
-    that holds the most slots at that point, if it holds more than its share. The client's sequence with the last place
-    yields first.
+    that holds the most slots at that point, among those with a sequence that may yield. That client must hold more than
+    its share. Its sequence with the last place yields first. None yields to a beam search.
     """
     held, client = slots_of(running), newcomer.request.client_id
     if held[client] or newcomer.width > 1:

@@ -21,7 +21,8 @@ slots and pages. A `Sequence` moves between these places:
 One rule keeps work in flight safe: the slots and pages of a sequence do not change hands while a batch in flight
 refers to it (`Sequence.num_in_flight`). So a sequence can be preempted only if no batch refers to it. If a preemption
 is due, `schedule_decoding` returns None, and the engine reads its batches first. A sequence that ends leaves
-`running` at once, but `retire` releases its slots and pages only after its last batch is read."""
+`running` at once, but `retire` releases its slots and pages only after its last batch is read. Only pages to which no
+layer attends any more are released earlier (`Capacity.cache`)."""
 
 from __future__ import annotations
 
@@ -205,7 +206,8 @@ class Capacity:
         sequence.next_cache_at = min(sequence.next_cache_at, max(due, 1))
 
     def release(self, sequence: Sequence) -> None:
-        """Release slots and pages. If the pages surely hold the KV of the text, they stay cached up to its end."""
+        """Release slots and pages. If the pages surely hold the KV of the text, it is cached first, without the last
+        token and the margin."""
         self.free_slots.extend(reversed(sequence.slots))
         has_read = len(sequence.output.token_ids) > sequence.resumed_at and sequence.search is None
         if self._reuses and has_read and not sequence.must_reread and sequence.output.error is None:
@@ -272,7 +274,7 @@ class Scheduler:
         self._rereading.append(sequence)
 
     def prompt_tokens_read(self) -> dict[int, int]:
-        """The number of tokens read so far of each unfinished prompt, by sequence id."""
+        """The number of tokens of each unfinished prompt that are cached, prefilled or in flight, by sequence id."""
         return {r.id: r.num_read for r in self.running if r.stage is Stage.CONTEXT}
 
     def take_released(self) -> list[Released]:
@@ -302,7 +304,8 @@ class Scheduler:
         return Schedule(decoding, _num_rows(decoding), self._num_drafts(decoding))
 
     def drop_ended(self, schedule: Schedule) -> None:
-        """Remove from a schedule the sequences that have ended since it was made. Their slots and pages are free."""
+        """Remove from a schedule the sequences that have ended since it was made. Call it with nothing in flight: their
+        slots and pages are free then. A sequence that must reread its edited text no longer decodes."""
         decoding = [r for r in schedule.decoding if r.is_active and _wants_tokens(r)]
         schedule.decoding, schedule.num_rows = decoding, _num_rows(decoding)
         schedule.num_drafts = self._num_drafts(decoding)
@@ -311,7 +314,8 @@ class Scheduler:
         schedule.reading = [(sequence, count) for sequence, count in schedule.reading if sequence.is_active]
 
     def schedule_prompts(self, schedule: Schedule, record: StepRecord) -> None:
-        """Admit sequences. Decoding takes its tokens from the step's budget; the prompts share the rest."""
+        """Complete a schedule: admit sequences, and choose the prompts to read. Decoding takes its tokens from the
+        step's budget; the prompts share the rest."""
         limits = record.limits = self.tuner.limits
         budget = limits.max_num_tokens - schedule.num_rows * (schedule.num_drafts + 1)
         schedule.admitted = self._admit(record, budget)
@@ -405,7 +409,7 @@ class Scheduler:
         return num_unread < budget and (reads_parts or num_unread + sequence.num_tokens <= budget)
 
     def _share(self, budget: int) -> list[tuple[Sequence, int]]:
-        """Share the step's tokens among the prompts. Returns (sequence, number of tokens)."""
+        """Share the step's tokens among the prompts, and count them as read. Returns (sequence, number of tokens)."""
         config = self._config
         reading = [r for r in self.running if r.stage is Stage.CONTEXT]
         shares = share_tokens(
@@ -482,8 +486,8 @@ def _num_rows(decoding: abc.Sequence[Sequence]) -> int:
 
 
 def _wants_tokens(sequence: Sequence) -> bool:
-    """Whether the sequence can decode now: its answer is below its limit, counting tokens that batches in flight will
-    add. A beam search waits for its batch in flight."""
+    """Whether the sequence can decode now: its answer is below its limit, counting the tokens that batches in flight
+    surely add. A beam search waits for its batch in flight. A sequence that must reread its text does not decode."""
     if sequence.must_reread or (sequence.search is not None and sequence.num_in_flight):
         return False
     return len(sequence.output.token_ids) + sequence.num_promised < sequence.max_new_tokens

@@ -19,8 +19,8 @@ for a step."""
 
 
 class BatchTuner:
-    """Computes the `limits` from the mean lengths of the last `tuning_window` requests that ended. The limits never
-    exceed the config's, and always allow a full batch to decode.
+    """Computes the `limits` from the mean lengths of the last `tuning_window` sequences that ended with an answer. The
+    limits never exceed the config's. The limit on tokens always lets a full batch decode.
 
     `num_pages` is the size of the KV cache, and `max_drafts` the largest number of drafts per row.
     """
@@ -33,7 +33,7 @@ class BatchTuner:
         self.limits = Limits(config.max_batch, config.max_num_tokens)
 
     def note(self, num_prompt: int, num_answer: int) -> None:
-        """Add the lengths of a request that ended, and update the limits."""
+        """Add the lengths of a sequence that ended, and update the limits. One without an answer does not count."""
         config = self._config
         if not (config.tunes_batch or config.tunes_tokens) or not num_answer:
             return

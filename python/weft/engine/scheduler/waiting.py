@@ -58,7 +58,8 @@ class Deadlines:
         return self.entries[0][0] if self.entries else None
 
     def late(self, now: float) -> list[Sequence]:
-        """Remove and return the sequences whose deadline has passed at the time `now`, earliest first."""
+        """The sequences whose deadline has passed at the time `now`, earliest first. Each is returned once, and the
+        caller must end it."""
         late = []
         while (first := self.first) is not None and first <= now:
             late.append(heappop(self.entries)[2])
@@ -96,7 +97,7 @@ class Waiting:
 
     @property
     def can_collect(self) -> bool:
-        """Whether `collect` would make progress."""
+        """Whether `collect` might make progress."""
         return bool(self.compiled) or self.starts.has_news
 
     @property
@@ -152,7 +153,7 @@ class Waiting:
 
     def collect(self) -> Failures:
         """Queue the sequences that are ready: the guide is compiled, and the matcher has started if it must start
-        ahead. Returns the sequences that failed, with their errors."""
+        ahead. Returns the sequences that failed, with their errors; the caller must end them."""
         failed: Failures = []
         while self.compiled:
             compiling = self.compiled.popleft()
