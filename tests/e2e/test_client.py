@@ -8,13 +8,24 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from queue import SimpleQueue
 
 import pytest
 
-from weft import CapacityError, EngineConfig, ExecutorError, Guide, InputError, SamplingParams, Speculation
+from weft import (
+    CapacityError,
+    EngineConfig,
+    ExecutorError,
+    Guide,
+    GuideError,
+    InputError,
+    SamplingParams,
+    Speculation,
+)
 from weft.client import ClientLimits, EngineClient, ModelSource, Request, Response
 from weft.client.detokenizer import Detokenizer, Pieces
+from weft.grammar.base import CompiledGuide
 
 PROMPT = "Text: Ada is a painter.\nSchema: "
 GREEDY = SamplingParams(max_tokens=10)
@@ -162,11 +173,19 @@ def test_a_command_that_fails_leaves_no_caller_waiting(monkeypatch: pytest.Monke
     client.submit([Request(PROMPT, GREEDY)])
     last = threading.Thread(target=call, args=(list,))
     last.start()
-    while len(client._thread._inbox) < 2:
-        time.sleep(0.01)
+    time.sleep(0.5)  # until its command waits; one that comes later is refused, which also passes
     go_on.set()
     for thread in (first, last):
         thread.join(60)
         assert not thread.is_alive()
     assert len(told) == 1 and "planted" in str(told[0])
     client.close()
+
+
+def test_a_guide_whose_future_is_cancelled_ends_its_request_alone(client: EngineClient) -> None:
+    compiling: Future[CompiledGuide] = Future()
+    guided, free = client.submit([Request(PROMPT, GREEDY, guide=compiling), Request(PROMPT, GREEDY)])
+    assert compiling.cancel()
+    ((_, (delta,)),) = client.responses.take([guided.id], 30)
+    assert delta.sequence is not None and isinstance(delta.sequence.output.error, GuideError)
+    assert len(tokens_of(client, free)) == 10

@@ -116,7 +116,7 @@ class Engine:
         waiting = self.scheduler.waiting
         if self._is_busy or len(waiting.queue):
             return True
-        return bool(waiting.unready) and (waiting.can_collect or waiting.has_late)
+        return waiting.can_collect or (bool(waiting.unready) and waiting.has_late)
 
     @property
     def next_deadline(self) -> float | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Protocol, TypeGuard
 
+from weft.errors import GuideError
 from weft.grammar.base import NO_REQUEST, CompiledGuide, Matcher, Opening
 from weft.grammar.guide import Guide
 
@@ -87,15 +88,22 @@ class StartedGuide:
         return self._compiled.matcher(opening)
 
 
+def compile_error(compiling: Future[CompiledGuide]) -> BaseException | None:
+    """The error of a compilation that is done: a `GuideError` if the future was cancelled. None if there is none."""
+    if compiling.cancelled():
+        return GuideError("the guide's future was cancelled")
+    return compiling.exception()
+
+
 def for_request(compiled: Future[CompiledGuide], opening: Opening) -> Future[CompiledGuide]:
     """Wrap a compiled guide for one request: in a `StartedGuide` if its matchers start slowly, else not at all."""
-    if compiled.done() and (compiled.exception() is not None or not opens_ahead(compiled.result())):
+    if compiled.done() and (compile_error(compiled) is not None or not opens_ahead(compiled.result())):
         return compiled
     wrapped: Future[CompiledGuide] = Future()
     wrapped.set_running_or_notify_cancel()
 
     def pass_on(done: Future[CompiledGuide]) -> None:
-        error = done.exception()
+        error = compile_error(done)
         if error is not None:
             wrapped.set_exception(error)
             return

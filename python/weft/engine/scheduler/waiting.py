@@ -15,7 +15,7 @@ from weft.engine.scheduler.policy import FairTurns, WaitingQueue
 from weft.engine.scheduler.starts import Failures, MatcherStarts
 from weft.engine.sequence import Sequence, Stage
 from weft.grammar.base import CompiledGuide
-from weft.grammar.starts import StartedGuide
+from weft.grammar.starts import StartedGuide, compile_error
 
 MAX_STALE = 64
 """The heap of deadlines drops its stale entries once they outnumber the live ones by more than this."""
@@ -157,7 +157,7 @@ class Waiting:
         failed: Failures = []
         while self.compiled:
             compiling = self.compiled.popleft()
-            error = compiling.exception()
+            error = compile_error(compiling)
             for sequence in list(self._compiling.get(compiling, ())):
                 assert sequence.guide is not None
                 sequence.output.stats.note_guide_ready()  # the future's callback for it may not have run yet
