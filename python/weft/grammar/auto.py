@@ -106,6 +106,7 @@ class AutoBackend:
         `GuideError` if all attempts fail."""
         order = in_order(guide)
         if order == (XGRAMMAR,):
+            self._need(XGRAMMAR)
             return attempt(XGRAMMAR, guide)
         reasons = []
         for name in order:
@@ -119,12 +120,17 @@ class AutoBackend:
 
     def restore(self, guide: Guide, text: str, notes: tuple[str, ...]) -> CompiledGuide:
         """Rebuild a guide that XGrammar serialized; LLGuidance serializes none."""
+        self._need(XGRAMMAR)
         return cast("XGrammarBackend", self.libraries[XGRAMMAR]).restore(guide, text, notes)
 
     def _with(self, name: str, guide: Guide, attempt: Attempt) -> CompiledGuide:
-        if name not in self.libraries:
-            raise GuideError(self.libraries.missing[name])
+        self._need(name)
         try:
             return attempt(name, guide)
         except GuideError as error:
             raise GuideError(f"{WORDS[name]}: {error}") from None
+
+    def _need(self, name: str) -> None:
+        """Raise `GuideError` with the reason if a library is absent."""
+        if name not in self.libraries:
+            raise GuideError(self.libraries.missing[name])

@@ -156,6 +156,17 @@ def test_without_llguidance_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) ->
             backend.compile(guide)
 
 
+def test_without_xgrammar_its_guides_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.GRAMMARS, "xgrammar", f"{__name__}:another_version")
+    backend = AutoBackend(small_vocabulary())
+    guide = Guide.ebnf('root ::= "a"')
+    with pytest.raises(GuideError, match="it is another version"):
+        backend.compile(guide)
+    with pytest.raises(GuideError, match="it is another version"):
+        backend.restore(guide, "{}", ())
+    assert backend.compile(Guide.regex("ab")).backend == "llguidance"
+
+
 def test_guides_that_differ_in_an_option_are_compiled_apart() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}}
     one, other = Guide.json_schema(schema), Guide.json_schema(schema, any_order=True, strict=False)
