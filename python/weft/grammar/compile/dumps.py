@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol, runtime_checkable
 
 from weft.errors import GuideError
@@ -73,21 +73,28 @@ def load(data: bytes, vocabulary: Vocabulary, backend: Backend) -> CompiledGuide
             raise KeyError("format")
         separators = stored["guide"].pop("separators", None)
         guide = Guide(**stored["guide"], separators=None if separators is None else tuple(separators))
-        producer, notes, text = (
-            (stored["library"], stored["version"]),
-            tuple(stored["notes"]),
-            stored["compiled"],
-        )
+        library, made_with = stored["library"], stored["version"]
+        if not isinstance(library, str):
+            raise TypeError("library")
+        notes, text = tuple(stored["notes"]), stored["compiled"]
         fingerprint = stored["vocabulary"]
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise GuideError(f"the bytes are not a compiled guide that weft dumped ({error!r})") from None
     if fingerprint != vocabulary.fingerprint:
         raise GuideError("the compiled guide is for another vocabulary; compile the guide again")
     if not isinstance(backend, Restoring):
-        raise GuideError(f"the compiled guide is {producer[0]}'s, which this compiler does not use")
-    if version(producer[0]) != producer[1]:
+        raise GuideError(f"the compiled guide is {library}'s, which this compiler does not use")
+    installed = _installed_version(library)
+    if installed is None or installed != made_with:
         raise GuideError(
-            f"the compiled guide was made with {producer[0]} {producer[1]}, and {version(producer[0])} is "
+            f"the compiled guide was made with {library} {made_with}, and {installed or 'no version'} is "
             "installed; compile the guide again"
         )
     return backend.restore(guide, text, notes)
+
+
+def _installed_version(library: str) -> str | None:
+    try:
+        return version(library)
+    except (PackageNotFoundError, ValueError):  # ValueError: the name is empty
+        return None
