@@ -21,6 +21,22 @@ from weft.guided.recorded_guide import RecordedGuide
 
 FORMAT = "weft-flight-1"
 
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "reason": str,
+    "versions": dict,
+    "model": (str, type(None)),
+    "fingerprint": str,
+    "vocab_size": int,
+    "end_ids": list,
+    "num_slots": int,
+    "max_drafts": int,
+    "sources": list,
+    "guides": list,
+    "requests": list,
+    "operations": list,
+}
+"""The JSON types of a file's fields."""
+
 
 @dataclass(frozen=True)
 class RecordedEdit:
@@ -123,7 +139,16 @@ class Recording:
             if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
                 raise InputError(f"its format is not {FORMAT}")
             return cls._of(data)
-        except (KeyError, TypeError, ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            OverflowError,  # a number is infinite
+            RecursionError,  # the JSON is nested too deeply
+            EOFError,
+            zlib.error,
+            gzip.BadGzipFile,
+        ) as error:
             raise InputError(
                 f"{path}: not a recording that weft's flight recorder wrote ({error!r}); give such a file, or the "
                 "version of weft that wrote it"
@@ -131,15 +156,18 @@ class Recording:
 
     @classmethod
     def _of(cls, data: dict[str, Any]) -> Recording:
+        wrong = [name for name, kind in _TYPES.items() if not isinstance(data[name], kind)]
+        if wrong:
+            raise InputError(f"its {wrong[0]} is a {type(data[wrong[0]]).__name__}")
         recording = cls(
-            str(data["reason"]),
-            {str(name): str(version) for name, version in data["versions"].items()},
-            None if data["model"] is None else str(data["model"]),
-            str(data["fingerprint"]),
-            int(data["vocab_size"]),
+            data["reason"],
+            {name: str(version) for name, version in data["versions"].items()},
+            data["model"],
+            data["fingerprint"],
+            data["vocab_size"],
             integers(data["end_ids"]),
-            int(data["num_slots"]),
-            int(data["max_drafts"]),
+            data["num_slots"],
+            data["max_drafts"],
             tuple(str(name) for name in data["sources"]),
             tuple(RecordedGuide.from_json(guide) for guide in data["guides"]),
             tuple(_request_of(request) for request in data["requests"]),

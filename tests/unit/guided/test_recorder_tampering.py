@@ -165,6 +165,58 @@ def test_files_that_are_no_recordings_are_refused(loop: Any, tmp_path: Path, how
         Recording.load(path)
 
 
+FIELDS = [
+    "reason",
+    "versions",
+    "model",
+    "fingerprint",
+    "vocab_size",
+    "end_ids",
+    "num_slots",
+    "max_drafts",
+    "sources",
+    "guides",
+    "requests",
+    "operations",
+]
+
+
+@pytest.mark.parametrize(
+    "value", ["[]", "{}", "7", '"x"', "true", "Infinity", "[[[[]]]]", '["x"]', "[Infinity]"]
+)
+def test_a_field_of_another_type_is_refused(loop: Any, tmp_path: Path, value: str) -> None:
+    """Every field that holds a value of a type that it can't have is refused with the error of weft."""
+    made = loop(18)
+    made.run(4)
+    path = made.recorder.write(tmp_path / "flight.json")
+    data = json.loads(path.read_text())
+    wrong = json.loads(value)
+    for name in FIELDS:
+        same_type = type(data[name]) is type(wrong) or (name == "model" and isinstance(wrong, str))
+        if same_type and wrong not in (["x"], [[[[]]]], [float("inf")]):
+            continue  # the field may have this value
+        if name == "sources" and isinstance(wrong, list):
+            continue  # every name is read as text
+        path.write_text(json.dumps({**data, name: wrong}))
+        with pytest.raises(InputError, match="not a recording"):
+            Recording.load(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"format":"weft-flight-1","reason":"x","versions":[]}',
+        '{"format":"weft-flight-1","reason":"x"}',
+        "[" * 100_000,
+    ],
+)
+def test_text_that_is_no_recording_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "flight.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match="not a recording"):
+        Recording.load(path)
+
+
 def test_a_cut_file_is_refused(loop: Any, tmp_path: Path) -> None:
     made = loop(19)
     made.run(2)
