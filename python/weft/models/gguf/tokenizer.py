@@ -120,14 +120,20 @@ def add_tokenizer(writer: Any, directory: Path, vocab_size: int) -> None:
 
 
 def _listed(spelled: dict[str, Any], vocab_size: int) -> tuple[list[str], list[int]]:
-    """List a tokenizer.json's tokens and their types by id. Ids without a token get placeholder names."""
+    """List a tokenizer.json's tokens and their types by id. Ids without a token get placeholder names. Raises
+    `TokenizerError` if an id is outside of the model's vocabulary."""
+    listed = [(text, number, NORMAL) for text, number in spelled["model"]["vocab"].items()]
+    for added in spelled.get("added_tokens", []):
+        listed.append((added["content"], added["id"], CONTROL if added.get("special") else USER_DEFINED))
     tokens = [f"[PAD{i}]" for i in range(vocab_size)]
     types = [UNUSED] * vocab_size
-    for text, number in spelled["model"]["vocab"].items():
-        tokens[number], types[number] = text, NORMAL
-    for added in spelled.get("added_tokens", []):
-        kind = CONTROL if added.get("special") else USER_DEFINED
-        tokens[added["id"]], types[added["id"]] = added["content"], kind
+    for text, number, kind in listed:
+        if not 0 <= number < vocab_size:
+            raise TokenizerError(
+                f"the tokenizer's token {text!r} has the id {number}, but the model has {vocab_size} tokens; give "
+                "the tokenizer of this model"
+            )
+        tokens[number], types[number] = text, kind
     return tokens, types
 
 

@@ -168,6 +168,23 @@ def test_what_gguf_has_no_place_for_is_refused(directory: Path, tmp_path: Path) 
     assert not out.exists()
 
 
+@pytest.mark.parametrize("number", [SIZES["vocab_size"], -1])
+@pytest.mark.parametrize("place", ["vocab", "added_tokens"])
+def test_a_tokenizer_of_more_tokens_is_refused(
+    directory: Path, tmp_path: Path, place: str, number: int
+) -> None:
+    spelled = json.loads((directory / "tokenizer.json").read_text())
+    if place == "vocab":
+        spelled["model"]["vocab"]["another"] = number
+    else:
+        spelled["added_tokens"].append({"id": number, "content": "another", "special": True})
+    (directory / "tokenizer.json").write_text(json.dumps(spelled))
+    with pytest.raises(
+        TokenizerError, match=rf"'another' has the id {number}, but the model has 1540 tokens"
+    ):
+        directory_to_gguf(directory, tmp_path / "model.gguf", "float32")
+
+
 def test_what_is_no_llama_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "other.gguf"
     writer = gguf.GGUFWriter(file, "mamba")
