@@ -73,10 +73,14 @@ class Linear:
     ) -> Tensor:
         """The product [N, num_outputs] of the weight and `x` [N, in], after `norm` if given: a new tensor or `out`.
 
-        residual: added to the result, has its shape, may be `out`. also: receives a copy of the result. All last
-        dimensions are contiguous. On CUDA, no unfinished work of the stream may write the weight, because kernels read
-        it before earlier kernels end.
+        residual: added to the result, has its shape, may be `out`; not with `swiglu`. also: receives a copy of the
+        result. All last dimensions are contiguous. On CUDA, no unfinished work of the stream may write the weight,
+        because kernels read it before earlier kernels end.
         """
+        # Not all kernels add it after `swiglu`; the others would drop it.
+        require(
+            residual is None or not self.swiglu, "a matmul with swiglu takes no residual; add it afterwards"
+        )
         if out is None:
             out = x.new_empty(x.shape[0], self.num_outputs)
         weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)

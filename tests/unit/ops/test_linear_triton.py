@@ -15,6 +15,7 @@ from torch import Tensor
 
 from support.kernels.interpreter import interpreted, make_hostile, needs_triton
 from support.kernels.linear import CASES, Case, Inputs
+from weft.errors import InputError
 from weft.ops.linear import FEW_ROWS, Linear
 from weft.ops.variants import NAMED, Variant, using
 
@@ -33,6 +34,14 @@ VARIED = (
 def test_cpu_products_match_plain_torch(case: Case) -> None:
     inputs = Inputs(case)
     assert inputs.error(inputs.run()) < case.tolerance
+
+
+def test_a_residual_is_refused_with_swiglu() -> None:
+    """The kernels of CPUs, and those of many rows on CUDA, would drop it."""
+    linear = Linear(torch.randn(8, 4), swiglu=True)
+    for rows in (1, FEW_ROWS + 1):
+        with pytest.raises(InputError, match="takes no residual"):
+            linear(torch.randn(rows, 4), residual=torch.ones(rows, 4))
 
 
 @pytest.fixture(scope="module")
