@@ -21,6 +21,7 @@ from typing import Any
 from weft import _core
 from weft.aici import worker
 from weft.aici.limits import WasmLimits
+from weft.aici.source import no_wasmtime
 from weft.core.awake import AwakeTimer
 from weft.errors import GuideError, InterfaceError, UnavailableError
 from weft.grammar.reasons import Reasons
@@ -66,10 +67,7 @@ def library_path() -> str:
     try:
         import wasmtime._ffi as ffi
     except ImportError as error:
-        raise InterfaceError(
-            f"WASM programs need the package wasmtime, which does not load ({error}); run pip install "
-            "'wasmtime>=50,<51'"
-        ) from error
+        raise no_wasmtime(error) from error
     name: Any = ffi.dll._name
     return str(name)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from weft.aici.limits import WasmLimits
 from weft.aici.sections import HEADER
-from weft.errors import GuideError
+from weft.errors import GuideError, InterfaceError
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,8 @@ class WasmSource:
     def read(
         cls, program: str | Path | bytes, argument: Any, limits: WasmLimits | None, is_trusted: bool
     ) -> WasmSource:
-        """Read a program from a file, or from its bytes, binary or text. Raises `GuideError`."""
+        """Read a program from a file, or from its bytes, binary or text. Raises `GuideError`, and `InterfaceError` for
+        text without wasmtime."""
         limits = limits if limits is not None else WasmLimits()
         if not isinstance(limits, WasmLimits):
             raise GuideError(f"limits is a {type(limits).__name__}; give a WasmLimits")
@@ -71,6 +72,14 @@ def from_json(data: dict[str, Any]) -> WasmSource:
     return WasmSource.read(module, data["argument"], limits, False)
 
 
+def no_wasmtime(error: ImportError) -> InterfaceError:
+    """The error that says what to install, for a failed import of wasmtime."""
+    # A dependency of weft itself, not of an extra, so `install_hint` does not know it.
+    return InterfaceError(
+        f"WASM programs need the package wasmtime, which does not load ({error}); run pip install 'wasmtime>=50,<51'"
+    )
+
+
 def _read(path: Path, limits: WasmLimits) -> bytes:
     try:
         with path.open("rb") as file:
@@ -81,7 +90,7 @@ def _read(path: Path, limits: WasmLimits) -> bytes:
 
 
 def _binary(module: bytes, limits: WasmLimits) -> bytes:
-    """Convert a module to binary form. Raises `GuideError`."""
+    """Convert a module to binary form. Raises `GuideError`, and `InterfaceError` for text without wasmtime."""
     # The text form is never shorter than the binary, so this limit is right for both.
     if len(module) > limits.module_bytes:
         raise GuideError(
@@ -96,8 +105,10 @@ def _binary(module: bytes, limits: WasmLimits) -> bytes:
         text = ""
     if "(" not in text:
         raise GuideError("the program is neither a WASM module nor its text; give a .wasm file, or .wat text")
-    import wasmtime
-
+    try:
+        import wasmtime
+    except ImportError as error:
+        raise no_wasmtime(error) from error
     try:
         return bytes(wasmtime.wat2wasm(text))
     except wasmtime.WasmtimeError as error:

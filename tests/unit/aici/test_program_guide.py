@@ -27,6 +27,7 @@ from weft.aici.compile import ArtefactCache
 from weft.aici.source import WasmSource
 from weft.aici.trie import NO_TOKEN, build
 from weft.engine.scheduler.starts import StartThreads
+from weft.errors import InterfaceError
 from weft.grammar import CompileLimits, GuideCompiler, Opening
 from weft.grammar.base import CompiledGuide
 from weft.grammar.starts import StartedGuide, for_request
@@ -109,6 +110,14 @@ def test_the_audit_adds_the_globals_and_leaves_out_what_is_custom() -> None:
     assert b"weft_global_0" in wasm
     assert custom not in wasm
     assert wasm.count(b"aici_mid_process") == 1
+
+
+def test_text_without_wasmtime_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    binary = WasmSource.read(GOOD, "", None, True).module
+    monkeypatch.setitem(sys.modules, "wasmtime", None)
+    with pytest.raises(InterfaceError, match=r"pip install 'wasmtime"):
+        Guide.wasm(GOOD)
+    assert Guide.wasm(binary).payload.module == binary
 
 
 def test_guides_are_equal_by_content(tmp_path: Path) -> None:
