@@ -67,7 +67,7 @@ CopyCall copy_slots_call(std::uintptr_t dst, std::uintptr_t src, std::int64_t ma
 }
 
 void require_rows(std::int64_t bad) {
-  if (bad >= 0) throw std::out_of_range("a slot's mask rows are not among the masks");
+  if (bad >= 0) throw std::out_of_range("some mask rows are not among the masks");
 }
 
 }  // namespace
@@ -77,6 +77,7 @@ void bind_token_mask(nb::module_ &m) {
 
   nb::class_<ApplyCall>(m, "ApplyCall");
   m.def("apply_slots_call", &apply_slots_call);
+  m.def("apply_rows_call", &apply_call);
   m.def("apply_slot_masks_cpu", [](const ApplyCall &call, int threads) {
     return kernel_of([call, threads] { require_rows(apply_token_bitmask_cpu(call, threads)); });
   });
@@ -86,6 +87,7 @@ void bind_token_mask(nb::module_ &m) {
   });
   nb::class_<CopyCall>(m, "MaskCopyCall");
   m.def("copy_slots_call", &copy_slots_call);
+  m.def("copy_rows_call", &copy_call);
   m.def("copy_slot_masks_cpu",
         [](const CopyCall &call) { return kernel_of([call] { require_rows(copy_mask_rows_cpu(call)); }); });
   m.def("copy_slot_masks_cuda", [](const CopyCall &call, std::uintptr_t stream) {

@@ -213,6 +213,22 @@ def apply_slots_call(
     arg14: int,
     /,
 ) -> ApplyCall: ...
+def apply_rows_call(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: bool,
+    arg11: int,
+    arg12: int,
+    /,
+) -> ApplyCall: ...
 def apply_slot_masks_cpu(arg0: ApplyCall, arg1: int, /) -> Kernel: ...
 def apply_slot_masks_cuda(arg0: ApplyCall, arg1: int, arg2: int, /) -> str: ...
 
@@ -235,6 +251,22 @@ def copy_slots_call(
     arg12: int,
     arg13: int,
     arg14: int,
+    /,
+) -> MaskCopyCall: ...
+def copy_rows_call(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: bool,
+    arg10: int,
+    arg11: int,
+    arg12: int,
     /,
 ) -> MaskCopyCall: ...
 def copy_slot_masks_cpu(arg: MaskCopyCall, /) -> Kernel: ...

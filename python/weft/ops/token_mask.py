@@ -21,8 +21,10 @@ from weft.ops.library import (
     register,
     require,
     require_cuda_kernels,
+    run_kernel,
     stream_of,
 )
+from weft.runtime.recorder import current_recorder
 
 _INTEGERS = (torch.int32, torch.int64)
 
@@ -55,8 +57,8 @@ def apply_token_bitmask_(
     bitmask: [m, words] int32, with the same strides; `words` is ceil(vocabulary / 32). Bits beyond the vocabulary are
         ignored. A token beyond the words is blocked.
     rows: [n] int32 or int64, the mask row of each logits row. By default logits row i uses mask row i, and m must be at
-        least n. A number out of [0, m) raises InputError on the CPU. On CUDA the host can't see it, so the kernel
-        blocks the whole row, and sampling returns -1.
+        least n. A number out of [0, m) raises InputError on the CPU, or fails the replay if the operation is captured.
+        On CUDA the host can't see it, so the kernel blocks the whole row, and sampling returns -1.
     token_mask: [n] int32; logits row i is not masked if token_mask[i] is 0.
     d2t: [vocab] int64; column i stands for token i + d2t[i]. A token outside of the mask is blocked.
     All tensors are on one device. Raises InputError for other shapes, dtypes or devices, and InterfaceError for CUDA
@@ -80,7 +82,7 @@ def copy_mask_rows(
     dst_token_mask, src_token_mask: [m] int32, the flags. dst_temperatures, src_temperatures: [m] float32, copied like
         the flags.
     rows: [n] int32 or int64 on the device of dst. If a row's source flag is 0, its mask is not copied. A number out of
-        [0, m) raises InputError on the CPU and is skipped on CUDA.
+        [0, m) raises InputError on the CPU, or fails the replay if the operation is captured. On CUDA it is skipped.
     On CUDA the sources are in pinned host memory, which the kernel reads directly. Don't write them again before the
     stream has completed this operation.
     """
@@ -149,8 +151,12 @@ def _apply_cpu(
     token_mask: Tensor | None = None,
     d2t: Tensor | None = None,
 ) -> None:
-    arguments = _apply_arguments(logits, bitmask, rows, token_mask, d2t)
-    bad = _core.apply_token_bitmask_cpu(*arguments, torch.get_num_threads())
+    arguments, threads = _apply_arguments(logits, bitmask, rows, token_mask, d2t), torch.get_num_threads()
+    if current_recorder() is not None:
+        run_kernel("mask", _core.apply_slot_masks_cpu(_core.apply_rows_call(*arguments), threads))
+        return
+    # A `Kernel` would not return the place of a row number that is out of range.
+    bad = _core.apply_token_bitmask_cpu(*arguments, threads)
     if bad >= 0:
         _refuse_row(rows, bad, bitmask)
 
@@ -236,7 +242,11 @@ def _copy_arguments(
 def _copy_cpu(
     dst: Tensor, src: Tensor, dst_flags: Tensor, src_flags: Tensor, rows: Tensor, *temperatures: Tensor | None
 ) -> None:
-    bad = _core.copy_mask_rows_cpu(*_copy_arguments(dst, src, dst_flags, src_flags, rows, *temperatures))
+    arguments = _copy_arguments(dst, src, dst_flags, src_flags, rows, *temperatures)
+    if current_recorder() is not None:
+        run_kernel("copy_masks", _core.copy_slot_masks_cpu(_core.copy_rows_call(*arguments)))
+        return
+    bad = _core.copy_mask_rows_cpu(*arguments)
     if bad >= 0:
         _refuse_row(rows, bad, dst)
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from support.captured import Captured
 from support.products import rest_slow
 from weft.errors import InputError
 from weft.ops.token_mask import apply_token_bitmask_, copy_mask_rows
@@ -301,3 +302,40 @@ def test_mutation_is_declared() -> None:
     schema = torch.ops.weft.copy_mask_rows.default._schema
     written = [a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write]
     assert written == ["dst_masks", "dst_token_mask", "dst_temperatures"]
+
+
+@pytest.mark.parametrize("index_dtype", [None, torch.int32, torch.int64])
+def test_a_replay_masks_what_the_tensors_hold_then(index_dtype: torch.dtype | None) -> None:
+    logits, bitmask = torch.zeros(2, 64), torch.zeros(3, 2, dtype=torch.int32)
+    rows = None if index_dtype is None else torch.tensor([2, 0], dtype=index_dtype)
+    captured = Captured(lambda: apply_token_bitmask_(logits, bitmask, rows))
+    assert not logits.any(), "a capture must run nothing"
+    for number in range(2):
+        logits.zero_()
+        bitmask[:] = pack(torch.rand(3, 64) < 0.5)
+        if rows is not None:
+            rows.copy_(torch.tensor([[1, 0], [0, 2]][number]))
+        expected = logits.clone()
+        apply_token_bitmask_(expected, bitmask, rows)
+        captured.replay()
+        assert torch.equal(logits, expected) and torch.isinf(logits).any()
+
+
+def test_a_replay_copies_what_the_tensors_hold_then() -> None:
+    src, dst = torch.zeros(4, 2, dtype=torch.int32), torch.zeros(4, 2, dtype=torch.int32)
+    src_flags, dst_flags = torch.ones(4, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
+    src_heat, dst_heat, rows = torch.zeros(4), torch.zeros(4), torch.tensor([0, 3])
+    captured = Captured(lambda: copy_mask_rows(dst, src, dst_flags, src_flags, rows, dst_heat, src_heat))
+    assert not dst_flags.any(), "a capture must run nothing"
+    src.random_(), src_heat.fill_(0.5), rows.copy_(torch.tensor([1, 2]))
+    captured.replay()
+    assert torch.equal(dst[1:3], src[1:3]) and not dst[[0, 3]].any()
+    assert dst_flags.tolist() == [0, 1, 1, 0] and dst_heat.tolist() == [0, 0.5, 0.5, 0]
+
+
+def test_a_replay_with_a_row_that_is_not_there_fails() -> None:
+    logits, masks, rows = torch.zeros(1, 32), torch.zeros(1, 1, dtype=torch.int32), torch.tensor([0])
+    captured = Captured(lambda: apply_token_bitmask_(logits, masks, rows))
+    rows.fill_(1)
+    with pytest.raises((IndexError, RuntimeError), match="not among the masks"):
+        captured.replay()
