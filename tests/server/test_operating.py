@@ -207,6 +207,22 @@ def test_draining_takes_nothing_new(models: dict[str, ServedModel]) -> None:
         assert status == 503 and answer["error"]["code"] == "draining"
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_the_server_cuts_has_not_left(models: dict[str, ServedModel], stream: bool) -> None:
+    with running(models) as ending:
+        state = ending.state
+        with raw(ending, {**ENDLESS, "stream": stream}) as connection:
+            wait_for(lambda: state.models["tiny"].client.engine.running)
+            (answering,) = state.answering
+            answering.get_loop().call_soon_threadsafe(state.end_answers)
+            received = b""
+            while b"error" not in received:
+                received += connection.recv(1 << 16) or pytest.fail(f"no error in {received!r}")
+            wait_for(lambda: not state.tenants.num_requests)
+        metrics = state.metrics.of("tiny")
+        assert (metrics.counters["weft:left_requests"], metrics.ended) == (0, {"abort": 1})
+
+
 def test_wakes_lose_nothing() -> None:
     """Threads that wake one loop at once: every call is made."""
     from weft.client.following import Wakes

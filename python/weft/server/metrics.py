@@ -137,7 +137,7 @@ class ModelMetrics:
         self.histograms["vllm:time_to_first_token_seconds"].observe(stats.time_to_first_token_s)
 
     def abort(self, count: int) -> None:
-        """Record answers that were aborted because their client disconnected."""
+        """Record answers that were cancelled, because their client has left or the server ends."""
         self.ended["abort"] = self.ended.get("abort", 0) + count
 
     def end(self, output: Output, is_first: bool) -> None:
@@ -226,9 +226,10 @@ class Metrics(Collector):
         self.refusals[model, reason] = self.refusals.get((model, reason), 0) + 1
 
     @contextmanager
-    def request(self, job: Job) -> Iterator[Watched]:
+    def request(self, job: Job, has_left: Callable[[], bool]) -> Iterator[Watched]:
         """Return a context manager that records a request until it ends. It yields the object that records the
-        increments. If the request is cancelled, its open answers count as aborted."""
+        increments. If the request is cancelled, its open answers count as aborted. `has_left` then tells whether its
+        client has left."""
         model = self.of(job.served.name)
         num_each = job.body.num_answers
         model.histograms["vllm:request_params_n"].observe(num_each)
@@ -238,7 +239,7 @@ class Metrics(Collector):
         try:
             yield watched
         except asyncio.CancelledError:
-            model.counters["weft:left_requests"] += 1
+            model.counters["weft:left_requests"] += has_left()
             model.abort(job.num_answers - watched.num_ended)
             raise
 

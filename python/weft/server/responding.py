@@ -93,7 +93,7 @@ class AnswerResponse(HttpResponse):
         try:
             with (
                 state.tenants.answering(self._tenant, job.num_answers),
-                state.metrics.request(job) as watched,
+                state.metrics.request(job, lambda: "weft.left" in scope) as watched,
             ):
                 responses = await self._submitted()
                 answers = Answers(job.served, responses, job.body.num_answers, state.pause_s)
