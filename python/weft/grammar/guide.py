@@ -210,7 +210,7 @@ class Guide:
     def matcher(cls, factory: Callable[[], PythonMatcher]) -> Guide:
         """Your own matcher in Python: `factory()` makes one for each answer. See `weft.grammar.PythonMatcher`."""
         if not callable(factory):
-            raise GuideError("matcher needs a function that makes matchers, one for each request")
+            raise GuideError("matcher needs a function that makes matchers, one for each answer")
         return cls("matcher", f"matcher {getattr(factory, '__qualname__', factory)}", payload=factory)
 
     @classmethod
@@ -218,7 +218,7 @@ class Guide:
         """Your own recognizer in Python, which accepts or refuses single bytes: `factory()` makes one for each answer.
         See `weft.grammar.Recognizer`."""
         if not callable(factory):
-            raise GuideError("recognizer needs a function that makes recognisers, one for each request")
+            raise GuideError("recognizer needs a function that makes recognizers, one for each answer")
         return cls("recognizer", f"recognizer {getattr(factory, '__qualname__', factory)}", payload=factory)
 
     @classmethod
