@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import closing
 from queue import SimpleQueue
 
 import pytest
@@ -25,6 +26,7 @@ from weft import (
 )
 from weft.client import ClientLimits, EngineClient, ModelSource, Request, Response
 from weft.client.detokenizer import Detokenizer, Pieces
+from weft.core import Output
 from weft.grammar.base import CompiledGuide
 
 PROMPT = "Text: Ada is a painter.\nSchema: "
@@ -79,6 +81,29 @@ def test_a_request_is_followed_by_its_handle(client: EngineClient) -> None:
             said, last = said + piece.text, piece.output
     assert last.token_ids == expected and last.text == said
     detokenizer.close()
+
+
+def text_of(client: EngineClient, request: Request) -> tuple[Output, str]:
+    """The output of a streamed request, and the text of its pieces."""
+    told: SimpleQueue[Response] = SimpleQueue()
+    (response,) = client.submit([request], told.put)
+    text = client.built.text
+    assert text.tokenizer is not None and text.vocabulary is not None
+    with closing(Detokenizer(text.tokenizer, text.vocabulary)) as detokenizer:
+        pieces, shown, last = Pieces(detokenizer, response), "", None
+        while last is None:
+            for delta in client.responses.take_now(told.get(timeout=60)) or ():
+                piece = pieces.piece(delta)
+                shown, last = shown + piece.text, piece.output
+    return last, shown
+
+
+def test_a_text_stop_word_is_cut_beside_one_of_token_ids(client: EngineClient) -> None:
+    whole, _ = text_of(client, Request(PROMPT, GREEDY))
+    word = whole.text[len(whole.text) // 2 :][:2]
+    answer, shown = text_of(client, Request(PROMPT, GREEDY, stop_words=[word, [1, 1, 1]], streams=True))
+    assert answer.stopped_by == word
+    assert answer.text == shown == whole.text[: whole.text.index(word)]
 
 
 def test_what_is_wrong_with_a_request_is_its_handles(client: EngineClient) -> None:

@@ -11,6 +11,7 @@ from weft.engine.sequence import Sequence
 from weft.grammar.compile.verdict import Verdicts, is_judged, judged_part
 from weft.grammar.guide import Guide
 from weft.grammar.vocabulary.tokenizer import Vocabulary
+from weft.tokenizer.stop_words import StopTokens
 from weft.tokenizer.text import RunningText, decode
 from weft.tokenizer.tokenizer import Tokenizer
 
@@ -57,6 +58,8 @@ class Detokenizer:
         """A new incremental decoder for the tokens of a sequence. It also finds the sequence's stop words if all of
         them are texts."""
         watcher = sequence.stop_words
+        if isinstance(watcher, StopTokens):
+            watcher = watcher.texts
         return RunningText(self._tokenizer, watcher.words if isinstance(watcher, RunningText) else ())
 
     def close(self) -> None:

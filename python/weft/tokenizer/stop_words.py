@@ -76,18 +76,18 @@ class StopTokens:
         self, sequences: StopSequences | Sequence[Sequence[int]], texts: Watcher | None = None
     ) -> None:
         self._sequences = sequences if isinstance(sequences, StopSequences) else StopSequences(sequences)
-        self._texts = texts
+        self.texts = texts
         self._state = 0
 
     def fork(self) -> StopTokens:
         """A copy that has seen the same tokens, for another beam."""
         twin = copy(self)
-        twin._texts = self._texts.fork() if self._texts is not None else None
+        twin.texts = self.texts.fork() if self.texts is not None else None
         return twin
 
     def feed(self, token: int) -> str | None:
         """Add the next token. Returns the stop word that it completes, or None. A sequence of ids is returned as the
         text of its list."""
-        word = self._texts.feed(token) if self._texts is not None else None
+        word = self.texts.feed(token) if self.texts is not None else None
         self._state, found = self._sequences.step(self._state, token)
         return word if found is None else str(list(found))
