@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
@@ -104,6 +105,19 @@ def test_a_text_stop_word_is_cut_beside_one_of_token_ids(client: EngineClient) -
     answer, shown = text_of(client, Request(PROMPT, GREEDY, stop_words=[word, [1, 1, 1]], streams=True))
     assert answer.stopped_by == word
     assert answer.text == shown == whole.text[: whole.text.index(word)]
+
+
+def test_the_text_ends_at_the_stop_word_that_counted(client: EngineClient) -> None:
+    """Not at the same word before `min_tokens`."""
+    biased: Any = {"temperature": 0.0, "max_tokens": 10, "logit_bias": {5: 100.0}}
+    whole, _ = text_of(client, Request(PROMPT, SamplingParams(**biased)))
+    assert whole.token_ids == [5] * 10
+    word = whole.text[: len(whole.text) // 10]
+    sampling = SamplingParams(**biased, min_tokens=4, stop=[word])
+    for streams in (False, True):
+        answer, shown = text_of(client, Request(PROMPT, sampling, streams=streams))
+        assert (answer.stopped_by, len(answer.token_ids)) == (word, 5)
+        assert answer.text == shown == word * 4
 
 
 def test_what_is_wrong_with_a_request_is_its_handles(client: EngineClient) -> None:

@@ -37,7 +37,7 @@ class Detokenizer:
         """The text of a finished answer, without the text stop word or the stop token that ended it."""
         stop, tokens = output.stopped_by, output.token_ids
         text = self._decode(tokens[:-1] if isinstance(stop, int) else tokens)
-        return text[: self._end(tokens, response)] if isinstance(stop, str) else text
+        return text[: self._end(tokens, stop, response)] if isinstance(stop, str) else text
 
     def judges(self, response: Response) -> bool:
         """Whether `judge` asks another process about the answers of a request."""
@@ -66,10 +66,13 @@ class Detokenizer:
         """End the process that checks answers against guides that are not strict."""
         self._verdicts.close()
 
-    def _end(self, tokens: abc.Sequence[int], response: Response) -> int | None:
-        """The offset of the stop word in the text of these tokens; None if there is none."""
-        running = self.running(response.sequences[0])
-        return next((running.found_at for token in tokens if running.feed(token) is not None), None)
+    def _end(self, tokens: abc.Sequence[int], stop: str, response: Response) -> int | None:
+        """The offset of the stop word that the last token completes; None if `stop` is no text."""
+        running, word = self.running(response.sequences[0]), None
+        # Words that end before `min_tokens` do not count, so only the last token's word does.
+        for token in tokens:
+            word = running.feed(token)
+        return running.found_at if word == stop else None
 
     def _decode(self, tokens: abc.Sequence[int]) -> str:
         return decode(self._tokenizer, tokens)
