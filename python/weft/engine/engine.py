@@ -79,9 +79,7 @@ class Engine:
         self._speculation, self._admission = speculation, admission
         self._home = Home("engine", ExecutorError)
         self._scope = FailureScope()
-        overlap = self.config.overlap
-        is_overlapped = self.runtime.device.type == "cuda" if overlap == "auto" else overlap
-        self._num_kept = 1 if is_overlapped else 0
+        self._num_kept = 1 if self.config.is_overlapped(self.runtime.device.type) else 0
         self._grammar_s = 0.0
         self._num_finished = 0
         self._owes_step = False  # one more step is due, whose record reports that no sequence is active

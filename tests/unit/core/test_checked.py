@@ -85,3 +85,15 @@ def test_integers_of_numpy_become_pythons() -> None:
 def test_a_setting_by_another_librarys_name_is_explained() -> None:
     with pytest.raises(TypeError, match="no parameter 'max_model_len'; it is called max_seq_len"):
         EngineConfig(max_model_len=5)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("graphs", ["one", "split", "none"])
+def test_auto_overlaps_only_where_overlap_is_allowed(graphs: Any, device: str) -> None:
+    assert EngineConfig(graphs=graphs).is_overlapped(device) == (device == "cuda" and graphs != "split")
+    assert not EngineConfig(graphs=graphs, overlap=False).is_overlapped(device)
+    if graphs == "split":
+        with pytest.raises(InputError, match="overlap needs"):
+            EngineConfig(graphs=graphs, overlap=True)
+    else:
+        assert EngineConfig(graphs=graphs, overlap=True).is_overlapped(device)
