@@ -142,7 +142,7 @@ int takes_longer(weft_matcher matcher, const TokenTexts &vocabulary, std::string
     if (++tried > kMaxTried) return 1;
     const int outcome = matcher.ops->accept(matcher.self, token);
     if (outcome < 0) return -1;
-    if (outcome == 1) return matcher.ops->rollback(matcher.self, 1) == 0 ? 1 : -1;
+    if (outcome > 0) return matcher.ops->rollback(matcher.self, 1) == 0 ? 1 : -1;  // 2 accepts it, too
   }
   return 0;
 }
@@ -155,15 +155,17 @@ int forced_tokens(weft_matcher matcher, const TokenTexts &vocabulary, std::strin
   const bool is_cut = text.size() > TokenTexts::kMaxBytes;
   // Drop the last token of cut text: together with the rest of the text it might be tokenized differently.
   const int count = vocabulary.encode(text, spelled) - (is_cut ? 1 : 0);
-  int taken = 0, outcome = 1;
+  int taken = 0, accepted = 0, outcome = 1;
   while (taken < std::min(count, capacity)) {
     const std::int32_t token = spelled[taken];
     if (!is_cut && (outcome = takes_longer(matcher, vocabulary, text)) != 0) break;
-    if ((outcome = matcher.ops->accept(matcher.self, token)) != 1) break;
+    if ((outcome = matcher.ops->accept(matcher.self, token)) <= 0) break;
+    ++accepted;
+    if (outcome == 2) break;  // the matcher edits the text after this token, so it is not what follows
     text.remove_prefix(vocabulary.text(token).size());
     tokens[taken++] = token;
   }
-  const int undone = taken > 0 ? matcher.ops->rollback(matcher.self, taken) : 0;
+  const int undone = accepted > 0 ? matcher.ops->rollback(matcher.self, accepted) : 0;
   return outcome < 0 || undone < 0 ? -1 : taken;
 }
 

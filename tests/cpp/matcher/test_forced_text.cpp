@@ -16,6 +16,7 @@ struct Speller {
   const TokenTexts *vocabulary;
   std::vector<std::string> texts;
   std::vector<std::int32_t> taken;
+  std::size_t edit_after = 1000;  // from this number of accepted tokens on, `accept` asks for an edit
   std::string written() const {
     std::string all;
     for (std::int32_t token : taken) all += vocabulary->text(token);
@@ -47,7 +48,7 @@ int spell_accept(void *self, std::int32_t token) {
   Speller &matcher = speller(self);
   if (!matcher.allows(matcher.written() + std::string(matcher.vocabulary->text(token)))) return 0;
   matcher.taken.push_back(token);
-  return 1;
+  return matcher.taken.size() >= matcher.edit_after ? 2 : 1;
 }
 int spell_rollback(void *self, int count) {
   speller(self).taken.resize(speller(self).taken.size() - static_cast<std::size_t>(count));
@@ -120,7 +121,7 @@ TEST_CASE("forced tokens are taken and taken back") {
   for (int round = 0; round < 300; ++round) {
     const TokenTexts vocabulary(random_vocabulary(random, 3, true));
     const std::string shared = random_text(random, 3, random() % 300);
-    Speller matcher{&vocabulary, {shared + random_text(random, 3, 5), shared + random_text(random, 3, 9)}, {}};
+    Speller matcher{&vocabulary, {shared + random_text(random, 3, 5), shared + random_text(random, 3, 9)}, {}, 1000};
     const std::string text = matcher.jump();
     CHECK(text.size() >= shared.size());
     std::int32_t tokens[12];
@@ -134,6 +135,19 @@ TEST_CASE("forced tokens are taken and taken back") {
     forced += count;
   }
   CHECK(forced > 300);
+}
+
+TEST_CASE("a token that asks for an edit is taken back and not forced") {
+  std::mt19937 random(8);
+  for (int round = 0; round < 100; ++round) {
+    const TokenTexts vocabulary(random_vocabulary(random, 3, true));
+    Speller matcher{&vocabulary, {random_text(random, 3, 200)}, {}, 1 + random() % 3};
+    const std::string text = matcher.jump();
+    std::int32_t tokens[12];
+    const int count = weft::forced_tokens({&kOps, &matcher}, vocabulary, text, tokens, 12);
+    CHECK(count == static_cast<int>(matcher.edit_after) - 1);
+    CHECK(matcher.taken.empty());
+  }
 }
 
 }  // namespace
