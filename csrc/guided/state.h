@@ -216,7 +216,7 @@ class GuidedState {
   std::uint64_t epoch() const { return fetched_epoch_.load(std::memory_order_acquire); }
   std::uint64_t pushed_epoch() const { return pushed_epoch_; }
   int num_pending() const;
-  // A kExtendThrough counts as one call of kExtend.
+  // A kExtendThrough counts as one call of kExtend. kRelease has no counters, and the binding refuses its name.
   OperationCounters counters(Operation operation) const;
   // The total time of all operations.
   double seconds() const;

@@ -43,7 +43,7 @@ bool submit_polled(const Driver &driver, CUstream stream, HostTask *task, Outcom
     free_polled_call(std::exchange(task->polled, nullptr));
     return false;
   }
-  task->domain->polled.fetch_add(1);
+  if (outcome.code == CUDA_SUCCESS) task->domain->polled.fetch_add(1);
   return true;
 }
 
