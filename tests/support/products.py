@@ -39,6 +39,14 @@ def rest_slow(test: Test) -> Test:
     return test
 
 
+def every_third(values: Sequence[Any]) -> list[Any]:
+    """`make test` runs every third of a parameter's values, and CI all of them."""
+    return [
+        value if number % 3 == 0 else pytest.param(value, marks=pytest.mark.slow)
+        for number, value in enumerate(values)
+    ]
+
+
 def marks(cases: Sequence[Mapping[str, Any]], quick: int, in_ci: int | None) -> list[str]:
     """Return the marker of each case. The quick cases contain every combination of `quick` values, and CI's cases
     every combination of `in_ci` values. None: CI runs all."""

@@ -13,7 +13,7 @@ from support.engine.drafters import DRAFTERS, save_random_drafters
 from support.engine.drafting_requests import check, references, run
 from support.engine.oracle import Reference
 from support.engine.references import Checkpoint
-from support.products import pairwise, rest_slow
+from support.products import every_third, pairwise, rest_slow
 from weft import LLM, EngineConfig, Speculation
 
 
@@ -52,10 +52,7 @@ def test_tokens_are_those_without_speculation(
             assert llm.num_graph_replays > llm.num_iterations
 
 
-@pytest.mark.parametrize(
-    "drafter",
-    [d if i % 3 == 0 else pytest.param(d, marks=pytest.mark.slow) for i, d in enumerate(sorted(DRAFTERS))],
-)
+@pytest.mark.parametrize("drafter", every_third(sorted(DRAFTERS)))
 def test_eager_and_in_small_chunks(
     tiny: Checkpoint, prompts: list[str], expected: list[Reference], random_drafters: Path, drafter: str
 ) -> None:

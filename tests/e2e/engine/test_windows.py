@@ -18,7 +18,7 @@ from support.engine.oracle import Reference, assert_same
 from support.engine.references import Checkpoint, load
 from support.engine.requests import WAYS
 from support.engine.windowed import windowed_model
-from support.products import each_value, pairwise
+from support.products import each_value, every_third, pairwise
 from weft import LLM, EngineConfig, InputError, Output, SamplingParams, Speculation
 from weft.engine.kv.cache import KvSequence
 from weft.engine.stats import StepRecord
@@ -96,7 +96,7 @@ def test_the_windows_matter(tiny: Checkpoint, prompts: list[str], long_answers: 
 @pytest.mark.parametrize("graphs", ["one", "split", "none"])
 @pytest.mark.parametrize("batch", [1, 3, 12])
 @pytest.mark.parametrize("page_size", [4, 16])
-@pytest.mark.parametrize("drafter", ["none", *sorted(DRAFTERS)])
+@pytest.mark.parametrize("drafter", every_third(["none", *sorted(DRAFTERS)]))
 def test_every_drafter_gives_the_tokens_of_the_plain_loop(
     tiny: Checkpoint,
     prompts: list[str],

@@ -18,7 +18,7 @@ from support.engine.checkpoints import save_eagle3
 from support.engine.drafters import DRAFTERS
 from support.engine.protocol_requests import GUIDES, SAMPLINGS, SCHEMA, make_llm
 from support.engine.references import Checkpoint
-from support.products import each_value, rest_slow
+from support.products import each_value, every_third, rest_slow
 from weft import LLM, Guide, GuideStateError, SamplingParams, Speculation
 from weft.client import Request
 from weft.config import Graphs
@@ -161,10 +161,7 @@ def counts_in(drafts: torch.Tensor) -> int:
 # -- iterations out of step
 
 
-@pytest.mark.parametrize(
-    "drafter",
-    [d if i % 3 == 0 else pytest.param(d, marks=pytest.mark.slow) for i, d in enumerate([None, *DRAFTERS])],
-)
+@pytest.mark.parametrize("drafter", every_third([None, *DRAFTERS]))
 def test_a_launch_without_its_snapshot_ends_its_requests(
     monkeypatch: pytest.MonkeyPatch,
     prompts: list[str],

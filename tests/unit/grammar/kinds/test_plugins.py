@@ -171,7 +171,7 @@ def test_what_a_recogniser_raises_is_told(compiler: GuideCompiler) -> None:
     assert matcher.validate(ids("[")) == 1
     with pytest.raises(GuideError, match="needs a method push_byte"):
         compiler.compile(Guide.recognizer(object)).matcher()  # type: ignore[arg-type]
-    with pytest.raises(GuideError, match="function that makes recognisers"):
+    with pytest.raises(GuideError, match="function that makes recognizers"):
         Guide.recognizer(3)  # type: ignore[arg-type]
 
 
