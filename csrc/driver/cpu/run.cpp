@@ -194,10 +194,11 @@ void play(State &s, Lock &lock, Done done) {
     notify(s);
   }
   s.player = false;
-  // Other threads may still wait for their points, so one of them must play next. They may all be asleep. This thread's
-  // last node may have ended no operation, so that `notify` woke nobody. And if the worker ended this thread's wait,
-  // the others woke, found a player and went back to sleep. If no node is ready, none needs to play. The rest of their
-  // work then follows a node on the worker, which calls the player, or a word, which they check themselves.
+  // Other threads may still wait for their points, so one of them must play next. They may all be asleep, for one of
+  // two reasons. `notify` woke nobody, because this thread's last node ended no operation. Or the worker ended this
+  // thread's wait: the others woke, found a player and went back to sleep. If no node is ready, none needs to play. The
+  // rest of their work then follows a node on the worker, which calls the player, or a word, which they check
+  // themselves.
   call_player(s);
 }
 

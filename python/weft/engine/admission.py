@@ -71,10 +71,12 @@ def check_options(request: Request, config: EngineConfig, speculation: Speculati
 def check_search(request: Request) -> None:
     """Raise `InputError` for options that beam search does not support."""
     sampling, words = request.sampling, request.watch_stop_words()
-    for name in set_fields(sampling, NOT_FOR_BEAMS):
+    refused = set_fields(sampling, NOT_FOR_BEAMS)
+    if refused:
+        name, value = refused[0], getattr(sampling, refused[0])
         raise InputError(
-            f"{name} is {getattr(sampling, name)}; beams are not sampled, they follow the likeliest tokens: "
-            f"leave it out, or {request.names.no_beams}"
+            f"{name} is {value}; beams are not sampled, they follow the likeliest tokens: leave it out, or "
+            f"{request.names.no_beams}"
         )
     if len(sampling.stop_token_ids) > MAX_END_TOKENS:
         raise InputError(

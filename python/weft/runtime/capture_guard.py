@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft import _core
 from weft.errors import GraphError
-from weft.runtime.operations import is_composite, is_view
+from weft.runtime.operations import ALLOCATIONS, is_composite, is_view
 from weft.runtime.recorder import current_recorder
 from weft.runtime.torch_internals import Operation, no_function_modes
-
-_ALLOCATIONS = {
-    torch.ops.aten.empty,
-    torch.ops.aten.empty_like,
-    torch.ops.aten.empty_strided,
-    torch.ops.aten.new_empty,
-    torch.ops.aten.new_empty_strided,
-}
 
 
 class CaptureGuard(TorchDispatchMode):
@@ -38,7 +29,7 @@ class CaptureGuard(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Operation, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if _core.in_task() or current_recorder() or func.overloadpacket in _ALLOCATIONS:
+        if _core.in_task() or current_recorder() or func.overloadpacket in ALLOCATIONS:
             return func(*args, **kwargs)
         if is_composite(func):
             with no_function_modes(), self:

@@ -27,6 +27,8 @@ _FILLS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((_aten.fill_, _aten.full, _aten.full_like), lambda _, value: value),
     _aten.new_full: lambda _, size, value: value,
 }
+ALLOCATIONS = {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided}
+"""Operations that allocate and compute nothing."""
 _READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 

@@ -30,6 +30,7 @@ from weft import _core
 from weft.errors import GraphError
 from weft.runtime.graph_memory import GraphMemory
 from weft.runtime.operations import (
+    ALLOCATIONS,
     Outputs,
     cannot_read,
     coalesced,
@@ -50,7 +51,6 @@ cpu_operations: dict[Operation, Callable[..., Any]] = {}
 """The CPU implementations of weft's operations, by overload. They call `run_kernel` (`weft.ops.library`)."""
 
 _aten = torch.ops.aten
-_ALLOCATIONS = {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided}
 _COPIES = {_aten.clone, to_copy}
 _READERS = {
     torch.Tensor.tolist: "tolist()",
@@ -169,7 +169,7 @@ class Recorder:
         if func.overloadpacket is _aten.lift_fresh:
             self._memory.keep(args[0])
             return args[0]
-        if func.overloadpacket in _ALLOCATIONS:
+        if func.overloadpacket in ALLOCATIONS:
             return self._memory.allocate(self._stream, infer(func, args, kwargs))
         if is_composite(func):
             with self._operations:

@@ -77,8 +77,9 @@ class Answers:
                     increments += await self._of_beams(response, delta)
                 else:
                     increments.append(self._of_delta(response, delta))
-            if not has_beams:
-                await self._judge(response, increments)
+        for increment in increments:
+            if increment.output is not None:
+                await self._judge(increment)
         return increments
 
     def _of_delta(self, response: Response, delta: ResponseDelta) -> Increment:
@@ -122,15 +123,11 @@ class Answers:
             for place, output in enumerate(outputs[: self._num_each])
         ]
 
-    async def _judge(self, response: Response, increments: list[Increment]) -> None:
-        """Check the finished answers of a request, among `increments`, against a guide that is not strict."""
-        if not self.served.detokenizer.judges(response):
-            return
-        for increment in increments:
-            if (
-                increment.output is not None
-                and self.responses[increment.choice // self._num_each] is response
-            ):
-                # Another process checks the answer, which may take long. A thread waits for it, so that the event loop
-                # does not block.
-                await asyncio.to_thread(self.served.detokenizer.judge, increment.output, response)
+    async def _judge(self, increment: Increment) -> None:
+        """Check a finished answer against a guide that is not strict."""
+        response, output = self.responses[increment.choice // self._num_each], increment.output
+        is_due = response.request.beam is None  # `_of_beams` has judged the answers of beams
+        if output is not None and is_due and self.served.detokenizer.judges(response):
+            # Another process checks the answer, which may take long. A thread waits for it, so that the event loop
+            # does not block.
+            await asyncio.to_thread(self.served.detokenizer.judge, output, response)
