@@ -55,6 +55,13 @@ def test_with_a_key_and_for_operators_it_answers(keyed: Running) -> None:
         assert ask(f"{keyed.url}{path}")[0] == 200
 
 
+def test_without_the_page_none_of_its_files_is_there(models: dict[str, ServedModel]) -> None:
+    with running(models, ServerConfig(has_page=False)) as started:
+        for path in ("/", "/page/main.js", "/page/style.css"):
+            assert ask(f"{started.url}{path}")[0] == 404
+        assert ask(f"{started.url}/v1/timeline")[0] == 404
+
+
 def test_tenants_see_their_own_alone(keyed: Running) -> None:
     ada, bo = ({"Authorization": f"Bearer key-of-{name}"} for name in ("ada", "bo"))
     body = {"input": PROMPT, "max_output_tokens": 4}

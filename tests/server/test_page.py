@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -426,11 +427,25 @@ def test_everything_has_a_name(tab: Tab) -> None:
     assert tab.page.evaluate(unnamed) == []
 
 
-def test_the_page_is_one_file() -> None:
-    page = Path(__file__).parents[2] / "python/weft/server/page.html"
-    text = page.read_text()
+def test_the_page_loads_its_own_files_alone() -> None:
+    folder = Path(__file__).parents[2] / "python/weft/server/page"
+    files = {file.name: file.read_text() for file in folder.iterdir()}
+    text = "".join(files.values())
     assert "innerHTML" not in text and "outerHTML" not in text and "insertAdjacentHTML" not in text
     assert set(re.findall(r"https?://[^'\" ]+", text)) == {"http://www.w3.org/2000/svg"}
+    named = re.findall(r"""(?:from |href=|src=)["'](?:\./|page/)([^"']+)["']""", text)
+    assert {*named, "index.html"} == set(files)
+
+
+def test_the_pages_files_have_their_types_and_its_headers(url: str) -> None:
+    for path, kind in (("/", "html"), ("/page/style.css", "css"), ("/page/main.js", "javascript")):
+        with urllib.request.urlopen(url + path) as answer:
+            assert answer.headers["content-type"] == f"text/{kind}; charset=utf-8"
+            assert "script-src 'self'" in answer.headers["content-security-policy"]
+            assert answer.headers["x-content-type-options"] == "nosniff"
+    for path in ("/page/", "/page/index.html", "/page/../app.py", "/page/%2e%2e/app.py"):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(url + path)
 
 
 CONTRASTS = """() => {

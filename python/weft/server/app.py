@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, Response
-from starlette.routing import Match
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
 from weft.errors import brief
@@ -23,15 +23,20 @@ from weft.server.guard import Guard
 from weft.server.routes import controllers, generation, operating, responses, tokens
 from weft.server.state import ServerState
 
-PAGE = Path(__file__).with_name("page.html")
+PAGE = Path(__file__).with_name("page")
+PAGE_MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+"""The media types of the playground's files. The system's table may lack .js, and a browser runs no module of another
+type."""
 PAGE_HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-frame-options": "DENY",
     "x-content-type-options": "nosniff",
+    "cache-control": "no-cache",
 }
-"""Security headers of the playground. A model's output can't make the page load anything from, or connect to, another
-server. No other page may frame it, which prevents clickjacking."""
+"""Headers of the playground's files. A model's output can't make the page load anything from, or connect to, another
+server, nor run a script of its own. No other page may frame it, which prevents clickjacking. Browsers ask again at each
+load, so that the files of two versions never meet."""
 
 
 def create_app(state: ServerState) -> ASGIApp:
@@ -51,7 +56,7 @@ def create_app(state: ServerState) -> ASGIApp:
     for routes in (responses, tokens, operating, controllers):
         app.include_router(routes.router)
     if state.config.has_page:
-        app.add_api_route("/", _page, methods=["GET", "HEAD"], include_in_schema=False)
+        app.router.routes.extend(_page_routes())
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
@@ -69,8 +74,18 @@ def create_app(state: ServerState) -> ASGIApp:
     return guarded
 
 
-async def _page() -> Response:
-    return FileResponse(PAGE, headers=PAGE_HEADERS, media_type="text/html; charset=utf-8")
+def _page_routes() -> list[Route]:
+    """Return a route for each file of the playground. Their paths are fixed, so no request names a file."""
+
+    def answer_with(file: Path) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            return FileResponse(file, headers=PAGE_HEADERS, media_type=PAGE_MEDIA_TYPES[file.suffix])
+
+        return answer
+
+    files = {f"/page/{file.name}": file for file in sorted(PAGE.iterdir()) if file.suffix in PAGE_MEDIA_TYPES}
+    files["/"] = files.pop("/page/index.html")
+    return [Route(path, answer_with(file), methods=["GET"]) for path, file in files.items()]
 
 
 async def _api_error(request: Request, error: Exception) -> Response:

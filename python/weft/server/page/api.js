@@ -1,0 +1,73 @@
+// Requests to the server: the API key, errors, streams.
+
+import { $ } from './dom.js'
+
+export class ApiError extends Error {
+  constructor(status, said) {
+    super(said?.message ?? `the server answered ${status}`)
+    Object.assign(this, { status, code: said?.code ?? null })
+  }
+}
+
+let asking = null // the open key dialog, which all requests without a valid key share
+
+function askKey() {
+  asking ??= new Promise(resolve => {
+    $('key-dialog').returnValue = ''
+    $('key-dialog').showModal()
+    $('key-dialog').addEventListener('close', () => {
+      asking = null
+      const given = $('key-dialog').returnValue === 'use' && $('key').value.trim()
+      if (given) sessionStorage.setItem('weft-key', given)
+      resolve(Boolean(given))
+    }, { once: true })
+  })
+  return asking
+}
+
+/** Fetch with the API key. If the server refuses the key, ask for another and try again. Paths are relative, because a
+ *  proxy may serve the page below a folder. */
+export async function api(path, body, signal) {
+  const key = sessionStorage.getItem('weft-key')
+  const headers = { ...(key && { authorization: `Bearer ${key}` }), ...(body && { 'content-type': 'application/json' }) }
+  const response = await fetch(path, { method: body ? 'POST' : 'GET', headers, body: body && JSON.stringify(body), signal })
+  if (response.ok) return response
+  const said = (await response.json().catch(() => null))?.error
+  if (response.status === 401 && await askKey()) return api(path, body, signal)
+  throw new ApiError(response.status, said)
+}
+
+/** Yield the data of server-sent events, parsed from JSON, as they arrive. */
+async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader()
+  let rest = ''
+  for (;;) {
+    const { value, done } = await reader.read()
+    if (done) return
+    const parts = (rest + value).split('\n\n')
+    rest = parts.pop()
+    for (const part of parts) if (part !== 'data: [DONE]') yield JSON.parse(part.slice('data: '.length))
+  }
+}
+
+/** Send a request, and pass new tokens to `onTokens`. Returns the answer: text, tokens, finish reason and statistics. */
+export async function generate({ path, body }, signal, onTokens) {
+  const answer = { text: '', tokens: [], reason: null, weft: null, began: performance.now(), first: 0, last: 0 }
+  for await (const event of events(await api(path, body, signal))) {
+    if (event.error) throw new ApiError(500, event.error)
+    if (event.weft) answer.weft = event.weft
+    for (const choice of event.choices) {
+      const tokens = choice.token_details ?? choice.logprobs?.content ?? []
+      answer.text += choice.text ?? choice.delta?.content ?? ''
+      answer.reason = choice.finish_reason ?? answer.reason
+      if (!tokens.length) continue
+      answer.last = performance.now()
+      answer.first ||= answer.last
+      const isThought = choice.delta?.reasoning_content !== undefined && choice.delta.content === undefined
+      tokens.forEach(token => { token.is_thought = isThought })
+      answer.tokens.push(...tokens)
+      onTokens(tokens, answer)
+    }
+  }
+  return answer
+}

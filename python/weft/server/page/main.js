@@ -1,0 +1,69 @@
+// Starts the page and connects its controls.
+
+import { $, checked, make } from './dom.js'
+import { api } from './api.js'
+import { complete } from './answer.js'
+import { chat, newChat } from './chat.js'
+import { EXAMPLES, TINY_EXAMPLES, showExamples } from './examples.js'
+import { checkSoon, guideChanged, showKinds } from './guides.js'
+import { lanes, race, slowMotion } from './race.js'
+import { modelNamed, setModels } from './request.js'
+import { busy, showFailure, stop } from './work.js'
+
+const drafterOf = model => model.num_draft_tokens ? model.speculation : 'no drafter'
+
+function chooseModel() {
+  const model = modelNamed($('model').value), most = model.num_draft_tokens
+  $('drafts').max = Math.max(most, 1)
+  $('drafts').value = most
+  $('drafts').disabled = !most
+  $('drafter').textContent = most ? `Drafter: ${model.speculation}. 0 is none.` : 'This model is served without a drafter: weft serve --speculation ….'
+  tellDrafts()
+  $('note').hidden = !model.is_embedded
+  showExamples(model.is_embedded ? TINY_EXAMPLES : EXAMPLES)
+  showKinds(model.guides)
+  lanes.forEach(lane => { lane.model.value = model.id; lane.fit() })
+}
+
+const tellDrafts = () => { $('drafts-now').textContent = $('drafts').value }
+
+/** Set the theme and remember it. Without `theme`, the system's applies. */
+function chooseTheme(theme) {
+  document.documentElement.style.colorScheme = theme ?? ''
+  if (theme) localStorage.setItem('weft-theme', theme)
+}
+
+function otherTheme() {
+  const now = document.documentElement.style.colorScheme || (matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light')
+  chooseTheme(now === 'dark' ? 'light' : 'dark')
+}
+
+async function begin() {
+  chooseTheme(localStorage.getItem('weft-theme'))
+  $('lanes').append(...lanes.map(lane => lane.element))
+  const found = (await (await api('v1/models')).json()).data
+  setModels(found)
+  const options = () => found.map(model => make('option', { value: model.id }, `${model.id} · ${drafterOf(model)}`))
+  $('model').replaceChildren(...options())
+  lanes.forEach(lane => { lane.model.replaceChildren(...options()); lane.model.hidden = found.length < 2 })
+  chooseModel()
+  if (!$('note').hidden) $('examples').firstChild.click()
+  else document.querySelector('input[value=chat]').checked = true
+  document.body.dataset.state = 'idle'
+}
+
+const run = signal => checked('mode') === 'chat' ? chat(signal) : complete(signal)
+
+$('ask').addEventListener('submit', event => { event.preventDefault(); busy(run) })
+$('race').addEventListener('click', () => busy(race))
+$('slow').addEventListener('click', () => busy(slowMotion))
+$('stop').addEventListener('click', stop)
+$('anew').addEventListener('click', newChat)
+$('model').addEventListener('change', chooseModel)
+$('drafts').addEventListener('input', tellDrafts)
+$('theme').addEventListener('click', otherTheme)
+$('modes').addEventListener('change', newChat)
+$('handle').addEventListener('change', checkSoon)
+$('guide').addEventListener('input', guideChanged)
+document.addEventListener('keydown', event => { if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) busy(run) })
+begin().catch(showFailure)
