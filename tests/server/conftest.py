@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ pytest.importorskip("openai")
 
 from openai import OpenAI
 
+from support.server.browser import KEY, Tab, chromium, site
 from support.server.running import Running, running
 from weft import EngineConfig, Guide, Speculation
 from weft.server.models import ServedModel, ServedModelConfig, build
@@ -56,3 +57,40 @@ def two_keys(models: dict[str, ServedModel]) -> Iterator[Running]:
 def client(server: Running) -> Iterator[Any]:
     with OpenAI(base_url=f"{server.url}/v1", api_key="nobody asks", max_retries=0, timeout=60) as made:
         yield made
+
+
+# -- the page in a browser
+
+
+@pytest.fixture(scope="module")
+def page_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with site(tmp_path_factory.mktemp("site")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Ends with its module: playwright keeps an event loop running, beside which other tests can start none."""
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def open_tab(page_url: str, browser: Any) -> Iterator[Callable[..., Tab]]:
+    """Opens tabs of the page; at the end none of them may have had an error."""
+    tabs, contexts = list[Tab](), list[Any]()
+
+    def opened(key: str | None = KEY, **options: Any) -> Tab:
+        contexts.append(browser.new_context(**options))
+        tabs.append(Tab(contexts[-1], page_url, key))
+        return tabs[-1]
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not [error for tab in tabs for error in tab.errors]
+
+
+@pytest.fixture
+def tab(open_tab: Callable[..., Tab]) -> Tab:
+    return open_tab().ready()

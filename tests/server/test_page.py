@@ -3,190 +3,22 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi")
+from support.server.browser import KEY, PHONE, Tab, needs_chromium
+
 pytest.importorskip("playwright", reason="needs chromium: pip install playwright")
 
-# -- `weft serve` in a process of its own, and a browser that looks at its page
-
-KEY = "a key of the tests"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-CONFIG = f"""
-[server]
-port = 0
-[server.api_keys]
-tests = "{KEY}"
-[[models]]
-name = "weft-tiny"
-[models.speculation]
-drafter = "eagle3"
-[models.engine]
-max_batch = 4
-[models.guides.digits]
-regex = "[0-9]{{3}}"
-[[models]]
-name = "plain"
-thinking = ["<think>", "</think>"]
-[models.engine]
-max_batch = 2
-"""
-
-
-@contextmanager
-def site(folder: Path) -> Iterator[str]:
-    """The address of a server with two models, the first of which drafts; it asks for `KEY`."""
-    (folder / "weft.toml").write_text(CONFIG)
-    log = folder / "log"
-    with log.open("w") as written:
-        command = [sys.executable, "-m", "weft.cli", "serve", "--config", str(folder / "weft.toml")]
-        process = subprocess.Popen(command, stdout=written, stderr=subprocess.STDOUT)
-        try:
-            yield f"http://127.0.0.1:{_port(process, log)}"
-            assert process.poll() is None, f"the server has ended:\n{log.read_text()}"
-        finally:
-            process.terminate()
-            process.wait(60)
-
-
-def _port(process: subprocess.Popen[bytes], log: Path) -> int:
-    limit = time.monotonic() + 120
-    while time.monotonic() < limit and process.poll() is None:
-        if found := re.search(r"running on http://[\d.]+:(\d+)", log.read_text()):
-            return int(found[1])
-        time.sleep(0.1)
-    raise AssertionError(f"the server does not start:\n{log.read_text()}")
-
-
-@contextmanager
-def chromium() -> Iterator[Any]:
-    """The system's browser."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-class Tab:
-    """A page that has been opened: `errors` are the browser's; `asked` are the bodies of its requests, `checks` those
-    that only try a guide."""
-
-    def __init__(self, context: Any, url: str, key: str | None) -> None:
-        if key is not None:
-            context.add_init_script(
-                f"sessionStorage.getItem('weft-key') ?? sessionStorage.setItem('weft-key', '{key}')"
-            )
-        self.errors, self.asked, self.checks = list[str](), list[Any](), list[Any]()
-        self.page = context.new_page()
-        self.page.set_default_timeout(60_000)
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("console", self._console)
-        self.page.on("request", self._request)
-        self.page.goto(url)
-
-    def ready(self) -> Tab:
-        """Wait until nothing is under way."""
-        self.page.wait_for_selector("body[data-state=idle]")
-        return self
-
-    def example(self, name: str) -> Tab:
-        """Begin with one."""
-        self.page.locator("#examples").get_by_text(name, exact=True).click()
-        return self
-
-    def guide(self, kind: str, text: str = "") -> Tab:
-        """Write a guide."""
-        self.page.locator(f"#kinds label:has([value={kind}])").click()
-        if text:
-            self.page.fill("#guide", text)
-        return self
-
-    def run(self, button: str = "#run") -> Tab:
-        """Press a button, and wait for the end."""
-        self.page.click(button)
-        return self.ready()
-
-    def text(self, selector: str) -> str:
-        """What is written there."""
-        found: str = self.page.inner_text(selector)
-        return found
-
-    def tokens(self, kind: str = "", where: str = "#turns") -> Any:
-        """The tokens of the answer, all or those of a kind."""
-        return self.page.locator(f"{where} .token{kind}")
-
-    def answer(self, where: str = "#turns") -> str:
-        """The text of the answer's tokens, without the end's."""
-        texts: list[str] = self.tokens(":not(.special)", where).all_text_contents()
-        return "".join(texts).replace("↵", "")
-
-    def _console(self, message: Any) -> None:
-        # Chromium reports each answer of 400 and 401 so; the page shows them.
-        if message.type in ("error", "warning") and not message.text.startswith("Failed to load resource"):
-            self.errors.append(message.text)
-
-    def _request(self, request: Any) -> None:
-        if request.method == "POST":
-            body = request.post_data_json
-            (self.asked if body.get("stream") else self.checks).append(body)
-
-
-# -- tests
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium"),
-]
+pytestmark = [pytest.mark.slow, needs_chromium]
 
 ADA = '{"name": "Ada Berg", "age": 31}'
 LONG = "[ab]{600}"
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with site(tmp_path_factory.mktemp("site")) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as opened:
-        yield opened
-
-
-@pytest.fixture
-def open_tab(url: str, browser: Any) -> Iterator[Callable[..., Tab]]:
-    """Opens tabs; at the end none of them may have had an error."""
-    tabs, contexts = list[Tab](), list[Any]()
-
-    def opened(key: str | None = KEY, **options: Any) -> Tab:
-        contexts.append(browser.new_context(**options))
-        tabs.append(Tab(contexts[-1], url, key))
-        return tabs[-1]
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert not [error for tab in tabs for error in tab.errors]
-
-
-@pytest.fixture
-def tab(open_tab: Callable[..., Tab]) -> Tab:
-    return open_tab().ready()
 
 
 def test_tokens_show_how_they_came(tab: Tab) -> None:
@@ -319,7 +151,7 @@ def test_the_timeline_is_drawn_while_an_answer_runs(tab: Tab) -> None:
     assert re.search(r"iterations? of [\d.]+ ms. The grammar worked [\d.]+ ms", tab.text("#timeline-text"))
 
 
-def test_stop_cancels_on_the_server(tab: Tab, url: str) -> None:
+def test_stop_cancels_on_the_server(tab: Tab, page_url: str) -> None:
     tab.guide("regex", LONG).page.fill("#most", "900")
     tab.page.fill("#drafts", "0")
     # As quick as a click can be, however slowly the test's own process comes to its turn.
@@ -330,7 +162,7 @@ def test_stop_cancels_on_the_server(tab: Tab, url: str) -> None:
     assert "Stopped." in tab.text("#turns")
     assert 0 < tab.tokens().count() < 600
     limit = time.monotonic() + 60
-    while _figure(url, "vllm:num_requests_running") > 0:
+    while _figure(page_url, "vllm:num_requests_running") > 0:
         assert time.monotonic() < limit
         time.sleep(0.05)
 
@@ -437,15 +269,15 @@ def test_the_page_loads_its_own_files_alone() -> None:
     assert {*named, "index.html"} == set(files)
 
 
-def test_the_pages_files_have_their_types_and_its_headers(url: str) -> None:
+def test_the_pages_files_have_their_types_and_its_headers(page_url: str) -> None:
     for path, kind in (("/", "html"), ("/page/style.css", "css"), ("/page/main.js", "javascript")):
-        with urllib.request.urlopen(url + path) as answer:
+        with urllib.request.urlopen(page_url + path) as answer:
             assert answer.headers["content-type"] == f"text/{kind}; charset=utf-8"
             assert "script-src 'self'" in answer.headers["content-security-policy"]
             assert answer.headers["x-content-type-options"] == "nosniff"
     for path in ("/page/", "/page/index.html", "/page/../app.py", "/page/%2e%2e/app.py"):
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(url + path)
+            urllib.request.urlopen(page_url + path)
 
 
 CONTRASTS = """() => {
