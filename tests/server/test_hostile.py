@@ -58,7 +58,7 @@ WRONG: list[tuple[str, Any]] = [
         },
     ),
     (CHAT, {"messages": MESSAGES, "echo": True}),
-    (RESPONSES, {"input": PROMPT, "text": {"verbosity": "low"}}),
+    (RESPONSES, {"input": PROMPT, "text": {"verbosity": "loud"}}),
     (RESPONSES, {"input": PROMPT, "text": {"colour": "red"}}),
     (RESPONSES, {"input": PROMPT, "reasoning": {"summary": "detailed"}}),
     (RESPONSES, {"input": PROMPT, "metadata": {"a": "x" * 600}}),

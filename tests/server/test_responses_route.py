@@ -207,8 +207,9 @@ def test_no_field_of_a_response_is_dropped() -> None:
     """Each is a chat's, and passed on as it is, or has code of its own."""
     own = {
         "input", "instructions", "previous_response_id", "max_output_tokens", "text", "tools", "tool_choice",
-        "reasoning", "include", "top_logprobs", "store", "stream_options", "response_format",
+        "reasoning", "include", "top_logprobs", "store", "stream_options", "response_format", "metadata",
     }  # fmt: skip
+    own |= ResponsesBody.NO_EFFECT.keys()
     assert {*ResponsesBody.model_fields} == {*SHARED_FIELDS} | own and not own & {*SHARED_FIELDS}
 
 

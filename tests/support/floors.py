@@ -43,7 +43,7 @@ PYTHON_FLOORS = [
     "server/reading server/config_file",
     "server/writing",
     "server/metrics",
-    "server/state",
+    "server/state server/traffic_log",
     "server/guard server/responding",
     "server/routes",
     "server/app",

@@ -90,6 +90,11 @@ class EngineClient:
         return self._thread.num_waiting
 
     @property
+    def num_compiling(self) -> int:
+        """Sequences that wait for their guide, or for their matcher to start. They count as waiting, too."""
+        return self.engine.num_compiling
+
+    @property
     def is_idle(self) -> bool:
         """Whether the engine has no work and has published everything."""
         has_work = self.call(lambda: self.engine.has_work)

@@ -102,6 +102,11 @@ class Engine:
         return len(self.scheduler.waiting)
 
     @property
+    def num_compiling(self) -> int:
+        """The number of sequences that wait for their guide, or for their matcher to start. Any thread may read it."""
+        return len(self.scheduler.waiting.unready)
+
+    @property
     def has_work(self) -> bool:
         """Whether a sequence has not ended, a batch is in flight, or the step that reports the last end is still
         due."""
@@ -201,7 +206,7 @@ class Engine:
         if record.completed or record.paused:  # also count the sequences that left during the step
             running = {sequence.id for sequence in self.running}
             record.active = len({*record.context, *record.generation} | running)
-        record.compiling = len(scheduler.waiting.unready)
+        record.compiling = self.num_compiling
         record.kv = self.kv.usage()
         if self.kv_events is not None:
             self.kv_events.flush()

@@ -156,6 +156,8 @@ class OutputProcessor:
         record.speculated_tokens += stats.drafted_tokens - tokens
         record.proposed_drafts += stats.proposed_drafts - proposed
         record.accepted_drafts += stats.accepted_drafts - accepted
+        if stats.drafted_iterations > iterations:
+            record.accepted_lengths.append(stats.accepted_drafts - accepted)
 
     def _commit(self, sequence: Sequence, results: StepResults, record: StepRecord) -> None:
         """Append the committed tokens to a sequence, and end the sequence if they complete its answer."""

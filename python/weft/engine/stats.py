@@ -101,7 +101,7 @@ class StepRecord:
     """The number of sequences that ended."""
 
     # With overlap, a step reads the results of an iteration that an earlier step launched. The fields from here to
-    # `accepted_drafts` count those results.
+    # `accepted_lengths` count those results.
 
     generated_tokens: int = 0
 
@@ -116,6 +116,9 @@ class StepRecord:
 
     accepted_drafts: int = 0
     """The number of verified drafts that are in the answers."""
+
+    accepted_lengths: list[int] = field(default_factory=list)
+    """For each sequence that had drafts to verify, the number that were accepted. These are its first drafts."""
 
     active: int = 0
     """The number of sequences that were active in the step."""

@@ -22,6 +22,7 @@ from weft.server.errors import ApiError, api_error, in_words
 from weft.server.guard import Guard
 from weft.server.routes import controllers, generation, operating, responses, tokens
 from weft.server.state import ServerState
+from weft.server.traffic_log import log_throughput
 
 PAGE = Path(__file__).with_name("page")
 PAGE_MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
@@ -40,15 +41,21 @@ load, so that the files of two versions never meet."""
 
 
 def create_app(state: ServerState) -> ASGIApp:
-    """Build the application. While it runs, it checks the connections for slow clients. It does not close `state`."""
+    """Build the application. While it runs, it checks the connections for slow clients, and logs the throughput. It
+    does not close `state`."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        watching = asyncio.create_task(state.connections.watch())
+        tasks = [
+            asyncio.create_task(state.connections.watch()),
+            asyncio.create_task(log_throughput(state.metrics)),
+        ]
         yield
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
 
     app = FastAPI(title="weft", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.weft = state
@@ -67,7 +74,7 @@ def create_app(state: ServerState) -> ASGIApp:
         guarded = CORSMiddleware(
             guarded,
             allow_origins=list(state.config.allowed_origins),
-            expose_headers=["x-request-id", "retry-after"],
+            expose_headers=["x-request-id", "x-weft-ignored", "retry-after"],
             allow_methods=["*"],
             allow_headers=["*"],
         )

@@ -11,21 +11,18 @@ The guard refuses:
 - requests above a tenant's limits (`tenants.py`), and POST requests while the server drains.
 
 `connections.py` handles limits that apply earlier, such as slow or oversized headers. The guard also assigns request
-ids, writes the access log, and counts refusals.
+ids, logs each request, and counts refusals.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
-import json
-import logging
 import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from types import TracebackType
-from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -36,8 +33,7 @@ from weft.server.metrics import reason_of
 from weft.server.settings import ServerConfig
 from weft.server.state import ServerState
 from weft.server.tenants import CountedRequest, Tenants
-
-_log = logging.getLogger("weft.server.access")
+from weft.server.traffic_log import log_request
 
 GUARDED = ("/v1", "/tokenize", "/detokenize")
 """Paths that need an API key."""
@@ -112,7 +108,7 @@ class Guard:
         finally:
             self._tenants.num_inside -= 1
             self._count(scope)
-            _write_access_log(scope, status, time.perf_counter() - began)
+            log_request(scope, status, time.perf_counter() - began)
 
     def _check(self, scope: Scope, headers: dict[bytes, bytes], max_bytes: int) -> None:
         path = scope["path"]
@@ -168,29 +164,6 @@ async def _refuse(send: Send, error: ApiError) -> None:
     headers = [*error.headers, (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def _write_access_log(scope: Scope, status: int, seconds: float) -> None:
-    """Write one access log line. `logs.py` formats it as text or as JSON."""
-    if not _log.isEnabledFor(logging.INFO):
-        return
-    job, error, tenant = scope.get("weft.job"), scope.get("weft.error"), scope.get("weft.tenant")
-    fields: dict[str, Any] = {
-        "request_id": scope["weft.request_id"],
-        "method": scope["method"],
-        "path": scope["path"],
-        "status": status or None,
-        "ms": round(seconds * 1000, 1),
-        "tenant": tenant.name if tenant is not None else None,
-        "model": job.served.name if job is not None else None,
-        "prompt_tokens": job.prompt_tokens if job is not None else None,
-        "guide": job.guide.kind if job is not None and job.guide is not None else None,
-        "stream": job.body.stream if job is not None else None,
-        "left": scope.get("weft.left"),
-        "error": error.message[:200] if error is not None else None,
-    }
-    present = {name: value for name, value in fields.items() if value is not None}
-    _log.info("%s", json.dumps(present), extra={"weft": present})
 
 
 # -- the size of bodies

@@ -10,19 +10,20 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections import abc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from weft.core import Output, OutputStats
+from weft.core.output import SAMPLED
 from weft.engine.sequence import Sequence
 from weft.engine.stats import StepRecord
 from weft.errors import CapacityError, GuideError, GuideStateError
 from weft.server.errors import ApiError
+from weft.server.models import ServedModel
 from weft.server.reading.jobs import Job
 from weft.server.writing.increments import Increment
 
@@ -56,52 +57,82 @@ class Buckets:
 
 
 HISTOGRAMS = {
-    "vllm:time_to_first_token_seconds": ("From a request's arrival to its first token", SECONDS),
+    "vllm:time_to_first_token_seconds": (
+        "Seconds from a request's submission to an answer's first token",
+        SECONDS,
+    ),
     "vllm:inter_token_latency_seconds": (
-        "Between a request's tokens; those that come together share it",
+        "Seconds between two tokens of a streamed answer; tokens of one chunk share the time equally",
         GAPS,
     ),
-    "vllm:e2e_request_latency_seconds": ("From a request's arrival to its end", SECONDS),
-    "vllm:request_queue_time_seconds": ("Waiting for a slot", SECONDS),
-    "vllm:request_inference_time_seconds": ("In a slot", SECONDS),
-    "vllm:request_prefill_time_seconds": ("In a slot, before the first token", SECONDS),
-    "vllm:request_decode_time_seconds": ("From the first token to the last", SECONDS),
-    "vllm:request_time_per_output_token_seconds": ("Time of decoding over the tokens after the first", GAPS),
-    "vllm:request_prompt_tokens": ("Tokens of prompts", TOKENS),
-    "vllm:request_generation_tokens": ("Tokens of answers", TOKENS),
-    "vllm:request_params_n": ("Answers that are asked for", NUMBERS),
-    "vllm:request_params_max_tokens": ("Longest answers that are asked for", TOKENS),
-    "vllm:iteration_tokens_total": ("Tokens that a step reads and gives", TOKENS),
-    "weft:guide_compile_seconds": ("Waiting for a guide", SECONDS),
+    "vllm:e2e_request_latency_seconds": ("Seconds from a request's submission to an answer's end", SECONDS),
+    "vllm:request_queue_time_seconds": ("Seconds that an answer waited for its guide and a slot", SECONDS),
+    "vllm:request_inference_time_seconds": ("Seconds from an answer's slot to its last token", SECONDS),
+    "vllm:request_prefill_time_seconds": ("Seconds from an answer's slot to its first token", SECONDS),
+    "vllm:request_decode_time_seconds": ("Seconds from an answer's first token to its last", SECONDS),
+    "vllm:request_time_per_output_token_seconds": (
+        "Mean seconds per token of an answer, after its first token",
+        GAPS,
+    ),
+    "vllm:request_prompt_tokens": ("Tokens of a prompt", TOKENS),
+    "vllm:request_generation_tokens": ("Tokens of an answer", TOKENS),
+    "vllm:request_max_num_generation_tokens": ("Tokens of the longest answer to a prompt", TOKENS),
+    "vllm:request_params_n": ("Answers per prompt that a request asks for", NUMBERS),
+    "vllm:request_params_max_tokens": ("Token limit of a request's answers", TOKENS),
+    "vllm:iteration_tokens_total": ("Prompt and answer tokens that an engine step processes", TOKENS),
+    "weft:guide_compile_seconds": ("Seconds that a guided request waited for its guide", SECONDS),
 }
 COUNTERS = {
-    "vllm:prompt_tokens": "Tokens of prompts",
-    "vllm:generation_tokens": "Tokens of answers",
-    "vllm:prefix_cache_queries": "Tokens of prompts that were looked for in the cache",
-    "vllm:prefix_cache_hits": "Tokens of prompts that were found there",
-    "vllm:num_preemptions": "Requests that gave their pages back and went on later",
-    "vllm:spec_decode_num_drafts": "Iterations of requests that verified drafts",
-    "vllm:spec_decode_num_draft_tokens": "Drafts that were verified",
-    "vllm:spec_decode_num_accepted_tokens": "Drafts that are in answers",
-    "weft:grammar_seconds": "Time of grammar tasks (masks, commits, drafts they take), on any thread",
-    "weft:model_seconds": "Time that steps waited for the device",
-    "weft:steps": "Steps of the engine",
+    "vllm:prompt_tokens": "Tokens of prompts, counted at an answer's first token",
+    "vllm:generation_tokens": "Tokens of answers, counted with each chunk of a stream, or at the end of another answer",
+    "vllm:prefix_cache_queries": "Prompt tokens that were looked up in the prefix cache",
+    "vllm:prefix_cache_hits": "Prompt tokens that were found in the prefix cache",
+    "vllm:num_preemptions": "Preemptions: answers that lost their slot and continue later",
+    "vllm:spec_decode_num_drafts": "Iterations of an answer that verified draft tokens",
+    "vllm:spec_decode_num_draft_tokens": "Draft tokens that the model verified",
+    "vllm:spec_decode_num_accepted_tokens": "Draft tokens that were accepted",
+    "weft:grammar_seconds": "Seconds of grammar work (masks, commits, forced drafts), summed over all threads",
+    "weft:model_seconds": "Seconds that the engine's thread waited for the device",
+    "weft:steps": "Engine steps",
     "weft:guided_requests": "Requests with a guide",
-    "weft:left_requests": "Requests whose client left",
+    "weft:left_requests": "Requests whose client disconnected before the answer's end",
 }
+LABELLED = {
+    "vllm:request_success": ("finished_reason", "Answers that ended, by finish reason"),
+    "vllm:spec_decode_num_accepted_tokens_per_pos": (
+        "position",
+        "Draft tokens that were accepted, by position in the draft, from 0",
+    ),
+    "weft:tokens": ("origin", "Tokens of ended answers, by origin"),
+}
+"""Counters with a label of their own: the label and the help text."""
+GAUGES = {
+    "vllm:num_requests_running": "Answers that hold a slot",
+    "vllm:num_requests_waiting": "Answers that wait for their guide, a slot or KV cache pages",
+    "vllm:kv_cache_usage_perc": "Share of the KV cache's pages in use, from 0 to 1",
+    "weft:num_guides_compiling": "Answers that wait for their guide to compile; they count as waiting, too",
+}
+CACHE_INFO = "Always 1; the labels describe the KV cache: tokens per page, number of pages, whether prefixes are reused"
+REFUSALS = (
+    "Requests that were refused or failed, by reason; the model is empty if the request named no known model"
+)
 
 
-@dataclass
 class ModelMetrics:
-    """The metrics of one model."""
+    """The metrics of one model. `num_positions` is the length of its longest usual draft, in tokens."""
 
-    histograms: dict[str, Buckets] = field(
-        default_factory=lambda: {name: Buckets(bounds) for name, (_, bounds) in HISTOGRAMS.items()}
-    )
-    counters: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0.0))
-    ended: dict[str, int] = field(default_factory=dict)
-    origins: dict[str, int] = field(default_factory=dict)
-    gauges: dict[str, float] = field(default_factory=dict)
+    def __init__(self, num_positions: int = 0) -> None:
+        self.histograms = {name: Buckets(bounds) for name, (_, bounds) in HISTOGRAMS.items()}
+        self.counters = dict.fromkeys(COUNTERS, 0.0)
+        # A counter that is exported from the start lets `rate` and `increase` see its first event.
+        self.labelled: dict[str, dict[str, int]] = {
+            "vllm:request_success": dict.fromkeys(("stop", "length", "abort", "error"), 0),
+            "vllm:spec_decode_num_accepted_tokens_per_pos": {str(i): 0 for i in range(num_positions)},
+            "weft:tokens": {SAMPLED: 0},
+        }
+        self.prefilled_tokens = self.generated_tokens = 0
+        """The engine's count of prompt tokens, without cached ones, and of answer tokens. Each step adds to them."""
+        self.num_running, self.kv_usage = 0, 0.0
 
     def step(self, record: StepRecord | None, arrived: abc.Sequence[Sequence]) -> None:
         """Record an engine step. The engine calls this on its own thread. `arrived` holds the sequences submitted since
@@ -116,15 +147,16 @@ class ModelMetrics:
         counters["vllm:spec_decode_num_drafts"] += record.speculating
         counters["vllm:spec_decode_num_draft_tokens"] += record.proposed_drafts
         counters["vllm:spec_decode_num_accepted_tokens"] += record.accepted_drafts
+        for length in record.accepted_lengths:
+            for position in range(length):
+                self._count("vllm:spec_decode_num_accepted_tokens_per_pos", str(position))
         self.histograms["vllm:iteration_tokens_total"].observe(
             record.context_tokens + record.generated_tokens
         )
-        self.gauges = {
-            "vllm:num_requests_running": record.active,
-            "vllm:num_requests_waiting": record.queued,
-            "vllm:kv_cache_usage_perc": kv.used_pages / kv.max_pages if kv.max_pages else 0.0,
-            "weft:num_guides_compiling": record.compiling,
-        }
+        self.prefilled_tokens += record.context_tokens
+        self.generated_tokens += record.generated_tokens
+        self.num_running = record.active
+        self.kv_usage = kv.used_pages / kv.max_pages if kv.max_pages else 0.0
 
     def note_prompt(self, stats: OutputStats) -> None:
         """Record a prompt after its prefill, at the first token."""
@@ -138,16 +170,16 @@ class ModelMetrics:
 
     def abort(self, count: int) -> None:
         """Record answers that were cancelled, because their client has left or the server ends."""
-        self.ended["abort"] = self.ended.get("abort", 0) + count
+        self._count("vllm:request_success", "abort", count)
 
     def end(self, output: Output, is_first: bool) -> None:
         """Record a finished answer. With `is_first` it is the first answer of its prompt, so the prompt's own metrics
         are recorded too."""
         stats, histograms = output.stats, self.histograms
         reason = FINISHED.get(output.finish_reason or "error", "error")
-        self.ended[reason] = self.ended.get(reason, 0) + 1
+        self._count("vllm:request_success", reason)
         for origin in output.origins:
-            self.origins[origin] = self.origins.get(origin, 0) + 1
+            self._count("weft:tokens", origin)
         histograms["vllm:request_generation_tokens"].observe(len(output.token_ids))
         if is_first:
             histograms["vllm:request_prompt_tokens"].observe(stats.prompt_tokens)
@@ -167,7 +199,7 @@ class ModelMetrics:
             histograms["vllm:request_time_per_output_token_seconds"].observe(per_token)
 
     def families(self, labels: dict[str, str]) -> Iterator[Metric]:
-        """Yield the metrics as Prometheus metric families."""
+        """Yield the metrics as Prometheus metric families, except the gauges."""
         names, values = [*labels], [*labels.values()]
         for name, buckets in self.histograms.items():
             histogram = HistogramMetricFamily(name, HISTOGRAMS[name][0], labels=names)
@@ -177,49 +209,77 @@ class ModelMetrics:
             counter = CounterMetricFamily(name, COUNTERS[name], labels=names)
             counter.add_metric(values, value)
             yield counter
-        for name, value in self.gauges.items():
-            gauge = GaugeMetricFamily(name, name.partition(":")[2].replace("_", " "), labels=names)
-            gauge.add_metric(values, value)
-            yield gauge
-        for name, label, text, counts in (
-            ("vllm:request_success", "finished_reason", "Answers that ended", self.ended),
-            ("weft:tokens", "origin", "Tokens of answers, by how they came", self.origins),
-        ):
+        for name, (label, text) in LABELLED.items():
             family = CounterMetricFamily(name, text, labels=[*names, label])
-            for label_value, count in counts.items():
+            for label_value, count in [*self.labelled[name].items()]:  # the engine's thread may add a label
                 family.add_metric([*values, label_value], count)
             yield family
 
+    def _count(self, name: str, label: str, count: int = 1) -> None:
+        counts = self.labelled[name]
+        counts[label] = counts.get(label, 0) + count
+
 
 class Metrics(Collector):
-    """The metrics of all models. `registry` exports them."""
+    """The metrics of all served models, and those of the process. `registry` exports them. Every metric of every model
+    is exported from the start."""
 
-    def __init__(self) -> None:
+    def __init__(self, served: Mapping[str, ServedModel]) -> None:
+        self._served = served
+        self.models = {
+            name: ModelMetrics(model.client.built.speculation.max_draft_tokens)
+            for name, model in served.items()
+        }
+        self.refusals = {(name, reason): 0 for name in (*served, "") for reason in ALL_REASONS}
         self.registry = CollectorRegistry(auto_describe=False)
-        self.models: dict[str, ModelMetrics] = {}
-        self.refusals: dict[tuple[str, str], int] = {}
         self.registry.register(self)
+        ProcessCollector(registry=self.registry)
 
     def of(self, model: str) -> ModelMetrics:
-        """Return the metrics of a model. The first use of a name creates them."""
-        return self.models.setdefault(model, ModelMetrics())
+        """Return the metrics of a served model."""
+        return self.models[model]
+
+    def gauges(self, name: str) -> dict[str, float]:
+        """Return the gauges of a served model by name. Any thread may call this."""
+        model, client = self.models[name], self._served[name].client
+        return {
+            "vllm:num_requests_running": model.num_running,
+            # No step runs while all requests wait for their guide, so these two do not come from a step's record.
+            "vllm:num_requests_waiting": client.num_waiting,
+            "vllm:kv_cache_usage_perc": model.kv_usage,
+            "weft:num_guides_compiling": client.num_compiling,
+        }
 
     def collect(self) -> Iterable[Metric]:
         """Yield the metrics of all models, with one family per metric name. A refusal may belong to no model."""
         families: dict[str, Metric] = {}
         for number, (name, model) in enumerate(self.models.items()):
-            for family in model.families({"model_name": name, "engine": str(number)}):
+            labels = {"model_name": name, "engine": str(number)}
+            for family in (*model.families(labels), *self._gauge_families(name, labels)):
                 if family.name in families:
                     families[family.name].samples += family.samples
                 else:
                     families[family.name] = family
-        refusals = CounterMetricFamily(
-            "weft:refusals", "Requests that failed", labels=["model_name", "engine", "reason"]
-        )
+        refusals = CounterMetricFamily("weft:refusals", REFUSALS, labels=["model_name", "engine", "reason"])
         engines = {name: str(number) for number, name in enumerate(self.models)}
         for (name, reason), count in [*self.refusals.items()]:
             refusals.add_metric([name, engines.get(name, ""), reason], count)
         return [*families.values(), refusals]
+
+    def _gauge_families(self, name: str, labels: dict[str, str]) -> Iterator[Metric]:
+        for gauge_name, value in self.gauges(name).items():
+            gauge = GaugeMetricFamily(gauge_name, GAUGES[gauge_name], labels=[*labels])
+            gauge.add_metric([*labels.values()], value)
+            yield gauge
+        config = self._served[name].client.built.config
+        info = {
+            "block_size": str(config.page_size),
+            "num_gpu_blocks": str(config.num_pages - 1),  # without the padding's page, as in the usage
+            "enable_prefix_caching": str(config.reuse),
+        }
+        cache = GaugeMetricFamily("vllm:cache_config_info", CACHE_INFO, labels=[*labels, *info])
+        cache.add_metric([*labels.values(), *info.values()], 1)
+        yield cache
 
     def refuse(self, model: str, reason: str) -> None:
         """Record a request that was refused or has failed. `model` is "" if the request named no known model."""
@@ -245,14 +305,26 @@ class Metrics(Collector):
 
 
 class Watched:
-    """Records the increments of one request. `num_each` is the number of answers per prompt."""
+    """Records the increments of one request. `num_each` is the number of answers per prompt.
+
+    `stats` holds the statistics of each choice that has begun. `finish_reasons` are the engine's, in the order in which
+    the answers ended. `num_tokens` is the number of tokens in all answers so far.
+    """
 
     def __init__(
         self, model: ModelMetrics, num_each: int, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._model, self._num_each, self._clock = model, num_each, clock
         self._last_at: dict[int, float] = {}
-        self.num_ended = 0
+        self._lengths: dict[int, list[int]] = {}
+        self.stats: dict[int, OutputStats] = {}
+        self.finish_reasons: list[str] = []
+        self.num_tokens = 0
+
+    @property
+    def num_ended(self) -> int:
+        """The number of answers that have ended."""
+        return len(self.finish_reasons)
 
     def note(self, increments: abc.Sequence[Increment]) -> None:
         """Record increments that have just arrived."""
@@ -260,6 +332,8 @@ class Watched:
         for increment in increments:
             count, choice = len(increment.token_ids), increment.choice
             is_first = choice % self._num_each == 0
+            self.stats[choice] = increment.stats
+            self.num_tokens += count
             self._model.counters["vllm:generation_tokens"] += count
             if count:
                 before = self._last_at.get(choice)
@@ -271,8 +345,16 @@ class Watched:
                     self._model.begin(increment.stats)
                 self._last_at[choice] = now
             if increment.output is not None:
-                self.num_ended += 1
+                self.finish_reasons.append(increment.output.finish_reason or "error")
                 self._model.end(increment.output, is_first)
+                self._note_length(choice // self._num_each, len(increment.output.token_ids))
+
+    def _note_length(self, prompt: int, num_tokens: int) -> None:
+        """Record an answer's length. The last answer to a prompt records the longest one."""
+        lengths = self._lengths.setdefault(prompt, [])
+        lengths.append(num_tokens)
+        if len(lengths) == self._num_each:
+            self._model.histograms["vllm:request_max_num_generation_tokens"].observe(max(lengths))
 
 
 FINISHED = {"stop": "stop", "length": "length", "timeout": "length"}
@@ -294,12 +376,14 @@ WORDS = {
     429: "too_many",
     503: "unavailable",
 }
-BAD_HEAD = "head"
-"""The reason label for a request that is refused because of its head or its HTTP framing."""
+BAD_HEAD, INTERNAL = "head", "internal"
+"""The reason labels for a request that is refused because of its head or its HTTP framing, and for an unexpected
+error."""
+ALL_REASONS = tuple(dict.fromkeys([*(word for _, word in REASONS), *WORDS.values(), BAD_HEAD, INTERNAL]))
 
 
 def reason_of(error: ApiError) -> str:
     """Return the reason label for a failed request, one of a fixed set of words."""
     cause = error.__cause__
     word = next((word for kind, word in REASONS if isinstance(cause, kind)), None)
-    return word or WORDS.get(error.status, "input" if error.status < 500 else "internal")
+    return word or WORDS.get(error.status, "input" if error.status < 500 else INTERNAL)

@@ -30,6 +30,9 @@ from weft.server.writing.increments import Answers, Increment
 
 _log = logging.getLogger("weft.server")
 
+IGNORED_HEADER = b"x-weft-ignored"
+"""Lists the fields of the request that have no effect. Only the last chunk of a stream has the object `weft`, and only
+with `include_usage`."""
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -68,6 +71,7 @@ class AnswerResponse(HttpResponse):
     def __init__(self, job: Job, writer: Writer, tenant: Tenant, state: ServerState) -> None:
         self.status_code, self.background = 200, None
         self._job, self._writer, self._tenant, self._state = job, writer, tenant, state
+        self._headers = [(IGNORED_HEADER, ", ".join(job.ignored).encode())] if job.ignored else []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer. If the client disconnects first, cancel the job."""
@@ -95,6 +99,7 @@ class AnswerResponse(HttpResponse):
                 state.tenants.answering(self._tenant, job.num_answers),
                 state.metrics.request(job, lambda: "weft.left" in scope) as watched,
             ):
+                scope["weft.watched"] = watched
                 responses = await self._submitted()
                 answers = Answers(job.served, responses, job.body.num_answers, state.pause_s)
                 try:
@@ -109,7 +114,11 @@ class AnswerResponse(HttpResponse):
                             # status.
                             has_started = True
                             await send(
-                                {"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS}
+                                {
+                                    "type": "http.response.start",
+                                    "status": 200,
+                                    "headers": [*STREAM_HEADERS, *self._headers],
+                                }
                             )
                         if content:
                             await _send_part(send_event, content)
@@ -131,7 +140,7 @@ class AnswerResponse(HttpResponse):
             watched.note(increments)
             all_increments += increments
         body = await on(self._state.workers.writing, lambda: self._json(all_increments))
-        await _send_whole(send, 200, body, [(b"content-type", b"application/json")])
+        await _send_whole(send, 200, body, [(b"content-type", b"application/json"), *self._headers])
 
     async def _submitted(self) -> list[Response]:
         """Submit the job's requests. Raises `ApiError`, for example if the engine is full."""

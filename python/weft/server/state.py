@@ -40,7 +40,7 @@ class ServerState:
         self.is_draining, self.has_ended = False, False
         self.answering: set[asyncio.Future[None]] = set()
         self.tenants = Tenants(config)
-        self.metrics = Metrics()
+        self.metrics = Metrics(models)
         self.programs = Programs(config.programs)
         self.responses = KeptResponses(config.max_kept_responses, config.max_kept_bytes)
         self.workers = Workers()

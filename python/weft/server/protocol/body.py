@@ -153,13 +153,16 @@ Few = Annotated[list[T], _FirstOnly(), BeforeValidator(_bounded)]
 Object = Annotated[dict[str, Any], BeforeValidator(_bounded)]
 Refused = Mapping[str, tuple[str, tuple[Any, ...]]]
 """Refused fields by name. Each has the reason, and the values that are accepted because they have no effect."""
+NoEffect = Mapping[str, tuple[Any, ...]]
+"""Fields without effect by name. Each has the values that ask for the server's usual behaviour."""
 
 
 class Body(BaseModel):
     """Base class for a request body, or for an object inside one.
 
-    `REFUSED` lists fields that other servers accept but weft does not support. `OTHER_NAMES` maps other libraries'
-    names for a field to weft's, for hints in errors. A null field counts as absent, unless its type includes null.
+    `REFUSED` lists fields that other servers accept but weft does not support. `NO_EFFECT` lists declared fields that
+    change nothing here; `ignored` reports them. `OTHER_NAMES` maps other libraries' names for a field to weft's, for
+    hints in errors. A null field counts as absent, unless its type includes null.
 
     Types are strict: "5" is not accepted as a number, nor 1 as true. But 5.0 is accepted as 5.
     """
@@ -167,6 +170,7 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
     REFUSED: ClassVar[Refused] = {}
+    NO_EFFECT: ClassVar[NoEffect] = {}
     OTHER_NAMES: ClassVar[Mapping[str, str]] = {}
     _null_is_absent: ClassVar[frozenset[str]] = frozenset()
     """Fields whose type excludes null, so that null means the default."""
@@ -184,6 +188,18 @@ class Body(BaseModel):
         cls._known = (
             frozenset(field.alias or name for name, field in cls.model_fields.items()) | cls.REFUSED.keys()
         )
+
+    @property
+    def ignored(self) -> list[str]:
+        """The fields that are set and have no effect, such as "store" or "text.verbosity"."""
+        names = []
+        for name in self.model_fields_set:
+            value = getattr(self, name)
+            if isinstance(value, Body):
+                names += [f"{name}.{inner}" for inner in value.ignored]
+            elif name in self.NO_EFFECT and not _is_inert(value, self.NO_EFFECT[name]):
+                names.append(name)
+        return sorted(names)
 
     @classmethod
     def read(cls, data: Any) -> Self:
@@ -280,5 +296,5 @@ def _number(value: Any) -> Any:
 
 
 def _is_inert(value: Any, inert: tuple[Any, ...]) -> bool:
-    """Return whether a refused field's value has no effect. Types must match, so True is not 1."""
+    """Return whether a value changes nothing: null, or one of `inert`. Types must match, so True is not 1."""
     return value is None or any(value == other and type(value) is type(other) for other in inert)

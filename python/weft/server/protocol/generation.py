@@ -21,7 +21,7 @@ from weft.core.sampling import MAX_LOGIT_BIAS
 from weft.core.values import ranges
 from weft.server.errors import ApiError, quoted
 from weft.server.protocol import other_names
-from weft.server.protocol.body import MAX_COUNT, Body, Few, Object, Refused
+from weft.server.protocol.body import MAX_COUNT, Body, Few, NoEffect, Object, Refused
 
 # -- guides
 
@@ -192,11 +192,23 @@ class SharedFields(ParameterFields):
     cache_salt: str | None = None
     timeout_s: float | None = None
     max_drafts: int | None = None
-    # Accepted but ignored: they label requests, or concern OpenAI's caches.
+    # Without effect (`NO_EFFECT`): they label requests, or concern OpenAI's caches and prices.
     user: str | None = None
     metadata: Metadata | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
+    prompt_cache_options: Object | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
+
+    NO_EFFECT: ClassVar[NoEffect] = {
+        "user": (),
+        "safety_identifier": (),
+        "prompt_cache_key": (),
+        "prompt_cache_retention": ("in_memory", "in-memory"),
+        "prompt_cache_options": ({},),
+        "service_tier": ("auto", "default"),
+    }
 
 
 class SamplingFields(SharedFields):
@@ -216,7 +228,9 @@ class SamplingFields(SharedFields):
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
     request_id: str | None = Field(None, max_length=256)
+    store: bool = False  # only /v1/responses stores answers
 
+    NO_EFFECT: ClassVar[NoEffect] = {**SharedFields.NO_EFFECT, "metadata": ({},), "store": (False,)}
     OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.SAMPLING
     REFUSED: ClassVar[Refused] = {
         **GuideFields.REFUSED,
@@ -227,8 +241,6 @@ class SamplingFields(SharedFields):
         "kv_transfer_params": ("weft moves no keys and values between servers", ()),
         "lora": ("adapters are not supported yet", ()),
         "lora_path": ("adapters are not supported yet", ()),
-        "service_tier": ("there is one tier", ("auto", "default")),
-        "store": ("answers of this route are not kept; /v1/responses keeps them", (False,)),
         "suffix": ("text is only continued at its end", ("",)),
     }
 
@@ -300,6 +312,7 @@ class SamplingFields(SharedFields):
 # -- chat template
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+Verbosity = Literal["low", "medium", "high"]
 
 
 class TemplateFields(Body):
@@ -359,7 +372,9 @@ class ChatBody(SamplingFields, TemplateFields):
     prediction: Annotated[dict[str, Any] | None, BeforeValidator(_known_prediction)] = None
     thinking_token_budget: int | None = Field(None, ge=0, le=MAX_COUNT)
     include_reasoning: bool = True
+    verbosity: Verbosity | None = None
 
+    NO_EFFECT: ClassVar[NoEffect] = {**SamplingFields.NO_EFFECT, "verbosity": ("medium",)}
     OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.CHAT
     REFUSED: ClassVar[Refused] = {
         **SamplingFields.REFUSED,
@@ -369,7 +384,6 @@ class ChatBody(SamplingFields, TemplateFields):
         "functions": ("give tools", ([],)),
         "function_call": ("give tool_choice", ()),
         "web_search_options": ("there is no search; give a tool of yours", ()),
-        "verbosity": ("models here have no such setting", ("medium",)),
         "chat_template": ("the model's own template is used", ()),
         "add_special_tokens": ("the template writes the special tokens", (False,)),
         "mm_processor_kwargs": ("models here read text", ({},)),

@@ -9,8 +9,8 @@ from pydantic import AfterValidator, Field
 
 from weft.server.errors import kind_of, quoted
 from weft.server.protocol import other_names
-from weft.server.protocol.body import Body, Few, Object, Refused
-from weft.server.protocol.generation import Effort, SharedFields
+from weft.server.protocol.body import Body, Few, NoEffect, Object, Refused
+from weft.server.protocol.generation import Effort, SharedFields, Verbosity
 
 TOOL_FORM = 'a tool here is {"type": "function", "name": ..., "parameters": ...}'
 
@@ -37,10 +37,9 @@ class TextSettings(Body):
     """The `text` object."""
 
     format: Object | None = None
+    verbosity: Verbosity | None = None
 
-    REFUSED: ClassVar[Refused] = {
-        "verbosity": ("models here have no such setting", ("medium",)),
-    }
+    NO_EFFECT: ClassVar[NoEffect] = {"verbosity": ("medium",)}
 
 
 class ReasoningSettings(Body):
@@ -76,10 +75,12 @@ class ResponsesBody(SharedFields):
     reasoning: ReasoningSettings | None = None
     include: Few[str] | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
+    max_tool_calls: int | None = Field(None, ge=1)  # limits OpenAI's own tools
     store: bool = True
     stream_options: StreamSettings | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
+    NO_EFFECT: ClassVar[NoEffect] = {**SharedFields.NO_EFFECT, "max_tool_calls": ()}
     OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.RESPONSES
     REFUSED: ClassVar[Refused] = {
         **SharedFields.REFUSED,
@@ -87,8 +88,6 @@ class ResponsesBody(SharedFields):
         "conversation": ("give previous_response_id", ()),
         "prompt": ("there are no stored prompts; give input", ()),
         "truncation": ("a prompt that is too long is refused", ("disabled",)),
-        "service_tier": ("there is one tier", ("auto", "default")),
-        "max_tool_calls": ("tools are yours to call", ()),
         "response_format": ("give text.format", ()),
     }
 

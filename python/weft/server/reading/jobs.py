@@ -42,7 +42,8 @@ class Job:
     """The engine requests of one body, one per prompt, and the data for writing the answers.
 
     `parsers` holds one parser per choice of a chat. It splits the answer into content, reasoning and tool calls.
-    `echoes` holds the texts of the prompts, which a completion with `echo` repeats.
+    `echoes` holds the texts of the prompts, which a completion with `echo` repeats. `ignored` names the body's fields
+    that have no effect.
     """
 
     served: ServedModel
@@ -53,6 +54,7 @@ class Job:
     guide: Guide | None = None
     parsers: list[AnswerParser | None] = field(default_factory=list)
     echoes: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
 
     @property
     def prompt_tokens(self) -> int:
@@ -147,7 +149,7 @@ def job_of(
         )
         for prompt in prompts
     ]
-    return Job(served, body, served.client.prepare(requests), *answer_id, guide=guide)
+    return Job(served, body, served.client.prepare(requests), *answer_id, guide=guide, ignored=body.ignored)
 
 
 def _max_tokens(served: ServedModel, body: SamplingFields, num_prompt: int) -> int:

@@ -132,8 +132,10 @@ CONVERTED = {"tools", "tool_choice", "top_logprobs", "stream_options", "response
 """Fields of both bodies that `chat_body` does not copy. Tools have another form, and so has the choice among them.
 `top_logprobs` implies `logprobs`, which a chat must set. `stream_options` has no options here. `response_format` is
 refused: it is `text.format`."""
-SHARED_FIELDS = (ResponsesBody.model_fields.keys() & ChatBody.model_fields.keys()) - CONVERTED
-"""The fields with the same name and meaning in both bodies."""
+SHARED_FIELDS = (ResponsesBody.model_fields.keys() & ChatBody.model_fields.keys()) - (
+    CONVERTED | ChatBody.NO_EFFECT.keys()
+)
+"""The fields with the same name and effect in both bodies."""
 NAMES_HERE = {
     "response_format.json_schema": "text.format",
     "response_format": "text.format",

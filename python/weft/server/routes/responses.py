@@ -80,6 +80,8 @@ def _response(state: ServerState, tenant: Tenant, data: Any, size: int) -> Respo
     except ApiError as error:
         raise renamed(error) from error.__cause__
 
+    job.ignored = body.ignored
+
     def keep(response: dict[str, Any]) -> None:
         state.responses.keep(tenant.name, response, items)
 

@@ -63,7 +63,7 @@ class ChoicesWriter(ABC):
         """Return the final events, after the last increment."""
         if not self._wants_usage:
             return DONE
-        data = {"choices": [], "usage": self._usage(), "weft": extras(self._ended)}
+        data = {"choices": [], "usage": self._usage(), "weft": extras(self._ended, self._job.ignored)}
         return event({**self._envelope(self.chunk_kind), **data}) + DONE
 
     def failed(self, error: ApiError) -> bytes:
@@ -88,7 +88,7 @@ class ChoicesWriter(ABC):
     # -- as a whole
 
     def _whole(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        data = {"choices": choices, "usage": self._usage(), "weft": extras(self._ended)}
+        data = {"choices": choices, "usage": self._usage(), "weft": extras(self._ended, self._job.ignored)}
         return {**self._envelope(self.kind), **data}
 
     # -- both

@@ -96,9 +96,9 @@ def tokens_through(pieces: Iterable[bytes], text: str) -> int:
     return len(tokens)
 
 
-def extras(outputs: Sequence[Output]) -> dict[str, Any]:
-    """Return an answer's `weft` object: unenforced parts of guides, program results, and statistics of speculation
-    and timing."""
+def extras(outputs: Sequence[Output], ignored: Sequence[str] = ()) -> dict[str, Any]:
+    """Return an answer's `weft` object: unenforced parts of guides, `ignored` fields of the request, program results,
+    and statistics of speculation and timing."""
     programs = [
         {"log": output.program_log, "variables": _as_texts(output.program_variables)}
         for output in outputs
@@ -112,6 +112,7 @@ def extras(outputs: Sequence[Output]) -> dict[str, Any]:
     return {
         "guided_valid": valid if any(verdict is not None for verdict in valid) else None,
         "guide_notes": notes or None,
+        "ignored": ignored or None,
         "programs": programs or None,
         "origins": counted(origin for output in outputs for origin in output.origins),
         "speculative_decoding": {

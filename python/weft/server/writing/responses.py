@@ -228,7 +228,7 @@ class ResponsesWriter:
             },
             "total_tokens": usage["total_tokens"],
         }
-        response["weft"] = extras([output])
+        response["weft"] = extras([output], self._job.ignored)
         if self._body.store:
             self._keep(response)
         return response
