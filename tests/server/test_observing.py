@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-import logging
+from concurrent.futures import Future
 
 import pytest
 
 from support.server.asking import ANSWER, ENDLESS, MESSAGES, ask, events
 from support.server.running import Running
 from support.server.sockets import raw, wait_for
+from weft.errors import GuideError
+from weft.grammar.base import CompiledGuide
+from weft.grammar.compile.compiler import GuideCompiler
 
 
 def test_metrics_add_up(server: Running) -> None:
@@ -54,6 +57,40 @@ def test_who_leaves_is_counted(server: Running) -> None:
     assert after[first] > before[first]
 
 
+def test_gauges_count_a_guide_that_compiles(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine makes no step while all requests wait for their guides."""
+    guide: Future[CompiledGuide] = Future()
+    monkeypatch.setattr(GuideCompiler, "submit", lambda *_: guide)
+    waiting = 'vllm:num_requests_waiting{engine="0",model_name="tiny"}'
+    compiling = 'weft:num_guides_compiling{engine="0",model_name="tiny"}'
+    with raw(server, {"guided_regex": "[0-9]{4}"}) as connection:
+        wait_for(lambda: samples(server)[compiling] == 1)
+        assert samples(server)[waiting] == 1
+        guide.set_exception(GuideError("no such thing"))
+        assert b"no such thing" in connection.recv(65536)
+    wait_for(lambda: samples(server)[compiling] == samples(server)[waiting] == 0)
+
+
+def test_lengths_and_positions(server: Running) -> None:
+    """The longest of a prompt's answers counts once. The positions of accepted drafts add up to their number."""
+    before = samples(server)
+    body = {"messages": MESSAGES, "max_tokens": 30, "n": 3}
+    _, answer = ask(f"{server.url}/v1/chat/completions", {**body, "return_token_ids": True})
+    after = samples(server)
+    labels = '{engine="0",model_name="tiny"}'
+    longest = "vllm:request_max_num_generation_tokens"
+    assert after[f"{longest}_count{labels}"] - before[f"{longest}_count{labels}"] == 1
+    lengths = [len(choice["token_ids"]) for choice in answer["choices"]]
+    assert after[f"{longest}_sum{labels}"] - before[f"{longest}_sum{labels}"] == max(lengths)
+    accepted = "vllm:spec_decode_num_accepted_tokens"
+    positions = [
+        after[f'{accepted}_per_pos_total{{engine="0",model_name="tiny",position="{place}"}}']
+        for place in range(3)
+    ]
+    assert positions == sorted(positions, reverse=True) and sum(positions) > 0
+    assert sum(positions) == after[f"{accepted}_total{labels}"]
+
+
 def samples(server: Running) -> dict[str, float]:
     """What Prometheus would read, with labels in order."""
     found = {}
@@ -77,15 +114,6 @@ def test_request_ids_come_back(server: Running) -> None:
             urllib.request.Request(f"{server.url}/health", headers=headers)
         ) as answer:
             assert (answer.headers["x-request-id"] == given) == kept and answer.headers["x-request-id"]
-
-
-def test_the_access_log_says_who_asked_what(server: Running, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="weft.server.access"):
-        ask(f"{server.url}/v1/chat/completions", {"messages": MESSAGES, "guided_regex": "[0-9]{3}"})
-        wait_for(lambda: any(hasattr(one, "weft") for one in caplog.records))
-    (said,) = [getattr(one, "weft") for one in caplog.records if hasattr(one, "weft")]  # noqa: B009
-    assert said["status"] == 200 and said["guide"] == "regex" and said["tenant"] == "anybody"
-    assert said["path"] == "/v1/chat/completions" and said["prompt_tokens"] > 5 and said["ms"] > 0
 
 
 def test_a_timeline_has_both_streams(server: Running) -> None:

@@ -75,6 +75,10 @@ HISTOGRAMS = {
         GAPS,
     ),
     "vllm:request_prompt_tokens": ("Tokens of a prompt", TOKENS),
+    "vllm:request_prefill_kv_computed_tokens": (
+        "Tokens of a prompt that were not in the prefix cache",
+        TOKENS,
+    ),
     "vllm:request_generation_tokens": ("Tokens of an answer", TOKENS),
     "vllm:request_max_num_generation_tokens": ("Tokens of the longest answer to a prompt", TOKENS),
     "vllm:request_params_n": ("Answers per prompt that a request asks for", NUMBERS),
@@ -84,7 +88,7 @@ HISTOGRAMS = {
 }
 COUNTERS = {
     "vllm:prompt_tokens": "Tokens of prompts, counted at an answer's first token",
-    "vllm:generation_tokens": "Tokens of answers, counted with each chunk of a stream, or at the end of another answer",
+    "vllm:generation_tokens": "Tokens of answers, counted per chunk of a stream and at the end of other answers",
     "vllm:prefix_cache_queries": "Prompt tokens that were looked up in the prefix cache",
     "vllm:prefix_cache_hits": "Prompt tokens that were found in the prefix cache",
     "vllm:num_preemptions": "Preemptions: answers that lost their slot and continue later",
@@ -112,10 +116,10 @@ GAUGES = {
     "vllm:kv_cache_usage_perc": "Share of the KV cache's pages in use, from 0 to 1",
     "weft:num_guides_compiling": "Answers that wait for their guide to compile; they count as waiting, too",
 }
-CACHE_INFO = "Always 1; the labels describe the KV cache: tokens per page, number of pages, whether prefixes are reused"
-REFUSALS = (
-    "Requests that were refused or failed, by reason; the model is empty if the request named no known model"
+CACHE_INFO = (
+    "Always 1; the labels have the tokens per KV cache page, the pages, and whether prefixes are reused"
 )
+REFUSALS = "Requests that were refused or failed; model_name is empty if the request named no known model"
 
 
 class ModelMetrics:
@@ -183,6 +187,8 @@ class ModelMetrics:
         histograms["vllm:request_generation_tokens"].observe(len(output.token_ids))
         if is_first:
             histograms["vllm:request_prompt_tokens"].observe(stats.prompt_tokens)
+            num_computed = stats.prompt_tokens - stats.reused_tokens
+            histograms["vllm:request_prefill_kv_computed_tokens"].observe(num_computed)
             if stats.compile_s:
                 histograms["weft:guide_compile_seconds"].observe(stats.compile_s)
         histograms["vllm:e2e_request_latency_seconds"].observe(stats.total_s)

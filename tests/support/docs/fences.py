@@ -19,7 +19,7 @@ MARKS = {
     "from": "the block is run where these folders of the repository are, too",
 }
 RUN = ("python", "sh")
-SHOWN = ("c", "cpp", "diff", "dockerfile", "ini", "json", "nginx", "text", "toml")
+SHOWN = ("c", "cpp", "diff", "dockerfile", "ini", "json", "nginx", "promql", "text", "toml", "yaml")
 """Languages of blocks that are not run."""
 
 FENCE = re.compile(r"^( *)```(\S*)$")
