@@ -33,6 +33,11 @@ CASES: list[tuple[type[Body], dict[str, Any], list[str]]] = [
     (CompletionBody, {**TEXT, "store": True}, ["store"]),
     (ResponsesBody, {**RESPONSE, "max_tool_calls": 3}, ["max_tool_calls"]),
     (ResponsesBody, {**RESPONSE, "text": {"verbosity": "low"}}, ["text.verbosity"]),
+    (
+        ResponsesBody,
+        {**RESPONSE, "include": ["reasoning.encrypted_content"], "user": "ada"},
+        ["include.reasoning.encrypted_content", "user"],
+    ),
     # These ask for the usual behaviour, or have their effect.
     (ChatBody, {**CHAT, "store": False, "verbosity": "medium", "service_tier": "auto", "user": None}, []),
     (ChatBody, {**CHAT, "prompt_cache_retention": "in_memory", "metadata": {}}, []),

@@ -12,6 +12,8 @@ from weft.server.protocol import other_names
 from weft.server.protocol.body import Body, Few, NoEffect, Object, Refused
 from weft.server.protocol.generation import Effort, SharedFields, Verbosity
 
+LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
+"""The values of `include`."""
 TOOL_FORM = 'a tool here is {"type": "function", "name": ..., "parameters": ...}'
 
 
@@ -92,6 +94,13 @@ class ResponsesBody(SharedFields):
     }
 
     @property
+    def ignored(self) -> list[str]:
+        """The fields that are set and have no effect. They include a request for encrypted reasoning, since the
+        reasoning is in the answer as it is."""
+        names = super().ignored
+        return sorted([*names, f"include.{ENCRYPTED}"]) if ENCRYPTED in (self.include or []) else names
+
+    @property
     def wants_logprobs(self) -> bool:
         """Whether the body requests log-probabilities of the output text."""
-        return "message.output_text.logprobs" in (self.include or []) or bool(self.top_logprobs)
+        return LOGPROBS in (self.include or []) or bool(self.top_logprobs)

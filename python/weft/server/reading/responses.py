@@ -13,7 +13,7 @@ from typing import Any
 from weft.server.errors import ApiError, quoted
 from weft.server.ids import ITEM_PREFIXES, new_item_id
 from weft.server.protocol.generation import ChatBody
-from weft.server.protocol.responses import ResponsesBody
+from weft.server.protocol.responses import ENCRYPTED, LOGPROBS, ResponsesBody
 from weft.server.reading.chat import TEXT_PARTS, check_content, check_message
 
 Item = dict[str, Any]
@@ -151,7 +151,7 @@ CHAT_NAME = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, NAMES_HERE))})(?
 def chat_body(body: ResponsesBody, items: list[Item]) -> ChatBody:
     """Build the chat body: the instructions as a system message, then `items`. Raises `ApiError`, whose message may
     use a chat's field names. `renamed` fixes them."""
-    unknown = set(body.include or []) - {"message.output_text.logprobs", "reasoning.encrypted_content"}
+    unknown = set(body.include or []) - {LOGPROBS, ENCRYPTED}
     if unknown:
         raise ApiError(f"include has {quoted(min(unknown))}, which weft does not have", param="include")
     data = {name: value for name in SHARED_FIELDS if (value := getattr(body, name)) is not None}
