@@ -31,6 +31,8 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 OF_WEFT_ITSELF = re.compile(r"adding-a-.*|changing-.*|architecture|one-token|glossary")
 MADE_UP = {"weft.spec.repeat", "weft.grammar.words", "weft.models.seed_oss"}
 """What these pages have one add."""
+LOGGERS = {"weft.server.access", "weft.server.throughput"}
+"""Loggers whose names are no modules (`tests/server/test_traffic_log.py`)."""
 IMPORT = re.compile(r"^\s*from (weft[\w.]*) import (\([^)]*\)|[^\n#]+)", re.MULTILINE)
 DOTTED = re.compile(r"\bweft(?:\.[a-z_]\w*)+(?:\.\w+)?")
 LINE = re.compile(r"^- `(\w+)`: \S", re.MULTILINE)
@@ -120,7 +122,7 @@ def test_what_a_page_names_exists(path: Path) -> None:
             )
             assert name in importlib.import_module(module).__all__, f"{path.name}: {module}.{name}"
     for dotted in DOTTED.findall(text):
-        if dotted not in MADE_UP:
+        if dotted not in MADE_UP | LOGGERS:
             resolve(dotted)
 
 

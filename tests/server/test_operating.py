@@ -227,7 +227,9 @@ def test_a_client_that_the_server_cuts_has_not_left(models: dict[str, ServedMode
                 received += connection.recv(1 << 16) or pytest.fail(f"no error in {received!r}")
             wait_for(lambda: not state.tenants.num_requests)
         metrics = state.metrics.of("tiny")
-        assert (metrics.counters["weft:left_requests"], metrics.ended) == (0, {"abort": 1})
+        assert metrics.counters["weft:left_requests"] == 0
+        ended = metrics.labelled["vllm:request_success"]
+        assert ended == {"stop": 0, "length": 0, "abort": 1, "error": 0}
 
 
 def test_wakes_lose_nothing() -> None:

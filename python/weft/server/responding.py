@@ -71,7 +71,7 @@ class AnswerResponse(HttpResponse):
     def __init__(self, job: Job, writer: Writer, tenant: Tenant, state: ServerState) -> None:
         self.status_code, self.background = 200, None
         self._job, self._writer, self._tenant, self._state = job, writer, tenant, state
-        self._headers = [(IGNORED_HEADER, ", ".join(job.ignored).encode())] if job.ignored else []
+        self._ignored_header = [(IGNORED_HEADER, ", ".join(job.ignored).encode())] if job.ignored else []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer. If the client disconnects first, cancel the job."""
@@ -117,7 +117,7 @@ class AnswerResponse(HttpResponse):
                                 {
                                     "type": "http.response.start",
                                     "status": 200,
-                                    "headers": [*STREAM_HEADERS, *self._headers],
+                                    "headers": [*STREAM_HEADERS, *self._ignored_header],
                                 }
                             )
                         if content:
@@ -140,7 +140,7 @@ class AnswerResponse(HttpResponse):
             watched.note(increments)
             all_increments += increments
         body = await on(self._state.workers.writing, lambda: self._json(all_increments))
-        await _send_whole(send, 200, body, [(b"content-type", b"application/json"), *self._headers])
+        await _send_whole(send, 200, body, [(b"content-type", b"application/json"), *self._ignored_header])
 
     async def _submitted(self) -> list[Response]:
         """Submit the job's requests. Raises `ApiError`, for example if the engine is full."""
