@@ -217,6 +217,9 @@ class SamplingFields(SharedFields):
     return_tokens_as_token_ids: bool = False
     request_id: str | None = Field(None, max_length=256)
 
+    ends_at_length: ClassVar[bool] = False
+    """Whether an answer of `max_tokens` that the model has no room for ends at the model's length. It is an error
+    otherwise."""
     OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.SAMPLING
     REFUSED: ClassVar[Refused] = {
         **GuideFields.REFUSED,
