@@ -1,0 +1,92 @@
+"""anthropic: whole, streamed, parsed, a loop of tools, token counts, models, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import anthropic
+from anthropic import Anthropic, AsyncAnthropic
+from asked import ANSWER, KEY, MESSAGES
+from pydantic import BaseModel
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+
+
+TOOL = {"name": "find", "description": "Finds a person.", "input_schema": Person.model_json_schema()}
+ASKED: Any = {"model": "weft-tiny", "max_tokens": 100, "messages": MESSAGES}
+# Newer versions of the client have no parameter for the temperature.
+GREEDY: Any = {**ASKED, "extra_body": {"temperature": 0}}
+URL = os.environ["ANTHROPIC_BASE_URL"]
+
+client = Anthropic(base_url=URL, api_key=KEY, max_retries=0, _strict_response_validation=True)
+whole = client.messages.create(**GREEDY)
+assert Person.model_validate_json(whole.content[0].text).model_dump() == ANSWER, whole
+assert whole.stop_reason == "end_turn" and whole._request_id, whole
+counted = client.messages.count_tokens(model="weft-tiny", messages=MESSAGES)
+usage = whole.usage
+assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens, (counted, usage)
+
+with client.messages.stream(**GREEDY) as stream:
+    text = "".join(stream.text_stream)
+    final = stream.get_final_message()
+assert text == whole.content[0].text == final.content[0].text, (text, final)
+assert final.usage.output_tokens == usage.output_tokens and final.stop_reason == "end_turn", final
+
+parsed = client.messages.parse(**ASKED, output_format=Person)
+assert isinstance(parsed.parsed_output, Person), parsed
+with client.messages.stream(**GREEDY, output_format=Person) as stream:
+    assert stream.get_final_message().parsed_output == Person(**ANSWER)
+
+# A loop of tools: a call, its result, the answer. Beta requests have a query.
+forced: Any = {**GREEDY, "tools": [TOOL], "tool_choice": {"type": "tool", "name": "find"}}
+for messages in (client.messages, client.beta.messages):
+    with messages.stream(**forced) as stream:
+        kinds = [event.type for event in stream]
+        called = stream.get_final_message()
+    (call,) = called.content
+    assert called.stop_reason == "tool_use" and call.input == ANSWER and "input_json" in kinds, called
+    assert messages.create(**forced).content[0].input == ANSWER
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": "Ada Berg, 31"}
+    turns = [
+        {"role": "user", "content": "Who is it?"},
+        {"role": "assistant", "content": called.content},
+        {"role": "user", "content": [result, {"type": "text", "text": MESSAGES[0]["content"]}]},
+    ]
+    answer = messages.create(**{**GREEDY, "messages": turns}, tools=[TOOL])
+    assert Person.model_validate_json(answer.content[0].text).model_dump() == ANSWER, answer
+
+assert [model.id for model in client.models.list()] == ["weft-tiny"]
+assert client.models.retrieve("weft-tiny").max_input_tokens > 0
+
+
+def refused(kind: type[anthropic.APIStatusError], **more: Any) -> anthropic.APIStatusError:
+    """Return the error of a request, which must be of this kind."""
+    try:
+        client.messages.create(**{**ASKED, **more})
+    except kind as error:
+        return error
+    raise AssertionError(more)
+
+
+assert "nope" in refused(anthropic.NotFoundError, model="nope").message
+image = [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "https://x"}}]}]
+error = refused(anthropic.BadRequestError, messages=image)
+assert "models here read text" in error.message and error.body["type"] == "error", error.body
+refused(anthropic.AuthenticationError, extra_headers={"Authorization": "Bearer wrong"})
+with client.with_options(default_headers={"X-Api-Key": KEY, "Authorization": anthropic.omit}) as older:
+    assert older.messages.create(**GREEDY).content[0].text == text
+
+
+async def main() -> None:
+    """The asynchronous client streams the same text."""
+    async with AsyncAnthropic(base_url=URL, api_key=KEY, max_retries=0) as made:
+        async with made.messages.stream(**GREEDY) as stream:
+            assert await stream.get_final_text() == text
+
+
+asyncio.run(main())
