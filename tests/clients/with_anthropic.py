@@ -1,9 +1,11 @@
-"""anthropic: whole, streamed, parsed, a loop of tools, token counts, models, errors."""
+"""anthropic: whole, streamed, parsed, a loop of tools, token counts, models, errors; and the example of docs/server.md."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -90,3 +92,8 @@ async def main() -> None:
 
 
 asyncio.run(main())
+
+# The example of the documentation.
+page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+(example,) = (code for code in re.findall(r"```python\n(.*?)```", page, re.S) if "from anthropic" in code)
+exec(example.replace("http://127.0.0.1:8000", URL).replace('"none"', repr(KEY)), {"__name__": "page"})

@@ -369,7 +369,10 @@ def test_what_is_wrong_is_named(server: Running, name: str) -> None:
 
 
 BLOCKS: dict[str, tuple[Any, str]] = {
-    "image": ({"type": "image", "source": {}}, " is of the type 'image'; models here read text: give text or"),
+    "image": (
+        {"type": "image", "source": {}},
+        " is of the type 'image'; models here read text: give text or",
+    ),
     "document": ({"type": "document"}, " is of the type 'document'"),
     "number": (5, " is 5; it must be an object"),
     "no type": ({"text": "x"}, " is of the type null"),
@@ -391,7 +394,9 @@ def test_blocks_that_are_refused(server: Running, name: str) -> None:
     block, words = BLOCKS[name]
     for route in (ROUTE, f"{ROUTE}/count_tokens"):
         body = {"messages": [{"role": "user", "content": [text("x"), block]}]}
-        status, answer = ask(f"{server.url}{route}", {**body, **({"max_tokens": 4} if route == ROUTE else {})})
+        status, answer = ask(
+            f"{server.url}{route}", {**body, **({"max_tokens": 4} if route == ROUTE else {})}
+        )
         assert status == 400 and answer["error"]["message"].startswith(f"messages.0.content.1{words}"), answer
 
 
@@ -568,7 +573,13 @@ def test_keys(keyed: Running) -> None:
     for headers in (ada, bo, {**ada, "Authorization": "Bearer key-of-ada"}):
         assert ask(f"{keyed.url}{ROUTE}", body, headers=headers)[0] == 200
         assert ask(f"{keyed.url}/v1/models", headers=headers)[0] == 200
-    for wrong in ({}, {"x-api-key": "wrong"}, {"x-api-key": ""}, {**ada, **bo}, {**ada, "Authorization": "x"}):
+    for wrong in (
+        {},
+        {"x-api-key": "wrong"},
+        {"x-api-key": ""},
+        {**ada, **bo},
+        {**ada, "Authorization": "x"},
+    ):
         assert error_of(keyed, {}, wrong) == (401, "authentication_error")
         assert ask(f"{keyed.url}/v1/models", headers=wrong)[1]["error"]["code"] == "invalid_api_key"
 
