@@ -1,4 +1,4 @@
-"""anthropic: whole, streamed, parsed, a loop of tools, token counts, models, errors; and the example of docs/server.md."""
+"""anthropic: whole, streamed, parsed, tools, token counts, models, errors; and the example of docs/server.md."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ with client.with_options(default_headers={"X-Api-Key": KEY, "Authorization": ant
 
 async def main() -> None:
     """The asynchronous client streams the same text."""
-    async with AsyncAnthropic(base_url=URL, api_key=KEY, max_retries=0) as made:
-        async with made.messages.stream(**GREEDY) as stream:
-            assert await stream.get_final_text() == text
+    made = AsyncAnthropic(base_url=URL, api_key=KEY, max_retries=0)
+    async with made, made.messages.stream(**GREEDY) as stream:
+        assert await stream.get_final_text() == text
 
 
 asyncio.run(main())

@@ -93,6 +93,7 @@ HEADS: dict[str, tuple[bytes, int]] = {
     "two types": (post(b"{}", b"Content-Type: text/plain", b"Content-Type: application/json"), 400),
     # what a client expects
     "Expect: foo": (post(b"{}", b"Expect: foo"), 417),
+    "API key twice": (post(b"{}", b"X-Api-Key: a", b"X-Api-Key: b"), 400),
     "Expect twice": (post(b"{}", b"Expect: 100-continue", b"Expect: foo"), 400),
     "an upgrade of a body": (post(b"{}", b"Connection: Upgrade", b"Upgrade: h2c"), 400),
     "an upgrade of chunks": (

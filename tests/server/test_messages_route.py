@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -393,7 +394,7 @@ BLOCKS: dict[str, tuple[Any, str]] = {
 def test_blocks_that_are_refused(server: Running, name: str) -> None:
     block, words = BLOCKS[name]
     for route in (ROUTE, f"{ROUTE}/count_tokens"):
-        body = {"messages": [{"role": "user", "content": [text("x"), block]}]}
+        body: Any = {"messages": [{"role": "user", "content": [text("x"), block]}]}
         status, answer = ask(
             f"{server.url}{route}", {**body, **({"max_tokens": 4} if route == ROUTE else {})}
         )
@@ -406,6 +407,10 @@ def test_calls_that_are_refused(server: Running) -> None:
         conversation = [{"role": "assistant", "content": [{**call, **more}]}, *MESSAGES]
         error = refused(server, {"messages": conversation})
         assert error["message"] == f"messages.0.content.0{words}"
+    for route in (ROUTE, f"{ROUTE}/count_tokens"):
+        body = {"messages": [{"role": "assistant", "content": [5]}]}
+        status, answer = ask(f"{server.url}{route}", body | ({"max_tokens": 4} if route == ROUTE else {}))
+        assert status == 400 and "messages.0.content.0 is 5" in answer["error"]["message"], answer
 
 
 def test_no_field_is_dropped() -> None:
@@ -536,7 +541,8 @@ def test_templates_see_the_thinking(
     kept = tokenizer.chat_template
     tokenizer.chat_template = "{{ reasoning_effort }}-{{ enable_thinking }}"
     try:
-        assert prompt_of(text, messages_of(body), template_fields(body)) == variables
+        messages = messages_of(body)
+        assert prompt_of(text, messages, template_fields(body, messages)) == variables
     finally:
         tokenizer.chat_template = kept
 
@@ -556,15 +562,13 @@ def keyed(models: dict[str, ServedModel]) -> Iterator[Running]:
 def error_of(server: Running, fields: dict[str, Any], headers: dict[str, str], route: str = ROUTE) -> Any:
     """Return the status and type of an error, whose form must be Anthropic's."""
     body = json.dumps({"max_tokens": 4, "messages": MESSAGES, **fields}).encode()
-    try:
+    with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(urllib.request.Request(f"{server.url}{route}", body, headers), timeout=60)
-    except urllib.error.HTTPError as error:
-        with error:
-            answer = json.loads(error.read())
-            assert answer["type"] == "error" and answer["error"]["message"]
-            assert answer["request_id"] == error.headers["request-id"] == error.headers["x-request-id"]
-            return error.code, answer["error"]["type"]
-    raise AssertionError("the request is answered")
+    with caught.value as error:
+        answer = json.loads(error.read())
+    assert answer["type"] == "error" and answer["error"]["message"]
+    assert answer["request_id"] == error.headers["request-id"] == error.headers["x-request-id"]
+    return error.code, answer["error"]["type"]
 
 
 def test_keys(keyed: Running) -> None:

@@ -155,8 +155,9 @@ NAMES_HERE = {
 GUIDES = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "guide")
 
 
-def template_data(body: CountTokensBody) -> dict[str, Any]:
-    """Return the fields of a chat that its template uses, besides the messages. Raises `ApiError`."""
+def _template_data(body: CountTokensBody, messages: list[Message]) -> dict[str, Any]:
+    """Return the fields of a chat that its template uses, besides the messages. Raises `ApiError` if the answer would
+    continue a call of a tool."""
     variables = dict(body.chat_template_kwargs or {})
     data: dict[str, Any] = {"chat_template_kwargs": variables}
     if body.tools:
@@ -169,25 +170,19 @@ def template_data(body: CountTokensBody) -> dict[str, Any]:
             data["reasoning_effort"] = "none"
         else:
             variables.setdefault("enable_thinking", True)
-    last = body.messages[-1]
-    if last.get("role") == "assistant":
-        content = last.get("content")
-        if isinstance(content, list) and any(block.get("type") == "tool_use" for block in content):
-            raise ApiError(
-                f"messages.{len(body.messages) - 1} calls a tool; give its tool_result in a message of the user",
-                param="messages",
-            )
-        data["continue_final_message"] = True
+    if "tool_calls" in messages[-1]:
+        raise ApiError(
+            f"messages.{len(body.messages) - 1} calls a tool; give its tool_result in a message of the user",
+            param="messages",
+        )
+    data["continue_final_message"] = messages[-1]["role"] == "assistant"
     return data
 
 
 def _function(tool: Tool) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
-    function["strict"] = tool.strict
-    return {
-        "type": "function",
-        "function": {name: value for name, value in function.items() if value is not None},
-    }
+    function = {"name": tool.name, "description": tool.description, "strict": tool.strict}
+    present = {name: value for name, value in function.items() if value is not None}
+    return {"type": "function", "function": {**present, "parameters": tool.input_schema}}
 
 
 def chat_body(body: MessagesBody, *, thinks: bool) -> MessagesChat:
@@ -197,8 +192,8 @@ def chat_body(body: MessagesBody, *, thinks: bool) -> MessagesChat:
     for name in ("structured_outputs", "guide"):
         if name in data:
             data[name] = data[name].model_dump(exclude_unset=True, by_alias=True)
-    data["messages"] = messages_of(body)
-    data |= template_data(body)
+    messages = messages_of(body)
+    data |= {"messages": messages, **_template_data(body, messages)}
     if body.stop_sequences is not None:
         data["stop"] = body.stop_sequences
     if body.tool_choice is not None:
@@ -234,9 +229,9 @@ def _choice(choice: ToolChoice) -> Any:
     return {"type": "function", "function": {"name": choice.name}}
 
 
-def template_fields(body: CountTokensBody) -> TemplateFields:
-    """Return the fields that the chat template uses, without the rest of a chat."""
-    fields = TemplateFields.read(template_data(body))
+def template_fields(body: CountTokensBody, messages: list[Message]) -> TemplateFields:
+    """Return the fields that the chat template uses, for the chat messages of the body. Raises `ApiError`."""
+    fields = TemplateFields.read(_template_data(body, messages))
     fields.settle_generation_prompt()
     return fields
 

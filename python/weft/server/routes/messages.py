@@ -45,9 +45,10 @@ async def count_tokens(request: Request) -> Response:
 
 def _counted(state: ServerState, body: CountTokensBody) -> dict[str, Any]:
     text = state.model(body.model).text
-    fields = template_fields(body)
+    messages = messages_of(body)
+    fields = template_fields(body, messages)
     functions_of(fields.tools or ())
-    prompt = prompt_of(text, messages_of(body), fields)
+    prompt = prompt_of(text, messages, fields)
     try:
         text.check_text(prompt)
     except WeftError as error:
