@@ -62,6 +62,22 @@ for messages in (client.messages, client.beta.messages):
     answer = messages.create(**{**GREEDY, "messages": turns}, tools=[TOOL])
     assert Person.model_validate_json(answer.content[0].text).model_dump() == ANSWER, answer
 
+# The client's own loop of tools.
+found: list[Person] = []
+
+
+@anthropic.beta_tool
+def find(name: str, age: int) -> str:
+    """Finds a person."""
+    found.append(Person(name=name, age=age))
+    return "found"
+
+
+runner = client.beta.messages.tool_runner(
+    **GREEDY, tools=[find], tool_choice={"type": "tool", "name": "find"}, max_iterations=2
+)
+assert [one.stop_reason for one in runner] == ["tool_use", "tool_use"] and found[0] == Person(**ANSWER), found
+
 assert [model.id for model in client.models.list()] == ["weft-tiny"]
 assert client.models.retrieve("weft-tiny").max_input_tokens > 0
 

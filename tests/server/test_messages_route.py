@@ -353,6 +353,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "output_config.format and guided_regex",
     ),
     "servers": ({"mcp_servers": [{"type": "url"}]}, "mcp_servers", "the server calls no other server"),
+    "a thread": ({"thread": {"type": "create"}}, "thread", "send all messages"),
     "a long prompt": (
         {"messages": [{"role": "user", "content": "a b " * 4000}]},
         "messages",
@@ -421,9 +422,16 @@ def test_no_field_is_dropped() -> None:
     ignored = {
         "cache_control", "context_management", "diagnostics", "inference_geo", "service_tier", "speed", "metadata",
     }  # fmt: skip
-    refused_here = {"stop", "response_format"}
+    refused_here = {"stop", "response_format", "thread"}
     assert {*MessagesBody.model_fields} == {*SHARED_FIELDS} | here | ignored | refused_here
     assert not (here | ignored | refused_here) & {*SHARED_FIELDS}
+
+
+def test_a_code_is_where_anthropics_clients_read_it(server: Running) -> None:
+    """With this one they go on without a thread."""
+    error = refused(server, {"thread": {"type": "create"}})
+    assert error["code"] == "thread_unsupported_request" == error["details"]["error_code"]
+    assert "details" not in refused(server, {"max_tokens": 0})
 
 
 def test_a_coding_agents_request(server: Running) -> None:

@@ -120,10 +120,12 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def messages_body(self, request_id: str) -> dict[str, Any]:
-        """Return the response body in Anthropic's form. weft adds `param` and `code` to its error object."""
+        """Return the response body in Anthropic's form. weft adds `param` and `code` to its error object; Anthropic's
+        clients read the code from `details`."""
         kind = MESSAGES_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
         error = {"type": kind, "message": self.message, "param": self.param, "code": self.code}
-        return {"type": "error", "error": error, "request_id": request_id}
+        details = {} if self.code is None else {"details": {"error_code": self.code}}
+        return {"type": "error", "error": {**error, **details}, "request_id": request_id}
 
     def content(self, path: str, request_id: str) -> bytes:
         """Return the response body as JSON, for a request to `path`."""

@@ -107,6 +107,7 @@ class MessagesBody(SharedFields, CountTokensBody):
     max_tokens: int = Field(ge=1)
     stop_sequences: Few[str] | None = None
     metadata: Object | None = None
+    thread: Object | None = None
 
     OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.MESSAGES
     REFUSED: ClassVar[Refused] = {

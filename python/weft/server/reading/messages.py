@@ -188,6 +188,13 @@ def _function(tool: Tool) -> dict[str, Any]:
 def chat_body(body: MessagesBody, *, thinks: bool) -> MessagesChat:
     """Build the chat body. `thinks` tells whether the model has reasoning. Raises `ApiError`, whose message may use
     a chat's field names. `renamed` fixes them."""
+    if body.thread is not None:
+        # With this code Anthropic's clients send the whole conversation instead. Their loops of tools need that.
+        raise ApiError(
+            "thread is not supported: the server keeps no conversations of this route; send all messages",
+            param="thread",
+            code="thread_unsupported_request",
+        )
     data = {name: value for name in SHARED_FIELDS if (value := getattr(body, name)) is not None}
     for name in ("structured_outputs", "guide"):
         if name in data:
