@@ -166,7 +166,7 @@ class Guard:
             raise TooLargeError(max_bytes)
 
     def _tenant(self, headers: dict[bytes, bytes]) -> Tenant | None:
-        """Return the tenant of a request's key; None for a wrong key, or for two keys of different tenants."""
+        """Return the tenant of a request's key; None for a wrong key, or for two that differ."""
         bearers = [headers[AUTHORIZATION]] if AUTHORIZATION in headers else []
         if API_KEY in headers:
             bearers.append(b"Bearer " + headers[API_KEY])
