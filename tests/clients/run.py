@@ -21,13 +21,14 @@ from weft import package_model_path
 
 HERE = Path(__file__).parent
 CLIENTS = {
+    "anthropic": ["anthropic"],
     "litellm": ["litellm", "mcp"],
     "langchain": ["langchain-openai"],
     "instructor": ["instructor"],
     "guidance": ["guidance", "openai"],
     "lm_eval": ["lm-eval[api]", "transformers", "datasets"],
 }
-TORCH_FREE = {"litellm", "langchain", "instructor", "guidance"}
+TORCH_FREE = {"anthropic", "litellm", "langchain", "instructor", "guidance"}
 KEY = "a-key-of-tests"
 
 
@@ -83,6 +84,7 @@ def main() -> None:
         for name in args.names or CLIENTS:
             python = environment(name, args.work)
             settings = {**os.environ, "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_BASE": f"{url}/v1"}
+            settings["ANTHROPIC_BASE_URL"] = url
             settings |= {"OPENAI_API_KEY": KEY, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
             settings["TOKENIZER"] = str(package_model_path())
             settings |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "PYTHONPATH": str(HERE)}

@@ -87,6 +87,7 @@ HEADS: dict[str, tuple[bytes, int]] = {
     "many headers": (get(b"/", *[b"A: x"] * 20_000), 431),
     # headers of which there is one
     "two keys": (get(b"/v1/models", b"Authorization: Bearer a", b"Authorization: Bearer b"), 400),
+    "two keys of Anthropic's clients": (get(b"/v1/models", b"X-Api-Key: a", b"X-Api-Key: b"), 400),
     "two hosts": (get(b"/v1/models", b"Host: 127.0.0.1", b"Host: evil.example"), 400),
     "two hosts that agree": (get(b"/v1/models", b"Host: 127.0.0.1", b"Host: 127.0.0.1"), 400),
     "two origins": (post(b"{}", b"Origin: http://127.0.0.1", b"Origin: https://evil.example"), 400),

@@ -18,6 +18,7 @@ from support.server.running import Running
 from weft.server.errors import ApiError
 from weft.server.protocol.body import Body
 from weft.server.protocol.generation import ChatBody, CompletionBody
+from weft.server.protocol.messages import CountTokensBody, MessagesBody
 from weft.server.protocol.responses import ResponsesBody
 from weft.server.routes.tokens import DetokenizeBody, TokenizeBody
 
@@ -54,6 +55,11 @@ MEANT: list[tuple[type[Body], dict[str, Any], str]] = [
     (ResponsesBody, {"max_completion_tokens": 5}, "'max_output_tokens'"),
     (ResponsesBody, {"schema": {}}, '"text": {"format": ...}'),
     (ResponsesBody, {"text": {"fromat": {}}}, "'text.format'"),
+    (MessagesBody, {"max_tokens_to_sample": 5}, "'max_tokens'"),
+    (MessagesBody, {"stop_words": ["x"]}, "'stop_sequences'"),
+    (MessagesBody, {"json_schema": {}}, '"output_config": {"format": ...}'),
+    (MessagesBody, {"thinking": {"budget": 5}}, "'thinking.budget_tokens'"),
+    (CountTokensBody, {"instructions": "x"}, "'system'"),
 ]
 
 
@@ -80,6 +86,7 @@ def test_another_routes_name_is_told_before_what_is_missing() -> None:
         (CompletionBody, "messages", "prompt"),
         (CompletionBody, "input", "prompt"),
         (ResponsesBody, "messages", "input"),
+        (MessagesBody, "prompt", "messages"),
         (TokenizeBody, "text", "prompt"),
         (DetokenizeBody, "token_ids", "tokens"),
     ):
@@ -180,6 +187,7 @@ ROUTES = {
     "/completions": "/v1/completions",
     "/responses/resp_1/input_items": "/v1/responses/resp_1/input_items",
     "/models": "/v1/models",
+    "/messages/count_tokens": "/v1/messages/count_tokens",
     "/v1/v1/chat/completions": "/v1/chat/completions",
     "/v1/tokenize": "/tokenize",
 }

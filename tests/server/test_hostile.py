@@ -38,6 +38,7 @@ def test_nothing_of_half_a_character(server: Running) -> None:
         (CHAT, {"messages": MESSAGES, "model": HALF}),
         (COMPLETIONS, {"prompt": HALF}),
         (RESPONSES, {"input": PROMPT, "metadata": {"a": HALF}}),
+        ("v1/messages", {"messages": MESSAGES, "max_tokens": 4, "system": HALF}),
         ("tokenize", {"prompt": HALF}),
     ]
     for path, body in bodies:

@@ -11,11 +11,13 @@ from support.server.running import Running
 from weft.server.errors import ApiError
 from weft.server.protocol.body import Body
 from weft.server.protocol.generation import ChatBody, CompletionBody
+from weft.server.protocol.messages import MessagesBody
 from weft.server.protocol.responses import ResponsesBody
 
 CHAT: dict[str, Any] = {"messages": MESSAGES}
 TEXT: dict[str, Any] = {"prompt": PROMPT}
 RESPONSE: dict[str, Any] = {"input": PROMPT}
+MESSAGE: dict[str, Any] = {"messages": MESSAGES, "max_tokens": 8}
 SHARED: list[tuple[str, Any]] = [
     ("user", "ada"),
     ("safety_identifier", "5f"),
@@ -38,6 +40,12 @@ CASES: list[tuple[type[Body], dict[str, Any], list[str]]] = [
         {**RESPONSE, "include": ["reasoning.encrypted_content"], "user": "ada"},
         ["include.reasoning.encrypted_content", "user"],
     ),
+    (
+        MessagesBody,
+        {**MESSAGE, "service_tier": "flex", "metadata": {"user_id": "ada"}, "cache_control": {"type": "ephemeral"}},
+        ["cache_control", "metadata", "service_tier"],
+    ),
+    (MessagesBody, {**MESSAGE, "service_tier": "standard_only"}, []),
     # These ask for the usual behaviour, or have their effect.
     (ChatBody, {**CHAT, "store": False, "verbosity": "medium", "service_tier": "auto", "user": None}, []),
     (ChatBody, {**CHAT, "prompt_cache_retention": "in_memory", "metadata": {}}, []),

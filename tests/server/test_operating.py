@@ -39,7 +39,9 @@ def keyed(models: dict[str, ServedModel]) -> Iterator[Running]:
 
 
 @pytest.mark.parametrize("header", [None, "Bearer", "Bearer wrong", "Basic key-of-ada", "key-of-ada"])
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions", "/tokenize", "/v1/controllers"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/v1/chat/completions", "/v1/messages", "/tokenize", "/v1/controllers"]
+)
 def test_without_a_key_nothing_is_answered(keyed: Running, header: str | None, path: str) -> None:
     headers = {"Authorization": header} if header is not None else {}
     data = None if path == "/v1/models" else {"messages": MESSAGES}
@@ -169,7 +171,7 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize("body", NONSENSE)
-@pytest.mark.parametrize("path", ["chat/completions", "completions", "responses"])
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "responses", "messages"])
 def test_nonsense_is_a_400(server: Running, body: bytes, path: str) -> None:
     status, answer = ask(f"{server.url}/v1/{path}", body, method="POST")
     assert status == 400 and answer["error"]["message"], answer

@@ -10,10 +10,12 @@ from support.server.asking import MESSAGES, PROMPT, SCHEMA, ask
 from support.server.running import Running
 
 CHAT, COMPLETIONS, RESPONSES = "v1/chat/completions", "v1/completions", "v1/responses"
+ANTHROPIC = "v1/messages"
 BODIES: dict[str, dict[str, Any]] = {
     CHAT: {"messages": MESSAGES},
     COMPLETIONS: {"prompt": PROMPT},
     RESPONSES: {"input": PROMPT},
+    ANTHROPIC: {"messages": MESSAGES, "max_tokens": 16},
 }
 BAD = {"type": "objct"}
 TOOL: Any = {"type": "function", "function": {"name": "f", "parameters": BAD}}

@@ -50,6 +50,7 @@ CASES: list[tuple[str, Any, tuple[str, str], int]] = [
     (CHAT, {"messages": MESSAGES, "model": "plain", "guided_regex": "[0-9"}, ("plain", "guide"), 400),
     ("/v1/completions", {"prompt": "a b " * 4000}, ("tiny", "capacity"), 400),
     ("/v1/responses", {"input": 5}, ("tiny", "input"), 400),
+    ("/v1/messages", {"messages": MESSAGES, "model": "plain"}, ("plain", "input"), 400),
     ("/v1/completions", {"prompt": "x", "temperature": -1, "model": "plain"}, ("plain", "input"), 400),
     ("/tokenize", {"prompt": 5, "model": "plain"}, ("plain", "input"), 400),
     ("/v1/controllers", b"no module", ("", "input"), 400),

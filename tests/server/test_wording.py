@@ -116,6 +116,8 @@ ECHOED: dict[str, tuple[str, dict[str, Any]]] = {
     "item": ("v1/responses", {"input": [{"type": LONG}]}),
     "include": ("v1/responses", {"input": PROMPT, "include": [LONG]}),
     "tool": ("v1/responses", {"input": PROMPT, "tools": [{"type": LONG}]}),
+    "block": ("v1/messages", {"messages": [{"role": "user", "content": [{"type": LONG}]}], "max_tokens": 4}),
+    "custom tool": ("v1/messages", {"messages": MESSAGES, "max_tokens": 4, "tools": [{"type": LONG}]}),
     "route": (f"v1/{LONG}", {}),
 }
 

@@ -130,7 +130,7 @@ def serve(
     ] = False,
     num_draft_tokens: o.DraftCount = "3",
 ) -> None:
-    """Serve models through OpenAI's API, with a playground at /."""
+    """Serve models through OpenAI's API and Anthropic's, with a playground at /."""
     try:
         from weft.server import config_file, logs, models, run, settings
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""`weft serve`: an HTTP server with OpenAI's API, over one or several engines.
+"""`weft serve`: an HTTP server with OpenAI's API and Anthropic's, over one or several engines.
 
 A request for an answer passes through these modules in order. `connections` and `guard` protect the server. A route
 (`routes`) validates the body with `protocol` and converts it to a job with `reading`. `responding` submits the job and

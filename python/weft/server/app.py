@@ -1,4 +1,4 @@
-"""Builds the ASGI application: the routes, the guard in front of them, and errors in OpenAI's format."""
+"""Builds the ASGI application: the routes, the guard in front of them, and errors as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from weft.errors import brief
 from weft.server.errors import ApiError, api_error, in_words
 from weft.server.guard import Guard
-from weft.server.routes import controllers, generation, operating, responses, tokens
+from weft.server.routes import controllers, generation, messages, operating, responses, tokens
 from weft.server.state import ServerState
 from weft.server.traffic_log import log_throughput
 
@@ -59,7 +59,7 @@ def create_app(state: ServerState) -> ASGIApp:
 
     app = FastAPI(title="weft", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.weft = state
-    app.router.routes.extend(generation.ROUTES)
+    app.router.routes.extend([*generation.ROUTES, *messages.ROUTES])
     for routes in (responses, tokens, operating, controllers):
         app.include_router(routes.router)
     if state.config.has_page:
@@ -74,7 +74,7 @@ def create_app(state: ServerState) -> ASGIApp:
         guarded = CORSMiddleware(
             guarded,
             allow_origins=list(state.config.allowed_origins),
-            expose_headers=["x-request-id", "x-weft-ignored", "retry-after"],
+            expose_headers=["x-request-id", "request-id", "x-weft-ignored", "retry-after"],
             allow_methods=["*"],
             allow_headers=["*"],
         )
@@ -99,7 +99,8 @@ async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     request.scope["weft.error"] = error
     headers = {name.decode(): value.decode() for name, value in error.headers}
-    return Response(error.content, error.status, headers)
+    content = error.content(request.scope["path"], request.scope["weft.request_id"])
+    return Response(content, error.status, headers)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

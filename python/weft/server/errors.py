@@ -1,4 +1,7 @@
-"""Errors in OpenAI's format: an HTTP status, and a JSON object that names the invalid field."""
+"""Errors of the server: an HTTP status, and a JSON object that names the invalid field.
+
+The object is in OpenAI's format, or in Anthropic's below /v1/messages.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,12 @@ TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+
+
+MESSAGES = "/v1/messages"
+"""The path of Anthropic's API."""
+MESSAGES_TYPES = {**TYPES, 408: "timeout_error", 413: "request_too_large"}
+"""Anthropic's types of errors, by status."""
 
 
 class _Repr(reprlib.Repr):
@@ -106,14 +115,21 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The response body: OpenAI's error object."""
+        """The response body in OpenAI's form."""
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
-    @property
-    def content(self) -> bytes:
-        """`body` as JSON."""
-        return json.dumps(self.body).encode()
+    def messages_body(self, request_id: str) -> dict[str, Any]:
+        """Return the response body in Anthropic's form. weft adds `param` and `code` to its error object; Anthropic's
+        clients read the code from `details`."""
+        kind = MESSAGES_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
+        error = {"type": kind, "message": self.message, "param": self.param, "code": self.code}
+        details = {} if self.code is None else {"details": {"error_code": self.code}}
+        return {"type": "error", "error": {**error, **details}, "request_id": request_id}
+
+    def content(self, path: str, request_id: str) -> bytes:
+        """Return the response body as JSON, for a request to `path`."""
+        return json.dumps(self.messages_body(request_id) if is_messages(path) else self.body).encode()
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -124,6 +140,11 @@ class ApiError(Exception):
         if self.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
         return headers
+
+
+def is_messages(path: str) -> bool:
+    """Return whether a path belongs to Anthropic's API."""
+    return path == MESSAGES or path.startswith(f"{MESSAGES}/")
 
 
 RETRY_AFTER_S = 5
@@ -223,3 +244,13 @@ def named_field(message: str, fields: Collection[str]) -> str | None:
         return next((name for name in ("messages", "prompt") if name in fields), None)
     match = re.match(r"[a-z_]+", message)
     return match[0] if match is not None and match[0] in fields else None
+
+
+def with_names(error: ApiError, names: Mapping[str, str]) -> ApiError:
+    """Replace field names in an error's message and `param`. `names` maps them to a route's own names; a name comes
+    before its prefixes. Modifies and returns the error."""
+    pattern = rf"(?<![\w.])(?:{'|'.join(map(re.escape, names))})(?!\w)"
+    error.message = re.sub(pattern, lambda match: names[match[0]], error.message)
+    if error.param is not None:
+        error.param = re.sub(pattern, lambda match: names[match[0]], error.param)
+    return error

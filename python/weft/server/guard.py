@@ -27,12 +27,12 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from weft.server.errors import ApiError, server_ended
+from weft.server.errors import ApiError, is_messages, server_ended
 from weft.server.ids import new_hex
 from weft.server.metrics import reason_of
 from weft.server.settings import ServerConfig
 from weft.server.state import ServerState
-from weft.server.tenants import CountedRequest, Tenants
+from weft.server.tenants import CountedRequest, Tenant, Tenants
 from weft.server.traffic_log import log_request
 
 GUARDED = ("/v1", "/tokenize", "/detokenize")
@@ -41,8 +41,19 @@ UPLOADS = "/v1/controllers"
 WATCHED = ("/health", "/ready")
 """Health checks. They are answered even above `max_connections`, because a supervisor would restart a server that does
 not answer them."""
+AUTHORIZATION, API_KEY = b"authorization", b"x-api-key"
+"""The headers that may hold an API key: OpenAI's, and Anthropic's."""
 SINGLE_HEADERS = frozenset(
-    (b"authorization", b"host", b"origin", b"content-length", b"content-type", b"expect", b"sec-fetch-site")
+    (
+        AUTHORIZATION,
+        API_KEY,
+        b"host",
+        b"origin",
+        b"content-length",
+        b"content-type",
+        b"expect",
+        b"sec-fetch-site",
+    )
 )
 """Headers that a request may have only once. With two, a proxy in front might check one, and the server might use the
 other."""
@@ -69,6 +80,8 @@ class Guard:
         client_id = headers.get(b"x-request-id", b"")
         request_id = client_id.decode() if REQUEST_ID.fullmatch(client_id) else new_hex()
         scope["weft.request_id"] = request_id
+        # Anthropic's clients read the id from a header without "x-".
+        id_headers = [b"x-request-id", *([b"request-id"] if is_messages(scope["path"]) else [])]
         scope["weft.send"] = send
         began, status = time.perf_counter(), 0
         body = LimitedBody(receive, self._max_bytes(scope["path"]), self._tenants)
@@ -77,7 +90,8 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+                ids = [(name, request_id.encode()) for name in id_headers]
+                message["headers"] = [*message["headers"], *ids]
             await send(message)
 
         self._tenants.num_inside += 1
@@ -97,14 +111,14 @@ class Guard:
             # A client that sent `Expect` has not sent its body: it waits for this answer first.
             if b"expect" not in headers:
                 await body.discard()
-            await _refuse(send_noted, error)
+            await _refuse(send_noted, error, scope)
         except asyncio.CancelledError:
             # At the end of draining, uvicorn cancels the remaining requests. Their clients get an error.
             if not self._state.is_draining:
                 raise
             scope["weft.error"] = server_ended()
             if not status:
-                await _refuse(send_noted, scope["weft.error"])
+                await _refuse(send_noted, scope["weft.error"], scope)
         finally:
             self._tenants.num_inside -= 1
             self._count(scope)
@@ -129,10 +143,10 @@ class Guard:
             )
         self._origins.check(headers, path)
         if path.startswith(GUARDED) and scope["method"] != "OPTIONS":
-            tenant = self._tenants.of(headers.get(b"authorization", b""))
+            tenant = self._tenant(headers)
             if tenant is None:
                 raise ApiError(
-                    "the API key is missing or wrong; send it as Authorization: Bearer KEY",
+                    "the API key is missing or wrong; send it as Authorization: Bearer KEY, or as x-api-key: KEY",
                     401,
                     code="invalid_api_key",
                 )
@@ -147,6 +161,14 @@ class Guard:
         if length.isdigit() and int(length) > max_bytes:
             raise TooLargeError(max_bytes)
 
+    def _tenant(self, headers: dict[bytes, bytes]) -> Tenant | None:
+        """Return the tenant of a request's key; None for a wrong key, or for two that differ."""
+        bearers = [headers[AUTHORIZATION]] if AUTHORIZATION in headers else []
+        if API_KEY in headers:
+            bearers.append(b"Bearer " + headers[API_KEY])
+        tenants = {self._tenants.of(bearer) for bearer in bearers or [b""]}
+        return tenants.pop() if len(tenants) == 1 else None
+
     def _max_bytes(self, path: str) -> int:
         config = self._state.config
         return config.programs.max_module_bytes if path == UPLOADS else config.max_body_bytes
@@ -159,8 +181,8 @@ class Guard:
             self._state.metrics.refuse(model, reason_of(error))
 
 
-async def _refuse(send: Send, error: ApiError) -> None:
-    body = error.content
+async def _refuse(send: Send, error: ApiError, scope: Scope) -> None:
+    body = error.content(scope["path"], scope["weft.request_id"])
     headers = [*error.headers, (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -38,6 +38,6 @@ def new_item_id(kind: str) -> str:
     return f"{ITEM_PREFIXES[kind]}_{new_hex()}"
 
 
-def new_call_id() -> str:
+def new_call_id(prefix: str = "call_") -> str:
     """Return a new id for a tool call."""
-    return f"call_{new_hex()[:24]}"
+    return f"{prefix}{new_hex()[:24]}"

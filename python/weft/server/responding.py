@@ -171,7 +171,8 @@ class AnswerResponse(HttpResponse):
         if has_started:
             await _send_part(send, self._writer.failed(answer), is_last=True)
         else:
-            await _send_whole(send, answer.status, answer.content, answer.headers)
+            content = answer.content(scope["path"], scope["weft.request_id"])
+            await _send_whole(send, answer.status, content, answer.headers)
 
 
 async def _send_whole(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:

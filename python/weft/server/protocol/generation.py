@@ -230,6 +230,10 @@ class SamplingFields(SharedFields):
     request_id: str | None = Field(None, max_length=256)
     store: bool = False  # only /v1/responses stores answers
 
+    ends_at_length: ClassVar[bool] = False
+    """Whether an answer of `max_tokens` that the model has no room for ends at the model's length. It is an error
+    otherwise."""
+
     NO_EFFECT: ClassVar[NoEffect] = {**SharedFields.NO_EFFECT, "metadata": ({},), "store": (False,)}
     OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.SAMPLING
     REFUSED: ClassVar[Refused] = {

@@ -39,6 +39,28 @@ RESPONSES = {
     "system_prompt": "instructions",
     "enable_thinking": "chat_template_kwargs.enable_thinking",
 }
+COUNT_TOKENS = {
+    "format": "output_config.format",
+    "json_schema": "output_config.format",
+    "response_format": "output_config.format",
+    "effort": "output_config.effort",
+    "reasoning_effort": "output_config.effort",
+    "thinking_token_budget": "thinking.budget_tokens",
+    "enable_thinking": "chat_template_kwargs.enable_thinking",
+    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+    "system_prompt": "system",
+    "instructions": "system",
+    "input": "messages",
+    "prompt": "messages",
+}
+# This route has no `n`, and calls `stop` stop_sequences.
+MESSAGES = {
+    **{other: name for other, name in SAMPLING.items() if name not in ("n", "stop", "response_format")},
+    **{other: name for other, name in COUNT_TOKENS.items() if other != "response_format"},
+    "max_tokens_to_sample": "max_tokens",
+    "stop_words": "stop_sequences",
+    "stop_strings": "stop_sequences",
+}
 TOKENIZE = {"input": "prompt", "text": "prompt", "content": "prompt"}
 DETOKENIZE = {"ids": "tokens", "token_ids": "tokens", "input_ids": "tokens", "prompt": "tokens"}
 

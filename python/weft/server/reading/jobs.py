@@ -153,10 +153,11 @@ def job_of(
 
 
 def _max_tokens(served: ServedModel, body: SamplingFields, num_prompt: int) -> int:
-    limit = body.answer_tokens
+    limit, room = body.answer_tokens, max(served.max_model_len - num_prompt, 1)
     if limit is None:
-        limit = max(served.max_model_len - num_prompt, 1)
-        limit = min(limit, served.default_max_tokens or limit)
+        limit = min(room, served.default_max_tokens or room)
+    elif body.ends_at_length:
+        limit = min(limit, room)
     # The engine generates at least one token. A completion that only echoes its prompt drops that token.
     return max(limit, 1)
 

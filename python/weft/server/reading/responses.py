@@ -6,11 +6,10 @@ The items are also stored with the response. /v1/responses/{id}/input_items list
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from weft.server.errors import ApiError, quoted
+from weft.server.errors import ApiError, quoted, with_names
 from weft.server.ids import ITEM_PREFIXES, new_item_id
 from weft.server.protocol.generation import ChatBody
 from weft.server.protocol.responses import ENCRYPTED, LOGPROBS, ResponsesBody
@@ -145,7 +144,6 @@ NAMES_HERE = {
     "reasoning_effort": "reasoning.effort",
 }
 """Maps field names of a chat to this route's names, for error messages."""
-CHAT_NAME = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, NAMES_HERE))})(?!\w)")
 
 
 def chat_body(body: ResponsesBody, items: list[Item]) -> ChatBody:
@@ -176,14 +174,7 @@ def chat_body(body: ResponsesBody, items: list[Item]) -> ChatBody:
 
 def renamed(error: ApiError) -> ApiError:
     """Change an error from the chat reader to use this route's field names. Modifies and returns it."""
-    error.message = _renamed(error.message)
-    if error.param is not None:
-        error.param = _renamed(error.param)
-    return error
-
-
-def _renamed(text: str) -> str:
-    return CHAT_NAME.sub(lambda match: NAMES_HERE[match[0]], text)
+    return with_names(error, NAMES_HERE)
 
 
 def _as_chat(tool: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import logging
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -24,8 +25,10 @@ _log = logging.getLogger("weft.server")
 
 @router.get("/v1/models")
 async def models(request: Request) -> dict[str, Any]:
-    """List the models."""
-    return {"object": "list", "data": [_model(served) for served in state_of(request).models.values()]}
+    """List the models, in the forms of OpenAI and of Anthropic at once."""
+    listed = [_model(served) for served in state_of(request).models.values()]
+    page = {"has_more": False, "first_id": listed[0]["id"], "last_id": listed[-1]["id"]}
+    return {"object": "list", "data": listed, **page}
 
 
 @router.get("/v1/models/{name:path}")
@@ -77,6 +80,12 @@ def _model(served: ServedModel) -> dict[str, Any]:
         "object": "model",
         "created": served.created,
         "owned_by": "weft",
+        "type": "model",
+        "display_name": served.name,
+        "created_at": datetime.fromtimestamp(served.created, UTC).isoformat(),
+        "lifecycle": "active",
+        "max_input_tokens": served.max_model_len,
+        "max_tokens": served.max_model_len,
         "max_model_len": served.max_model_len,
         "vocab_size": served.text.vocab_size,
         "speculation": speculation.name,
