@@ -199,7 +199,7 @@ class SharedFields(ParameterFields):
     prompt_cache_key: str | None = None
     prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
     prompt_cache_options: Object | None = None
-    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
+    service_tier: str | None = None  # OpenAI and Anthropic have different tiers
 
     NO_EFFECT: ClassVar[NoEffect] = {
         "user": (),

@@ -115,7 +115,6 @@ class MessagesBody(SharedFields, CountTokensBody):
     max_tokens: int = Field(ge=1)
     stop_sequences: Few[str] | None = None
     metadata: Object | None = None  # without effect, as below
-    service_tier: str | None = None  # with other values than OpenAI's
     thread: Object | None = None
 
     NO_EFFECT: ClassVar[NoEffect] = {**SharedFields.NO_EFFECT, **CountTokensBody.NO_EFFECT, "metadata": ({},)}
