@@ -109,7 +109,7 @@ def test_without_matplotlib_the_rest_is_there(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     text = StringIO()
     demo.run(tmp_path, Console(file=text, width=WIDTH))
-    assert 'no picture: the picture needs matplotlib: pip install "matplotlib>=3.8"' in text.getvalue()
+    assert 'no picture: the picture needs matplotlib: pip install "weft-decoding[plot]"' in text.getvalue()
     assert (tmp_path / "demo-trace.json").exists()
 
 

@@ -139,7 +139,7 @@ def wheel_here() -> Path:
     """Return the wheel in dist that fits this Python."""
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     found = sorted(
-        (ROOT / "dist").glob(f"weft-*-{python}-*manylinux*.whl"), key=lambda path: path.stat().st_mtime_ns
+        (ROOT / "dist").glob(f"weft*-{python}-*manylinux*.whl"), key=lambda path: path.stat().st_mtime_ns
     )
     if not found:
         sys.exit(f"dist has no wheel for {python}; make wheel builds one")
