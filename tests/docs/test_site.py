@@ -1,4 +1,5 @@
-"""`make docs`: the site is built without a warning, has every public name, and loads nothing from elsewhere."""
+"""`make docs`: the site is built without a warning, has every public name, loads nothing from elsewhere, and reads well
+in a browser, also as files."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from support.docs.reader import ROOT
+from support.server.browser import chromium, needs_chromium
 from test_public_api import PUBLIC
 from weft import EngineConfig, SamplingParams
 
@@ -21,6 +23,10 @@ pytest.importorskip("mkdocs")
 pytestmark = pytest.mark.slow
 
 LOADED = re.compile(r"""<(?:link|script|img|iframe)\b[^>]*?\b(?:href|src)=["']?([^"' >]+)""")
+
+OVERFLOWING = """[...document.querySelectorAll("pre > code")].filter(c => c.scrollWidth > c.clientWidth + 1)
+  .map(c => c.textContent)"""
+"""The code that does not fit into its box."""
 
 
 def build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
@@ -80,3 +86,31 @@ def test_a_wrong_link_ends_the_build(tmp_path: Path) -> None:
     run = build(tmp_path / "mkdocs.yml", tmp_path / "site")
     assert run.returncode != 0
     assert "no-such-heading" in run.stderr and "weft.NoSuchName" in run.stderr
+
+
+def test_links_have_titles_and_no_names_of_files(site: Path) -> None:
+    for page in site.glob("*.html"):
+        assert re.findall(r">[\w-]+\.md</a>", page.read_text()) == [], page.name
+    text = (site / "executor.html").read_text()
+    assert 'href="executor-fields.html">The Executor, field by field</a>' in text
+    assert 'href="grammars.html#how-to-choose">How to choose</a>' in (site / "benchmarks.html").read_text()
+
+
+@needs_chromium
+def test_pages_that_are_opened_as_files_can_be_searched_and_fit(site: Path) -> None:
+    pytest.importorskip("playwright", reason="needs chromium: pip install playwright")
+    with chromium() as browser:
+        page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        page.goto((site / "index.html").as_uri())
+        page.locator("input.md-search__input").press_sequentially("lookahead", delay=20)
+        page.wait_for_selector(".md-search-result__item")
+        assert page.locator(".md-search-result__item").filter(has_text="Drafting").count() > 0
+        page.keyboard.press("Escape")
+        assert page.locator("body").get_attribute("data-md-color-scheme") == "default"
+        for name in ("light", "dark"):
+            page.locator(".md-header__option label:visible").click()
+            page.wait_for_selector(f"label[title^='Theme: {name}']:visible")
+        assert page.locator("body").get_attribute("data-md-color-scheme") == "slate"
+        for file in sorted(site.glob("*.html")):
+            page.goto(file.as_uri())
+            assert page.evaluate(OVERFLOWING) == [], file.name

@@ -90,7 +90,8 @@ def test_the_picture_begins_at_0_and_says_what_lies_beside_what(piped: str, fold
         "microseconds",
     ):
         assert word in svg
-    assert "no overlap" in svg or "lie beside" in svg
+    assert "lie between" in svg or "lie beside" in svg
+    assert all(sentence in svg and sentence in " ".join(piped.split()) for sentence in picture.WHY)
 
 
 def test_overlap_is_told_as_it_is() -> None:
@@ -99,7 +100,7 @@ def test_overlap_is_told_as_it_is() -> None:
         return [Slice("target_forward", "kernel", 1, 0, 0, 100), *host]
 
     assert picture.told(overlap(of(95))) == "50% of the grammar's 10 us lie beside the model's work"
-    assert picture.told(overlap(of(100))).startswith("no overlap, the grammar's 10 us stand in gaps")
+    assert picture.told(overlap(of(100))).startswith("the grammar's 10 us lie between")
 
 
 @pytest.mark.slow
@@ -109,7 +110,7 @@ def test_without_matplotlib_the_rest_is_there(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     text = StringIO()
     demo.run(tmp_path, Console(file=text, width=WIDTH))
-    assert 'no picture: the picture needs matplotlib: pip install "matplotlib>=3.8"' in text.getvalue()
+    assert 'no picture: the picture needs matplotlib: pip install "weft-decoding[plot]"' in text.getvalue()
     assert (tmp_path / "demo-trace.json").exists()
 
 

@@ -3,6 +3,7 @@
 - docs/api.md lists every public name. Each of its packages gets a reference page, made from docstrings, and each name
   a link to its entry there.
 - A link out of docs/ points to a file of the repository, which the site lacks: only its text is kept.
+- A link whose text is a file's name, which is what a reader of the repository looks for, gets the heading it leads to.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from markdown.extensions.toc import slugify
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -20,6 +22,8 @@ NAME = re.compile(r"^- `(\w+)`(?=: )", re.MULTILINE)
 INHERITING = ("EngineConfig",)
 """Classes that inherit their fields."""
 SHOW_INHERITED = "\n    options:\n      inherited_members: true"
+FILE_LINK = re.compile(r"\[`?([\w-]+\.md)`?\]\(([\w-]+\.md)(?:#([\w-]+))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 OUTWARD = re.compile(r"(!?)\[([^]]*)\]\(\.\./[^)]*\)")
 
 
@@ -33,10 +37,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Link the names, and turn links out of docs/ into text."""
+    """Link the names, turn links out of docs/ into text, and give links the titles of their pages."""
     if page.file.src_uri == NAMES:
         markdown = linked(markdown)
+    markdown = FILE_LINK.sub(lambda link: titled(Path(config.docs_dir), *link.groups()), markdown)
     return OUTWARD.sub(lambda link: "" if link[1] else link[2], markdown)
+
+
+def titled(folder: Path, text: str, name: str, anchor: str | None) -> str:
+    """Return a link to a page of `folder`, or to a heading of it, with that heading as its text."""
+    headings = HEADING.findall((folder / name).read_text())
+    fitting = [heading for heading in headings if slugify(heading, "-") == anchor] if anchor else headings
+    target = f"{name}#{anchor}" if anchor else name
+    return f"[{fitting[0] if fitting else text}]({target})"
 
 
 def packages(text: str) -> list[tuple[str, list[str]]]:

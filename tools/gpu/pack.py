@@ -132,7 +132,7 @@ def main() -> None:
         shutil.rmtree(options.cache, ignore_errors=True)
     options.cache.mkdir(parents=True, exist_ok=True)
     try:
-        if not options.rehearsal and not (options.reuse and list(options.out.glob("weft-*.whl"))):
+        if not options.rehearsal and not (options.reuse and list(options.out.glob("weft*.whl"))):
             carry(options.out, options.arch, options.stack)
         pack(options.out, str(options.stack), options.rehearsal, options.cache)
     except CarryError as error:

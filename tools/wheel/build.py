@@ -32,15 +32,15 @@ def module(*arguments: str) -> None:
 def build(folder: Path) -> Path:
     """Build the wheel for this machine's libraries."""
     module(*BUILD, "-w", str(folder), str(ROOT))
-    return next(folder.glob("weft-*.whl"))
+    return next(folder.glob("*.whl"))
 
 
 def repair(wheel: Path, out: Path) -> Path:
     """Write the wheel to `out` with the oldest manylinux tag that its symbols allow, in place of older wheels."""
-    for old in out.glob(f"weft-*-{PYTHON}-*.whl"):
+    for old in out.glob(f"weft*-{PYTHON}-*.whl"):
         old.unlink()
     module("auditwheel", "repair", "-w", str(out), str(wheel))
-    return next(out.glob(f"weft-*-{PYTHON}-*.whl"))
+    return next(out.glob(f"weft*-{PYTHON}-*.whl"))
 
 
 def libraries(wheel: Path) -> list[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shlex
 import shutil
 import subprocess
@@ -66,7 +67,10 @@ class Installed:
         """Make the environment. torch is installed first, so that it is the requested build."""
         venv.create(self.folder / "venv", with_pip=True)
         for needs in (torch, [f"{wheel}[serve]"]):
+            begin, before = time.monotonic(), processor_time()
             self.run("python", "-m", "pip", "install", "-q", "--only-binary=:all:", *needs)
+            seconds, spent = time.monotonic() - begin, processor_time() - before
+            print(f"{Path(needs[0]).name}: installed in {seconds:.0f} s, {spent:.0f} s of processor time")
 
     def run(self, name: str, *arguments: str) -> str:
         """Run a command of the environment, and return its output. Its standard error is not captured."""
@@ -92,6 +96,12 @@ class Installed:
             finally:
                 process.terminate()
                 process.wait(60)
+
+
+def processor_time() -> float:
+    """Return the seconds of processor time of all commands that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def listening(log: Path, process: subprocess.Popen[bytes]) -> str:
@@ -139,7 +149,7 @@ def wheel_here() -> Path:
     """Return the wheel in dist that fits this Python."""
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     found = sorted(
-        (ROOT / "dist").glob(f"weft-*-{python}-*manylinux*.whl"), key=lambda path: path.stat().st_mtime_ns
+        (ROOT / "dist").glob(f"weft*-{python}-*manylinux*.whl"), key=lambda path: path.stat().st_mtime_ns
     )
     if not found:
         sys.exit(f"dist has no wheel for {python}; make wheel builds one")
@@ -159,7 +169,6 @@ def main() -> None:
     installed, begin = Installed(folder), time.monotonic()
     try:
         installed.install(shlex.split(options.torch), wheel)
-        print(f"{wheel.name}: installed in {time.monotonic() - begin:.0f} s")
         try_all(installed, wheel.name.split("-")[1])
     finally:
         if options.keep:

@@ -57,13 +57,16 @@ def describe(recording: Recording) -> list[str]:
     version here."""
     from importlib.metadata import version
 
+    from weft.version import __version__
+
     lines = [
         f"recorded: {recording.reason}",
         f"  {recording.num_iterations} snapshots, {len(recording.operations)} operations, "
         f"{len(recording.requests)} requests, {recording.num_slots} slots, up to {recording.max_drafts} drafts",
     ]
-    for name in ("weft", "xgrammar", "llguidance", "wasmtime"):
-        recorded, here = recording.versions.get(name, "unknown"), version(name)
+    libraries = {name: version(name) for name in ("xgrammar", "llguidance", "wasmtime")}
+    for name, here in {"weft": __version__, **libraries}.items():
+        recorded = recording.versions.get(name, "unknown")
         if recorded != here:
             lines.append(f"  note: made with {name} {recorded}; this is {here}")
     lines += [f"  request {r.id}: {r.error}" for r in recording.requests if r.error is not None]

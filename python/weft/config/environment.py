@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from weft.config import named_commit
+from weft.version import __version__
 
 PACKAGES = (
-    "weft",
     "torch",
     "xgrammar",
     "llguidance",
@@ -44,8 +44,8 @@ def environment() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of those `PACKAGES` that are installed."""
-    installed = {}
+    """Return the versions of weft and of those `PACKAGES` that are installed."""
+    installed = {"weft": __version__}
     for name in PACKAGES:
         try:
             installed[name] = importlib.metadata.version(name)

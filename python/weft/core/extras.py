@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, distribution
 
-REQUIREMENT = re.compile(r"""(?P<package>[^;]+?)\s*;\s*extra\s*==\s*['"](?P<extra>[\w-]+)['"]""")
+from weft.version import DISTRIBUTION
 
 
 def install_hint(extra: str) -> str:
-    """The command that installs the packages of an extra of weft."""
+    """The command that installs the packages of an extra. pip leaves the installed weft as it is."""
     try:
-        matches = [REQUIREMENT.fullmatch(line) for line in requires("weft") or ()]
+        distribution(DISTRIBUTION)
     except PackageNotFoundError:
-        matches = []
-    # Not "weft[extra]": the name on PyPI belongs to another project.
-    packages = [f'"{match["package"]}"' for match in matches if match is not None and match["extra"] == extra]
-    return " ".join(["pip install", *packages]) if packages else f"install what weft's extra {extra!r} names"
+        # Then pip would look for the name on PyPI, where it is not weft's.
+        return f"install what weft's extra {extra!r} names"
+    return f'pip install "{DISTRIBUTION}[{extra}]"'

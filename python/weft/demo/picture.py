@@ -25,6 +25,11 @@ SHOWN = 2
 INLINE = "both streams in turn, as weft runs them on a CPU"
 THREADS = "the same graph with a thread for each stream"
 DEVICE = "on the device (its profiler shows no grammar work)"
+WHY = (
+    "Here the model and the grammar share the CPU's cores, so weft runs them in turn.",
+    "On a GPU the grammar works on the CPU while the GPU runs the forward; weft has not run on one yet.",
+)
+"""Why the streams do not overlap on a CPU, as two sentences."""
 
 
 def show(console: Console, llm: LLM, record: Record, out: Path) -> None:
@@ -33,6 +38,9 @@ def show(console: Console, llm: LLM, record: Record, out: Path) -> None:
     runs = recorded(llm, record)
     trace, image = out / "demo-trace.json", out / "demo-trace.svg"
     write_chrome(next(iter(runs.values())), trace)
+    why = [] if DEVICE in runs else WHY
+    for sentence in why:
+        console.print(sentence)
     for name, slices in runs.items():
         if name != DEVICE:
             console.print(f"{name[0].upper()}{name[1:]}, over the whole answer: {told(overlap(slices))}")
@@ -41,7 +49,7 @@ def show(console: Console, llm: LLM, record: Record, out: Path) -> None:
         plot(
             {titled(name, slices): middle(slices) for name, slices in runs.items()},
             image,
-            f"{SHOWN} iterations of an answer; the figures are theirs",
+            "\n".join([f"{SHOWN} iterations of an answer, with the time of the grammar in them", *why]),
         )
     except InterfaceError as error:
         console.print(f"no picture: {error}", soft_wrap=True, markup=False)
@@ -82,7 +90,7 @@ def answered(llm: LLM, record: Record) -> list[Slice]:
 def told(found: Overlap) -> str:
     """A sentence about the overlap of the grammar's work with the model's."""
     if found.share < 0.005:
-        return f"no overlap, the grammar's {found.grammar_us:.0f} us stand in gaps of the model's stream"
+        return f"the grammar's {found.grammar_us:.0f} us lie between the model's kernels"
     return f"{found.share:.0%} of the grammar's {found.grammar_us:.0f} us lie beside the model's work"
 
 

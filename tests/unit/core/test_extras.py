@@ -9,28 +9,38 @@ from pathlib import Path
 
 import pytest
 
+import weft
 from weft.core import extras
 from weft.core.extras import install_hint
+from weft.version import DISTRIBUTION
 
-PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-@pytest.mark.parametrize("extra", PROJECT["optional-dependencies"])
-def test_every_package_of_an_extra_is_named(extra: str) -> None:
-    names = [re.split(r"[\[<>=]", one)[0] for one in PROJECT["optional-dependencies"][extra]]
-    assert [re.split(r"[\[<>=]", one.strip('"'))[0] for one in install_hint(extra).split()[2:]] == names
+def test_the_name_of_the_distribution_is_that_of_pyproject() -> None:
+    assert PROJECT["name"] == DISTRIBUTION
+    assert importlib.metadata.version(DISTRIBUTION) == weft.__version__ == PROJECT["version"]
+
+
+def test_the_hint_names_the_extra_of_the_distribution() -> None:
+    assert install_hint("serve") == f'pip install "{DISTRIBUTION}[serve]"'
+    files = list(ROOT.glob("python/weft/**/*.py")) + list(ROOT.glob("benchmarks/weft_bench/**/*.py"))
+    named = {name for file in files for name in re.findall(r"install_hint\([\"'](\w+)", file.read_text())}
+    assert named and named <= set(PROJECT["optional-dependencies"])
 
 
 def test_where_weft_is_not_installed_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> list[str]:
+    def missing(name: str) -> importlib.metadata.Distribution:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(extras, "requires", missing)
+    monkeypatch.setattr(extras, "distribution", missing)
     assert install_hint("serve") == "install what weft's extra 'serve' names"
 
 
 def test_nothing_tells_a_user_to_install_the_project_that_has_wefts_name_on_pypi() -> None:
-    root = Path(__file__).parents[3]
-    files = [*root.glob("python/weft/**/*.py"), *root.glob("docs/*.md"), root / "README.md"]
-    found = [str(one) for one in files if re.search(r"pip install ['\"]?weft\[", one.read_text())]
-    assert not found
+    files = [*ROOT.glob("python/weft/**/*.py"), *ROOT.glob("docs/*.md"), ROOT / "README.md"]
+    found = [
+        str(file) for file in files if re.search(r"pip install ['\"]?weft(?:\[|[\s'\"]|$)", file.read_text())
+    ]
+    assert found == []

@@ -24,6 +24,7 @@ from weft.guided.flight import Operation, operations
 from weft.guided.recorded_guide import RecordedGuide
 from weft.guided.recording import RecordedEdit, RecordedRequest, Recording
 from weft.guided.state import GuidedState
+from weft.version import __version__
 
 MAX_BYTES = 64 << 20
 """The default limit on a recorder's memory."""
@@ -265,8 +266,8 @@ def _error_text(output: Output) -> str:
 
 
 def _versions() -> dict[str, str]:
-    versions = {}
-    for name in ("weft", "xgrammar", "llguidance", "wasmtime", "torch"):
+    versions = {"weft": __version__}
+    for name in ("xgrammar", "llguidance", "wasmtime", "torch"):
         try:
             versions[name] = version(name)
         except PackageNotFoundError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import logging
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +17,7 @@ from weft.server.errors import ApiError, quoted
 from weft.server.models import ServedModel
 from weft.server.state import state_of
 from weft.trace import record, track_names
+from weft.version import __version__
 
 router = APIRouter()
 _log = logging.getLogger("weft.server")
@@ -64,7 +64,7 @@ async def ready(request: Request) -> Response:
 @router.get("/version")
 async def version() -> dict[str, str]:
     """Return the version of weft."""
-    return {"version": importlib.metadata.version("weft")}
+    return {"version": __version__}
 
 
 @router.get("/metrics")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from peers.checkpoints import SMOLLM2, TINY
 from peers.judge import is_valid, tally
 from peers.kept import kept_rows, without
-from peers.plot import draw, series
+from peers.plot import draw_all, draw_one, series
 from peers.protocol import Answer, Prompt
 from peers.ratios import against_peers, ratio, targets
 from weft_bench.report import Report
@@ -89,12 +90,32 @@ def test_the_figure_has_a_line_for_each_engine_with_and_without_drafts(tmp_path:
     rows += [row("vLLM", [1.0, 3.0, 2.0]), row("vLLM", [1.0], checkpoint=SMOLLM2, guided=False)]
     lines = series([each for each in rows if each["checkpoint"] == TINY])
     assert lines == {
-        "weft": [(10.0, 10.0), (10.0, 80.0)],
-        "weft, drafts": [(10.0, 10.0), (10.0, 80.0)],
-        "vLLM": [(2.0, 2.0)],
+        "weft": [(1, 10.0, 10.0), (8, 10.0, 80.0)],
+        "weft, drafts": [(1, 10.0, 10.0), (8, 10.0, 80.0)],
+        "vLLM": [(1, 2.0, 2.0)],
     }
-    draw(rows, tmp_path / "peers.svg")
-    assert "weft, drafts" in (tmp_path / "peers.svg").read_text()
+    draw_all(rows, tmp_path / "all.svg")
+    assert "weft, drafts" in (tmp_path / "all.svg").read_text()
+
+
+def test_the_figure_of_the_readme_names_each_line_and_each_batch(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the figure needs matplotlib")
+    smollm2 = {"checkpoint": SMOLLM2, "dtype": "bfloat16"}
+    rows = [
+        row("weft", [10.0], drafter, batch=batch, rounds_user_tokens_per_s=[5.0], **smollm2)
+        for drafter in ("none", "eagle3")
+        for batch in (1, 8)
+    ]
+    rows += [row("vLLM", [1.0], checkpoint=SMOLLM2, guided=False)]  # of another panel
+    draw_one(rows, tmp_path / "peers.svg")
+    svg = (tmp_path / "peers.svg").read_text()
+    texts = re.findall("<!-- (.+?) -->", svg)
+    assert {"weft", "weft, drafts", f"{SMOLLM2}, bfloat16, under JSON schemas"} < set(texts)
+    assert "vLLM" not in texts and texts.count("8") == 2
+    names = re.findall(r"<!-- weft(?:, drafts)? -->\s*<g [^>]*?translate\([\d.]+ ([\d.]+)\)", svg)
+    assert (
+        len(names) == 2 and abs(float(names[0]) - float(names[1])) >= 16
+    )  # although the points are the same
 
 
 def test_rows_of_another_run_are_kept_where_they_are_comparable(tmp_path: Path) -> None:

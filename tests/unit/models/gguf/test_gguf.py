@@ -205,5 +205,5 @@ def test_without_the_package_it_says_what_to_install(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(InterfaceError, match='pip install "gguf'):
+    with pytest.raises(InterfaceError, match=r'pip install "weft-decoding\[gguf\]"'):
         directory_to_gguf(directory, tmp_path / "model.gguf", "float32")
