@@ -70,7 +70,6 @@ def test_what_is_anothers(two_keys: Running) -> None:
     for method, path, body in attempts:
         status, answer = ask(f"{two_keys.url}{path}", body, method=method, headers=BO)
         assert status == 404, (method, path, answer)
-    assert ask(f"{two_keys.url}/v1/timeline?ms=1", headers=BO)[0] == 403
     assert ask(f"{two_keys.url}{COMPLETIONS}", {**INNOCENT, "priority": -30}, headers=BO)[0] == 400
     assert ask(f"{two_keys.url}{RESPONSES}/{kept}", headers=ADA)[0] == 200
     check_neighbour(two_keys, BO)

@@ -20,6 +20,7 @@ from weft.server.protocol import body as body_json
 from weft.server.protocol.body import read_json
 from weft.server.settings import ServerConfig
 from weft.server.tenants import Tenant, Tenants
+from weft.server.timeline import Occupancy
 from weft.server.workers import Workers
 
 T = TypeVar("T")
@@ -44,6 +45,7 @@ class ServerState:
         self.programs = Programs(config.programs)
         self.responses = KeptResponses(config.max_kept_responses, config.max_kept_bytes)
         self.workers = Workers()
+        self.occupancies: dict[str, Occupancy] = {}
         self.connections = Connections(
             ConnectionLimits(
                 config.max_head_bytes,
@@ -57,6 +59,8 @@ class ServerState:
         )
         for name, model in models.items():
             model.client.observe(self.metrics.of(name).step)
+            self.occupancies[name] = occupancy = Occupancy(model.client.engine)
+            model.client.observe(occupancy.note)
 
     def model(self, name: str | None) -> ServedModel:
         """Return the model called `name`, or the first model if `name` is None. Raises `ApiError` for an unknown

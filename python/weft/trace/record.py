@@ -16,12 +16,15 @@ from weft.trace.timeline import Slice, slices_of, write_chrome
 
 
 @contextmanager
-def record() -> Iterator[list[Slice]]:
-    """Record the CPU runtime's work. The yielded list is filled when the `with` block ends."""
+def record(origin: float | None = None) -> Iterator[list[Slice]]:
+    """Record the CPU runtime's work. The yielded list is filled when the `with` block ends.
+
+    The slices' times count from `origin`, a time of `time.perf_counter` (default: the begin of the first slice)."""
     slices: list[Slice] = []
     with cpu.trace() as nodes:
         yield slices
-    start = min((node.begin for node in nodes), default=0.0)
+    # The runtime's clock and `perf_counter` are the same monotonic clock.
+    start = min((node.begin for node in nodes), default=0.0) if origin is None else origin
     slices += [
         Slice(
             node.name or node.kind,

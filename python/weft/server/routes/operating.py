@@ -15,8 +15,8 @@ from weft.config import package_model_path
 from weft.errors import ExecutorError
 from weft.server.errors import ApiError, quoted
 from weft.server.models import ServedModel
-from weft.server.state import state_of
-from weft.trace import record, track_names
+from weft.server.state import state_of, tenant_of
+from weft.server.timeline import timeline as record_timeline
 from weft.version import __version__
 
 router = APIRouter()
@@ -100,21 +100,18 @@ def _model(served: ServedModel) -> dict[str, Any]:
 # -- the timeline
 
 MAX_MS = 500
-MAX_SLICES = 5000
 
 _recording = asyncio.Lock()
 
 
 @router.get("/v1/timeline")
 async def timeline(request: Request, ms: int = 50, model: str | None = None) -> dict[str, Any]:
-    """Record the CPU runtime's streams, those of all models, for `ms` milliseconds. Only one recording runs at a
-    time."""
+    """Record the CPU runtime's streams for `ms` milliseconds, and return the tenant's part (`timeline.py`). Only one
+    recording runs at a time."""
     state = state_of(request)
     served = state.model(model)
     if not state.config.has_page:
         raise ApiError("timelines are for the page, which this server does not have", 404)
-    if state.tenants.have_keys and len(state.config.api_keys) > 1:
-        raise ApiError("a timeline shows what all tenants do; this server has several", 403)
     if served.client.built.runtime.device.type != "cpu":
         raise ApiError("timelines are of the CPU runtime; use Nsight Systems on a GPU", code="no_timeline")
     if not 1 <= ms <= MAX_MS:
@@ -122,20 +119,5 @@ async def timeline(request: Request, ms: int = 50, model: str | None = None) -> 
     if _recording.locked():
         raise ApiError("another recording is under way; try again", 429, retry_after_s=1)
     async with _recording:
-        with record() as slices:
-            await asyncio.sleep(ms / 1000)
-    shown = sorted(slices, key=lambda piece: piece.begin_us)[:MAX_SLICES]
-    names = track_names(slices)
-    return {
-        "tracks": [{"stream": stream, "name": name} for stream, name in names.items()],
-        "slices": [
-            {
-                "label": piece.label,
-                "kind": piece.kind,
-                "stream": piece.stream,
-                "begin_us": round(piece.begin_us, 1),
-                "end_us": round(piece.end_us, 1),
-            }
-            for piece in shown
-        ],
-    }
+        engines = [(state.models[name], occupancy) for name, occupancy in state.occupancies.items()]
+        return await record_timeline(engines, served, tenant_of(request).number, ms / 1000)
