@@ -77,12 +77,12 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_tab(page_url: str, browser: Any) -> Iterator[Callable[..., Tab]]:
-    """Opens tabs of the page; at the end none of them may have had an error."""
+    """Opens tabs of the page, or of another server's; at the end none of them may have had an error."""
     tabs, contexts = list[Tab](), list[Any]()
 
-    def opened(key: str | None = KEY, **options: Any) -> Tab:
+    def opened(key: str | None = KEY, url: str = page_url, **options: Any) -> Tab:
         contexts.append(browser.new_context(**options))
-        tabs.append(Tab(contexts[-1], page_url, key))
+        tabs.append(Tab(contexts[-1], url, key))
         return tabs[-1]
 
     yield opened

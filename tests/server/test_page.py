@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from support.server.browser import KEY, PHONE, Tab, needs_chromium
+from support.server.browser import CONFIG, KEY, PHONE, Tab, needs_chromium, site
 
 pytest.importorskip("playwright", reason="needs chromium: pip install playwright")
 
@@ -19,6 +23,15 @@ pytestmark = [pytest.mark.slow, needs_chromium]
 
 ADA = '{"name": "Ada Berg", "age": 31}'
 LONG = "[ab]{600}"
+OTHER_KEY = "another key"
+
+
+@pytest.fixture(scope="module")
+def page_url_of_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with two keys."""
+    config = CONFIG.replace("[server.api_keys]", f'[server.api_keys]\nother = "{OTHER_KEY}"')
+    with site(tmp_path_factory.mktemp("two"), config) as address:
+        yield address
 
 
 def test_tokens_show_how_they_came(tab: Tab) -> None:
@@ -50,7 +63,7 @@ def test_hover_and_arrow_keys_tell_of_a_token(tab: Tab) -> None:
 
 def test_where_the_guide_overruled_the_model(tab: Tab) -> None:
     tab.example("Overruled").run()
-    assert tab.answer().startswith('{"person": "Ada Berg", "years":')
+    assert tab.answer() == '{"person": "Ada Berg", "years": 31}'
     tab.tokens(".overruled").first.hover()
     assert re.search("The guide overruled the model, which preferred “.+”", tab.text("#tip"))
     assert "where the guide overruled the model" in tab.text("#legend")
@@ -140,15 +153,63 @@ def test_the_race_says_where_texts_differ(tab: Tab) -> None:
 
 
 def test_the_timeline_is_drawn_while_an_answer_runs(tab: Tab) -> None:
+    assert tab.page.is_hidden("#timeline-card")
     tab.guide("regex", LONG).page.fill("#most", "400")
     tab.page.click("#run")
     tab.page.wait_for_selector("#tracks .slice.forward")
     tab.ready()
-    names = tab.page.locator(".track > span").all_text_contents()
+    names = tab.page.locator("#tracks .track > span").all_text_contents()
     assert names == ["grammar", "model"]
     for row, kind in enumerate(("grammar", "draft")):
-        assert tab.page.locator(".track").nth(row).locator(f".slice.{kind}").count() > 0
-    assert re.search(r"iterations? of [\d.]+ ms. The grammar worked [\d.]+ ms", tab.text("#timeline-text"))
+        assert tab.page.locator("#tracks .track").nth(row).locator(f".slice.{kind}").count() > 0
+    # What only the page requests is marked, and not counted.
+    assert tab.page.locator("#tracks .slice.page").first.get_attribute("title").startswith("logprobs: ")
+    text = tab.text("#timeline-text")
+    assert re.match(
+        r"An iteration takes [\d.]+ ms, without the log-probabilities, which only this page requests", text
+    )
+    assert re.search(r"The grammar works [\d.]+ ms of it, \d+ %. This server has no GPU: ", text)
+
+
+def test_the_sketch_says_that_it_is_one(tab: Tab) -> None:
+    tab.guide("regex", LONG).run()
+    assert "On a GPU: a sketch, not a measurement." in tab.text("#sketch figcaption")
+    boxes = [box.bounding_box() for box in tab.page.locator("#sketch .slice").all()]
+    masks, commit, forward, *_, draft = boxes
+    assert forward["x"] <= masks["x"] < masks["x"] + masks["width"] < forward["x"] + forward["width"]
+    assert draft["x"] > commit["x"] > forward["x"] + forward["width"]
+    tab.guide("none").run()
+    assert tab.page.is_hidden("#sketch") and "No guide" in tab.text("#timeline-text")
+
+
+def test_a_tenant_sees_the_timeline_of_its_own_requests(
+    open_tab: Callable[..., Tab], page_url_of_two: str
+) -> None:
+    tab = open_tab(url=page_url_of_two).ready().guide("regex", LONG).run()
+    assert tab.page.locator("#tracks .slice.grammar").count() > 0
+    other = open_tab(key=OTHER_KEY, url=page_url_of_two).ready().guide("regex", LONG)
+    for one in (tab, other):
+        one.page.fill("#drafts", "0")
+        one.page.fill("#most", "900")
+        one.guide("regex", "[ab]{890}").page.click("#run")
+    tab.page.wait_for_selector("#tracks .slice.shared")
+    assert "Requests with other keys share these iterations" in tab.text("#timeline-text")
+    assert tab.page.locator("#tracks .slice:not(.shared)").count() == 0 and tab.page.is_hidden("#sketch")
+    for one in (tab, other):
+        one.ready()
+
+
+def test_a_short_answer_says_why_it_has_no_timeline(tab: Tab) -> None:
+    tab.page.route(
+        "**/v1/timeline?*", lambda route: route.fulfill(json={"slices": [], "tracks": [], "shared": []})
+    )
+    tab.run()
+    tab.page.wait_for_selector("#timeline-card >> text=too short for a recording")
+    tab.page.unroute("**/v1/timeline?*")
+    error = {"error": {"message": "timelines are of the CPU runtime", "code": "no_timeline"}}
+    tab.page.route("**/v1/timeline?*", lambda route: route.fulfill(status=400, json=error))
+    tab.run()
+    tab.page.wait_for_selector("#timeline-text >> text=No timeline: timelines are of the CPU runtime")
 
 
 def test_stop_cancels_on_the_server(tab: Tab, page_url: str) -> None:
@@ -213,6 +274,8 @@ def test_the_key_is_asked_for(open_tab: Callable[..., Tab]) -> None:
     tab = open_tab(key=None)
     for key in ("a wrong one", KEY):
         tab.page.wait_for_selector("#key-dialog[open]")
+        assert tab.page.is_visible("#key-refused") == (key == KEY)  # after the wrong one
+        assert tab.page.get_attribute("#key", "aria-invalid") == str(key == KEY).lower()
         tab.page.fill("#key", key)
         with tab.page.expect_response("**/v1/models"):
             tab.page.click("#key-dialog button.main")
@@ -225,6 +288,136 @@ def test_without_a_key_the_page_says_why(open_tab: Callable[..., Tab]) -> None:
     tab.page.click("#key-dialog >> text=Cancel")
     tab.page.wait_for_selector("#failed")
     assert "the API key is missing or wrong" in tab.text("#failed")
+
+
+def test_nothing_is_covered_and_all_settings_fit_a_small_screen(open_tab: Callable[..., Tab]) -> None:
+    tab = open_tab(viewport={"width": 1440, "height": 900}).ready()
+    tab.page.wait_for_selector("#verdict.good")
+    page = tab.page.evaluate("document.documentElement.scrollHeight")
+    assert page <= 900
+    run = tab.page.locator(".actions").bounding_box()
+    for field in ("#prompt", "#guide", "#temperature", "#most", "#seed"):
+        box = tab.page.locator(field).bounding_box()
+        assert box["y"] >= run["y"] + run["height"] or box["y"] + box["height"] <= run["y"], field
+    for example in ("Schema", "Longer", "Lark"):
+        tab.example(example)
+        hidden = (
+            "document.querySelector('#guide').scrollHeight - document.querySelector('#guide').clientHeight"
+        )
+        assert tab.page.evaluate(hidden) <= 0, example
+
+
+def test_a_phone_keeps_its_rows(open_tab: Callable[..., Tab]) -> None:
+    tab = open_tab(**PHONE).ready()
+    tab.page.evaluate(
+        "document.querySelector('#model option').textContent = 'a-model-with-a-long-name · draft_model'"
+    )
+    tops = lambda selector: {round(box.bounding_box()["y"]) for box in tab.page.locator(selector).all()}  # noqa: E731
+    assert len(tops("#kinds label")) == 1 and tab.page.locator("#kinds label").count() == 7
+    middle = lambda selector: (box := tab.page.locator(selector).bounding_box())["y"] + box["height"] / 2  # noqa: E731
+    assert middle("#theme") == pytest.approx(middle("#model"), abs=2)
+    assert tab.page.evaluate("document.documentElement.scrollWidth") == 390
+    tab.page.evaluate("scrollTo(0, 1e6)")
+    outcome, bar = (tab.page.locator(name).bounding_box() for name in ("#race-card", ".actions"))
+    assert outcome["y"] + outcome["height"] <= bar["y"]
+
+
+def test_nothing_empty_before_the_first_run(tab: Tab) -> None:
+    for empty in ("#timeline-card", "#stats", "#shares", ".lane .clock", "#sketch"):
+        assert not any(part.is_visible() for part in tab.page.locator(empty).all()), empty
+    tab.run("#race")
+    assert tab.page.locator(".lane .clock").first.is_visible()
+
+
+def test_a_forced_token_tells_the_truth(tab: Tab) -> None:
+    token = {
+        "token": "per",
+        "bytes": [112, 101, 114],
+        "origin": "forced",
+        "logprob": -1.5,
+        "top_logprobs": [],
+    }
+    show = """async tokens => {
+        const { TokenBox } = await import('/page/tokens.js')
+        const box = new TokenBox('a box')
+        box.add(tokens, 1536)
+        document.querySelector('#turns').replaceChildren(box.element)
+    }"""
+    tab.page.evaluate(show, [{**token, "num_allowed": 3}, {**token, "num_allowed": 1}])
+    tab.tokens().first.hover()
+    assert "Drafted from the grammar, which allowed no other text here." in tab.text("#tip")
+    assert "3 of 1,536 tokens were allowed, which all begin that text." in tab.text("#tip")
+    tab.tokens().last.hover()
+    assert "no other token was allowed" in tab.text("#tip")
+
+
+# -- the request as code
+
+LANGUAGES = {"curl": ["bash", "-euc"], "python": [sys.executable, "-c"]}
+REQUESTS = ["Schema", "Longer", "Regex", "Lark", "Overruled", "Free", "chat", "choice"]
+
+
+def prepared(tab: Tab, request: str) -> Tab:
+    """Fill in the request: an example's, or one with quotes, other scripts and settings of its own."""
+    if request not in ("chat", "choice"):
+        return tab.example(request)
+    text = 'Text: Zoë\'s "café" costs $5 \\ €7.\nJSON: \u2028 😀'
+    tab.page.fill("#prompt", text)
+    if request == "chat":
+        tab.page.click("#modes label:has([value=chat])")
+        return tab.guide("json_schema", '{"enum": ["it\'s \\/ \\u00e9", true, null]}')
+    tab.page.fill("#drafts", "1")
+    tab.page.fill("#seed", "7")
+    tab.page.fill("#temperature", "0.5")
+    return tab.guide("choice", 'it\'s\n"no" \\ $HOME')
+
+
+@pytest.mark.parametrize("request_name", REQUESTS)
+def test_the_code_runs_as_copied(tab: Tab, request_name: str) -> None:
+    prepared(tab, request_name)
+    tab.page.click("#code-details summary")
+    codes = {}
+    for language in LANGUAGES:
+        tab.page.click(f"#languages label:has([value={language}])")
+        codes[language] = tab.text("#code")
+        assert KEY not in codes[language]
+    tab.run()
+    for language, code in codes.items():
+        result = subprocess.run(
+            [*LANGUAGES[language], code],
+            env={**os.environ, "WEFT_API_KEY": KEY},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert result.returncode == 0, result.stderr
+        text = result.stdout.removesuffix("\n")
+        if language == "curl":
+            choice = json.loads(text)["choices"][0]
+            text = choice["message"]["content"] if "message" in choice else choice["text"]
+        assert text == tab.answer()
+
+
+def test_the_code_is_copied(open_tab: Callable[..., Tab]) -> None:
+    tab = open_tab(permissions=["clipboard-read", "clipboard-write"]).ready()
+    tab.page.click("#code-details summary")
+    tab.page.fill("#prompt", "of my own")
+    tab.page.click("#copy-code")
+    tab.page.wait_for_selector("#copy-code >> text=Copied")
+    code = tab.page.evaluate("navigator.clipboard.readText()")
+    assert code == tab.page.text_content("#code") and '"prompt": "of my own"' in code
+    # A page that came over plain HTTP has no clipboard API.
+    tab.page.evaluate("navigator.clipboard.writeText('')")
+    tab.page.evaluate("delete Navigator.prototype.clipboard")
+    tab.page.click("#copy-code")
+    tab.page.wait_for_selector("#copy-code >> text=Copied")
+    tab.page.fill("#prompt", "")
+    tab.page.focus("#prompt")
+    tab.page.keyboard.press("ControlOrMeta+v")
+    assert tab.page.input_value("#prompt") == code
+
+
+# -- looks
 
 
 def test_a_phone_has_no_horizontal_scroll(open_tab: Callable[..., Tab]) -> None:
@@ -240,6 +433,7 @@ def test_a_phone_has_no_horizontal_scroll(open_tab: Callable[..., Tab]) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_themes_can_be_read(open_tab: Callable[..., Tab], theme: str) -> None:
     tab = open_tab(color_scheme=theme).ready().example("Overruled").run()
+    tab.page.click("#code-details summary")
     tab.tokens(".overruled").first.hover()
     texts = tab.page.evaluate(CONTRASTS)
     assert len(texts) > 40 and [text for text in texts if text[0] < 4.5] == []
@@ -287,7 +481,8 @@ CONTRASTS = """() => {
         .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0)
     const behind = one => { const [r, g, b, a = 1] = parts(getComputedStyle(one).backgroundColor)
         return a ? [r, g, b] : behind(one.parentElement) }
-    const small = '.hint, .token, .muted, button.main, .stats small, #verdict, #tip td, #tip .why'
+    const small = '.hint, .token, .muted, button.main, .stats small, #verdict, #tip td, .why, .slice, .legend span'
+        + ', #code, figcaption'
     return [...document.querySelectorAll(small)]
         .filter(one => one.checkVisibility() && one.textContent.trim()).map(one => {
             const [a, b] = [light(parts(getComputedStyle(one).color)), light(behind(one))].sort((x, y) => y - x)

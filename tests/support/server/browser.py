@@ -41,9 +41,9 @@ max_batch = 2
 
 
 @contextmanager
-def site(folder: Path) -> Iterator[str]:
+def site(folder: Path, config: str = CONFIG) -> Iterator[str]:
     """The address of a server with two models, the first of which drafts; it asks for `KEY`."""
-    (folder / "weft.toml").write_text(CONFIG)
+    (folder / "weft.toml").write_text(config)
     log = folder / "log"
     with log.open("w") as written:
         command = [sys.executable, "-m", "weft.cli", "serve", "--config", str(folder / "weft.toml")]

@@ -1,6 +1,6 @@
 // Runs a request and shows its answer as it arrives: tokens, figures, timeline.
 
-import { $, make, number } from './dom.js'
+import { $, isNarrow, make, number, scrollTo } from './dom.js'
 import { generate } from './api.js'
 import { modelNamed, request } from './request.js'
 import { watchTimeline } from './timeline.js'
@@ -13,7 +13,7 @@ export async function runAnswer(turn, messages, signal, onAnswer = () => {}) {
   turn.append(box.element)
   $('stats').hidden = true
   showLegend({}, 0)
-  if (matchMedia('(max-width: 54rem)').matches) $('answer-card').scrollIntoView({ behavior: 'smooth' })
+  if (isNarrow()) scrollTo($('answer-card'))
   const recording = { wanted: true }
   watchTimeline(model, recording, signal)
   let answer = null

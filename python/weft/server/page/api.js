@@ -3,23 +3,27 @@
 import { $ } from './dom.js'
 
 export class ApiError extends Error {
-  constructor(status, said) {
-    super(said?.message ?? `the server answered ${status}`)
-    Object.assign(this, { status, code: said?.code ?? null })
+  constructor(status, content) {
+    super(content?.message ?? `the server answered ${status}`)
+    Object.assign(this, { status, code: content?.code ?? null })
   }
 }
 
 let asking = null // the open key dialog, which all requests without a valid key share
 
-function askKey() {
+/** Ask for a key. `isRefused`: the server refused the last one. Resolves to whether the user gave one. */
+function askKey(isRefused) {
   asking ??= new Promise(resolve => {
+    $('key-refused').hidden = !isRefused
+    $('key').setAttribute('aria-invalid', isRefused)
     $('key-dialog').returnValue = ''
     $('key-dialog').showModal()
+    $('key').select()
     $('key-dialog').addEventListener('close', () => {
       asking = null
-      const given = $('key-dialog').returnValue === 'use' && $('key').value.trim()
-      if (given) sessionStorage.setItem('weft-key', given)
-      resolve(Boolean(given))
+      const key = $('key-dialog').returnValue === 'use' && $('key').value.trim()
+      if (key) sessionStorage.setItem('weft-key', key)
+      resolve(Boolean(key))
     }, { once: true })
   })
   return asking
@@ -32,9 +36,13 @@ export async function api(path, body, signal) {
   const headers = { ...(key && { authorization: `Bearer ${key}` }), ...(body && { 'content-type': 'application/json' }) }
   const response = await fetch(path, { method: body ? 'POST' : 'GET', headers, body: body && JSON.stringify(body), signal })
   if (response.ok) return response
-  const said = (await response.json().catch(() => null))?.error
-  if (response.status === 401 && await askKey()) return api(path, body, signal)
-  throw new ApiError(response.status, said)
+  const content = (await response.json().catch(() => null))?.error
+  if (response.status === 401) {
+    // Another request may have stored a new key meanwhile.
+    const isStale = key !== sessionStorage.getItem('weft-key')
+    if (isStale || await askKey(key !== null)) return api(path, body, signal)
+  }
+  throw new ApiError(response.status, content)
 }
 
 /** Yield the data of server-sent events, parsed from JSON, as they arrive. */

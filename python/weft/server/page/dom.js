@@ -22,3 +22,28 @@ export const number = id => $(id).value === '' ? undefined : Number($(id).value)
 export const percent = share => share > 0 && share < 0.0001 ? '<0.01 %' : `${(share * 100).toFixed(share > 0.999 || share < 0.1 ? 2 : 1).replace(/\.0+$/, '')} %`
 export const rounded = (value, digits = 1) => value >= 100 ? Math.round(value).toLocaleString('en') : value.toFixed(digits)
 export const milliseconds = seconds => `${rounded(seconds * 1000)} ms`
+
+/** Scroll to an element, smoothly unless the system asks for less motion. */
+export function scrollTo(element, block = 'start') {
+  const behavior = matchMedia('(prefers-reduced-motion: reduce)').matches ? 'auto' : 'smooth'
+  element.scrollIntoView({ behavior, block })
+}
+
+export const isNarrow = () => matchMedia('(max-width: 54rem)').matches
+
+/** Copy text, and say so on the button for a moment. `navigator.clipboard` is missing on pages that came over plain HTTP
+ *  from another machine, so there an invisible field is copied. */
+export async function copyText(text, button) {
+  if (navigator.clipboard) await navigator.clipboard.writeText(text)
+  else {
+    const field = make('textarea', { class: 'hidden', 'aria-hidden': 'true' })
+    field.value = text
+    document.body.append(field)
+    field.select()
+    document.execCommand('copy')
+    field.remove()
+  }
+  const label = button.textContent
+  button.textContent = 'Copied'
+  setTimeout(() => { button.textContent = label }, 1500)
+}

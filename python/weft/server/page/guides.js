@@ -5,12 +5,12 @@ import { api } from './api.js'
 
 const KINDS = {
   none: { label: 'None' },
-  json_schema: { label: 'JSON schema', hint: '{"type": "object", "properties": {…}}' },
+  json_schema: { label: 'Schema', wide: 'JSON ', hint: '{"type": "object", "properties": {…}}' },
   regex: { label: 'Regex', hint: '[A-Z][a-z]+ [0-9]{1,3}' },
   lark: { label: 'Lark', hint: 'start: "yes" | "no"' },
   ebnf: { label: 'EBNF', hint: 'root ::= "yes" | "no"' },
   choice: { label: 'Choice', hint: 'one answer a line' },
-  handle: { label: 'By name' },
+  handle: { label: 'Named' },
 }
 const guideTexts = {} // the text of each kind of guide, kept while another kind is shown
 
@@ -80,8 +80,9 @@ export function showKinds(handles) {
   $('handle').replaceChildren(...handles.map(name => make('option', {}, name)))
   const kept = document.querySelector('input[name=kind]:checked')?.value ?? 'none'
   const offered = Object.entries(KINDS).filter(([kind]) => kind !== 'handle' || handles.length)
-  $('kinds').replaceChildren($('kinds').firstElementChild, ...offered.map(([kind, { label }]) =>
-    make('label', {}, make('input', { type: 'radio', name: 'kind', value: kind, checked: kind === kept, onchange: showKind }), label)))
+  $('kinds').replaceChildren($('kinds').firstElementChild, ...offered.map(([kind, { label, wide }]) => make('label', {},
+    make('input', { type: 'radio', name: 'kind', value: kind, checked: kind === kept, onchange: showKind }),
+    ...(wide ? [make('span', { class: 'wide' }, wide)] : []), label)))
   if (!document.querySelector('input[name=kind]:checked')) $('kinds').querySelector('input').checked = true
   showKind()
 }

@@ -1,9 +1,10 @@
 // Starts the page and connects its controls.
 
-import { $, checked, make } from './dom.js'
+import { $, checked, copyText, make } from './dom.js'
 import { api } from './api.js'
 import { complete } from './answer.js'
 import { chat, newChat } from './chat.js'
+import { showCode } from './code.js'
 import { EXAMPLES, TINY_EXAMPLES, showExamples } from './examples.js'
 import { checkSoon, guideChanged, showKinds } from './guides.js'
 import { lanes, race, slowMotion } from './race.js'
@@ -13,19 +14,20 @@ import { busy, showFailure, stop } from './work.js'
 const drafterOf = model => model.num_draft_tokens ? model.speculation : 'no drafter'
 
 function chooseModel() {
-  const model = modelNamed($('model').value), most = model.num_draft_tokens
-  $('drafts').max = Math.max(most, 1)
-  $('drafts').value = most
-  $('drafts').disabled = !most
-  $('drafter').textContent = most ? `Drafter: ${model.speculation}. 0 is none.` : 'This model is served without a drafter: weft serve --speculation ….'
-  tellDrafts()
+  const model = modelNamed($('model').value), maxDrafts = model.num_draft_tokens
+  $('drafts').max = Math.max(maxDrafts, 1)
+  $('drafts').value = maxDrafts
+  $('drafts').disabled = !maxDrafts
+  $('drafter').textContent = maxDrafts ? `Drafter: ${model.speculation}. With 0 the model writes alone.`
+    : 'This model is served without a drafter: weft serve --speculation ….'
+  showDrafts()
   $('note').hidden = !model.is_embedded
   showExamples(model.is_embedded ? TINY_EXAMPLES : EXAMPLES)
   showKinds(model.guides)
   lanes.forEach(lane => { lane.model.value = model.id; lane.fit() })
 }
 
-const tellDrafts = () => { $('drafts-now').textContent = $('drafts').value }
+const showDrafts = () => { $('drafts-now').textContent = $('drafts').value }
 
 /** Set the theme and remember it. Without `theme`, the system's applies. */
 function chooseTheme(theme) {
@@ -41,11 +43,11 @@ function otherTheme() {
 async function begin() {
   chooseTheme(localStorage.getItem('weft-theme'))
   $('lanes').append(...lanes.map(lane => lane.element))
-  const found = (await (await api('v1/models')).json()).data
-  setModels(found)
-  const options = () => found.map(model => make('option', { value: model.id }, `${model.id} · ${drafterOf(model)}`))
+  const models = (await (await api('v1/models')).json()).data
+  setModels(models)
+  const options = () => models.map(model => make('option', { value: model.id }, `${model.id} · ${drafterOf(model)}`))
   $('model').replaceChildren(...options())
-  lanes.forEach(lane => { lane.model.replaceChildren(...options()); lane.model.hidden = found.length < 2 })
+  lanes.forEach(lane => { lane.model.replaceChildren(...options()); lane.model.hidden = models.length < 2 })
   chooseModel()
   if (!$('note').hidden) $('examples').firstChild.click()
   else document.querySelector('input[value=chat]').checked = true
@@ -60,10 +62,16 @@ $('slow').addEventListener('click', () => busy(slowMotion))
 $('stop').addEventListener('click', stop)
 $('anew').addEventListener('click', newChat)
 $('model').addEventListener('change', chooseModel)
-$('drafts').addEventListener('input', tellDrafts)
+$('drafts').addEventListener('input', showDrafts)
 $('theme').addEventListener('click', otherTheme)
 $('modes').addEventListener('change', newChat)
 $('handle').addEventListener('change', checkSoon)
 $('guide').addEventListener('input', guideChanged)
+for (const id of ['prompt', 'guide', 'kinds']) $(id).addEventListener('input', () => { $('about').hidden = true }) // no longer the example
 document.addEventListener('keydown', event => { if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) busy(run) })
+
+// The code follows every change of the page: what the user types, and what an example, a mode or an answer sets.
+for (const kind of ['input', 'change', 'click']) document.addEventListener(kind, showCode)
+$('code-details').addEventListener('toggle', showCode)
+$('copy-code').addEventListener('click', () => copyText($('code').textContent, $('copy-code')))
 begin().catch(showFailure)

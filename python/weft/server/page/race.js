@@ -1,6 +1,6 @@
 // The race: one prompt and seed with two settings, at the same time.
 
-import { $, make, milliseconds, number, rounded } from './dom.js'
+import { $, isNarrow, make, milliseconds, number, rounded, scrollTo } from './dom.js'
 import { generate } from './api.js'
 import { messagesNow } from './chat.js'
 import { modelNamed, request } from './request.js'
@@ -11,35 +11,37 @@ class Lane {
   constructor(name, drafts) {
     this.name = name
     this.model = make('select', { 'aria-label': `Model of ${name}`, onchange: () => this.fit() })
-    this.drafts = make('input', { type: 'range', min: 0, value: drafts, 'aria-label': `Drafts of ${name}`, oninput: () => this.tell() })
+    this.drafts = make('input', { type: 'range', min: 0, value: drafts, 'aria-label': `Drafts of ${name}`, oninput: () => this.showDrafts() })
     this.now = make('output')
     this.guided = make('input', { type: 'checkbox', checked: true })
-    this.clock = make('i')
-    this.told = make('p', { class: 'hint' })
+    this.bar = make('i')
+    this.clock = make('div', { class: 'clock', 'aria-hidden': 'true', hidden: true }, this.bar) // empty before a race
+    this.progress = make('p', { class: 'hint' })
     this.place = make('div')
     this.element = make('section', { class: 'lane', 'aria-label': `Setting ${name}` },
       make('div', { class: 'slider' }, make('span', {}, make('b', {}, name), ' drafts at most ', this.now), this.drafts), this.model,
       make('label', { class: 'check' }, this.guided, 'with the guide'),
-      make('div', { class: 'clock', 'aria-hidden': 'true' }, this.clock), this.told, this.place)
+      this.clock, this.progress, this.place)
   }
 
   fit() {
     this.drafts.max = Math.max(modelNamed(this.model.value).num_draft_tokens, 1)
-    this.tell()
+    this.showDrafts()
   }
 
-  tell() { this.now.textContent = this.drafts.value }
+  showDrafts() { this.now.textContent = this.drafts.value }
 
   async race(messages, seed, signal) {
     const model = modelNamed(this.model.value)
     this.box = new TokenBox(`The answer of ${this.name}. Arrow keys walk through its tokens.`)
     this.place.replaceChildren(this.box.element)
     this.element.classList.remove('winner')
-    this.clock.style.width = 0
+    this.clock.hidden = false
+    this.bar.style.width = 0
     const settings = { model: model.id, drafts: Number(this.drafts.value), guided: this.guided.checked, messages, seed }
     this.answer = await generate(request(settings), signal, (tokens, soFar) => {
       this.box.add(tokens, model.vocab_size)
-      this.told.textContent = `${soFar.tokens.length} tokens`
+      this.progress.textContent = `${soFar.tokens.length} tokens`
     })
     this.box.markEnd(this.answer)
   }
@@ -51,9 +53,9 @@ class Lane {
 
   show(longest, won) {
     const rate = rounded(this.answer.weft.decode_tokens_per_second, 0)
-    this.clock.style.width = `${this.seconds / longest * 100}%`
+    this.bar.style.width = `${this.seconds / longest * 100}%`
     this.element.classList.toggle('winner', won)
-    this.told.textContent = `${milliseconds(this.seconds)}, ${this.iterations} iterations, ${rate} tokens/s`
+    this.progress.textContent = `${milliseconds(this.seconds)}, ${this.iterations} iterations, ${rate} tokens/s`
   }
 }
 
@@ -65,7 +67,7 @@ export async function race(signal) {
   $('outcome').textContent = ''
   $('slow').hidden = true
   delete $('race-card').dataset.equal
-  $('race-card').scrollIntoView({ behavior: 'smooth', block: 'nearest' })
+  scrollTo($('race-card'), isNarrow() ? 'start' : 'nearest')
   await Promise.all(lanes.map(lane => lane.race(messages, seed, signal)))
   const [a, b] = lanes, longest = Math.max(a.seconds, b.seconds), equal = a.answer.text === b.answer.text
   lanes.forEach(lane => lane.show(longest, lane.seconds < longest))

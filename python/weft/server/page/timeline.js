@@ -3,26 +3,66 @@
 import { $, make } from './dom.js'
 import { api } from './api.js'
 
-const RECORD_MS = 60
+const RECORD_MS = 60, MAX_RECORD_MS = 480, RETRY_MS = 200
+const SHARED = 'Requests with other keys share these iterations, so the page shows only how long each took. '
+  + 'When only your requests run, it shows the grammar and the model.'
 
-/** Record and draw repeatedly while `recording.wanted` is true. */
+const pause = (ms, signal) => new Promise(resolve => {
+  const timer = setTimeout(resolve, ms)
+  signal.addEventListener('abort', () => { clearTimeout(timer); resolve() }, { once: true })
+})
+
+/** Record and draw repeatedly while `recording.wanted` is true. The card appears with the first drawing, or says why there
+ *  is none. */
 export async function watchTimeline(model, recording, signal) {
+  let ms = RECORD_MS
   try {
     do {
-      const query = new URLSearchParams({ ms: RECORD_MS, model: model.id })
-      const { slices, tracks } = await (await api(`v1/timeline?${query}`, null, signal)).json()
-      const iterations = iterationsOf(slices)
-      if (iterations) drawTimeline(slices, tracks, iterations)
+      const found = await recorded(model, ms, signal)
+      if (found === null) await pause(RETRY_MS, signal)
+      else if (!draw(found)) ms = Math.min(2 * ms, MAX_RECORD_MS) // its iterations may be long
     } while (recording.wanted)
+    if ($('timeline-card').hidden) explain('The answer was too short for a recording: run it again, or let it write more tokens.')
   } catch (error) {
-    if (error.code === 'no_timeline') $('timeline-text').textContent = error.message
-    // Otherwise another client is recording, or the answer was stopped: keep the last drawing.
+    if (error.name !== 'AbortError') explain(`No timeline: ${error.message}`)
   }
 }
 
-const GROUPS = [ // the beginning of a label, the name shown for it, and its colour
+/** Record for `ms`. Returns null if another client is recording. */
+async function recorded(model, ms, signal) {
+  const query = new URLSearchParams({ ms, model: model.id })
+  try {
+    return await (await api(`v1/timeline?${query}`, null, signal)).json()
+  } catch (error) {
+    if (error.status === 429) return null
+    throw error
+  }
+}
+
+/** Show a sentence in place of a drawing. */
+function explain(text) {
+  $('timeline-card').hidden = false
+  $('tracks').replaceChildren()
+  $('colours').hidden = $('sketch').hidden = true
+  $('timeline-text').textContent = text
+}
+
+/** Draw a recording. Returns false if it has no whole iteration. */
+function draw({ slices, tracks, shared }) {
+  const iterations = iterationsOf(slices)
+  if (iterations) drawStreams(slices, tracks, iterations)
+  else if (shared.length > 1) drawShared(shared)
+  else return false
+  $('timeline-card').hidden = false
+  return true
+}
+
+// The beginning of a label, the name shown for it, and its colour. The page requests the log-probabilities only for its
+// tooltips, so they do not count.
+const GROUPS = [
   ['target_forward', 'forward', 'forward'], ['draft_forward', 'draft', 'draft'], ['pick_draft', 'pick', 'draft'],
-  ['sample_and_verify', 'verify', 'small'], ['_apply_masks', 'mask', 'small'], ['note_logprobs', 'logprobs', 'small'], ['weft.guided.', '', 'grammar'],
+  ['sample_and_verify', 'verify', 'small'], ['_apply_masks', 'mask', 'small'], ['note_logprobs', 'logprobs', 'page'],
+  ['weft.guided.', '', 'grammar'],
 ]
 
 function groupOf(label) {
@@ -68,29 +108,60 @@ function overlap(slices, isGrammar) {
   return { all, beside }
 }
 
-function drawTimeline(slices, tracks, { begin, end, count }) {
+/** A track with a name and blocks, each with begin and end in microseconds, a name and a colour. */
+function track(name, blocks, begin, width) {
+  const row = make('div', { class: 'slices' }, ...blocks.map(block => {
+    const us = block.end_us - block.begin_us
+    const label = us / width > 0.06 ? block.name : ''
+    const element = make('div', { class: `slice ${block.colour}`, title: `${block.name}: ${Math.round(us)} µs` }, label)
+    place(element, (block.begin_us - begin) / width * 100, us / width * 100)
+    return element
+  }))
+  return make('div', { class: 'track' }, make('span', {}, name), row)
+}
+
+/** Place an element in its row, in percent of the row's width, cut at the row's ends. */
+function place(element, from, length) {
+  const left = Math.max(0, from), right = Math.min(100, from + length)
+  element.style.left = `${left}%`
+  element.style.width = `${right - left}%`
+}
+
+function scale(width) {
+  const marks = [0, .25, .5, .75, 1].map(part => make('span', {}, `${(width * part / 1000).toFixed(1)}${part === 1 ? ' ms' : ''}`))
+  return make('div', { class: 'scale' }, ...marks)
+}
+
+function drawStreams(slices, tracks, { begin, end, count }) {
   const shown = slices.filter(one => one.end_us > begin && one.begin_us < end), width = end - begin
   const names = new Map(tracks.map(({ stream, name }) => [stream, name]))
   const isGrammar = one => /grammar/.test(names.get(one.stream))
-  const place = us => Math.min(100, Math.max(0, (us - begin) / width * 100))
   const blocks = joined(shown)
-  const rows = [...names].sort(([, a], [, b]) => a < b ? -1 : 1).map(([stream, name]) => {
-    const row = make('div', { class: 'slices' }, ...blocks.filter(one => one.stream === stream).map(one => {
-      const us = Math.round(one.end_us - one.begin_us), wide = (one.end_us - one.begin_us) / width > 0.06
-      const element = make('div', { class: `slice ${one.colour}`, title: `${one.name}: ${us} µs` }, wide ? one.name : '')
-      element.style.left = `${place(one.begin_us)}%`
-      element.style.width = `${place(one.end_us) - place(one.begin_us)}%`
-      return element
-    }))
-    return make('div', { class: 'track' }, make('span', {}, name.replace(' stream', '')), row)
-  })
-  const marks = [0, .25, .5, .75, 1].map(part => make('span', {}, `${(width * part / 1000).toFixed(1)}${part === 1 ? ' ms' : ''}`))
-  $('tracks').replaceChildren(...rows, make('div', { class: 'scale' }, ...marks))
+  const rows = [...names].sort(([, a], [, b]) => a < b ? -1 : 1).map(([stream, name]) =>
+    track(name.replace(' stream', ''), blocks.filter(block => block.stream === stream), begin, width))
+  $('tracks').replaceChildren(...rows, scale(width))
   $('colours').hidden = false
   const { all, beside } = overlap(shown, isGrammar)
-  const share = Math.round(beside / all * 100)
-  $('timeline-text').textContent = `${count === 1 ? 'An iteration' : `${count} iterations`} of ${(width / count / 1000).toFixed(2)} ms. ` + (
-    !all ? 'No guide: the grammar had nothing to do.'
-    : `The grammar worked ${(all / count / 1000).toFixed(2)} ms in each, ${share} % of it beside the model`
-      + (share < 5 ? ': here the two took turns.' : '.'))
+  const extra = blocks.filter(block => block.colour === 'page').reduce((sum, block) => sum + block.end_us - block.begin_us, 0)
+  const each = us => `${(us / count / 1000).toFixed(2)} ms`
+  $('sketch').hidden = !all
+  $('timeline-text').textContent = `An iteration takes ${each(width - extra)}${extra ? ', without the log-probabilities, which only this page requests' : ''}. `
+    + (all ? grammarSentence(each(all), all / (width - extra), beside / all) : 'No guide: the grammar has nothing to do.')
 }
+
+function grammarSentence(time, part, share) {
+  const percent = value => `${Math.max(1, Math.round(value * 100))} %`
+  return `The grammar works ${time} of it, ${percent(part)}. This server has no GPU: a CPU thread computes the model and runs the `
+    + `grammar's tasks in turn, ${share < 0.05 ? 'so they do not overlap here.' : `and ${percent(share)} of them overlapped the model on another thread.`}`
+}
+
+function drawShared(shared) {
+  const shown = shared.slice(0, 12), begin = shown[0].begin_us, width = shown.at(-1).end_us - begin
+  $('tracks').replaceChildren(
+    track('iterations', shown.map(iteration => ({ ...iteration, name: 'shared', colour: 'shared' })), begin, width), scale(width))
+  $('colours').hidden = $('sketch').hidden = true
+  $('timeline-text').textContent = SHARED
+}
+
+// The sketch's blocks have their place in the markup, which the page's security policy does not let be a style.
+for (const block of document.querySelectorAll('#sketch .slice')) place(block, ...block.dataset.at.split(' ').map(Number))

@@ -7,7 +7,7 @@ const classOf = origin => origin in DRAFTERS ? 'drafted' : ['forced', 'given', '
 const WHY = {
   sampled: 'Sampled from the model, without a draft.',
   drafted: origin => `Drafted by ${DRAFTERS[origin]}; the model agreed.`,
-  forced: 'Drafted from the grammar: it allowed nothing else.',
+  forced: 'Drafted from the grammar, which allowed no other text here.',
   given: 'Drafted from the text that was expected; the model agreed.',
   spliced: 'Written by the program of the guide.',
 }
@@ -63,7 +63,9 @@ export class TokenBox {
 function tipContent({ token, overruled, vocabulary, iteration }) {
   const kind = classOf(token.origin), why = WHY[kind]
   const allowed = token.num_allowed >= vocabulary ? 'every token was allowed'
-    : token.num_allowed === 1 ? 'no other token was allowed' : `${token.num_allowed.toLocaleString('en')} of ${vocabulary.toLocaleString('en')} tokens were allowed`
+    : token.num_allowed === 1 ? 'no other token was allowed'
+    : `${token.num_allowed.toLocaleString('en')} of ${vocabulary.toLocaleString('en')} tokens were allowed`
+      + (kind === 'forced' ? ', which all begin that text' : '')
   const rows = token.top_logprobs.map(one => {
     const bar = make('div', { class: 'bar' })
     bar.style.width = `${Math.exp(one.logprob) * 100}%`
