@@ -13,7 +13,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-WIDE: dict[str, Any] = {"viewport": {"width": 1180, "height": 1180}}
+WIDE: dict[str, Any] = {"viewport": {"width": 1180, "height": 900}}
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 
 
@@ -37,6 +37,9 @@ def shoot(browser: Any, url: str, path: Path, example: str, theme: str, **option
     page.wait_for_selector("#verdict.good")
     run(page, "#run")
     run(page, "#race")
+    if "has_touch" not in options:
+        height = page.evaluate("document.documentElement.scrollHeight")
+        page.set_viewport_size({**options["viewport"], "height": height})
     if "has_touch" in options:
         page.locator("#answer-card").scroll_into_view_if_needed()
         page.evaluate("document.querySelector('#answer-card').scrollIntoView()")
@@ -46,7 +49,7 @@ def shoot(browser: Any, url: str, path: Path, example: str, theme: str, **option
         page.locator("#turns .token.overruled").first.hover()
     page.screenshot(path=path)
     context.close()
-    Image.open(path).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
+    Image.open(path).convert("RGB").quantize(256, Image.Quantize.MEDIANCUT).save(path, optimize=True)
 
 
 def main(url: str, folder: Path) -> None:

@@ -446,6 +446,32 @@ def test_themes_can_be_read(open_tab: Callable[..., Tab], theme: str) -> None:
     assert tab.page.evaluate("getComputedStyle(document.body).backgroundColor") == other
 
 
+def test_the_keyboard_is_enough(tab: Tab) -> None:
+    keys = tab.page.keyboard
+    focused = "document.activeElement.id || document.activeElement.closest('[id]').id"
+    tab.page.focus("#prompt")
+    keys.press("Tab")
+    assert tab.page.evaluate(focused) == "run"
+    keys.press("Enter")
+    tab.page.wait_for_selector("#turns .token")
+    tab.ready()
+    assert tab.answer() == ADA
+    tab.page.focus("#code-details summary")
+    keys.press("Enter")
+    keys.press("Tab")
+    keys.press("ArrowRight")
+    assert tab.text("#code").startswith("import os")
+    keys.press("Tab")
+    assert tab.page.evaluate(focused) == "copy-code"
+    keys.press("Tab")
+    assert tab.page.evaluate(focused) == "code"
+    # The focus can be seen.
+    for name in ("#theme", "#model", "#prompt", "#copy-code"):
+        tab.page.focus(name)
+        keys.press("Shift")
+        assert tab.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none", name
+
+
 def test_everything_has_a_name(tab: Tab) -> None:
     unnamed = """() => [...document.querySelectorAll('input, select, textarea, button')].filter(one =>
         !one.labels?.length && !one.textContent.trim() && !one.ariaLabel && !one.getAttribute('aria-labelledby')

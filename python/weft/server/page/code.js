@@ -22,7 +22,7 @@ function json(value, indent) {
   if (Array.isArray(value) && value.length) return `[\n${value.map(item => inner + json(item, inner)).join(',\n')}\n${indent}]`
   if (typeof value !== 'object' || value === null || Array.isArray(value)) return JSON.stringify(value)
   const lines = Object.entries(value).map(([name, part]) =>
-    `${inner}${JSON.stringify(name)}: ${name === 'json_schema' && isJson(part) ? part.trim().replaceAll('\n', `\n${inner}`) : json(part, inner)}`)
+    `${inner}${JSON.stringify(name)}: ${name === 'json_schema' && typeof part === 'string' && isJson(part) ? part.trim().replaceAll('\n', `\n${inner}`) : json(part, inner)}`)
   return `{\n${lines.join(',\n')}\n${indent}}`
 }
 
@@ -54,8 +54,8 @@ function curlCode() {
 
 function pythonCode() {
   const { path, fields } = bodyNow(), isChat = path.includes('chat')
-  const given = fields.filter(([name]) => ARGUMENTS.includes(name)), extra = fields.filter(([name]) => !ARGUMENTS.includes(name))
-  const lines = given.map(([name, value]) => `    ${name}=${python(json(value, '    '))},`)
+  const named = fields.filter(([name]) => ARGUMENTS.includes(name)), extra = fields.filter(([name]) => !ARGUMENTS.includes(name))
+  const lines = named.map(([name, value]) => `    ${name}=${python(json(value, '    '))},`)
   if (extra.length) lines.push(`    extra_body=${python(json(Object.fromEntries(extra), '    '))},`)
   return `import os
 

@@ -44,6 +44,6 @@ export async function copyText(text, button) {
     field.remove()
   }
   const label = button.textContent
-  button.textContent = 'Copied'
+  button.textContent = $('said').textContent = 'Copied'
   setTimeout(() => { button.textContent = label }, 1500)
 }

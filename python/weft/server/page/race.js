@@ -19,7 +19,7 @@ class Lane {
     this.progress = make('p', { class: 'hint' })
     this.place = make('div')
     this.element = make('section', { class: 'lane', 'aria-label': `Setting ${name}` },
-      make('div', { class: 'slider' }, make('span', {}, make('b', {}, name), ' drafts at most ', this.now), this.drafts), this.model,
+      make('div', { class: 'slider' }, make('span', {}, make('b', {}, name), ' max drafts ', this.now), this.drafts), this.model,
       make('label', { class: 'check' }, this.guided, 'with the guide'),
       this.clock, this.progress, this.place)
   }

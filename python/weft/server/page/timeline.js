@@ -50,8 +50,8 @@ function explain(text) {
 /** Draw a recording. Returns false if it has no whole iteration. */
 function draw({ slices, tracks, shared }) {
   const iterations = iterationsOf(slices)
-  if (iterations) drawStreams(slices, tracks, iterations)
-  else if (shared.length > 1) drawShared(shared)
+  if (shared.length) drawShared(shared)
+  else if (iterations) drawStreams(slices, tracks, iterations)
   else return false
   $('timeline-card').hidden = false
   return true
@@ -74,10 +74,10 @@ function groupOf(label) {
 function iterationsOf(slices) {
   const begins = []
   const forwards = {} // by stream: whether its last slice was of a target forward
-  for (const one of slices) {
-    const is = one.label.startsWith('target_forward')
-    if (is && !forwards[one.stream]) begins.push(one.begin_us)
-    forwards[one.stream] = is
+  for (const slice of slices) {
+    const is = slice.label.startsWith('target_forward')
+    if (is && !forwards[slice.stream]) begins.push(slice.begin_us)
+    forwards[slice.stream] = is
   }
   if (begins.length < 2) return null
   const first = Math.max(0, Math.floor((begins.length - 3) / 2)), last = Math.min(begins.length - 1, first + 2)
@@ -89,21 +89,21 @@ const PAUSE_US = 5 // gap below which slices of the same work are joined
 /** Join slices of a stream that follow each other closely and have the same name. */
 function joined(slices) {
   const blocks = [], lasts = {}
-  for (const one of slices) {
-    const last = lasts[one.stream], group = groupOf(one.label)
-    if (last?.name === group.name && one.begin_us - last.end_us < PAUSE_US) last.end_us = one.end_us
-    else blocks.push(lasts[one.stream] = { ...one, ...group })
+  for (const slice of slices) {
+    const last = lasts[slice.stream], group = groupOf(slice.label)
+    if (last?.name === group.name && slice.begin_us - last.end_us < PAUSE_US) last.end_us = slice.end_us
+    else blocks.push(lasts[slice.stream] = { ...slice, ...group })
   }
   return blocks
 }
 
 /** The grammar's time in microseconds, and its part that overlaps the model's kernels. */
 function overlap(slices, isGrammar) {
-  const model = slices.filter(one => !isGrammar(one) && one.kind === 'kernel')
+  const kernels = slices.filter(slice => !isGrammar(slice) && slice.kind === 'kernel')
   let all = 0, beside = 0
-  for (const one of slices.filter(one => isGrammar(one) && one.kind === 'host')) {
-    all += one.end_us - one.begin_us
-    for (const other of model) beside += Math.max(0, Math.min(one.end_us, other.end_us) - Math.max(one.begin_us, other.begin_us))
+  for (const task of slices.filter(slice => isGrammar(slice) && slice.kind === 'host')) {
+    all += task.end_us - task.begin_us
+    for (const kernel of kernels) beside += Math.max(0, Math.min(task.end_us, kernel.end_us) - Math.max(task.begin_us, kernel.begin_us))
   }
   return { all, beside }
 }
@@ -133,9 +133,9 @@ function scale(width) {
 }
 
 function drawStreams(slices, tracks, { begin, end, count }) {
-  const shown = slices.filter(one => one.end_us > begin && one.begin_us < end), width = end - begin
+  const shown = slices.filter(slice => slice.end_us > begin && slice.begin_us < end), width = end - begin
   const names = new Map(tracks.map(({ stream, name }) => [stream, name]))
-  const isGrammar = one => /grammar/.test(names.get(one.stream))
+  const isGrammar = slice => /grammar/.test(names.get(slice.stream))
   const blocks = joined(shown)
   const rows = [...names].sort(([, a], [, b]) => a < b ? -1 : 1).map(([stream, name]) =>
     track(name.replace(' stream', ''), blocks.filter(block => block.stream === stream), begin, width))
@@ -151,8 +151,13 @@ function drawStreams(slices, tracks, { begin, end, count }) {
 
 function grammarSentence(time, part, share) {
   const percent = value => `${Math.max(1, Math.round(value * 100))} %`
-  return `The grammar works ${time} of it, ${percent(part)}. This server has no GPU: a CPU thread computes the model and runs the `
-    + `grammar's tasks in turn, ${share < 0.05 ? 'so they do not overlap here.' : `and ${percent(share)} of them overlapped the model on another thread.`}`
+  const beginning = `The grammar works ${time} of it, ${percent(part)}`
+  if (share >= 0.05) {
+    return `${beginning}; ${percent(share)} of that overlaps the model. This server has no GPU: the model needs the CPU too, so the `
+      + 'two often take turns.'
+  }
+  return `${beginning}. This server has no GPU: one CPU thread computes the model and runs the grammar's tasks in turn, so they do `
+    + 'not overlap here.'
 }
 
 function drawShared(shared) {

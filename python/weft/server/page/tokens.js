@@ -31,7 +31,7 @@ export class TokenBox {
 
   span(token, vocabulary) {
     const { origin, logprob } = token
-    const overruled = token.top_logprobs.filter(one => one.forbidden && one.logprob > logprob)
+    const overruled = token.top_logprobs.filter(other => other.forbidden && other.logprob > logprob)
     const text = this.decoder.decode(new Uint8Array(token.bytes), { stream: true })
     const span = make('span', { class: `token ${classOf(origin)}`, tabindex: this.element.firstChild ? -1 : 0 }, text.replaceAll('\n', '↵\n'))
     if (overruled.length) span.classList.add('overruled')
@@ -66,12 +66,12 @@ function tipContent({ token, overruled, vocabulary, iteration }) {
     : token.num_allowed === 1 ? 'no other token was allowed'
     : `${token.num_allowed.toLocaleString('en')} of ${vocabulary.toLocaleString('en')} tokens were allowed`
       + (kind === 'forced' ? ', which all begin that text' : '')
-  const rows = token.top_logprobs.map(one => {
-    const bar = make('div', { class: 'bar' })
-    bar.style.width = `${Math.exp(one.logprob) * 100}%`
-    return make('tr', { class: one.forbidden ? 'forbidden' : null },
-      make('td', {}, visible(one.token)), make('td', {}, bar),
-      make('td', {}, one.forbidden ? `forbidden · ${percent(Math.exp(one.logprob))}` : percent(Math.exp(one.logprob))))
+  const rows = token.top_logprobs.map(other => {
+    const bar = make('div', { class: 'bar' }), probability = Math.exp(other.logprob)
+    bar.style.width = `${probability * 100}%`
+    return make('tr', { class: other.forbidden ? 'forbidden' : null },
+      make('td', {}, visible(other.token)), make('td', {}, bar),
+      make('td', {}, other.forbidden ? `forbidden · ${percent(probability)}` : percent(probability)))
   })
   return [
     make('p', { class: 'name' }, `“${visible(token.token)}”`),

@@ -29,13 +29,14 @@ export async function busy(work) {
 
 function setBusy(is) {
   document.body.dataset.state = is ? 'busy' : 'idle'
+  $('turns').setAttribute('aria-busy', is)
   $('stop').disabled = !is
   $('run').disabled = $('race').disabled = is
 }
 
 export function showFailure(error) {
-  const isGuide = error.code === 'guide_error', isTold = error instanceof ApiError
+  const isGuide = error.code === 'guide_error'
   if (isGuide) showVerdict(error.message, 'bad')
-  $('failed').textContent = isGuide ? 'The guide is wrong: see below it.' : isTold ? error.message : `This did not work: ${error.message}`
+  $('failed').textContent = isGuide ? 'The guide is wrong: see below it.' : error instanceof ApiError ? error.message : `This did not work: ${error.message}`
   $('failed').hidden = false
 }
