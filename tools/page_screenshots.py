@@ -26,9 +26,11 @@ def run(page: Any, button: str) -> None:
     page.wait_for_timeout(700)
 
 
-def shoot(browser: Any, url: str, path: Path, example: str, theme: str, **options: Any) -> None:
-    """Take screenshots of an example's run and race. If the guide overruled the model for a token, its tooltip is
-    shown."""
+def shoot(
+    browser: Any, url: str, path: Path, example: str, theme: str, races: bool = False, **options: Any
+) -> None:
+    """Take a screenshot of an example's run, and with `races` of its race. If the guide overruled the model for a
+    token, its tooltip is shown."""
     context = browser.new_context(color_scheme=theme, **options)
     page = context.new_page()
     page.goto(url)
@@ -36,7 +38,8 @@ def shoot(browser: Any, url: str, path: Path, example: str, theme: str, **option
     page.locator("#examples").get_by_text(example, exact=True).click()
     page.wait_for_selector("#verdict.good")
     run(page, "#run")
-    run(page, "#race")
+    if races:
+        run(page, "#race")
     if "has_touch" not in options:
         height = page.evaluate("document.documentElement.scrollHeight")
         page.set_viewport_size({**options["viewport"], "height": height})
@@ -57,7 +60,7 @@ def main(url: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        shoot(browser, url, folder / "playground-light.png", "Longer", "light", **WIDE)
+        shoot(browser, url, folder / "playground-light.png", "Longer", "light", races=True, **WIDE)
         shoot(browser, url, folder / "playground-dark.png", "Overruled", "dark", **WIDE)
         shoot(browser, url, folder / "playground-phone.png", "Schema", "light", **PHONE)
         browser.close()
