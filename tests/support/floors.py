@@ -42,7 +42,7 @@ PYTHON_FLOORS = [
     "server/kept server/tenants server/protocol",
     "server/reading server/config_file",
     "server/writing",
-    "server/metrics",
+    "server/metrics server/timeline",
     "server/state server/traffic_log",
     "server/guard server/responding",
     "server/routes",

@@ -4,15 +4,17 @@ import { $, checked, number } from './dom.js'
 import { messagesNow } from './chat.js'
 import { request } from './request.js'
 
-// The arguments of OpenAI's client. It takes other fields, which are weft's, in extra_body.
-const ARGUMENTS = ['model', 'messages', 'prompt', 'temperature', 'max_tokens', 'seed', 'tools', 'tool_choice']
+// The arguments of OpenAI's client, in the order of the code. It takes other fields, which are weft's, in extra_body.
+const ARGUMENTS = ['model', 'messages', 'prompt', 'tools', 'tool_choice', 'temperature', 'max_tokens', 'seed']
+const place = name => ARGUMENTS.includes(name) ? ARGUMENTS.indexOf(name) : ARGUMENTS.length
 
 /** The request, without the fields that only the page needs. */
 function bodyNow() {
   const { path, body } = request({ model: $('model').value, drafts: number('drafts'), messages: messagesNow() })
   const { stream, stream_options, logprobs, top_logprobs, token_details, ...fields } = body
   if (fields.max_drafts === Number($('drafts').max) || $('drafts').disabled) delete fields.max_drafts // the default
-  return { path, fields: Object.entries(fields).filter(([, value]) => value !== undefined) }
+  const present = Object.entries(fields).filter(([, value]) => value !== undefined)
+  return { path, fields: present.sort(([a], [b]) => place(a) - place(b)) }
 }
 
 /** JSON with two blanks for each level. A guide's schema, which the request has as text, becomes JSON again: as the user

@@ -21,6 +21,7 @@ export const number = id => $(id).value === '' ? undefined : Number($(id).value)
 
 export const percent = share => share > 0 && share < 0.0001 ? '<0.01 %' : `${(share * 100).toFixed(share > 0.999 || share < 0.1 ? 2 : 1).replace(/\.0+$/, '')} %`
 export const rounded = (value, digits = 1) => value >= 100 ? Math.round(value).toLocaleString('en') : value.toFixed(digits)
+export const counted = (number, noun) => `${number} ${noun}${number === 1 ? '' : 's'}`
 export const milliseconds = seconds => `${rounded(seconds * 1000)} ms`
 
 /** Scroll to an element, smoothly unless the system asks for less motion. */

@@ -36,7 +36,7 @@ const QUESTION = 'Name a city in Europe and roughly how many people live there.'
 export const EXAMPLES = [
   ['Schema', 'The answer is JSON that obeys a schema.', QUESTION, 'json_schema', object({ city: TEXT, people: WHOLE })],
   ['Regex', 'The answer has the form of a regular expression.', QUESTION, 'regex', '[A-Z][a-z]+, about [0-9]{1,2}(\\.[0-9])? million people\\.'],
-  ['Lark', 'Three lines, each a sentence of letters.', 'Write three short lines about the sea.', 'lark', 'start: LINE "\\n" LINE "\\n" LINE\nLINE: /[A-Z][a-z ,]{10,50}\\./\n'],
+  ['Lark', 'Three lines, each a sentence of letters.', 'Write three short lines about the sea.', 'lark', 'start: LINE "\\n" LINE "\\n" LINE\nLINE: /[A-Z][a-z ,]{10,90}\\./\n'],
   ['Choice', 'One of three answers.', 'Is the sea salty? Answer yes, no or it depends.', 'choice', 'yes\nno\nit depends'],
   ['Free', 'No guide: the model alone.', 'Why is the sky blue? Two sentences.', 'none', ''],
 ]

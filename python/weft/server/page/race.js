@@ -1,6 +1,6 @@
 // The race: one prompt and seed with two settings, at the same time.
 
-import { $, isNarrow, make, milliseconds, number, rounded, scrollTo } from './dom.js'
+import { $, counted, isNarrow, make, milliseconds, number, rounded, scrollTo } from './dom.js'
 import { generate } from './api.js'
 import { messagesNow } from './chat.js'
 import { modelNamed, request } from './request.js'
@@ -55,7 +55,7 @@ class Lane {
     const rate = rounded(this.answer.weft.decode_tokens_per_second, 0)
     this.bar.style.width = `${this.seconds / longest * 100}%`
     this.element.classList.toggle('winner', won)
-    this.progress.textContent = `${milliseconds(this.seconds)}, ${this.iterations} iterations, ${rate} tokens/s`
+    this.progress.textContent = `${milliseconds(this.seconds)}, ${counted(this.iterations, 'iteration')}, ${rate} tokens/s`
   }
 }
 

@@ -1,6 +1,6 @@
 // An answer's tokens: their colours, the tooltip of each, and the figures below the answer.
 
-import { $, make, milliseconds, percent, rounded } from './dom.js'
+import { $, counted, make, milliseconds, percent, rounded } from './dom.js'
 
 const DRAFTERS = { eagle3: 'the EAGLE3 head', mtp: 'the MTP module', draft_model: 'the draft model', ngram: 'n-grams' }
 const classOf = origin => origin in DRAFTERS ? 'drafted' : ['forced', 'given', 'spliced'].includes(origin) ? origin : 'sampled'
@@ -137,13 +137,13 @@ function liveRate(answer) {
 export function showStats(answer, box) {
   const { weft } = answer, drafts = weft?.speculative_decoding, num = answer.tokens.length
   const iterations = weft?.num_iterations ?? Math.max(box.iteration - 1, 0)
-  const found = [stat('Tokens/s', rounded(weft?.decode_tokens_per_second || liveRate(answer), 0), `${num} token${num === 1 ? '' : 's'}`)]
-  found.push(stat('Per iteration', iterations ? ((num - 1) / iterations).toFixed(2) : '–', `${iterations} iterations`))
+  const figures = [stat('Tokens/s', rounded(weft?.decode_tokens_per_second || liveRate(answer), 0), counted(num, 'token'))]
+  figures.push(stat('Per iteration', iterations ? ((num - 1) / iterations).toFixed(2) : '–', counted(iterations, 'iteration')))
   if (weft) {
-    found.push(stat('Accepted', drafts ? percent(drafts.draft_acceptance_rate) : '–', drafts ? `${drafts.num_accepted_tokens} of ${drafts.num_draft_tokens} drafts` : 'nothing drafted'))
-    found.push(stat('First token', milliseconds(weft.time_to_first_token_s), weft.compile_s > 0.001 ? `guide ${milliseconds(weft.compile_s)}` : ''))
-    if (weft.guided_valid) found.push(stat('Guide', weft.guided_valid[0] ? 'obeyed' : 'cut', weft.guided_valid[0] ? 'to its end' : 'before its end'))
+    figures.push(stat('Accepted', drafts ? percent(drafts.draft_acceptance_rate) : '–', drafts ? `${drafts.num_accepted_tokens} of ${drafts.num_draft_tokens} drafts` : 'nothing drafted'))
+    figures.push(stat('First token', milliseconds(weft.time_to_first_token_s), weft.compile_s > 0.001 ? `guide ${milliseconds(weft.compile_s)}` : ''))
+    if (weft.guided_valid) figures.push(stat('Guide', weft.guided_valid[0] ? 'obeyed' : 'cut', weft.guided_valid[0] ? 'to its end' : 'before its end'))
   }
   $('stats').hidden = false
-  $('stats').replaceChildren(...found)
+  $('stats').replaceChildren(...figures)
 }
