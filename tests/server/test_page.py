@@ -179,7 +179,8 @@ def test_the_sketch_says_that_it_is_one(tab: Tab) -> None:
     assert forward["x"] <= masks["x"] < masks["x"] + masks["width"] < forward["x"] + forward["width"]
     assert draft["x"] > commit["x"] > forward["x"] + forward["width"]
     tab.guide("none").run()
-    assert tab.page.is_hidden("#sketch") and "No guide" in tab.text("#timeline-text")
+    tab.page.wait_for_selector("#timeline-text >> text=No guide")
+    assert tab.page.is_hidden("#sketch")
 
 
 def test_a_tenant_sees_the_timeline_of_its_own_requests(
@@ -200,11 +201,14 @@ def test_a_tenant_sees_the_timeline_of_its_own_requests(
 
 
 def test_a_short_answer_says_why_it_has_no_timeline(tab: Tab) -> None:
+    tab.guide("regex", LONG).run().example("Schema")
+    assert tab.page.locator("#tracks .slice").count() > 0
     tab.page.route(
         "**/v1/timeline?*", lambda route: route.fulfill(json={"slices": [], "tracks": [], "shared": []})
     )
     tab.run()
     tab.page.wait_for_selector("#timeline-card >> text=too short for a recording")
+    assert tab.page.locator("#tracks .slice").count() == 0  # no drawing of an older answer
     tab.page.unroute("**/v1/timeline?*")
     error = {"error": {"message": "timelines are of the CPU runtime", "code": "no_timeline"}}
     tab.page.route("**/v1/timeline?*", lambda route: route.fulfill(status=400, json=error))

@@ -15,21 +15,23 @@ const pause = (ms, signal) => new Promise(resolve => {
 /** Record and draw repeatedly while `recording.wanted` is true. The card appears with the first drawing, or says why there
  *  is none. */
 export async function watchTimeline(model, recording, signal) {
-  let ms = RECORD_MS
+  let ms = RECORD_MS, isDrawn = false
   try {
     do {
-      const found = await recorded(model, ms, signal)
-      if (found === null) await pause(RETRY_MS, signal)
-      else if (!draw(found)) ms = Math.min(2 * ms, MAX_RECORD_MS) // its iterations may be long
+      const recorded = await record(model, ms, signal)
+      if (recorded === null) await pause(RETRY_MS, signal)
+      else if (draw(recorded)) isDrawn = true
+      else ms = Math.min(2 * ms, MAX_RECORD_MS) // the iterations may be long
     } while (recording.wanted)
-    if ($('timeline-card').hidden) explain('The answer was too short for a recording: run it again, or let it write more tokens.')
+    // An older drawing would be of another answer.
+    if (!isDrawn) explain('The answer was too short for a recording: let it write more tokens, or run it again.')
   } catch (error) {
     if (error.name !== 'AbortError') explain(`No timeline: ${error.message}`)
   }
 }
 
 /** Record for `ms`. Returns null if another client is recording. */
-async function recorded(model, ms, signal) {
+async function record(model, ms, signal) {
   const query = new URLSearchParams({ ms, model: model.id })
   try {
     return await (await api(`v1/timeline?${query}`, null, signal)).json()
