@@ -241,6 +241,7 @@ def _figure(url: str, name: str) -> float:
 def test_markup_is_text(tab: Tab) -> None:
     markup = '<img src=x onerror="window.hit=1">'
     tab.page.click("#modes label:has([value=chat])")
+    tab.page.click("#views label:has([value=tokens])")
     tab.page.fill("#prompt", markup)
     tab.guide("regex", markup.replace(".", r"\.")).run()
     assert tab.answer() == markup and tab.text(".asked") == markup
@@ -250,25 +251,14 @@ def test_markup_is_text(tab: Tab) -> None:
     assert tab.page.evaluate("window.hit") is None
 
 
-def test_a_chat_goes_on(tab: Tab) -> None:
-    tab.page.click("#modes label:has([value=chat])")
-    tab.run()
-    assert tab.answer() == ADA and tab.page.input_value("#prompt") == ""
-    tab.page.fill("#prompt", 'Text: Tom Lund is 52.\nSchema: {"name": string, "age": integer}\nJSON:')
-    tab.run()
-    asked = [message["content"] for message in tab.asked[-1]["messages"]]
-    assert len(asked) == 3 and asked[1] == ADA
-    assert tab.page.locator(".turn").count() == 2
-    tab.page.click("#anew")
-    assert tab.page.locator(".turn").count() == 0
-
-
 def test_thinking_is_shown_as_such(tab: Tab) -> None:
     tab.page.click("#modes label:has([value=chat])")
     tab.page.select_option("#model", "plain")
     tab.guide("none")
     tab.page.fill("#prompt", "Text: Ada Berg. <think>")  # the template ends with it: the model goes on within
     tab.run()
+    assert tab.text(".thoughts summary") == "Thoughts"
+    tab.page.click("#views label:has([value=tokens])")
     assert tab.tokens(".thought").count() == tab.tokens().count() > 0
     tab.tokens(".thought").first.hover()
     assert "Thinking" in tab.text("#tip")

@@ -35,6 +35,7 @@ regex = "[0-9]{{3}}"
 [[models]]
 name = "plain"
 thinking = ["<think>", "</think>"]
+tool_style = "llama"
 [models.engine]
 max_batch = 2
 """

@@ -58,15 +58,24 @@ async function* events(response) {
   }
 }
 
-/** Send a request, and pass new tokens to `onTokens`. Returns the answer: text, tokens, finish reason and statistics. */
+/** Add a piece of a tool call: the first one has its id and name, and all have a part of its arguments. */
+function extend(calls, { index, id, function: { name, arguments: text } }) {
+  calls[index] ??= { id, type: 'function', function: { name, arguments: '' } }
+  calls[index].function.arguments += text ?? ''
+}
+
+/** Send a request, and pass new tokens to `onTokens`. Returns the answer: text, reasoning,
+ *  tool calls, tokens, finish reason and statistics. */
 export async function generate({ path, body }, signal, onTokens) {
-  const answer = { text: '', tokens: [], reason: null, weft: null, began: performance.now(), first: 0, last: 0 }
+  const answer = { text: '', reasoning: '', calls: [], tokens: [], reason: null, weft: null, began: performance.now(), first: 0, last: 0 }
   for await (const event of events(await api(path, body, signal))) {
     if (event.error) throw new ApiError(500, event.error)
     if (event.weft) answer.weft = event.weft
     for (const choice of event.choices) {
       const tokens = choice.token_details ?? choice.logprobs?.content ?? []
       answer.text += choice.text ?? choice.delta?.content ?? ''
+      answer.reasoning += choice.delta?.reasoning_content ?? ''
+      for (const call of choice.delta?.tool_calls ?? []) extend(answer.calls, call)
       answer.reason = choice.finish_reason ?? answer.reason
       if (!tokens.length) continue
       answer.last = performance.now()

@@ -1,47 +1,271 @@
-// The chat: its messages, and a turn for each question with its answer.
+// The chat: its messages, its elements, and what the user can do with a message.
 
-import { $, checked, make } from './dom.js'
+import { $, checked, copyText, make } from './dom.js'
 import { runAnswer } from './answer.js'
+import { forgetChat, keepChat, keptChats, titleOf } from './chats.js'
+import { Prose } from './markdown.js'
+import { callCard, connectTools, setTools } from './tools.js'
 import { showLegend } from './tokens.js'
+import { busy } from './work.js'
 
-let conversation = [] // the messages so far
+/** A message is OpenAI's, and may hold `reasoning`, and a `note` on how an answer ended. Neither is sent. */
+let current = emptyChat()
+const tokenBoxes = new WeakMap() // maps an answer's message to the element of its tokens; gone after a reload
+const intro = [...$('turns').children]
 
-/** The conversation with the new message, or up to the last question if there is none; null for a completion. */
-export function messagesNow() {
-  if (checked('mode') !== 'chat') return null
-  const written = $('prompt').value
-  if (written.trim()) return [...conversation, { role: 'user', content: written }]
-  return conversation.slice(0, conversation.at(-1)?.role === 'assistant' ? -1 : undefined)
+const isChat = () => checked('mode') === 'chat'
+
+function emptyChat() {
+  return { id: crypto.randomUUID?.() ?? String(Date.now() + Math.random()), system: '', tools: '', choice: 'auto', draft: '', messages: [] }
 }
 
-/** Send the new message, or the last question again if there is none, and show the answer below the conversation. */
+// -- the request
+
+const sent = ({ reasoning, note, ...message }) => message
+const withSystem = messages => [...$('system').value.trim() ? [{ role: 'system', content: $('system').value }] : [], ...messages.map(sent)]
+
+/** The messages for a request, with the text that is not sent yet; without any, up to the last question. None if there is
+ *  no question. null for a completion. */
+export function messagesNow() {
+  if (!isChat()) return null
+  const text = $('prompt').value, { messages } = current
+  if (text.trim()) return withSystem([...messages, { role: 'user', content: text }])
+  const question = messages.findLastIndex(({ role }) => role === 'user' || role === 'tool')
+  return question < 0 ? [] : withSystem(messages.slice(0, question + 1))
+}
+
+/** Send the text in the message field, or the last question again if it is empty. */
 export async function chat(signal) {
-  const messages = messagesNow()
-  if (!messages.length) return $('prompt').focus()
-  const turn = make('div', { class: 'turn' }, make('div', { class: 'asked' }, messages.at(-1).content))
-  if (messages.length === 1) $('turns').replaceChildren()
-  else if (!$('prompt').value.trim()) $('turns').lastElementChild.remove() // the last question is sent again
+  const text = $('prompt').value
+  if (text.trim()) current.messages.push({ role: 'user', content: text })
+  else if (current.messages.at(-1)?.role === 'assistant') current.messages.pop()
+  if (!current.messages.length) return $('prompt').focus()
+  $('prompt').value = ''
+  await answer(signal)
+}
+
+/** Answer the last message. What arrives before an error or a stop stays. */
+async function answer(signal) {
+  show()
+  keep()
+  scrollDown()
+  const prose = new Prose(), turn = make('div', { class: 'turn assistant', 'aria-label': 'Answer' }, prose.element)
+  const thought = make('div', { class: 'prose' }), thoughts = make('details', { class: 'thoughts', open: true, hidden: true }, make('summary', {}, 'Thinking …'), thought)
+  turn.prepend(thoughts)
   $('turns').append(turn)
-  let answer = null
+  let soFar = null, isDrawn = true
+  const draw = () => {
+    isDrawn = true
+    const follows = isAtEnd()
+    thoughts.hidden = !soFar.reasoning
+    thought.textContent = soFar.reasoning
+    prose.show(soFar.text)
+    if (follows) scrollDown()
+  }
   try {
-    await runAnswer(turn, messages, signal, soFar => { answer = soFar })
+    await runAnswer(turn, withSystem(current.messages), signal, answer => {
+      soFar = answer
+      if (isDrawn) requestAnimationFrame(draw) // several pieces may come within a frame
+      isDrawn = false
+    })
   } finally {
-    if (answer) keepTurn(messages, answer)
+    if (soFar) keepAnswer(soFar, turn.querySelector('.tokens'), signal)
+    const follows = isAtEnd()
+    show()
+    keep()
+    if (follows) scrollDown()
   }
 }
 
-function keepTurn(messages, answer) {
-  conversation = [...messages, { role: 'assistant', content: answer.text }]
-  $('prompt').value = ''
-  $('anew').hidden = false
+const NOTES = { length: 'Cut at Max tokens.', error: 'The answer failed.' } // by finish reason
+
+function keepAnswer({ text, reasoning, calls, reason }, box, { aborted }) {
+  const message = { role: 'assistant', content: text }
+  if (reasoning) message.reasoning = reasoning
+  if (calls.length && !aborted && reason !== 'length') message.tool_calls = calls
+  if (aborted || NOTES[reason]) message.note = aborted ? 'Stopped.' : NOTES[reason]
+  current.messages.push(message)
+  tokenBoxes.set(message, box)
 }
 
-const intro = $('turns').firstElementChild
+// -- the elements
 
-/** Begin a new chat: forget the conversation, and clear the answer. */
-export function newChat() {
-  conversation = []
-  $('turns').replaceChildren(intro)
-  $('stats').hidden = $('anew').hidden = true
+const FOLLOW_PX = 60 // the user follows the answer if the end of the chat is this near
+
+const isAtEnd = () => $('turns').scrollHeight - $('turns').scrollTop - $('turns').clientHeight < FOLLOW_PX
+const scrollDown = () => { $('turns').scrollTop = $('turns').scrollHeight }
+
+/** Show the whole chat. */
+function show() {
+  const { messages } = current
+  const top = $('turns').scrollTop
+  $('turns').replaceChildren(...messages.length ? messages.map(turnOf) : intro)
+  $('turns').scrollTop = top
+  $('anew').hidden = $('forget').hidden = !messages.length
+  showChats()
+}
+
+function turnOf(message, place) {
+  return { user: userTurn, assistant: assistantTurn, tool: toolTurn }[message.role](message, place)
+}
+
+const action = (label, act) => make('button', { type: 'button', class: 'quiet', onclick: event => act(event.target) }, label)
+
+function userTurn(message, place) {
+  const turn = make('div', { class: 'turn user' }, make('div', { class: 'asked', dir: 'auto' }, message.content))
+  const actions = [action('Copy', button => copyText(message.content, button)), action('Edit', () => edit(turn, message, place))]
+  if (place === current.messages.length - 1) actions.push(action('Try again', () => rerun(place + 1)))
+  turn.append(make('div', { class: 'row acts' }, ...actions))
+  return turn
+}
+
+function edit(turn, message, place) {
+  const field = make('textarea', { 'aria-label': 'The message', dir: 'auto', rows: Math.min(message.content.split('\n').length + 1, 12) })
+  field.value = message.content
+  const send = () => {
+    if (!field.value.trim()) return
+    message.content = field.value
+    rerun(place + 1)
+  }
+  field.addEventListener('keydown', event => {
+    if (event.key === 'Escape') show()
+    if (!sends(event)) return
+    event.preventDefault()
+    send()
+  })
+  turn.replaceChildren(field, make('div', { class: 'row acts' }, action('Cancel', show), action('Send', send)))
+  field.focus()
+}
+
+function assistantTurn(message, place) {
+  const { content, reasoning, tool_calls: calls = [], note } = message
+  const turn = make('div', { class: 'turn assistant' }), prose = new Prose(), box = tokenBoxes.get(message)
+  prose.show(content)
+  if (reasoning) turn.append(make('details', { class: 'thoughts' }, make('summary', {}, 'Thoughts'), make('div', { class: 'prose' }, reasoning)))
+  turn.append(prose.element)
+  if (box) turn.append(box)
+  else turn.classList.add('textual') // the tokens are gone: the text shows in both views
+  const results = current.messages.slice(place + 1).filter(({ role }) => role === 'tool').map(({ tool_call_id: id }) => id)
+  turn.append(...calls.map(call => callCard(call, results.includes(call.id) ? null : result => giveResult(call, result))))
+  if (note) turn.append(make('p', { class: 'hint' }, note))
+  const actions = [action('Copy', button => copyText(content, button))]
+  if (place === current.messages.length - 1) actions.push(action('Again', () => rerun(place)))
+  turn.append(make('div', { class: 'row acts' }, ...actions))
+  return turn
+}
+
+const toolTurn = message => make('div', { class: 'turn tool' }, make('p', { class: 'hint' }, 'Result of the tool'), make('pre', { dir: 'auto' }, message.content))
+
+/** Add a tool's result. The model goes on once all calls of its message have one. */
+function giveResult({ id }, content) {
+  current.messages.push({ role: 'tool', tool_call_id: id, content })
+  const calls = current.messages.findLast(({ tool_calls: calls }) => calls).tool_calls
+  const results = current.messages.filter(({ role }) => role === 'tool').map(message => message.tool_call_id)
+  if (calls.every(call => results.includes(call.id))) busy(answer)
+  else { show(); keep() }
+}
+
+/** Forget the messages from `place` on, and answer the last of the others. */
+function rerun(place) {
+  busy(signal => {
+    current.messages.length = place
+    return answer(signal)
+  })
+}
+
+// -- several chats
+
+/** Keep the chat for a reload, once it has a message. */
+function keep() {
+  Object.assign(current, { system: $('system').value, tools: $('tools').value, choice: $('tool-choice').value, draft: $('prompt').value })
+  if (!current.messages.length) return
+  $('unkept').hidden = keepChat(current)
+  remember()
+}
+
+function remember() {
+  try {
+    if (isChat()) sessionStorage.setItem('weft-chat', current.id)
+    else sessionStorage.removeItem('weft-chat')
+  } catch {
+    // Storage is forbidden here.
+  }
+}
+
+function showChats() {
+  const chats = keptChats()
+  $('chats').hidden = !chats.some(({ id }) => id !== current.id)
+  const options = chats.map(chat => make('option', { value: chat.id, selected: chat.id === current.id }, titleOf(chat)))
+  if (!chats.some(({ id }) => id === current.id)) options.unshift(make('option', { value: '', selected: true }, 'This chat'))
+  $('chats').replaceChildren(...options)
+}
+
+function open(chat) {
+  current = chat
+  $('system').value = chat.system
+  $('prompt').value = chat.draft
+  setTools(chat.tools, chat.choice)
+  $('system-box').open = Boolean(chat.system)
+  $('tools-box').open = Boolean(chat.tools)
+  $('stats').hidden = $('failed').hidden = true
   showLegend({}, 0)
+  show()
+  scrollDown()
+  remember()
+}
+
+/** Begin a new chat with the same system message, tools and unsent text. */
+export function newChat() {
+  open({ ...emptyChat(), system: $('system').value, tools: $('tools').value, choice: $('tool-choice').value, draft: $('prompt').value })
+}
+
+/** Show the controls of a chat or of a completion, and begin anew. In a chat the message field is below the messages. */
+export function chooseMode() {
+  const is = isChat()
+  document.body.dataset.mode = is ? 'chat' : 'completion'
+  $('chat-settings').hidden = $('views').hidden = !is
+  ;(is ? $('composer') : $('prompt-place')).append($('prompt'), $('actions'))
+  $('run').textContent = is ? 'Send' : 'Run'
+  $('prompt').placeholder = is ? 'Message. Enter sends it, Shift+Enter begins a line.' : ''
+  newChat()
+  if (!is) $('forget').hidden = $('chats').hidden = true
+}
+
+/** After a reload, open the chat that this tab showed. Returns whether there is one. */
+export function resumeChat() {
+  const id = sessionStorage.getItem('weft-chat'), chat = keptChats().find(chat => chat.id === id)
+  if (!chat) return false
+  document.querySelector('input[name=mode][value=chat]').checked = true
+  chooseMode()
+  open(chat)
+  return true
+}
+
+/** Whether a key press in a message field sends it. Enter also ends the composition of a character. */
+const sends = event => event.key === 'Enter' && !event.shiftKey && !event.isComposing
+
+const showView = view => { $('turns').dataset.view = view }
+
+/** Connect the chat's controls. `run` sends the message. */
+export function connectChat(run) {
+  $('anew').addEventListener('click', () => { newChat(); $('prompt').focus() })
+  $('forget').addEventListener('click', () => { forgetChat(current.id); newChat() })
+  $('chats').addEventListener('change', () => {
+    const chat = keptChats().find(({ id }) => id === $('chats').value)
+    if (chat) open(chat)
+  })
+  $('prompt').addEventListener('keydown', event => {
+    if (!isChat() || !sends(event) || event.ctrlKey || event.metaKey) return // with Ctrl the page's key applies
+    event.preventDefault()
+    run()
+  })
+  $('system').addEventListener('input', keep)
+  $('prompt').addEventListener('input', () => { if (isChat()) keep() })
+  connectTools(keep)
+  const view = localStorage.getItem('weft-view') ?? 'text'
+  for (const input of document.querySelectorAll('input[name=view]')) {
+    input.checked = input.value === view
+    input.addEventListener('change', () => { showView(input.value); localStorage.setItem('weft-view', input.value) })
+  }
+  showView(view)
 }

@@ -77,6 +77,10 @@ print(answer.choices[0].${isChat ? 'message.content' : 'text'})`
 export function showCode() {
   if (!$('code-details').open) return
   const isPython = checked('language') === 'python'
-  $('code').textContent = isPython ? pythonCode() : curlCode()
+  try {
+    $('code').textContent = isPython ? pythonCode() : curlCode()
+  } catch (error) {
+    $('code').textContent = `# ${error.message}` // the tools are not valid yet
+  }
   $('code-needs').hidden = !isPython
 }

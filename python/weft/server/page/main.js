@@ -3,7 +3,7 @@
 import { $, checked, copyText, make } from './dom.js'
 import { api } from './api.js'
 import { complete } from './answer.js'
-import { chat, newChat } from './chat.js'
+import { chat, connectChat, chooseMode, resumeChat } from './chat.js'
 import { showCode } from './code.js'
 import { EXAMPLES, TINY_EXAMPLES, showExamples } from './examples.js'
 import { checkSoon, guideChanged, showKinds } from './guides.js'
@@ -49,9 +49,17 @@ async function begin() {
   $('model').replaceChildren(...options())
   lanes.forEach(lane => { lane.model.replaceChildren(...options()); lane.model.hidden = models.length < 2 })
   chooseModel()
-  if (!$('note').hidden) $('examples').firstChild.click()
-  else document.querySelector('input[value=chat]').checked = true
+  connectChat(() => busy(run))
+  if (!resumeChat()) beginAnew()
   document.body.dataset.state = 'idle'
+}
+
+/** weft-tiny begins with an example, and any other model with a chat. */
+function beginAnew() {
+  const isTiny = !$('note').hidden
+  if (!isTiny) document.querySelector('input[value=chat]').checked = true
+  chooseMode()
+  if (isTiny) $('examples').firstChild.click()
 }
 
 const run = signal => checked('mode') === 'chat' ? chat(signal) : complete(signal)
@@ -60,15 +68,17 @@ $('ask').addEventListener('submit', event => { event.preventDefault(); busy(run)
 $('race').addEventListener('click', () => busy(race))
 $('slow').addEventListener('click', () => busy(slowMotion))
 $('stop').addEventListener('click', stop)
-$('anew').addEventListener('click', newChat)
 $('model').addEventListener('change', chooseModel)
 $('drafts').addEventListener('input', showDrafts)
 $('theme').addEventListener('click', otherTheme)
-$('modes').addEventListener('change', newChat)
+$('modes').addEventListener('change', chooseMode)
 $('handle').addEventListener('change', checkSoon)
 $('guide').addEventListener('input', guideChanged)
 for (const id of ['prompt', 'guide', 'kinds']) $(id).addEventListener('input', () => { $('about').hidden = true }) // no longer the example
-document.addEventListener('keydown', event => { if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) busy(run) })
+document.addEventListener('keydown', event => {
+  if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) busy(run)
+  if (event.key === 'Escape') stop()
+})
 
 // The code follows every change of the page: what the user types, and what an example, a mode or an answer sets.
 for (const kind of ['input', 'change', 'click']) document.addEventListener(kind, showCode)
