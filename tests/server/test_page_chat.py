@@ -73,7 +73,7 @@ def test_a_system_message_comes_first(chat: Tab) -> None:
     chat.page.fill("#system", "Be short.")
     chat.run()
     chat.page.click("#code-details summary")
-    assert '"content": "Be short."' in chat.text("#code")
+    chat.page.wait_for_selector("#code:has-text('Be short.')")
     send(chat, TOM)
     assert roles(chat) == ["system", "user", "assistant", "user"]
     assert chat.asked[-1]["messages"][0]["content"] == "Be short."
@@ -243,7 +243,8 @@ MARKDOWN = {
     "3. a\n\n   b\n4. c": '<ol start="3"><li><p>a</p><p>b</p></li><li>c</li></ol>',
     "> a\n> > b": "<blockquote><p>a</p><blockquote><p>b</p></blockquote></blockquote>",
     "| a | b |\n|---|--:|\n| 1 | 2\\|3 |": '<div class="scroll"><table><thead><tr><th class="left">a</th>'
-    '<th class="right">b</th></tr></thead><tbody><tr><td class="left">1</td><td class="right">2|3</td></tr></tbody></table></div>',
+    '<th class="right">b</th></tr></thead><tbody><tr><td class="left">1</td><td class="right">2|3</td></tr></tbody>'
+    "</table></div>",
     "[a](https://b.c/d_(e)) https://f.g/h.": '<p><a href="https://b.c/d_(e)">a</a> <a href="https://f.g/h">https://f.g/h</a>.</p>',
     "snake_case_name **open\n***": "<p>snake_case_name **open</p><hr>",
     "![cat](https://b.c/d.png)": '<p><a href="https://b.c/d.png">cat</a></p>',
