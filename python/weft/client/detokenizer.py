@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from weft.client.responses import Response, ResponseDelta
 from weft.core import SAMPLED, Hypothesis, Output, Piece
+from weft.core.output import TypedText
 from weft.engine.sequence import Sequence
-from weft.grammar.compile.verdict import Verdicts, is_judged, judged_part
+from weft.grammar.compile.verdict import Verdicts, guided_part, is_judged
 from weft.grammar.guide import Guide
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.tokenizer.stop_words import StopTokens
@@ -25,12 +26,12 @@ class Detokenizer:
         self._verdicts = Verdicts()
 
     def output(self, response: Response) -> Output:
-        """The complete answer of a request that has ended, with text and `guided_valid`: the output of the first
-        sequence. `Output.others` holds the outputs of the other sequences."""
+        """The complete answer of a request that has ended, with text, `typed` and `guided_valid`: the output of the
+        first sequence. `Output.others` holds the outputs of the other sequences."""
         whole = gathered(response)
         for output in whole.outputs:
             output.text = self.text(output, response)
-            self.judge(output, response)
+            self.finish(output, response)
         return whole
 
     def text(self, output: Output, response: Response) -> str:
@@ -44,15 +45,22 @@ class Detokenizer:
         guide = response.request.guide
         return isinstance(guide, Guide) and is_judged(guide)
 
+    def finish(self, output: Output, response: Response) -> None:
+        """Complete a finished answer by the guide, once `output.text` is set: `typed` if the guide is a Python type,
+        and the verdict of `judge`."""
+        guide = response.request.guide
+        if isinstance(guide, Guide) and guide.python_type is not None:
+            _, text = self._guided_part(guide, output)
+            output.typed = TypedText(text, guide.python_type.parse, output.stats.guided_valid is True)
+        self.judge(output, response)
+
     def judge(self, output: Output, response: Response) -> None:
         """Check a finished answer against a guide that is not strict, and set `stats.guided_valid`. Does nothing if
         it is not True already. `output.text` must be set. Blocks while another process checks the answer, which may
         take long."""
         guide = response.request.guide
-        if output.stats.guided_valid and isinstance(guide, Guide):
-            question = judged_part(guide, output.text, output.token_ids, self._vocabulary, self._decode)
-            if question is not None:
-                output.stats.guided_valid = self._verdicts.obeys(*question)
+        if output.stats.guided_valid and isinstance(guide, Guide) and is_judged(guide):
+            output.stats.guided_valid = self._verdicts.obeys(*self._guided_part(guide, output))
 
     def running(self, sequence: Sequence) -> RunningText:
         """A new incremental decoder for the tokens of a sequence. It also finds the sequence's stop words if all of
@@ -73,6 +81,9 @@ class Detokenizer:
         for token in tokens:
             word = running.feed(token)
         return running.found_at if word == stop else None
+
+    def _guided_part(self, guide: Guide, output: Output) -> tuple[Guide, str]:
+        return guided_part(guide, output.text, output.token_ids, self._vocabulary, self._decode)
 
     def _decode(self, tokens: abc.Sequence[int]) -> str:
         return decode(self._tokenizer, tokens)
@@ -117,7 +128,7 @@ class Pieces:
         new, origins = answer.token_ids[delta.start : delta.end], answer.origins[delta.start : delta.end]
         if delta.is_finished:
             text = self._texts[index].rest(answer)
-            self._detokenizer.judge(answer, self._response)
+            self._detokenizer.finish(answer, self._response)
         else:
             text = self._texts[index].add(new)
         return Piece(text, new, origins, gathered(self._response) if delta.is_final else None, index)
