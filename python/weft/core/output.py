@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from weft.core.stats import OutputStats
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 
 SAMPLED, SPLICED = "sampled", "spliced"
 """Origins of tokens that were not drafted: sampled from the model's distribution, or written by a program."""
-
-_UNPARSED = object()
 
 FinishReason = Literal["stop", "length", "cancelled", "timeout", "error"]
 
@@ -116,7 +115,8 @@ class TypedText:
     is_complete: bool
     """Whether the text reaches the end of the guide."""
 
-    value: Any = field(default=_UNPARSED, repr=False)
+    is_parsed: bool = False
+    value: Any = None
     """The object, once it is parsed."""
 
 
@@ -196,8 +196,8 @@ class Output:
             return None
         if not typed.is_complete:
             raise AnswerError(f"the answer is not complete, so it can't be parsed: {self._reason_for_cut()}")
-        if typed.value is _UNPARSED:
-            typed.value = typed.parse(typed.text)
+        if not typed.is_parsed:
+            typed.value, typed.is_parsed = typed.parse(typed.text), True
         return typed.value
 
     @property
@@ -245,6 +245,21 @@ class Piece:
 
     index: int = 0
     """The number of the sequence that the piece belongs to."""
+
+    read_partial: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
+    """The function that makes `partial`; None if the guide is no Python type."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "partial": self.partial, "read_partial": None}
+
+    @cached_property
+    def partial(self) -> Any:
+        """The object of the elements that are complete up to this piece, if the guide is a type of lists, sets or
+        dicts; `list[Invoice]` gives the invoices so far. For other types None until the JSON is complete.
+
+        Parsed at the first access, which reads the whole text so far.
+        """
+        return None if self.read_partial is None else self.read_partial()
 
     @property
     def drafted(self) -> list[bool]:

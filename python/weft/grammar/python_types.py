@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any, get_origin
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaValue
 from pydantic_core import core_schema
 
@@ -44,7 +44,9 @@ _AFTER_PATH = r"(?:\?(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*)?"
 _AFTER_PATH += r"(?:#(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*)?"
 _USER = r"(?:[A-Za-z0-9._~-]+(?::[A-Za-z0-9._~-]*)?@)?"
 _NUMBER = r"(?:0|[1-9][0-9]*)(?:\.[0-9]+)?"
-_BASE64 = "(?:[A-Za-z0-9{more}]{{4}})*(?:[A-Za-z0-9{more}]{{2}}==|[A-Za-z0-9{more}]{{3}}=)?"
+_BASE64 = (
+    "(?:[A-Za-z0-9{more}]{{4}})*(?:[A-Za-z0-9{more}][AQgw]==|[A-Za-z0-9{more}]{{2}}[AEIMQUYcgkosw048]=)?"
+)
 _ANY = ""
 _NO_SPACE = r"[^\s\x1c-\x1f\x85]"  # the characters that `str.strip` keeps
 _BYTE_SIZE = r"^\s*(\d*\.?\d+)\s*(\w+)?"  # pydantic's pattern of ByteSize; any word may be the unit
@@ -223,8 +225,9 @@ class _AnswerSchema(GenerateJsonSchema):
                 default = _ANY if lengths == (0, "") else rf"^[\s\S]{{{lengths[0]},{lengths[1]}}}$"
                 return [], [node.get("pattern") or formats.PATTERNS.get(node.get("format", ""), default)]
             case "integer":
-                sign = "" if node.get("minimum", node.get("exclusiveMinimum", -1)) >= 0 else "-?"
-                return [], [rf"^{sign}(?:0|[1-9][0-9]*)$"]
+                lowest = node.get("minimum", node.get("exclusiveMinimum", -2) + 1)
+                digits = "[1-9][0-9]*" if lowest > 0 else "(?:0|[1-9][0-9]*)"
+                return [], [f"^{digits}$" if lowest >= 0 else f"^-?{digits}$"]
             case "number":
                 return [], [f"^-?{_NUMBER}$"]
             case "boolean":
@@ -277,8 +280,9 @@ class PythonType:
         try:
             self._adapter = given if isinstance(given, TypeAdapter) else TypeAdapter(given)
         except Exception as error:  # types may have code of their own
-            problem = f"{self.name} is no type for a guide: {_reason(error)}"
-            raise GuideError(f"{problem}. For a matcher of your own use Guide.matcher") from error
+            is_unknown = isinstance(error, PydanticSchemaGenerationError)
+            cure = ". For a matcher of your own use Guide.matcher" if is_unknown else ""
+            raise GuideError(f"{self.name} is no type for a guide: {_reason(error)}{cure}") from error
 
     def __repr__(self) -> str:
         return self.name
@@ -298,12 +302,35 @@ class PythonType:
             raise AnswerError(f"the answer is not a valid {self.name}: {_faults(error)}") from error
 
     def parse_partial(self, text: str) -> Any:
-        """The object that the beginning of a JSON text describes so far: without the last element of a list, set, dict
-        or `TypedDict` if that is not valid yet. None if there is no such object."""
+        """The object of the complete elements of the beginning of a JSON list or object. None if the type refuses
+        that, and for the beginning of any other JSON."""
+        complete = _complete_elements(text)
         try:
-            return self._adapter.validate_json(text, experimental_allow_partial=True)
+            return None if complete is None else self._adapter.validate_json(_without_surrogates(complete))
         except ValidationError:
             return None
+
+
+_NOTABLE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},"]', re.DOTALL)
+
+
+def _complete_elements(text: str) -> str | None:
+    """The beginning of a JSON list or object without the element that is incomplete, and closed. None for other
+    text."""
+    start = text.lstrip()[:1]
+    if start not in ("[", "{"):
+        return None
+    depth, end = 0, text.index(start) + 1
+    for mark in _NOTABLE.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(mark[0], 0)
+        if depth == 0:
+            return text
+        is_element = depth == 1 and mark[0] in ("]", "}")
+        if is_element or (depth == 1 and mark[0] == ","):
+            end = mark.end() if is_element else mark.start()
+        if mark[0] == '"':  # the quote of a string that does not end
+            break
+    return text[:end] + ("]" if start == "[" else "}")
 
 
 def _without_surrogates(text: str) -> str:
@@ -314,7 +341,7 @@ def _without_surrogates(text: str) -> str:
         data = json.dumps(json.loads(text), ensure_ascii=False)
     except ValueError:
         return text
-    return data.encode(errors="surrogatepass").decode(errors="replace")
+    return data.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _name(given: Any) -> str:

@@ -73,7 +73,8 @@ def test_which_part_of_an_answer_it_is_asked_of() -> None:
     assert asked(Guide.after("so", schema), "and so 1") == (schema, " 1")
     assert asked(Guide.after(3 + ord("!"), Guide.after("so", schema)), "so! so 1") == (schema, " 1")
     assert asked(Guide.after("so", Guide.regex("1")), "and so 1") == (Guide.regex("1"), " 1")
-    assert asked(Guide.regex("a"), "a") is None
+    assert not is_judged(Guide.json_schema({"type": "integer"})), "a strict guide needs no verdict"
+    assert not is_judged(Guide.regex("a"))
 
 
 def test_guides_that_are_judged() -> None:
