@@ -28,16 +28,16 @@ MAX_FAULTS = 3
 """The number of faults of an answer that an error lists."""
 
 _CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
-_ZONE = r"(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 _IPV4, _IPV6 = (formats.PATTERNS[name][1:-1] for name in ("ipv4", "ipv6"))
-_OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-_SUBNET = rf"{_OCTET}\.0\.0\.0/8|(?:{_OCTET}\.){{2}}0\.0/16|(?:{_OCTET}\.){{3}}0/24"
+_SUBNET = rf"{formats.OCTET}\.0\.0\.0/8|(?:{formats.OCTET}\.){{2}}0\.0/16|(?:{formats.OCTET}\.){{3}}0/24"
 _HEX = "[0-9A-Fa-f]"
 _HOURS = r"T(?:[0-9]{1,4}H(?:[0-9]{1,4}M)?(?:[0-9]{1,4}(?:\.[0-9]{1,6})?S)?"
 _HOURS += r"|[0-9]{1,4}M(?:[0-9]{1,4}(?:\.[0-9]{1,6})?S)?|[0-9]{1,6}(?:\.[0-9]{1,6})?S)"
 _DAYS = "(?:[0-9]{1,4}Y(?:[0-9]{1,4}M)?(?:[0-9]{1,4}D)?|[0-9]{1,4}M(?:[0-9]{1,4}D)?|[0-9]{1,5}D)"
 _WORD = "[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*"  # no "--": "xn--" begins an encoded name, which must be a valid one
 _NAME = rf"(?:{_WORD}\.)*[A-Za-z](?:-?[A-Za-z0-9])*"  # a last part of digits would make it an IPv4 address
+_LABEL = "[A-Za-z0-9](?:-?[A-Za-z0-9]){0,30}"
+_EMAIL = rf"[A-Za-z0-9_](?:[.+-]?[A-Za-z0-9_]){{0,30}}@(?:{_LABEL}\.){{1,3}}[A-Za-z]{{2,20}}"
 _PORT = "(?::(?:[1-5][0-9]{4}|[1-9][0-9]{0,3}))?"
 _PATH = r"(?:/(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)*"
 _AFTER_PATH = r"(?:\?(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*)?"
@@ -52,10 +52,11 @@ _NO_SPACE = r"[^\s\x1c-\x1f\x85]"  # the characters that `str.strip` keeps
 _BYTE_SIZE = r"^\s*(\d*\.?\d+)\s*(\w+)?"  # pydantic's pattern of ByteSize; any word may be the unit
 
 PATTERNS = {
-    "date-time": f"^{formats.DATE}[Tt]{_CLOCK}{_ZONE}?$",
-    "time": f"^{_CLOCK}{_ZONE}?$",
+    "date-time": f"^{formats.DATE}[Tt]{_CLOCK}{formats.ZONE}?$",
+    "time": f"^{_CLOCK}{formats.ZONE}?$",
     "duration": f"^-?P(?:[0-9]{{1,5}}W|{_DAYS}(?:{_HOURS})?|{_HOURS})$",
-    "email": rf"^[A-Za-z0-9_]+(?:[.+-][A-Za-z0-9_]+)*@(?:{_WORD}\.)+[A-Za-z]{{2,}}$",
+    "email": f"^{_EMAIL}$",
+    "name-email": f"^{_EMAIL}$",
     **{
         f"uuid{version}": f"^{_HEX}{{8}}-{_HEX}{{4}}-{version}{_HEX}{{3}}-[89ABab]{_HEX}{{3}}-{_HEX}{{12}}$"
         for version in range(1, 9)
@@ -89,7 +90,7 @@ class _AnswerSchema(GenerateJsonSchema):
         return {**{key: value for key, value in node.items() if key != "format"}, "pattern": pattern}
 
     def datetime_schema(self, schema: core_schema.DatetimeSchema) -> JsonSchemaValue:
-        zone = {"naive": "", "aware": _ZONE}.get(str(schema.get("tz_constraint")), f"{_ZONE}?")
+        zone = {"naive": "", "aware": formats.ZONE}.get(str(schema.get("tz_constraint")), f"{formats.ZONE}?")
         return {"type": "string", "pattern": f"^{formats.DATE}[Tt]{_CLOCK}{zone}$"}
 
     def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
@@ -277,6 +278,7 @@ class PythonType:
     def __init__(self, given: Any) -> None:
         """Raises `GuideError` for a type that pydantic does not know."""
         self.name = _name(given)
+        self._given = given
         try:
             self._adapter = given if isinstance(given, TypeAdapter) else TypeAdapter(given)
         except Exception as error:  # types may have code of their own
@@ -286,6 +288,9 @@ class PythonType:
 
     def __repr__(self) -> str:
         return self.name
+
+    def __reduce__(self) -> tuple[type[PythonType], tuple[Any]]:
+        return PythonType, (self._given,)  # pickle stores the name of a class
 
     def schema(self) -> dict[str, Any]:
         """The JSON schema of the texts that `parse` takes. Raises `GuideError` if the type has none."""
