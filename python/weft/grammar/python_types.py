@@ -112,7 +112,7 @@ class _AnswerSchema(GenerateJsonSchema):
         return {"anyOf": [number, text]} if is_exact else text
 
     def fraction_schema(self, schema: Any) -> JsonSchemaValue:
-        number = super().fraction_schema(schema)["anyOf"][0]
+        number = dict(super().fraction_schema(schema)["anyOf"][0])
         if len(number) > 1:  # it has bounds, which no pattern has
             return number
         number |= _DOUBLES
@@ -201,7 +201,7 @@ class _AnswerSchema(GenerateJsonSchema):
         values = node.get("additionalProperties", True)
         for others in node.get("patternProperties", {}).values():
             values = others
-        limits = {key: node[key] for key in ("minProperties", "maxProperties") if key in node}
+        limits: dict[str, Any] = {key: node[key] for key in ("minProperties", "maxProperties") if key in node}
         parts: dict[str, Any] = {}
         if names:
             parts["properties"] = dict.fromkeys(names, values)
