@@ -44,6 +44,7 @@ _AFTER_PATH = r"(?:\?(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*)?"
 _AFTER_PATH += r"(?:#(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*)?"
 _USER = r"(?:[A-Za-z0-9._~-]+(?::[A-Za-z0-9._~-]*)?@)?"
 _NUMBER = r"(?:0|[1-9][0-9]*)(?:\.[0-9]+)?"
+_FRACTION = "^-?[0-9]+(?:/[1-9][0-9]*)?$"
 _BASE64 = (
     "(?:[A-Za-z0-9{more}]{{4}})*(?:[A-Za-z0-9{more}][AQgw]==|[A-Za-z0-9{more}]{{2}}[AEIMQUYcgkosw048]=)?"
 )
@@ -63,6 +64,7 @@ PATTERNS = {
     },
     "base64": f"^{_BASE64.format(more='+/')}$",
     "base64url": f"^{_BASE64.format(more='_-')}$",
+    "fraction": _FRACTION,
     "ipvanyaddress": f"^(?:{_IPV4}|{_IPV6})$",
     "ipv4interface": f"^{_IPV4}(?:/(?:3[0-2]|[12]?[0-9]))?$",
     "ipv6interface": f"^(?:{_IPV6})(?:/(?:12[0-8]|1[01][0-9]|[1-9]?[0-9]))?$",
@@ -116,7 +118,7 @@ class _AnswerSchema(GenerateJsonSchema):
         if len(number) > 1:  # it has bounds, which no pattern has
             return number
         number |= _DOUBLES
-        return {"anyOf": [number, {"type": "string", "pattern": "^-?[0-9]+(?:/[1-9][0-9]*)?$"}]}
+        return {"anyOf": [number, {"type": "string", "pattern": _FRACTION}]}
 
     def complex_schema(self, schema: Any) -> JsonSchemaValue:
         return {"type": "string", "pattern": f"^-?{_NUMBER}(?:[+-]{_NUMBER}j)?$"}
