@@ -67,5 +67,5 @@ KINDS: list[tuple[Any, type]] = [
     (UUID, UUID),
 ]
 for given, kind in KINDS:
-    found = ask(given)
-    assert isinstance(found, kind), (given, found)
+    value = ask(given)
+    assert isinstance(value, kind), (given, value)

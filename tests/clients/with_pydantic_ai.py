@@ -22,8 +22,8 @@ async def main() -> None:
     outputs: list[Any] = [Person, NativeOutput(Person)]
     for output in outputs:
         agent: Agent[None, Person] = Agent(model, output_type=output, model_settings={"temperature": 0})
-        found = await agent.run(PROMPT)
-        assert found.output == Person(**ANSWER), found
+        result = await agent.run(PROMPT)
+        assert result.output == Person(**ANSWER), result
         async with agent.run_stream(PROMPT) as stream:
             assert await stream.get_output() == Person(**ANSWER)
 

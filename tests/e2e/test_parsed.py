@@ -114,7 +114,7 @@ def test_an_answer_is_an_object_whole_and_streamed(llm: LLM, guide: Any, expecte
         HttpUrl,
     ],
 )
-def test_what_the_model_does_not_know_is_an_object_too(llm: LLM, guide: Any) -> None:
+def test_other_types_give_objects_too(llm: LLM, guide: Any) -> None:
     sampling = SamplingParams(max_tokens=60, on_length="close")
     output = llm.generate(PROMPT, sampling, guide=guide)
     kind = get_origin(guide) or guide
