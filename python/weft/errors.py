@@ -9,6 +9,7 @@ WeftError
 │   ├── GuideError         a guide does not compile, or nothing satisfies it
 │   ├── TokenizerError     a tokenizer can't be read or does not fit the model
 │   └── ModelError         a model directory has missing, wrong or unknown parts
+├── AnswerError            an answer is no object of its guide's Python type (also ValueError)
 ├── ExecutorError          an executor was shut down, or its loop failed (also RuntimeError)
 └── RequestError           one request failed; others go on
     ├── GuideStateError    the grammar refused a token, reached a dead end, or its matcher failed
@@ -22,6 +23,7 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "AnswerError",
     "CapacityError",
     "DeadEndError",
     "DriverError",
@@ -116,6 +118,10 @@ class TokenizerError(InputError):
 
 class ModelError(InputError):
     """A model directory has missing, invalid or unknown parts. The message names the file and the key."""
+
+
+class AnswerError(WeftError, ValueError):
+    """An answer is not an object of its guide's Python type: it was cut, or a validator of the type refuses it."""
 
 
 class ExecutorError(WeftError, RuntimeError):

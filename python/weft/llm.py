@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Unpack, cast, overload
+from typing import Any, Unpack, cast, overload
 
 from weft.client.builder import ModelSource
 from weft.client.chat import (
@@ -92,7 +92,7 @@ class LLM:
         prompts: Prompt,
         sampling: SamplingParams | None = None,
         *,
-        guide: Guide | None = None,
+        guide: Any = None,
         **options: Unpack[RequestOptions],
     ) -> Output: ...
 
@@ -102,7 +102,7 @@ class LLM:
         prompts: Sequence[Prompt],
         sampling: SamplingParams | Sequence[SamplingParams | None] | None = None,
         *,
-        guide: Guide | Sequence[Guide | None] | None = None,
+        guide: Any = None,
         **options: Unpack[RequestOptions],
     ) -> list[Output]: ...
 
@@ -111,12 +111,14 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling: SamplingParams | Sequence[SamplingParams | None] | None = None,
         *,
-        guide: Guide | Sequence[Guide | None] | None = None,
+        guide: Any = None,
         **options: Unpack[RequestOptions],
     ) -> Output | list[Output]:
         """Answer a prompt (an `Output`) or a list of prompts (a list of `Output`s, in their order).
 
-        A prompt is text or token ids. For a list, `guide`, `sampling` and most options may be lists of the same length.
+        A prompt is text or token ids. A guide is a `Guide` or a Python type that pydantic knows, as in
+        `Guide.json_schema`; `Output.parsed` is then an object of the type. For a list, `guide`, `sampling` and most
+        options may be lists of the same length.
         Invalid arguments raise `InputError` or `CapacityError` before any prompt starts. Later, a single prompt that
         fails raises its error. In a list, a failed prompt sets its `output.error`, and the others complete. With
         several sequences (`SamplingParams.n`, `beam_width`), `output.outputs` holds all of them.
@@ -143,7 +145,7 @@ class LLM:
         prompt: Prompt,
         sampling: SamplingParams | None = None,
         *,
-        guide: Guide | None = None,
+        guide: Any = None,
         **options: Unpack[RequestOptions],
     ) -> Iterator[Piece]:
         """Stream the answer to one prompt: yield a `Piece` for each iteration of each sequence. The last piece carries
@@ -166,7 +168,7 @@ class LLM:
         messages: Conversation,
         sampling: SamplingParams | None = None,
         *,
-        guide: Guide | None = None,
+        guide: Any = None,
         **options: Unpack[ChatRequestOptions],
     ) -> Output: ...
 
@@ -176,7 +178,7 @@ class LLM:
         messages: Sequence[Conversation],
         sampling: SamplingParams | Sequence[SamplingParams | None] | None = None,
         *,
-        guide: Guide | Sequence[Guide | None] | None = None,
+        guide: Any = None,
         **options: Unpack[ChatRequestOptions],
     ) -> list[Output]: ...
 
@@ -185,7 +187,7 @@ class LLM:
         messages: Conversation | Sequence[Conversation],
         sampling: SamplingParams | Sequence[SamplingParams | None] | None = None,
         *,
-        guide: Guide | Sequence[Guide | None] | None = None,
+        guide: Any = None,
         **options: Unpack[ChatRequestOptions],
     ) -> Output | list[Output]:
         """Answer a conversation, or a list of them, rendered by the tokenizer's chat template. Messages have OpenAI's
@@ -209,7 +211,7 @@ class LLM:
         messages: Conversation,
         sampling: SamplingParams | None = None,
         *,
-        guide: Guide | None = None,
+        guide: Any = None,
         **options: Unpack[ChatRequestOptions],
     ) -> Iterator[Piece]:
         """Stream the answer to one conversation: the options of `chat`, the pieces of `stream`."""
@@ -225,9 +227,10 @@ class LLM:
         """The sampling parameters of a request without `sampling`."""
         return SamplingParams(**self.sampling_defaults)
 
-    def compile(self, guide: Guide) -> Future[CompiledGuide]:
-        """Start to compile a guide before its first use, in the pool that compiles the requests' guides."""
-        return self._compiler.submit(guide.of_model(self.tokenizer.chat_template))
+    def compile(self, guide: Any) -> Future[CompiledGuide]:
+        """Start to compile a guide (a `Guide` or a Python type) before its first use, in the pool that compiles the
+        requests' guides."""
+        return self._compiler.submit(Guide.of(guide).of_model(self.tokenizer.chat_template))
 
     @property
     def num_iterations(self) -> int:
@@ -278,7 +281,7 @@ class LLM:
     def _asked(
         self,
         prompts: Sequence[Prompt],
-        guides: Sequence[Guide | None],
+        guides: Sequence[Any],
         samplings: Sequence[SamplingParams | None],
         options: RequestOptions,
         *,

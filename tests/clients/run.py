@@ -26,9 +26,12 @@ CLIENTS = {
     "langchain": ["langchain-openai"],
     "instructor": ["instructor"],
     "guidance": ["guidance", "openai"],
+    "openai": ["openai"],
+    "pydantic": ["pydantic"],
+    "pydantic_ai": ["pydantic-ai-slim[openai]"],
     "lm_eval": ["lm-eval[api]", "transformers", "datasets"],
 }
-TORCH_FREE = {"anthropic", "litellm", "langchain", "instructor", "guidance"}
+TORCH_FREE = {*CLIENTS} - {"lm_eval"}
 KEY = "a-key-of-tests"
 
 

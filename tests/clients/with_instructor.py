@@ -1,4 +1,4 @@
-"""instructor: by schema and by tools."""
+"""instructor: objects by schema and by tools, a list of them, and objects that grow in a stream."""
 
 from __future__ import annotations
 
@@ -19,3 +19,12 @@ for mode in (instructor.Mode.JSON_SCHEMA, instructor.Mode.TOOLS):
         model="weft-tiny", messages=MESSAGES, temperature=0, response_model=Person
     )
     assert found.model_dump() == ANSWER, (mode, found)
+    several = client.chat.completions.create(
+        model="weft-tiny", messages=MESSAGES, temperature=0, response_model=list[Person]
+    )
+    assert all(isinstance(person, Person) for person in several) and several, (mode, several)
+    partial = client.chat.completions.create_partial(
+        model="weft-tiny", messages=MESSAGES, temperature=0, response_model=Person
+    )
+    *_, last = partial
+    assert last.model_dump() == ANSWER, (mode, last)

@@ -18,6 +18,8 @@ model = ChatOpenAI(model="weft-tiny", temperature=0, max_tokens=80)
 for method in ("json_schema", "function_calling"):
     found = model.with_structured_output(Person, method=method).invoke(PROMPT)
     assert found == Person(**ANSWER), (method, found)
+    *_, last = model.with_structured_output(Person, method=method).stream(PROMPT)
+    assert last == Person(**ANSWER), (method, last)
 text = "".join(part.text if isinstance(part.text, str) else part.text() for part in model.stream(PROMPT))
 assert Person.model_validate_json(text) == Person(**ANSWER), text
 called = model.bind_tools([Person], tool_choice="Person").invoke(PROMPT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import pytest
@@ -114,6 +114,11 @@ def test_guides_under_a_name(make: Callable[..., Executor]) -> None:
     executor = make(guided_decoding_config=GUIDED)
     executor.register_guide("digits", Guide.regex("[0-9]{5}")).result()
     executor.register_guide("letters", GuidedDecodingParams(GuideType.REGEX, "[a-z]{5}"))
+    assert executor.register_guide("word", Literal["yes"]).result() is not None
+    params = GuidedDecodingParams.handle("word")
+    told = answer(executor, request(20, end_id=None, guided_decoding_params=params))
+    assert Guide.of(Literal["yes"]).parse(text(executor, told)) == "yes"
+    executor.forget_guide("word")
     assert executor.client.compiler is not None
     cache = executor.client.compiler.cache
     cache.clear()

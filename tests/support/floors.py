@@ -18,7 +18,7 @@ PYTHON_FLOORS = [
     "grammar",
     "grammar/schema models",
     "models/gguf",
-    "grammar/xgrammar",
+    "grammar/python_types grammar/xgrammar",
     "grammar/llguidance grammar/kinds aici",
     "grammar/auto grammar/compile",
     "grammar/__init__ core/request",
@@ -66,7 +66,7 @@ NATIVE_FLOORS = [
 ]
 
 # Files that create objects of higher rooms, with the rooms that their functions may import.
-FRONTS = {"grammar/guide": ("grammar/kinds", "grammar/xgrammar", "aici")}
+FRONTS = {"grammar/guide": ("grammar/kinds", "grammar/python_types", "grammar/xgrammar", "aici")}
 
 # Rooms that only these others may import. All others look them up in the registry, or receive their objects.
 PYTHON_LEAVES = {

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import abc
 from dataclasses import replace
+from typing import Any
 
 from weft.client.responses import Response, ResponseDelta
 from weft.core import SAMPLED, Hypothesis, Output, Piece
+from weft.core.output import TypedText
 from weft.engine.sequence import Sequence
-from weft.grammar.compile.verdict import Verdicts, is_judged, judged_part
+from weft.grammar.compile.verdict import Verdicts, guided_part, is_judged
 from weft.grammar.guide import Guide
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.tokenizer.stop_words import StopTokens
@@ -25,12 +27,12 @@ class Detokenizer:
         self._verdicts = Verdicts()
 
     def output(self, response: Response) -> Output:
-        """The complete answer of a request that has ended, with text and `guided_valid`: the output of the first
-        sequence. `Output.others` holds the outputs of the other sequences."""
+        """The complete answer of a request that has ended, with text, `typed` and `guided_valid`: the output of the
+        first sequence. `Output.others` holds the outputs of the other sequences."""
         whole = gathered(response)
         for output in whole.outputs:
             output.text = self.text(output, response)
-            self.judge(output, response)
+            self.finish(output, response)
         return whole
 
     def text(self, output: Output, response: Response) -> str:
@@ -44,15 +46,27 @@ class Detokenizer:
         guide = response.request.guide
         return isinstance(guide, Guide) and is_judged(guide)
 
+    def finish(self, output: Output, response: Response) -> None:
+        """Complete a finished answer by the guide, once `output.text` is set: `typed` if the guide is a Python type,
+        and the verdict of `judge`."""
+        guide = response.request.guide
+        if isinstance(guide, Guide) and guide.python_type is not None:
+            _, text = self._guided_part(guide, output)
+            output.typed = TypedText(text, guide.python_type.parse, output.stats.guided_valid is True)
+        self.judge(output, response)
+
     def judge(self, output: Output, response: Response) -> None:
         """Check a finished answer against a guide that is not strict, and set `stats.guided_valid`. Does nothing if
         it is not True already. `output.text` must be set. Blocks while another process checks the answer, which may
         take long."""
         guide = response.request.guide
-        if output.stats.guided_valid and isinstance(guide, Guide):
-            question = judged_part(guide, output.text, output.token_ids, self._vocabulary, self._decode)
-            if question is not None:
-                output.stats.guided_valid = self._verdicts.obeys(*question)
+        if output.stats.guided_valid and isinstance(guide, Guide) and is_judged(guide):
+            output.stats.guided_valid = self._verdicts.obeys(*self._guided_part(guide, output))
+
+    def partial(self, guide: Guide, output: Output) -> Any:
+        """The object of the complete elements of an answer that continues, as in `Piece.partial`."""
+        assert guide.python_type is not None
+        return guide.python_type.parse_partial(self._guided_part(guide, output)[1])
 
     def running(self, sequence: Sequence) -> RunningText:
         """A new incremental decoder for the tokens of a sequence. It also finds the sequence's stop words if all of
@@ -74,6 +88,9 @@ class Detokenizer:
             word = running.feed(token)
         return running.found_at if word == stop else None
 
+    def _guided_part(self, guide: Guide, output: Output) -> tuple[Guide, str]:
+        return guided_part(guide, output.text, output.token_ids, self._vocabulary, self._decode)
+
     def _decode(self, tokens: abc.Sequence[int]) -> str:
         return decode(self._tokenizer, tokens)
 
@@ -85,20 +102,26 @@ class SequenceText:
     def __init__(self, detokenizer: Detokenizer, response: Response, sequence: Sequence) -> None:
         self._detokenizer, self._response = detokenizer, response
         self._running = detokenizer.running(sequence)
-        self._num_shown = 0
+        self.num_shown = 0
+        """The length of the text that `add` and `rest` have returned."""
 
     def add(self, tokens: abc.Sequence[int]) -> str:
         """Append tokens; return the text that became final."""
-        running, shown = self._running, self._num_shown
+        running, shown = self._running, self.num_shown
         for token in tokens:
             running.feed(token)
-        self._num_shown = max(shown, running.num_shown)
-        return running.text[shown : self._num_shown]
+        self.num_shown = max(shown, running.num_shown)
+        return running.text[shown : self.num_shown]
 
     def rest(self, output: Output) -> str:
         """The text that `add` has not returned, after the sequence has ended. Sets `output.text`."""
         output.text = self._detokenizer.text(output, self._response)
-        return output.text[self._num_shown :]
+        shown, self.num_shown = self.num_shown, len(output.text)
+        return output.text[shown:]
+
+    def shown(self, length: int) -> str:
+        """The first `length` characters of the text; at most `num_shown` are final."""
+        return self._running.text[:length]
 
 
 class Pieces:
@@ -115,12 +138,23 @@ class Pieces:
             return Piece("", [], [], gathered(self._response))
         index, answer = delta.sequence.index, delta.sequence.output
         new, origins = answer.token_ids[delta.start : delta.end], answer.origins[delta.start : delta.end]
+        text = self._texts[index]
         if delta.is_finished:
-            text = self._texts[index].rest(answer)
-            self._detokenizer.judge(answer, self._response)
+            new_text = text.rest(answer)
+            self._detokenizer.finish(answer, self._response)
         else:
-            text = self._texts[index].add(new)
-        return Piece(text, new, origins, gathered(self._response) if delta.is_final else None, index)
+            new_text = text.add(new)
+        whole = gathered(self._response) if delta.is_final else None
+        return Piece(new_text, new, origins, whole, index, self._partial_reader(text, answer, delta.end))
+
+    def _partial_reader(self, text: SequenceText, answer: Output, end: int) -> abc.Callable[[], Any] | None:
+        """A function that makes `Piece.partial` of the answer's first `end` tokens."""
+        guide, length = self._response.request.guide, text.num_shown
+        if not isinstance(guide, Guide) or guide.python_type is None:
+            return None
+        return lambda: self._detokenizer.partial(
+            guide, Output([], answer.token_ids[:end], text=text.shown(length))
+        )
 
 
 def gathered(response: Response) -> Output:

@@ -67,18 +67,26 @@ GATHERED = ("return_context_logits", "return_generation_logits", "additional_out
 
 def requests_of(
     prompts: Sequence[Prompt],
-    guides: Sequence[Guide | None],
+    guides: Sequence[Any],
     samplings: Sequence[SamplingParams | None],
     options: RequestOptions,
     *,
     streams: bool = False,
 ) -> list[Request]:
-    """One request for each prompt. Raises `InputError` for invalid values and `TypeError` for unknown options."""
+    """One request for each prompt. A guide is anything that `Guide.of` takes, or None. Raises `InputError` for invalid
+    values and `TypeError` for unknown options."""
     columns = _columns(options, len(prompts))
     gather = _gather(options)
+    # The prompts of a list often share a guide; the schema of a Python type is made once for all of them.
+    made = {id(guide): None if guide is None else Guide.of(guide) for guide in guides}
     return [
         _request(
-            prompt, guide, sampling, {name: column[i] for name, column in columns.items()}, gather, streams
+            prompt,
+            made[id(guide)],
+            sampling,
+            {name: column[i] for name, column in columns.items()},
+            gather,
+            streams,
         )
         for i, (prompt, guide, sampling) in enumerate(zip(prompts, guides, samplings, strict=True))
     ]
@@ -132,7 +140,7 @@ def _request(
     return Request(
         prompt,
         sampling,
-        Guide.of(guide) if guide is not None else None,
+        guide,
         _beam(values, sampling),
         processor=_processor(values.get("logits_processor")),
         gather=gather,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from weft.core.stats import OutputStats
-from weft.errors import InputError, RequestError, brief, shortened
+from weft.errors import AnswerError, InputError, RequestError, brief, shortened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,6 +106,20 @@ class Hypothesis:
         return None if self.trace is None else self.trace.top_log_probs(self.path)
 
 
+@dataclass(slots=True)
+class TypedText:
+    """The JSON text of an answer whose guide is a Python type, and the function that makes the object of it."""
+
+    text: str
+    parse: Callable[[str], Any]
+    is_complete: bool
+    """Whether the text reaches the end of the guide."""
+
+    is_parsed: bool = False
+    value: Any = None
+    """The object, once it is parsed."""
+
+
 @dataclass(slots=True, repr=False)
 class Output:
     """The answer to one prompt. With several sequences, this is the first of `outputs`; in a beam search, the best."""
@@ -153,6 +168,9 @@ class Output:
     others: list[Output] = field(default_factory=list)
     """The outputs of the other sequences."""
 
+    typed: TypedText | None = field(default=None, compare=False)
+    """The text that `parsed` reads. None if the guide is no Python type, and if the request failed before it began."""
+
     def __repr__(self) -> str:
         others = f", and {len(self.others)} others" if self.others else ""
         failed = (
@@ -162,6 +180,25 @@ class Output:
             f"Output(text={shortened(self.text, 200)!r}, finish_reason={self.finish_reason!r}, "
             f"{len(self.token_ids)} tokens for a prompt of {len(self.prompt_token_ids)}{others}{failed})"
         )
+
+    @property
+    def parsed(self) -> Any:
+        """The object that the answer describes, if the guide is a Python type such as `Invoice` or `list[Invoice]`;
+        None for other guides. Parsed at the first access.
+
+        Raises `AnswerError` if the answer was cut, or if a validator of the type refuses it. Raises `error` for a
+        failed request.
+        """
+        if self.error is not None:
+            raise self.error
+        typed = self.typed
+        if typed is None:
+            return None
+        if not typed.is_complete:
+            raise AnswerError(f"the answer is not complete, so it can't be parsed: {self._reason_for_cut()}")
+        if not typed.is_parsed:
+            typed.value, typed.is_parsed = typed.parse(typed.text), True
+        return typed.value
 
     @property
     def drafted(self) -> list[bool]:
@@ -179,6 +216,20 @@ class Output:
         """The sum of the tokens' log-probabilities; None unless the request asks for them."""
         return None if self.logprobs is None else sum(entry.logprob for entry in self.logprobs)
 
+    def _reason_for_cut(self) -> str:
+        """Why the answer ended before its guide did, and the cure."""
+        if self.stopped_by is not None:
+            kind = "stop word" if isinstance(self.stopped_by, str) else "stop token"
+            return f"the {kind} {self.stopped_by!r} ended it; leave it out, because the guide ends the answer"
+        if self.finish_reason == "length":
+            return (
+                f"it was cut after {len(self.token_ids)} tokens; raise SamplingParams(max_tokens=...), or give "
+                'on_length="close", which completes the JSON within max_tokens'
+            )
+        if self.finish_reason == "timeout":
+            return "its time was over; raise timeout_s"
+        return f"it ended early ({self.finish_reason})"
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -194,6 +245,21 @@ class Piece:
 
     index: int = 0
     """The number of the sequence that the piece belongs to."""
+
+    read_partial: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
+    """The function that makes `partial`; None if the guide is no Python type."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "partial": self.partial, "read_partial": None}
+
+    @cached_property
+    def partial(self) -> Any:
+        """The object of the elements that are complete up to this piece, if the guide is a type of lists, sets or
+        dicts; `list[Invoice]` gives the invoices so far. For other types None until the JSON is complete.
+
+        Parsed at the first access, which reads the whole text so far.
+        """
+        return None if self.read_partial is None else self.read_partial()
 
     @property
     def drafted(self) -> list[bool]:

@@ -28,7 +28,6 @@ from weft.executor.translate import Translator
 from weft.executor.types import (
     DebugTensorsPerIteration,
     ExecutorConfig,
-    GuidedDecodingParams,
     IterationStats,
     ModelType,
     Request,
@@ -37,7 +36,6 @@ from weft.executor.types import (
 )
 from weft.executor.types.served import check_served
 from weft.grammar.base import CompiledGuide
-from weft.grammar.guide import Guide
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 
 NO_GUIDES = (
@@ -265,8 +263,9 @@ class Executor:
 
     # -- guides, statistics, end
 
-    def register_guide(self, name: str, guide: Guide | GuidedDecodingParams) -> Future[CompiledGuide]:
-        """Compile a guide and keep it under a name, for requests with `GuidedDecodingParams.handle(name)`.
+    def register_guide(self, name: str, guide: Any) -> Future[CompiledGuide]:
+        """Compile a guide (`GuidedDecodingParams`, or anything that `Guide.of` takes) and keep it under a name, for
+        requests with `GuidedDecodingParams.handle(name)`.
 
         Requests may use the name at once. The future gives the compiled guide. If the guide's text is invalid, the
         future and all requests that use the name fail with a `GuideError`. Raises `InputError` without a

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from typing import Any
 
 from weft.errors import GuideError, InputError
 from weft.executor.types import GuidedDecodingParams, GuideType
@@ -22,7 +23,7 @@ class Guides:
         self._lock = threading.Lock()
         self._kept: dict[str, Future[CompiledGuide]] = {}
 
-    def register(self, name: str, guide: Guide | GuidedDecodingParams) -> Future[CompiledGuide]:
+    def register(self, name: str, guide: Any) -> Future[CompiledGuide]:
         """Compile a guide and keep it as `name`, replacing an earlier one. If its text is invalid, the future fails
         with a `GuideError`. Raises `InputError` for an invalid name, for a handle, and if guides are refused."""
         if not isinstance(name, str) or not name:

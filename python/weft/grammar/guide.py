@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import reprlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import isroutine
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from re import Pattern
+from typing import TYPE_CHECKING, Any, Literal, get_origin
 
 from weft.errors import GuideError, brief
 from weft.grammar.interfaces import PythonMatcher, Recognizer
@@ -21,6 +23,7 @@ from weft.grammar.schema import structure
 
 if TYPE_CHECKING:
     from weft.aici.limits import WasmLimits
+    from weft.grammar.python_types import PythonType
 
 GuideKind = Literal[
     "json_schema",
@@ -60,6 +63,8 @@ class Guide:
     any_order: bool = False
     separators: tuple[str, str] | None = None
     open_objects: bool = False
+    python_type: PythonType | None = None
+    """The type whose schema this is. It does not change what is compiled, so it is no part of `key`."""
     closes: bool = False
     """Whether the library that compiles it must be able to compute shortest endings, as `on_length="close"` needs."""
     is_read: bool = True
@@ -87,7 +92,10 @@ class Guide:
         separators: tuple[str, str] | None = None,
         open_objects: bool = False,
     ) -> Guide:
-        """JSON that satisfies a schema: a dict or bool, its JSON text, a pydantic model, or a `TypeAdapter`.
+        """JSON that satisfies a schema: a dict or bool, its JSON text, or a Python type.
+
+        A Python type is one that pydantic knows, such as a `BaseModel`, `list[Invoice]`, a dataclass or
+        `Literal["a", "b"]`, or a `TypeAdapter`. `Output.parsed` is then an object of that type.
 
         An object schema with `properties` forbids other properties, unless `additionalProperties` allows them.
         `open_objects` allows others by default, as the JSON Schema specification does. Properties come in the
@@ -103,7 +111,8 @@ class Guide:
             raise GuideError(
                 f"max_whitespace is {max_whitespace!r}; it must be a number from 1 on, or None for no bound"
             )
-        data = _schema_data(schema)
+        python_type = _python_type(schema)
+        data = _schema_data(schema if python_type is None else python_type.schema())
         structure.check(data)
         return cls(
             "json_schema",
@@ -113,6 +122,7 @@ class Guide:
             any_order=bool(any_order),
             separators=separators,
             open_objects=bool(open_objects),
+            python_type=python_type,
         )
 
     @classmethod
@@ -234,12 +244,12 @@ class Guide:
         return cls("plugin", f"plugin {path}", payload=(str(path), data))
 
     @classmethod
-    def after(cls, trigger: int | str, guide: Guide, *, max_free_tokens: int | None = None) -> Guide:
+    def after(cls, trigger: int | str, guide: Any, *, max_free_tokens: int | None = None) -> Guide:
         """Free text until `trigger`, then `guide`: for models that reason before they answer.
 
         `trigger` is a token id or a string. The name of a special token means that token. Any other string is found
         wherever its bytes appear. Free text can't contain special tokens or end the answer. After `max_free_tokens`
-        tokens the trigger is forced. `guide` may be another `after` guide.
+        tokens the trigger is forced. `guide` is anything that `Guide.of` takes, also another `after` guide.
         """
         from weft.grammar.kinds.after import After
 
@@ -282,18 +292,17 @@ class Guide:
 
     @classmethod
     def of(cls, guide: Any) -> Guide:
-        """The guide itself, or one over an `xgrammar.Grammar` or `xgrammar.CompiledGrammar`. Raises `GuideError` for
-        any other object."""
+        """The guide itself; the guide of a Python type, as in `json_schema`; or a guide over an `xgrammar.Grammar` or
+        `xgrammar.CompiledGrammar`. Raises `GuideError` for any other object."""
         if isinstance(guide, Guide):
             return guide
         kinds: dict[str, GuideKind] = {"Grammar": "grammar", "CompiledGrammar": "compiled"}
         kind = kinds.get(type(guide).__name__)
-        if kind is None or not type(guide).__module__.startswith("xgrammar"):
-            raise GuideError(
-                f"{type(guide).__name__} is not a guide; use Guide.json_schema, Guide.regex and the like, "
-                "Guide.matcher for a class of your own, or an xgrammar Grammar or CompiledGrammar"
-            )
-        return cls(kind, "", payload=guide)
+        if kind is not None and type(guide).__module__.startswith("xgrammar"):
+            return cls(kind, "", payload=guide)
+        if _python_type(guide) is None:
+            raise GuideError(f"{type(guide).__name__} is not a guide; use {_cure(guide)}")
+        return cls.json_schema(guide)
 
     def of_model(self, chat_template: str | Mapping[str, str] | None) -> Guide:
         """Resolve the style "auto" of a tools guide from the model's chat template. Any other guide is returned
@@ -325,6 +334,13 @@ class Guide:
 
     def __hash__(self) -> int:
         return id(self) if self.key is None else hash(self.key)
+
+    def parse(self, text: str) -> Any:
+        """The object that a complete answer describes, for a guide of a Python type. After a trigger, `text` is the
+        part behind it. Raises `AnswerError` if the type refuses the text, and `GuideError` without a type."""
+        if self.python_type is None:
+            raise GuideError("the guide has no Python type; make it of one, as in Guide.json_schema(Invoice)")
+        return self.python_type.parse(text)
 
     def check(self) -> None:
         """Check a JSON schema or a structural tag without compiling it. Raises `GuideError`. Other kinds always
@@ -366,12 +382,38 @@ def _need_text(kind: str, text: object) -> None:
         raise GuideError(f"{kind} needs a str, not {type(text).__name__}")
 
 
+def _python_type(given: Any) -> PythonType | None:
+    """The Python type that is given; None for any other object. Raises `GuideError` for a type that pydantic does not
+    know."""
+    package = type(given).__module__.partition(".")[0]
+    is_special = get_origin(given) is not None or package in ("typing", "typing_extensions", "pydantic")
+    if not isinstance(given, type) and not is_special:
+        return None
+    from weft.grammar.python_types import PythonType
+
+    return PythonType(given)
+
+
+def _cure(given: Any) -> str:
+    """The end of the error message for an object that is no guide."""
+    match given:
+        case dict():
+            return "Guide.json_schema(...) for a JSON schema"
+        case str() | Pattern():
+            return "Guide.regex, Guide.choice, Guide.ebnf, or Guide.json_schema for JSON text"
+        case list() | tuple():
+            return "a single guide, or a list of prompts with a guide each"
+        case _ if isroutine(given):
+            return "Guide.tools for calls of functions, or Guide.matcher for a matcher of your own"
+        case _ if hasattr(type(given), "model_json_schema") or is_dataclass(given):
+            return f"its type, {type(given).__name__}"
+    return "Guide.json_schema, Guide.regex and the like, a Python type, or an xgrammar Grammar or CompiledGrammar"
+
+
 def _schema_data(schema: Any) -> Any:
     """The schema as plain JSON data. Raises `GuideError`."""
-    if hasattr(schema, "model_json_schema"):
-        schema = schema.model_json_schema()
-    elif hasattr(schema, "json_schema") and callable(schema.json_schema):
-        schema = schema.json_schema()
+    if hasattr(type(schema), "model_json_schema") or is_dataclass(schema):
+        raise GuideError(f"a JSON schema can't be made of an object; give {_cure(schema)}")
     try:
         return json.loads(schema if isinstance(schema, str) else json.dumps(schema))
     except (TypeError, ValueError) as error:

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Hashable
 from concurrent.futures import Future
 from dataclasses import replace
+from typing import Any
 
 from weft.core.forks import Home
 from weft.errors import GuideError, UnavailableError
@@ -89,18 +90,21 @@ class GuideCompiler:
         if isinstance(self._backend, Warming):
             self._backend.warm_up()
 
-    def compile(self, guide: Guide) -> CompiledGuide:
-        """Compile and wait. Raises `GuideError`, or `UnavailableError` if the guide can't be compiled now."""
+    def compile(self, guide: Any) -> CompiledGuide:
+        """Compile a guide, or anything that `Guide.of` takes, and wait. Raises `GuideError`, or `UnavailableError` if
+        the guide can't be compiled now."""
         return self.submit(guide).result()
 
-    def submit(self, guide: Guide, client: Hashable = None) -> Future[CompiledGuide]:
-        """Queue a guide for compiling. Clients take turns; unnamed clients (None) share one queue.
+    def submit(self, guide: Any, client: Hashable = None) -> Future[CompiledGuide]:
+        """Queue a guide, or anything that `Guide.of` takes, for compiling. Clients take turns; unnamed clients (None)
+        share one queue.
 
         The future's exception is a `GuideError` if the guide does not compile. It is an `UnavailableError` if the guide
         can't be compiled now, for example because `client` has too many guides waiting. Equal guides share the future,
         so it can't be cancelled. Raises `GuideError` after `close`, and in a fork of the process.
         """
         self._home.check()
+        guide = Guide.of(guide)
         future: Future[CompiledGuide] = Future()
         future.set_running_or_notify_cancel()  # refuses cancellation: others may wait for the same future
         try:

@@ -57,7 +57,9 @@ def dump(compiled: CompiledGuide, vocabulary: Vocabulary) -> bytes:
         "vocabulary": vocabulary.fingerprint,
         "notes": compiled.notes,
         "guide": {
-            field.name: getattr(guide, field.name) for field in fields(guide) if field.name != "payload"
+            field.name: getattr(guide, field.name)
+            for field in fields(guide)
+            if field.name not in ("payload", "python_type")
         },
         "compiled": compiled.dumped(),
     }

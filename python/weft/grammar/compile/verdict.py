@@ -97,17 +97,15 @@ def is_judged(guide: Guide) -> bool:
     return guide.kind == "json_schema" and not guide.strict
 
 
-def judged_part(
+def guided_part(
     guide: Guide,
     text: str,
     tokens: Sequence[int],
     vocabulary: Vocabulary,
     decode: Callable[[Sequence[int]], str],
-) -> tuple[Guide, str] | None:
-    """Return the JSON schema guide to validate an answer against, and the part of the answer that it applies to: the
-    part after all triggers. None if the guide is not one that `is_judged`."""
-    if not is_judged(guide):
-        return None
+) -> tuple[Guide, str]:
+    """Return the guide behind all triggers, and the part of an answer that it applies to. Without a trigger, both are
+    the given ones."""
     while guide.kind == AFTER:
         after = After.of(guide)
         guide, trigger = after.guide, after.trigger

@@ -18,7 +18,11 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
 
 KIND: GuideKind = "after"
 MAX_NESTED = 16
-LEFT_OUT = ("payload", "is_read")  # fields of the inner guide that the outer guide's source does not store
+LEFT_OUT = (
+    "payload",
+    "python_type",
+    "is_read",
+)  # fields of the inner guide that the outer guide's source does not store
 MAX_TRIGGER_BYTES = 256
 
 
@@ -38,18 +42,20 @@ class After:
             inner = data["guide"]
             if not isinstance(inner["source"], str):
                 inner["source"] = json.dumps(inner["source"])
-            return cls(data["trigger"], Guide(**inner, payload=guide.payload), data["max_free_tokens"])
+            of_guide = Guide(**inner, payload=guide.payload, python_type=guide.python_type)
+            return cls(data["trigger"], of_guide, data["max_free_tokens"])
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise GuideError(f"not the source of a guide after a trigger ({error!r})") from None
 
     def made(self) -> Guide:
-        """The guide with these parts. Its source is JSON of them; only the inner guide's `payload` stays an object."""
+        """The guide with these parts. Its source is JSON of them; the inner guide's `payload` and `python_type` stay
+        objects."""
         inner = self.guide
         parts = {part.name: getattr(inner, part.name) for part in fields(inner) if part.name not in LEFT_OUT}
         if inner.kind == KIND:  # a JSON string within a JSON string would double its escapes at each level
             parts["source"] = json.loads(inner.source)
         source = {"trigger": self.trigger, "max_free_tokens": self.max_free_tokens, "guide": parts}
-        return Guide(KIND, json.dumps(source), payload=inner.payload)
+        return Guide(KIND, json.dumps(source), payload=inner.payload, python_type=inner.python_type)
 
     def check(self) -> None:
         """Raise `GuideError` for errors that do not depend on the vocabulary."""

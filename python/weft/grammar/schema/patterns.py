@@ -72,6 +72,38 @@ def _ways(parts: Iterable[tuple[Any, Any]], length: int) -> int:
     return ways
 
 
+_DECIMAL = "^(?!^[-+.]*$)[+-]?0*"
+_LIMITS = re.compile(
+    r"\(\?:\\d\{0,(?P<whole>\d{1,2})\}\|\(\?=\[\\d\.\]\{1,(?P<size>\d{1,2})\}0\*\$\)"
+    r"(?:\\d\{0,(?P=whole)\}\\\.\\d\{0,(?P<after>\d{1,2})\}|\\d\*\\\.\\d\*)0\*\$\)"
+    r"|\\d\*\\\.\?(?:\\d\{0,(?P<places>\d{1,2})\}0\*|\\d\*)\$"
+)
+
+
+def without_look_around(pattern: str) -> str:
+    """A pattern without look-around for the one that pydantic 2.12 and 2.13 write for a `Decimal`; any other pattern
+    as it is, also a `Decimal` of 100 digits or more.
+
+    With `max_digits` pydantic's pattern does not bound the digits before the point, because it lacks an anchor. The new
+    one has the bounds of the type.
+    """
+    limits = _LIMITS.fullmatch(pattern.removeprefix(_DECIMAL))
+    if limits is None or not pattern.startswith(_DECIMAL):
+        return pattern
+    whole, size, after, places = limits["whole"], limits["size"], limits["after"], limits["places"]
+    if whole is None:
+        digits, fraction = "[0-9]+", "[0-9]*" if places is None else f"[0-9]{{0,{places}}}0*"
+        alone = "[0-9]+" if places is None else f"[0-9]{{1,{places}}}0*" if int(places) else "0+"
+        return rf"^[+-]?(?:{digits}(?:\.{fraction})?|\.{alone})$"
+    if after is not None:
+        digits = f"0*[0-9]{{1,{whole}}}" if int(whole) else "0+"
+        alone = f"[0-9]{{1,{after}}}0*" if int(after) else "0+"
+        return rf"^[+-]?(?:{digits}(?:\.[0-9]{{0,{after}}}0*)?|\.{alone})$"
+    limit = int(size) - 1
+    parts = [rf"[0-9]{{{count}}}(?:\.[0-9]{{0,{limit - count}}}0*)?" for count in range(1, limit + 1)]
+    return rf"^[+-]?0*(?:{'|'.join(parts)}|\.[0-9]{{1,{limit}}}0*)$"
+
+
 def literal(text: str) -> str:
     """A pattern that matches exactly this text."""
     return "".join(f"\\{char}" if char in r"\^$.|?*+()[]{}/" else shown(char) for char in text)

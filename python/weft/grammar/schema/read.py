@@ -150,7 +150,8 @@ class Reader:
         elif key == "multipleOf":
             numbers.multiple_of(value)
         elif key == "pattern":
-            strings.patterns += [value] if value not in strings.patterns else []
+            pattern = patterns.without_look_around(value)
+            strings.patterns += [pattern] if pattern not in strings.patterns else []
         elif key == "format" and value == "regex":
             self._fact(branch, node, "pattern", formats.REGEX)
         elif key == "format":

@@ -10,7 +10,7 @@ import pytest
 
 from support.grammar.grammars import small_vocabulary
 from weft.grammar import Guide
-from weft.grammar.compile.verdict import Verdicts, is_judged, judged_part
+from weft.grammar.compile.verdict import Verdicts, guided_part, is_judged
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +65,16 @@ def test_which_part_of_an_answer_it_is_asked_of() -> None:
     def decode(tokens: Any) -> str:
         return vocabulary.decode(list(tokens)).decode()
 
-    def asked(guide: Guide, text: str) -> tuple[Guide, str] | None:
-        return judged_part(guide, text, [3 + byte for byte in text.encode()], vocabulary, decode)
+    def asked(guide: Guide, text: str) -> tuple[Guide, str]:
+        return guided_part(guide, text, [3 + byte for byte in text.encode()], vocabulary, decode)
 
     schema = loose({"type": "integer"})
     assert asked(schema, "1") == (schema, "1")
     assert asked(Guide.after("so", schema), "and so 1") == (schema, " 1")
     assert asked(Guide.after(3 + ord("!"), Guide.after("so", schema)), "so! so 1") == (schema, " 1")
-    assert asked(Guide.json_schema({"type": "integer"}), "1") is None
-    assert asked(Guide.regex("a"), "a") is None
+    assert asked(Guide.after("so", Guide.regex("1")), "and so 1") == (Guide.regex("1"), " 1")
+    assert not is_judged(Guide.json_schema({"type": "integer"})), "a strict guide needs no verdict"
+    assert not is_judged(Guide.regex("a"))
 
 
 def test_guides_that_are_judged() -> None:

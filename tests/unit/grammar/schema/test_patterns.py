@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import re
+
 import pytest
 
+from support.grammar.kept import hold
 from weft.grammar.schema import patterns
 
 KNOWN = [
@@ -38,3 +43,46 @@ def test_few_ways_are_tried(pattern: str, text: str, is_found: bool) -> None:
 def test_many_ways_are_not_tried(pattern: str, text: str) -> None:
     """Each would take hours."""
     assert patterns.is_found(pattern, text) is None
+
+
+DECIMAL = r"^(?!^[-+.]*$)[+-]?0*"
+"""The beginning of the pattern that pydantic 2.12 and 2.13 write for a `Decimal`."""
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [r"\d*\.?\d*$", r"\d*\.?\d{0,2}0*$", r"\d*\.?\d{0,0}0*$"],
+    ids=["any", "two places", "no places"],
+)
+def test_a_decimal_needs_no_look_around(rest: str) -> None:
+    pattern = patterns.without_look_around(DECIMAL + rest)
+    assert "(?!" not in pattern
+    for length in range(7):
+        for letters in itertools.product("+.05a", repeat=length):
+            text = "".join(letters)
+            assert bool(re.search(pattern, text)) == bool(re.search(DECIMAL + rest, text)), text
+
+
+@pytest.mark.parametrize(
+    ("rest", "good", "bad"),
+    [
+        (r"(?:\d{0,4}|(?=[\d.]{1,7}0*$)\d{0,4}\.\d{0,2}0*$)", ["1", "-1234.5", "0.25", ".5", "12.340"],
+         ["12345", "1.234", "", "."]),
+        (r"(?:\d{0,3}|(?=[\d.]{1,4}0*$)\d*\.\d*0*$)",
+         ["1", "+12.3", "123", ".123", "1.2300"], ["1234", "12.34", "a"]),
+    ],
+    ids=["digits and places", "digits"],
+)  # fmt: skip
+def test_a_decimal_of_few_digits_has_its_bounds(rest: str, good: list[str], bad: list[str]) -> None:
+    pattern = patterns.without_look_around(DECIMAL + rest)
+    assert all(re.search(pattern, text) and re.search(DECIMAL + rest, text) for text in good)
+    assert not any(re.search(pattern, text) for text in bad)
+    schema = {"anyOf": [{"type": "number"}, {"type": "string", "pattern": DECIMAL + rest}]}
+    texts = [json.dumps(text) for text in good]
+    assert hold(schema, texts, [json.dumps(text) for text in bad if not re.search(DECIMAL + rest, text)]) == 2
+
+
+def test_any_other_look_around_stays() -> None:
+    long = r"\d*\.?\d{0," + "9" * 5000 + r"}0*$"
+    for pattern in ("^(?=a)b", DECIMAL + "a", "^(?!^[-+.]*$)", DECIMAL + long):
+        assert patterns.without_look_around(pattern) == pattern
