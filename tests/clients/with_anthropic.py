@@ -26,9 +26,10 @@ GREEDY: Any = {**ASKED, "extra_body": {"temperature": 0}}
 URL = os.environ["ANTHROPIC_BASE_URL"]
 
 client = Anthropic(base_url=URL, api_key=KEY, max_retries=0, _strict_response_validation=True)
-whole = client.messages.create(**GREEDY)
+raw = client.messages.with_raw_response.create(**GREEDY)
+whole = raw.parse()
 assert Person.model_validate_json(whole.content[0].text).model_dump() == ANSWER, whole
-assert whole.stop_reason == "end_turn" and whole._request_id, whole
+assert whole.stop_reason == "end_turn" and raw.request_id, whole
 counted = client.messages.count_tokens(model="weft-tiny", messages=MESSAGES)
 usage = whole.usage
 assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens, (counted, usage)
