@@ -15,7 +15,7 @@ from inspect import isroutine
 from os import PathLike
 from pathlib import Path
 from re import Pattern
-from typing import TYPE_CHECKING, Any, Literal, get_origin
+from typing import TYPE_CHECKING, Any, Final, Literal, get_origin
 
 from weft.errors import GuideError, brief
 from weft.grammar.interfaces import PythonMatcher, Recognizer
@@ -42,7 +42,8 @@ GuideKind = Literal[
     "tools",
 ]
 
-MAX_WHITESPACE = 8
+MaxWhitespace = int | Literal["tidy"] | None
+TIDY: Final = "tidy"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,7 +58,7 @@ class Guide:
 
     kind: GuideKind
     source: str
-    max_whitespace: int | None = None
+    max_whitespace: MaxWhitespace = None
     payload: Any = None
     strict: bool = True
     any_order: bool = False
@@ -72,7 +73,7 @@ class Guide:
 
     @classmethod
     def json(
-        cls, *, max_whitespace: int | None = MAX_WHITESPACE, separators: tuple[str, str] | None = None
+        cls, *, max_whitespace: MaxWhitespace = TIDY, separators: tuple[str, str] | None = None
     ) -> Guide:
         """Any JSON object or array. The options are as in `json_schema`."""
         return cls.json_schema(
@@ -87,7 +88,7 @@ class Guide:
         schema: Any,
         *,
         strict: bool = True,
-        max_whitespace: int | None = MAX_WHITESPACE,
+        max_whitespace: MaxWhitespace = TIDY,
         any_order: bool = False,
         separators: tuple[str, str] | None = None,
         open_objects: bool = False,
@@ -102,15 +103,14 @@ class Guide:
         schema's order; with `any_order`, in any order. Compiling raises `GuideError` for keywords that are not
         enforced. Without `strict` these become notes of the compiled guide and of each answer.
 
-        At most `max_whitespace` whitespace characters in a row may separate JSON tokens (None: any number).
-        `separators`, such as (", ", ": "), are those of `json.dumps`. With them no other whitespace is allowed, so
-        keys and punctuation are forced and can be drafted (`Speculation.forced`).
+        By default ("tidy") one space may follow each comma and colon, and there is no other whitespace between JSON
+        tokens. With a number, at most that many whitespace characters in a row may stand between any two tokens;
+        with None, any number. `separators`, such as (", ", ": "), are those of `json.dumps`, and replace
+        `max_whitespace`: with them no other whitespace is allowed, so keys and punctuation are forced and can be
+        drafted (`Speculation.forced`).
         """
         _check_separators(separators)
-        if max_whitespace is not None and (type(max_whitespace) is not int or max_whitespace < 1):
-            raise GuideError(
-                f"max_whitespace is {max_whitespace!r}; it must be a number from 1 on, or None for no bound"
-            )
+        _check_max_whitespace(max_whitespace)
         python_type = _python_type(schema)
         data = _schema_data(schema if python_type is None else python_type.schema())
         structure.check(data)
@@ -190,7 +190,7 @@ class Guide:
         any_order: bool = False,
         strict: bool = True,
         open_objects: bool = False,
-        max_whitespace: int | None = MAX_WHITESPACE,
+        max_whitespace: MaxWhitespace = TIDY,
     ) -> Guide:
         """Tool calls in the format of a model family. `style` is one of `weft.grammar.tool_styles()`, such as "llama"
         or "qwen_3". "auto" takes the format from the model's chat template.
@@ -204,6 +204,7 @@ class Guide:
         """
         from weft.grammar.kinds.tools import tools_guide
 
+        _check_max_whitespace(max_whitespace)
         return tools_guide(
             tools,
             style,
@@ -287,7 +288,7 @@ class Guide:
     ) -> Guide:
         """A guide from a client's text, without parsing it here, because that may take long. Compiling parses it
         and reports its errors."""
-        max_whitespace = MAX_WHITESPACE if kind == "json_schema" else None
+        max_whitespace: MaxWhitespace = TIDY if kind == "json_schema" else None
         return cls(kind, text, max_whitespace, strict=strict, open_objects=open_objects, is_read=False)
 
     @classmethod
@@ -421,6 +422,16 @@ def _schema_data(schema: Any) -> Any:
         raise GuideError(f"the JSON schema is not valid JSON{hint}: {error}") from None
     except RecursionError:
         raise GuideError("the JSON schema is nested too deeply") from None
+
+
+def _check_max_whitespace(max_whitespace: Any) -> None:
+    """Raise `GuideError` unless it is a `MaxWhitespace`, with a number from 1 on."""
+    if max_whitespace is None or max_whitespace == TIDY:
+        return
+    if type(max_whitespace) is not int or max_whitespace < 1:
+        raise GuideError(
+            f"max_whitespace is {max_whitespace!r}; it must be 'tidy', a number from 1 on, or None for no bound"
+        )
 
 
 def _check_separators(separators: Any) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from weft import registry
-from weft.grammar.guide import Guide, GuideKind
+from weft.grammar.guide import Guide, GuideKind, MaxWhitespace
 
 RECORDED_KINDS: tuple[GuideKind, ...] = (
     "json_schema",
@@ -37,7 +37,7 @@ class RecordedGuide:
 
     kind: str
     source: str | None
-    max_whitespace: int | None = None
+    max_whitespace: MaxWhitespace = None
     any_order: bool = False
     backend: str | None = None
     payload: Storable | None = None

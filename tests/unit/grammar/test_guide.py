@@ -30,6 +30,9 @@ def takes(guide: Guide, text: str) -> bool:
     return compiled(guide).matcher().validate(tokens) == len(tokens)
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
 class Person(pydantic.BaseModel):
     name: str
     mood: Literal["good", "bad"]
@@ -63,8 +66,8 @@ def test_what_guides_take(guide: Guide, good: str, bad: str) -> None:
 
 def test_blanks_are_bounded() -> None:
     schema = {"type": "array", "items": {"type": "integer"}}
-    assert takes(Guide.json_schema(schema), "[1," + " " * 8 + "2]")
-    assert not takes(Guide.json_schema(schema), "[1," + " " * 9 + "2]")
+    assert takes(Guide.json_schema(schema, max_whitespace=8), "[1," + " " * 8 + "2]")
+    assert not takes(Guide.json_schema(schema, max_whitespace=8), "[1," + " " * 9 + "2]")
     assert takes(Guide.json_schema(schema, max_whitespace=None), "[1," + " " * 99 + "2]")
     assert not takes(Guide.json(max_whitespace=1), "[1,  2]")
 
@@ -168,6 +171,12 @@ def test_print_shows_the_grammar() -> None:
         (lambda: Guide.json_schema({"$ref": "#/$defs/nowhere"}), "leads nowhere"),
         (lambda: Guide.json_schema({}, max_whitespace=0), "max_whitespace is 0"),
         (lambda: Guide.json_schema({}, max_whitespace="8"), "max_whitespace is '8'"),  # type: ignore[arg-type]
+        (
+            lambda: Guide.json_schema({}, max_whitespace=True),
+            "it must be 'tidy', a number from 1 on, or None",
+        ),
+        (lambda: Guide.tools([TOOL], style="llama", max_whitespace=0), "max_whitespace is 0"),
+        (lambda: Guide.tools([TOOL], max_whitespace="neat"), "max_whitespace is 'neat'"),  # type: ignore[arg-type]
         (lambda: Guide.json_schema("schema.json"), "not as a path"),
         (lambda: Guide.structural_tag({"format": {...}}), "not plain JSON data"),
         (lambda: Guide.of(CountdownMatcher), "Guide.matcher"),

@@ -16,10 +16,11 @@ import xgrammar as xgr
 
 from weft import _core
 from weft.errors import GuideError
-from weft.grammar.guide import Guide
+from weft.grammar.guide import TIDY, Guide, MaxWhitespace
 from weft.grammar.kinds.tool_style import tool_style_of
 from weft.grammar.schema import structure
 from weft.grammar.xgrammar.schema import opened_schema
+from weft.grammar.xgrammar.separators import LAYOUT
 
 Reasoning = Literal["enabled", "disabled", "auto"]
 
@@ -43,15 +44,26 @@ NO_STYLE = "no chat template shows a format of tool calls that is known"
 
 
 def tools_guide(
-    tools: Sequence[Any], style: str, required: bool | str, *, strict: bool, **options: Any
+    tools: Sequence[Any],
+    style: str,
+    required: bool | str,
+    *,
+    strict: bool,
+    max_whitespace: MaxWhitespace,
+    **options: Any,
 ) -> Guide:
     """The guide of `Guide.tools`: a structural tag, with `options` as in `tools_tag`. For the style "auto" the guide
     stores the tools, and `for_model` makes the tag later. Raises `GuideError`."""
+    # The tag itself only bounds whitespace. The tag's grammar is made tidy later (`xgrammar/separators.py`).
+    bound = LAYOUT if max_whitespace == TIDY else max_whitespace
     if style != AUTO:
-        return Guide("structural_tag", tools_tag(tools, style, required, **options), strict=bool(strict))
-    tools_tag(tools, ANY, required, **options)  # reports errors in the tools now
+        tag = tools_tag(tools, style, required, max_whitespace=bound, **options)
+        tidy: MaxWhitespace = TIDY if max_whitespace == TIDY else None
+        return Guide("structural_tag", tag, tidy, strict=bool(strict))
+    tools_tag(tools, ANY, required, max_whitespace=bound, **options)  # reports errors in the tools now
     plain = [function_of(tool) for tool in tools]
-    return Guide("tools", json.dumps([plain, required, options]), strict=bool(strict))
+    stored = {**options, "max_whitespace": max_whitespace}
+    return Guide("tools", json.dumps([plain, required, stored]), strict=bool(strict))
 
 
 def for_model(guide: Guide, chat_template: str | Mapping[str, str] | None) -> Guide:

@@ -47,8 +47,8 @@ class _Grammar:
         self._options = schema.pop("x-guidance")
         self._definitions = schema.pop("$defs", {})
         self._root = schema
-        self._comma = _quoted(self._options.get("item_separator", ","))
-        self._colon = _quoted(self._options.get("key_separator", ":"))
+        self._comma = f"/{self._options.get('item_separator', ',')}/"
+        self._colon = f"/{self._options.get('key_separator', ':')}/"
         self._lines: list[str] = []
         self._rules: dict[str, str] = {}  # the name of a rule for each reference, and each schema as text
         self._num_objects = 0

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from weft.grammar.guide import TIDY, MaxWhitespace
 from weft.grammar.notes import Findings, Place
 from weft.grammar.schema import structure as json_schema
 from weft.grammar.schema.formats import PATTERNS, spell_format
@@ -103,12 +104,12 @@ def _uncounted(node: dict[str, Any], open_objects: bool) -> Iterator[str]:
 
 def prepared(
     schema: Any,
-    max_whitespace: int | None,
+    max_whitespace: MaxWhitespace,
     separators: tuple[str, str] | None = None,
     open_objects: bool = False,
     coerce_one_of: bool = False,
 ) -> str:
-    """Prepare a schema for LLGuidance. Returns JSON text. `separators` and `open_objects` are as in
+    """Prepare a schema for LLGuidance. Returns JSON text. `max_whitespace`, `separators` and `open_objects` are as in
     `Guide.json_schema`. With `coerce_one_of` every `oneOf` means `anyOf`."""
     schema = json.loads(json.dumps(schema))
     for _, node in json_schema.subschemas(schema):
@@ -122,6 +123,8 @@ def prepared(
         _split(node)
         if not open_objects and id(node) not in combined:
             _close(node)
+    if separators is None and max_whitespace == TIDY:
+        separators = (", ?", ": ?")  # LLGuidance reads separators as regular expressions
     if separators is None:
         repeat = "+" if max_whitespace is None else f"{{1,{max_whitespace}}}"
         schema["x-guidance"] = {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{repeat}"}

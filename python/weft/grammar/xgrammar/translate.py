@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from weft import _core, registry
 from weft.errors import GuideError
-from weft.grammar.guide import Guide
+from weft.grammar.guide import TIDY, Guide
 from weft.grammar.notes import Findings, Place, shortened, where
 from weft.grammar.schema import structure as json_schema
 from weft.grammar.schema.rewrite import Rewritten, in_some_orders, rewrite, rewritten
@@ -24,6 +24,7 @@ from weft.grammar.xgrammar import schema as xgrammar_schema
 from weft.grammar.xgrammar.lengths import with_lengths
 from weft.grammar.xgrammar.patterns import check_anchors, check_regex
 from weft.grammar.xgrammar.rules import regexes
+from weft.grammar.xgrammar.separators import LAYOUT, separated
 from weft.grammar.xgrammar.utf8 import kept_to_utf8
 
 _core.hush_xgrammar()  # XGrammar's warnings would print clients' texts; clients get notes and errors instead
@@ -76,20 +77,20 @@ def _ebnf_literal(text: str) -> str:
 
 
 def parse_json_schema(guide: Guide) -> xgr.Grammar:
-    """The grammar of a guide's schema. Raises `GuideError` for a schema that XGrammar can't express."""
+    """The grammar of a guide's schema, before `_kept_to_json`. Raises `GuideError` for a schema that XGrammar can't
+    express."""
     rewritten_schema = in_some_orders(guide)
     is_open = rewritten_schema.is_open(guide.open_objects)
     opened = xgrammar_schema.without_barred(
         xgrammar_schema.opened_schema(rewritten_schema.schema, is_open), is_open
     )
     opened = xgrammar_schema.spelled_schema(opened)
-    if guide.separators is None:
-        whitespace: dict[str, Any] = {"max_whitespace_cnt": guide.max_whitespace}
-    else:
-        whitespace = {"any_whitespace": False, "separators": guide.separators}
+    max_whitespace = LAYOUT if has_separators(guide) else guide.max_whitespace
     return translated(
         "JSON schema",
-        lambda: xgr.Grammar.from_json_schema(json.dumps(opened), any_order=guide.any_order, **whitespace),
+        lambda: xgr.Grammar.from_json_schema(
+            json.dumps(opened), any_order=guide.any_order, max_whitespace_cnt=max_whitespace
+        ),
     )
 
 
@@ -117,19 +118,45 @@ def serialised(guide: Guide) -> str:
 BOUNDED, STRICT = r"([^\"\\\r\n])", r"([^\0-\x1f\"\\])"
 ESCAPE, OF_CONTROL = '("u" [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9])', '("u00" [01] [A-Fa-f0-9])'
 
+EMPTY = re.compile(
+    r'(?<=\()"" (?!\|)'
+)  # an empty text in a sequence, which XGrammar prints but does not parse
+
 
 def _kept_to_json(grammar: xgr.Grammar, guide: Guide) -> xgr.Grammar:
-    """Write the rules of strings with length bounds (`lengths.py`), and fix two bugs of XGrammar's JSON grammars. A
-    string with length bounds may have raw control characters. An additional property may repeat a listed name,
-    spelled with escapes. A grammar that does not survive printing and parsing, such as that of some tags, stays as it
-    is."""
-    text = str(grammar)
+    """Write the separators (`separators.py`) and the rules of strings with length bounds (`lengths.py`), and fix two
+    bugs of XGrammar's JSON grammars. A string with length bounds may have raw control characters. An additional
+    property may repeat a listed name, spelled with escapes. A grammar that does not survive printing and parsing, such
+    as that of some tags, stays as it is."""
+    text = EMPTY.sub("", str(grammar))
     kept = with_lengths(text.replace(BOUNDED, STRICT))
+    if has_separators(guide):
+        kept = separated(kept, guide.separators, has_constants=_is_only_json(guide))
     if _names_and_others(guide):
         kept = kept.replace(ESCAPE, OF_CONTROL)
-    if kept == text or (guide.kind != "json_schema" and str(xgr.Grammar.from_ebnf(text)) != text):
+    if kept == text or (guide.kind != "json_schema" and not _is_parsed(text)):
         return grammar
     return parse_ebnf(kept)
+
+
+def _is_parsed(text: str) -> bool:
+    """Whether XGrammar parses the EBNF that it printed to the same grammar."""
+    try:
+        return str(xgr.Grammar.from_ebnf(text)) == text
+    except RuntimeError:
+        return False
+
+
+def has_separators(guide: Guide) -> bool:
+    """Whether the guide allows no whitespace in its JSON but that after commas and colons, or in them."""
+    return guide.separators is not None or guide.max_whitespace == TIDY
+
+
+def _is_only_json(guide: Guide) -> bool:
+    """Whether no schema of the guide is written as XML, where a text that looks like JSON may be a raw string."""
+    return guide.kind == "json_schema" or all(
+        form.in_json for form in read_tag(guide.source, guide.open_objects).forms
+    )
 
 
 def _names_and_others(guide: Guide) -> bool:

@@ -87,7 +87,7 @@ class OwnGuide(Body):
     strict: bool = True
     any_order: bool = False
     open_objects: bool = False
-    max_whitespace: int | None = Field(8, ge=1, le=MAX_COUNT)
+    max_whitespace: Annotated[int, Field(ge=1, le=MAX_COUNT)] | Literal["tidy"] | None = "tidy"
     after: str | int | None = None
     max_free_tokens: int | None = Field(None, ge=0, le=MAX_COUNT)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from weft.errors import GuideError
-from weft.grammar.guide import MAX_WHITESPACE, Guide
+from weft.grammar.guide import TIDY, Guide
 from weft.server.errors import ApiError, api_error, quoted
 from weft.server.protocol.body import checked_text
 from weft.server.protocol.generation import GuideFields, OwnGuide, ResponseFormat, StructuredOutputs
@@ -187,7 +187,7 @@ def _kind_of_guide(given: OwnGuide, handles: Mapping[str, Guide], program: Progr
     # Leave out options with default values: given `any_order` or `max_whitespace`, `_schema` can't defer parsing.
     if given.open_objects:
         schema_options["open_objects"] = True
-    if given.any_order or given.max_whitespace != MAX_WHITESPACE:
+    if given.any_order or given.max_whitespace != TIDY:
         schema_options |= {"any_order": given.any_order, "max_whitespace": given.max_whitespace}
     kind, value = _only_kind(given, GUIDE_KINDS, "guide")
     match kind:

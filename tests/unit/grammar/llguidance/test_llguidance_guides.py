@@ -38,7 +38,7 @@ from weft.grammar.llguidance.lark import to_lark
         (Guide.json_schema({"type": "array", "prefixItems": [{"type": "integer"}]}), "[1, 2]", '["a"]'),
         (Guide.json_schema({"oneOf": [{"const": 1}, {"enum": [2, 3]}]}), "2", "4"),
         (
-            Guide.json_schema({"type": "array", "items": {"type": "integer"}}),
+            Guide.json_schema({"type": "array", "items": {"type": "integer"}}, max_whitespace=8),
             "[1," + " " * 8 + "2]",
             "[1," + " " * 9 + "2]",
         ),

@@ -154,7 +154,8 @@ def test_one_property_at_least(backend: LLGuidanceBackend) -> None:
 
 def test_no_comma_where_nothing_may_follow(backend: LLGuidanceBackend) -> None:
     whole = '{"d": 1, "f": 2, "a": 3, "c": 4, "b": 5, "e": 6'
-    matcher = backend.compile(Guide.json_schema(CLOSED, open_objects=True)).matcher()
+    guide = Guide.json_schema(CLOSED, open_objects=True, max_whitespace=8)
+    matcher = backend.compile(guide).matcher()
     assert all(matcher.accept(token) for token in ids(whole + " "))
     row = new_row()
     matcher.fill(row)
@@ -209,14 +210,14 @@ def test_many_others_cost_no_more_than_few(backend: LLGuidanceBackend) -> None:
     assert takes(backend, Guide.json_schema(FIVE, open_objects=True), text)
 
 
-@pytest.mark.parametrize("separators", [None, (",", ":"), (", ", ": ")])
-def test_whitespace_is_as_in_other_schemas(
-    backend: LLGuidanceBackend, separators: tuple[str, str] | None
-) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"max_whitespace": 8}, {"separators": (",", ":")}, {"separators": (", ", ": ")}]
+)
+def test_whitespace_is_as_in_other_schemas(backend: LLGuidanceBackend, options: dict[str, Any]) -> None:
     ordered = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     texts = ['{"a":1,"z":2}', '{"a": 1, "z": 2}', '{ "a" : 1 , "z" : 2 }', f'{{"a":{" " * 9}1}}', ' {"a":1}']
     guides = [
-        Guide.json_schema(schema, open_objects=True, separators=separators)
+        Guide.json_schema(schema, open_objects=True, **options)
         for schema in (ordered, {**FIVE, "required": ["a"]})
     ]
     assert [adapter.translated(guide)[0] for guide in guides] == ["json_schema", "lark"]
