@@ -193,7 +193,7 @@ def test_arguments_of_tools_are_tidy(style: str, options: dict[str, Any]) -> Non
 def _begins(matcher: Matcher, guide: Guide, arguments: str) -> bool:
     """Whether a call may be written, alone or after the text that begins a section of calls."""
     call = call_of(guide, arguments)
-    for section in ("", "<｜tool▁calls▁begin｜>", "<|tool_calls_section_begin|>"):
+    for section in ("", "<\uff5ctool\u2581calls\u2581begin\uff5c>", "<|tool_calls_section_begin|>"):
         tokens = ids(section + call)
         if matcher.validate(tokens) == len(tokens):
             return True
