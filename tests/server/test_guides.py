@@ -132,7 +132,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "whitespace": (
         {"structured_outputs": {"json": {}, "whitespace_pattern": " "}},
         "structured_outputs.whitespace_pattern",
-        "blanks",
+        "guide.max_whitespace allows more",
     ),
     "backend": (
         {"guided_regex": "a", "guided_decoding_backend": "outlines"},
@@ -193,6 +193,34 @@ def test_a_guide_has_the_options_that_were_asked_for() -> None:
             guide = read(**{kind: value}, **more)
             assert guide is not None and guide.kind == kind
             assert (guide.strict, guide.open_objects) == ("strict" not in more, "open_objects" in more)
+
+
+JSON_FIELDS: list[dict[str, Any]] = [
+    {"response_format": {"type": "json_object"}},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
+    {"structured_outputs": {"json": SCHEMA}},
+    {"structured_outputs": {"json_object": True}},
+    {"guided_json": SCHEMA},
+    {"guide": {"json_object": True}},
+    {"guide": {"json_schema": SCHEMA, "any_order": True}},
+    {"guide": {"json_schema": SCHEMA, "max_whitespace": "tidy"}},
+]
+
+
+@pytest.mark.parametrize("fields", JSON_FIELDS)
+def test_json_is_tidy_by_default(fields: dict[str, Any]) -> None:
+    guide = guide_of(Fields.read(fields), {}, lambda name, arg: Guide.regex("a"))
+    assert guide is not None and guide.max_whitespace == "tidy"
+
+
+def test_more_whitespace_by_option() -> None:
+    for bound in (1, 8, None):
+        guide = read(json_schema=SCHEMA, max_whitespace=bound)
+        assert guide is not None and guide.max_whitespace == bound
+    with pytest.raises(
+        ApiError, match="guide.max_whitespace: must be 'tidy', a number from 1 on, or null, not 'neat'"
+    ):
+        read(json_schema=SCHEMA, max_whitespace="neat")
 
 
 IDLE: dict[str, Any] = {"strict": False, "any_order": True, "open_objects": True, "max_whitespace": None}

@@ -34,11 +34,19 @@ CASES: dict[str, tuple[Any, Any]] = {
         {"b": True, "c": False},
     ),
     "others": (
-        {"type": "object", "properties": {"a": {"type": "null"}}, "additionalProperties": {"type": "integer"}},
+        {
+            "type": "object",
+            "properties": {"a": {"type": "null"}},
+            "additionalProperties": {"type": "integer"},
+        },
         {"a": None, "z": 1, "y": 2},
     ),
     "patterns": (
-        {"type": "object", "patternProperties": {"^x[0-9]$": {"type": "array"}}, "additionalProperties": False},
+        {
+            "type": "object",
+            "patternProperties": {"^x[0-9]$": {"type": "array"}},
+            "additionalProperties": False,
+        },
         {"x1": [], "x2": [1, "a"]},
     ),
     "prefix": (
@@ -54,17 +62,27 @@ CASES: dict[str, tuple[Any, Any]] = {
         {"s": "a:b", "l": [1, 2]},
     ),
     "constant": (
-        {"type": "object", "properties": {"c": {"const": {"k, ": [1, {"q\"'\\": "a:, b"}]}}}, "required": ["c"]},
+        {
+            "type": "object",
+            "properties": {"c": {"const": {"k, ": [1, {"q\"'\\": "a:, b"}]}}},
+            "required": ["c"],
+        },
         {"c": {"k, ": [1, {"q\"'\\": "a:, b"}]}},
     ),
-    "enum": ({"type": "array", "items": {"enum": [[1, 2], {"a": "[b,c]"}, "[b,c]", ": "]}}, [[1, 2], "[b,c]", {"a": "[b,c]"}]),
+    "enum": (
+        {"type": "array", "items": {"enum": [[1, 2], {"a": "[b,c]"}, "[b,c]", ": "]}},
+        [[1, 2], "[b,c]", {"a": "[b,c]"}],
+    ),
     "reference": (
         {
             "$ref": "#/$defs/node",
             "$defs": {
                 "node": {
                     "type": "object",
-                    "properties": {"v": {"type": "integer"}, "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
+                    "properties": {
+                        "v": {"type": "integer"},
+                        "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]},
+                    },
                     "required": ["v", "next"],
                 }
             },
@@ -72,10 +90,15 @@ CASES: dict[str, tuple[Any, Any]] = {
         {"v": 1, "next": {"v": 2, "next": None}},
     ),
     "both": (
-        {"allOf": [{"type": "object", "properties": {"a": {"items": {"type": "integer"}}}}, {"required": ["a"]}]},
+        {
+            "allOf": [
+                {"type": "object", "properties": {"a": {"items": {"type": "integer"}}}},
+                {"required": ["a"]},
+            ]
+        },
         {"a": [7, 8]},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module", params=["xgrammar", "llguidance"])

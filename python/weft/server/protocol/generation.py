@@ -19,7 +19,7 @@ from pydantic_core import PydanticKnownError
 from weft.core import SamplingParams, ValueKind
 from weft.core.sampling import MAX_LOGIT_BIAS
 from weft.core.values import ranges
-from weft.server.errors import ApiError, quoted
+from weft.server.errors import ApiError, kind_of, quoted
 from weft.server.protocol import other_names
 from weft.server.protocol.body import MAX_COUNT, Body, Few, NoEffect, Object, Refused
 
@@ -66,8 +66,17 @@ class StructuredOutputs(Body):
 
     OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.STRUCTURED_OUTPUTS
     REFUSED: ClassVar[Refused] = {
-        "whitespace_pattern": ("blanks are bounded, or none with disable_any_whitespace", ()),
+        "whitespace_pattern": (
+            "at most one space follows a comma or colon; guide.max_whitespace allows more",
+            (),
+        ),
     }
+
+
+def _tidy_or_number(value: Any) -> Any:
+    if value is not None and value != "tidy" and type(value) is not int:
+        raise ValueError(f"must be 'tidy', a number from 1 on, or null, not {kind_of(value)}")
+    return value
 
 
 class OwnGuide(Body):
@@ -87,7 +96,9 @@ class OwnGuide(Body):
     strict: bool = True
     any_order: bool = False
     open_objects: bool = False
-    max_whitespace: Annotated[int, Field(ge=1, le=MAX_COUNT)] | Literal["tidy"] | None = "tidy"
+    max_whitespace: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_COUNT)] | Literal["tidy"] | None, BeforeValidator(_tidy_or_number)
+    ] = "tidy"
     after: str | int | None = None
     max_free_tokens: int | None = Field(None, ge=0, le=MAX_COUNT)
 
