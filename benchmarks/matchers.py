@@ -96,7 +96,8 @@ def texts_of(backend: str, vocabulary: Vocabulary, source: Path | None, count: i
     for schema, data in given:
         text = tokens.encode(text_of(data, "spaced"))
         try:
-            compiled = compiler.compile_part(Guide.json_schema(schema, strict=False))
+            guide = Guide.json_schema(schema, strict=False, max_whitespace=8)  # as in the published figures
+            compiled = compiler.compile_part(guide)
         except GuideError:
             continue
         if len(text) > 1 and compiled.matcher().walk(text, row)[0] == len(text):

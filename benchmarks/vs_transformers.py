@@ -70,7 +70,8 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(fast.model_path, dtype=torch.float32).eval()
     end = fast.tokenizer.eos_token_id
     sampling = SamplingParams(max_tokens=MAX_TOKENS)
-    guides = [Guide.json_schema(record.schema) for record in records]
+    # max_whitespace as in the published figures
+    guides = [Guide.json_schema(record.schema, max_whitespace=8) for record in records]
     compiled = [fast.compile(guide).result().compiled for guide in guides]
     prompts = [fast.tokenizer.encode(record.prompt) for record in records]
     for guide in guides:

@@ -58,7 +58,8 @@ def run(
 
 def heavy_text(vocabulary: Vocabulary) -> Text:
     """Return a guide whose masks are slow, and a text for it."""
-    compiled = GuideCompiler(vocabulary, backend=BACKEND).compile_part(Guide.json_schema(HEAVY))
+    guide = Guide.json_schema(HEAVY, max_whitespace=8)  # as in the published figures
+    compiled = GuideCompiler(vocabulary, backend=BACKEND).compile_part(guide)
     return Text(compiled, TextTokens(vocabulary).encode(text_of(HEAVY_TEXT, "spaced")))
 
 

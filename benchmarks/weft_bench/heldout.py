@@ -47,7 +47,12 @@ def prompt_set(name: str, count: int, llm: LLM, separators: tuple[str, str] | No
     `separators` is an argument of `Guide.json_schema`."""
     rng = random.Random(SEED)
     records = [MAKERS[name](rng, "heldout") for _ in range(count)]
-    guides = [Guide.json_schema(record.schema, separators=separators) for record in records]
+    guides = [
+        Guide.json_schema(
+            record.schema, max_whitespace=8, separators=separators
+        )  # as in the published figures
+        for record in records
+    ]
     compiling = [llm.compile(guide) for guide in guides]
     for i, future in enumerate(compiling):
         compiled = future.result()

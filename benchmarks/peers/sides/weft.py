@@ -27,7 +27,7 @@ def speculation(config: Config) -> Speculation:
 @cache
 def guide(schema: str) -> Guide:
     """Return the guide for a schema given as JSON text."""
-    return Guide.json_schema(json.loads(schema))
+    return Guide.json_schema(json.loads(schema), max_whitespace=8)  # as in the published figures
 
 
 def guide_of(prompt: Prompt) -> Guide | None:

@@ -29,7 +29,8 @@ contain work of another side."""
 
 FIELDS = [f"field_{i}" for i in range(64)]
 GUIDE = Guide.json_schema(
-    {"type": "object", "properties": {name: {"type": "string"} for name in FIELDS}, "required": FIELDS}
+    {"type": "object", "properties": {name: {"type": "string"} for name in FIELDS}, "required": FIELDS},
+    max_whitespace=8,  # as in the published figures
 )
 OPERATIONS = ("fetch", "extend", "commit")
 

@@ -80,7 +80,11 @@ class Judge:
         start, cpu = time.perf_counter(), time.process_time()
         given = self._settings
         guide = Guide.json_schema(
-            schema, any_order=given.any_order, strict=given.strict, open_objects=given.open_objects
+            schema,
+            any_order=given.any_order,
+            strict=given.strict,
+            open_objects=given.open_objects,
+            max_whitespace=8,  # as in the published figures
         )
         compiled = self._compiler.compile_part(guide)
         compiled.matcher()

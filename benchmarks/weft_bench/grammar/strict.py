@@ -2,14 +2,16 @@
 
 Each library, and auto, compiles each schema: for answers that may be cut and for those that must be complete, with
 objects randomly open or closed. Answers are random walks through the masks, values that the guide accepts, and, for
-some schemas, weft-tiny's answers at a temperature of 1 or more. An answer that is not JSON or violates its schema is
-a failure. It is reported with a smaller schema that shows the same failure, if there is one.
+some schemas, weft-tiny's answers at a temperature of 1 or more. An answer that is not JSON, violates its schema, or
+has more whitespace than its guide allows is a failure. It is reported with a smaller schema that shows the same
+failure, if there is one.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -43,7 +45,10 @@ NUM_WALKS, NUM_VALUES = 2, 4
 MODEL_EVERY = 8
 """weft-tiny answers one of this many schemas."""
 BATCH, MODEL_TOKENS = 16, 96
-BAD = (INVALID, NO_JSON)
+UNTIDY = "untidy"
+BAD = (INVALID, NO_JSON, UNTIDY)
+IN_TIDY = re.compile(r'"(?:[^"\\]|\\.)*"|[,:] ?|[^\s",:]+')
+"""The parts of a tidy JSON text."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,12 @@ class Case:
     def guide(self) -> Guide:
         """Return the strict guide. Raises `GuideError`."""
         return Guide.json_schema(self.schema, **self.options)
+
+    def verdict(self, schema: Any, text: str) -> str:
+        """The verdict on an answer of this case's guide, under a schema."""
+        found = verdict(schema, text)
+        is_tidy = "max_whitespace" in self.options or not IN_TIDY.sub("", text)
+        return UNTIDY if found == VALID and not is_tidy else found
 
 
 @dataclass
@@ -119,7 +130,7 @@ class Trial:
 
     def judge(self, case: Case, source: str, text: str) -> None:
         """Judge a finished answer, and count it."""
-        found = verdict(case.schema, text)
+        found = case.verdict(case.schema, text)
         self.of_kind(case, source).verdicts[found] += 1
         if found in BAD and self._is_new(case.seed):
             smaller = shrunk(case.schema, lambda schema: self._shows(case, schema, text))
@@ -139,7 +150,7 @@ class Trial:
             takes = self._walker.takes(compiled.matcher(), text)
         except GuideError:
             return False
-        return takes and verdict(schema, text) in BAD
+        return takes and case.verdict(schema, text) in BAD
 
     def compiled(self, case: Case) -> CompiledGuide:
         """Compile a case's guide for the vocabulary of the walks. Raises `GuideError`."""
@@ -180,6 +191,8 @@ def cases(seed: int) -> list[Case]:
         options["separators"] = rng.choice([(", ", ": "), (",", ":")])
     if rng.random() < 0.2:
         options["any_order"] = True
+    if rng.random() < 0.2:
+        options["max_whitespace"] = rng.choice([1, 8, None])
     return [Case(seed, schema, library, on_length, options) for library, on_length in WAYS]
 
 
@@ -258,6 +271,7 @@ def _rows(trial: Trial) -> Iterator[dict[str, Any]]:
             "valid": tried.verdicts[VALID],
             "invalid": tried.verdicts[INVALID],
             "no_JSON": tried.verdicts[NO_JSON],
+            "untidy": tried.verdicts[UNTIDY],
             "unjudged": tried.verdicts[UNJUDGED],
             "unfinished": tried.verdicts["unfinished"],
         }

@@ -102,7 +102,12 @@ def accepted(
     found: list[tuple[SchemaFile, Guide]] = []
     for file in files:
         try:
-            guide = Guide.json_schema(file.schema, strict=strict, open_objects=open_objects)
+            guide = Guide.json_schema(
+                file.schema,
+                strict=strict,
+                open_objects=open_objects,
+                max_whitespace=8,  # as in the published figures
+            )
             llm.compile(guide).result()
         except GuideError:
             continue
