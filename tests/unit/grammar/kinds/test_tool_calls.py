@@ -150,6 +150,18 @@ def test_reasoning_comes_before() -> None:
         assert takes(matcher, text + weather % GOOD) and mask(matcher) == [END]
 
 
+@pytest.mark.parametrize("reasoning", ["disabled", "enabled"])
+def test_no_argument_repeats_a_listed_one_in_escapes(reasoning: Any) -> None:
+    listed = {"a": {"type": "integer"}}
+    schema = {"type": "object", "properties": listed, "additionalProperties": {"type": "string"}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    guide = Guide.tools([tool], style="qwen_3", reasoning=reasoning)
+    before = "" if reasoning == "disabled" else "thought</think>\n\n"
+    call = before + '<tool_call>\n{"name": "f", "arguments": %s}\n</tool_call>'
+    assert takes(start(guide), call % '{"a": 1, "b": "x"}')
+    assert not takes(start(guide), call % r'{"a": 1, "\u0061": "x"}')
+
+
 def test_parameters_are_read_as_schemas_are() -> None:
     """What a schema leaves open stays open, and what XGrammar does not enforce is told."""
     tool = {"name": "note", "parameters": {"type": "object"}}
