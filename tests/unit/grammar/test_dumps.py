@@ -13,6 +13,7 @@ from support.grammar.grammars import small_vocabulary
 from support.grammar.guides import GUIDES
 from weft.errors import GuideError
 from weft.grammar import CompiledGuide, Guide, GuideCompiler, Vocabulary
+from weft.guided.recorded_guide import RecordedGuide
 
 SCHEMA = {
     "type": "object",
@@ -51,8 +52,12 @@ def test_what_comes_back_is_the_same(number: int, compiler: GuideCompiler) -> No
         assert walk(again, seed) == walk(compiled, seed)
 
 
-def test_a_loaded_guide_is_not_compiled_again(compiler: GuideCompiler) -> None:
-    guide = Guide.json_schema(SCHEMA, separators=(", ", ": "))
+@pytest.mark.parametrize(
+    "options", [{}, {"max_whitespace": 8}, {"max_whitespace": None}, {"separators": (", ", ": ")}]
+)
+def test_a_loaded_guide_is_not_compiled_again(compiler: GuideCompiler, options: dict[str, Any]) -> None:
+    guide = Guide.json_schema(SCHEMA, **options)
+    assert RecordedGuide.of(guide).guide() == guide
     data = compiler.dump(compiler.compile(guide))
     with GuideCompiler(small_vocabulary()) as fresh:  # "auto" reads what XGrammar wrote
         loaded = fresh.load(data)
