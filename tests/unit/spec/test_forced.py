@@ -133,7 +133,7 @@ def test_forced_tokens_must_follow(entry: tuple[str, Any]) -> None:
 @pytest.mark.parametrize("name", [name for name in SCHEMAS if name.startswith("object/")])
 def test_required_keys_are_forced(tiny: XGrammarBackend, tokenizer: Tokenizer, name: str) -> None:
     """Blanks are free, so the text begins behind a quote; the quote at its end may be part of a longer token."""
-    matcher = tiny.compile(Guide.json_schema(SCHEMAS[name])).matcher()
+    matcher = tiny.compile(Guide.json_schema(SCHEMAS[name], max_whitespace=8)).matcher()
     key = name.removeprefix("object/")
     quote, brace = encode(tokenizer, '"')[0], encode(tokenizer, "{")[0]
     assert matcher.accept(brace)
@@ -144,6 +144,15 @@ def test_required_keys_are_forced(tiny: XGrammarBackend, tokenizer: Tokenizer, n
         assert matcher.accept(spelled[0])
         assert matcher.forced(16) == spelled[1:]
         assert matcher.forced(1) == spelled[1:2]
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEMAS if name.startswith("object/")])
+def test_tidy_keys_are_forced_up_to_the_colon(tiny: XGrammarBackend, name: str) -> None:
+    matcher = tiny.compile(Guide.json_schema(SCHEMAS[name])).matcher()
+    text = f'{{"{name.removeprefix("object/")}":'
+    tokens = matcher.forced(16)
+    assert tiny.vocabulary.decode(tokens) == text.encode()
+    assert matcher.validate(tokens) == len(tokens)
 
 
 def test_the_rest_of_a_token_that_was_cut(tiny: XGrammarBackend, tokenizer: Tokenizer) -> None:
