@@ -17,7 +17,7 @@ TIDY_SEPARATORS = ('"," " "?', '":" " "?')
 """A comma and a colon in EBNF, each with at most one space after it."""
 
 BLANKS = rf"whitespace(?:_\d+)?\{{0, {LAYOUT}\}}"
-TEXT = r'"(?:[^"\\]|\\.)*"'
+TEXT = r'"(?:[^"\\]|\\.)*+"?'
 BETWEEN = [
     (re.compile(rf'(?<!\\)("[\[{{]") {BLANKS}'), r"\1"),
     (re.compile(rf'{BLANKS} ("[\]}}]")'), r"\1"),
@@ -28,17 +28,17 @@ COMMA, COLON = (re.compile(rf'{BLANKS} "{mark}" {BLANKS}') for mark in ",:")
 
 # Constants are literals of compact JSON. Regular expressions and character classes may contain quotes, so they are
 # matched, too, and stay as they are. In a literal the quotes and backslashes of JSON are escaped.
-STRING = r'\\"(?:\\\\(?:\\.|.)|\\[^"\\]|[^"\\])*\\"'
+STRING = r'\\"(?:\\\\(?:\\.|[^"\\])|\\[^"\\]|[^"\\])*+\\"'
 LITERALS = re.compile(
-    rf'Regex\({TEXT}|\[(?:[^\]\\]|\\.)*\]|(?P<constant>"[\[{{](?:{STRING}|[^"\\ ])*[\]}}]")|{TEXT}'
+    rf'Regex\({TEXT}|\[(?:[^\]\\]|\\.)*+\]?|(?P<constant>"[\[{{](?:{STRING}|[^"\\ ])*[\]}}]")|{TEXT}'
 )
 IN_CONSTANT = re.compile(rf"{STRING}|(?P<comma>,)|(?P<colon>:)")
 
 
 def separated(grammar: str, separators: tuple[str, str] | None, has_constants: bool = True) -> str:
-    """Replace the whitespace between JSON tokens in a grammar's EBNF by `separators`, as of `json.dumps`. With None, a
-    comma and a colon may have one space after them. With `has_constants`, literals that are JSON arrays or objects
-    get the separators, too."""
+    """Replace the whitespace between JSON tokens in a grammar's EBNF by `separators`, such as (", ", ": "). With None,
+    one space or none may follow a comma and a colon. With `has_constants`, literals that are JSON arrays or objects get
+    the separators, too."""
     comma, colon = TIDY_SEPARATORS if separators is None else (f'"{text}"' for text in separators)
     for place, tidy in BETWEEN:
         grammar = place.sub(tidy, grammar)

@@ -118,9 +118,8 @@ def serialised(guide: Guide) -> str:
 BOUNDED, STRICT = r"([^\"\\\r\n])", r"([^\0-\x1f\"\\])"
 ESCAPE, OF_CONTROL = '("u" [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9] [A-Fa-f0-9])', '("u00" [01] [A-Fa-f0-9])'
 
-EMPTY = re.compile(
-    r'(?<=\()"" (?!\|)'
-)  # an empty text in a sequence, which XGrammar prints but does not parse
+# An empty text in a sequence: XGrammar prints it, and leaves it out when it parses the text.
+EMPTY = re.compile(r'(?<=\()"" (?!\|)')
 
 
 def _kept_to_json(grammar: xgr.Grammar, guide: Guide) -> xgr.Grammar:
@@ -148,7 +147,7 @@ def _is_parsed(text: str) -> bool:
 
 
 def has_separators(guide: Guide) -> bool:
-    """Whether the guide allows no whitespace in its JSON but that after commas and colons, or in them."""
+    """Whether the only whitespace between the guide's JSON tokens is that of commas and colons."""
     return guide.separators is not None or guide.max_whitespace == TIDY
 
 
