@@ -26,7 +26,7 @@ from weft.client.options import RequestOptions, requests_of
 from weft.client.responses import Response
 from weft.config import EngineConfig, Speculation
 from weft.core import Output, Piece, SamplingParams
-from weft.core.names import MODEL_HINTS, with_hints
+from weft.core.names import LLM_HINTS, MODEL_HINTS, with_attribute_hints, with_hints
 from weft.core.prompts import Prompt, is_prompt, progress, single, spread
 from weft.core.request import Request
 from weft.engine.engine import Engine
@@ -40,6 +40,7 @@ LEAST_FED, FED_BATCHES = 64, 4
 """A list's prompts are submitted in part: `LEAST_FED` or `FED_BATCHES` full batches at a time, whichever is more."""
 
 
+@with_attribute_hints(LLM_HINTS)
 @with_hints(MODEL_HINTS)
 class LLM:
     """A model that answers prompts, with guides and speculation.
