@@ -163,7 +163,7 @@ def test_a_wrong_regex_is_a_line_in_its_own_words() -> None:
     [
         (["--logprobs", "2"], "give that, too"),
         (["--tool-style", "llama"], "give them with --tools"),
-        (["-m", "org/name"], "hf download org/name --local-dir name, then give 'name'"),
+        (["-m", "org/name"], "weft models get org/name"),
         (["-m", "smolm2"], "did you mean 'smollm2'?"),
         (["--json", "--after", "x", "--regex", "a"], "an answer has one guide"),
         (["--after", "x"], "--after needs a guide to follow"),
