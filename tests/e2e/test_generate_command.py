@@ -209,3 +209,16 @@ def test_the_note_about_weft_tiny_is_for_terminals() -> None:
             heard = terminal.read1().decode()
         assert done.returncode == 0 and b"weft-tiny" not in done.stdout
         assert ("weft: weft-tiny has" in heard) == says
+
+
+def test_a_message_ends_before_the_line_break_of_its_pipe(model: Path, tmp_path: Path) -> None:
+    def num_tokens(*arguments: str, text: str | None = None) -> int:
+        stats = tmp_path / "stats.json"
+        options = ["-m", str(model), "-n", "2", "--stats-json", str(stats)]
+        result = CliRunner().invoke(app, ["generate", "--device", "cpu", *arguments, *options], input=text)
+        assert result.exit_code == 0, result.output
+        found: int = json.loads(stats.read_text())["prompt_tokens"]
+        return found
+
+    assert num_tokens("--chat", text="Find it\n") == num_tokens("--chat", "Find it")
+    assert num_tokens(text="Find it\n") > num_tokens("Find it")
