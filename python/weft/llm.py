@@ -45,9 +45,10 @@ LEAST_FED, FED_BATCHES = 64, 4
 class LLM:
     """A model that answers prompts, with guides and speculation.
 
-    `model` is a Hugging Face directory (config.json, safetensors, tokenizer.json), or a name in weft's catalogue of
-    models; None or "weft-tiny" is the model inside the package. `device` is "cpu", "cuda", or "auto" (CUDA if there
-    is a GPU). `dtype` is "auto" (the config's), "float32", "float16" or "bfloat16". The CPU computes in float32;
+    `model` is a Hugging Face directory (config.json, safetensors, tokenizer.json), a name in weft's catalogue, or the
+    name of a hub model (ORG/NAME) in the local cache of Hugging Face; None or "weft-tiny" is the model inside the
+    package. `device` is "cpu", "cuda", or "auto" (CUDA if there is a GPU). `dtype` is "auto" (the config's), "float32",
+    "float16" or "bfloat16". The CPU computes in float32;
     there `dtype` is the dtype of the weights only ("auto": as in the checkpoint). Raises `ModelError`,
     `TokenizerError` or `InputError` for parts that can't be loaded or do not fit together.
 

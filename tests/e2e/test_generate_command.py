@@ -180,6 +180,20 @@ def test_wrong_values_are_guessed() -> None:
     assert "Value error" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "smollm2"], "No such command 'run'. It is: weft chat -m NAME"),
+        (["pull", "smollm2"], "It is: weft models get NAME"),
+        (["modles"], "Did you mean 'models'?"),
+        (["models", "lst"], "Did you mean 'list'?"),
+    ],
+)
+def test_commands_of_other_programs_are_known(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2 and message in result.stderr
+
+
 def test_an_answer_that_can_not_be_so_long_is_said() -> None:
     result = run("one", "-n", "5000", "--stop", "e", "--speculation", "none")
     assert "1024 positions; after this prompt an answer has at most" in result.stderr
@@ -188,7 +202,15 @@ def test_an_answer_that_can_not_be_so_long_is_said() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["-h"], ["generate", "-h"], ["models", "-h"], ["convert", "-h"], ["serve", "-h"], ["bench", "-h"]],
+    [
+        ["-h"],
+        ["generate", "-h"],
+        ["chat", "-h"],
+        ["models", "-h"],
+        ["convert", "-h"],
+        ["serve", "-h"],
+        ["bench", "-h"],
+    ],
 )
 def test_help_fits_80_columns(arguments: list[str]) -> None:
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, arguments)

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from weft.cli.chat import chat
-from weft.cli.command import HELP_NAMES, Command
+from weft.cli.command import HELP_NAMES, Command, Group
 from weft.cli.generate import generate
 from weft.cli.inspect import inspect
 from weft.cli.models import app as models_app
@@ -25,6 +25,7 @@ from weft.errors import WeftError, escaped
 from weft_bench.cli import app as bench_app
 
 app = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

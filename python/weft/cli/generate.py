@@ -71,7 +71,11 @@ def generate(
 
     defaults = sampling_defaults(model_directory(model), generation_config.value)
     sampling = SamplingParams(**{**defaults, **given})
+    num_sequences = len(named) * (beam_width or sampling.n or 1)
     engine = EngineConfig(
+        max_batch=min(
+            num_sequences, EngineConfig().max_batch
+        ),  # a smaller cache of keys and values starts faster
         graphs=graphs.value,
         host_tasks=host_tasks.value,
         grammar=grammar_backend.value,
