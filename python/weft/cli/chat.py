@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -23,13 +23,13 @@ from weft.cli.options import ANY_LIBRARY, DEFAULT, MODEL, Device, Guided, Sampli
 from weft.errors import CapacityError, InputError, escaped
 
 if TYPE_CHECKING:
-    from weft.core import Output, SamplingParams
+    from weft.core import Output, Piece, SamplingParams
     from weft.grammar.guide import Guide
     from weft.llm import LLM
 
 ANSWER_TOKENS = 1024
 """The maximum length of an answer if neither the command line nor the model sets one."""
-LEAST_ROOM = 64
+LEAST_ROOM = 256
 """An answer has room for at least this many tokens, or for a quarter of all positions if that is less: otherwise the
 oldest messages are dropped."""
 FENCE = '"""'
@@ -181,7 +181,8 @@ class Chat:
             sampling = replace(self.sampling, max_tokens=min(self.sampling.max_tokens, room))
             if has_new_seed:
                 sampling = replace(sampling, seed=None)
-            with closing(self.llm.stream(prompt, sampling, guide=self.guide)) as pieces:
+            stream = cast("Generator[Piece]", self.llm.stream(prompt, sampling, guide=self.guide))
+            with closing(stream) as pieces:  # an interrupted answer is cancelled
                 output = print_pieces(self.llm, pieces, stops_on_interrupt=sys.stdin.isatty())
         except BaseException:
             self.messages.pop()

@@ -76,13 +76,14 @@ def get_from_hub(name: str, say: Say) -> Path:
 def _download(name: str, file: str, commit: str | None = None, has_bar: bool = False) -> Path:
     """Download a file of a commit, by default the newest, into the cache. Returns its path."""
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.utils import tqdm
+    from huggingface_hub.utils.tqdm import tqdm
 
-    class Hidden(tqdm):
+    class Bar(tqdm):
         def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **{**options, "disable": True})
+            hidden = {} if has_bar else {"disable": True}
+            super().__init__(*arguments, **{**options, "desc": file, **hidden})  # type: ignore[no-untyped-call]
 
-    return Path(hf_hub_download(name, file, revision=commit, tqdm_class=tqdm if has_bar else Hidden))
+    return Path(hf_hub_download(name, file, revision=commit, tqdm_class=Bar))
 
 
 def _weights(name: str, directory: Path, sizes: Mapping[str, int]) -> list[str]:

@@ -2,29 +2,148 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections import namedtuple
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from support.hub_server import COMMIT, Hub, HubServer, Repository
 from weft import LLM, ModelError, SamplingParams, package_model_path
 from weft.cli import app
 from weft.config import model_directory, model_name
 from weft.models import hub as module
 from weft.models.hub import get_from_hub
+from weft.server.models import ServedModelConfig, name_of
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@dataclass
+class Repository:
+    """A model of the hub. `is_gated`: its files are refused, as without consent. `cut_at`: the first answer with a file
+    of weights ends after this number of bytes, as if the connection broke."""
+
+    files: dict[str, bytes]
+    is_gated: bool = False
+    cut_at: int | None = None
+
+
+@dataclass
+class Hub:
+    """A running hub. `requests` lists the method, the path and the Range header of each request."""
+
+    url: str
+    repositories: dict[str, Repository]
+    requests: list[tuple[str, str, str | None]] = field(default_factory=list)
+
+    def downloads(self) -> list[str]:
+        """The names of the files that were downloaded."""
+        return [
+            path.rpartition("/")[2]
+            for method, path, _ in self.requests
+            if method == "GET" and "/resolve/" in path
+        ]
+
+
+class HubServer:
+    """Runs a hub on a free port. A context manager."""
+
+    def __init__(self, repositories: dict[str, Repository]) -> None:
+        server = self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+        hub = self.hub = Hub(f"http://127.0.0.1:{server.server_port}", repositories)
+        setattr(server, "hub", hub)  # noqa: B010  # read by the handler
+        self._thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+
+    def __enter__(self) -> Hub:
+        self._thread.start()
+        return self.hub
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer(has_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(has_body=False)
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+    def _answer(self, has_body: bool) -> None:
+        hub: Hub = self.server.hub  # type: ignore[attr-defined]
+        path = urlsplit(self.path).path.strip("/")
+        hub.requests.append((self.command, path, self.headers.get("Range")))
+        name = path.removeprefix("api/models/").partition("/resolve/")[0]
+        repository = hub.repositories.get(name)
+        if repository is None:
+            return self._send(401, b"{}", {"X-Error-Code": "RepoNotFound"}, has_body)
+        if path.startswith("api/models/"):
+            return self._send(200, json.dumps(_info(name, repository)).encode(), {}, has_body)
+        if repository.is_gated:
+            return self._send(403, b"{}", {"X-Error-Code": "GatedRepo"}, has_body)
+        file = path.partition("/resolve/")[2].partition("/")[2]
+        data = repository.files.get(file)
+        if data is None:
+            return self._send(
+                404, b"{}", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT}, has_body
+            )
+        self._send_file(repository, file, data, has_body)
+
+    def _send_file(self, repository: Repository, file: str, data: bytes, has_body: bool) -> None:
+        tag = hashlib.sha256(data).hexdigest()
+        headers = {"ETag": f'"{tag}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        range = self.headers.get("Range")
+        start = int(range.removeprefix("bytes=").rstrip("-")) if range else 0
+        if range:
+            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+        cut = repository.cut_at
+        if has_body and cut is not None and file.endswith(".safetensors"):
+            repository.cut_at = None
+            self.close_connection = True
+            self._send(200, data, headers, has_body, shown=cut)
+        else:
+            self._send(206 if range else 200, data[start:], headers, has_body)
+
+    def _send(
+        self, status: int, data: bytes, headers: dict[str, str], has_body: bool, shown: int | None = None
+    ) -> None:
+        self.send_response(status)
+        for key, value in {"Content-Length": str(len(data)), **headers}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if has_body:
+            self.wfile.write(data[:shown])
+
+
+def _info(name: str, repository: Repository) -> dict[str, object]:
+    files = [
+        {"rfilename": file, "size": len(data), "blobId": "0" * 40} for file, data in repository.files.items()
+    ]
+    return {"id": name, "modelId": name, "sha": COMMIT, "siblings": files, "tags": [], "private": False}
+
 
 FILES = {path.name: path.read_bytes() for path in package_model_path().iterdir() if path.is_file()}
 CONFIG = json.loads(FILES["config.json"])
@@ -58,7 +177,7 @@ def test_a_model_is_got_once_and_loaded_by_its_name(hub: Hub, tmp_path: Path) ->
     assert sorted(hub.downloads()) == sorted(FILES)
     directory = model_directory("org/tiny")
     assert directory.is_relative_to(tmp_path / "cache") and directory.name == COMMIT
-    assert model_name("org/tiny") == "org/tiny"
+    assert model_name("org/tiny") == name_of(ServedModelConfig("org/tiny")) == "org/tiny"
     count = len(hub.requests)
     assert "org/tiny is in" in CliRunner().invoke(app, ["models", "get", "org/tiny"]).output
     with LLM("org/tiny", device="cpu") as llm:
