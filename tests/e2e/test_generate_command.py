@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from weft import LLM, SamplingParams, package_model_path
+from weft import LLM, EngineConfig, SamplingParams, package_model_path
 from weft.cli import app
 from weft.cli.inputs import read_prompts
 from weft.errors import InputError, WeftError
@@ -244,3 +244,17 @@ def test_a_message_ends_before_the_line_break_of_its_pipe(model: Path, tmp_path:
 
     assert num_tokens("--chat", text="Find it\n") == num_tokens("--chat", "Find it")
     assert num_tokens(text="Find it\n") > num_tokens("Find it")
+
+
+def test_the_engine_has_a_slot_for_each_answer_up_to_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    slots, make = [], LLM.__init__
+
+    def noted(self: LLM, *arguments: Any, engine: EngineConfig, **options: Any) -> None:
+        slots.append(engine.max_batch)
+        make(self, *arguments, engine=engine, **options)
+
+    monkeypatch.setattr(LLM, "__init__", noted)
+    assert run("one", "-n", "2").exit_code == 0
+    assert run("one", "two", "-n", "2", "--num-answers", "3", "-t", "1").exit_code == 0
+    assert run("one", "two", "-n", "2", "--num-answers", "30", "-t", "1").exit_code == 0
+    assert slots == [1, 6, 8]
