@@ -11,7 +11,7 @@ import pytest
 
 import weft
 from weft import LLM, Output
-from weft.core.names import IMPORT_HINTS, LLM_HINTS, OUTPUT_HINTS
+from weft.core.names import IMPORT_HINTS, LLM_HINTS, OUTPUT_HINTS, with_attribute_hints
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,16 @@ def test_an_attribute_of_another_library_says_what_to_use() -> None:
     assert copy.deepcopy(output) == pickle.loads(pickle.dumps(output)) == output
     with pytest.raises(AttributeError, match=r"^'LLM' object has no attribute 'beam_search'; .*beam_width=4"):
         getattr(LLM.__new__(LLM), "beam_search")  # noqa: B009
+
+
+def test_an_attribute_error_in_a_property_stays_as_it_is() -> None:
+    @with_attribute_hints({"other": "it is called broken"})
+    class Holder:
+        @property
+        def broken(self) -> int:
+            return int(None.missing)  # type: ignore[attr-defined]
+
+    with pytest.raises(AttributeError, match="no attribute 'missing'"):
+        _ = Holder().broken
+    with pytest.raises(AttributeError, match="'Holder' object has no attribute 'other'; it is called broken"):
+        getattr(Holder(), "other")  # noqa: B009
