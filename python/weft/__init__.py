@@ -75,4 +75,13 @@ if not TYPE_CHECKING:
         "weft.tokenizer.tokenizer": ("Tokenizer",),
         "weft.version": ("__version__",),
     }
-    __getattr__, __dir__ = _exports(__name__, _HOMES, __all__)
+    _get, __dir__ = _exports(__name__, _HOMES, __all__)
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__ and name[0].isupper():  # not a module, whose import stays light
+            from weft.core.names import IMPORT_HINTS
+
+            if name in IMPORT_HINTS:
+                # `from weft import NAME` shows an ImportError as it is, and replaces an AttributeError by its own.
+                raise ImportError(f"weft has no {name}; {IMPORT_HINTS[name]}", name=name)
+        return _get(name)

@@ -26,7 +26,7 @@ from weft.client.options import RequestOptions, requests_of
 from weft.client.responses import Response
 from weft.config import EngineConfig, Speculation
 from weft.core import Output, Piece, SamplingParams
-from weft.core.names import MODEL_HINTS, with_hints
+from weft.core.names import LLM_HINTS, MODEL_HINTS, with_attribute_hints, with_hints
 from weft.core.prompts import Prompt, is_prompt, progress, single, spread
 from weft.core.request import Request
 from weft.engine.engine import Engine
@@ -40,13 +40,15 @@ LEAST_FED, FED_BATCHES = 64, 4
 """A list's prompts are submitted in part: `LEAST_FED` or `FED_BATCHES` full batches at a time, whichever is more."""
 
 
+@with_attribute_hints(LLM_HINTS)
 @with_hints(MODEL_HINTS)
 class LLM:
     """A model that answers prompts, with guides and speculation.
 
-    `model` is a Hugging Face directory (config.json, safetensors, tokenizer.json), or a name in weft's catalogue of
-    models; None or "weft-tiny" is the model inside the package. `device` is "cpu", "cuda", or "auto" (CUDA if there
-    is a GPU). `dtype` is "auto" (the config's), "float32", "float16" or "bfloat16". The CPU computes in float32;
+    `model` is a Hugging Face directory (config.json, safetensors, tokenizer.json), a name in weft's catalogue, or the
+    name of a hub model (ORG/NAME) in the local cache of Hugging Face; None or "weft-tiny" is the model inside the
+    package. `device` is "cpu", "cuda", or "auto" (CUDA if there is a GPU). `dtype` is "auto" (the config's), "float32",
+    "float16" or "bfloat16". The CPU computes in float32;
     there `dtype` is the dtype of the weights only ("auto": as in the checkpoint). Raises `ModelError`,
     `TokenizerError` or `InputError` for parts that can't be loaded or do not fit together.
 

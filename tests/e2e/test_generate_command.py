@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from weft import LLM, SamplingParams, package_model_path
+from weft import LLM, EngineConfig, SamplingParams, package_model_path
 from weft.cli import app
 from weft.cli.inputs import read_prompts
 from weft.errors import InputError, WeftError
@@ -163,7 +163,7 @@ def test_a_wrong_regex_is_a_line_in_its_own_words() -> None:
     [
         (["--logprobs", "2"], "give that, too"),
         (["--tool-style", "llama"], "give them with --tools"),
-        (["-m", "org/name"], "hf download org/name --local-dir name, then give 'name'"),
+        (["-m", "org/name"], "weft models get org/name"),
         (["-m", "smolm2"], "did you mean 'smollm2'?"),
         (["--json", "--after", "x", "--regex", "a"], "an answer has one guide"),
         (["--after", "x"], "--after needs a guide to follow"),
@@ -180,6 +180,20 @@ def test_wrong_values_are_guessed() -> None:
     assert "Value error" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "smollm2"], "No such command 'run'. It is: weft chat -m NAME"),
+        (["pull", "smollm2"], "It is: weft models get NAME"),
+        (["modles"], "Did you mean 'models'?"),
+        (["models", "lst"], "Did you mean 'list'?"),
+    ],
+)
+def test_commands_of_other_programs_are_known(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2 and message in result.stderr
+
+
 def test_an_answer_that_can_not_be_so_long_is_said() -> None:
     result = run("one", "-n", "5000", "--stop", "e", "--speculation", "none")
     assert "1024 positions; after this prompt an answer has at most" in result.stderr
@@ -188,7 +202,15 @@ def test_an_answer_that_can_not_be_so_long_is_said() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["-h"], ["generate", "-h"], ["models", "-h"], ["convert", "-h"], ["serve", "-h"], ["bench", "-h"]],
+    [
+        ["-h"],
+        ["generate", "-h"],
+        ["chat", "-h"],
+        ["models", "-h"],
+        ["convert", "-h"],
+        ["serve", "-h"],
+        ["bench", "-h"],
+    ],
 )
 def test_help_fits_80_columns(arguments: list[str]) -> None:
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, arguments)
@@ -209,3 +231,30 @@ def test_the_note_about_weft_tiny_is_for_terminals() -> None:
             heard = terminal.read1().decode()
         assert done.returncode == 0 and b"weft-tiny" not in done.stdout
         assert ("weft: weft-tiny has" in heard) == says
+
+
+def test_a_message_ends_before_the_line_break_of_its_pipe(model: Path, tmp_path: Path) -> None:
+    def num_tokens(*arguments: str, text: str | None = None) -> int:
+        stats = tmp_path / "stats.json"
+        options = ["-m", str(model), "-n", "2", "--stats-json", str(stats)]
+        result = CliRunner().invoke(app, ["generate", "--device", "cpu", *arguments, *options], input=text)
+        assert result.exit_code == 0, result.output
+        found: int = json.loads(stats.read_text())["prompt_tokens"]
+        return found
+
+    assert num_tokens("--chat", text="Find it\n") == num_tokens("--chat", "Find it")
+    assert num_tokens(text="Find it\n") > num_tokens("Find it")
+
+
+def test_the_engine_has_a_slot_for_each_answer_up_to_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    slots, make = [], LLM.__init__
+
+    def noted(self: LLM, *arguments: Any, engine: EngineConfig, **options: Any) -> None:
+        slots.append(engine.max_batch)
+        make(self, *arguments, engine=engine, **options)
+
+    monkeypatch.setattr(LLM, "__init__", noted)
+    assert run("one", "-n", "2").exit_code == 0
+    assert run("one", "two", "-n", "2", "--num-answers", "3", "-t", "1").exit_code == 0
+    assert run("one", "two", "-n", "2", "--num-answers", "30", "-t", "1").exit_code == 0
+    assert slots == [1, 6, 8]

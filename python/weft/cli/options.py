@@ -88,7 +88,7 @@ Model = Annotated[
         "-m",
         metavar="NAME|DIR",
         panel=MODEL,
-        help="A Hugging Face directory, or a name of `weft models`. Default: weft-tiny, which weft brings along.",
+        help="A Hugging Face directory, or a name of `weft models` or of the hub (ORG/NAME). Default: weft-tiny.",
     ),
 ]
 Where = Annotated[

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -129,14 +129,15 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def with_sampling_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A decorator that replaces a command's `**options` by the sampling options, named as their fields. The command
-    gets None for each one that is not given; `read_sampling` leaves those out."""
+def with_sampling_options(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
+    """A decorator that replaces a command's `**options` by the sampling options, named as their fields, except for
+    those in `without`. The command gets None for each one that is not given; `read_sampling` leaves those out."""
     signature = inspect.signature(command, eval_str=True)
     *others, _ = signature.parameters.values()
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
         for name, option in sampling_options().items()
+        if name not in without
     ]
     setattr(command, "__signature__", signature.replace(parameters=[*others, *options]))  # noqa: B010  # for mypy
     return command

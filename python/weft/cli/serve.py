@@ -43,7 +43,10 @@ def _server(*names: str, help: str, **more: Any) -> Any:
 
 Named = Annotated[
     str | None,
-    typer.Argument(metavar="NAME|DIR", help="A Hugging Face directory, or a name of `weft models`."),
+    typer.Argument(
+        metavar="NAME|DIR",
+        help="A Hugging Face directory, or a name of `weft models` or of the hub (ORG/NAME).",
+    ),
 ]
 Keys = Annotated[
     list[str] | None,

@@ -8,6 +8,7 @@ from typing import Any, TypedDict, TypeGuard
 
 from weft.client.model_text import ModelText
 from weft.client.options import RequestOptions
+from weft.core.prompts import TextTokens
 from weft.errors import InputError
 from weft.tokenizer.tokenizer import Tokenizer
 
@@ -65,7 +66,7 @@ def chat_tokens(
     tokenizer = text.tokenizer_for("a conversation")
     rendered = chat_text(tokenizer, messages, options, model)
     text.check_text(rendered)
-    return tokenizer.encode(rendered, add_special_tokens=False)
+    return TextTokens(tokenizer.encode(rendered, add_special_tokens=False), rendered)
 
 
 def chat_text(

@@ -161,10 +161,9 @@ def gathered(response: Response) -> Output:
     """The complete answer of a request that has ended: the output of the first sequence. `Output.others` holds the
     outputs of the other sequences. Sets no `text`."""
     if not response.sequences:  # the request failed before it began
-        prompt = response.request.prompt
-        return Output(
-            [] if isinstance(prompt, str) else list(prompt), finish_reason="error", error=response.error
-        )
+        request = response.request
+        ids = [] if isinstance(request.prompt, str) else list(request.prompt)
+        return Output(ids, finish_reason="error", error=response.error, prompt=request.prompt_text)
     first, *others = _outputs(response)
     first.others, first.error = others, first.error or response.error
     return first
@@ -175,12 +174,15 @@ def _outputs(response: Response) -> list[Output]:
     first = response.sequences[0]
     if not first.hypotheses:
         return [sequence.output for sequence in response.sequences]
-    return [first.output, *(_of_beam(beam, first.output) for beam in first.hypotheses[1:])]
+    return [
+        first.output,
+        *(_of_beam(i, beam, first.output) for i, beam in enumerate(first.hypotheses[1:], 1)),
+    ]
 
 
-def _of_beam(beam: Hypothesis, best: Output) -> Output:
-    """Make the output of a beam search's answer `beam`. `best` is the output of the best answer; the fields that all
-    answers share are taken from it."""
+def _of_beam(index: int, beam: Hypothesis, best: Output) -> Output:
+    """Make the output of a beam search's answer `beam`, the `index`-th best. `best` is the output of the best answer;
+    the fields that all answers share are taken from it."""
     is_whole = beam.finish_reason == "stop" and beam.stopped_by is None
     prompts = {name: tensor for name, tensor in best.additional.items() if name.startswith("context_")}
     stats = replace(best.stats, output_tokens=len(beam.token_ids))
@@ -198,4 +200,6 @@ def _of_beam(beam: Hypothesis, best: Output) -> Output:
         additional=prompts | beam.additional,
         guide_notes=best.guide_notes,
         stats=stats,
+        prompt=best.prompt,
+        index=index,
     )

@@ -10,6 +10,7 @@ from typing import Any
 from weft.client.model_text import ModelText
 from weft.client.word_rules import WatcherFactory, WordRules
 from weft.config import EngineConfig, Speculation
+from weft.core.prompts import Prompt, TextTokens
 from weft.core.request import Request, TokenRules
 from weft.engine.admission import check_options
 from weft.engine.sequence import Sequence, sequences_of
@@ -66,6 +67,7 @@ class InputProcessor:
         prepared = replace(
             request,
             prompt=prompt,
+            prompt_text=_text_of(request.prompt),
             given=given,
             end_ids=end_ids,
             rules=rules,
@@ -95,3 +97,9 @@ class InputProcessor:
         if request.sampling.on_length == "close":
             compiled = self._compiler.submit_closing(compiled, client)
         return self._compiler.open(compiled, Opening(request.prompt_ids))
+
+
+def _text_of(prompt: Prompt) -> str | None:
+    if isinstance(prompt, str):
+        return prompt
+    return prompt.text if isinstance(prompt, TextTokens) else None

@@ -16,13 +16,23 @@ from weft.config.engine import (
     positions_ahead,
 )
 from weft.config.environ import cache_directory, is_debug, kernel_variant, named_commit
-from weft.config.paths import cached_model_path, model_directory, package_model_path
+from weft.config.paths import (
+    WEIGHTS,
+    WEIGHTS_INDEX,
+    cached_model_path,
+    hub_directory,
+    model_directory,
+    model_name,
+    package_model_path,
+)
 from weft.config.speculation import MAX_DRAFT_TOKENS, DraftTokens, GuideDrafts, Lookahead, Speculation
 
 __all__ = [
     "CATALOG",
     "MAX_DRAFT_TOKENS",
     "PACKAGE_MODEL",
+    "WEIGHTS",
+    "WEIGHTS_INDEX",
     "CacheConfig",
     "CatalogModel",
     "Chunking",
@@ -41,9 +51,11 @@ __all__ = [
     "Speculation",
     "cache_directory",
     "cached_model_path",
+    "hub_directory",
     "is_debug",
     "kernel_variant",
     "model_directory",
+    "model_name",
     "named_commit",
     "package_model_path",
     "positions_ahead",

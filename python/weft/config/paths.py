@@ -1,4 +1,4 @@
-"""Finds the directory of a model, by path or by a name in the catalogue."""
+"""Finds the directory of a model, by path, by a name in the catalogue, or by its name on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from pathlib import Path
 
 from weft.config.catalog import CATALOG, PACKAGE_MODEL
 from weft.config.environ import cache_directory
+from weft.core.files import read_json
 from weft.errors import ModelError
 
+WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+"""The weights of a model directory: one file, or the index that names several."""
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
@@ -23,10 +26,32 @@ def cached_model_path(name: str) -> Path:
     return cache_directory() / "models" / name
 
 
+def hub_directory(repository: str) -> Path | None:
+    """Return the directory of a model of the Hugging Face hub in the local cache of huggingface_hub. None if the cache
+    does not have it, or only a part of its weights. Does not use the network."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if not HUB_NAME.fullmatch(repository):
+        return None
+    config = try_to_load_from_cache(repository, "config.json")
+    if not isinstance(config, str):
+        return None
+    directory = Path(config).parent
+    index = directory / WEIGHTS_INDEX
+    files = read_json(index).get("weight_map", {}).values() if index.is_file() else [WEIGHTS]
+    return directory if all((directory / file).is_file() for file in files) else None
+
+
+def model_name(model: str | Path | None) -> str:
+    """Return the name of a model: its name in the catalogue or on the hub, or the name of its directory."""
+    path = model_directory(model)
+    return path.name if model is None or Path(model).is_dir() else str(model)
+
+
 def model_directory(model: str | Path | None) -> Path:
-    """Return the directory of a model, given by path or by a name in the catalogue. None means the bundled model. A
-    directory of that name in the working directory takes precedence over the catalogue. If there is no directory,
-    raises `ModelError`, which says how to get the model.
+    """Return the directory of a model, given by path, by a name in the catalogue, or by a name of the Hugging Face hub
+    (ORG/NAME). None means the bundled model. A directory of that name in the working directory takes precedence. If
+    there is no directory, raises `ModelError`, which says how to get the model. Does not use the network.
     """
     path = package_model_path() if model is None else Path(model)
     if path.is_dir():
@@ -34,14 +59,18 @@ def model_directory(model: str | Path | None) -> Path:
     name = str(model)
     if name == PACKAGE_MODEL:
         return package_model_path()
-    if name not in CATALOG:
-        raise ModelError(_missing(path, name))
-    if not (cached_model_path(name) / "config.json").is_file():
-        known = CATALOG[name]
+    known = CATALOG.get(name)
+    if known is None:
+        directory = hub_directory(name)
+        if directory is None:
+            raise ModelError(_missing(path, name))
+        return directory
+    directory = hub_directory(known.repository) if known.repository else cached_model_path(name)
+    if directory is None or not (directory / "config.json").is_file():
         raise ModelError(
-            f"{name} ({known.title}) is not here yet; get it with: {known.command} ({known.download_mb} MB)"
+            f"{name} ({known.title}) is not here yet; get it with: {known.command} ({known.size})"
         )
-    return cached_model_path(name)
+    return directory
 
 
 def _missing(path: Path, name: str) -> str:
@@ -51,16 +80,14 @@ def _missing(path: Path, name: str) -> str:
         return f"{path}: is a GGUF file; make a directory of it with: weft convert {path} DIR"
     if path.is_file():
         return f"{path}: is a file; give the directory of a Hugging Face checkpoint"
+    if HUB_NAME.fullmatch(name):
+        return (
+            f"{path}: no such directory; a model of the Hugging Face hub is got with: weft models get {name}"
+        )
     close = get_close_matches(name, names, n=1)
     if close:
         return f"{path}: no such directory; did you mean {close[0]!r}?"
-    if HUB_NAME.fullmatch(name):
-        folder = name.partition("/")[2]
-        return (
-            f"{path}: no such directory; weft loads models from directories. To get one of the Hugging Face hub: "
-            f"hf download {name} --local-dir {folder}, then give {folder!r}"
-        )
     return (
-        f"{path}: no such directory; give the directory of a Hugging Face checkpoint, or one of "
-        f"{', '.join(map(repr, names))}"
+        f"{path}: no such directory; give the directory of a Hugging Face checkpoint, the name of one on the hub "
+        f"(ORG/NAME), or one of {', '.join(map(repr, names))}"
     )

@@ -118,6 +118,97 @@ OPTION_HINTS = {
 }
 """Hints for options of `LLM.generate`."""
 
+OUTPUT_HINTS = {
+    "request_id": "the outputs of a list are in the order of its prompts",
+    "finished": "an Output is always complete; finish_reason says why it ended",
+    "stop_reason": "it is called stopped_by",
+    "metrics": "it is called stats",
+    "num_cached_tokens": "it is stats.reused_tokens",
+    "prompt_logprobs": "generate(..., return_context_logits=True) gives context_logits, the prompt's logits",
+    "sequences": "it is called outputs",
+    "tokens": "it is called token_ids",
+    "lora_request": "there are no adapters; merge one into its model",
+    "encoder_prompt": "models have no encoder",
+    "choices": "it is called outputs",
+}
+"""Hints for attributes of `Output`, from vLLM, OpenAI and transformers."""
+
+_POOLING = "weft generates text only; it has no embeddings, classifiers or rewards"
+
+LLM_HINTS = {
+    "beam_search": "it is an option of a request: generate(prompts, beam_width=4), with "
+    "engine=EngineConfig(max_beam_width=4)",
+    **dict.fromkeys(("encode", "embed", "classify", "score", "reward"), _POOLING),
+    "get_tokenizer": "it is the attribute tokenizer",
+    "llm_engine": "it is called engine",
+    "get_default_sampling_params": "it is the attribute default_sampling_params",
+    "get_metrics": "each Output has stats; weft serve has /metrics",
+    "reset_prefix_cache": "cached prefixes are evicted for newer ones; cache_salt of a request separates them",
+    "create_completion": "it is called generate",
+    "create_chat_completion": "it is called chat",
+    **dict.fromkeys(("sleep", "wake_up"), "close frees the model; make a new LLM later"),
+}
+"""Hints for attributes of `LLM`, from vLLM and llama-cpp-python."""
+
+_GUIDES = "give generate a guide: Guide.json_schema(schema), Guide.regex, Guide.choice, Guide.ebnf and others"
+_SERVER = "use weft.executor.Executor (docs/executor.md), or LLM from several threads, or weft serve"
+_TEXT = "a prompt is a text or a list of token ids"
+_GRAMMARS = (
+    "in your own decode loop use weft.guided (docs/from-xgrammar.md); with LLM, Guide.json_schema and others"
+)
+_BEAMS = (
+    "beams are an option of a request: generate(prompts, beam_width=4), with EngineConfig(max_beam_width=4)"
+)
+
+IMPORT_HINTS = {
+    # vLLM
+    "StructuredOutputsParams": _GUIDES,
+    "GuidedDecodingParams": _GUIDES,
+    "RequestOutput": "it is called Output",
+    "CompletionOutput": "it is called Output; output.outputs holds one for each answer",
+    "RequestOutputKind": "stream and chat_stream give the new text, generate the whole",
+    "BeamSearchParams": _BEAMS,
+    "TokensPrompt": _TEXT,
+    "TextPrompt": _TEXT,
+    "PromptType": _TEXT,
+    "EngineArgs": "LLM takes these: LLM(model, engine=EngineConfig(...))",
+    "AsyncEngineArgs": "LLM takes these: LLM(model, engine=EngineConfig(...))",
+    "LLMEngine": _SERVER,
+    "AsyncLLM": _SERVER,
+    "AsyncLLMEngine": _SERVER,
+    "PoolingParams": _POOLING,
+    "PoolingOutput": _POOLING,
+    "PoolingRequestOutput": _POOLING,
+    "EmbeddingRequestOutput": _POOLING,
+    "KVTransferConfig": "there is no transfer of pages between engines",
+    "LoRARequest": "there are no adapters; merge one into its model",
+    "SpeculativeConfig": "give LLM speculation=Speculation.eagle3(...) or another",
+    "CompilationConfig": 'graphs are captured always; EngineConfig(graphs="none") runs without',
+    "ModelRegistry": "a model is a file and a line in weft/registry.py (docs/adding-a-model.md)",
+    # SGLang, TensorRT-LLM
+    "Engine": "it is called LLM",
+    "KvCacheConfig": "give LLM engine=EngineConfig(...); the Executor's is in weft.executor",
+    "BuildConfig": "nothing is built; give LLM engine=EngineConfig(...)",
+    # llama-cpp-python
+    "Llama": "it is called LLM; a GGUF file becomes a model directory by: weft convert FILE.gguf DIR",
+    "LlamaGrammar": "give generate guide=Guide.ebnf(text)",
+    # transformers
+    "AutoModelForCausalLM": "it is called LLM",
+    "AutoTokenizer": "it is load_tokenizer(directory); an LLM has its tokenizer",
+    "GenerationConfig": "it is called SamplingParams",
+    # outlines
+    "Generator": _GUIDES,
+    # XGrammar and LLGuidance
+    "Grammar": _GRAMMARS,
+    "GrammarCompiler": _GRAMMARS,
+    "CompiledGrammar": _GRAMMARS,
+    "GrammarMatcher": _GRAMMARS,
+    "TokenizerInfo": _GRAMMARS,
+    "LLMatcher": _GRAMMARS,
+    "LLTokenizer": _GRAMMARS,
+}
+"""Hints for classes that a program may import from `weft`."""
+
 
 def hint(name: str, known: Collection[str], hints: Mapping[str, str]) -> str:
     """The hint for an unknown name: its entry in `hints`, else the most similar `known` name, else all known
@@ -143,6 +234,24 @@ def with_hints(hints: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
             make(self, *arguments, **named)
 
         setattr(cls, "__init__", init)  # noqa: B010  # mypy rejects an assignment
+        return cls
+
+    return decorate
+
+
+def with_attribute_hints(hints: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
+    """A class decorator that adds a hint to the `AttributeError` for an unknown attribute."""
+
+    def decorate(cls: type[T]) -> type[T]:
+        def missing(self: T, name: str) -> None:
+            if hasattr(cls, name):  # a property that raised an AttributeError: raise that again
+                object.__getattribute__(self, name)
+            known = f"; {hints[name]}" if name in hints else ""
+            raise AttributeError(
+                f"{cls.__name__!r} object has no attribute {name!r}{known}", name=name, obj=self
+            )
+
+        setattr(cls, "__getattr__", missing)  # noqa: B010  # mypy would accept any attribute of the class
         return cls
 
     return decorate

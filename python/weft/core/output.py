@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from weft.core.names import OUTPUT_HINTS, with_attribute_hints
 from weft.core.stats import OutputStats
 from weft.errors import AnswerError, InputError, RequestError, brief, shortened
 
@@ -120,6 +121,7 @@ class TypedText:
     """The object, once it is parsed."""
 
 
+@with_attribute_hints(OUTPUT_HINTS)
 @dataclass(slots=True, repr=False)
 class Output:
     """The answer to one prompt. With several sequences, this is the first of `outputs`; in a beam search, the best."""
@@ -167,6 +169,12 @@ class Output:
 
     others: list[Output] = field(default_factory=list)
     """The outputs of the other sequences."""
+
+    prompt: str | None = None
+    """The text of the prompt; for a conversation, as the chat template renders it. None for a prompt of token ids."""
+
+    index: int = 0
+    """The position of this output in `outputs`."""
 
     typed: TypedText | None = field(default=None, compare=False)
     """The text that `parsed` reads. None if the guide is no Python type, and if the request failed before it began."""

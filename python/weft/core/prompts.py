@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeGuard, TypeVar, cast
 
 from weft.errors import InputError
 
 Prompt = str | Sequence[int]
+
+
+class TextTokens(list[int]):
+    """The token ids of a text, with the text."""
+
+    def __init__(self, token_ids: Iterable[int], text: str) -> None:
+        super().__init__(token_ids)
+        self.text = text
+
+
 T = TypeVar("T")
 
 
@@ -17,6 +27,12 @@ def is_prompt(prompts: object) -> TypeGuard[Prompt]:
     otherwise."""
     if isinstance(prompts, str):
         return True
+    first = prompts[0] if isinstance(prompts, list) and prompts else prompts
+    if isinstance(first, Mapping):
+        raise InputError(
+            "a prompt is a text or a list of token ids, not a dict; give the dict's 'prompt' or 'prompt_token_ids', "
+            "or messages to chat"
+        )
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes | bytearray):
         raise InputError(f"a prompt is a text or a list of token ids, not a {type(prompts).__name__}")
     return len(prompts) > 0 and not isinstance(prompts[0], str | Sequence)

@@ -199,12 +199,13 @@ class Request:
       `bias` [vocab_size] is added to the logits: finite numbers, or -inf, which forbids a token. `penalties` defines
       which tokens the penalties of `sampling` count, and when they apply.
     - With `streams`, every iteration that adds tokens gives a delta; otherwise only the end of a sequence does.
+    - `prompt_text` is the text of the prompt, for `Output.prompt`; None if only its token ids are known.
     - `names` are the front's names for error messages. `tag` belongs to the front; the engine does not use it.
       `refusal` is the error with which the front refuses the request: it ends with this error before it begins.
 
-    Preparation (`InputProcessor.prepare`) converts `prompt` and `given` to token ids of the model. It sets `rules`, the
-    sampling parameters in token ids, and `watch_stop_words`, which makes a watcher for each sequence. Engines take
-    prepared requests only. A caller with only token ids may set `is_prepared` itself.
+    Preparation (`InputProcessor.prepare`) converts `prompt` and `given` to token ids of the model. It sets
+    `prompt_text`, `rules`, the sampling parameters in token ids, and `watch_stop_words`, which makes a watcher for each
+    sequence. Engines take prepared requests only. A caller with only token ids may set `is_prepared` itself.
 
     Raises `InputError` for a value that no engine takes.
     """
@@ -229,6 +230,7 @@ class Request:
     bias: Tensor | None = None
     penalties: PenaltyRule = OWN_PENALTIES
     streams: bool = False
+    prompt_text: str | None = None
     names: FieldNames = OWN_NAMES
     tag: Any = None
     refusal: InputError | RequestError | None = None

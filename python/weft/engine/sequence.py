@@ -232,7 +232,7 @@ class Sequence:
         self.prompt = list(request.prompt_ids)
         self.gathered = Gathered(request.gather)
         self.processor = RequestProcessor(request.processor) if request.processor is not None else None
-        self.output = Output(prompt_token_ids=self.prompt)
+        self.output = Output(self.prompt, prompt=request.prompt_text, index=self.index)
         stats = self.output.stats
         stats.prompt_tokens, stats.submitted_at = len(self.prompt), time.perf_counter()
         if sampling.logprobs is not None:

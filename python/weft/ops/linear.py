@@ -58,7 +58,11 @@ class Linear:
         require(can_tile or not tiled, "tiles need weights in bfloat16 on the CPU, and a processor with AMX")
         if is_cpu:
             panels = panels_of(weight, swiglu)
-            self.weight = settled(tiles_of(panels) if can_tile and tiled is not False else panels)
+            # One copy writes the final layout: each pass over the weights takes about as long as reading the file.
+            if can_tile and tiled is not False:
+                self.weight = settled(tiles_of(panels)).flatten(4)
+            else:
+                self.weight = settled(panels)
         else:
             self.weight = weight.contiguous()
 
@@ -89,22 +93,23 @@ class Linear:
 
 
 def panels_of(weight: Tensor, swiglu: bool = False) -> Tensor:
-    """Rearrange `weight` [out, in] into panels of 64 outputs: [ceil(out / 64), in, 64], padded with zeros. With
-    `swiglu`, panels of gate outputs and of up outputs alternate."""
-    if swiglu:
-        gates, ups = (panels_of(half) for half in weight.chunk(2))
-        return torch.stack((gates, ups), 1).flatten(0, 1)
-    outputs, inputs = weight.shape
-    padded = F.pad(weight, (0, 0, 0, -outputs % PANEL))
-    return padded.view(-1, PANEL, inputs).transpose(1, 2).contiguous()
+    """View `weight` [out, in] as panels of 64 outputs: [ceil(out / 64), in, 64], padded with zeros. With `swiglu`,
+    panels of gate outputs and of up outputs alternate. The result is not contiguous."""
+    halves = [_padded(half, PANEL).unflatten(0, (-1, PANEL)) for half in weight.chunk(2 if swiglu else 1)]
+    return torch.stack(halves, 1).flatten(0, 1).transpose(1, 2) if swiglu else halves[0].transpose(1, 2)
 
 
 def tiles_of(panels: Tensor) -> Tensor:
-    """Rearrange `panels` [P, in, 64] to [P, ceil(in / 32), 4, 16, 32]: AMX tiles of 16 pairs of inputs by 16 outputs,
-    padded with zeros."""
-    padded = F.pad(panels, (0, 0, 0, -panels.shape[1] % 32))
-    pairs: Tensor = padded.unflatten(2, (4, 16)).unflatten(1, (-1, 16, 2))  # [P, blocks, 16, 2, 4, 16]
-    return pairs.permute(0, 1, 4, 2, 5, 3).flatten(4).contiguous()
+    """View `panels` [P, in, 64] as AMX tiles of 16 pairs of inputs by 16 outputs: [P, ceil(in / 32), 4, 16, 16, 2],
+    padded with zeros. The result is not contiguous."""
+    pairs: Tensor = _padded(panels.transpose(0, 1), 32).unflatten(0, (-1, 16, 2)).unflatten(4, (4, 16))
+    return pairs.permute(3, 0, 4, 1, 5, 2)  # from [blocks, 16, 2, P, 4, 16]
+
+
+def _padded(weight: Tensor, multiple: int) -> Tensor:
+    """Pad the first dimension with zeros to a multiple. Returns the same tensor if nothing is missing."""
+    missing = -weight.shape[0] % multiple
+    return torch.cat((weight, weight.new_zeros(missing, *weight.shape[1:]))) if missing else weight
 
 
 def _linear_cpu(

@@ -18,7 +18,7 @@ from weft.client.client import EngineClient
 from weft.client.detokenizer import Detokenizer
 from weft.client.generation_config import Source, sampling_defaults
 from weft.client.model_text import ModelText
-from weft.config import EngineConfig, Speculation
+from weft.config import EngineConfig, Speculation, model_name
 from weft.core import SamplingParams
 from weft.errors import GuideError, InputError, UnavailableError
 from weft.grammar.compile.compiler import GuideCompiler
@@ -191,7 +191,7 @@ class ServedModelConfig:
 
 def name_of(config: ServedModelConfig) -> str:
     """Return the name that clients use for a model. Raises `ModelError`."""
-    return config.name or ModelSource.of(config.path).path.name
+    return config.name or model_name(config.path)
 
 
 def check(config: ServedModelConfig) -> None:

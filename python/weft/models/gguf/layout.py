@@ -13,7 +13,6 @@ import struct
 from pathlib import Path
 
 from weft.errors import ModelError
-from weft.models.gguf.library import gguf_library
 
 MAGIC = b"GGUF"
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -86,7 +85,9 @@ class _Layout:
             raise self._damaged(f"tensor {name!r} has {dims} dimensions")
         count = math.prod(self._number(8) for _ in range(dims))
         kind, begin = self._number(4), self._number(8)
-        sizes = {int(known): size for known, size in gguf_library().GGML_QUANT_SIZES.items()}
+        import gguf
+
+        sizes = {int(known): size for known, size in gguf.GGML_QUANT_SIZES.items()}
         if kind not in sizes or count % sizes[kind][0]:
             raise self._damaged(f"tensor {name!r} has {count} numbers of type {kind}")
         return name, begin, count // sizes[kind][0] * sizes[kind][1]

@@ -16,7 +16,6 @@ from weft.errors import ModelError
 from weft.models.config import DTYPES, parse_decoder
 from weft.models.gguf.fields import Metadata, config_json
 from weft.models.gguf.layout import check_layout
-from weft.models.gguf.library import gguf_library
 from weft.models.gguf.names import EMBEDDING, OUTPUT, Entry, entries
 from weft.models.gguf.rotation import in_halves
 from weft.models.gguf.tokenizer import tokenizer_config_json, tokenizer_json
@@ -28,8 +27,7 @@ def gguf_to_directory(file: Path, directory: Path, dtype: str = "bfloat16") -> P
     Quantized weights are dequantized. All weights are stored in `dtype`: "float32", "float16" or "bfloat16". Returns
     the directory.
 
-    Raises `ModelError` or `TokenizerError` if the model or the tokenizer can't be converted, `InterfaceError` without
-    the package `gguf`.
+    Raises `ModelError` or `TokenizerError` if the model or the tokenizer can't be converted.
     """
     if dtype not in DTYPES:
         raise ModelError(f"dtype is {dtype!r}; it must be {', '.join(map(repr, DTYPES))}")
@@ -53,7 +51,8 @@ def gguf_to_directory(file: Path, directory: Path, dtype: str = "bfloat16") -> P
 
 
 def _open(file: Path) -> Any:
-    gguf = gguf_library()
+    import gguf  # slow to import
+
     try:
         check_layout(file)
         return gguf.GGUFReader(file)
@@ -81,8 +80,10 @@ def _tensor(packed: dict[str, Any], entry: Entry, file: Path, dtype: torch.dtype
     tensor = packed.get(entry.gguf)
     if tensor is None:
         raise ModelError(f"{file}: has no tensor {entry.gguf!r}")
+    import gguf.quants
+
     try:
-        rows = gguf_library().quants.dequantize(tensor.data, tensor.tensor_type)
+        rows = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
     except NotImplementedError as error:
         raise ModelError(f"{file}: tensor {entry.gguf!r} can't be unpacked: {error}") from error
     if rows.shape != entry.shape:

@@ -13,7 +13,6 @@ from weft.core.files import read_json
 from weft.errors import ModelError
 from weft.models.config import DTYPES, ModelConfig
 from weft.models.gguf.fields import ARCHITECTURE
-from weft.models.gguf.library import gguf_library
 from weft.models.gguf.names import Entry, entries
 from weft.models.gguf.rotation import side_by_side
 from weft.models.gguf.tokenizer import add_tokenizer
@@ -28,13 +27,13 @@ def directory_to_gguf(directory: Path, file: Path, dtype: str, tokenizer: Path |
     Matrices have `dtype` ("float32", "float16" or "bfloat16"), norms float32. `tokenizer` is the directory with the
     tokenizer's files (default: the model's).
 
-    Raises `ModelError` or `TokenizerError` if the model or the tokenizer can't be converted, `InterfaceError` without
-    the package `gguf`.
+    Raises `ModelError` or `TokenizerError` if the model or the tokenizer can't be converted.
     """
     if dtype not in DTYPES:
         raise ModelError(f"dtype is {dtype!r}; it must be {', '.join(map(repr, DTYPES))}")
+    import gguf  # slow to import
+
     config = _config(directory)
-    gguf = gguf_library()
     part = file.with_suffix(".part")
     writer = gguf.GGUFWriter(part, ARCHITECTURE)
     _add_sizes(writer, config, directory.name)
@@ -92,7 +91,9 @@ def _add_tensor(writer: Any, entry: Entry, weights: Checkpoint, kind: Any) -> No
     if entry.heads:
         rows = side_by_side(rows, entry.heads)
     rows = np.ascontiguousarray(rows)
-    gguf = gguf_library()
+    import gguf
+    import gguf.quants
+
     if rows.ndim < 2:
         kind = gguf.GGMLQuantizationType.F32
     writer.add_tensor(entry.gguf, gguf.quants.quantize(rows, kind), raw_dtype=kind)

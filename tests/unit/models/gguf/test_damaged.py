@@ -8,14 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 
 from weft import package_model_path
 from weft.errors import InputError, ModelError
 from weft.models.gguf import directory_to_gguf, gguf_to_directory
-
-gguf: Any = pytest.importorskip("gguf", reason="the package gguf is not installed")
 
 ALIGNMENT = 32
 Damage = Callable[[bytes], bytes]

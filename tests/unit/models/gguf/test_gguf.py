@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -15,11 +15,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from weft import LLM, SamplingParams, load_tokenizer, package_model_path
-from weft.errors import InterfaceError, ModelError, TokenizerError
+from weft.errors import ModelError, TokenizerError
 from weft.models.gguf import directory_to_gguf, gguf_to_directory
 from weft.models.gguf.rotation import Array, in_halves, side_by_side
-
-gguf: Any = pytest.importorskip("gguf", reason="the package gguf is not installed")
 
 SIZES: dict[str, Any] = {
     "vocab_size": 1540,
@@ -199,11 +197,3 @@ def test_what_is_no_llama_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="can't be read as GGUF"):
         gguf_to_directory(file, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_without_the_package_it_says_what_to_install(
-    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(InterfaceError, match=r'pip install "weft-decoding\[gguf\]"'):
-        directory_to_gguf(directory, tmp_path / "model.gguf", "float32")
