@@ -46,6 +46,11 @@ CASES: list[tuple[type[Body], dict[str, Any], list[str]]] = [
         ["cache_control", "metadata", "service_tier"],
     ),
     (MessagesBody, {**MESSAGE, "service_tier": "standard_only"}, []),
+    (
+        MessagesBody,
+        {**MESSAGE, "output_config": {"effort": "low", "task_budget": {"type": "tokens", "total": 9}}},
+        ["output_config.task_budget"],
+    ),
     # These ask for the usual behaviour, or have their effect.
     (ChatBody, {**CHAT, "store": False, "verbosity": "medium", "service_tier": "auto", "user": None}, []),
     (ChatBody, {**CHAT, "prompt_cache_retention": "in_memory", "metadata": {}}, []),

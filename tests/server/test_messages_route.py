@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from sys import float_info
 from typing import Any
 
 import pytest
@@ -14,10 +16,12 @@ from support.server.asking import ANSWER, ENDLESS, MESSAGES, PROMPT, SCHEMA, ask
 from support.server.running import Running, running
 from support.server.sockets import wait_for
 from weft import EngineConfig, Speculation
+from weft.parsing import CallArguments, CallBegin, CallEnd
 from weft.server.models import ServedModel, ServedModelConfig, build
 from weft.server.protocol.messages import CountTokensBody, MessagesBody
 from weft.server.reading.messages import SHARED_FIELDS, messages_of
 from weft.server.settings import ServerConfig
+from weft.server.writing.messages import ContentBlocks
 
 ROUTE = "/v1/messages"
 TOOLS: list[Any] = [
@@ -231,6 +235,26 @@ def test_a_turn_after_a_call(server: Running) -> None:
     assert "give its tool_result" in refused(server, {"messages": before, "tools": TOOLS})["message"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        ('{"a": 1e999, "b": [-1e999, 0.5]}', {"a": float_info.max, "b": [-float_info.max, 0.5]}),
+        ('{"a": NaN}', {}),
+        ("[1]", {}),
+        ('{"a": [1, {"b": "x', {"a": [1, {}]}),
+        ("", {}),
+    ],
+)
+def test_an_input_is_json(arguments: str, value: Any) -> None:
+    """A number that overflows becomes the largest one, because JSON has no infinity."""
+    blocks = ContentBlocks()
+    for part in (CallBegin(0, "f"), CallArguments(0, arguments), CallEnd(0)):
+        blocks.add(part)
+    (block,) = blocks.blocks
+    assert block["input"] == value
+    json.dumps(block, allow_nan=False)
+
+
 # -- messages
 
 
@@ -293,6 +317,20 @@ def test_messages_of_one_role_are_joined() -> None:
     assert user == {"role": "user", "content": "x"}
     assert (answer["content"], answer["reasoning_content"]) == ("a", "hm\nhm")
     assert [one["id"] for one in answer["tool_calls"]] == ["t"]
+
+
+def test_joining_takes_linear_time() -> None:
+    """A body of a few megabytes must not occupy a thread for long."""
+    thoughts = ["x" * 2_000_000, *["y"] * 9_000]
+    begun = time.thread_time()
+    (answer,) = messages(
+        messages=[
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": thought, "signature": ""}]}
+            for thought in thoughts
+        ]
+    )
+    assert answer["reasoning_content"] == "\n".join(thoughts)
+    assert time.thread_time() - begun < 1.0
 
 
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {

@@ -40,6 +40,19 @@ def test_metrics_add_up(server: Running) -> None:
     assert any('origin="sampled"' in name for name in origins)
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_answers_that_fail_are_counted(server: Running, is_streamed: bool) -> None:
+    """Only those that the engine took: a refused body has no answers."""
+    before = samples(server)
+    body = {"messages": MESSAGES, "n": 2, "stream": is_streamed}
+    for fields in ({"guided_regex": "[0-9"}, {"guided_regex": "[0-9]", "ignore_eos": True}):
+        assert ask(f"{server.url}/v1/chat/completions", {**body, **fields})[0] == 400
+    after = samples(server)
+    for reason, count in (("error", 2), ("abort", 0), ("stop", 0)):
+        name = f'vllm:request_success_total{{engine="0",finished_reason="{reason}",model_name="tiny"}}'
+        assert after[name] - before[name] == count, reason
+
+
 def test_who_leaves_is_counted(server: Running) -> None:
     """Those that waited longest leave, and figures without them would be too good."""
     before = samples(server)

@@ -17,7 +17,8 @@ from support.server.asking import ENDLESS, MESSAGES, ask
 from support.server.running import Running
 from support.server.sockets import raw, wait_for
 from weft.server.logs import JsonFormatter
-from weft.server.traffic_log import log_throughput
+from weft.server.metrics import GAUGES, ModelMetrics, Watched
+from weft.server.traffic_log import Counts, log_interval, log_throughput
 
 CHAT = "/v1/chat/completions"
 
@@ -81,6 +82,30 @@ def test_a_client_that_leaves(server: Running, lines: pytest.LogCaptureFixture) 
     assert 0 < line["answer_tokens"] < ENDLESS["max_tokens"]
 
 
+def test_a_client_that_leaves_before_a_whole_answer(server: Running, lines: pytest.LogCaptureFixture) -> None:
+    with raw(server, {**ENDLESS, "stream": False}):
+        wait_for(lambda: server.state.models["tiny"].client.engine.running)
+    line = fields(request_lines(lines, 1)[0])
+    assert line["left"] is True and line["finish_reason"] == "cancelled"
+    assert "status" not in line and "answer_tokens" not in line
+
+
+def test_a_client_that_leaves_after_the_last_token() -> None:
+    """Its answers have ended, so none is cancelled."""
+    watched = Watched(ModelMetrics(), 1)
+    watched.num_submitted = 2
+    watched.finish_reasons = ["stop"]
+    watched.end_open("cancelled")
+    watched.end_open("cancelled")
+    assert watched.finish_reasons == ["stop", "cancelled"]
+
+
+def test_a_guide_that_fails(server: Running, lines: pytest.LogCaptureFixture) -> None:
+    ask(f"{server.url}{CHAT}", {"messages": MESSAGES, "guided_regex": "[0-9"})
+    (line,) = map(fields, request_lines(lines, 1))
+    assert (line["status"], line["finish_reason"], line["guide"]) == (400, "error", "regex")
+
+
 def test_refused_requests(server: Running, lines: pytest.LogCaptureFixture) -> None:
     ask(f"{server.url}{CHAT}", {"messages": MESSAGES, "verbosity": "loud", "model": "plain"})
     ask(f"{server.url}/v1/a%0Ab%20INFO%20forged=1")
@@ -98,6 +123,17 @@ def test_polling_is_logged_at_debug(server: Running, lines: pytest.LogCaptureFix
     with lines.at_level(logging.DEBUG, logger="weft.server"):
         ask(f"{server.url}/health")
         request_lines(lines, 2)
+
+
+def test_counters_that_are_read_between_two_updates(lines: pytest.LogCaptureFixture) -> None:
+    """The engine's thread may have counted an iteration with drafts, but not yet its draft tokens."""
+    model = ModelMetrics()
+    before = Counts.of(model)
+    model.counters["weft:steps"] += 1
+    model.counters["vllm:spec_decode_num_drafts"] += 1
+    log_interval("m", before, Counts.of(model), dict.fromkeys(GAUGES, 0.0))
+    (record,) = (record for record in lines.records if record.name == "weft.server.throughput")
+    assert "draft_acceptance_rate" not in fields(record)
 
 
 def test_throughput_while_there_is_traffic(server: Running, lines: pytest.LogCaptureFixture) -> None:

@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from weft.core import Output, OutputStats
-from weft.core.output import SAMPLED
+from weft.core.output import SAMPLED, FinishReason
 from weft.engine.sequence import Sequence
 from weft.engine.stats import StepRecord
 from weft.errors import CapacityError, GuideError, GuideStateError
@@ -172,16 +172,15 @@ class ModelMetrics:
         """Record an answer's first token. It counts even if the client disconnects later."""
         self.histograms["vllm:time_to_first_token_seconds"].observe(stats.time_to_first_token_s)
 
-    def abort(self, count: int) -> None:
-        """Record answers that were cancelled, because their client has left or the server ends."""
-        self._count("vllm:request_success", "abort", count)
+    def count_ended(self, finish_reason: str | None, count: int = 1) -> None:
+        """Count answers that ended with one of the engine's finish reasons."""
+        self._count("vllm:request_success", FINISHED.get(finish_reason or "error", "error"), count)
 
     def end(self, output: Output, is_first: bool) -> None:
         """Record a finished answer. With `is_first` it is the first answer of its prompt, so the prompt's own metrics
         are recorded too."""
         stats, histograms = output.stats, self.histograms
-        reason = FINISHED.get(output.finish_reason or "error", "error")
-        self._count("vllm:request_success", reason)
+        self.count_ended(output.finish_reason)
         for origin in output.origins:
             self._count("weft:tokens", origin)
         histograms["vllm:request_generation_tokens"].observe(len(output.token_ids))
@@ -294,8 +293,8 @@ class Metrics(Collector):
     @contextmanager
     def request(self, job: Job, has_left: Callable[[], bool]) -> Iterator[Watched]:
         """Return a context manager that records a request until it ends. It yields the object that records the
-        increments. If the request is cancelled, its open answers count as aborted. `has_left` then tells whether its
-        client has left."""
+        increments. If the request is cancelled or fails, so do its open answers. For a cancelled request, `has_left`
+        tells whether its client has left."""
         model = self.of(job.served.name)
         num_each = job.body.num_answers
         model.histograms["vllm:request_params_n"].observe(num_each)
@@ -306,15 +305,19 @@ class Metrics(Collector):
             yield watched
         except asyncio.CancelledError:
             model.counters["weft:left_requests"] += has_left()
-            model.abort(job.num_answers - watched.num_ended)
+            watched.end_open("cancelled")
+            raise
+        except Exception:
+            watched.end_open("error")
             raise
 
 
 class Watched:
     """Records the increments of one request. `num_each` is the number of answers per prompt.
 
-    `stats` holds the statistics of each choice that has begun. `finish_reasons` are the engine's, in the order in which
-    the answers ended. `num_tokens` is the number of tokens in all answers so far.
+    `num_submitted` is the number of answers that the engine has accepted. `stats` holds the statistics of each choice
+    that has begun. `finish_reasons` are the engine's, in the order in which the answers ended. `num_tokens` is the
+    number of tokens in all answers so far.
     """
 
     def __init__(
@@ -323,14 +326,10 @@ class Watched:
         self._model, self._num_each, self._clock = model, num_each, clock
         self._last_at: dict[int, float] = {}
         self._lengths: dict[int, list[int]] = {}
+        self.num_submitted = 0
         self.stats: dict[int, OutputStats] = {}
         self.finish_reasons: list[str] = []
         self.num_tokens = 0
-
-    @property
-    def num_ended(self) -> int:
-        """The number of answers that have ended."""
-        return len(self.finish_reasons)
 
     def note(self, increments: abc.Sequence[Increment]) -> None:
         """Record increments that have just arrived."""
@@ -355,6 +354,12 @@ class Watched:
                 self._model.end(increment.output, is_first)
                 self._note_length(choice // self._num_each, len(increment.output.token_ids))
 
+    def end_open(self, finish_reason: FinishReason) -> None:
+        """Record the end of the answers that have not ended by themselves."""
+        count = self.num_submitted - len(self.finish_reasons)
+        self.finish_reasons += [finish_reason] * count
+        self._model.count_ended(finish_reason, count)
+
     def _note_length(self, prompt: int, num_tokens: int) -> None:
         """Record an answer's length. The last answer to a prompt records the longest one."""
         lengths = self._lengths.setdefault(prompt, [])
@@ -363,7 +368,7 @@ class Watched:
             self._model.histograms["vllm:request_max_num_generation_tokens"].observe(max(lengths))
 
 
-FINISHED = {"stop": "stop", "length": "length", "timeout": "length"}
+FINISHED = {"stop": "stop", "length": "length", "timeout": "length", "cancelled": "abort"}
 """Maps the engine's finish reasons to vLLM's. All others count as "error"."""
 
 REASONS = (

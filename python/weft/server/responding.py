@@ -101,6 +101,7 @@ class AnswerResponse(HttpResponse):
             ):
                 scope["weft.watched"] = watched
                 responses = await self._submitted()
+                watched.num_submitted = job.num_answers
                 answers = Answers(job.served, responses, job.body.num_answers, state.pause_s)
                 try:
                     if not job.body.stream:

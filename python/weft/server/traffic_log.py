@@ -47,7 +47,7 @@ def log_request(scope: Scope, status: int, seconds: float) -> None:
         "ms": _ms(seconds),
         "model": job.served.name if job is not None else scope.get("weft.model") or None,
         "tenant": tenant.name if tenant is not None else None,
-        **_answer_fields(job, scope.get("weft.watched"), has_left="weft.left" in scope),
+        **_answer_fields(job, scope.get("weft.watched")),
         "left": scope.get("weft.left"),
         "error": error.message[:MAX_ERROR] if error is not None else None,
         "request_id": scope["weft.request_id"],
@@ -59,32 +59,36 @@ def log_request(scope: Scope, status: int, seconds: float) -> None:
     _requests.log(level, "%s", " ".join(words), extra={"weft": present})
 
 
-def _answer_fields(job: Job | None, watched: Watched | None, has_left: bool) -> dict[str, Any]:
+def _answer_fields(job: Job | None, watched: Watched | None) -> dict[str, Any]:
     """Return the fields about a job's answers. Those that are not known are None."""
     if job is None:
         return {}
-    fields: dict[str, Any] = {
+    counts, times = _measured(job, watched) if watched is not None and watched.stats else ({}, {})
+    reasons = dict.fromkeys(watched.finish_reasons if watched is not None else ())
+    return {
         "stream": job.body.stream,
         "guide": job.guide.kind if job.guide is not None else None,
         "answers": job.num_answers if job.num_answers > 1 else None,
         "prompt_tokens": job.prompt_tokens,
+        **counts,
+        "finish_reason": ",".join(reasons) or None,
+        **times,
         "ignored": ",".join(job.ignored) or None,
     }
-    if watched is None or not watched.stats:
-        return fields
+
+
+def _measured(job: Job, watched: Watched) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the token counts and the times of answers that have begun."""
     stats = [*watched.stats.values()]
     first = min(stats, key=lambda s: s.first_token_at or float("inf"))
     iterations = sum(s.iterations for s in stats)
     # An answer's first token comes from its prompt's forward pass, which is no iteration.
     num_decoded = watched.num_tokens - sum(s.first_token_at is not None for s in stats)
-    reasons = [*watched.finish_reasons, *(["cancelled"] if has_left else [])]
-    return {
-        **fields,
-        "cached_tokens": sum(
-            s.reused_tokens for choice, s in watched.stats.items() if choice % job.body.num_answers == 0
-        ),
-        "answer_tokens": watched.num_tokens,
-        "finish_reason": ",".join(dict.fromkeys(reasons)) or None,
+    num_cached = sum(
+        s.reused_tokens for choice, s in watched.stats.items() if choice % job.body.num_answers == 0
+    )
+    counts = {"cached_tokens": num_cached, "answer_tokens": watched.num_tokens}
+    return counts, {
         "first_token_ms": _ms(first.time_to_first_token_s),
         "queue_ms": _ms(first.scheduled_at - first.submitted_at) if first.scheduled_at is not None else None,
         "compile_ms": _ms(first.compile_s) if job.guide is not None else None,
@@ -108,6 +112,7 @@ def _quoted(value: Any) -> str:
 _throughput = logging.getLogger("weft.server.throughput")
 
 EVERY_S = 10.0
+"""Seconds between two lines of a model."""
 
 
 @dataclass(frozen=True)
@@ -143,11 +148,12 @@ async def log_throughput(metrics: Metrics, every_s: float = EVERY_S) -> None:
         await asyncio.sleep(every_s)
         for name, model in metrics.models.items():
             now = Counts.of(model)
-            _log_interval(name, before[name], now, metrics.gauges(name))
+            log_interval(name, before[name], now, metrics.gauges(name))
             before[name] = now
 
 
-def _log_interval(name: str, before: Counts, now: Counts, gauges: dict[str, float]) -> None:
+def log_interval(name: str, before: Counts, now: Counts, gauges: dict[str, float]) -> None:
+    """Log the throughput of a model between two moments, unless it was idle."""
     running, waiting = gauges["vllm:num_requests_running"], gauges["vllm:num_requests_waiting"]
     if now.steps == before.steps and not running and not waiting:
         return
@@ -165,9 +171,11 @@ def _log_interval(name: str, before: Counts, now: Counts, gauges: dict[str, floa
         f"generation {fields['generation_tokens_per_s']} tokens/s, {int(running)} running, {int(waiting)} waiting, "
         f"KV cache {gauges['vllm:kv_cache_usage_perc']:.1%} used"
     )
-    drafts, accepted = now.drafts - before.drafts, now.accepted - before.accepted
-    if drafts:
-        rate = accepted / (now.draft_tokens - before.draft_tokens)
+    drafts, draft_tokens = now.drafts - before.drafts, now.draft_tokens - before.draft_tokens
+    accepted = now.accepted - before.accepted
+    # The engine's thread may be between two of these counters, so one may have grown alone.
+    if drafts and draft_tokens:
+        rate = accepted / draft_tokens
         fields["draft_acceptance_rate"] = round(rate, 4)
         fields["mean_acceptance_length"] = round(1 + accepted / drafts, 2)
         text += f", {rate:.0%} of drafts accepted, {fields['mean_acceptance_length']} tokens per iteration with drafts"

@@ -67,11 +67,13 @@ class JsonFormat(Body):
 
 
 class OutputConfig(Body):
-    """The `output_config` object. `task_budget` has no effect."""
+    """The `output_config` object."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: JsonFormat | None = None
     task_budget: Object | None = None
+
+    NO_EFFECT: ClassVar[NoEffect] = {"task_budget": ()}
 
 
 class CountTokensBody(Body):

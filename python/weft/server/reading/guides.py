@@ -17,7 +17,7 @@ from weft.server.protocol.body import checked_text
 from weft.server.protocol.generation import GuideFields, OwnGuide, ResponseFormat, StructuredOutputs
 from weft.server.protocol.structural_tags import TAG, tag_text
 
-FIELDS = (
+GUIDE_FIELDS = (
     "response_format",
     "structured_outputs",
     "guided_json",
@@ -107,7 +107,7 @@ def guide_of(body: GuideFields, handles: Mapping[str, Guide], program: Program) 
 
 def _present(body: GuideFields) -> list[str]:
     """Return the fields that set a guide. A `response_format` of type text does not."""
-    present = [name for name in FIELDS if getattr(body, name) is not None]
+    present = [name for name in GUIDE_FIELDS if getattr(body, name) is not None]
     if body.response_format is not None and body.response_format.type == "text":
         present.remove("response_format")
     return present

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from weft.server.errors import ApiError, kind_of, quoted, with_names
 from weft.server.protocol.generation import ChatBody, TemplateFields
 from weft.server.protocol.messages import CountTokensBody, JsonFormat, MessagesBody, Tool, ToolChoice
+from weft.server.reading.guides import GUIDE_FIELDS
 
 Block = dict[str, Any]
 Message = dict[str, Any]
@@ -43,7 +44,7 @@ def messages_of(body: CountTokensBody) -> list[Message]:
     """Return the chat messages of a conversation. Raises `ApiError`, which names the block."""
     messages: list[Message] = []
     if body.system:
-        messages.append({"role": "system", "content": _blocks(body.system, BLOCKS["system"], "system")})
+        messages.append({"role": "system", "content": [*_blocks(body.system, BLOCKS["system"], "system")]})
     for place, message in enumerate(body.messages):
         role, path = message.get("role"), f"messages.{place}"
         if not isinstance(role, str) or role not in BLOCKS:
@@ -55,10 +56,11 @@ def messages_of(body: CountTokensBody) -> list[Message]:
         for new in [_answer(blocks)] if role == "assistant" else _turns(role, blocks, f"{path}.content"):
             # Anthropic's API joins consecutive messages of a role, which some chat templates refuse.
             if messages and messages[-1]["role"] == role == new["role"]:
-                _join(messages[-1], new)
+                for member in LISTS & new.keys():
+                    messages[-1].setdefault(member, []).extend(new[member])
             else:
                 messages.append(new)
-    return [{**message, "content": _content(message["content"])} for message in messages]
+    return [_chat_message(message) for message in messages]
 
 
 def _blocks(content: Any, kinds: Sequence[str], path: str) -> list[Block]:
@@ -107,7 +109,7 @@ def _turns(role: str, blocks: list[Block], path: str) -> list[Message]:
 
 
 def _answer(blocks: list[Block]) -> Message:
-    """Return the chat message of the assistant's blocks."""
+    """Return the message of the assistant's blocks, for `_chat_message`."""
     message: Message = {"role": "assistant", "content": [b for b in blocks if b["type"] == "text"]}
     calls = [
         {"id": b["id"], "type": "function", "function": {"name": b["name"], "arguments": b["input"]}}
@@ -118,18 +120,20 @@ def _answer(blocks: list[Block]) -> Message:
     if calls:
         message["tool_calls"] = calls
     if thoughts:
-        message["reasoning_content"] = "\n".join(thoughts)
+        message["reasoning_content"] = thoughts
     return message
 
 
-def _join(message: Message, more: Message) -> None:
-    """Append a message's content, calls and reasoning to another message of the same role."""
-    message["content"] = [*message["content"], *more["content"]]
-    if "tool_calls" in more:
-        message["tool_calls"] = [*message.get("tool_calls", ()), *more["tool_calls"]]
-    thoughts = [one["reasoning_content"] for one in (message, more) if "reasoning_content" in one]
-    if thoughts:
-        message["reasoning_content"] = "\n".join(thoughts)
+LISTS = {"content", "tool_calls", "reasoning_content"}
+"""The members of a message that are lists until it is complete. Joining texts instead would take quadratic time."""
+
+
+def _chat_message(message: Message) -> Message:
+    """Return a chat message. In `message` the members `LISTS` are lists."""
+    chat = {**message, "content": _content(message["content"])}
+    if "reasoning_content" in message:
+        chat["reasoning_content"] = "\n".join(message["reasoning_content"])
+    return chat
 
 
 def _content(blocks: list[Block]) -> str | list[Block]:
@@ -154,7 +158,6 @@ NAMES_HERE = {
     "thinking_token_budget": "thinking.budget_tokens",
 }
 """Maps field names of a chat to this route's names, for error messages."""
-GUIDES = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "guide")
 
 
 def _template_data(body: CountTokensBody, messages: list[Message]) -> dict[str, Any]:
@@ -212,7 +215,7 @@ def chat_body(body: MessagesBody, *, thinks: bool) -> MessagesChat:
     if form is not None:
         schema = {"schema": form.schema_, "strict": form.strict}
         data["response_format"] = {"type": "json_schema", "json_schema": schema}
-    has_guide = form is not None or any(name in data for name in GUIDES)
+    has_guide = any(name in data for name in GUIDE_FIELDS)
     budget = body.thinking.budget_tokens if body.thinking is not None else None
     # Only a guide can end the thinking. Anthropic's clients send a budget with every request that may think.
     if budget is not None and thinks and has_guide and not body.tools:

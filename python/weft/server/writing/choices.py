@@ -25,12 +25,12 @@ from weft.server.writing.common import (
     event,
     extras,
     finish_reason,
+    parts_of,
     prompt_reader,
     stop_reason,
     tokens_through,
     usage,
     usage_of,
-    was_cut,
 )
 from weft.server.writing.increments import Increment
 
@@ -214,17 +214,8 @@ class ChatWriter(ChoicesWriter):
 
     def _deltas(self, choice: Choice, increment: Increment) -> list[dict[str, Any]]:
         """Return the `delta` objects for an increment."""
-        parts = self._parts(choice, increment)
+        parts = parts_of(choice.parser, self._text(increment), increment.output)
         return merged([delta for part in parts if (delta := self._delta(choice, part)) is not None])
-
-    def _parts(self, choice: Choice, increment: Increment) -> list[Part]:
-        text = self._text(increment)
-        if choice.parser is None:
-            return [Content(text)] if text else []
-        parts = choice.parser.feed(text) if text else []
-        if increment.output is not None:
-            parts = [*parts, *choice.parser.finish(is_cut=was_cut(increment.output))]
-        return parts
 
     def _delta(self, choice: Choice, part: Part) -> dict[str, Any] | None:
         """Add a part to its choice. Returns the part's `delta` object; None if it has none."""
@@ -253,7 +244,7 @@ class ChatWriter(ChoicesWriter):
         for increment in increments:
             choice = self._choices[increment.choice]
             choice.num_tokens += len(increment.token_ids)
-            for part in self._parts(choice, increment):
+            for part in parts_of(choice.parser, self._text(increment), increment.output):
                 self._delta(choice, part)
             if increment.output is not None:
                 self._outputs[increment.choice] = increment.output

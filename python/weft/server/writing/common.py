@@ -1,5 +1,5 @@
-"""The parts of an answer that all routes share: finish reasons, usage, weft's extras, and tokens with
-log-probabilities."""
+"""Code that the writers of all routes share: finish reasons, an answer's parts, usage, weft's extras, tokens with
+log-probabilities, and server-sent events."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from weft.core import Output, TokenLogprob
+from weft.parsing import AnswerParser, Content, Part
 from weft.server.models import TextOffsets, TokenTexts
 from weft.server.reading.jobs import Job
 
@@ -42,6 +43,18 @@ def was_cut(output: Output) -> bool:
     """Return whether the length limit, a deadline or a stop word cut off the answer, which then did not end by
     itself."""
     return output.finish_reason != "stop" or isinstance(output.stopped_by, str)
+
+
+# -- the text of an answer
+
+
+def parts_of(parser: AnswerParser | None, text: str, output: Output | None) -> list[Part]:
+    """Split the next text of a chat's answer into parts. With the last text, `output` is the whole answer. Without a
+    parser all text is content."""
+    if parser is None:
+        return [Content(text)] if text else []
+    parts = parser.feed(text) if text else []
+    return parts if output is None else [*parts, *parser.finish(is_cut=was_cut(output))]
 
 
 # -- usage and extras
@@ -298,3 +311,8 @@ DONE = b"data: [DONE]\n\n"
 def event(data: dict[str, Any]) -> bytes:
     """Format a server-sent event."""
     return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+def named_event(data: dict[str, Any]) -> bytes:
+    """Format a server-sent event that has a name, which is its `type`."""
+    return f"event: {data['type']}\n".encode() + event(data)

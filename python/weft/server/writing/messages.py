@@ -3,8 +3,9 @@ into a complete message or a stream of events."""
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Sequence
+from math import copysign, isinf
 from typing import Any
 
 from pydantic_core import from_json
@@ -16,7 +17,7 @@ from weft.server.ids import new_call_id
 from weft.server.protocol.messages import MessagesBody
 from weft.server.reading.jobs import Job
 from weft.server.reading.messages import renamed
-from weft.server.writing.common import extras, tokens_through, was_cut
+from weft.server.writing.common import extras, named_event, parts_of, tokens_through
 from weft.server.writing.increments import Increment
 
 Events = list[dict[str, Any]]
@@ -102,10 +103,23 @@ def _input(arguments: str) -> dict[str, Any]:
     """Parse the arguments of a call. If they are cut off, the result has the complete part, as in Anthropic's
     clients."""
     try:
-        data = from_json(arguments or "{}", allow_partial=True)
+        data = from_json(arguments or "{}", allow_partial=True, allow_inf_nan=False)
     except ValueError:
         return {}
-    return data if isinstance(data, dict) else {}
+    return _finite(data) if isinstance(data, dict) else {}
+
+
+def _finite(value: Any) -> Any:
+    """Replace infinity by the largest float. A number such as 1e999 is valid JSON but parses as infinity, which JSON
+    can't represent."""
+    match value:
+        case dict():
+            return {name: _finite(member) for name, member in value.items()}
+        case list():
+            return [_finite(member) for member in value]
+        case float() if isinf(value):
+            return copysign(sys.float_info.max, value)
+    return value
 
 
 class MessagesWriter:
@@ -129,7 +143,7 @@ class MessagesWriter:
             events.append({"type": "message_start", "message": self._message({"usage": usage})})
         for increment in increments:
             events += self._add(increment)
-        return b"".join(map(_event, events))
+        return b"".join(map(named_event, events))
 
     def last(self) -> bytes:
         """Return the final events, with the reason of the end, the usage and weft's extras."""
@@ -138,11 +152,11 @@ class MessagesWriter:
         delta = {"type": "message_delta", "delta": stop, **end}
         if self._held_origins:
             delta["token_origins"] = self._held_origins
-        return _event(delta) + _event({"type": "message_stop"})
+        return named_event(delta) + named_event({"type": "message_stop"})
 
     def failed(self, error: ApiError) -> bytes:
         """Return the event for an error after the first chunk."""
-        return _event(error.messages_body(self._request_id))
+        return named_event(error.messages_body(self._request_id))
 
     def api_error(self, error: BaseException) -> ApiError:
         """Convert an exception to the error that the client gets, with this route's field names."""
@@ -155,7 +169,8 @@ class MessagesWriter:
         return self._message({"content": self._blocks.blocks, **self._end()})
 
     def _add(self, increment: Increment) -> Events:
-        events = [event for part in self._parts(increment) for event in self._blocks.add(part)]
+        parts = parts_of(self._parser, increment.text, increment.output)
+        events = [event for part in parts for event in self._blocks.add(part)]
         self._held_origins += increment.origins
         deltas = [event for event in events if event["type"] == "content_block_delta"]
         if deltas:
@@ -164,13 +179,6 @@ class MessagesWriter:
             self._output = increment.output
             events += self._blocks.close()
         return events
-
-    def _parts(self, increment: Increment) -> list[Part]:
-        text, output = increment.text, increment.output
-        if self._parser is None:
-            return [Content(text)] if text else []
-        parts = self._parser.feed(text) if text else []
-        return parts if output is None else [*parts, *self._parser.finish(is_cut=was_cut(output))]
 
     def _message(self, members: dict[str, Any]) -> dict[str, Any]:
         message = {"id": self._job.id, "type": "message", "role": "assistant", "model": self._job.served.name}
@@ -196,8 +204,8 @@ class MessagesWriter:
         if reason == "stop":
             stop = "tool_use" if self._blocks.are_whole_calls else "end_turn"
         else:
-            has_room = reason != "length" or len(output.token_ids) >= self._body.max_tokens
-            stop = "max_tokens" if has_room else "model_context_window_exceeded"
+            is_full = reason == "length" and len(output.token_ids) < self._body.max_tokens
+            stop = "model_context_window_exceeded" if is_full else "max_tokens"
         return {"stop_reason": stop, "stop_sequence": None}
 
     def _usage(self, num_cached: int, num_output: int = 0) -> dict[str, Any]:
@@ -208,8 +216,3 @@ class MessagesWriter:
             "cache_read_input_tokens": num_cached,
             "output_tokens": num_output,
         }
-
-
-def _event(data: dict[str, Any]) -> bytes:
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    return f"event: {data['type']}\ndata: {text}\n\n".encode()

@@ -14,7 +14,7 @@ from weft.server.ids import new_call_id, new_item_id
 from weft.server.protocol.responses import ResponsesBody
 from weft.server.reading.jobs import Job
 from weft.server.reading.responses import renamed
-from weft.server.writing.common import TokenJson, extras, tokens_through, usage_of, was_cut
+from weft.server.writing.common import TokenJson, extras, named_event, parts_of, tokens_through, usage_of
 from weft.server.writing.increments import Increment
 
 Events = list[dict[str, Any]]
@@ -173,7 +173,7 @@ class ResponsesWriter:
             logprobs = self._tokens.chat(increment.token_ids, increment.logprobs, increment.origins)
             self._held_logprobs += logprobs["content"]
         events: Events = []
-        for part in self._parts(increment):
+        for part in parts_of(self._parser, increment.text, increment.output):
             events += self._items.add(part, self._held_logprobs if isinstance(part, Content) else None)
             if isinstance(part, Reasoning):
                 # The API has no log-probabilities for reasoning. Drop those, and keep the rest for the text that
@@ -197,13 +197,6 @@ class ResponsesWriter:
         if deltas or (increment.output is not None and events):
             (deltas or events)[-1]["token_origins"] = self._held_origins
             self._held_origins = []
-
-    def _parts(self, increment: Increment) -> list[Part]:
-        text, output = increment.text, increment.output
-        if self._parser is None:
-            return [Content(text)] if text else []
-        parts = self._parser.feed(text) if text else []
-        return parts if output is None else [*parts, *self._parser.finish(is_cut=was_cut(output))]
 
     @property
     def _status(self) -> str:
@@ -266,5 +259,4 @@ class ResponsesWriter:
     def _event(self, data: dict[str, Any]) -> bytes:
         numbered = {**data, "sequence_number": self._num_events}
         self._num_events += 1
-        text = json.dumps(numbered, ensure_ascii=False, separators=(",", ":"))
-        return f"event: {data['type']}\ndata: {text}\n\n".encode()
+        return named_event(numbered)
