@@ -33,9 +33,8 @@ TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-
-
-MESSAGES = "/v1/messages"
+"""OpenAI's types of errors, by status."""
+MESSAGES_PATH = "/v1/messages"
 """The path of Anthropic's API."""
 MESSAGES_TYPES = {**TYPES, 408: "timeout_error", 413: "request_too_large"}
 """Anthropic's types of errors, by status."""
@@ -144,7 +143,7 @@ class ApiError(Exception):
 
 def is_messages(path: str) -> bool:
     """Return whether a path belongs to Anthropic's API."""
-    return path == MESSAGES or path.startswith(f"{MESSAGES}/")
+    return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
 
 
 RETRY_AFTER_S = 5

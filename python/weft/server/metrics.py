@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left
-from collections import abc
+from collections import Counter, abc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -151,9 +151,9 @@ class ModelMetrics:
         counters["vllm:spec_decode_num_drafts"] += record.speculating
         counters["vllm:spec_decode_num_draft_tokens"] += record.proposed_drafts
         counters["vllm:spec_decode_num_accepted_tokens"] += record.accepted_drafts
-        for length in record.accepted_lengths:
+        for length, count in Counter(record.accepted_lengths).items():
             for position in range(length):
-                self._count("vllm:spec_decode_num_accepted_tokens_per_pos", str(position))
+                self._count("vllm:spec_decode_num_accepted_tokens_per_pos", str(position), count)
         self.histograms["vllm:iteration_tokens_total"].observe(
             record.context_tokens + record.generated_tokens
         )

@@ -62,8 +62,8 @@ def _guide(
         ), False
     if guide is not None:
         raise ApiError(
-            "an answer has one guide: leave out the tools, or what else it is to look like; with tool_choice none, "
-            "tools are told of and not called",
+            "an answer has one guide: leave out the tools or the other guide; with tool_choice none, the model sees "
+            "the tools and calls none",
             param="tools",
         )
     if body.thinking_token_budget is not None:

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from weft.errors import WeftError
-from weft.server.errors import MESSAGES, ApiError, api_error
+from weft.server.errors import MESSAGES_PATH, ApiError, api_error
 from weft.server.protocol.messages import CountTokensBody, MessagesBody
 from weft.server.reading.chat import functions_of, prompt_of
 from weft.server.reading.messages import chat_body, messages_of, renamed, template_fields
@@ -59,6 +59,6 @@ def _counted(state: ServerState, body: CountTokensBody) -> dict[str, Any]:
 
 
 ROUTES = [
-    Route(MESSAGES, create, methods=["POST"]),
-    Route(f"{MESSAGES}/count_tokens", count_tokens, methods=["POST"]),
+    Route(MESSAGES_PATH, create, methods=["POST"]),
+    Route(f"{MESSAGES_PATH}/count_tokens", count_tokens, methods=["POST"]),
 ]
