@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 from support.server.asking import ENDLESS, MESSAGES, ask
 from support.server.running import Running
 from support.server.sockets import raw, wait_for
+from weft.grammar.base import CompiledGuide
+from weft.grammar.compile.compiler import GuideCompiler
 from weft.server.logs import JsonFormatter
 from weft.server.metrics import GAUGES, ModelMetrics, Watched
 from weft.server.traffic_log import Counts, log_interval, log_throughput
@@ -106,13 +109,26 @@ def test_a_guide_that_fails(server: Running, lines: pytest.LogCaptureFixture) ->
     assert (line["status"], line["finish_reason"], line["guide"]) == (400, "error", "regex")
 
 
+def test_an_answer_that_ends_before_its_first_token(
+    server: Running, lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its guide does not compile in time, so there are no times to log."""
+    monkeypatch.setattr(GuideCompiler, "submit", lambda *_: Future[CompiledGuide]())
+    ask(f"{server.url}{CHAT}", {"messages": MESSAGES, "guided_regex": "[0-9]{5}", "timeout_s": 0.2})
+    (line,) = map(fields, request_lines(lines, 1))
+    assert (line["finish_reason"], line["answer_tokens"]) == ("timeout", 0)
+    assert not {"first_token_ms", "queue_ms", "compile_ms", "tokens_per_iteration"} & line.keys()
+
+
 def test_refused_requests(server: Running, lines: pytest.LogCaptureFixture) -> None:
     ask(f"{server.url}{CHAT}", {"messages": MESSAGES, "verbosity": "loud", "model": "plain"})
     ask(f"{server.url}/v1/a%0Ab%20INFO%20forged=1")
-    first, second = request_lines(lines, 2)
+    ask(f"{server.url}/{'x' * 5000}")
+    first, second, third = request_lines(lines, 3)
     assert fields(first)["status"] == 400 and fields(first)["model"] == "plain"
     assert 'error="verbosity: must be ' in first.getMessage()
     assert second.getMessage().startswith(r'GET "/v1/a\nb INFO forged=1" 404 ms=')
+    assert fields(third)["path"] == f"/{'x' * 199}" and len(third.getMessage()) < 500
 
 
 def test_polling_is_logged_at_debug(server: Running, lines: pytest.LogCaptureFixture) -> None:

@@ -28,8 +28,8 @@ POLLED = ("/health", "/ready", "/metrics")
 DEBUG."""
 UNNAMED = ("method", "path", "status")
 """Fields that a line of text shows without their name, because they come first and are well known."""
-MAX_ERROR = 200
-"""The maximum length of an error message in a line."""
+MAX_TEXT = 200
+"""The maximum length of a path or an error message in a line. Clients choose both."""
 PLAIN = re.compile(r"[!#-<>-\[\]-~]+")
 """Matches a value that needs no quotes: visible ASCII without `"`, `=` and the backslash."""
 
@@ -42,14 +42,14 @@ def log_request(scope: Scope, status: int, seconds: float) -> None:
     job, error, tenant = scope.get("weft.job"), scope.get("weft.error"), scope.get("weft.tenant")
     fields: dict[str, Any] = {
         "method": scope["method"],
-        "path": scope["path"],
+        "path": scope["path"][:MAX_TEXT],
         "status": status or None,
         "ms": _ms(seconds),
         "model": job.served.name if job is not None else scope.get("weft.model") or None,
         "tenant": tenant.name if tenant is not None else None,
         **_answer_fields(job, scope.get("weft.watched")),
         "left": scope.get("weft.left"),
-        "error": error.message[:MAX_ERROR] if error is not None else None,
+        "error": error.message[:MAX_TEXT] if error is not None else None,
         "request_id": scope["weft.request_id"],
     }
     present = {name: value for name, value in fields.items() if value is not None}
@@ -89,15 +89,21 @@ def _measured(job: Job, watched: Watched) -> tuple[dict[str, Any], dict[str, Any
     )
     counts = {"cached_tokens": num_cached, "answer_tokens": watched.num_tokens}
     return counts, {
-        "first_token_ms": _ms(first.time_to_first_token_s),
-        "queue_ms": _ms(first.scheduled_at - first.submitted_at) if first.scheduled_at is not None else None,
-        "compile_ms": _ms(first.compile_s) if job.guide is not None else None,
+        "first_token_ms": _ms_between(first.submitted_at, first.first_token_at),
+        "queue_ms": _ms_between(first.submitted_at, first.scheduled_at),
+        "compile_ms": _ms_between(first.submitted_at, first.guide_ready_at)
+        if job.guide is not None
+        else None,
         "tokens_per_iteration": round(num_decoded / iterations, 2) if iterations else None,
     }
 
 
 def _ms(seconds: float) -> float:
     return round(seconds * 1000, 1)
+
+
+def _ms_between(begin: float, end: float | None) -> float | None:
+    return _ms(end - begin) if end is not None else None
 
 
 def _quoted(value: Any) -> str:

@@ -109,7 +109,7 @@ def _turns(role: str, blocks: list[Block], path: str) -> list[Message]:
 
 
 def _answer(blocks: list[Block]) -> Message:
-    """Return the message of the assistant's blocks, for `_chat_message`."""
+    """Return the message of the assistant's blocks. Its members `LISTS` are lists."""
     message: Message = {"role": "assistant", "content": [b for b in blocks if b["type"] == "text"]}
     calls = [
         {"id": b["id"], "type": "function", "function": {"name": b["name"], "arguments": b["input"]}}
