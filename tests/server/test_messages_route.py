@@ -556,8 +556,10 @@ def test_thinking_can_be_omitted(thinker: Running) -> None:
 
 
 def test_a_budget_that_nothing_enforces_has_no_effect(thinker: Running, server: Running) -> None:
-    """There is no guide after the thinking, there are tools, or the model does not think."""
+    """There is no guide after the thinking, there are tools, or the model does not think, or no longer."""
     budget: Any = {"thinking": {"type": "enabled", "budget_tokens": 6}, "max_tokens": 8}
+    after: Any = [INSIDE[0], {"role": "assistant", "content": "<think>hm</think>"}]
+    assert send(thinker, **budget, **FORMAT, messages=after)["content"][0]["type"] == "text"
     assert send(thinker, **budget)["content"]
     assert send(thinker, **budget, tools=TOOLS)["content"]
     assert send(server, **budget, **FORMAT)["content"]

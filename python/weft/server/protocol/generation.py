@@ -389,6 +389,9 @@ class ChatBody(SamplingFields, TemplateFields):
     include_reasoning: bool = True
     verbosity: Verbosity | None = None
 
+    ignores_idle_budget: ClassVar[bool] = False
+    """Whether a `thinking_token_budget` that no guide can enforce has no effect. It is an error otherwise."""
+
     NO_EFFECT: ClassVar[NoEffect] = {**SamplingFields.NO_EFFECT, "verbosity": ("medium",)}
     OTHER_NAMES: ClassVar[Mapping[str, str]] = other_names.CHAT
     REFUSED: ClassVar[Refused] = {

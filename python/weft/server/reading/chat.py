@@ -56,17 +56,18 @@ def _guide(
     """Return the guide for the answer, and whether that is the guide of the tools."""
     guide = guide_of(body, served.handles, program)
     tools = choice.guide(served.family.tool_style, thinking, parallel=body.parallel_tool_calls is not False)
+    budget = body.thinking_token_budget
+    if body.ignores_idle_budget and (tools is not None or guide is None or not _may_think(thinking)):
+        budget = None
     if tools is None:
-        return guide_after_thinking(
-            guide, thinking, served.family.thinking, body.thinking_token_budget
-        ), False
+        return guide_after_thinking(guide, thinking, served.family.thinking, budget), False
     if guide is not None:
         raise ApiError(
             "an answer has one guide: leave out the tools or the other guide; with tool_choice none, the model sees "
             "the tools and calls none",
             param="tools",
         )
-    if body.thinking_token_budget is not None:
+    if budget is not None:
         raise ApiError("thinking_token_budget does not go with tools", param="thinking_token_budget")
     return tools, True
 
@@ -189,6 +190,11 @@ Thinking = Literal["none", "inside", "closed", "open"]
 """
 
 
+def _may_think(thinking: Thinking) -> bool:
+    """Return whether the answer may begin with reasoning."""
+    return thinking in ("inside", "open")
+
+
 def thinking_of(markers: tuple[str, str] | None, prompt: str) -> Thinking:
     """Return the state of the reasoning at the end of a prompt. `markers` are its begin and end markers; None for a
     model without reasoning."""
@@ -204,7 +210,7 @@ def guide_after_thinking(
 ) -> Guide | None:
     """Return the guide, delayed until the reasoning has ended. `budget` limits the number of reasoning tokens. Raises
     `ApiError` for a budget without a guide or without reasoning."""
-    thinks = markers is not None and thinking in ("inside", "open")
+    thinks = markers is not None and _may_think(thinking)
     if budget is not None and not (thinks and guide is not None):
         raise ApiError(
             "thinking_token_budget bounds the thinking before a guide, of a model that thinks; give a guide, such as "

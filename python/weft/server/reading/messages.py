@@ -8,16 +8,17 @@ from typing import Any, ClassVar
 from weft.server.errors import ApiError, kind_of, quoted, with_names
 from weft.server.protocol.generation import ChatBody, TemplateFields
 from weft.server.protocol.messages import CountTokensBody, JsonFormat, MessagesBody, Tool, ToolChoice
-from weft.server.reading.guides import GUIDE_FIELDS
 
 Block = dict[str, Any]
 Message = dict[str, Any]
 
 
 class MessagesChat(ChatBody):
-    """The chat that a request becomes. As in Anthropic's API, `max_tokens` may be more than the model has room for."""
+    """The chat that a request becomes. As in Anthropic's API, `max_tokens` may be more than the model has room for.
+    Anthropic's clients send a budget with every request that may think."""
 
     ends_at_length: ClassVar[bool] = True
+    ignores_idle_budget: ClassVar[bool] = True
 
 
 # -- messages
@@ -190,9 +191,8 @@ def _function(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": {**present, "parameters": tool.input_schema}}
 
 
-def chat_body(body: MessagesBody, *, thinks: bool) -> MessagesChat:
-    """Build the chat body. `thinks` tells whether the model has reasoning. Raises `ApiError`, whose message may use
-    a chat's field names. `renamed` fixes them."""
+def chat_body(body: MessagesBody) -> MessagesChat:
+    """Build the chat body. Raises `ApiError`, whose message may use a chat's field names. `renamed` fixes them."""
     if body.thread is not None:
         # With this code Anthropic's clients send the whole conversation instead. Their loops of tools need that.
         raise ApiError(
@@ -215,11 +215,8 @@ def chat_body(body: MessagesBody, *, thinks: bool) -> MessagesChat:
     if form is not None:
         schema = {"schema": form.schema_, "strict": form.strict}
         data["response_format"] = {"type": "json_schema", "json_schema": schema}
-    has_guide = any(name in data for name in GUIDE_FIELDS)
-    budget = body.thinking.budget_tokens if body.thinking is not None else None
-    # Only a guide can end the thinking. Anthropic's clients send a budget with every request that may think.
-    if budget is not None and thinks and has_guide and not body.tools:
-        data["thinking_token_budget"] = budget
+    if body.thinking is not None and body.thinking.budget_tokens is not None:
+        data["thinking_token_budget"] = body.thinking.budget_tokens
     return MessagesChat.read(data)
 
 

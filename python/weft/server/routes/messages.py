@@ -26,9 +26,8 @@ async def create(request: Request) -> Response:
 
     def read() -> Response:
         body = MessagesBody.read(data)
-        thinks = state.model(body.model).family.thinking is not None
         try:
-            job = job_of_body(state, tenant, chat_body(body, thinks=thinks), "msg_")
+            job = job_of_body(state, tenant, chat_body(body), "msg_")
         except ApiError as error:
             raise renamed(error) from error.__cause__
         job.ignored = body.ignored
