@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
-from weft.server.logs import LineWriter
+from weft.server.logs import JsonFormatter, LineWriter
 
 
 def record(message: str, level: int = logging.INFO) -> logging.LogRecord:
@@ -61,6 +62,17 @@ def test_a_log_that_nobody_reads_holds_nobody(monkeypatch: pytest.MonkeyPatch) -
     lines = stream.getvalue().splitlines()
     assert lines[:11] == ["first", *map(str, range(10))]
     assert lines[11] == "15 lines were dropped: the log is read too slowly"
+
+
+def test_the_note_of_dropped_lines_is_json_in_a_log_of_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.server.logs.MAX_LINES", 0)
+    stream = io.StringIO()
+    writer = LineWriter(stream)
+    writer.setFormatter(JsonFormatter())
+    writer.emit(record("lost"))
+    writer.flush()
+    line = json.loads(stream.getvalue())
+    assert line["level"] == "warning" and line["message"].startswith("1 lines were dropped")
 
 
 def test_the_last_lines_are_written_when_the_process_ends() -> None:

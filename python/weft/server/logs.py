@@ -68,7 +68,7 @@ class LineWriter(logging.Handler):
             lines = [self._lines.popleft() for _ in range(len(self._lines))]
             dropped, self._num_dropped = self._num_dropped, 0
             if dropped:
-                lines.append(f"{dropped} lines were dropped: the log is read too slowly")
+                lines.append(self.format(_note_of(dropped)))
             if lines:
                 with suppress(OSError):  # the reader of the pipe has exited
                     self._stream.write("\n".join(lines) + "\n")
@@ -79,6 +79,11 @@ class LineWriter(logging.Handler):
             self._urgent.wait(WRITE_EVERY_S)
             self._urgent.clear()
             self.flush()
+
+
+def _note_of(num_dropped: int) -> logging.LogRecord:
+    message = f"{num_dropped} lines were dropped: the log is read too slowly"
+    return logging.LogRecord("weft.server", logging.WARNING, __file__, 0, message, None, None)
 
 
 def set_up(form: LogFormat, level: str) -> LineWriter:
