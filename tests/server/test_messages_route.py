@@ -11,6 +11,7 @@ from sys import float_info
 from typing import Any
 
 import pytest
+from pydantic_core import from_json
 
 from support.server.asking import ANSWER, ENDLESS, MESSAGES, PROMPT, SCHEMA, ask
 from support.server.running import Running, running
@@ -68,7 +69,7 @@ def joined(events: list[dict[str, Any]]) -> dict[str, Any]:
                 assert is_open and event["index"] == len(blocks) - 1
                 is_open = False
                 if blocks[-1]["type"] == "tool_use":
-                    blocks[-1]["input"] = json.loads(arguments)
+                    blocks[-1]["input"] = from_json(arguments or "{}", allow_partial=True)
             case "content_block_delta":
                 assert is_open and event["index"] == len(blocks) - 1
                 match event["delta"]:
