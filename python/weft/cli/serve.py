@@ -190,6 +190,7 @@ def serve(
     programs = _programs(read)
     run.check_address(server)
     served = {name: models.build(entry) for name, entry in zip(names, entries, strict=True)}
+    models.warm_up(served.values())
     if not run.serve(server, served, programs):
         raise typer.Exit(1)
 

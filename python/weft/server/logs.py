@@ -89,9 +89,10 @@ def set_up(form: LogFormat, level: str) -> LineWriter:
         handler.setFormatter(JsonFormatter())
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    for name in ("weft", "uvicorn"):
+    # uvicorn's lines about its start and its end repeat those of weft.server.
+    for name, lowest in (("weft", "debug"), ("uvicorn", "debug" if level == "debug" else "warning")):
         logger = logging.getLogger(name)
         logger.addHandler(handler)
-        logger.setLevel(level.upper())
+        logger.setLevel(max(logging.getLevelName(level.upper()), logging.getLevelName(lowest.upper())))
         logger.propagate = False
     return handler

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from weft.errors import InputError
+
+
+
+class Faults(InputError):
+    """Everything that is wrong with a server's configuration: `faults` has one line for each fault."""
+
+    def __init__(self, faults: Iterable[str]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(self.faults))
+
 
 MIN_SHARE = 4
 """Each key gets at least 1 / `MIN_SHARE` of a limit, however many keys there are."""

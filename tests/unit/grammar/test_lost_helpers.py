@@ -17,7 +17,7 @@ import pytest
 from support.grammar.grammars import small_vocabulary
 from support.grammar.hostile import tower
 from support.products import each_value
-from weft.aici.compile import cpu_seconds
+from weft.core.awake import cpu_seconds
 from weft.errors import CapacityError, GuideError, UnavailableError
 from weft.grammar import CompileLimits, Guide, GuideCompiler
 from weft.grammar.base import CompiledGuide
@@ -112,7 +112,7 @@ def test_a_guide_that_meets_a_lost_helper_is_compiled_or_unavailable(
     assert time.monotonic() - start < WAIT_S + compiler.limits.time_s + 60
     wait_for_none_abandoned(compiler)
     if number == signal.SIGSTOP and when == "starting":
-        trial_of(compiler)._helpers.lose(trial_of(compiler)._helpers._latest)  # as after START_TIME_S
+        trial_of(compiler)._helpers.lose(trial_of(compiler)._helpers._latest)  # as after START_STALL_S
     wait_for_helper(compiler)
     assert trial_of(compiler).pid != lost
     for guide in guides:
