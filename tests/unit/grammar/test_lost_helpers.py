@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -245,3 +248,51 @@ def test_threads_that_use_one_trial_while_it_is_killed(compiler: GuideCompiler) 
         thread.join(timeout=120)
         assert not thread.is_alive()
     assert not failed
+
+
+class Starting(trials.Helper):
+    """A helper whose process runs this program instead of its own, and never reports that it is ready."""
+
+    def __init__(self, program: str) -> None:
+        self._control, self.reports = socket.socketpair()
+        self._control.settimeout(trials.START_STALL_S)
+        self.process = subprocess.Popen([sys.executable, "-c", program])
+
+
+@pytest.mark.parametrize(("program", "starts"), [("while True: pass", True), ("import time; time.sleep(60)", False)])
+def test_a_start_may_take_long_while_it_uses_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, program: str, starts: bool
+) -> None:
+    monkeypatch.setattr(trials, "START_STALL_S", 0.5)
+    helper = Starting(program)
+    try:
+        # After four times the limit. A process that waits is given up before.
+        ready = threading.Timer(2.0, lambda: helper.reports.send(b"R"))
+        ready.start()
+        assert helper.starts() is starts
+        ready.cancel()
+    finally:
+        helper.process.kill()
+        helper.process.wait()
+        for end in (helper._control, helper.reports):
+            end.close()
+
+
+def test_a_wait_without_a_deadline_lasts_as_long_as_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "HELPER_WAIT_S", 0.01)
+    trial = Trial(small_vocabulary(), "xgrammar")
+    try:
+        trial.wait()
+        assert trial._helpers._ready is not None
+    finally:
+        trial.close()
+
+
+def test_a_wait_ends_when_a_start_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "START", "raise SystemExit(1)")
+    trial = Trial(small_vocabulary(), "xgrammar")
+    try:
+        with pytest.raises(UnavailableError, match="send the guide again later"):
+            trial.wait()
+    finally:
+        trial.close()
