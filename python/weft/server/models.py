@@ -32,7 +32,7 @@ from weft.grammar.kinds.tools import tool_styles
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.weights import count_parameters
 from weft.parsing import reasoning_markers
-from weft.server.settings import Faults
+from weft.server.settings import FaultList
 from weft.tokenizer.tokenizer import ChatTemplate
 
 _log = logging.getLogger("weft.server")
@@ -127,13 +127,11 @@ class ServedModel:
         schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
         samples = [Guide.json_schema(schema), Guide.regex("[0-9]{2}")]
         warming = [compiler.submit(sample) for sample in samples]
-        faults = []
+        faults = FaultList()
         for name, compiled in compiling.items():
-            error = compiled.exception()
-            if error is not None:
-                faults.append(_placed(self.place, self.name, f"guides.{name}: {error}"))
-        if faults:
-            raise Faults(faults)
+            with faults.noted(f"{_placed(self.place, self.name)}: guides.{name}: "):
+                compiled.result()
+        faults.check()
         return [guide for guide, compiled in zip(samples, warming, strict=True) if not compiled.exception()]
 
     def _answer(self, guides: Sequence[Guide | None]) -> None:
@@ -295,14 +293,11 @@ def build(config: ServedModelConfig) -> ServedModel:
 def warm_up(models: Iterable[ServedModel]) -> None:
     """Warm all models up. Each one's processes start while others load. Raises `Faults` (`ServedModel.warm_up`)."""
     began = time.perf_counter()
-    faults: list[str] = []
+    faults = FaultList()
     for model in models:
-        try:
+        with faults.noted():
             model.warm_up()
-        except Faults as of_model:
-            faults += of_model.faults
-    if faults:
-        raise Faults(faults)
+    faults.check()
     _log.info("warm in %.1f s", time.perf_counter() - began)
 
 
@@ -329,11 +324,12 @@ def in_bytes(count: int) -> str:
 
 def _wrong(config: ServedModelConfig, message: str) -> InputError:
     """Return an error about a model's configuration. Its message names the model."""
-    return InputError(_placed(config.place, name_of(config), message))
+    return InputError(f"{_placed(config.place, name_of(config))}: {message}")
 
 
-def _placed(place: str, name: str, message: str) -> str:
-    return f"{place} ({name}): {message}" if place else f"{name}: {message}"
+def _placed(place: str, name: str) -> str:
+    """The model's name after its place in a configuration file, for error messages."""
+    return f"{place} ({name})" if place else name
 
 
 def family_of(template: ChatTemplate | None, config: ServedModelConfig) -> Family:

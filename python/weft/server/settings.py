@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from weft.errors import InputError
+from weft.errors import InputError, WeftError
 
 
 
@@ -15,6 +16,28 @@ class Faults(InputError):
     def __init__(self, faults: Iterable[str]) -> None:
         self.faults = tuple(faults)
         super().__init__("\n".join(self.faults))
+
+
+class FaultList:
+    """Collects the faults of several steps, so that all of them are reported together."""
+
+    def __init__(self) -> None:
+        self._faults: list[str] = []
+
+    @contextmanager
+    def noted(self, place: str = "") -> Iterator[None]:
+        """A context that adds a `WeftError` to the list, after the text `place`, instead of raising it."""
+        try:
+            yield
+        except Faults as several:
+            self._faults += [place + fault for fault in several.faults]
+        except WeftError as error:
+            self._faults.append(f"{place}{error}")
+
+    def check(self) -> None:
+        """Raise `Faults` if there are any."""
+        if self._faults:
+            raise Faults(self._faults)
 
 
 MIN_SHARE = 4
@@ -34,10 +57,10 @@ class ProgramSettings:
 
     def __post_init__(self) -> None:
         if self.max_module_bytes <= 0:
-            raise InputError(f"programs.max_module_bytes is {self.max_module_bytes}; it must be above 0")
+            raise InputError(f"max_module_bytes is {self.max_module_bytes}; it must be above 0")
         for name in ("max_modules", "max_bytes", "max_tags"):
             if getattr(self, name) < 0:
-                raise InputError(f"programs.{name} is {getattr(self, name)}; it must be 0 or more")
+                raise InputError(f"{name} is {getattr(self, name)}; it must be 0 or more")
 
 
 @dataclass(frozen=True)
