@@ -139,8 +139,12 @@ def test_a_guide_that_does_not_compile_is_named(tmp_path: Path) -> None:
     path = tmp_path / "server.toml"
     path.write_text("[[models]]\nname = 'tiny'\n[models.guides]\nyear = {regex = '[0-9'}\n")
     (config,) = read_config(path).models
-    with pytest.raises(InputError) as caught:
-        build(config)
+    model = build(config)
+    try:
+        with pytest.raises(InputError) as caught:
+            model.warm_up()
+    finally:
+        model.close()
     assert str(caught.value).startswith(f"{path}: models[0] (tiny): guides.year: ")
     with pytest.raises(InputError, match=r"^weft-tiny: tool_style is 'x'"):
         build(ServedModelConfig(tool_style="x"))

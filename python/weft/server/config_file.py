@@ -38,8 +38,9 @@ from weft.core.pydantic_errors import first_fault
 from weft.errors import InputError
 from weft.grammar.guide import Guide
 from weft.server.errors import in_words
+from weft.server.faults import FaultList, Faults
 from weft.server.models import ServedModelConfig
-from weft.server.settings import FaultList, Faults, ProgramSettings, ServerConfig
+from weft.server.settings import ProgramSettings, ServerConfig
 
 T = TypeVar("T")
 MODEL_SETTINGS = [field.name for field in fields(ServedModelConfig) if field.name not in ("handles", "place")]
@@ -56,16 +57,17 @@ class ConfigFile:
     programs: dict[str, Path]
 
 
-def read_config(path: Path) -> ConfigFile:
+def read_config(path: Path, faults: FaultList | None = None) -> ConfigFile:
     """Read a configuration file. Raises `InputError` for a file that can't be read, and `Faults` with every fault in
-    it. Each names the file and the setting."""
+    it. Each names the file and the setting. Adds them to `faults` instead, if given; then the result has the valid
+    settings, and defaults in place of others."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: can't be read: {error.strerror}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{path}: is no TOML: {error}") from None
-    faults, place = FaultList(), f"{path}: "
+    several, faults, place = faults, faults or FaultList(), f"{path}: "
     server, models, programs = ServerConfig(), list[ServedModelConfig](), dict[str, Path]()
     with faults.noted(place):
         _check_names(data, ("server", "models", "programs"), "")
@@ -77,13 +79,15 @@ def read_config(path: Path) -> ConfigFile:
             raise InputError("models is no list of tables; write [[models]] for each")
         for i, entry in enumerate(entries):
             with faults.noted(place):
-                model = _model(entry, path.parent, f"models[{i}].")
+                model, of_model = _model(entry, path.parent, f"models[{i}].")
                 models.append(replace(model, place=f"{path}: models[{i}]"))
+                of_model.check()
     with faults.noted(place):
         for name, file in _table(data.get("programs", {}), "programs").items():
             with faults.noted(place):
                 programs[name] = path.parent / _text(file, f"programs.{name}")
-    faults.check()
+    if several is None:
+        faults.check()
     return ConfigFile(server, models, programs)
 
 
@@ -100,7 +104,8 @@ def _server(data: Mapping[str, Any]) -> ServerConfig:
     return server
 
 
-def _model(data: Any, folder: Path, where: str) -> ServedModelConfig:
+def _model(data: Any, folder: Path, where: str) -> tuple[ServedModelConfig, FaultList]:
+    """Read a model's table. The result has defaults in place of wrong settings."""
     if not isinstance(data, dict):
         raise InputError(f"{where[:-1]} is no table")
     faults, values = FaultList(), {name: value for name, value in data.items() if name in MODEL_SETTINGS}
@@ -121,11 +126,11 @@ def _model(data: Any, folder: Path, where: str) -> ServedModelConfig:
                 parts["handles"][name] = _guide(guide, folder, f"{where}guides.{name}")
     if isinstance(values.get("thinking"), list):
         values["thinking"] = tuple(values["thinking"])
-    model = ServedModelConfig()
+    texts = {name: values[name] for name in ("path", "name") if isinstance(values.get(name), str)}
+    model = ServedModelConfig(**texts, **parts)
     with faults.noted():
         model = _settings(ServedModelConfig, values, where, **parts)
-    faults.check()
-    return model
+    return model, faults
 
 
 def _speculation(data: Mapping[str, Any], where: str) -> Speculation:

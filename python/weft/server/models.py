@@ -24,7 +24,7 @@ from weft.client.responses import Response
 from weft.config import EngineConfig, Speculation, model_name
 from weft.core import SamplingParams
 from weft.core.request import Request
-from weft.errors import InputError, UnavailableError
+from weft.errors import InputError, ModelError, UnavailableError
 from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.guide import Guide
 from weft.grammar.kinds.tool_style import tool_style_of
@@ -32,7 +32,7 @@ from weft.grammar.kinds.tools import tool_styles
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.weights import count_parameters
 from weft.parsing import reasoning_markers
-from weft.server.settings import FaultList
+from weft.server.faults import FaultList
 from weft.tokenizer.tokenizer import ChatTemplate
 
 _log = logging.getLogger("weft.server")
@@ -127,12 +127,13 @@ class ServedModel:
         schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
         samples = [Guide.json_schema(schema), Guide.regex("[0-9]{2}")]
         warming = [compiler.submit(sample) for sample in samples]
+        working = [guide for guide, compiled in zip(samples, warming, strict=True) if not compiled.exception()]
         faults = FaultList()
         for name, compiled in compiling.items():
             with faults.noted(f"{_placed(self.place, self.name)}: guides.{name}: "):
                 compiled.result()
         faults.check()
-        return [guide for guide, compiled in zip(samples, warming, strict=True) if not compiled.exception()]
+        return working
 
     def _answer(self, guides: Sequence[Guide | None]) -> None:
         """Answer a short chat, or a text if the model has no chat template, under each guide."""
@@ -248,24 +249,39 @@ class ServedModelConfig:
 
 
 def name_of(config: ServedModelConfig) -> str:
-    """Return the name that clients use for a model. Raises `ModelError`."""
-    return config.name or model_name(config.path)
+    """Return the name that clients use for a model."""
+    try:
+        return config.name or model_name(config.path)
+    except ModelError:  # there is no such directory; building the model says so
+        return str(config.path)
+
+
+def placed(config: ServedModelConfig) -> str:
+    """The model's name, after its place in a configuration file, for error messages."""
+    return _placed(config.place, name_of(config))
 
 
 def check(config: ServedModelConfig) -> None:
-    """Raise `InputError` for errors that can be found without loading the model."""
-    if config.tool_style is not None and config.tool_style not in tool_styles():
-        known = ", ".join(tool_styles())
-        raise _wrong(config, f"tool_style is {config.tool_style!r}; it must be one of {known}")
-    if config.thinking is not None and len(config.thinking) not in (0, 2):
-        count = len(config.thinking)
-        raise _wrong(config, f"thinking has {count} marker{'s' * (count > 1)}; it must have two, or none")
+    """Raise `Faults` for wrong settings."""
+    faults = FaultList()
+    with faults.noted():
+        if config.tool_style is not None and config.tool_style not in tool_styles():
+            known = ", ".join(tool_styles())
+            raise InputError(f"tool_style is {config.tool_style!r}; it must be one of {known}")
+    with faults.noted():
+        if config.thinking is not None and len(config.thinking) not in (0, 2):
+            count = len(config.thinking)
+            raise InputError(f"thinking has {count} marker{'s' * (count > 1)}; it must have two, or none")
+    faults.check()
 
 
 def build(config: ServedModelConfig) -> ServedModel:
     """Load a model and start its engine. The process that tries guides starts in the background (`warm_up`). Raises
     `ModelError`, `TokenizerError` or `InputError`."""
-    check(config)
+    faults = FaultList()
+    with faults.noted(f"{placed(config)}: "):
+        check(config)
+    faults.check()
     source, began = ModelSource.of(config.path), time.perf_counter()
     _log.info("loading %s …", source.path)
     defaults = sampling_defaults(source.path, config.generation_config)
@@ -322,13 +338,7 @@ def in_bytes(count: int) -> str:
     return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
 
 
-def _wrong(config: ServedModelConfig, message: str) -> InputError:
-    """Return an error about a model's configuration. Its message names the model."""
-    return InputError(f"{_placed(config.place, name_of(config))}: {message}")
-
-
 def _placed(place: str, name: str) -> str:
-    """The model's name after its place in a configuration file, for error messages."""
     return f"{place} ({name})" if place else name
 
 

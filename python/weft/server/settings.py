@@ -2,43 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from weft.errors import InputError, WeftError
-
-
-
-class Faults(InputError):
-    """Everything that is wrong with a server's configuration: `faults` has one line for each fault."""
-
-    def __init__(self, faults: Iterable[str]) -> None:
-        self.faults = tuple(faults)
-        super().__init__("\n".join(self.faults))
-
-
-class FaultList:
-    """Collects the faults of several steps, so that all of them are reported together."""
-
-    def __init__(self) -> None:
-        self._faults: list[str] = []
-
-    @contextmanager
-    def noted(self, place: str = "") -> Iterator[None]:
-        """A context that adds a `WeftError` to the list, after the text `place`, instead of raising it."""
-        try:
-            yield
-        except Faults as several:
-            self._faults += [place + fault for fault in several.faults]
-        except WeftError as error:
-            self._faults.append(f"{place}{error}")
-
-    def check(self) -> None:
-        """Raise `Faults` if there are any."""
-        if self._faults:
-            raise Faults(self._faults)
-
+from weft.errors import InputError
 
 MIN_SHARE = 4
 """Each key gets at least 1 / `MIN_SHARE` of a limit, however many keys there are."""

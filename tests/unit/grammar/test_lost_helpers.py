@@ -254,7 +254,7 @@ class Starting(trials.Helper):
     """A helper whose process runs this program instead of its own, and never reports that it is ready."""
 
     def __init__(self, program: str) -> None:
-        self._control, self.reports = socket.socketpair()
+        self.ends = self._control, self.reports = socket.socketpair()
         self._control.settimeout(trials.START_STALL_S)
         self.process = subprocess.Popen([sys.executable, "-c", program])
 
@@ -274,7 +274,7 @@ def test_a_start_may_take_long_while_it_uses_the_cpu(
     finally:
         helper.process.kill()
         helper.process.wait()
-        for end in (helper._control, helper.reports):
+        for end in helper.ends:
             end.close()
 
 
@@ -283,7 +283,7 @@ def test_a_wait_without_a_deadline_lasts_as_long_as_the_start(monkeypatch: pytes
     trial = Trial(small_vocabulary(), "xgrammar")
     try:
         trial.wait()
-        assert trial._helpers._ready is not None
+        trial.wait(time.monotonic())  # raises unless the helper is ready now
     finally:
         trial.close()
 
