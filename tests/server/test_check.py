@@ -46,6 +46,7 @@ max_seq_len = 100000
 name = "drafting"
 [models.speculation]
 drafter = "draft_model"
+path = "no/draft"
 
 [programs]
 missing = "missing.wasm"
@@ -67,7 +68,7 @@ FAULTS = [
     "models[1] (directory): no/such/directory: no such directory",
     "models[2] (a): dtype 'int3' is none of",
     "models[2] (a): max_seq_len is 100000, but the model ends at 1024 positions",
-    "models[3] (drafting): ",
+    "models[3] (drafting): no/draft: no draft model there",
 ]
 GOOD = """
 [server]
