@@ -113,7 +113,9 @@ def test_all_faults_are_named_at_once(file: Path, options: tuple[str, ...]) -> N
 
 @pytest.mark.slow
 def test_guides_that_do_not_compile_are_all_named(file: Path) -> None:
-    file.write_text("[[models]]\n[models.guides]\na = {regex = '('}\ngood = {regex = 'x'}\nb = {lark = 'start: c'}\n")
+    file.write_text(
+        "[[models]]\n[models.guides]\na = {regex = '('}\ngood = {regex = 'x'}\nb = {lark = 'start: c'}\n"
+    )
     run = served("--check", str(file))
     first, *lines = run.stderr.splitlines()
     assert run.returncode == 2 and first == "weft: there are 2 faults:"

@@ -86,7 +86,10 @@ DRAFTING = "[[models]]\n[models.speculation]\ndrafter = 'eagle3'\n"
         ("[server]\nprt = 1\n", "server.prt"),
         ("[server]\nport = 99999\n", "port is 99999"),
         ("[[models]]\nnme = 'x'\n", r"models\[0\].nme"),
-        ("[[models]]\n[models.engine]\nmax_bach = 1\n", r"models\[0\].engine.max_bach; did you mean max_batch\?"),
+        (
+            "[[models]]\n[models.engine]\nmax_bach = 1\n",
+            r"models\[0\].engine.max_bach; did you mean max_batch\?",
+        ),
         ("[[models]]\n[models.engine]\nmax_model_len = 1\n", "max_model_len; it is called max_seq_len"),
         ("[[models]]\n[models.speculation]\ndrafter = 'eagel3'\n", r"'eagel3'; did you mean 'eagle3'\?"),
         ("[server]\nprograms = 3\n", "server.programs is no table"),

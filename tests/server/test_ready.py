@@ -87,7 +87,9 @@ TRIES = 3
 """Servers to start until one is warm: a lazy start would delay the first guide of each, and a busy machine rarely does."""
 
 
-def is_warm(options: tuple[str, ...], models: tuple[str, ...], guide: Callable[[str], dict[str, Any]]) -> bool:
+def is_warm(
+    options: tuple[str, ...], models: tuple[str, ...], guide: Callable[[str], dict[str, Any]]
+) -> bool:
     """Whether each model's first guide takes at most three times as long as others of its size."""
     with started(*options) as server:
         for model in models:

@@ -264,7 +264,9 @@ def count_parameters(directory: Path) -> int:
         try:
             count += prod(opened[path].get_slice(name).get_shape())
         except SafetensorError as error:
-            raise ModelError(f"{path}: tensor {name!r}, which the index places here, can't be read: {error}") from error
+            raise ModelError(
+                f"{path}: tensor {name!r}, which the index places here, can't be read: {error}"
+            ) from error
     return count
 
 

@@ -209,7 +209,9 @@ def _made(kind: type[T], where: str, values: Mapping[str, Any]) -> T:
     except InputError as error:
         message = str(error)
         is_named = message.partition(" ")[0] in values
-        place = where if is_named else f"{where}{next(iter(values))}: " if len(values) == 1 else f"{where[:-1]}: "
+        place = (
+            where if is_named else f"{where}{next(iter(values))}: " if len(values) == 1 else f"{where[:-1]}: "
+        )
         raise InputError(place + message) from None
 
 

@@ -127,7 +127,9 @@ class ServedModel:
         schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
         samples = [Guide.json_schema(schema), Guide.regex("[0-9]{2}")]
         warming = [compiler.submit(sample) for sample in samples]
-        working = [guide for guide, compiled in zip(samples, warming, strict=True) if not compiled.exception()]
+        working = [
+            guide for guide, compiled in zip(samples, warming, strict=True) if not compiled.exception()
+        ]
         faults = FaultList()
         for name, compiled in compiling.items():
             with faults.noted(f"{_placed(self.place, self.name)}: guides.{name}: "):

@@ -70,7 +70,9 @@ class DrainingServer(uvicorn.Server):
         config = self._state.config
         listening = [socket for server in self.servers for socket in server.sockets]
         base = base_url(config.host, listening[0].getsockname()[1])
-        everywhere = "" if config.host not in ANY_ADDRESS else f", on all addresses of this machine ({config.host})"
+        everywhere = (
+            "" if config.host not in ANY_ADDRESS else f", on all addresses of this machine ({config.host})"
+        )
         if config.has_page:
             _log.info("page at %s", base)
         _log.info("ready: OpenAI's API at %s/v1%s", base, everywhere)

@@ -259,7 +259,9 @@ class Starting(trials.Helper):
         self.process = subprocess.Popen([sys.executable, "-c", program])
 
 
-@pytest.mark.parametrize(("program", "starts"), [("while True: pass", True), ("import time; time.sleep(60)", False)])
+@pytest.mark.parametrize(
+    ("program", "starts"), [("while True: pass", True), ("import time; time.sleep(60)", False)]
+)
 def test_a_start_may_take_long_while_it_uses_the_cpu(
     monkeypatch: pytest.MonkeyPatch, program: str, starts: bool
 ) -> None:

@@ -58,7 +58,10 @@ def test_the_least_counts(how: dict[str, Any], expected: int) -> None:
         ({"kv_max_bytes": 799, "kv_memory_fraction": 0.5}, "needs 8, with the one that pads: 800 bytes"),
         ({"kv_memory_fraction": 0.05, "given": 6}, "Raise kv_memory_fraction, or lower max_seq_len"),
         ({"free": 880}, "kv_memory_fraction is 0.9 of 880 free bytes, room for 7 pages of 100 bytes"),
-        ({"free": 1_598, "is_shared": True}, "kv_memory_fraction is 0.5 of 1598 free bytes, room for 7 pages"),
+        (
+            {"free": 1_598, "is_shared": True},
+            "kv_memory_fraction is 0.5 of 1598 free bytes, room for 7 pages",
+        ),
     ],
 )
 def test_too_little_is_refused(how: dict[str, Any], says: str) -> None:
