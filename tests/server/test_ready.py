@@ -84,7 +84,7 @@ def schema(name: str) -> dict[str, Any]:
 
 GUIDES = {"llguidance": schema, "xgrammar": lambda name: {"regex": name + "[0-9]{4}"}}
 TRIES = 3
-"""Servers to start until one is warm: a lazy start would delay the first guide of each, and a busy machine rarely does."""
+"""Servers to start until one is warm. A lazy start would delay the first guide of each; a busy machine rarely does."""
 
 
 def is_warm(

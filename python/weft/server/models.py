@@ -147,7 +147,7 @@ class ServedModel:
         requests = [Request(prompt, sampling, guide, cache_salt="warm-up") for guide in guides]
         ended: SimpleQueue[Response] = SimpleQueue()
         responses = self.client.submit(requests, ended.put)
-        for response in responses:
+        for _ in responses:
             ended.get()
         for response in responses:
             if response.error is None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from weft.config import CacheConfig, ResolvedConfig
 from weft.errors import InputError
 
-
 DEVICE_FRACTION, SHARED_FRACTION = 0.9, 0.5
 """The default shares of the free memory for KV pages: of a device, and of memory that other processes use too."""
 
@@ -45,9 +44,9 @@ def pages_in_memory(
     if pages < min(needed, given or needed):
         of = f" of {memory.free_bytes} free bytes" if name == "kv_memory_fraction" else ""
         raise InputError(
-            f"{name} is {fraction if of else config.kv_max_bytes}{of}, room for {pages} pages of {page_bytes} bytes; a request of "
-            f"max_seq_len, {config.max_seq_len}, tokens needs {needed}, with the one that pads: {needed * page_bytes} "
-            f"bytes. Raise {name}, or lower max_seq_len"
+            f"{name} is {fraction if of else config.kv_max_bytes}{of}, room for {pages} pages of {page_bytes} "
+            f"bytes; a request of max_seq_len, {config.max_seq_len}, tokens needs {needed}, with the one that pads: "
+            f"{needed * page_bytes} bytes. Raise {name}, or lower max_seq_len"
         )
     if given is not None:
         return min(pages, given)

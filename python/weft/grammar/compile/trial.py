@@ -242,8 +242,8 @@ START = (
     "serve({fd}, {file!r}, {backend!r}, CompileLimits(**{limits!r}))"
 )
 START_CPU_S, START_STALL_S = 60.0, 60.0
-"""Maximum CPU time of a start, and maximum time in which a starting helper uses no CPU. A helper that exceeds one of them
-is replaced. Wall time does not count: on a busy machine a start may take minutes."""
+"""The maximum CPU time of a start, and the maximum time in which a starting helper uses no CPU. A helper that exceeds
+one of them is replaced. Wall time does not count: on a busy machine a start may take minutes."""
 MAX_PAUSE_S = 30.0
 """Maximum backoff between failing starts."""
 

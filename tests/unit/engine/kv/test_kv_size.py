@@ -143,5 +143,5 @@ def test_pages_fit_the_free_memory_by_default(
     with LLM(device="cpu", engine=replace(config, num_pages=20)) as llm:
         assert llm.engine.config.num_pages == 20
     monkeypatch.setattr(CpuRuntime, "free_memory", lambda _: 2 * 6 * page_bytes)
-    with pytest.raises(InputError, match="kv_memory_fraction is 0.5 of .* free bytes, room for 6 pages"):
+    with pytest.raises(InputError, match=r"kv_memory_fraction is 0\.5 of .* free bytes, room for 6 pages"):
         LLM(device="cpu", engine=config)
