@@ -120,7 +120,7 @@ class ServedModel:
                 self._answer(self._compile(compiler))
         self._answer([None])
 
-    def _compile(self, compiler: GuideCompiler) -> list[Guide | None]:
+    def _compile(self, compiler: GuideCompiler) -> list[Guide]:
         """Compile the configured guides, and one guide with each grammar library. Returns the latter that compile."""
         # One submit after another without a wait, so that every compile thread starts.
         compiling = {name: compiler.submit(guide) for name, guide in self.handles.items()}
