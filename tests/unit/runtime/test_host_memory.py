@@ -81,6 +81,7 @@ def resident_bytes() -> int:
 
 
 def test_zeros_take_memory_when_they_are_written() -> None:
+    gc.collect()  # zeros of other tests must not go meanwhile
     before, promised = resident_bytes(), unwritten_bytes()
     zeros = lazy_zeros((4, 64 << 20), torch.float32)
     assert zeros.shape == (4, 64 << 20) and zeros.dtype == torch.float32
