@@ -89,10 +89,13 @@ def set_up(form: LogFormat, level: str) -> LineWriter:
         handler.setFormatter(JsonFormatter())
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    # uvicorn's lines about its start and its end repeat those of weft.server.
-    for name, lowest in (("weft", "debug"), ("uvicorn", "debug" if level == "debug" else "warning")):
+    for name in ("weft", "uvicorn"):
         logger = logging.getLogger(name)
         logger.addHandler(handler)
-        logger.setLevel(max(logging.getLevelName(level.upper()), logging.getLevelName(lowest.upper())))
+        logger.setLevel(level.upper())
         logger.propagate = False
+    if level == "info":
+        # Their lines about the start and the end repeat those of weft.server.
+        for name in ("uvicorn", "weft.client", "weft.engine"):
+            logging.getLogger(name).setLevel(logging.WARNING)
     return handler
