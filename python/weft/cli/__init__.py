@@ -97,7 +97,8 @@ def main() -> None:
 def _end_process(status: object) -> None:
     """Run the exit handlers, and end the process without the interpreter's teardown.
 
-    The teardown frees torch's objects one by one. That takes tenths of a second of CPU time, and seconds on a busy machine.
+    The teardown frees torch's objects one by one. That takes tenths of a second of CPU time, and seconds on a busy
+    machine.
     Returns, so that the process ends in the normal way, if a profiler or debugger is on, or if the output can't be
     written.
     """
