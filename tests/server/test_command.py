@@ -81,12 +81,18 @@ DRAFTING = "[[models]]\n[models.speculation]\ndrafter = 'eagle3'\n"
     ("text", "said"),
     [
         ("[server\n", "is no TOML"),
-        ("[serve]\n", "there is no setting serve; there is server, models, programs"),
+        ("[http]\n", "there is no setting http; there is server, models, programs"),
+        ("[serve]\n", r"there is no setting serve; did you mean server\?"),
         ("[server]\nprt = 1\n", "server.prt"),
         ("[server]\nport = 99999\n", "port is 99999"),
         ("[[models]]\nnme = 'x'\n", r"models\[0\].nme"),
-        ("[[models]]\n[models.engine]\nmax_bach = 1\n", r"models\[0\].engine.max_bach"),
-        ("[[models]]\n[models.speculation]\ndrafter = 'eagel3'\n", "eagel3"),
+        (
+            "[[models]]\n[models.engine]\nmax_bach = 1\n",
+            r"models\[0\].engine.max_bach; did you mean max_batch\?",
+        ),
+        ("[[models]]\n[models.engine]\nmax_model_len = 1\n", "max_model_len; it is called max_seq_len"),
+        ("[[models]]\n[models.speculation]\ndrafter = 'eagel3'\n", r"'eagel3'; did you mean 'eagle3'\?"),
+        ("[server]\nprograms = 3\n", "server.programs is no table"),
         ("[[models]]\n[models.guides.a]\nregx = 'x'\n", r"models\[0\].guides.a"),
         ("models = 3\n", "models"),
         ("programs = 3\n", "programs is no table"),
@@ -136,8 +142,12 @@ def test_a_guide_that_does_not_compile_is_named(tmp_path: Path) -> None:
     path = tmp_path / "server.toml"
     path.write_text("[[models]]\nname = 'tiny'\n[models.guides]\nyear = {regex = '[0-9'}\n")
     (config,) = read_config(path).models
-    with pytest.raises(InputError) as caught:
-        build(config)
+    model = build(config)
+    try:
+        with pytest.raises(InputError) as caught:
+            model.warm_up()
+    finally:
+        model.close()
     assert str(caught.value).startswith(f"{path}: models[0] (tiny): guides.year: ")
     with pytest.raises(InputError, match=r"^weft-tiny: tool_style is 'x'"):
         build(ServedModelConfig(tool_style="x"))

@@ -7,7 +7,6 @@ that it did not compile itself.
 from __future__ import annotations
 
 import hashlib
-import os
 import signal
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from weft import _core
 from weft.aici import worker
 from weft.aici.limits import WasmLimits
 from weft.aici.source import no_wasmtime
-from weft.core.awake import AwakeTimer
+from weft.core.awake import AwakeTimer, cpu_seconds
 from weft.errors import GuideError, InterfaceError, UnavailableError
 from weft.grammar.reasons import Reasons
 
@@ -153,12 +152,6 @@ def _compile_in_process(wasm: bytes, limits: WasmLimits, time_s: float) -> bytes
         f"the WASM module does not compile: its compiler ended with status {status}; it may need more memory "
         f"than {limits.compile_memory_bytes} bytes: simplify it, or raise WasmLimits.compile_memory_bytes"
     )
-
-
-def cpu_seconds(pid: int) -> float:
-    """The CPU seconds that a process has used."""
-    numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, numbers[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def _too_long(seconds: float) -> str:

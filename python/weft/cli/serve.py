@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,11 +15,14 @@ from weft.cli import options as o
 from weft.cli.inputs import choose_speculation
 from weft.cli.options import DEFAULT, DRAFTS, MODEL, Device, Guided, HostTasks
 from weft.core.extras import install_hint
-from weft.errors import GuideError, InputError, InterfaceError
+from weft.errors import InputError, InterfaceError, escaped
 
 if TYPE_CHECKING:
+    from weft.server.check import CheckedModel
     from weft.server.config_file import ConfigFile
+    from weft.server.faults import FaultList
     from weft.server.models import ServedModelConfig
+    from weft.server.settings import ServerConfig
 
 SERVER = "Server"
 NAMED_KEY = re.compile(r"(?P<name>[A-Za-z0-9_-]{1,64})=(?P<key>.*[^=].*)")
@@ -96,6 +100,9 @@ def serve(
     allow_origin: Origins = None,
     allow_host: Hosts = None,
     page: Annotated[bool | None, _server("--page/--no-page", help="The playground at /.")] = None,
+    check: Annotated[
+        bool, _server("--check", help="Only check the settings: name all faults, or sum them up.")
+    ] = False,
     log_format: Annotated[LogFormat, _server("--log-format", help="Lines, or JSON.")] = LogFormat.text,
     log_level: Annotated[LogLevel, _server("--log-level", help="What is logged.")] = LogLevel.info,
     name: Annotated[
@@ -135,7 +142,8 @@ def serve(
 ) -> None:
     """Serve models through OpenAI's API and Anthropic's, with a playground at /."""
     try:
-        from weft.server import config_file, logs, models, run, settings
+        from weft.server import check as checks
+        from weft.server import config_file, faults, logs, models, run, settings
     except ImportError as error:
         raise InterfaceError(f"weft serve needs {error.name}: {install_hint('serve')}") from error
     from dataclasses import replace
@@ -143,8 +151,13 @@ def serve(
     from weft.config import EngineConfig, Speculation
 
     # Flush at exit, so that the reason for the exit is the last line.
-    context.call_on_close(logs.set_up(log_format.value, log_level.value).flush)
-    read = config_file.read_config(config) if config is not None else None
+    # A check prints its own words about each fault.
+    level = LogLevel.error if check else log_level
+    context.call_on_close(logs.set_up(log_format.value, level.value).flush)
+    found = faults.FaultList()
+    if check and config is None and model is not None and Path(model).is_file():
+        config, model = Path(model), None
+    read = config_file.read_config(config, found) if config is not None else None
     own: dict[str, Any] = {
         "host": host,
         "port": port,
@@ -159,7 +172,8 @@ def serve(
     }
     server = read.server if read is not None else settings.ServerConfig()
     own["api_keys"] = {**server.api_keys, **_keys(api_key)}
-    server = replace(server, **{key: value for key, value in own.items() if value is not None})
+    with found.noted():
+        server = replace(server, **{key: value for key, value in own.items() if value is not None})
     if model is not None and same_model is not None:
         raise InputError(
             f"two models: {model!r}, and {same_model!r} of --model; give one, and others in --config FILE"
@@ -182,16 +196,48 @@ def serve(
             model, name, device.value, dtype, drafts, engine, tool_style=tool_style
         )
         entries = [one, *entries]
-    names = [models.name_of(entry) for entry in entries]
-    if len(set(names)) < len(names):
-        raise InputError(f"two models are called {max(names, key=names.count)!r}; give names")
-    for entry in entries:
-        models.check(entry)
-    programs = _programs(read)
-    run.check_address(server)
-    served = {name: models.build(entry) for name, entry in zip(names, entries, strict=True)}
+    programs = _programs(read, config, found)
+    checked = checks.check_models(entries, found)
+    if check:
+        checked = checks.check_contents(checked, found)
+    try:
+        found.check()
+        if check:
+            _sum_up(server, checked, programs)
+            return
+        run.check_address(server)
+        served = {models.name_of(entry): models.build(entry) for entry in entries}
+        models.warm_up(served.values())
+    except faults.Faults as several:
+        if len(several.faults) == 1:
+            raise InputError(str(several)) from None
+        typer.echo(f"weft: there are {len(several.faults)} faults:", err=True)
+        for fault in several.faults:
+            typer.echo(f"  {escaped(fault)}", err=True)
+        raise typer.Exit(2) from None
     if not run.serve(server, served, programs):
         raise typer.Exit(1)
+
+
+def _sum_up(server: ServerConfig, checked: list[CheckedModel], programs: Mapping[str, bytes]) -> None:
+    """Print a summary of settings without faults."""
+    from weft.server.models import in_bytes
+    from weft.server.run import base_url, check_address
+
+    base = base_url(server.host, server.port)
+    page = f", page at {base}" if server.has_page else ""
+    keys = f"keys: {', '.join(server.api_keys)}" if server.api_keys else "no key"
+    typer.echo(f"no faults; listens at {server.host}, port {server.port}: API at {base}/v1{page}; {keys}")
+    for model in checked:
+        typer.echo(str(model))
+    if programs:
+        typer.echo(f"programs: {', '.join(programs)}")
+    num_bytes = sum(model.weight_bytes + model.kv_bytes for model in checked)
+    typer.echo(f"memory: up to {in_bytes(num_bytes)} of weights and pages, without the processes' own")
+    try:
+        check_address(server)
+    except InputError as error:
+        typer.echo(f"note: {error}")
 
 
 def _refuse_model_options(context: typer.Context) -> None:
@@ -219,17 +265,16 @@ def _keys(given: list[str] | None) -> dict[str, str]:
     return found
 
 
-def _programs(read: ConfigFile | None) -> dict[str, bytes]:
-    """Read and check the WebAssembly programs that the configuration file names. Raises `InputError`."""
+def _programs(read: ConfigFile | None, config: Path | None, faults: FaultList) -> dict[str, bytes]:
+    """Read and check the WebAssembly programs that the configuration file names."""
     from weft.grammar.guide import Guide
 
-    found = {}
+    programs = {}
     for name, path in (read.programs if read is not None else {}).items():
-        try:
-            found[name] = path.read_bytes()
-            Guide.wasm(found[name])  # checks the file's form only
-        except GuideError as error:
-            raise InputError(f"programs.{name}: {path}: {error}") from None
-        except OSError as error:
-            raise InputError(f"programs.{name}: {path} can't be read: {error.strerror}") from None
-    return found
+        with faults.noted(f"{config}: programs.{name}: {path}: "):
+            try:
+                programs[name] = path.read_bytes()
+            except OSError as error:
+                raise InputError(f"can't be read: {error.strerror}") from None
+            Guide.wasm(programs[name])  # checks the file's form only
+    return programs

@@ -167,7 +167,8 @@ class BuiltEngine:
         limit, num_drafts = target.config.max_position_embeddings, speculation.max_draft_tokens
         config = settings.resolved(limit, num_drafts, runtime.device.type)
         # The free memory is known only after all weights, the drafters' too, are loaded. Until then, use one page.
-        num_pages = 1 if config.is_sized_by_memory else config.num_pages
+        is_sized_by_memory = settings.num_pages is None or config.is_sized_by_memory
+        num_pages = 1 if is_sized_by_memory else config.num_pages
         windows = layer_windows(
             target.config, config.attention_windows, config.sink_tokens, config.max_seq_len
         )
@@ -186,9 +187,17 @@ class BuiltEngine:
         )
         drafting = Drafting.load(context)
         kv = PagedKV.for_model(target, num_pages, config.page_size, windows)
-        if config.is_sized_by_memory:
+        if is_sized_by_memory:
             caches = caches_of(kv, drafting.drafter)
+            wanted = config.num_pages
             config = sized_by_memory(runtime, caches, config, settings.num_pages, num_drafts)
+            if config.num_pages < wanted:
+                _log.warning(
+                    "the memory for keys and values holds %d tokens, not the %d of max_batch requests of max_seq_len "
+                    "tokens; requests beyond that wait for others",
+                    (config.num_pages - 1) * config.page_size,
+                    (wanted - 1) * config.page_size,
+                )
         engine = build_engine(runtime, target, kv, drafting, list(text.end_ids), config)
         _log.info(
             "engine built: %s (%s) on %s, %d slots, %d pages of %d tokens",
@@ -213,7 +222,8 @@ def sized_by_memory(
     """Resize all caches to the pages that the config's memory limits allow. Returns the config with the resulting
     `num_pages`. All weights must be loaded. `given` is the caller's `num_pages`. Raises `InputError` if too few pages
     fit."""
-    free = runtime.free_memory() if config.kv_memory_fraction is not None else 0
+    by_share = given is None or config.kv_memory_fraction is not None
+    free = runtime.free_memory() if by_share else 0
     memory = DeviceMemory(free, is_shared=runtime.device.type == "cpu")
     page_bytes = sum(cache.page_bytes for cache in caches)
     num_pages = pages_in_memory(config, given, page_bytes, memory, num_drafts)

@@ -76,6 +76,10 @@ class Detokenizer:
             watcher = watcher.texts
         return RunningText(self._tokenizer, watcher.words if isinstance(watcher, RunningText) else ())
 
+    def warm_up(self) -> None:
+        """Start the process that checks answers against guides that are not strict. Does not wait for it."""
+        self._verdicts.start()
+
     def close(self) -> None:
         """End the process that checks answers against guides that are not strict."""
         self._verdicts.close()

@@ -132,8 +132,8 @@ class CacheConfig(Checked):
 
     num_pages: Annotated[int, whole(2, valid="at least 2 (page 0 is the padding's)")] | None = None
     """The number of pages, including page 0, which is used only for padding. Default: enough for a request of
-    `max_seq_len` tokens in every slot. With `kv_memory_fraction` the default is no limit on a GPU, and twice that
-    number on a CPU."""
+    `max_seq_len` tokens in every slot, but at most what 90 % of a GPU's free memory or half of a CPU's holds. With
+    `kv_memory_fraction` the default is no limit on a GPU, and twice that number on a CPU."""
 
     kv_memory_fraction: (
         Annotated[float, number(_ABOVE_0, _BELOW_1, "a number above 0 and below 1 (or None)")] | None

@@ -3,13 +3,15 @@ suspended process does not time out."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 
 from weft._core import AwakeWatch
 
-__all__ = ["AwakeTimer", "AwakeWatch"]
+__all__ = ["AwakeTimer", "AwakeWatch", "cpu_seconds"]
 
 TICK_S = 0.01
 """The resolution of the clock and the shortest wait, in seconds."""
@@ -45,3 +47,12 @@ class AwakeTimer(threading.Thread):
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.cancel()
+
+
+def cpu_seconds(pid: int) -> float:
+    """The CPU seconds that a process has used; 0 for a process that no longer exists."""
+    try:
+        numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, numbers[11:13])) / os.sysconf("SC_CLK_TCK")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft.models.config import ModelConfig
 from weft.ops.attention import NO_WINDOW, Rows, Window
+from weft.runtime.host_memory import lazy_zeros
 
 
 class KVShape(NamedTuple):
@@ -46,16 +47,16 @@ class PagedKV:
         assert len(self.windows) == shape.num_layers
         self.page_size = shape.page_size
         num_layers, *page, num_kv_heads, head_dim = shape
-        self._hold(torch.zeros((num_layers, *page, 2, num_kv_heads, head_dim), dtype=dtype, device=device))
+        self._hold(_zeros((num_layers, *page, 2, num_kv_heads, head_dim), dtype, torch.device(device)))
 
     def resize(self, num_pages: int) -> None:
-        """Allocate `num_pages` pages, all zeros. Call it before any work that uses the cache is captured or
-        launched."""
+        """Allocate `num_pages` pages, all zeros. On the CPU they take memory only when they are written. Call it before
+        any work that uses the cache is captured or launched."""
         shape = (self.data.shape[0], num_pages, *self.data.shape[2:])
         dtype, device = self.data.dtype, self.data.device
         # The old memory is freed first, because both may not fit together.
         del self.data, self.layers, self.k, self.v
-        self._hold(torch.zeros(shape, dtype=dtype, device=device))
+        self._hold(_zeros(shape, dtype, device))
 
     def _hold(self, data: Tensor) -> None:
         self.data, self.num_pages = data, data.shape[1]
@@ -87,6 +88,12 @@ class PagedKV:
             windows = [Window(size) for size in config.windows]
         shape = KVShape(config.num_layers, num_pages, page_size, config.num_kv_heads, config.head_dim)
         return cls(shape, config.dtype, model.device, windows)
+
+
+def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    if device.type == "cpu":
+        return lazy_zeros(shape, dtype)
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 @dataclass(frozen=True)

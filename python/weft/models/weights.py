@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -253,6 +254,20 @@ def parse_config(data: Mapping[str, Any], where: str) -> tuple[type[Model], Mode
         raise ModelError(f"{where}: 'architectures' names {names[0]}; weft knows {', '.join(sorted(MODELS))}")
     model_class: type[Model] = load("models", names[0])
     return model_class, model_class.parse_config(data, where)
+
+
+def count_parameters(directory: Path) -> int:
+    """The number of parameters in a directory's weights. Reads only the headers of the files. Raises `ModelError`."""
+    files, count = _tensor_files(directory), 0
+    opened = {path: _open(path) for path in set(files.values())}
+    for name, path in files.items():
+        try:
+            count += prod(opened[path].get_slice(name).get_shape())
+        except SafetensorError as error:
+            raise ModelError(
+                f"{path}: tensor {name!r}, which the index places here, can't be read: {error}"
+            ) from error
+    return count
 
 
 def _tensor_files(directory: Path) -> dict[str, Path]:

@@ -25,7 +25,7 @@ from weft.runtime import interface
 from weft.runtime.capture_guard import CaptureGuard
 from weft.runtime.current import CPU, context, current_cpu
 from weft.runtime.graph_memory import Arena, GraphMemory
-from weft.runtime.host_memory import available_bytes
+from weft.runtime.host_memory import free_bytes
 from weft.runtime.recorder import record
 from weft.runtime.streams import NON_BLOCKING, TableEvent, TableStream, dispose, settle, stream_handle
 from weft.runtime.torch_internals import bare_inference_mode
@@ -331,7 +331,7 @@ class CpuRuntime:
     """`interface.Runtime` on the CPU. All CPU runtimes of a process share one device."""
 
     device = torch.device("cpu")
-    free_memory = staticmethod(available_bytes)
+    free_memory = staticmethod(free_bytes)
 
     def __init__(self) -> None:
         self._arenas: dict[int, Arena] = {}

@@ -1,13 +1,62 @@
-"""Measures the host memory that this process can still use."""
+"""Host memory: measures what this process can still use, and provides zeros that take memory only when written."""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+from collections.abc import Sequence
+from math import prod
 from pathlib import Path
+from weakref import WeakSet
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from weft.errors import InputError
 
 ROOT = Path("/")
 """The root of the file system; tests pass another."""
+
+
+MAP_NORESERVE = 0x4000  # of Linux; Python names it since 3.13
+
+_mapped: WeakSet[mmap.mmap] = WeakSet()
+
+
+def lazy_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Zeros whose memory the system provides when it is first written. Reading does not take memory either.
+    `free_bytes` does not count the part that is not written yet. Raises `InputError` if the system has no room for
+    the addresses."""
+    size = prod(shape) * dtype.itemsize
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+    try:
+        memory = mmap.mmap(-1, max(size, 1), flags=flags)
+    except (OSError, ValueError) as error:
+        raise InputError(f"the system refuses {size} bytes of memory: {error}") from None
+    _mapped.add(memory)
+    return torch.frombuffer(memory, dtype=torch.uint8)[:size].view(dtype).view(*shape)
+
+
+def free_bytes() -> int:
+    """`available_bytes` without what `lazy_zeros` will still take. Raises `InputError` if the system does not report
+    it."""
+    return max(available_bytes() - unwritten_bytes(), 0)
+
+
+def unwritten_bytes() -> int:
+    """Bytes of `lazy_zeros` that the system has not provided yet."""
+    page, unwritten = mmap.PAGESIZE, 0
+    for memory in list(_mapped):
+        flags = np.zeros(-(-len(memory) // page), dtype=np.uint8)
+        address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
+        # The lowest bit of each flag says whether the page is in memory.
+        if ctypes.CDLL(None).mincore(
+            ctypes.c_void_p(address), ctypes.c_size_t(len(memory)), flags.ctypes.data_as(ctypes.c_void_p)
+        ):
+            flags[:] = 0  # unknown: the whole of it may still be written
+        unwritten += int((flags & 1 == 0).sum()) * page
+    return unwritten
 
 
 def available_bytes(root: Path = ROOT) -> int:

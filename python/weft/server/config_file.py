@@ -24,7 +24,8 @@ import json
 import math
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
 
@@ -32,10 +33,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from weft import registry
 from weft.config import EngineConfig, Speculation
+from weft.core.names import ENGINE_NAMES
 from weft.core.pydantic_errors import first_fault
-from weft.errors import InputError, WeftError
+from weft.errors import InputError
 from weft.grammar.guide import Guide
 from weft.server.errors import in_words
+from weft.server.faults import FaultList, Faults
 from weft.server.models import ServedModelConfig
 from weft.server.settings import ProgramSettings, ServerConfig
 
@@ -54,71 +57,93 @@ class ConfigFile:
     programs: dict[str, Path]
 
 
-def read_config(path: Path) -> ConfigFile:
-    """Read a configuration file. Raises `InputError`, which names the file and the key."""
+def read_config(path: Path, faults: FaultList | None = None) -> ConfigFile:
+    """Read a configuration file. Raises `InputError` for a file that can't be read, and `Faults` with every fault in
+    it. Each names the file and the setting. Adds them to `faults` instead, if given; then the result has the valid
+    settings, and defaults in place of others."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: can't be read: {error.strerror}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{path}: is no TOML: {error}") from None
-    try:
+    several, faults, place = faults, faults or FaultList(), f"{path}: "
+    server, models, programs = ServerConfig(), list[ServedModelConfig](), dict[str, Path]()
+    with faults.noted(place):
         _check_names(data, ("server", "models", "programs"), "")
+    with faults.noted(place):
         server = _server(_table(data.get("server", {}), "server"))
+    with faults.noted(place):
         entries = data.get("models", [])
         if not isinstance(entries, list):
             raise InputError("models is no list of tables; write [[models]] for each")
-        models = [
-            replace(_model(entry, path.parent, f"models[{i}]."), place=f"{path}: models[{i}]")
-            for i, entry in enumerate(entries)
-        ]
-        programs = {
-            name: path.parent / _text(file, f"programs.{name}")
-            for name, file in _table(data.get("programs", {}), "programs").items()
-        }
-    except WeftError as error:
-        raise InputError(f"{path}: {error}") from None
+        for i, entry in enumerate(entries):
+            with faults.noted(place):
+                model, of_model = _model(entry, path.parent, f"models[{i}].")
+                models.append(replace(model, place=f"{path}: models[{i}]"))
+                of_model.check()
+    with faults.noted(place):
+        for name, file in _table(data.get("programs", {}), "programs").items():
+            with faults.noted(place):
+                programs[name] = path.parent / _text(file, f"programs.{name}")
+    if several is None:
+        faults.check()
     return ConfigFile(server, models, programs)
 
 
 def _server(data: Mapping[str, Any]) -> ServerConfig:
-    programs = _settings(ProgramSettings, data.get("programs", {}), "server.programs.")
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-    return _settings(ServerConfig, values, "server.", programs=programs)
+    faults, values = FaultList(), dict(data)
+    programs = ProgramSettings()
+    with faults.noted():
+        programs = _settings(ProgramSettings, values.pop("programs", {}), "server.programs.")
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    server = ServerConfig()
+    with faults.noted():
+        server = _settings(ServerConfig, values, "server.", programs=programs)
+    faults.check()
+    return server
 
 
-def _model(data: Any, folder: Path, where: str) -> ServedModelConfig:
+def _model(data: Any, folder: Path, where: str) -> tuple[ServedModelConfig, FaultList]:
+    """Read a model's table. The result has defaults in place of wrong settings."""
     if not isinstance(data, dict):
         raise InputError(f"{where[:-1]} is no table")
-    _check_names(data, MODEL_SETTINGS, where)
-    values = dict(data)
-    engine = {
-        "untrusted_guides": True,
-        "shares_slots": True,
-        **_table(values.pop("engine", {}), where + "engine"),
-    }
-    speculation = _speculation(
-        _table(values.pop("speculation", {}), where + "speculation"), where + "speculation."
-    )
-    guides = _table(values.pop("guides", {}), where + "guides")
-    handles = {name: _guide(guide, folder, f"{where}guides.{name}") for name, guide in guides.items()}
+    faults, values = FaultList(), {name: value for name, value in data.items() if name in MODEL_SETTINGS}
+    with faults.noted():
+        _check_names(data, MODEL_SETTINGS, where)
+    parts: dict[str, Any] = {}
+    with faults.noted():
+        engine = _table(values.pop("engine", {}), where + "engine")
+        engine = {"untrusted_guides": True, "shares_slots": True, **engine}
+        parts["engine"] = _settings(EngineConfig, engine, where + "engine.")
+    with faults.noted():
+        speculation = _table(values.pop("speculation", {}), where + "speculation")
+        parts["speculation"] = _speculation(speculation, where + "speculation.")
+    with faults.noted():
+        parts["handles"] = {}
+        for name, guide in _table(values.pop("guides", {}), where + "guides").items():
+            with faults.noted():
+                parts["handles"][name] = _guide(guide, folder, f"{where}guides.{name}")
     if isinstance(values.get("thinking"), list):
         values["thinking"] = tuple(values["thinking"])
-    return _settings(
-        ServedModelConfig,
-        values,
-        where,
-        handles=handles,
-        engine=_settings(EngineConfig, engine, where + "engine."),
-        speculation=speculation,
-    )
+    texts = {name: values[name] for name in ("path", "name") if isinstance(values.get(name), str)}
+    model = ServedModelConfig(**texts, **parts)
+    with faults.noted():
+        model = _settings(ServedModelConfig, values, where, **parts)
+    return model, faults
 
 
 def _speculation(data: Mapping[str, Any], where: str) -> Speculation:
-    _check_names(data, ("drafter", "path", "num_draft_tokens", "guide_drafts", "forced", "given"), where)
+    faults = FaultList()
+    with faults.noted():
+        _check_names(data, ("drafter", "path", "num_draft_tokens", "guide_drafts", "forced", "given"), where)
     name, known = data.get("drafter", "none"), ["none", *registry.names("drafters")]
-    if name not in known:
-        raise InputError(f"{where}drafter is {name!r}; it must be one of {', '.join(known)}")
+    with faults.noted():
+        if name not in known:
+            close = get_close_matches(str(name), known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it must be one of {', '.join(known)}"
+            raise InputError(f"{where}drafter is {name!r}; {hint}")
+    faults.check()
     count = data.get("num_draft_tokens", 3)
     if isinstance(count, dict):
         wrong = next((batch for batch in count if not batch.isdecimal()), None)
@@ -161,19 +186,33 @@ def _guide(data: Any, folder: Path, where: str) -> Guide:
 
 
 def _settings(kind: type[T], data: Mapping[str, Any], where: str, **built: Any) -> T:
-    """Build a settings object of class `kind` from the values in `data`. Fields in `built` are not read from it."""
-    declared = fields(cast("Any", kind))
-    names = [field.name for field in declared]
-    _check_names(data, names, where)
-    required = [f.name for f in declared if f.default is MISSING and f.default_factory is MISSING]
-    missing = [name for name in required if name not in data and name not in built]
-    if missing:
-        raise InputError(f"{where}{missing[0]} is missing")
+    """Build a settings object of class `kind`, all of whose fields have defaults, from the values in `data`. Fields in
+    `built` are not read from it. Raises `Faults`."""
+    faults, names = FaultList(), [field.name for field in fields(cast("Any", kind))]
+    _table(data, where[:-1])
+    with faults.noted():
+        _check_names(data, names, where)
     hints = get_type_hints(kind)
-    values = {name: value for name, value in data.items() if name not in built}
+    values = {name: value for name, value in data.items() if name in names and name not in built}
     for name, value in values.items():
-        _check_type(value, hints[name], where + name)
-    return kind(**values, **built)
+        with faults.noted():
+            _check_type(value, hints[name], where + name)
+            _made(kind, where, {name: value})  # alone, so that each wrong value is found
+    faults.check()
+    return _made(kind, where, {**values, **built})
+
+
+def _made(kind: type[T], where: str, values: Mapping[str, Any]) -> T:
+    """Make a settings object. The message of an `InputError` gets the place of the setting in the file."""
+    try:
+        return kind(**values)
+    except InputError as error:
+        message = str(error)
+        is_named = message.partition(" ")[0] in values
+        place = (
+            where if is_named else f"{where}{next(iter(values))}: " if len(values) == 1 else f"{where[:-1]}: "
+        )
+        raise InputError(place + message) from None
 
 
 def _check_type(value: Any, hint: Any, where: str) -> None:
@@ -193,7 +232,16 @@ def _check_names(data: Mapping[str, Any], names: Any, where: str) -> None:
         raise InputError(f"{where[:-1]} is no table")
     unknown = [name for name in data if name not in names]
     if unknown:
-        raise InputError(f"there is no setting {where}{unknown[0]}; there is {', '.join(names)}")
+        raise Faults(f"there is no setting {where}{name}; {_hint(name, names)}" for name in unknown)
+
+
+def _hint(name: str, names: Any) -> str:
+    """The setting that the author of an unknown `name` probably means, or all settings."""
+    meant = ENGINE_NAMES.get(name)
+    if meant in names:
+        return f"it is called {meant}"
+    close = get_close_matches(name, names, 1)
+    return f"did you mean {close[0]}?" if close else f"there is {', '.join(names)}"
 
 
 def _switch(data: Mapping[str, Any], name: str, where: str) -> bool:

@@ -99,4 +99,8 @@ def set_up(form: LogFormat, level: str) -> LineWriter:
         logger.addHandler(handler)
         logger.setLevel(level.upper())
         logger.propagate = False
+    if level == "info":
+        # Their lines about the start and the end repeat those of weft.server.
+        for name in ("uvicorn", "weft.client", "weft.engine"):
+            logging.getLogger(name).setLevel(logging.WARNING)
     return handler

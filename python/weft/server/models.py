@@ -6,27 +6,33 @@ import codecs
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from queue import SimpleQueue
 
 from weft.client.builder import BuiltEngine, ModelSource
 from weft.client.capacity import ClientLimits
+from weft.client.chat import chat_tokens
 from weft.client.client import EngineClient
 from weft.client.detokenizer import Detokenizer
 from weft.client.generation_config import Source, sampling_defaults
 from weft.client.model_text import ModelText
+from weft.client.responses import Response
 from weft.config import EngineConfig, Speculation, model_name
 from weft.core import SamplingParams
-from weft.errors import GuideError, InputError, UnavailableError
+from weft.core.request import Request
+from weft.errors import InputError, ModelError, UnavailableError
 from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.guide import Guide
 from weft.grammar.kinds.tool_style import tool_style_of
 from weft.grammar.kinds.tools import tool_styles
 from weft.grammar.vocabulary.tokenizer import Vocabulary
+from weft.models.weights import count_parameters
 from weft.parsing import reasoning_markers
+from weft.server.faults import FaultList
 from weft.tokenizer.tokenizer import ChatTemplate
 
 _log = logging.getLogger("weft.server")
@@ -57,8 +63,8 @@ class ServedModel:
     """A running engine and the name that clients use for it.
 
     `defaults` holds the sampling parameters for fields that a request does not set. `default_max_tokens` limits the
-    answers of chats that set no length. `handles` maps names to guides that requests may use. `created` is a Unix
-    time in seconds.
+    answers of chats that set no length. `handles` maps names to guides that requests may use. `place` is the model's
+    position in a configuration file, for error messages. `created` is a Unix time in seconds.
     """
 
     name: str
@@ -67,6 +73,7 @@ class ServedModel:
     family: Family = field(default_factory=Family)
     default_max_tokens: int | None = None
     handles: Mapping[str, Guide] = field(default_factory=dict)
+    place: str = ""
     created: int = field(default_factory=lambda: int(time.time()))
     _has_warned: bool = False
 
@@ -92,6 +99,60 @@ class ServedModel:
         """Converts single tokens to strings and bytes."""
         assert self.text.vocabulary is not None
         return TokenTexts(self.text.vocabulary)
+
+    def warm_up(self) -> None:
+        """Do the work that the first requests would wait for: graphs, imports, the processes and threads that compile
+        guides, the configured guides, and a short guided answer to a chat.
+
+        Raises `Faults` with every configured guide that does not compile.
+        """
+        self.detokenizer.warm_up()
+        if not self.client.built.warms_up:  # else the client has done it
+            self.client.warm_up()
+        compiler = self.client.compiler
+        if compiler is not None:
+            compiler.warm_up()
+            try:
+                compiler.wait()
+            except UnavailableError as error:
+                _log.warning("%s: requests with a guide are refused for now: %s", self.name, error)
+            else:
+                self._answer(self._compile(compiler))
+        self._answer([None])
+
+    def _compile(self, compiler: GuideCompiler) -> list[Guide]:
+        """Compile the configured guides, and one guide with each grammar library. Returns the latter that compile."""
+        # One submit after another without a wait, so that every compile thread starts.
+        compiling = {name: compiler.submit(guide) for name, guide in self.handles.items()}
+        schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+        samples = [Guide.json_schema(schema), Guide.regex("[0-9]{2}")]
+        warming = [compiler.submit(sample) for sample in samples]
+        working = [
+            guide for guide, compiled in zip(samples, warming, strict=True) if not compiled.exception()
+        ]
+        faults = FaultList()
+        for name, compiled in compiling.items():
+            with faults.noted(f"{_placed(self.place, self.name)}: guides.{name}: "):
+                compiled.result()
+        faults.check()
+        return working
+
+    def _answer(self, guides: Sequence[Guide | None]) -> None:
+        """Answer a short chat, or a text if the model has no chat template, under each guide."""
+        prompt: str | list[int] = "1"
+        with suppress(InputError):  # no chat template, or one that needs other messages
+            prompt = chat_tokens(self.text, [{"role": "user", "content": "1"}], {})
+        sampling = SamplingParams(max_tokens=2, temperature=1.0)
+        # The salt keeps the pages of these prompts from later requests.
+        requests = [Request(prompt, sampling, guide, cache_salt="warm-up") for guide in guides]
+        ended: SimpleQueue[Response] = SimpleQueue()
+        responses = self.client.submit(requests, ended.put)
+        for _ in responses:
+            ended.get()
+        for response in responses:
+            if response.error is None:
+                self.detokenizer.output(response)
+        self.client.drop(responses)
 
     def warn_of_tools(self) -> None:
         """Log reasons why tool calls may be poor. Every request with tools calls this, but only the first call logs, so
@@ -190,24 +251,41 @@ class ServedModelConfig:
 
 
 def name_of(config: ServedModelConfig) -> str:
-    """Return the name that clients use for a model. Raises `ModelError`."""
-    return config.name or model_name(config.path)
+    """Return the name that clients use for a model."""
+    try:
+        return config.name or model_name(config.path)
+    except ModelError:  # there is no such directory; building the model says so
+        return str(config.path)
+
+
+def placed(config: ServedModelConfig) -> str:
+    """The model's name, after its place in a configuration file, for error messages."""
+    return _placed(config.place, name_of(config))
 
 
 def check(config: ServedModelConfig) -> None:
-    """Raise `InputError` for errors that can be found without loading the model."""
-    if config.tool_style is not None and config.tool_style not in tool_styles():
-        known = ", ".join(tool_styles())
-        raise _wrong(config, f"tool_style is {config.tool_style!r}; it must be one of {known}")
-    if config.thinking is not None and len(config.thinking) not in (0, 2):
-        count = len(config.thinking)
-        raise _wrong(config, f"thinking has {count} marker{'s' * (count > 1)}; it must have two, or none")
+    """Raise `Faults` for wrong settings."""
+    faults = FaultList()
+    with faults.noted():
+        if config.tool_style is not None and config.tool_style not in tool_styles():
+            known = ", ".join(tool_styles())
+            raise InputError(f"tool_style is {config.tool_style!r}; it must be one of {known}")
+    with faults.noted():
+        if config.thinking is not None and len(config.thinking) not in (0, 2):
+            count = len(config.thinking)
+            raise InputError(f"thinking has {count} marker{'s' * (count > 1)}; it must have two, or none")
+    faults.check()
 
 
 def build(config: ServedModelConfig) -> ServedModel:
-    """Load a model and start its engine. Raises `ModelError`, `TokenizerError` or `InputError`."""
-    check(config)
-    source = ModelSource.of(config.path)
+    """Load a model and start its engine. The process that tries guides starts in the background (`warm_up`). Raises
+    `ModelError`, `TokenizerError` or `InputError`."""
+    faults = FaultList()
+    with faults.noted(f"{placed(config)}: "):
+        check(config)
+    faults.check()
+    source, began = ModelSource.of(config.path), time.perf_counter()
+    _log.info("loading %s …", source.path)
     defaults = sampling_defaults(source.path, config.generation_config)
     limits = ClientLimits(
         max_sequences=128,
@@ -216,36 +294,54 @@ def build(config: ServedModelConfig) -> ServedModel:
         max_unread_responses=UNREAD_RESPONSES,
     )
     built = BuiltEngine.build(source, config.device, config.dtype, config.speculation, config.engine)
-    if built.compiler is not None:
-        built.compiler.warm_up()  # otherwise the first guided request would wait for it
-        _compile(built.compiler, config)
     client = EngineClient(built, limits)
-    if built.compiler is not None:
-        with suppress(UnavailableError):  # the compiler refuses guides until it is ready
-            built.compiler.wait()
+    name = name_of(config)
+    _log.info("%s: loaded in %.1f s: %s", name, time.perf_counter() - began, _described(built))
     return ServedModel(
-        name_of(config),
+        name,
         client,
         SamplingParams(**{"temperature": 1.0, **defaults}),
         family_of(built.text.chat_template, config),
         defaults.get("max_tokens"),
         config.handles,
+        config.place,
     )
 
 
-def _compile(compiler: GuideCompiler, config: ServedModelConfig) -> None:
-    """Compile the configured guides, so that an invalid one is reported before the server listens."""
-    for name, guide in config.handles.items():
-        try:
-            compiler.compile(guide)
-        except GuideError as error:
-            raise _wrong(config, f"guides.{name}: {error}") from None
+def warm_up(models: Iterable[ServedModel]) -> None:
+    """Warm all models up. Each one's processes start while others load. Raises `Faults` (`ServedModel.warm_up`)."""
+    began = time.perf_counter()
+    faults = FaultList()
+    for model in models:
+        with faults.noted():
+            model.warm_up()
+    faults.check()
+    _log.info("warm in %.1f s", time.perf_counter() - began)
 
 
-def _wrong(config: ServedModelConfig, message: str) -> InputError:
-    """Return an error about a model's configuration. Its message names the model."""
-    name = name_of(config)
-    return InputError(f"{config.place} ({name}): {message}" if config.place else f"{name}: {message}")
+def _described(built: BuiltEngine) -> str:
+    config, model = built.config, built.model_config
+    dtype = str(model.weight_dtype or model.dtype).removeprefix("torch.")
+    page_bytes = sum(cache.page_bytes for cache in built.engine.parts.caches)
+    return (
+        f"{model.architecture}, {in_millions(count_parameters(built.path))} parameters in {dtype} on "
+        f"{built.runtime.device}; room for {(config.num_pages - 1) * config.page_size:,} tokens in pages of up to "
+        f"{in_bytes(config.num_pages * page_bytes)}"
+    )
+
+
+def in_millions(count: int) -> str:
+    """A number of parameters in words, such as "135 million"."""
+    return f"{count / 1e6:.0f} million" if count < 1e9 else f"{count / 1e9:.1f} billion"
+
+
+def in_bytes(count: int) -> str:
+    """A size in words, such as "3.0 GB"."""
+    return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
+
+
+def _placed(place: str, name: str) -> str:
+    return f"{place} ({name})" if place else name
 
 
 def family_of(template: ChatTemplate | None, config: ServedModelConfig) -> Family:

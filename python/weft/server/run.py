@@ -35,6 +35,16 @@ YOUNG = 10_000
 one body may create tens of thousands of objects."""
 
 
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
+"""The hosts that stand for all addresses of the machine, and the address to reach each from the machine itself."""
+
+
+def base_url(host: str, port: int) -> str:
+    """Return the URL at which this machine reaches a server that listens at `host` and `port`."""
+    name = ANY_ADDRESS.get(host) or (f"[{host}]" if ":" in host else host)
+    return f"http://{name}:{port}"
+
+
 class DrainingServer(uvicorn.Server):
     """uvicorn's server with a graceful shutdown.
 
@@ -51,6 +61,21 @@ class DrainingServer(uvicorn.Server):
         self._draining: asyncio.Task[None] | None = None
         self.failure: ExecutorError | None = None
         self.has_cut, self._has_second_signal = False, False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and log the addresses of the API and of the page."""
+        await super().startup(sockets=sockets)
+        if not self.started:
+            return
+        config = self._state.config
+        listening = [socket for server in self.servers for socket in server.sockets]
+        base = base_url(config.host, listening[0].getsockname()[1])
+        everywhere = (
+            "" if config.host not in ANY_ADDRESS else f", on all addresses of this machine ({config.host})"
+        )
+        if config.has_page:
+            _log.info("page at %s", base)
+        _log.info("ready: OpenAI's API at %s/v1%s", base, everywhere)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Start draining on the first signal, stop waiting on the second, and exit on the third."""
@@ -98,6 +123,7 @@ class DrainingServer(uvicorn.Server):
             limit = now() + FAREWELL_S
             while self._state.answering and now() < limit:
                 await asyncio.sleep(POLL_S)
+        _log.info("drained")
         self.should_exit = True
 
 

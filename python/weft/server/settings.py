@@ -24,10 +24,10 @@ class ProgramSettings:
 
     def __post_init__(self) -> None:
         if self.max_module_bytes <= 0:
-            raise InputError(f"programs.max_module_bytes is {self.max_module_bytes}; it must be above 0")
+            raise InputError(f"max_module_bytes is {self.max_module_bytes}; it must be above 0")
         for name in ("max_modules", "max_bytes", "max_tags"):
             if getattr(self, name) < 0:
-                raise InputError(f"programs.{name} is {getattr(self, name)}; it must be 0 or more")
+                raise InputError(f"{name} is {getattr(self, name)}; it must be 0 or more")
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from weft.config import Speculation
 from weft.errors import ModelError
 from weft.grammar.vocabulary.hugging_face import read_huggingface
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.base import Model, PagedKV
+from weft.models.config import ModelConfig
 from weft.models.weights import dtype_name, load_model
 from weft.ops.attention import Rows
 from weft.ops.rows import take_rows
@@ -44,16 +46,22 @@ class DraftModel:
             self.d2t = torch.zeros(size, dtype=torch.int64, device=model.device)
 
     @classmethod
-    def load(cls, context: DrafterContext) -> DraftModel:
-        """Load the model from `speculation.path`, or from `draft/` in the model directory, in the target's dtype.
-        Raises `ModelError` if the model does not fit the target."""
-        given, target = context.speculation.path, context.target
-        path = Path(given) if given else context.model_path / cls.directory
+    def find(cls, speculation: Speculation, model_path: Path, target: ModelConfig) -> Path:
+        """The directory of the draft model. Raises `ModelError` if there is none."""
+        path = Path(speculation.path) if speculation.path else model_path / cls.directory
         if not path.is_dir():
             raise ModelError(
                 f"{path}: no draft model there; give its directory to Speculation.draft_model(path), "
                 "or put it into the model directory as draft/"
             )
+        return path
+
+    @classmethod
+    def load(cls, context: DrafterContext) -> DraftModel:
+        """Load the model from `speculation.path`, or from `draft/` in the model directory, in the target's dtype.
+        Raises `ModelError` if the model does not fit the target."""
+        target = context.target
+        path = cls.find(context.speculation, context.model_path, target.config)
         model = load_model(path, target.device, dtype_name(target.config))
         _check_vocabulary(path, model, target)
         _check_tokens(path, context, model.config.vocab_size)

@@ -6,14 +6,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
+from pathlib import Path
 
 from weft import registry
 from weft.config import Speculation
 from weft.errors import InputError
 from weft.guided.proposals import Proposals
 from weft.guided.state import GuidedState
+from weft.models.config import ModelConfig
 from weft.runtime.interface import Runtime
 from weft.spec.base import Drafter, DrafterContext, Proposer
+
+
+def find_weights(speculation: Speculation, model_path: Path, target: ModelConfig) -> list[Path]:
+    """The directories of the drafters' weights, for those that have weights. `target` is the config of the model in
+    `model_path`. Raises `ModelError` for weights that are missing."""
+    found = []
+    for name in speculation.drafters:
+        find = getattr(registry.load("drafters", name), "find", None)
+        if find is not None:
+            found.append(find(speculation, model_path, target))
+    return found
 
 
 @dataclass(frozen=True)

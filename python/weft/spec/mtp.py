@@ -22,8 +22,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from weft.config import Speculation
 from weft.errors import ModelError
 from weft.models.base import PagedKV
+from weft.models.config import ModelConfig
 from weft.models.mtp_module import MtpModules
 from weft.ops.attention import Rows
 from weft.ops.rows import take_rows
@@ -38,6 +40,21 @@ class Mtp(RecurrentDrafter):
     directory = "mtp"
 
     @classmethod
+    def find(cls, speculation: Speculation, model_path: Path, target: ModelConfig) -> Path:
+        """The directory of the modules. Raises `ModelError` if there is none."""
+        path, default = Path(speculation.path or ""), model_path / cls.directory
+        if speculation.path and not path.is_dir():
+            raise ModelError(f"{path}: no such directory; give that of MTP modules to Speculation.mtp(path)")
+        if speculation.path or default.is_dir():
+            return path if speculation.path else default
+        if not target.num_mtp_modules:
+            raise ModelError(
+                f"{model_path}: no MTP modules there; give their directory to Speculation.mtp(path), "
+                "or put it into the model directory as mtp/"
+            )
+        return model_path
+
+    @classmethod
     def load(cls, context: DrafterContext) -> Mtp | MtpChain:
         """Load the modules from `speculation.path`, from `mtp/` in the model directory, or from the target's
         checkpoint.
@@ -45,7 +62,7 @@ class Mtp(RecurrentDrafter):
         Raises `ModelError` if there are no modules or they do not fit the target, and if a checkpoint with several
         modules has fewer of them than `num_draft_tokens`.
         """
-        path = _directory(context)
+        path = cls.find(context.speculation, context.model_path, context.target.config)
         modules = MtpModules.load(path, context.target)
         kv = modules.allocate_kv(context.num_pages, context.page_size)
         count, drafts = len(modules.modules), context.speculation.max_draft_tokens
@@ -57,21 +74,6 @@ class Mtp(RecurrentDrafter):
                 f"num_draft_tokens is {drafts}, it must be at most {count}"
             )
         return MtpChain(modules, kv, drafts, context.num_slots)
-
-
-def _directory(context: DrafterContext) -> Path:
-    given, default = context.speculation.path, context.model_path / Mtp.directory
-    if given or default.is_dir():
-        path = Path(given) if given else default
-        if not path.is_dir():
-            raise ModelError(f"{path}: no such directory; give that of MTP modules to Speculation.mtp(path)")
-        return path
-    if not context.target.config.num_mtp_modules:
-        raise ModelError(
-            f"{context.model_path}: no MTP modules there; give their directory to Speculation.mtp(path), "
-            "or put it into the model directory as mtp/"
-        )
-    return context.model_path
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def site(folder: Path, config: str = CONFIG) -> Iterator[str]:
 def _port(process: subprocess.Popen[bytes], log: Path) -> int:
     limit = time.monotonic() + 120
     while time.monotonic() < limit and process.poll() is None:
-        if found := re.search(r"running on http://[\d.]+:(\d+)", log.read_text()):
+        if found := re.search(r"page at http://[\d.]+:(\d+)", log.read_text()):
             return int(found[1])
         time.sleep(0.1)
     raise AssertionError(f"the server does not start:\n{log.read_text()}")

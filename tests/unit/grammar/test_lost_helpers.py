@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +20,7 @@ import pytest
 from support.grammar.grammars import small_vocabulary
 from support.grammar.hostile import tower
 from support.products import each_value
-from weft.aici.compile import cpu_seconds
+from weft.core.awake import cpu_seconds
 from weft.errors import CapacityError, GuideError, UnavailableError
 from weft.grammar import CompileLimits, Guide, GuideCompiler
 from weft.grammar.base import CompiledGuide
@@ -112,7 +115,7 @@ def test_a_guide_that_meets_a_lost_helper_is_compiled_or_unavailable(
     assert time.monotonic() - start < WAIT_S + compiler.limits.time_s + 60
     wait_for_none_abandoned(compiler)
     if number == signal.SIGSTOP and when == "starting":
-        trial_of(compiler)._helpers.lose(trial_of(compiler)._helpers._latest)  # as after START_TIME_S
+        trial_of(compiler)._helpers.lose(trial_of(compiler)._helpers._latest)  # as after START_STALL_S
     wait_for_helper(compiler)
     assert trial_of(compiler).pid != lost
     for guide in guides:
@@ -245,3 +248,53 @@ def test_threads_that_use_one_trial_while_it_is_killed(compiler: GuideCompiler) 
         thread.join(timeout=120)
         assert not thread.is_alive()
     assert not failed
+
+
+class Starting(trials.Helper):
+    """A helper whose process runs this program instead of its own, and never reports that it is ready."""
+
+    def __init__(self, program: str) -> None:
+        self.ends = self._control, self.reports = socket.socketpair()
+        self._control.settimeout(trials.START_STALL_S)
+        self.process = subprocess.Popen([sys.executable, "-c", program])
+
+
+@pytest.mark.parametrize(
+    ("program", "starts"), [("while True: pass", True), ("import time; time.sleep(60)", False)]
+)
+def test_a_start_may_take_long_while_it_uses_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, program: str, starts: bool
+) -> None:
+    monkeypatch.setattr(trials, "START_STALL_S", 0.5)
+    helper = Starting(program)
+    try:
+        # After four times the limit. A process that waits is given up before.
+        ready = threading.Timer(2.0, lambda: helper.reports.send(b"R"))
+        ready.start()
+        assert helper.starts() is starts
+        ready.cancel()
+    finally:
+        helper.process.kill()
+        helper.process.wait()
+        for end in helper.ends:
+            end.close()
+
+
+def test_a_wait_without_a_deadline_lasts_as_long_as_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "HELPER_WAIT_S", 0.01)
+    trial = Trial(small_vocabulary(), "xgrammar")
+    try:
+        trial.wait()
+        trial.wait(time.monotonic())  # raises unless the helper is ready now
+    finally:
+        trial.close()
+
+
+def test_a_wait_ends_when_a_start_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "START", "raise SystemExit(1)")
+    trial = Trial(small_vocabulary(), "xgrammar")
+    try:
+        with pytest.raises(UnavailableError, match="send the guide again later"):
+            trial.wait()
+    finally:
+        trial.close()

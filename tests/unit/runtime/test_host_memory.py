@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import mmap
 from pathlib import Path
 
 import pytest
+import torch
 
 from weft.errors import InputError
 from weft.runtime import get
-from weft.runtime.host_memory import available_bytes
+from weft.runtime.host_memory import available_bytes, lazy_zeros, unwritten_bytes
 
 GIB = 1 << 30
 
@@ -71,3 +74,29 @@ def test_a_system_that_does_not_say_is_refused(tmp_path: Path) -> None:
 
 def test_the_cpu_has_what_the_host_has() -> None:
     assert 0 < get("cpu").free_memory() < 1 << 50
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def test_zeros_take_memory_when_they_are_written() -> None:
+    gc.collect()  # zeros of other tests must not go meanwhile
+    before, promised = resident_bytes(), unwritten_bytes()
+    zeros = lazy_zeros((4, 64 << 20), torch.float32)
+    assert zeros.shape == (4, 64 << 20) and zeros.dtype == torch.float32
+    assert unwritten_bytes() - promised == GIB
+    zeros[0, : 8 << 20] = 1
+    assert zeros[0, (8 << 20) - 1] == 1 and zeros[0, 8 << 20] == 0 and zeros[3, -1] == 0
+    assert 32 << 20 <= resident_bytes() - before < 64 << 20
+    # What is not written is promised to these zeros, so it is not free for others.
+    written = GIB - (unwritten_bytes() - promised)
+    assert 32 << 20 <= written < 40 << 20
+    del zeros
+    gc.collect()
+    assert unwritten_bytes() == promised
+
+
+def test_zeros_that_no_system_has_room_for_are_an_error() -> None:
+    with pytest.raises(InputError, match="the system refuses"):
+        lazy_zeros((1 << 60,), torch.float32)

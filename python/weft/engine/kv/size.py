@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from weft.config import CacheConfig, ResolvedConfig
 from weft.errors import InputError
 
+DEVICE_FRACTION, SHARED_FRACTION = 0.9, 0.5
+"""The default shares of the free memory for KV pages: of a device, and of memory that other processes use too."""
+
 
 @dataclass(frozen=True)
 class DeviceMemory:
@@ -22,14 +25,17 @@ def pages_in_memory(
     """The number of device pages of `page_bytes` bytes each. It includes page 0, which is reserved for padding.
 
     `kv_memory_fraction`, `kv_max_bytes` and `given` limit the number; `given` is the `num_pages` of the caller's
-    config. The full need is the number of pages with a text of `max_seq_len` tokens in every slot. It is a further
-    limit without a fraction and without `given`. With a fraction of shared memory and without `given`, twice the full
-    need is a further limit, to leave the rest to other processes. Raises `InputError` if neither a text of
-    `max_seq_len` tokens nor `given` pages fit.
+    config. The full need is the number of pages with a text of `max_seq_len` tokens in every slot. Without a fraction
+    and without `given`, the full need and a default fraction are further limits. With a fraction of shared memory and
+    without `given`, twice the full need is a further limit, to leave the rest to other processes. Raises `InputError`
+    if neither a text of `max_seq_len` tokens nor `given` pages fit.
     """
     limits: dict[str, int] = {}
-    if config.kv_memory_fraction is not None:
-        limits["kv_memory_fraction"] = int(memory.free_bytes * config.kv_memory_fraction)
+    fraction = config.kv_memory_fraction
+    if fraction is None and given is None:
+        fraction = SHARED_FRACTION if memory.is_shared else DEVICE_FRACTION
+    if fraction is not None:
+        limits["kv_memory_fraction"] = int(memory.free_bytes * fraction)
     if config.kv_max_bytes is not None:
         limits["kv_max_bytes"] = config.kv_max_bytes
     name = min(limits, key=lambda name: limits[name])
@@ -38,9 +44,9 @@ def pages_in_memory(
     if pages < min(needed, given or needed):
         of = f" of {memory.free_bytes} free bytes" if name == "kv_memory_fraction" else ""
         raise InputError(
-            f"{name} is {getattr(config, name)}{of}, room for {pages} pages of {page_bytes} bytes; a request of "
-            f"max_seq_len, {config.max_seq_len}, tokens needs {needed}, with the one that pads: {needed * page_bytes} "
-            f"bytes. Raise {name}, or lower max_seq_len"
+            f"{name} is {fraction if of else config.kv_max_bytes}{of}, room for {pages} pages of {page_bytes} "
+            f"bytes; a request of max_seq_len, {config.max_seq_len}, tokens needs {needed}, with the one that pads: "
+            f"{needed * page_bytes} bytes. Raise {name}, or lower max_seq_len"
         )
     if given is not None:
         return min(pages, given)

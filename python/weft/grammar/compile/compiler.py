@@ -231,8 +231,8 @@ class GuideCompiler:
         self.close()
 
     def wait(self) -> None:
-        """Wait until the trial process is ready; without one, return at once. Raises `UnavailableError` if that takes
-        too long."""
+        """Wait until the trial process is ready; without one, return at once. Raises `UnavailableError` if the process
+        does not start."""
         if self._trial is not None:
             self._trial.wait()
 

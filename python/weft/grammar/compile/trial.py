@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from weft.core.awake import AwakeTimer
+from weft.core.awake import AwakeTimer, cpu_seconds
 from weft.errors import GuideError, UnavailableError
 from weft.grammar.compile.parts import Part, unpacked
 from weft.grammar.compile.trial_worker import MAX_WALL_FACTOR, TrialJob
@@ -95,8 +95,9 @@ class Trial:
 
     def wait(self, until: float | None = None) -> None:
         """Wait until the helper is ready. Raises `UnavailableError` at the deadline `until`, a time of the monotonic
-        clock (None: `HELPER_WAIT_S` from now)."""
-        self._helpers.get(until if until is not None else time.monotonic() + HELPER_WAIT_S)
+        clock. Without a deadline it waits as long as the helper's start takes, and raises `UnavailableError` once a
+        start has failed."""
+        self._helpers.get(until)
 
     def run(
         self,
@@ -240,8 +241,9 @@ START = (
     "from weft.grammar.compile.trial_worker import serve; "
     "serve({fd}, {file!r}, {backend!r}, CompileLimits(**{limits!r}))"
 )
-START_TIME_S = 60.0
-"""Maximum time of a start, including imports on a busy machine. A helper that takes longer is replaced."""
+START_CPU_S, START_STALL_S = 60.0, 60.0
+"""The maximum CPU time of a start, and the maximum time in which a starting helper uses no CPU. A helper that exceeds
+one of them is replaced. Wall time does not count: on a busy machine a start may take minutes."""
 MAX_PAUSE_S = 30.0
 """Maximum backoff between failing starts."""
 
@@ -252,7 +254,7 @@ class Helper:
 
     def __init__(self, vocabulary: Vocabulary, backend: str, limits: CompileLimits) -> None:
         self._control, helper_end = socket.socketpair()
-        self._control.settimeout(START_TIME_S)
+        self._control.settimeout(START_STALL_S)
         handle, name = tempfile.mkstemp(prefix="weft-vocabulary-", suffix=".json")
         os.close(handle)
         vocabulary.dump(name)
@@ -280,10 +282,16 @@ class Helper:
 
     def starts(self) -> bool:
         """Wait until the process is ready. Returns False if it dies or takes too long."""
-        try:
-            return self._control.recv(1) == b"R"
-        except OSError:
-            return False
+        used_s = 0.0
+        while True:
+            try:
+                return self._control.recv(1) == b"R"
+            except TimeoutError:
+                before_s, used_s = used_s, cpu_seconds(self.process.pid)
+                if used_s <= before_s or used_s > START_CPU_S:
+                    return False
+            except OSError:  # `_stop` has shut the socket down
+                return False
 
     def connect(self) -> socket.socket | None:
         """Ask for a new child, and return the connection to it; None if the helper has died."""
@@ -317,6 +325,7 @@ class Helpers:
         self._owner = os.getpid()
         self._changed = threading.Condition()
         self._ready: Helper | None = None
+        self._has_failed = False  # the latest start failed
         self._latest = Helper(*self._arguments)
         self.is_closed = False
         threading.Thread(target=self._keep, name="weft-helper", daemon=True).start()
@@ -326,11 +335,15 @@ class Helpers:
         """The process id of the latest helper."""
         return self._latest.process.pid
 
-    def get(self, until: float) -> Helper:
-        """Wait for a helper that is ready. Raises `UnavailableError` at the deadline `until` of the monotonic clock,
-        and `GuideError` after `close`."""
+    def get(self, until: float | None) -> Helper:
+        """Wait for a helper that is ready. Raises `UnavailableError` at the deadline `until` of the monotonic clock
+        (None: once a start has failed), and `GuideError` after `close`."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ready or self.is_closed, max(0.0, until - time.monotonic()))
+            if until is None:
+                self._changed.wait_for(lambda: self._ready or self.is_closed or self._has_failed)
+            else:
+                left_s = max(0.0, until - time.monotonic())
+                self._changed.wait_for(lambda: self._ready or self.is_closed, left_s)
             if self.is_closed:
                 raise GuideError("the compiler was closed")
             if self._ready is None:
@@ -372,10 +385,11 @@ class Helpers:
         """Make the latest helper available until it dies. Returns whether it was ever ready."""
         helper = self._latest
         has_started = helper.starts()
+        with self._changed:
+            self._has_failed = not has_started
+            self._ready = helper if has_started else None
+            self._changed.notify_all()
         if has_started:
-            with self._changed:
-                self._ready = helper
-                self._changed.notify_all()
             helper.process.wait()
         with self._changed:
             if self._ready is helper:
@@ -395,6 +409,9 @@ class Helpers:
             helper = Helper(*self._arguments)
         except (UnavailableError, OSError) as error:
             _log.warning("%s", error)
+            with self._changed:
+                self._has_failed = True
+                self._changed.notify_all()
             return False
         with self._changed:
             if self.is_closed:

@@ -1,8 +1,8 @@
 """Validates finished answers against their JSON schemas with the `jsonschema` package.
 
 Only answers of guides with `strict=False` are validated. A client's pattern may keep Python's `re` busy forever with
-the GIL held, so a separate process does the work (`verdict_worker.py`). It starts on first use, and dies if one answer
-takes too long.
+the GIL held, so a separate process does the work (`verdict_worker.py`). It starts on first use or by `Verdicts.start`,
+and dies if one answer takes too long.
 """
 
 from __future__ import annotations
@@ -59,6 +59,11 @@ class Verdicts:
                 self._end()
                 self._worker = None
                 return None
+
+    def start(self) -> None:
+        """Start the worker process, so that the first answer does not wait for its start. Does not wait itself."""
+        with self._lock:
+            self._started()
 
     def close(self) -> None:
         """End the worker process."""

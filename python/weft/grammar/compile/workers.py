@@ -23,6 +23,8 @@ from weft.grammar.compile import stacks
 from weft.grammar.guide import Guide
 from weft.grammar.limits import CompileLimits
 
+JOIN_S = 0.5
+
 
 @dataclass(eq=False)
 class Job:
@@ -111,13 +113,15 @@ class Workers:
         return self.jobs.clear()
 
     def join(self) -> None:
-        """Wait at most a second for each thread, since a running compile can't be stopped. Call it without the lock."""
+        """Wait at most half a second for all threads, since a running compile can't be stopped. Call it without the
+        lock."""
         with self._lock:
             threads = list(self._threads)
+        until = time.monotonic() + JOIN_S
         for thread in threads:
             # A garbage collection on a worker thread may close the owner, and a thread can't join itself.
             if thread is not threading.current_thread():
-                thread.join(timeout=1.0)
+                thread.join(max(0.0, until - time.monotonic()))
 
     def _start_thread(self) -> None:
         # A daemon thread, because a compile that can't be stopped must not delay the exit of the program.

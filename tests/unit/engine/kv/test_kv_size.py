@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +38,12 @@ def pages(given: int | None = None, free: int = 10_000, is_shared: bool = False,
         ({"kv_memory_fraction": 0.9, "is_shared": True, "given": 70}, 70),
         ({"kv_memory_fraction": 0.05, "given": 5}, 5),
         ({"kv_max_bytes": 800}, 8),
+        ({}, ENOUGH),
+        ({"free": 1_000}, 9),
+        ({"is_shared": True}, ENOUGH),
+        ({"free": 2_000, "is_shared": True}, 10),
+        ({"free": 2_000, "is_shared": True, "kv_max_bytes": 900}, 9),
+        ({"free": 1_000, "is_shared": True, "given": 70, "kv_max_bytes": 7_000}, 70),
     ],
 )
 def test_the_least_counts(how: dict[str, Any], expected: int) -> None:
@@ -50,6 +57,11 @@ def test_the_least_counts(how: dict[str, Any], expected: int) -> None:
         ({"kv_max_bytes": 799}, "kv_max_bytes is 799, room for 7 pages of 100 bytes"),
         ({"kv_max_bytes": 799, "kv_memory_fraction": 0.5}, "needs 8, with the one that pads: 800 bytes"),
         ({"kv_memory_fraction": 0.05, "given": 6}, "Raise kv_memory_fraction, or lower max_seq_len"),
+        ({"free": 880}, "kv_memory_fraction is 0.9 of 880 free bytes, room for 7 pages of 100 bytes"),
+        (
+            {"free": 1_598, "is_shared": True},
+            "kv_memory_fraction is 0.5 of 1598 free bytes, room for 7 pages",
+        ),
     ],
 )
 def test_too_little_is_refused(how: dict[str, Any], says: str) -> None:
@@ -110,3 +122,26 @@ def test_an_engine_takes_its_share_of_what_is_free(
         assert llm.generate("Write JSON.").text == text
     with pytest.raises(InputError, match=f"pages of {page_bytes} bytes"):
         LLM(device="cpu", speculation=speculation, engine=replace(small, kv_memory_fraction=0.01))
+
+
+def test_pages_fit_the_free_memory_by_default(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Fewer pages than all slots can use still serve all requests, and a line says so."""
+    caplog.set_level(logging.WARNING, "weft.client")
+    config = EngineConfig(max_batch=4, max_seq_len=96)
+    with LLM(device="cpu", engine=config) as llm:
+        page_bytes = sum(cache.page_bytes for cache in llm.engine.parts.caches)
+        texts = [output.text for output in llm.generate(["Write JSON."] * 8)]
+        assert not caplog.records
+    monkeypatch.setattr(CpuRuntime, "free_memory", lambda _: 2 * 12 * page_bytes)
+    with LLM(device="cpu", engine=config) as llm:
+        assert llm.engine.config.num_pages == 12
+        (record,) = caplog.records
+        assert "holds 176 tokens, not the 448 of max_batch requests" in record.getMessage()
+        assert [output.text for output in llm.generate(["Write JSON."] * 8)] == texts
+    with LLM(device="cpu", engine=replace(config, num_pages=20)) as llm:
+        assert llm.engine.config.num_pages == 20
+    monkeypatch.setattr(CpuRuntime, "free_memory", lambda _: 2 * 6 * page_bytes)
+    with pytest.raises(InputError, match=r"kv_memory_fraction is 0\.5 of .* free bytes, room for 6 pages"):
+        LLM(device="cpu", engine=config)
