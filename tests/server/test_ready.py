@@ -28,7 +28,7 @@ class Started:
 
     def __init__(self, *options: str) -> None:
         command = [sys.executable, "-m", "weft.cli", "serve", "--port", "0", *options]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
         assert self.process.stderr is not None
         self.lines: list[str] = []
         for line in self.process.stderr:
@@ -122,6 +122,18 @@ def test_every_model_is_warm(tmp_path: Path) -> None:
     (tmp_path / "server.toml").write_text(TWO)
     options = ("--config", str(tmp_path / "server.toml"))
     assert any(is_warm(options, ("first", "second"), schema) for _ in range(TRIES))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_leaves_the_helpers_to_the_server(number: signal.Signals) -> None:
+    """Ctrl-C and systemd send one. Requests in flight still need the helpers."""
+    with started() as server:
+        server.compile_s(schema("name"))
+        os.killpg(server.process.pid, number)
+        assert server.process.stderr is not None
+        lines = server.process.stderr.read()
+        assert server.process.wait() == 0
+    assert "drained" in lines and "died" not in lines
 
 
 @pytest.mark.serial

@@ -51,6 +51,9 @@ def main(path: str, library: str, cpu_seconds: str, memory_bytes: str) -> int:
     """Compile the module on standard input. Returns the exit status."""
     # Let the kernel kill this process when its parent dies: a parent that is killed can't clean up.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Ctrl-C and systemd signal all processes of a server, which finishes the requests in flight.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     core = extension(path)
     problem = core.aici_bind_wasmtime(library)
     if problem:

@@ -1,10 +1,16 @@
-"""Guards for objects with threads: after a fork, the child process has the objects but not their threads."""
+"""Processes: a guard for objects whose threads a fork does not copy, and the first code of helper processes."""
 
 from __future__ import annotations
 
 import os
 
 from weft.errors import WeftError
+
+IGNORE_SIGNALS = (
+    "import signal; [signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM)]; "
+)
+"""The first code of a helper process. Ctrl-C and systemd send their signal to all processes of a server, which still
+needs its helpers for the requests in flight. A helper ends when the server closes its pipe or kills it."""
 
 
 class Home:

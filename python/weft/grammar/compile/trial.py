@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.awake import AwakeTimer, cpu_seconds
+from weft.core.forks import IGNORE_SIGNALS
 from weft.errors import GuideError, UnavailableError
 from weft.grammar.compile.parts import Part, unpacked
 from weft.grammar.compile.trial_worker import MAX_WALL_FACTOR, TrialJob
@@ -236,7 +237,7 @@ def _reason_of(signal_number: int, job: TrialJob) -> str:
 
 _log = logging.getLogger(__name__)
 
-START = (
+START = IGNORE_SIGNALS + (
     "import sys; sys.path[:] = {path!r}; from weft.grammar.limits import CompileLimits; "
     "from weft.grammar.compile.trial_worker import serve; "
     "serve({fd}, {file!r}, {backend!r}, CompileLimits(**{limits!r}))"

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from weft.core.forks import IGNORE_SIGNALS
 from weft.grammar.guide import Guide
 from weft.grammar.kinds.after import KIND as AFTER
 from weft.grammar.kinds.after import After
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 CPU_S = 2.0
 MEMORY_BYTES = 512 << 20
-START = "import sys, runpy; sys.path[:] = {path!r}; sys.argv[1:] = {args!r}; "
+START = IGNORE_SIGNALS + "import sys, runpy; sys.path[:] = {path!r}; sys.argv[1:] = {args!r}; "
 START += "runpy.run_path({file!r}, run_name='__main__')"
 WORKER = Path(__file__).with_name("verdict_worker.py")
 
