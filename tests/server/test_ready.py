@@ -162,7 +162,7 @@ def test_lines_say_what_happens(log_format: str) -> None:
         r"warm in \d+\.\d s",
         rf"page at http://127\.0\.0\.1:{port}",
         rf"ready: OpenAI's API at http://127\.0\.0\.1:{port}/v1",
-        r"told to end by SIGTERM: 0 requests are under way",
+        r"draining after SIGTERM: 0 requests in flight",
         r"drained",
     ]
     assert len(own) == len(expected)

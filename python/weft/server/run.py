@@ -85,9 +85,7 @@ class DrainingServer(uvicorn.Server):
             self._has_second_signal = True
             return
         self._state.is_draining = True
-        _log.info(
-            "told to end by %s: %d requests are under way", signal.Signals(sig).name, self._num_requests
-        )
+        _log.info("draining after %s: %d requests in flight", signal.Signals(sig).name, self._num_requests)
         # A signal handler must use the thread-safe call: a plain one does not wake a loop that is waiting for I/O.
         asyncio.get_running_loop().call_soon_threadsafe(self._begin)
 
