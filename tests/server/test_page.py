@@ -42,7 +42,7 @@ def test_tokens_show_how_they_came(tab: Tab) -> None:
     assert re.sub(r"\s+", " ", tab.text("#legend")).startswith(f"{sampled} sampled")
     assert f"{drafted} drafted by the EAGLE3 head" in tab.text("#legend")
     assert "to its end" in tab.text("#stats") and "Tokens/s" in tab.text("#stats")
-    assert tab.text("#said") == f"The answer: {ADA}"
+    assert tab.text("#announcement") == f"The answer: {ADA}"
 
 
 def test_hover_and_arrow_keys_tell_of_a_token(tab: Tab) -> None:
@@ -154,7 +154,7 @@ def test_the_race_says_where_texts_differ(tab: Tab) -> None:
 
 def test_the_timeline_is_drawn_while_an_answer_runs(tab: Tab) -> None:
     assert tab.page.is_hidden("#timeline-card")
-    tab.guide("regex", LONG).page.fill("#most", "400")
+    tab.guide("regex", LONG).page.fill("#max-tokens", "400")
     tab.page.click("#run")
     tab.page.wait_for_selector("#tracks .slice.forward")
     tab.ready()
@@ -191,7 +191,7 @@ def test_a_tenant_sees_the_timeline_of_its_own_requests(
     other = open_tab(key=OTHER_KEY, url=page_url_of_two).ready().guide("regex", LONG)
     for one in (tab, other):
         one.page.fill("#drafts", "0")
-        one.page.fill("#most", "900")
+        one.page.fill("#max-tokens", "900")
         one.guide("regex", "[ab]{890}").page.click("#run")
     tab.page.wait_for_selector("#tracks .slice.shared")
     assert "Requests with other keys share these iterations" in tab.text("#timeline-text")
@@ -217,7 +217,7 @@ def test_a_short_answer_says_why_it_has_no_timeline(tab: Tab) -> None:
 
 
 def test_stop_cancels_on_the_server(tab: Tab, page_url: str) -> None:
-    tab.guide("regex", LONG).page.fill("#most", "900")
+    tab.guide("regex", LONG).page.fill("#max-tokens", "900")
     tab.page.fill("#drafts", "0")
     # As quick as a click can be, however slowly the test's own process comes to its turn.
     tab.page.evaluate("""() => new MutationObserver(() => {
@@ -244,7 +244,7 @@ def test_markup_is_text(tab: Tab) -> None:
     tab.page.click("#views label:has([value=tokens])")
     tab.page.fill("#prompt", markup)
     tab.guide("regex", markup.replace(".", r"\.")).run()
-    assert tab.answer() == markup and tab.text(".asked") == markup
+    assert tab.answer() == markup and tab.text(".message") == markup
     tab.tokens().nth(2).hover()
     tab.run("#race")
     assert tab.page.locator("img").count() == 0
@@ -290,7 +290,7 @@ def test_nothing_is_covered_and_all_settings_fit_a_small_screen(open_tab: Callab
     page = tab.page.evaluate("document.documentElement.scrollHeight")
     assert page <= 900
     run = tab.page.locator(".actions").bounding_box()
-    for field in ("#prompt", "#guide", "#temperature", "#most", "#seed"):
+    for field in ("#prompt", "#guide", "#temperature", "#max-tokens", "#seed"):
         box = tab.page.locator(field).bounding_box()
         assert box["y"] >= run["y"] + run["height"] or box["y"] + box["height"] <= run["y"], field
     for example in ("Schema", "Longer", "Lark"):

@@ -58,7 +58,7 @@ def test_enter_sends_and_shift_enter_begins_a_line(chat: Tab) -> None:
 
 def test_escape_stops_an_answer_and_the_chat_keeps_its_part(chat: Tab) -> None:
     chat.guide("regex", "[ab]{600}")
-    chat.page.fill("#most", "600")
+    chat.page.fill("#max-tokens", "600")
     chat.page.fill("#prompt", "go")
     chat.page.press("#prompt", "Enter")
     chat.page.wait_for_selector(".token", state="attached")
@@ -97,7 +97,7 @@ def test_a_chat_survives_a_reload(chat: Tab) -> None:
     chat.page.fill("#prompt", "not sent yet")
     chat.page.reload()
     chat.ready()
-    assert chat.text(".asked") == QUESTION and chat.text(".assistant .prose") == ADA
+    assert chat.text(".message") == QUESTION and chat.text(".assistant .prose") == ADA
     assert chat.page.input_value("#system") == "Be short."
     assert chat.page.input_value("#prompt") == "not sent yet"
     chat.guide("none")
@@ -108,14 +108,14 @@ def test_a_chat_survives_a_reload(chat: Tab) -> None:
 def test_past_chats_can_be_opened_and_deleted(chat: Tab) -> None:
     chat.run()
     assert chat.page.is_hidden("#chats")
-    chat.page.click("#anew")
+    chat.page.click("#new-chat")
     assert chat.page.locator(".turn").count() == 0
     only_says(chat, "second")
     send(chat, "Another")
     assert chat.page.locator("#chats option").all_text_contents() == ["Another", QUESTION[:60].strip()]
     chat.page.select_option("#chats", index=1)
     assert chat.text(".assistant .prose") == ADA
-    chat.page.click("#forget")
+    chat.page.click("#delete-chat")
     assert chat.page.locator(".turn").count() == 0
     kept = chat.page.evaluate("JSON.parse(localStorage.getItem('weft-chats')).chats")
     assert [chat["messages"][0]["content"] for chat in kept] == ["Another"]
@@ -137,7 +137,7 @@ def test_an_edited_message_begins_the_chat_again_from_there(chat: Tab) -> None:
     assert field.input_value() == QUESTION
     field.fill(TOM)
     field.press("Escape")
-    assert chat.page.locator(".turn").count() == 4 and chat.text(".asked") == QUESTION
+    assert chat.page.locator(".turn").count() == 4 and chat.text(".message") == QUESTION
     chat.page.locator("text=Edit").first.click()
     field.fill(TOM)
     field.press("Enter")
@@ -149,7 +149,7 @@ def test_an_edited_message_begins_the_chat_again_from_there(chat: Tab) -> None:
 def test_after_an_error_the_message_stays_to_be_tried_again(chat: Tab) -> None:
     chat.guide("lark", "start: foo\nfo").run()
     assert "guide is wrong" in chat.text("#failed")
-    assert chat.text(".asked") == QUESTION and chat.page.locator(".assistant").count() == 0
+    assert chat.text(".message") == QUESTION and chat.page.locator(".assistant").count() == 0
     chat.guide("none").page.click("text=Try again")
     chat.ready()
     assert chat.asked[-1]["messages"] == [{"role": "user", "content": QUESTION}]
@@ -309,7 +309,7 @@ def test_malformed_storage_counts_as_none(chat: Tab, stored: str) -> None:
 
 def test_full_storage_drops_the_oldest_chats_and_then_says_so(chat: Tab) -> None:
     chat.run()
-    chat.page.click("#anew")
+    chat.page.click("#new-chat")
     # From now on the storage takes what it holds now: one chat fits, two do not.
     chat.page.evaluate(
         """() => {

@@ -22,6 +22,9 @@ from weft.server.models import ServedModel
 from weft.trace import Slice, record, track_names
 
 MAX_SLICES = 5000
+MIN_LAUNCHES = 4
+"""A recording that waits for a tenant's requests ends after so many launches with them at the earliest."""
+POLL_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,10 @@ class Occupancy:
         self._marks = []
         self.note()
 
+    def num_launches(self, client_id: int) -> int:
+        """Return the number of noted launches with sequences of a client. Runs on any thread while it notes."""
+        return sum(client_id in clients for _, clients in self._marks or [])
+
     def end(self) -> list[Span]:
         """End. Runs on the engine's thread. Returns the spans since `begin`, without gaps.
 
@@ -67,20 +74,29 @@ class Occupancy:
 
 
 async def timeline(
-    models: Iterable[tuple[ServedModel, Occupancy]], shown: ServedModel, client_id: int, seconds: float
+    models: Iterable[tuple[ServedModel, Occupancy]],
+    shown: ServedModel,
+    client_id: int,
+    seconds: float,
+    wait_seconds: float = 0.0,
 ) -> dict[str, Any]:
     """Record for `seconds`, and return the part of the tenant `client_id` as JSON.
+
+    With `wait_seconds` the `seconds` begin once `shown` has launched some iterations of the tenant, or after
+    `wait_seconds` at the latest. The recording covers the wait, so it misses no part of a short answer.
 
     It has `tracks` with the streams' names, `slices`, and `shared`: the iterations of `shown` that other tenants'
     sequences share. Times are in microseconds since the beginning. The caller ensures that only one recording runs at
     a time."""
     listed = list(models)
+    (occupancy_of_shown,) = (occupancy for model, occupancy in listed if model is shown)
     spans: dict[str, list[Span]] = {}
     try:
         for model, occupancy in listed:
             await asyncio.to_thread(model.client.call, occupancy.begin)
         began = time.perf_counter()
         with record(began) as slices:
+            await _launches(shown, occupancy_of_shown, client_id, began + wait_seconds)
             await asyncio.sleep(seconds)
     finally:
         for model, occupancy in listed:
@@ -105,6 +121,16 @@ async def timeline(
             for a, b in shared
         ],
     }
+
+
+async def _launches(model: ServedModel, occupancy: Occupancy, client_id: int, limit: float) -> None:
+    """Wait until a model has launched `MIN_LAUNCHES` iterations of a client, or the client's requests have ended after
+    fewer, or `limit` in seconds of `time.perf_counter`."""
+    while time.perf_counter() < limit:
+        count = occupancy.num_launches(client_id)
+        if count >= MIN_LAUNCHES or (count and not model.client.engine.running):
+            return
+        await asyncio.sleep(POLL_S)
 
 
 def with_others(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:

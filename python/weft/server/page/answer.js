@@ -14,23 +14,23 @@ export async function runAnswer(turn, messages, signal, onAnswer = () => {}) {
   $('stats').hidden = true
   showLegend({}, 0)
   if (isNarrow()) scrollTo($('answer-card'))
-  const recording = { wanted: true }
+  const recording = { wanted: true, hasTokens: false }
   watchTimeline(model, recording, signal)
-  let answer = null
   try {
-    await generate(request({ model: model.id, drafts: number('drafts'), messages }), signal, (tokens, soFar) => {
-      answer = soFar
+    const answer = await generate(request({ model: model.id, drafts: number('drafts'), messages }), signal, (tokens, soFar) => {
+      recording.hasTokens = true
       onAnswer(soFar)
       box.add(tokens, model.vocab_size)
       showStats(soFar, box)
       showLegend(box.counts, box.overruled)
     })
+    onAnswer(answer) // it may have no token besides the end
     box.markEnd(answer)
     showStats(answer, box)
-    $('said').textContent = `The answer: ${answer.text}`
+    $('announcement').textContent = `The answer: ${answer.text}`
     return answer
   } catch (error) {
-    if (!answer) turn.remove() // no token arrived
+    if (!recording.hasTokens) turn.remove()
     else if (error.name === 'AbortError') turn.append(make('p', { class: 'hint' }, 'Stopped.'))
     throw error
   } finally {

@@ -1,6 +1,7 @@
 // Requests to the server: the API key, errors, streams.
 
 import { $ } from './dom.js'
+import { load, store } from './storage.js'
 
 export class ApiError extends Error {
   constructor(status, content) {
@@ -9,6 +10,7 @@ export class ApiError extends Error {
   }
 }
 
+let key = load('sessionStorage', 'weft-key')
 let asking = null // the open key dialog, which all requests without a valid key share
 
 /** Ask for a key. `isRefused`: the server refused the last one. Resolves to whether the user gave one. */
@@ -21,9 +23,9 @@ function askKey(isRefused) {
     $('key').select()
     $('key-dialog').addEventListener('close', () => {
       asking = null
-      const key = $('key-dialog').returnValue === 'use' && $('key').value.trim()
-      if (key) sessionStorage.setItem('weft-key', key)
-      resolve(Boolean(key))
+      const given = $('key-dialog').returnValue === 'use' && $('key').value.trim()
+      if (given) store('sessionStorage', 'weft-key', key = given)
+      resolve(Boolean(given))
     }, { once: true })
   })
   return asking
@@ -32,15 +34,14 @@ function askKey(isRefused) {
 /** Fetch with the API key. If the server refuses the key, ask for another and try again. Paths are relative, because a
  *  proxy may serve the page below a folder. */
 export async function api(path, body, signal) {
-  const key = sessionStorage.getItem('weft-key')
+  const sentKey = key
   const headers = { ...(key && { authorization: `Bearer ${key}` }), ...(body && { 'content-type': 'application/json' }) }
   const response = await fetch(path, { method: body ? 'POST' : 'GET', headers, body: body && JSON.stringify(body), signal })
   if (response.ok) return response
   const content = (await response.json().catch(() => null))?.error
   if (response.status === 401) {
-    // Another request may have stored a new key meanwhile.
-    const isStale = key !== sessionStorage.getItem('weft-key')
-    if (isStale || await askKey(key !== null)) return api(path, body, signal)
+    // The user may have given a new key to another request meanwhile.
+    if (sentKey !== key || await askKey(sentKey !== null)) return api(path, body, signal)
   }
   throw new ApiError(response.status, content)
 }
@@ -65,12 +66,14 @@ function extend(calls, { index, id, function: { name, arguments: text } }) {
 }
 
 /** Send a request, and pass new tokens to `onTokens`. Returns the answer: text, reasoning,
- *  tool calls, tokens, finish reason and statistics. */
+ *  tool calls, tokens, finish reason, usage and statistics. */
 export async function generate({ path, body }, signal, onTokens) {
-  const answer = { text: '', reasoning: '', calls: [], tokens: [], reason: null, weft: null, began: performance.now(), first: 0, last: 0 }
+  const answer = { text: '', reasoning: '', calls: [], tokens: [], reason: null, weft: null, usage: null, began: performance.now(), first: 0, last: 0 }
   for await (const event of events(await api(path, body, signal))) {
+    signal.throwIfAborted() // events that arrived together: the abort ends the stream only after them
     if (event.error) throw new ApiError(500, event.error)
     if (event.weft) answer.weft = event.weft
+    if (event.usage) answer.usage = event.usage
     for (const choice of event.choices) {
       const tokens = choice.token_details ?? choice.logprobs?.content ?? []
       answer.text += choice.text ?? choice.delta?.content ?? ''

@@ -6,12 +6,15 @@ import { forgetChat, keepChat, keptChats, titleOf } from './chats.js'
 import { Prose } from './markdown.js'
 import { callCard, connectTools, setTools } from './tools.js'
 import { showLegend } from './tokens.js'
-import { busy } from './work.js'
+import { load, store } from './storage.js'
+import { busy, stop } from './work.js'
 
 /** A message is OpenAI's, and may hold `reasoning`, and a `note` on how an answer ended. Neither is sent. */
 let current = emptyChat()
 const tokenBoxes = new WeakMap() // maps an answer's message to the element of its tokens; gone after a reload
-const intro = [...$('turns').children]
+const intro = $('turns').firstElementChild
+const chatIntro = make('p', { class: 'muted' }, 'Write a message, or begin with an example. A guide gives the answers their form. ',
+  make('b', {}, 'Tokens'), ' shows where each token of an answer comes from.')
 
 const isChat = () => checked('mode') === 'chat'
 
@@ -34,18 +37,18 @@ export function messagesNow() {
   return question < 0 ? [] : withSystem(messages.slice(0, question + 1))
 }
 
-/** Send the text in the message field, or the last question again if it is empty. */
+/** Send the text in the message field. If it is empty, answer the last message that has no answer yet. */
 export async function chat(signal) {
   const text = $('prompt').value
   if (text.trim()) current.messages.push({ role: 'user', content: text })
-  else if (current.messages.at(-1)?.role === 'assistant') current.messages.pop()
-  if (!current.messages.length) return $('prompt').focus()
+  else if ([undefined, 'assistant'].includes(current.messages.at(-1)?.role)) return $('prompt').focus()
   $('prompt').value = ''
   await answer(signal)
 }
 
-/** Answer the last message. What arrives before an error or a stop stays. */
+/** Answer the last message. The part that arrives before an error or a stop stays. */
 async function answer(signal) {
+  const asking = current // the user may open another chat, which stops this answer
   show()
   keep()
   scrollDown()
@@ -56,6 +59,7 @@ async function answer(signal) {
   let soFar = null, isDrawn = true
   const draw = () => {
     isDrawn = true
+    if (asking !== current) return
     const follows = isAtEnd()
     thoughts.hidden = !soFar.reasoning
     thought.textContent = soFar.reasoning
@@ -69,22 +73,25 @@ async function answer(signal) {
       isDrawn = false
     })
   } finally {
-    if (soFar) keepAnswer(soFar, turn.querySelector('.tokens'), signal)
-    const follows = isAtEnd()
-    show()
-    keep()
-    if (follows) scrollDown()
+    if (soFar) addAnswer(asking, soFar, turn.querySelector('.tokens'), signal)
+    if (asking === current) {
+      const follows = isAtEnd()
+      show()
+      keep()
+      if (follows) scrollDown()
+    } else if (!asking.isDeleted) keepChat(asking)
   }
 }
 
 const NOTES = { length: 'Cut at Max tokens.', error: 'The answer failed.' } // by finish reason
 
-function keepAnswer({ text, reasoning, calls, reason }, box, { aborted }) {
+function addAnswer({ messages }, { text, reasoning, calls, reason }, box, { aborted }) {
   const message = { role: 'assistant', content: text }
   if (reasoning) message.reasoning = reasoning
   if (calls.length && !aborted && reason !== 'length') message.tool_calls = calls
-  if (aborted || NOTES[reason]) message.note = aborted ? 'Stopped.' : NOTES[reason]
-  current.messages.push(message)
+  const isEmpty = !text && !calls.length
+  if (aborted || NOTES[reason] || isEmpty) message.note = aborted ? 'Stopped.' : NOTES[reason] ?? 'The answer is empty.'
+  messages.push(message)
   tokenBoxes.set(message, box)
 }
 
@@ -99,9 +106,9 @@ const scrollDown = () => { $('turns').scrollTop = $('turns').scrollHeight }
 function show() {
   const { messages } = current
   const top = $('turns').scrollTop
-  $('turns').replaceChildren(...messages.length ? messages.map(turnOf) : intro)
+  $('turns').replaceChildren(...messages.length ? messages.map(turnOf) : [isChat() ? chatIntro : intro])
   $('turns').scrollTop = top
-  $('anew').hidden = $('forget').hidden = !messages.length
+  $('new-chat').hidden = $('delete-chat').hidden = !messages.length
   showChats()
 }
 
@@ -112,7 +119,7 @@ function turnOf(message, place) {
 const action = (label, act) => make('button', { type: 'button', class: 'quiet', onclick: event => act(event.target) }, label)
 
 function userTurn(message, place) {
-  const turn = make('div', { class: 'turn user' }, make('div', { class: 'asked', dir: 'auto' }, message.content))
+  const turn = make('div', { class: 'turn user' }, make('div', { class: 'message', dir: 'auto' }, message.content))
   const actions = [action('Copy', button => copyText(message.content, button)), action('Edit', () => edit(turn, message, place))]
   if (place === current.messages.length - 1) actions.push(action('Try again', () => rerun(place + 1)))
   turn.append(make('div', { class: 'row acts' }, ...actions))
@@ -124,8 +131,7 @@ function edit(turn, message, place) {
   field.value = message.content
   const send = () => {
     if (!field.value.trim()) return
-    message.content = field.value
-    rerun(place + 1)
+    rerun(place, { ...message, content: field.value })
   }
   field.addEventListener('keydown', event => {
     if (event.key === 'Escape') show()
@@ -145,8 +151,9 @@ function assistantTurn(message, place) {
   turn.append(prose.element)
   if (box) turn.append(box)
   else turn.classList.add('textual') // the tokens are gone: the text shows in both views
-  const results = current.messages.slice(place + 1).filter(({ role }) => role === 'tool').map(({ tool_call_id: id }) => id)
-  turn.append(...calls.map(call => callCard(call, results.includes(call.id) ? null : result => giveResult(call, result))))
+  const later = current.messages.slice(place + 1), isPast = later.some(({ role }) => role !== 'tool')
+  const waits = ({ id }) => !isPast && !later.some(result => result.tool_call_id === id)
+  turn.append(...calls.map(call => callCard(call, waits(call) ? result => giveResult(call, result) : null)))
   if (note) turn.append(make('p', { class: 'hint' }, note))
   const actions = [action('Copy', button => copyText(content, button))]
   if (place === current.messages.length - 1) actions.push(action('Again', () => rerun(place)))
@@ -165,10 +172,10 @@ function giveResult({ id }, content) {
   else { show(); keep() }
 }
 
-/** Forget the messages from `place` on, and answer the last of the others. */
-function rerun(place) {
+/** Replace the messages from `place` on by others, or by none, and answer the last message. */
+function rerun(place, ...messages) {
   busy(signal => {
-    current.messages.length = place
+    current.messages.splice(place, Infinity, ...messages)
     return answer(signal)
   })
 }
@@ -183,14 +190,8 @@ function keep() {
   remember()
 }
 
-function remember() {
-  try {
-    if (isChat()) sessionStorage.setItem('weft-chat', current.id)
-    else sessionStorage.removeItem('weft-chat')
-  } catch {
-    // Storage is forbidden here.
-  }
-}
+/** Note which chat this tab shows, for a reload. */
+const remember = () => store('sessionStorage', 'weft-chat', isChat() ? current.id : null)
 
 function showChats() {
   const chats = keptChats()
@@ -200,7 +201,9 @@ function showChats() {
   $('chats').replaceChildren(...options)
 }
 
+/** Show another chat. An answer that still arrives stops, and its chat keeps the part. */
 function open(chat) {
+  stop()
   current = chat
   $('system').value = chat.system
   $('prompt').value = chat.draft
@@ -222,18 +225,19 @@ export function newChat() {
 /** Show the controls of a chat or of a completion, and begin anew. In a chat the message field is below the messages. */
 export function chooseMode() {
   const is = isChat()
+  $('answer-title').textContent = is ? 'Chat' : 'Answer'
   document.body.dataset.mode = is ? 'chat' : 'completion'
   $('chat-settings').hidden = $('views').hidden = !is
   ;(is ? $('composer') : $('prompt-place')).append($('prompt'), $('actions'))
   $('run').textContent = is ? 'Send' : 'Run'
-  $('prompt').placeholder = is ? 'Message. Enter sends it, Shift+Enter begins a line.' : ''
+  $('prompt').placeholder = is ? 'Message. Enter sends, Shift+Enter adds a line.' : ''
   newChat()
-  if (!is) $('forget').hidden = $('chats').hidden = true
+  if (!is) $('delete-chat').hidden = $('chats').hidden = true
 }
 
 /** After a reload, open the chat that this tab showed. Returns whether there is one. */
 export function resumeChat() {
-  const id = sessionStorage.getItem('weft-chat'), chat = keptChats().find(chat => chat.id === id)
+  const id = load('sessionStorage', 'weft-chat'), chat = keptChats().find(chat => chat.id === id)
   if (!chat) return false
   document.querySelector('input[name=mode][value=chat]').checked = true
   chooseMode()
@@ -248,8 +252,13 @@ const showView = view => { $('turns').dataset.view = view }
 
 /** Connect the chat's controls. `run` sends the message. */
 export function connectChat(run) {
-  $('anew').addEventListener('click', () => { newChat(); $('prompt').focus() })
-  $('forget').addEventListener('click', () => { forgetChat(current.id); newChat() })
+  $('new-chat').addEventListener('click', () => { newChat(); $('prompt').focus() })
+  $('delete-chat').addEventListener('click', () => {
+    if (!confirm('Delete this chat?')) return
+    current.isDeleted = true
+    forgetChat(current.id)
+    newChat()
+  })
   $('chats').addEventListener('change', () => {
     const chat = keptChats().find(({ id }) => id === $('chats').value)
     if (chat) open(chat)
@@ -262,10 +271,10 @@ export function connectChat(run) {
   $('system').addEventListener('input', keep)
   $('prompt').addEventListener('input', () => { if (isChat()) keep() })
   connectTools(keep)
-  const view = localStorage.getItem('weft-view') ?? 'text'
+  const view = load('localStorage', 'weft-view') ?? 'text'
   for (const input of document.querySelectorAll('input[name=view]')) {
     input.checked = input.value === view
-    input.addEventListener('change', () => { showView(input.value); localStorage.setItem('weft-view', input.value) })
+    input.addEventListener('change', () => { showView(input.value); store('localStorage', 'weft-view', input.value) })
   }
   showView(view)
 }

@@ -1,12 +1,14 @@
 // The chats that survive a reload: in the browser's local storage, newest first, bounded in number and size.
 
+import { load, store } from './storage.js'
+
 const KEY = 'weft-chats', VERSION = 1
 const MAX_CHATS = 30, MAX_CHARACTERS = 1_000_000
 
 /** The kept chats. Content that this page did not write, or that an older version wrote, counts as none. */
 export function keptChats() {
   try {
-    const stored = JSON.parse(localStorage.getItem(KEY))
+    const stored = JSON.parse(load('localStorage', KEY))
     return stored?.version === VERSION && Array.isArray(stored.chats) ? stored.chats.filter(isChat) : []
   } catch {
     return []
@@ -34,13 +36,8 @@ export function forgetChat(id) {
 function write(chats) {
   for (let count = Math.min(chats.length, MAX_CHATS); count || !chats.length; count--) {
     const text = JSON.stringify({ version: VERSION, chats: chats.slice(0, count) })
-    if (text.length > MAX_CHARACTERS) continue
-    try {
-      localStorage.setItem(KEY, text)
-      return true
-    } catch {
-      if (!count) return false // storage is forbidden here
-    }
+    if (text.length <= MAX_CHARACTERS && store('localStorage', KEY, text)) return true
+    if (!count) return false
   }
   return false
 }

@@ -13,6 +13,7 @@ export function make(tag, attributes = {}, ...children) {
   element.append(...children)
   return element
 }
+
 /** The value of the checked radio button of a group. */
 export const checked = name => document.querySelector(`input[name=${name}]:checked`).value
 
@@ -33,10 +34,11 @@ export function scrollTo(element, block = 'start') {
 export const isNarrow = () => matchMedia('(max-width: 54rem)').matches
 
 /** Copy text, and say so on the button for a moment. `navigator.clipboard` is missing on pages that came over plain HTTP
- *  from another machine, so there an invisible field is copied. */
+ *  from another machine, and may be forbidden, so then an invisible field is copied. */
 export async function copyText(text, button) {
-  if (navigator.clipboard) await navigator.clipboard.writeText(text)
-  else {
+  try {
+    await navigator.clipboard.writeText(text)
+  } catch {
     const field = make('textarea', { class: 'hidden', 'aria-hidden': 'true' })
     field.value = text
     document.body.append(field)
@@ -44,7 +46,7 @@ export async function copyText(text, button) {
     document.execCommand('copy')
     field.remove()
   }
-  const label = button.textContent
-  button.textContent = $('said').textContent = 'Copied'
-  setTimeout(() => { button.textContent = label }, 1500)
+  button.dataset.label ??= button.textContent // a second click may find "Copied"
+  button.textContent = $('announcement').textContent = 'Copied'
+  setTimeout(() => { button.textContent = button.dataset.label }, 1500)
 }

@@ -1,6 +1,6 @@
 // Starts the page and connects its controls.
 
-import { $, checked, copyText, make } from './dom.js'
+import { $, checked, copyText, isNarrow, make } from './dom.js'
 import { api } from './api.js'
 import { complete } from './answer.js'
 import { chat, connectChat, chooseMode, resumeChat } from './chat.js'
@@ -9,6 +9,7 @@ import { EXAMPLES, TINY_EXAMPLES, showExamples } from './examples.js'
 import { checkSoon, guideChanged, showKinds } from './guides.js'
 import { lanes, race, slowMotion } from './race.js'
 import { modelNamed, setModels } from './request.js'
+import { load, store } from './storage.js'
 import { busy, showFailure, stop } from './work.js'
 
 const drafterOf = model => model.num_draft_tokens ? model.speculation : 'no drafter'
@@ -32,7 +33,7 @@ const showDrafts = () => { $('drafts-now').textContent = $('drafts').value }
 /** Set the theme and remember it. Without `theme`, the system's applies. */
 function chooseTheme(theme) {
   document.documentElement.style.colorScheme = theme ?? ''
-  if (theme) localStorage.setItem('weft-theme', theme)
+  if (theme) store('localStorage', 'weft-theme', theme)
 }
 
 function otherTheme() {
@@ -41,7 +42,7 @@ function otherTheme() {
 }
 
 async function begin() {
-  chooseTheme(localStorage.getItem('weft-theme'))
+  chooseTheme(load('localStorage', 'weft-theme'))
   $('lanes').append(...lanes.map(lane => lane.element))
   const models = (await (await api('v1/models')).json()).data
   setModels(models)
@@ -50,12 +51,13 @@ async function begin() {
   lanes.forEach(lane => { lane.model.replaceChildren(...options()); lane.model.hidden = models.length < 2 })
   chooseModel()
   connectChat(() => busy(run))
-  if (!resumeChat()) beginAnew()
+  if (!resumeChat()) beginWithDefaults()
+  if (checked('mode') === 'chat' && !isNarrow()) $('prompt').focus() // on a phone that would open the keyboard
   document.body.dataset.state = 'idle'
 }
 
 /** weft-tiny begins with an example, and any other model with a chat. */
-function beginAnew() {
+function beginWithDefaults() {
   const isTiny = !$('note').hidden
   if (!isTiny) document.querySelector('input[value=chat]').checked = true
   chooseMode()

@@ -49,7 +49,7 @@ class Lane {
   get iterations() { return this.answer.weft.num_iterations }
 
   /** Seconds from the first token to the last by the server's clock, which the browser's delays do not affect. */
-  get seconds() { return (this.answer.tokens.length - 1) / (this.answer.weft.decode_tokens_per_second || Infinity) }
+  get seconds() { return (this.answer.usage.completion_tokens - 1) / (this.answer.weft.decode_tokens_per_second || Infinity) }
 
   show(longest, won) {
     const rate = rounded(this.answer.weft.decode_tokens_per_second, 0)

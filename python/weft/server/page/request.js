@@ -16,7 +16,7 @@ export function request({ model, drafts, guided = true, messages, seed }) {
     max_drafts: Math.min(drafts, modelNamed(model).num_draft_tokens),
     guide: guided ? guideNow() : undefined,
     temperature: number('temperature'),
-    max_tokens: number('most'),
+    max_tokens: number('max-tokens'),
     seed: seed ?? number('seed'),
     stream: true,
     stream_options: { include_usage: true },

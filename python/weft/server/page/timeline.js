@@ -3,7 +3,7 @@
 import { $, make } from './dom.js'
 import { api } from './api.js'
 
-const RECORD_MS = 60, MAX_RECORD_MS = 480, RETRY_MS = 200
+const RECORD_MS = 60, MAX_RECORD_MS = 480, WAIT_MS = 2000, RETRY_MS = 200
 const SHARED = 'Requests with other keys share these iterations, so the page shows only how long each took. '
   + 'When only your requests run, it shows the grammar and the model.'
 
@@ -13,12 +13,13 @@ const pause = (ms, signal) => new Promise(resolve => {
 })
 
 /** Record and draw repeatedly while `recording.wanted` is true. The card appears with the first drawing, or says why there
- *  is none. */
+ *  is none. Until a token arrives, a recording waits on the server for the first iterations: a short answer could end
+ *  between two recordings. */
 export async function watchTimeline(model, recording, signal) {
   let ms = RECORD_MS, isDrawn = false
   try {
     do {
-      const recorded = await record(model, ms, signal)
+      const recorded = await record(model, ms, recording.hasTokens ? 0 : WAIT_MS, signal)
       if (recorded === null) await pause(RETRY_MS, signal)
       else if (draw(recorded)) isDrawn = true
       else ms = Math.min(2 * ms, MAX_RECORD_MS) // the iterations may be long
@@ -30,9 +31,9 @@ export async function watchTimeline(model, recording, signal) {
   }
 }
 
-/** Record for `ms`. Returns null if another client is recording. */
-async function record(model, ms, signal) {
-  const query = new URLSearchParams({ ms, model: model.id })
+/** Record for `ms`, after at most `wait` milliseconds without iterations. Returns null if another client is recording. */
+async function record(model, ms, wait, signal) {
+  const query = new URLSearchParams({ ms, wait_ms: wait, model: model.id })
   try {
     return await (await api(`v1/timeline?${query}`, null, signal)).json()
   } catch (error) {

@@ -135,7 +135,8 @@ function liveRate(answer) {
 
 /** Show statistics: the page's own while the answer arrives, and the server's at its end. */
 export function showStats(answer, box) {
-  const { weft } = answer, drafts = weft?.speculative_decoding, num = answer.tokens.length
+  const { weft, usage } = answer, drafts = weft?.speculative_decoding
+  const num = usage?.completion_tokens ?? answer.tokens.length // the server counts the end token too
   const iterations = weft?.num_iterations ?? Math.max(box.iteration - 1, 0)
   const figures = [stat('Tokens/s', rounded(weft?.decode_tokens_per_second || liveRate(answer), 0), counted(num, 'token'))]
   figures.push(stat('Per iteration', iterations ? ((num - 1) / iterations).toFixed(2) : '–', counted(iterations, 'iteration')))

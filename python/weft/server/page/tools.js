@@ -63,10 +63,13 @@ export function callCard({ function: { name, arguments: text } }, onResult) {
   return card
 }
 
+const MAX_LINE = 60
+
+/** JSON on a line if it is short, else indented. */
 function pretty(text) {
   try {
-    const value = JSON.parse(text)
-    return Object.keys(value).length > 1 ? JSON.stringify(value, null, 2) : JSON.stringify(value)
+    const value = JSON.parse(text), line = JSON.stringify(value, null, 1).replace(/\n */g, ' ').replace(/^\{ | \}$/g, part => part.trim())
+    return line.length > MAX_LINE ? JSON.stringify(value, null, 2) : line
   } catch {
     return text // the answer was cut inside the call
   }

@@ -100,14 +100,17 @@ def _model(served: ServedModel) -> dict[str, Any]:
 # -- the timeline
 
 MAX_MS = 500
+MAX_WAIT_MS = 2000
 
 _recording = asyncio.Lock()
 
 
 @router.get("/v1/timeline")
-async def timeline(request: Request, ms: int = 50, model: str | None = None) -> dict[str, Any]:
-    """Record the CPU runtime's streams for `ms` milliseconds, and return the tenant's part (`timeline.py`). Only one
-    recording runs at a time."""
+async def timeline(
+    request: Request, ms: int = 50, wait_ms: int = 0, model: str | None = None
+) -> dict[str, Any]:
+    """Record the CPU runtime's streams for `ms` milliseconds, and return the tenant's part (`timeline.py`). The recording
+    waits up to `wait_ms` for iterations of the tenant. Only one recording runs at a time."""
     state = state_of(request)
     served = state.model(model)
     if not state.config.has_page:
@@ -116,8 +119,11 @@ async def timeline(request: Request, ms: int = 50, model: str | None = None) -> 
         raise ApiError("timelines are of the CPU runtime; use Nsight Systems on a GPU", code="no_timeline")
     if not 1 <= ms <= MAX_MS:
         raise ApiError(f"ms is {ms}; it must be 1 to {MAX_MS}", param="ms")
+    if not 0 <= wait_ms <= MAX_WAIT_MS:
+        raise ApiError(f"wait_ms is {wait_ms}; it must be 0 to {MAX_WAIT_MS}", param="wait_ms")
     if _recording.locked():
         raise ApiError("another recording is under way; try again", 429, retry_after_s=1)
     async with _recording:
         engines = [(state.models[name], occupancy) for name, occupancy in state.occupancies.items()]
-        return await record_timeline(engines, served, tenant_of(request).number, ms / 1000)
+        number = tenant_of(request).number
+        return await record_timeline(engines, served, number, ms / 1000, wait_ms / 1000)
