@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.server.browser import PHONE, Tab, needs_chromium
+from support.server.browser import KEY, PHONE, Tab, needs_chromium
 
 pytest.importorskip("playwright", reason="needs chromium: pip install playwright")
 
@@ -45,6 +45,21 @@ def only_says(chat: Tab, text: str) -> Tab:
     return chat
 
 
+def on_third_token(chat: Tab, script: str) -> None:
+    """Run a script as soon as an answer has three tokens: in the page itself, which a busy machine cannot delay beyond
+    the answer's end."""
+    chat.page.evaluate(
+        """() => {
+            const observer = new MutationObserver(() => {
+                if (document.querySelectorAll('#turns .token').length < 3) return
+                observer.disconnect()
+                SCRIPT
+            })
+            observer.observe(document.querySelector('#turns'), {childList: true, subtree: true})
+        }""".replace("SCRIPT", script)
+    )
+
+
 def test_enter_sends_and_shift_enter_begins_a_line(chat: Tab) -> None:
     chat.page.fill("#prompt", "one")
     chat.page.press("#prompt", "Shift+Enter")
@@ -60,12 +75,56 @@ def test_escape_stops_an_answer_and_the_chat_keeps_its_part(chat: Tab) -> None:
     chat.guide("regex", "[ab]{600}")
     chat.page.fill("#max-tokens", "600")
     chat.page.fill("#prompt", "go")
+    on_third_token(chat, "document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}))")
     chat.page.press("#prompt", "Enter")
-    chat.page.wait_for_selector(".token", state="attached")
-    chat.page.keyboard.press("Escape")
     chat.ready()
-    assert "Stopped." in chat.text("#turns")
+    assert "Stopped." in chat.text("#turns") and 3 <= chat.tokens().count() < 600
     assert re.search("[ab]{2}", chat.text(".assistant"))
+
+
+@pytest.mark.parametrize("click", ["#new-chat", "#delete-chat", "#modes [value=completion]"])
+def test_an_answer_stays_in_its_chat_if_another_opens(chat: Tab, click: str) -> None:
+    chat.page.on("dialog", lambda dialog: dialog.accept())
+    chat.guide("regex", "[ab]{600}")
+    chat.page.fill("#max-tokens", "600")
+    chat.page.fill("#prompt", "go")
+    on_third_token(chat, f"document.querySelector('{click}').click()")
+    chat.page.press("#prompt", "Enter")
+    chat.ready()
+    assert chat.page.locator(".turn").count() == 0
+    kept = chat.page.evaluate("JSON.parse(localStorage.getItem('weft-chats')).chats")
+    if click == "#delete-chat":
+        assert kept == []
+    else:
+        question, answer = kept[0]["messages"]
+        assert question["content"] == "go" and answer["note"] == "Stopped."
+        assert re.fullmatch("[ab]{2,599}", answer["content"])
+
+
+def test_an_empty_answer_says_so(chat: Tab) -> None:
+    only_says(chat, "")
+    send(chat, "go")
+    assert chat.page.is_hidden("#failed") and "The answer is empty." in chat.text(".assistant")
+
+
+def test_enter_in_an_empty_field_changes_nothing(chat: Tab) -> None:
+    chat.run()
+    chat.page.press("#prompt", "Enter")
+    assert len(chat.ready().asked) == 1 and chat.text(".assistant .prose") == ADA
+
+
+def test_a_browser_that_forbids_storage_can_chat(chat: Tab) -> None:
+    forbid = """for (const name of ['localStorage', 'sessionStorage'])
+        Object.defineProperty(window, name, { get() { throw new DOMException('forbidden', 'SecurityError') } })"""
+    chat.page.add_init_script(forbid)
+    chat.page.reload()
+    chat.page.fill("#key", KEY)
+    chat.page.click("#key-dialog button.main")
+    chat.ready().page.click("#modes label:has([value=chat])")
+    chat.page.click("#views label:has([value=tokens])")
+    chat.page.click("#theme")
+    chat.run()
+    assert chat.answer() == ADA and chat.page.is_visible("#unkept")
 
 
 def test_a_system_message_comes_first(chat: Tab) -> None:
@@ -115,6 +174,10 @@ def test_past_chats_can_be_opened_and_deleted(chat: Tab) -> None:
     assert chat.page.locator("#chats option").all_text_contents() == ["Another", QUESTION[:60].strip()]
     chat.page.select_option("#chats", index=1)
     assert chat.text(".assistant .prose") == ADA
+    chat.page.once("dialog", lambda dialog: dialog.dismiss())
+    chat.page.click("#delete-chat")
+    assert chat.page.locator(".turn").count() == 2
+    chat.page.once("dialog", lambda dialog: dialog.accept())
     chat.page.click("#delete-chat")
     assert chat.page.locator(".turn").count() == 0
     kept = chat.page.evaluate("JSON.parse(localStorage.getItem('weft-chats')).chats")
@@ -255,12 +318,12 @@ MARKDOWN = {
 }
 
 
-@pytest.mark.parametrize("text", MARKDOWN)
-def test_markdown(chat: Tab, text: str) -> None:
-    made = html(chat, text)
-    if (expected := MARKDOWN[text]) is not None:
-        assert made == expected
-    assert not re.search(r'<(img|script)|<[^>]* on\w+="|href="(?!https?:|mailto:)', made)
+def test_markdown(chat: Tab) -> None:
+    for text, expected in MARKDOWN.items():
+        made = html(chat, text)
+        if expected is not None:
+            assert made == expected
+        assert not re.search(r'<(img|script)|<[^>]* on\w+="|href="(?!https?:|mailto:)', made), text
 
 
 def test_a_text_that_grows_ends_as_it_would_at_once(chat: Tab) -> None:
@@ -276,13 +339,15 @@ def test_a_text_that_grows_ends_as_it_would_at_once(chat: Tab) -> None:
     assert chat.page.evaluate(equal, text)
 
 
-@pytest.mark.parametrize(
-    "part", ["**a ", "*a ", "`a ", "[a](", "> ", "```\n", "- a\n\n", "|a", "~~a ", "https://", "_a "]
-)
-def test_hostile_text_takes_no_time(chat: Tab, part: str) -> None:
+HOSTILE = ["**a ", "*a ", "`a ", "[a](", "> ", "```\n", "- a\n\n", "|a", "~~a ", "https://", "_a "]
+
+
+def test_hostile_text_takes_no_time(chat: Tab) -> None:
     chat.page.evaluate("async () => { window.Prose = (await import('./page/markdown.js')).Prose }")
     timed = "text => { const begin = performance.now(); new Prose().show(text); return performance.now() - begin }"
-    assert chat.page.evaluate(timed, part * 4000) < 5000  # milliseconds; quadratic text would take minutes
+    for part in HOSTILE:
+        # Milliseconds; text of quadratic time would take minutes.
+        assert chat.page.evaluate(timed, part * 4000) < 5000, part
 
 
 # -- what is kept
@@ -297,14 +362,14 @@ MALFORMED: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("stored", MALFORMED)
-def test_malformed_storage_counts_as_none(chat: Tab, stored: str) -> None:
-    chat.page.evaluate("stored => localStorage.setItem('weft-chats', stored)", stored)
-    chat.page.reload()
-    chat.ready().page.click("#modes label:has([value=chat])")
-    chat.run()
-    assert chat.text(".assistant .prose") == ADA
-    assert chat.page.evaluate("JSON.parse(localStorage.getItem('weft-chats')).chats.length") == 1
+def test_malformed_storage_counts_as_none(chat: Tab) -> None:
+    for stored in MALFORMED:
+        chat.page.evaluate("stored => localStorage.setItem('weft-chats', stored)", stored)
+        chat.page.reload()
+        chat.ready().page.click("#modes label:has([value=chat])")
+        chat.run()
+        assert chat.text(".assistant .prose") == ADA
+        assert chat.page.evaluate("JSON.parse(localStorage.getItem('weft-chats')).chats.length") == 1
 
 
 def test_full_storage_drops_the_oldest_chats_and_then_says_so(chat: Tab) -> None:

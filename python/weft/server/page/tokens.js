@@ -143,8 +143,8 @@ export function showStats(answer, box) {
   if (weft) {
     figures.push(stat('Accepted', drafts ? percent(drafts.draft_acceptance_rate) : '–', drafts ? `${drafts.num_accepted_tokens} of ${drafts.num_draft_tokens} drafts` : 'nothing drafted'))
     figures.push(stat('First token', milliseconds(weft.time_to_first_token_s), weft.compile_s > 0.001 ? `guide ${milliseconds(weft.compile_s)}` : ''))
-    if (weft.guided_valid) figures.push(stat('Guide', weft.guided_valid[0] ? 'obeyed' : 'cut', weft.guided_valid[0] ? 'to its end' : 'before its end'))
-  }
+  } else figures.push(stat('Accepted', '–'), stat('First token', '–')) // so that the others keep their places
+  if (weft?.guided_valid) figures.push(stat('Guide', weft.guided_valid[0] ? 'obeyed' : 'cut', weft.guided_valid[0] ? 'to its end' : 'before its end'))
   $('stats').hidden = false
   $('stats').replaceChildren(...figures)
 }
