@@ -17,6 +17,14 @@ pytestmark = [pytest.mark.slow, needs_chromium]
 
 ADA = '{"name": "Ada Berg", "age": 31}'
 QUESTION = 'Text: Ada Berg is 31 years old.\nSchema: {"name": string, "age": integer}\nJSON: '
+TOKEN = {
+    "token": "part",
+    "bytes": [112, 97, 114, 116],
+    "origin": "sampled",
+    "logprob": -1.5,
+    "top_logprobs": [],
+    "num_allowed": 3,
+}
 TOM = 'Text: Tom Lund is 52.\nSchema: {"name": string, "age": integer}\nJSON: '
 
 
@@ -171,7 +179,7 @@ def test_past_chats_can_be_opened_and_deleted(chat: Tab) -> None:
     assert chat.page.locator(".turn").count() == 0
     only_says(chat, "second")
     send(chat, "Another")
-    assert chat.page.locator("#chats option").all_text_contents() == ["Another", QUESTION[:60].strip()]
+    assert chat.page.locator("#chats option").all_text_contents() == ["Another", "Text: Ada Berg is 31 years old. Schema:…"]
     chat.page.select_option("#chats", index=1)
     assert chat.text(".assistant .prose") == ADA
     chat.page.once("dialog", lambda dialog: dialog.dismiss())
@@ -217,6 +225,29 @@ def test_after_an_error_the_message_stays_to_be_tried_again(chat: Tab) -> None:
     chat.ready()
     assert chat.asked[-1]["messages"] == [{"role": "user", "content": QUESTION}]
     assert chat.page.locator(".assistant").count() == 1
+
+
+def test_a_lost_connection_says_so_and_keeps_the_part(chat: Tab) -> None:
+    piece = {"choices": [{"delta": {"content": "part"}, "logprobs": {"content": [TOKEN]}, "finish_reason": None}]}
+    script = """piece => {
+        const send = window.fetch
+        window.fetch = (path, options) => !path.includes('chat') ? send(path, options) : Promise.resolve(new Response(
+            new ReadableStream({
+                start(stream) {
+                    stream.enqueue(new TextEncoder().encode(`data: ${piece}\n\n`))
+                    const fail = () => document.querySelector('#turns .token')
+                        ? stream.error(new TypeError('network error')) : setTimeout(fail, 10)
+                    fail()
+                },
+            })))
+    }"""
+    chat.page.evaluate(script, json.dumps(piece))
+    chat.run()
+    assert "The connection broke before the answer ended." in chat.text("#failed")
+    assert chat.text(".assistant .prose") == "part"
+    chat.page.evaluate("window.fetch = () => Promise.reject(new TypeError('Failed to fetch'))")
+    chat.page.click("text=Again")
+    assert "The server cannot be reached." in chat.ready().text("#failed")
 
 
 def test_an_answer_and_a_code_block_can_be_copied(chat: Tab) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -26,8 +27,8 @@ def keyed(models: dict[str, ServedModel]) -> Iterator[Running]:
         yield started
 
 
-def seen(server: Running, key: str) -> dict[str, Any]:
-    status, answer = ask(f"{server.url}/v1/timeline?ms=80", headers={"Authorization": f"Bearer {key}"})
+def seen(server: Running, key: str, query: str = "ms=80") -> dict[str, Any]:
+    status, answer = ask(f"{server.url}/v1/timeline?{query}", headers={"Authorization": f"Bearer {key}"})
     assert status == 200, answer
     return answer
 
@@ -66,6 +67,18 @@ def test_shared_iterations_have_a_begin_and_an_end_alone(keyed: Running, model: 
             assert all(set(piece) == {"begin_us", "end_us"} for piece in found["shared"])
             ends = [piece["end_us"] for piece in found["shared"]]
             assert ends == sorted(ends)
+
+
+def test_a_recording_waits_for_an_answer_that_begins_later(keyed: Running) -> None:
+    idle(keyed)
+    with ThreadPoolExecutor(1) as pool:
+        recording = pool.submit(seen, keyed, ADA, "ms=1&wait_ms=2000")
+        wait_for(lambda: all(each._marks is not None for each in keyed.state.occupancies.values()))
+        short = {"prompt": "Text: ", "max_tokens": 8, "ignore_eos": True}
+        assert ask(f"{keyed.url}/v1/completions", short, headers={"Authorization": f"Bearer {ADA}"})[0] == 200
+        labels = [piece["label"] for piece in recording.result()["slices"]]
+    assert sum(label.startswith("target_forward") for label in labels) > 4
+    assert ask(f"{keyed.url}/v1/timeline?wait_ms=-1", headers={"Authorization": f"Bearer {ADA}"})[0] == 400
 
 
 ME, OTHER = 1, 2

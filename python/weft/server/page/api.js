@@ -10,6 +10,15 @@ export class ApiError extends Error {
   }
 }
 
+/** Await a response or a part of it. If the connection fails, the error is an `ApiError` with this message. */
+async function connected(promise, message) {
+  try {
+    return await promise
+  } catch (error) {
+    throw error.name === 'AbortError' ? error : new ApiError(0, { message })
+  }
+}
+
 let key = load('sessionStorage', 'weft-key')
 let asking = null // the open key dialog, which all requests without a valid key share
 
@@ -36,7 +45,8 @@ function askKey(isRefused) {
 export async function api(path, body, signal) {
   const sentKey = key
   const headers = { ...(key && { authorization: `Bearer ${key}` }), ...(body && { 'content-type': 'application/json' }) }
-  const response = await fetch(path, { method: body ? 'POST' : 'GET', headers, body: body && JSON.stringify(body), signal })
+  const options = { method: body ? 'POST' : 'GET', headers, body: body && JSON.stringify(body), signal }
+  const response = await connected(fetch(path, options), 'The server cannot be reached. Check that it runs, then try again.')
   if (response.ok) return response
   const content = (await response.json().catch(() => null))?.error
   if (response.status === 401) {
@@ -51,7 +61,7 @@ async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader()
   let rest = ''
   for (;;) {
-    const { value, done } = await reader.read()
+    const { value, done } = await connected(reader.read(), 'The connection broke before the answer ended. Check that the server runs, then try again.')
     if (done) return
     const parts = (rest + value).split('\n\n')
     rest = parts.pop()

@@ -210,7 +210,7 @@ function open(chat) {
   setTools(chat.tools, chat.choice)
   $('system-box').open = Boolean(chat.system)
   $('tools-box').open = Boolean(chat.tools)
-  $('stats').hidden = $('failed').hidden = true
+  $('stats').hidden = $('failed').hidden = $('timeline-card').hidden = true
   showLegend({}, 0)
   show()
   scrollDown()
@@ -248,7 +248,11 @@ export function resumeChat() {
 /** Whether a key press in a message field sends it. Enter also ends the composition of a character. */
 const sends = event => event.key === 'Enter' && !event.shiftKey && !event.isComposing
 
-const showView = view => { $('turns').dataset.view = view }
+function showView(view) {
+  const follows = isAtEnd()
+  $('turns').dataset.view = view
+  if (follows) scrollDown()
+}
 
 /** Connect the chat's controls. `run` sends the message. */
 export function connectChat(run) {
@@ -270,6 +274,7 @@ export function connectChat(run) {
   })
   $('system').addEventListener('input', keep)
   $('prompt').addEventListener('input', () => { if (isChat()) keep() })
+  window.addEventListener('storage', () => { if (isChat()) showChats() }) // another tab changed them
   connectTools(keep)
   const view = load('localStorage', 'weft-view') ?? 'text'
   for (const input of document.querySelectorAll('input[name=view]')) {

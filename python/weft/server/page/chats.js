@@ -42,5 +42,10 @@ function write(chats) {
   return false
 }
 
+const MAX_TITLE = 40 // characters
+
 /** A line that names a chat: the beginning of its first message. */
-export const titleOf = chat => chat.messages.find(({ role }) => role === 'user')?.content.trim().slice(0, 60) || 'Empty chat'
+export function titleOf(chat) {
+  const text = chat.messages.find(({ role }) => role === 'user')?.content.trim().replace(/\s+/g, ' ') || 'Empty chat'
+  return text.length > MAX_TITLE ? `${text.slice(0, MAX_TITLE - 1).trimEnd()}…` : text
+}
