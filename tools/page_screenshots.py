@@ -53,7 +53,7 @@ def shoot(
         page.locator("#turns .token.overruled").first.hover()
     page.screenshot(path=path)
     context.close()
-    Image.open(path).convert("RGB").quantize(256, Image.Quantize.MEDIANCUT).save(path, optimize=True)
+    Image.open(path).convert("RGB").quantize(256, Image.Quantize.MEDIANCUT, kmeans=4).save(path, optimize=True)
 
 
 FRUITS = """Two fruits, and their **colours**:
@@ -86,9 +86,12 @@ def shoot_chat(browser: Any, url: str, path: Path, theme: str, **options: Any) -
     page.wait_for_selector("#verdict.good")
     page.fill("#prompt", "Compare two fruits.")
     run(page, "#run")
+    card = page.locator("#answer-card").bounding_box()
+    page.set_viewport_size({**options["viewport"], "height": int(card["y"] + card["height"]) + 16})
+    page.evaluate("document.querySelector('#turns').scrollTop = 1e6")
     page.screenshot(path=path)
     context.close()
-    Image.open(path).convert("RGB").quantize(256, Image.Quantize.MEDIANCUT).save(path, optimize=True)
+    Image.open(path).convert("RGB").quantize(256, Image.Quantize.MEDIANCUT, kmeans=4).save(path, optimize=True)
 
 
 def main(url: str, folder: Path) -> None:
