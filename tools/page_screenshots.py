@@ -53,7 +53,9 @@ def shoot(
         page.locator("#turns .token.overruled").first.hover()
     page.screenshot(path=path)
     context.close()
-    Image.open(path).convert("RGB").quantize(256, Image.Quantize.MEDIANCUT, kmeans=4).save(path, optimize=True)
+    Image.open(path).convert("RGB").quantize(256, Image.Quantize.MEDIANCUT, kmeans=4).save(
+        path, optimize=True
+    )
 
 
 FRUITS = """Two fruits, and their **colours**:
@@ -91,7 +93,9 @@ def shoot_chat(browser: Any, url: str, path: Path, theme: str, **options: Any) -
     page.evaluate("document.querySelector('#turns').scrollTop = 1e6")
     page.screenshot(path=path)
     context.close()
-    Image.open(path).convert("RGB").quantize(256, Image.Quantize.MEDIANCUT, kmeans=4).save(path, optimize=True)
+    Image.open(path).convert("RGB").quantize(256, Image.Quantize.MEDIANCUT, kmeans=4).save(
+        path, optimize=True
+    )
 
 
 def main(url: str, folder: Path) -> None:

@@ -179,7 +179,10 @@ def test_past_chats_can_be_opened_and_deleted(chat: Tab) -> None:
     assert chat.page.locator(".turn").count() == 0
     only_says(chat, "second")
     send(chat, "Another")
-    assert chat.page.locator("#chats option").all_text_contents() == ["Another", "Text: Ada Berg is 31 years old. Schema:…"]
+    assert chat.page.locator("#chats option").all_text_contents() == [
+        "Another",
+        "Text: Ada Berg is 31 years old. Schema:…",
+    ]
     chat.page.select_option("#chats", index=1)
     assert chat.text(".assistant .prose") == ADA
     chat.page.once("dialog", lambda dialog: dialog.dismiss())
@@ -228,7 +231,9 @@ def test_after_an_error_the_message_stays_to_be_tried_again(chat: Tab) -> None:
 
 
 def test_a_lost_connection_says_so_and_keeps_the_part(chat: Tab) -> None:
-    piece = {"choices": [{"delta": {"content": "part"}, "logprobs": {"content": [TOKEN]}, "finish_reason": None}]}
+    piece = {
+        "choices": [{"delta": {"content": "part"}, "logprobs": {"content": [TOKEN]}, "finish_reason": None}]
+    }
     script = """piece => {
         const send = window.fetch
         window.fetch = (path, options) => !path.includes('chat') ? send(path, options) : Promise.resolve(new Response(

@@ -17,6 +17,7 @@ const pause = (ms, signal) => new Promise(resolve => {
  *  between two recordings. */
 export async function watchTimeline(model, recording, signal) {
   let ms = RECORD_MS, isDrawn = false
+  $('timeline-card').setAttribute('aria-busy', true)
   try {
     do {
       const recorded = await record(model, ms, recording.hasTokens ? 0 : WAIT_MS, signal)
@@ -28,6 +29,8 @@ export async function watchTimeline(model, recording, signal) {
     if (!isDrawn) explain('The answer was too short for a recording: let it write more tokens, or run it again.')
   } catch (error) {
     if (error.name !== 'AbortError') explain(`No timeline: ${error.message}`)
+  } finally {
+    $('timeline-card').setAttribute('aria-busy', false)
   }
 }
 

@@ -109,8 +109,10 @@ _recording = asyncio.Lock()
 async def timeline(
     request: Request, ms: int = 50, wait_ms: int = 0, model: str | None = None
 ) -> dict[str, Any]:
-    """Record the CPU runtime's streams for `ms` milliseconds, and return the tenant's part (`timeline.py`). The recording
-    waits up to `wait_ms` for iterations of the tenant. Only one recording runs at a time."""
+    """Record the CPU runtime's streams for `ms` milliseconds, and return the tenant's part (`timeline.py`).
+
+    The recording also covers up to `wait_ms` before, in which it waits for iterations of the tenant. Only one recording
+    runs at a time."""
     state = state_of(request)
     served = state.model(model)
     if not state.config.has_page:
