@@ -249,7 +249,7 @@ def test_a_lost_connection_says_so_and_keeps_the_part(chat: Tab) -> None:
     chat.page.evaluate(script, json.dumps(piece))
     chat.run()
     assert "The connection broke before the answer ended." in chat.text("#failed")
-    assert chat.text(".assistant .prose") == "part"
+    assert chat.text(".assistant .prose") == "part" and "An error ended" in chat.text(".assistant")
     chat.page.evaluate("() => { window.fetch = () => Promise.reject(new TypeError('Failed to fetch')) }")
     chat.page.click("text=Again")
     assert "The server cannot be reached." in chat.ready().text("#failed")

@@ -48,7 +48,7 @@ export async function chat(signal) {
 
 /** Answer the last message. The part that arrives before an error or a stop stays. */
 async function answer(signal) {
-  const asking = current // the user may open another chat, which stops this answer
+  const conversation = current // the user may open another chat, which stops this answer
   show()
   keep()
   scrollDown()
@@ -59,7 +59,7 @@ async function answer(signal) {
   let soFar = null, isDrawn = true
   const draw = () => {
     isDrawn = true
-    if (asking !== current) return
+    if (conversation !== current) return
     const follows = isAtEnd()
     thoughts.hidden = !soFar.reasoning
     thought.textContent = soFar.reasoning
@@ -73,24 +73,24 @@ async function answer(signal) {
       isDrawn = false
     })
   } finally {
-    if (soFar) addAnswer(asking, soFar, turn.querySelector('.tokens'), signal)
-    if (asking === current) {
+    if (soFar) addAnswer(conversation, soFar, turn.querySelector('.tokens'), signal)
+    if (conversation === current) {
       const follows = isAtEnd()
       show()
       keep()
       if (follows) scrollDown()
-    } else if (!asking.isDeleted) keepChat(asking)
+    } else if (!conversation.isDeleted) keepChat(conversation)
   }
 }
 
-const NOTES = { length: 'Cut at Max tokens.', error: 'The answer failed.' } // by finish reason
+const NOTES = { length: 'Cut at Max tokens.', error: 'The answer failed.', null: 'An error ended the answer.' } // by finish reason
 
 function addAnswer({ messages }, { text, reasoning, calls, reason }, box, { aborted }) {
   const message = { role: 'assistant', content: text }
   if (reasoning) message.reasoning = reasoning
-  if (calls.length && !aborted && reason !== 'length') message.tool_calls = calls
-  const isEmpty = !text && !calls.length
-  if (aborted || NOTES[reason] || isEmpty) message.note = aborted ? 'Stopped.' : NOTES[reason] ?? 'The answer is empty.'
+  const note = aborted ? 'Stopped.' : NOTES[reason] ?? (text || calls.length ? '' : 'The answer is empty.')
+  if (note) message.note = note
+  if (calls.length && !note) message.tool_calls = calls // a cut call cannot be answered
   messages.push(message)
   tokenBoxes.set(message, box)
 }
@@ -262,6 +262,7 @@ export function connectChat(run) {
     current.isDeleted = true
     forgetChat(current.id)
     newChat()
+    $('prompt').focus()
   })
   $('chats').addEventListener('change', () => {
     const chat = keptChats().find(({ id }) => id === $('chats').value)
