@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from decimal import Decimal
 from enum import Enum
 from types import UnionType
@@ -266,13 +267,14 @@ class _AnswerSchema(GenerateJsonSchema):
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
         node = super().tagged_union_schema(schema)
-        if not node["oneOf"]:
+        choices = node["oneOf"]
+        if not choices:
             raise PydanticInvalidForJsonSchema(self._reason_for_skip)
         name = node.get("discriminator", {}).get("propertyName")
         if name is not None:
-            for choice in node["oneOf"]:
+            for choice in choices:
                 choice["required"] = sorted({*choice.get("required", ()), name})
-        return node
+        return {"anyOf": choices}  # a function may choose among types that share texts, so not "oneOf"
 
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
         if kind == "skipped-choice":
@@ -290,6 +292,15 @@ class _AnswerSchema(GenerateJsonSchema):
             return super().model_schema(schema)
         finally:
             self.by_alias = outer
+
+    def model_fields_schema(self, schema: core_schema.ModelFieldsSchema) -> JsonSchemaValue:
+        node = super().model_fields_schema(schema)
+        if self._config.extra == "allow":
+            # pydantic reads a field by all its names, so the others are no names of extra properties.
+            for name, field in schema["fields"].items():
+                for other in (name, *_strings(field.get("validation_alias"))):
+                    node["properties"].setdefault(other, {"not": {}})
+        return node
 
     def model_field_schema(self, schema: core_schema.ModelField) -> JsonSchemaValue:
         self._check_alias(schema)
@@ -430,6 +441,15 @@ def _url(schema: Any) -> JsonSchemaValue:
     others = "" if schemes else f"|[A-Za-z][A-Za-z0-9+.-]*://{host}"
     pattern = f"^(?:(?:{names})://{_USER}{host}{_PORT}{others}){rest}$"
     return {"type": "string", "pattern": pattern, **limits}
+
+
+def _strings(data: Any) -> Iterator[str]:
+    """The strings in nested lists."""
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, list):
+        for part in data:
+            yield from _strings(part)
 
 
 def _for_ascii(pattern: str) -> str:

@@ -27,8 +27,18 @@ from zoneinfo import ZoneInfo
 
 import pydantic
 import pytest
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, TypeAdapter
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    TypeAdapter,
+)
 from pydantic import networks as net
+from pydantic.alias_generators import to_camel
 from typing_extensions import TypedDict
 
 from support.grammar.grammars import small_vocabulary
@@ -152,6 +162,12 @@ class Open(BaseModel):
     a: bool
 
 
+class OpenAliased(BaseModel):
+    model_config = ConfigDict(extra="allow", validate_by_name=True, alias_generator=to_camel)
+    is_ok: bool = True
+    first: int = Field(0, validation_alias=AliasChoices("a", "b"))
+
+
 class Encoded(BaseModel):
     model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
     data: bytes
@@ -216,7 +232,12 @@ TYPES: dict[str, Any] = {
     "quarters": Annotated[Decimal, Field(multiple_of=Decimal("0.25"))], "fraction": Fraction, "complex": complex,
     "datetime": datetime, "naive": pydantic.NaiveDatetime, "aware": pydantic.AwareDatetime, "date": date, "time": time,
     "timedelta": timedelta, "date or time": date | datetime,
-    "default tags": Tagged, "recursive tags": list[Expression], "read, not written": Written,
+    "chosen by a function": Annotated[
+        Annotated[Number, Tag("v")] | Annotated[Plus, Tag("t")],
+        Discriminator(lambda value: "v" if "value" in value else "t"),
+    ],
+    "open aliases": OpenAliased, "default tags": Tagged,
+    "recursive tags": list[Expression], "read, not written": Written,
     "hex bytes": EncodedByHex, "only read as base64": OnlyReadEncoded, "base64 text": pydantic.Base64Str,
     "stripped fields": Stripped, "zone": ZoneInfo,
     "short url": Annotated[net.HttpUrl, net.UrlConstraints(max_length=20)],
@@ -298,6 +319,7 @@ VALUES: dict[str, tuple[Any, str, Any]] = {
     "iterable": (Iterable[int], "[1,2]", [1, 2]),
     "tags": (list[Expression], '[{"kind":"number","value":1}]', [Number(value=1)]),
     "key of a range": (dict[Annotated[int, Field(ge=-5, lt=20)], int], '{"-5":0,"15":1}', {-5: 0, 15: 1}),
+    "extra": (OpenAliased, '{"isOk":true,"more":1}', OpenAliased.model_validate({"isOk": True, "more": 1})),
     "aliases": (Aliased, '{"1st":1,"2nd":2}', Aliased.model_validate({"1st": 1, "2nd": 2})),
 }  # fmt: skip
 
@@ -326,6 +348,8 @@ def test_a_natural_text_is_allowed_and_gives_its_object(name: str) -> None:
         (Annotated[str, StringConstraints(strip_whitespace=True, min_length=2)], '"a  "'),
         (Literal["yes", "no"], "yes"),
         (list[Expression], '[{"value":1}]'),
+        (OpenAliased, '{"is_ok":"no"}'),
+        (OpenAliased, '{"b":"no"}'),
         (Annotated[str, Field(pattern=r"^\D+$")], '"\u0663"'),
         (Annotated[str, Field(pattern=r"^\W+$")], '"\u00e9"'),
         (Annotated[str, Field(pattern=r"^[^\w]+$")], '"\u00e9"'),
