@@ -19,6 +19,7 @@ from typing_extensions import TypedDict
 
 from weft import LLM, EngineConfig, Guide, Output, SamplingParams
 from weft.errors import AnswerError, GuideError, InputError, RequestError
+from weft.grammar.python_types import PythonType
 
 PROMPT = 'Text: Ada Berg is 31 years old.\nSchema: {"name": string, "age": integer}\nJSON: '
 SAMPLING = SamplingParams(max_tokens=64)
@@ -139,6 +140,14 @@ def test_a_list_of_guides_is_no_type(llm: LLM) -> None:
         llm.generate(PROMPT, guide=[Person])
     with pytest.raises(GuideError, match=r"dict is not a guide; use Guide.json_schema\(...\)"):
         llm.generate(PROMPT, guide={"type": "object"})
+
+
+def test_the_prompts_of_a_list_share_one_schema(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    makes, made = PythonType.schema, []
+    monkeypatch.setattr(PythonType, "schema", lambda self: made.append(self.name) or makes(self))
+    outputs = llm.generate([PROMPT] * 3, SAMPLING, guide=Person)
+    assert [output.parsed for output in outputs] == [ADA] * 3
+    assert made == ["Person"]
 
 
 def test_chats_take_types(llm: LLM) -> None:

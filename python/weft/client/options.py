@@ -78,7 +78,8 @@ def requests_of(
     columns = _columns(options, len(prompts))
     gather = _gather(options)
     # The prompts of a list often share a guide; the schema of a Python type is made once for all of them.
-    made = {id(guide): None if guide is None else Guide.of(guide) for guide in guides}
+    given = {id(guide): guide for guide in guides}
+    made = {key: None if guide is None else Guide.of(guide) for key, guide in given.items()}
     return [
         _request(
             prompt,

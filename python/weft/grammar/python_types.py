@@ -10,12 +10,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any, get_origin
+from enum import Enum
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from zoneinfo import available_timezones
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
-from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaValue
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import (
+    PydanticInvalidForJsonSchema,
+    PydanticSchemaGenerationError,
+    PydanticUndefinedAnnotation,
+)
+from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaValue, JsonSchemaWarningKind
 from pydantic_core import core_schema
 
 from weft.errors import AnswerError, GuideError
@@ -26,6 +34,10 @@ DOUBLE_DIGITS = 15
 _DOUBLES = {"minimum": 1 - 10**DOUBLE_DIGITS, "maximum": 10**DOUBLE_DIGITS - 1}
 MAX_FAULTS = 3
 """The number of faults of an answer that an error lists."""
+MAX_KEYS = 256
+"""The number of keys of a dict that a schema lists, for keys that no pattern describes."""
+MAX_URL = 2083
+"""pydantic's limit of the length of a URL."""
 
 _CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
 _IPV4, _IPV6 = (formats.PATTERNS[name][1:-1] for name in ("ipv4", "ipv6"))
@@ -48,8 +60,19 @@ _FRACTION = "^-?[0-9]+(?:/[1-9][0-9]*)?$"
 _BASE64 = (
     "(?:[A-Za-z0-9{more}]{{4}})*(?:[A-Za-z0-9{more}][AQgw]==|[A-Za-z0-9{more}]{{2}}[AEIMQUYcgkosw048]=)?"
 )
+# The same for bytes that are ASCII text: each byte's first bit is 0.
+_1ST, _2ND, _3RD = "[A-Za-f]", "[A-HQ-Xg-nw-z0-3]", "[ABEFIJMNQRUVYZcdghklopstwx014589]"
+_BASE64_TEXT = (
+    f"(?:{_1ST}{_2ND}{_3RD}[A-Za-z0-9{{more}}])*(?:{_1ST}[AQgw]==|{_1ST}{_2ND}[AEIMQUYcgkosw048]=)?"
+)
+_UNHASHABLE = ("list", "dict", "set", "typed-dict")
+_NUMBER_CONSTRAINTS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_NO_KEYS = "no pattern describes the constraints of its keys; leave some to a validator"
 _ANY = ""
 _NO_SPACE = r"[^\s\x1c-\x1f\x85]"  # the characters that `str.strip` keeps
+_MARKS = re.compile(r"\\.|\[\^?|\]", re.DOTALL)  # escapes, and the ends of classes
+_NEGATED = {r"\D": r"[\x00-/:-\x7f]", r"\W": r"[\x00-/:-@\[-^`{-\x7f]"}  # in ASCII
+_NOT_ASCII, _NEXT_LINE = "\x80-\U0010ffff", "\x85"
 _BYTE_SIZE = r"^\s*(\d*\.?\d+)\s*(\w+)?"  # pydantic's pattern of ByteSize; any word may be the unit
 
 PATTERNS = {
@@ -64,6 +87,8 @@ PATTERNS = {
     },
     "base64": f"^{_BASE64.format(more='+/')}$",
     "base64url": f"^{_BASE64.format(more='_-')}$",
+    "base64-text": f"^{_BASE64_TEXT.format(more='+/')}$",
+    "base64url-text": f"^{_BASE64_TEXT.format(more='_-')}$",
     "fraction": _FRACTION,
     "ipvanyaddress": f"^(?:{_IPV4}|{_IPV6})$",
     "ipv4interface": f"^{_IPV4}(?:/(?:3[0-2]|[12]?[0-9]))?$",
@@ -82,11 +107,22 @@ class _AnswerSchema(GenerateJsonSchema):
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  # as pydantic declares it
 
+    _reason_for_skip = "its choices have none"
+
+    @property
+    def mode(self) -> Literal["validation"]:
+        return "validation"  # whatever the config of a model says
+
     def generate_inner(self, schema: Any) -> JsonSchemaValue:
         node = super().generate_inner(schema)
         if node.get("pattern") == _BYTE_SIZE:
             return {**node, "pattern": r"^[0-9]+(?:\.[0-9]+)? ?(?:(?:[kMGTPE]i?)?B)?$"}
-        pattern = PATTERNS.get(node.get("format", ""))
+        kind = node.get("format", "")
+        if kind == "zoneinfo":
+            return {"type": "string", "enum": sorted(available_timezones())}
+        if schema.get("schema", {}).get("type") == "str" and f"{kind}-text" in PATTERNS:
+            kind += "-text"
+        pattern = PATTERNS.get(kind)
         if pattern is None or "pattern" in node:
             return node
         return {**{key: value for key, value in node.items() if key != "format"}, "pattern": pattern}
@@ -99,18 +135,25 @@ class _AnswerSchema(GenerateJsonSchema):
         number = dict(super().decimal_schema(schema)["anyOf"][0])
         is_bounded = len(number) > 1
         digits, places = schema.get("max_digits"), schema.get("decimal_places")
+        if digits is not None and places is None and is_bounded:
+            places = _places(number, digits)
+        if digits is not None and places is not None:
+            places = min(places, digits)
         if not is_bounded:
             number |= _DOUBLES
         if places is not None:
-            number.setdefault("multipleOf", float(Decimal(10) ** -places))
+            step = Decimal(10) ** -places
+            number.setdefault("multipleOf", float(step))
             if digits is not None:
-                largest = float(Decimal(10) ** (digits - places) - Decimal(10) ** -places)
+                largest = float(Decimal(10) ** (min(digits, DOUBLE_DIGITS) - places) - step)
                 number["maximum"] = min(number.get("maximum", largest), largest)
                 number["minimum"] = max(number.get("minimum", -largest), -largest)
+                if digits == places:  # pydantic counts the digit of a 0 that has no point
+                    number["minimum"] = max(number["minimum"], float(step))
         if is_bounded:  # no pattern bounds a value
             return number
         text = {"type": "string", "pattern": _decimal_pattern(digits, places)}
-        is_exact = digits is None or (places is not None and digits <= DOUBLE_DIGITS)
+        is_exact = digits is None or (places is not None and places < digits <= DOUBLE_DIGITS)
         return {"anyOf": [number, text]} if is_exact else text
 
     def fraction_schema(self, schema: Any) -> JsonSchemaValue:
@@ -124,30 +167,77 @@ class _AnswerSchema(GenerateJsonSchema):
         return {"type": "string", "pattern": f"^-?{_NUMBER}(?:[+-]{_NUMBER}j)?$"}
 
     def bytes_schema(self, schema: core_schema.BytesSchema) -> JsonSchemaValue:
-        node = super().bytes_schema(schema)
-        if "maxLength" in node and node.get("format") == "binary":  # in bytes; JSON counts characters
-            node["pattern"] = r"^[\x00-\x7f]*$"
+        node: JsonSchemaValue = {"type": "string", "format": "binary"}
+        low, high = schema.get("min_length", 0), schema.get("max_length", "")
+        encoding = self._config.val_json_bytes
+        if encoding == "hex":
+            return {"type": "string", "pattern": f"^(?:{_HEX}{{2}}){{{low},{high}}}$"}
+        if encoding == "base64":
+            if low or high != "":
+                raise PydanticInvalidForJsonSchema("no pattern bounds the number of bytes in Base64")
+            return {**node, "format": "base64url"}
+        if low:
+            node["minLength"] = low
+        if high != "":  # in bytes; JSON counts characters
+            node |= {"maxLength": high, "pattern": r"^[\x00-\x7f]*$"}
         return node
 
     def str_schema(self, schema: core_schema.StringSchema) -> JsonSchemaValue:
         node = super().str_schema(schema)
-        if schema.get("strip_whitespace") and node.get("minLength") and "pattern" not in node:
-            node["pattern"] = rf"^{_NO_SPACE}(?:[\s\S]*{_NO_SPACE})?$"  # lengths count after stripping
+        pattern = schema.get("pattern")
+        if isinstance(pattern, re.Pattern) and pattern.flags & re.VERBOSE:
+            raise PydanticInvalidForJsonSchema("write its pattern without re.VERBOSE")
+        if "pattern" in node:
+            node["pattern"] = _for_ascii(node["pattern"])
+        if not schema.get("strip_whitespace", self._config.str_strip_whitespace):
+            return node
+        # Lengths and patterns hold after stripping, so nothing may be there to strip.
+        some = rf"{_NO_SPACE}(?:[\s\S]*{_NO_SPACE})?"
+        if "pattern" in node:
+            node["allOf"] = [{"pattern": f"^(?:{some})?$"}]
+        elif node.get("minLength"):
+            node["pattern"] = f"^{some}$"
         return node
 
+    def literal_schema(self, schema: core_schema.LiteralSchema) -> JsonSchemaValue:
+        for value in schema["expected"]:
+            if isinstance(value, Enum) and not isinstance(value, str | int):
+                raise PydanticInvalidForJsonSchema(
+                    f"pydantic takes no JSON for {value!s} in a Literal; derive {type(value).__name__} from str, too"
+                )
+            if isinstance(value, bytes):
+                raise PydanticInvalidForJsonSchema(f"no JSON value is the literal {value!r}")
+        return super().literal_schema(schema)
+
+    def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
+        for member in schema["members"]:
+            if not isinstance(member.value, str | int | float | None):
+                raise PydanticInvalidForJsonSchema(f"no JSON value is {member!s}, which is {member.value!r}")
+        return super().enum_schema(schema)
+
     def url_schema(self, schema: core_schema.UrlSchema) -> JsonSchemaValue:
-        return _url(schema.get("allowed_schemes"))
+        return _url(schema)
 
     def multi_host_url_schema(self, schema: core_schema.MultiHostUrlSchema) -> JsonSchemaValue:
-        return _url(schema.get("allowed_schemes"))
+        return _url(schema)
 
     # Sets: a repeated element is the same set, so only a lower bound on the number needs `uniqueItems`.
 
     def set_schema(self, schema: core_schema.SetSchema) -> JsonSchemaValue:
-        return _repeatable(super().set_schema(schema))
+        return self._repeatable(super().set_schema(schema), schema)
 
     def frozenset_schema(self, schema: core_schema.FrozenSetSchema) -> JsonSchemaValue:
-        return _repeatable(super().frozenset_schema(schema))
+        return self._repeatable(super().frozenset_schema(schema), schema)
+
+    def _repeatable(self, node: JsonSchemaValue, schema: Any) -> JsonSchemaValue:
+        element = schema.get("items_schema", {})
+        is_class = element.get("type") in ("model", "dataclass")
+        if element.get("type") in _UNHASHABLE or (is_class and element["cls"].__hash__ is None):
+            name = element["cls"].__name__ if is_class else element["type"]
+            raise PydanticInvalidForJsonSchema(
+                f"a set's elements must be hashable, and {name} is not; use a list"
+            )
+        return node if node.get("minItems", 0) > 1 else {k: v for k, v in node.items() if k != "uniqueItems"}
 
     # Dicts: pydantic's schemas allow keys that are not of the keys' type.
 
@@ -172,6 +262,45 @@ class _AnswerSchema(GenerateJsonSchema):
 
     def is_subclass_schema(self, schema: core_schema.IsSubclassSchema) -> JsonSchemaValue:
         return self.handle_invalid_for_json_schema(schema, "a class as a value")
+
+    # Unions: the field by which pydantic tells the choices apart must be in the text, even if it has a default.
+
+    def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
+        node = super().tagged_union_schema(schema)
+        choices = node["oneOf"]
+        if not choices:
+            raise PydanticInvalidForJsonSchema(self._reason_for_skip)
+        name = node.get("discriminator", {}).get("propertyName")
+        if name is not None:
+            for choice in choices:
+                choice["required"] = sorted({*choice.get("required", ()), name})
+        return {"anyOf": choices}  # a function may choose among types that share texts, so not "oneOf"
+
+    def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
+        if kind == "skipped-choice":
+            self._reason_for_skip = detail
+        super().emit_warning(kind, detail)
+
+    # Names of fields.
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        outer = self.by_alias
+        # pydantic 2.11 to 2.13 have this setting, and ignore it here.
+        if "validate_by_alias" in ConfigDict.__annotations__:
+            self.by_alias = schema["cls"].model_config.get("validate_by_alias") is not False
+        try:
+            return super().model_schema(schema)
+        finally:
+            self.by_alias = outer
+
+    def model_fields_schema(self, schema: core_schema.ModelFieldsSchema) -> JsonSchemaValue:
+        node = super().model_fields_schema(schema)
+        if self._config.extra == "allow":
+            # pydantic reads a field by all its names, so the others are no names of extra properties.
+            for name, field in schema["fields"].items():
+                for other in (name, *_strings(field.get("validation_alias"))):
+                    node["properties"].setdefault(other, {"not": {}})
+        return node
 
     def model_field_schema(self, schema: core_schema.ModelField) -> JsonSchemaValue:
         self._check_alias(schema)
@@ -219,59 +348,135 @@ class _AnswerSchema(GenerateJsonSchema):
         if values is not None and all(isinstance(value, str) for value in values):
             return list(values), []
         if "anyOf" in node:
-            parts = [self._keys(part) for part in node["anyOf"] if part.get("type") != "null"]
-            patterns = [pattern for _, more in parts for pattern in more]
-            return [name for more, _ in parts for name in more], [_ANY] if _ANY in patterns else patterns
+            return self._keys_of_any(node["anyOf"])
         match None if values is not None else node.get("type"):
             case "string":
-                lengths = node.get("minLength", 0), node.get("maxLength", "")
-                default = _ANY if lengths == (0, "") else rf"^[\s\S]{{{lengths[0]},{lengths[1]}}}$"
-                return [], [node.get("pattern") or formats.PATTERNS.get(node.get("format", ""), default)]
+                pattern = node.get("pattern") or formats.PATTERNS.get(node.get("format", ""))
+                low, high = node.get("minLength", 0), node.get("maxLength", "")
+                has_length = bool(low) or high != ""
+                if pattern is None or not (has_length or "allOf" in node):
+                    return [], [pattern or (rf"^[\s\S]{{{low},{high}}}$" if has_length else _ANY)]
             case "integer":
-                lowest = node.get("minimum", node.get("exclusiveMinimum", -2) + 1)
-                digits = "[1-9][0-9]*" if lowest > 0 else "(?:0|[1-9][0-9]*)"
-                return [], [f"^{digits}$" if lowest >= 0 else f"^-?{digits}$"]
+                return _integer_keys(node)
             case "number":
-                return [], [f"^-?{_NUMBER}$"]
+                constraints = {key: node[key] for key in _NUMBER_CONSTRAINTS if key in node}
+                if constraints in ({}, {"minimum": 0}):
+                    return [], [f"^{'' if constraints else '-?'}{_NUMBER}$"]
             case "boolean":
                 return ["true", "false"], []
+            case "array" | "object" | "null" | None if node:
+                raise PydanticInvalidForJsonSchema(
+                    "the keys of an object are texts, and no text is such a key of a dict"
+                )
             case _ if not node:
                 return [], [_ANY]
-        raise PydanticInvalidForJsonSchema(
-            "the keys of an object are texts, and no text is such a key of a dict"
-        )
+        raise PydanticInvalidForJsonSchema(_NO_KEYS)
+
+    def _keys_of_any(self, nodes: list[JsonSchemaValue]) -> tuple[list[str], list[str]]:
+        """The names and patterns of `_keys` for each of these schemas, without those that no text satisfies."""
+        names: list[str] = []
+        patterns: list[str] = []
+        error: Exception | None = None
+        for node in nodes:
+            try:
+                more_names, more_patterns = self._keys(node)
+            except PydanticInvalidForJsonSchema as raised:
+                error = raised
+            else:
+                names += more_names
+                patterns += more_patterns
+        if error is not None and not names and not patterns:
+            raise error
+        return names, [_ANY] if _ANY in patterns else patterns
 
 
-def _repeatable(node: JsonSchemaValue) -> JsonSchemaValue:
-    return node if node.get("minItems", 0) > 1 else {k: v for k, v in node.items() if k != "uniqueItems"}
+def _integer_keys(node: JsonSchemaValue) -> tuple[list[str], list[str]]:
+    """The names, or the pattern of names, that are integers with these bounds."""
+    low, high, step = node.get("minimum"), node.get("maximum"), node.get("multipleOf", 1)
+    if "exclusiveMinimum" in node:
+        low = node["exclusiveMinimum"] + 1
+    if "exclusiveMaximum" in node:
+        high = node["exclusiveMaximum"] - 1
+    if low is not None and high is not None and (high - low) // step < MAX_KEYS:
+        return [str(key) for key in range(low + -low % step, high + 1, step)], []
+    if high is not None or step != 1 or low not in (None, 0, 1):
+        raise PydanticInvalidForJsonSchema(_NO_KEYS)
+    digits = "[1-9][0-9]*" if low == 1 else "(?:0|[1-9][0-9]*)"
+    return [], [f"^{'-?' if low is None else ''}{digits}$"]
 
 
 def _decimal_pattern(digits: int | None, places: int | None) -> str:
     """A pattern of the decimal numbers with at most so many digits, and so many after the point."""
 
     def fraction(limit: int | None) -> str:
-        limits = "" if limit is None else limit
-        return "" if limit == 0 else rf"(?:\.[0-9]{{1,{limits}}})?"
+        many = "+" if limit is None else f"{{1,{limit}}}"
+        return "" if limit == 0 else rf"(?:\.[0-9]{many})?"
 
     if digits is None:
         return f"^-?(?:0|[1-9][0-9]*){fraction(places)}$"
+    if digits == places:  # pydantic counts the digit of a 0 without a point
+        return rf"^-?0\.[0-9]{{1,{digits}}}$"
     if places is not None:
-        whole = "0" if digits <= places else f"(?:0|[1-9][0-9]{{0,{digits - places - 1}}})"
-        return f"^-?{whole}{fraction(min(digits, places))}$"
+        return f"^-?(?:0|[1-9][0-9]{{0,{digits - places - 1}}}){fraction(places)}$"
     wholes = [f"[1-9][0-9]{{{size - 1}}}{fraction(digits - size)}" for size in range(1, digits + 1)]
     return f"^-?(?:{'|'.join([f'0{fraction(digits)}', *wholes])})$"
 
 
-def _url(schemes: list[str] | None) -> JsonSchemaValue:
-    """The schema of URLs with one of these schemes (None: any). It leaves out pydantic's limit of 2083 characters,
-    because the libraries can't count so far beside a pattern."""
+def _places(number: JsonSchemaValue, digits: int) -> int:
+    """A number of digits after the point, at most two, that leaves room for the digits of the bounds."""
+    largest = max(abs(number.get(bound, 0)) for bound in _NUMBER_CONSTRAINTS[:-1])
+    return max(0, min(2, digits - len(str(int(largest)))))
+
+
+def _url(schema: Any) -> JsonSchemaValue:
+    """The schema of URLs with the type's schemes. It leaves out pydantic's limit of 2083 characters, because the
+    libraries can't count so far beside a pattern."""
+    schemes, limit = schema.get("allowed_schemes"), schema.get("max_length") or MAX_URL
+    limits = {"maxLength": limit} if limit < MAX_URL else {}
     host, rest = f"(?:{_NAME}|{_IPV4})", f"{_PATH}{_AFTER_PATH}"
     if schemes == ["file"]:
-        return {"type": "string", "pattern": f"^file://{_PATH}$"}
+        return {"type": "string", "pattern": f"^file://{_PATH}$", **limits}
     names = "|".join(map(re.escape, schemes or ("http", "https", "ftp", "ws", "wss")))
     # "file" takes no port and no user, so a scheme of any name has neither.
     others = "" if schemes else f"|[A-Za-z][A-Za-z0-9+.-]*://{host}"
-    return {"type": "string", "pattern": f"^(?:(?:{names})://{_USER}{host}{_PORT}{others}){rest}$"}
+    pattern = f"^(?:(?:{names})://{_USER}{host}{_PORT}{others}){rest}$"
+    return {"type": "string", "pattern": pattern, **limits}
+
+
+def _strings(data: Any) -> Iterator[str]:
+    """The strings in nested lists."""
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, list):
+        for part in data:
+            yield from _strings(part)
+
+
+def _for_ascii(pattern: str) -> str:
+    r"""A pattern for texts that pydantic's pattern of the same characters matches, too. pydantic's `\d`, `\w` and `\s`
+    include characters of other scripts that the libraries' do not. So their negations match ASCII alone here."""
+    opening, left_out = "", ""
+
+    def replaced(mark: re.Match[str]) -> str:
+        nonlocal opening, left_out
+        text = mark[0]
+        if text in _NEGATED:
+            return _NEGATED[text][1:-1] if opening else _NEGATED[text]
+        if text == r"\S" and not opening:
+            return rf"[^\s{_NEXT_LINE}]"
+        if text in ("[", "[^") and not opening:
+            opening, left_out = text, ""
+        elif text in (r"\d", r"\w"):
+            left_out = _NOT_ASCII
+        elif text == r"\s":
+            left_out = left_out or _NEXT_LINE
+        elif text == "]" and opening:
+            ending = f"{left_out}]" if opening == "[^" else "]"
+            opening = ""
+            return ending
+        return text
+
+    return _MARKS.sub(replaced, pattern)
 
 
 class PythonType:
@@ -304,7 +509,7 @@ class PythonType:
     def parse(self, text: str) -> Any:
         """The object that a JSON text describes. Raises `AnswerError` if the type refuses it."""
         try:
-            return self._adapter.validate_json(_without_surrogates(text))
+            return self._validated(text)
         except ValidationError as error:
             raise AnswerError(f"the answer is not a valid {self.name}: {_faults(error)}") from error
 
@@ -313,9 +518,14 @@ class PythonType:
         that, and for the beginning of any other JSON."""
         complete = _complete_elements(text)
         try:
-            return None if complete is None else self._adapter.validate_json(_without_surrogates(complete))
+            return None if complete is None else self._validated(complete)
         except ValidationError:
             return None
+
+    def _validated(self, text: str) -> Any:
+        value = self._adapter.validate_json(_without_surrogates(text))
+        # pydantic validates an `Iterable` lazily, and only once.
+        return list(value) if type(value).__name__ == "ValidatorIterator" else value
 
 
 _NOTABLE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},"]', re.DOTALL)
@@ -352,16 +562,32 @@ def _without_surrogates(text: str) -> str:
 
 
 def _name(given: Any) -> str:
-    """The name of a type in messages: "Invoice", "list[Invoice]"."""
+    """The name of a type in messages: "Invoice", "list[Invoice]". The constraints of `Annotated` are left out."""
     if isinstance(given, TypeAdapter):
-        return re.sub(r"^TypeAdapter\((.*)\)$", r"\1", repr(given))
-    if isinstance(given, type) and get_origin(given) is None:
+        return _name(given._type)
+    origin, args = get_origin(given), get_args(given)
+    if origin is Annotated:
+        return _name(args[0])
+    if origin in (Union, UnionType):
+        return " | ".join(map(_name, args))
+    if origin is Literal:
+        return f"Literal[{', '.join(str(arg) if isinstance(arg, Enum) else repr(arg) for arg in args)}]"
+    if origin is not None and args:
+        return f"{getattr(given, '__name__', origin.__name__)}[{', '.join(map(_name, args))}]"
+    if given in (None, type(None), ...):
+        return {...: "..."}.get(given, "None")
+    if isinstance(given, type):
         return given.__name__
     return re.sub(r"(?:\b[A-Za-z_]\w*\.|<locals>\.)+(?=\w)", "", str(given))
 
 
 def _reason(error: Exception) -> str:
     """The first sentence of an error's text."""
+    if (
+        isinstance(error, PydanticUndefinedAnnotation)
+        or getattr(error, "code", None) == "class-not-fully-defined"
+    ):
+        return "it names a type in quotes that is not defined yet, or not here; name the class itself"
     text = str(error).partition("\n")[0].partition(". Set ")[0]
     return text.rstrip(".") or type(error).__name__
 

@@ -23,11 +23,22 @@ from ipaddress import (
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, TypeVar
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pydantic
 import pytest
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, TypeAdapter
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    TypeAdapter,
+)
 from pydantic import networks as net
+from pydantic.alias_generators import to_camel
 from typing_extensions import TypedDict
 
 from support.grammar.grammars import small_vocabulary
@@ -38,9 +49,13 @@ from weft.grammar.kinds.after import After
 from weft.grammar.limits import CompileLimits
 
 T = TypeVar("T")
-Color = enum.Enum("Color", {"RED": "red", "BLUE": "blue"})
 Level = enum.IntEnum("Level", {"LOW": 1, "HIGH": 2})
 UserId = NewType("UserId", int)
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
 
 
 class Person(BaseModel):
@@ -89,6 +104,35 @@ class Owner(BaseModel):
     pet: Cat | Dog = Field(discriminator="kind")
 
 
+class Number(BaseModel):
+    kind: Literal["number"] = "number"
+    value: int
+
+
+class Plus(BaseModel):
+    kind: Literal["plus"] = "plus"
+    terms: list[Expression]
+
+
+Expression = Annotated[Number | Plus, Field(discriminator="kind")]
+
+
+class Up(BaseModel):
+    way: Literal["up"] = Field("up", alias="Way")
+
+
+class Down(BaseModel):
+    way: Literal["down"] = Field("down", alias="Way")
+
+
+class Tagged(BaseModel):
+    """`Number` is a choice of a union, and the type of a field."""
+
+    way: Annotated[Up | Down, Field(discriminator="way")]
+    number: Number
+    either: Expression | None = None
+
+
 class Box(BaseModel, Generic[T]):
     item: T
 
@@ -118,9 +162,38 @@ class Open(BaseModel):
     a: bool
 
 
+class OpenAliased(BaseModel):
+    model_config = ConfigDict(extra="allow", validate_by_name=True, alias_generator=to_camel)
+    is_ok: bool = True
+    first: int = Field(0, validation_alias=AliasChoices("a", "b"))
+
+
 class Encoded(BaseModel):
     model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
     data: bytes
+
+
+class EncodedByHex(BaseModel):
+    model_config = ConfigDict(val_json_bytes="hex")
+    data: Annotated[bytes, Field(max_length=2)]
+
+
+class OnlyReadEncoded(BaseModel):
+    model_config = ConfigDict(val_json_bytes="base64")
+    data: bytes
+
+
+class Stripped(BaseModel):
+    model_config = ConfigDict(str_strip_whitespace=True)
+    long: Annotated[str, Field(min_length=2)]
+    spaced: Annotated[str, Field(pattern="^[a ]{2}$")]
+
+
+class Written(BaseModel):
+    """pydantic's own JSON schema is that of the texts that it writes."""
+
+    model_config = ConfigDict(json_schema_mode_override="serialization")
+    first: int = Field(validation_alias="in", serialization_alias="out")
 
 
 def lengths(low: int | None = None, high: int | None = None) -> Any:
@@ -159,6 +232,23 @@ TYPES: dict[str, Any] = {
     "quarters": Annotated[Decimal, Field(multiple_of=Decimal("0.25"))], "fraction": Fraction, "complex": complex,
     "datetime": datetime, "naive": pydantic.NaiveDatetime, "aware": pydantic.AwareDatetime, "date": date, "time": time,
     "timedelta": timedelta, "date or time": date | datetime,
+    "chosen by a function": Annotated[
+        Annotated[Number, Tag("v")] | Annotated[Plus, Tag("t")],
+        Discriminator(lambda value: "v" if "value" in value else "t"),
+    ],
+    "open aliases": OpenAliased, "default tags": Tagged,
+    "recursive tags": list[Expression], "read, not written": Written,
+    "hex bytes": EncodedByHex, "only read as base64": OnlyReadEncoded, "base64 text": pydantic.Base64Str,
+    "stripped fields": Stripped, "zone": ZoneInfo,
+    "short url": Annotated[net.HttpUrl, net.UrlConstraints(max_length=20)],
+    "positive digits": Annotated[Decimal, Field(gt=0, max_digits=4)],
+    "percent digits": Annotated[Decimal, Field(ge=-100, le=100, max_digits=4)],
+    "no whole digits": Annotated[Decimal, Field(max_digits=3, decimal_places=3)],
+    "no whole digits, positive": Annotated[Decimal, Field(ge=0, max_digits=5, decimal_places=5)],
+    "positive, many digits": Annotated[Decimal, Field(gt=0, max_digits=25, decimal_places=2)],
+    "keys of a range": dict[Annotated[int, Field(ge=-5, lt=20, multiple_of=5)], int],
+    "positive float keys": dict[Annotated[float, Field(ge=0)], int], "decimal keys": dict[Decimal, int],
+    "no digits": Annotated[str, Field(pattern=r"^[^\d]\D\W[^\s]\S[\W]$")],
     "uuid": UUID, "uuid1": pydantic.UUID1, "uuid4": pydantic.UUID4, "path": Path, "bytes": bytes,
     "short bytes": Annotated[bytes, lengths(None, 3)], "base64": pydantic.Base64Bytes,
     "base64url": pydantic.Base64UrlBytes,
@@ -225,6 +315,11 @@ VALUES: dict[str, tuple[Any, str, Any]] = {
     "path": (Path, '"a/b.txt"', Path("a/b.txt")),
     "url": (net.HttpUrl, '"https://ada@example.org:8080/a?b=c#d"', net.HttpUrl("https://ada@example.org:8080/a?b=c#d")),
     "network": (IPv4Network, '"10.1.0.0/16"', IPv4Network("10.1.0.0/16")),
+    "no spaces": (Annotated[str, Field(pattern=r"^[^\s@]+$")], '"caf\u00e9"', "caf\u00e9"),
+    "iterable": (Iterable[int], "[1,2]", [1, 2]),
+    "tags": (list[Expression], '[{"kind":"number","value":1}]', [Number(value=1)]),
+    "key of a range": (dict[Annotated[int, Field(ge=-5, lt=20)], int], '{"-5":0,"15":1}', {-5: 0, 15: 1}),
+    "extra": (OpenAliased, '{"isOk":true,"more":1}', OpenAliased.model_validate({"isOk": True, "more": 1})),
     "aliases": (Aliased, '{"1st":1,"2nd":2}', Aliased.model_validate({"1st": 1, "2nd": 2})),
 }  # fmt: skip
 
@@ -252,6 +347,15 @@ def test_a_natural_text_is_allowed_and_gives_its_object(name: str) -> None:
         (Annotated[Decimal, Field(max_digits=4, decimal_places=2)], '"123.45"'),
         (Annotated[str, StringConstraints(strip_whitespace=True, min_length=2)], '"a  "'),
         (Literal["yes", "no"], "yes"),
+        (list[Expression], '[{"value":1}]'),
+        (OpenAliased, '{"is_ok":"no"}'),
+        (OpenAliased, '{"b":"no"}'),
+        (Annotated[str, Field(pattern=r"^\D+$")], '"\u0663"'),
+        (Annotated[str, Field(pattern=r"^\W+$")], '"\u00e9"'),
+        (Annotated[str, Field(pattern=r"^[^\w]+$")], '"\u00e9"'),
+        (Annotated[str, StringConstraints(strip_whitespace=True, pattern="^[a ]{3}$")], '"aa "'),
+        (Annotated[Decimal, Field(ge=0, max_digits=2, decimal_places=2)], "0"),
+        (dict[Annotated[int, Field(ge=5, le=10)], int], '{"3":1}'),
     ],
 )
 def test_a_text_that_the_type_refuses_is_forbidden(given: Any, text: str) -> None:
@@ -283,6 +387,23 @@ def test_a_set_with_several_elements_is_refused_by_name() -> None:
         loose.parse("[1, 1]")
 
 
+class Unfinished(BaseModel):
+    other: Nowhere  # type: ignore[name-defined]  # noqa: F821
+
+
+class OfRed(BaseModel):
+    color: Literal[Color.RED]
+
+
+class OfBlue(BaseModel):
+    color: Literal[Color.BLUE]
+
+
+class Door(enum.Enum):
+    OPEN = "open"
+    AJAR = (0, 1)
+
+
 class OnlyPath(BaseModel):
     value: int = Field(validation_alias=pydantic.AliasPath("a", 0))
 
@@ -300,6 +421,33 @@ class Plain:
         (OnlyPath, "OnlyPath has no JSON schema: .*AliasPath; give it a plain alias"),
         (dict[tuple[int, int], int], "keys of an object are texts"),
         (dict[Literal[1, 2], int], "keys of an object are texts"),
+        (
+            dict[Annotated[int, Field(ge=5)], int],
+            r"^dict\[int, int\] has .*no pattern describes the constraints",
+        ),
+        (
+            dict[Annotated[str, Field(pattern="^a", max_length=3)], int],
+            "no pattern describes the constraints of its keys",
+        ),
+        (
+            Literal[Color.RED],
+            r"^Literal\[Color.RED\] has .*no JSON for Color.RED in a Literal; derive Color from str",
+        ),
+        (
+            Annotated[OfRed | OfBlue, Field(discriminator="color")],
+            r"^OfRed \| OfBlue has .*derive Color from str",
+        ),
+        (Door, r"no JSON value is Door.AJAR, which is \(0, 1\)"),
+        (
+            Annotated[str, Field(pattern=re.compile("a b", re.VERBOSE))],
+            "^str has .*its pattern without re.VERBOSE",
+        ),
+        (set[Person], "a set's elements must be hashable, and Person is not; use a list"),
+        (set[list[int]], "a set's elements must be hashable, and list is not; use a list"),
+        (
+            Unfinished,
+            "Unfinished has .*a type in quotes that is not defined yet, or not here; name the class",
+        ),
         (Plain, "Plain is no type for a guide: .*For a matcher of your own use Guide.matcher"),
         (list[Plain], r"list\[Plain\] is no type for a guide"),
         (Person(name="A", age=1), "Person is not a guide; use its type, Person$"),
@@ -360,7 +508,9 @@ def test_equal_schemas_compile_once() -> None:
     assert mine.key == theirs.key and mine == theirs
     assert theirs.python_type is None
     with GuideCompiler(small_vocabulary()) as compiler:
-        assert compiler.compile(mine) is compiler.compile(theirs) is compiler.compile(Person)
+        compiled = compiler.compile(mine)
+        assert compiled is compiler.compile(theirs) is compiler.compile(Person)
+        assert compiled.guide.python_type is None, "types with equal schemas share it"
 
 
 def test_a_union_keeps_its_order() -> None:

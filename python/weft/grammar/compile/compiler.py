@@ -105,6 +105,9 @@ class GuideCompiler:
         """
         self._home.check()
         guide = Guide.of(guide)
+        if guide.python_type is not None:
+            # Types with equal schemas share a compiled guide, and the cache must not keep a user's type alive.
+            guide = replace(guide, python_type=None)
         future: Future[CompiledGuide] = Future()
         future.set_running_or_notify_cancel()  # refuses cancellation: others may wait for the same future
         try:

@@ -26,7 +26,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +117,6 @@ class Trial:
         that helper, at most until `until`, is inside the context `waiting()`.
         """
         until = until if until is not None else time.monotonic() + HELPER_WAIT_S
-        guide = replace(guide, python_type=None)  # the helper does not import the user's code
         job = TrialJob(guide, limits, limits.time_s / 2, closes)
         try:
             return self._try(job, until, waiting)

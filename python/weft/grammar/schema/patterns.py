@@ -96,8 +96,11 @@ def without_look_around(pattern: str) -> str:
         alone = "[0-9]+" if places is None else f"[0-9]{{1,{places}}}0*" if int(places) else "0+"
         return rf"^[+-]?(?:{digits}(?:\.{fraction})?|\.{alone})$"
     if after is not None:
-        digits = f"0*[0-9]{{1,{whole}}}" if int(whole) else "0+"
-        alone = f"[0-9]{{1,{after}}}0*" if int(after) else "0+"
+        after = min(int(after), int(size) - 1)
+        alone = f"[0-9]{{1,{after}}}0*" if after else "0+"
+        if whole == "0":  # pydantic counts the digit of a 0 without a point
+            return rf"^[+-]?0*\.{alone}$"
+        digits = f"0*[0-9]{{1,{whole}}}"
         return rf"^[+-]?(?:{digits}(?:\.[0-9]{{0,{after}}}0*)?|\.{alone})$"
     limit = int(size) - 1
     parts = [rf"[0-9]{{{count}}}(?:\.[0-9]{{0,{limit - count}}}0*)?" for count in range(1, limit + 1)]

@@ -70,8 +70,9 @@ def test_a_decimal_needs_no_look_around(rest: str) -> None:
          ["12345", "1.234", "", "."]),
         (r"(?:\d{0,3}|(?=[\d.]{1,4}0*$)\d*\.\d*0*$)",
          ["1", "+12.3", "123", ".123", "1.2300"], ["1234", "12.34", "a"]),
+        (r"(?:\d{0,0}|(?=[\d.]{1,3}0*$)\d{0,0}\.\d{0,3}0*$)", ["0.25", ".5", "-0.2500"], ["0", "0.", ".125", "1.5"]),
     ],
-    ids=["digits and places", "digits"],
+    ids=["digits and places", "digits", "places alone"],
 )  # fmt: skip
 def test_a_decimal_of_few_digits_has_its_bounds(rest: str, good: list[str], bad: list[str]) -> None:
     pattern = patterns.without_look_around(DECIMAL + rest)
