@@ -96,9 +96,7 @@ def _missing(path: Path, name: str) -> str:
     if path.is_file():
         return f"{path}: is a file; give the directory of a Hugging Face checkpoint"
     if HUB_NAME.fullmatch(name):
-        return (
-            f"{path}: no such directory; if it is a model of the Hugging Face hub, get it with: weft models get {name}"
-        )
+        return f"{path}: no such directory; to get a model of the Hugging Face hub: weft models get {name}"
     close = get_close_matches(name, names, n=1)
     if close:
         return f"{path}: no such directory; did you mean {close[0]!r}?"
