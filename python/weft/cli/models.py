@@ -83,7 +83,7 @@ def listed() -> list[str]:
     lines = [f"{PACKAGE_MODEL:14}in the package", *indented(PACKAGE_MODEL_NOTE)]
     for model in CATALOG.values():
         source = model.repository or f"the wheel {model.package}"
-        lines += [f"{model.name:14}{model.size:8}{model.licence:19}{source}", *indented(model.note)]
+        lines += [f"{model.name:14}{model.size:8}{model.licence:20}{source}", *indented(model.note)]
         with suppress(ModelError):
             lines.append(f"{INDENT}in {model_directory(model.name)}")
     return [
