@@ -59,6 +59,12 @@ def test_a_guide_applies_to_the_answer() -> None:
     assert isinstance(run(text="").exception, InputError)
 
 
+def test_the_model_is_an_argument() -> None:
+    assert run("weft-tiny", "-n", "2", text="Hello").exit_code == 0
+    assert "nowhere: no such directory" in str(run("nowhere", text="Hello").exception)
+    assert "two models: 'one', and 'two'" in str(run("one", "-m", "two", text="Hello").exception)
+
+
 def test_turns_follow_each_other(
     chat: Chat, llm: LLM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,7 +237,9 @@ def test_a_session_in_a_terminal() -> None:
         until("Ctrl-D leaves")
         os.write(terminal, b"/help\n")
         until("/system TEXT")
-        until("> ")  # before readline reads, the terminal itself would take Ctrl-D, and readline would miss it
+        until(
+            "> "
+        )  # before readline reads, the terminal itself would take Ctrl-D, and readline would miss it
         os.write(terminal, b"\x04")
         _, status = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(status) == 0

@@ -54,7 +54,8 @@ MaxSeqLen = Annotated[
 @with_guide_options
 def chat(
     *,
-    model: o.Model = None,
+    model: o.NamedModel = None,
+    same_model: o.Model = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system message.")] = None,
     device: o.Where = Device.auto,
     dtype: o.Dtype = "auto",
@@ -74,8 +75,11 @@ def chat(
     A guide applies to each answer. Without a terminal, standard input is one message; its answer goes to standard
     output.
 
-    Exit codes: 0; 2, something given is wrong; 3, the guided answer to standard input was cut.
+    Exit codes: 0; 2, an option or input is wrong; 3, the guided answer to standard input was cut.
     """
+    if model is not None and same_model is not None:
+        raise InputError(f"two models: {model!r}, and {same_model!r} of --model; give one")
+    model = model or same_model
     is_terminal = sys.stdin.isatty()
     messages = [] if is_terminal else read_prompts([], [])
     guide = read_guide(guide_options)

@@ -179,7 +179,7 @@ def test_a_model_is_got_once_and_loaded_by_its_name(hub: Hub, tmp_path: Path) ->
         LLM("org/tiny", device="cpu")
     result = CliRunner().invoke(app, ["models", "get", "org/tiny"])
     assert result.exit_code == 0, result.exception
-    assert "downloading org/tiny (4.7 MB) to " in result.output and "weft chat -m org/tiny" in result.output
+    assert "downloading org/tiny (4.7 MB) to " in result.output and "weft chat org/tiny" in result.output
     assert hub.downloads()[0] == "config.json" and hub.downloads()[-1] == "model.safetensors"
     assert sorted(hub.downloads()) == sorted(FILES)
     directory = model_directory("org/tiny")
