@@ -15,7 +15,7 @@ from typing import Any
 
 from weft.config import WEIGHTS, WEIGHTS_INDEX, hub_directory, weight_files
 from weft.core.files import MAX_JSON_BYTES, read_json
-from weft.errors import ModelError
+from weft.errors import ModelError, escaped
 from weft.models.weights import parse_config
 
 Say = Callable[[str], object]
@@ -92,7 +92,7 @@ def _download(name: str, file: str, commit: str | None = None, has_bar: bool = F
     class Bar(tqdm):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             hidden = {} if has_bar else {"disable": True}
-            super().__init__(*arguments, **{**options, "desc": file, **hidden})  # type: ignore[no-untyped-call]
+            super().__init__(*arguments, **{**options, "desc": escaped(file), **hidden})  # type: ignore[no-untyped-call]
 
     with _explained(name):
         return Path(hf_hub_download(name, file, revision=commit, tqdm_class=Bar))

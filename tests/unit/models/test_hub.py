@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from huggingface_hub import constants
@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, has_body: bool) -> None:
         hub: Hub = self.server.hub  # type: ignore[attr-defined]
-        path = urlsplit(self.path).path.strip("/")
+        path = unquote(urlsplit(self.path).path).strip("/")
         hub.requests.append((self.command, path, self.headers.get("Range")))
         name = path.removeprefix("api/models/").partition("/resolve/")[0]
         repository = hub.repositories.get(name)
@@ -235,6 +235,25 @@ def test_weights_in_shards(hub: Hub, tmp_path: Path) -> None:
         get_from_hub("org/null", print)
     with pytest.raises(ModelError, match="'weight_map' is missing"):
         model_directory("org/null")
+
+
+def test_the_name_of_a_file_can_not_command_the_terminal(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars = sys.modules["huggingface_hub.utils.tqdm"]
+    titles = []
+
+    class Bar(bars.tqdm):  # type: ignore[name-defined, misc]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            titles.append(options["desc"])
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(bars, "tqdm", Bar)
+    name = "\x1b[2J.safetensors"
+    files = {key: data for key, data in FILES.items() if key != "model.safetensors"}
+    files |= {name: FILES["model.safetensors"]}
+    files["model.safetensors.index.json"] = json.dumps({"weight_map": {"x": name}}).encode()
+    hub.repositories["org/colourful"] = Repository(files)
+    assert (get_from_hub("org/colourful", print) / name).is_file()
+    assert "\\x1b[2J.safetensors" in titles and name not in titles
 
 
 @pytest.mark.parametrize("name", ["a--b/c", "a/b..c", "org/name.git", "a/b.", "org/" + 100 * "x"])
