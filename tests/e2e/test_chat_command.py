@@ -143,7 +143,7 @@ def test_an_exception_leaves_the_conversation_as_it_was(
         with pytest.raises(KeyboardInterrupt):
             repeat()
         assert chat.messages == before
-    monkeypatch.setattr(chat, "_tokens", fail)  # earlier still
+    monkeypatch.setattr(llm, "chat_tokens", fail)  # earlier still
     with pytest.raises(KeyboardInterrupt):
         chat.again()
     assert chat.messages == before
