@@ -20,6 +20,7 @@ WeftError
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 __all__ = [
@@ -41,6 +42,8 @@ __all__ = [
     "WeftError",
 ]
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Control characters besides the line break and the tab, other separators of lines, and overrides of direction."""
 MAX_MESSAGE = 4000
 """The maximum length of an error message in characters. A message may quote a client's input."""
 
@@ -61,6 +64,12 @@ def escaped(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def for_terminal(text: str) -> str:
+    """Escape the control characters of a model's text, so that it can't command a terminal. Line breaks and tabs
+    remain; carriage returns, which would overwrite a line, are dropped."""
+    return _CONTROL.sub(lambda found: "" if found[0] == "\r" else escaped(found[0]), text)
 
 
 def readable(text: str) -> str:

@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from weft import LLM, EngineConfig, Piece, SamplingParams
+from weft import LLM, EngineConfig, Output, Piece, SamplingParams
 from weft.cli import app
+from weft.cli.answers import Run, print_pieces
 from weft.cli.chat import Chat, read_message
-from weft.errors import InputError
+from weft.cli.inputs import NamedPrompt
+from weft.errors import InputError, for_terminal
 
 LENGTH = 128
 
@@ -55,6 +57,12 @@ def test_a_guide_applies_to_the_answer() -> None:
     cut = run("--regex", "[0-9]{30}", "-n", "2", text="Hello")
     assert cut.exit_code == 3 and "--on-length close" in cut.stderr
     assert isinstance(run(text="").exception, InputError)
+
+
+def test_the_model_is_an_argument() -> None:
+    assert run("weft-tiny", "-n", "2", text="Hello").exit_code == 0
+    assert "nowhere: no such directory" in str(run("nowhere", text="Hello").exception)
+    assert "two models: 'one', and 'two'" in str(run("one", "-m", "two", text="Hello").exception)
 
 
 def test_turns_follow_each_other(
@@ -121,10 +129,72 @@ def test_an_interrupt_stops_the_answer_and_keeps_its_text(
     assert closed == [True, True] and capsys.readouterr().out == "halfhalf\n"
 
 
+def test_an_exception_leaves_the_conversation_as_it_was(
+    chat: Chat, llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat.answer("one")
+    before = list(chat.messages)
+
+    def fail(*_: object, **__: object) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(llm, "stream", fail)
+    for repeat in (lambda: chat.answer("two"), chat.again):
+        with pytest.raises(KeyboardInterrupt):
+            repeat()
+        assert chat.messages == before
+    monkeypatch.setattr(llm, "chat_tokens", fail)  # earlier still
+    with pytest.raises(KeyboardInterrupt):
+        chat.again()
+    assert chat.messages == before
+
+
+def test_a_bad_line_does_not_end_the_conversation(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines: Iterator[Any] = iter(
+        [UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), "/AGAIN", "/save ~nobody-here/x", EOFError()]
+    )
+
+    def read(*_: object) -> str:
+        line = next(lines)
+        if isinstance(line, BaseException):
+            raise line
+        return str(line)
+
+    monkeypatch.setattr("builtins.input", read)
+    chat.run()
+    shown = capsys.readouterr()
+    assert "not UTF-8" in shown.err and "no answer yet" in shown.err and "nobody-here" in shown.err
+    assert shown.out == "" and shown.err.startswith("> ")  # stdout is no terminal
+
+
+def test_a_model_can_not_command_the_terminal(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "a\x1b]0;title\x07\x1b[2J\x9b31m\r\nb\tc\u202ed \U0001f469\u200d\U0001f52c"
+    safe = "a\\x1b]0;title\\x07\\x1b[2J\\x9b31m\nb\tc\\u202ed \U0001f469\u200d\U0001f52c"
+    assert for_terminal(text) == safe
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(llm, "generate", lambda *_, **__: [Output([], text=text), Output([], text=text)])
+    prompts = [NamedPrompt("one", "one"), NamedPrompt("two", "two")]
+    Run(llm, None, SamplingParams())(prompts)
+    shown = capsys.readouterr().out
+    assert shown.count(safe) == 2 and "\x1b" not in shown
+    monkeypatch.setenv("TERM", "dumb")
+    for piece in (Piece(text, [5], ["sampled"]), Piece("\x1b[2J", [5], ["sampled"])):
+        assert print_pieces(llm, iter([piece])).text == piece.text
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and "\x9b" not in shown and "title\\x07" in shown
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    print_pieces(llm, iter([Piece(text, [5], ["sampled"])]))
+    assert capsys.readouterr().out == text + "\n"  # a pipe gets the text as it is
+
+
 def test_a_message_may_have_several_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(*lines: str) -> str:
         left = iter(lines)
-        monkeypatch.setattr("builtins.input", lambda prompt: next(left))
+        monkeypatch.setattr("builtins.input", lambda *_: next(left))
         return read_message()
 
     assert read("one", "two") == "one"
@@ -167,6 +237,9 @@ def test_a_session_in_a_terminal() -> None:
         until("Ctrl-D leaves")
         os.write(terminal, b"/help\n")
         until("/system TEXT")
+        until(
+            "> "
+        )  # before readline reads, the terminal itself would take Ctrl-D, and readline would miss it
         os.write(terminal, b"\x04")
         _, status = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(status) == 0

@@ -57,7 +57,7 @@ def test_no_strict_on_the_command_line(tmp_path: Path) -> None:
     found = json.loads(stats.read_text())
     assert found["guide_notes"] == [NOT_UNIQUE] and found["guided_valid"] is False
     wrong = CliRunner().invoke(app, ["generate", "x", "--regex", "a", "--no-strict"])
-    assert "--no-strict is said of a JSON schema" in str(wrong.exception)
+    assert "--no-strict is about a JSON schema" in str(wrong.exception)
 
 
 def test_files_and_the_chat_flag(tmp_path: Path) -> None:

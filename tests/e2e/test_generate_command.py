@@ -183,8 +183,9 @@ def test_wrong_values_are_guessed() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "smollm2"], "No such command 'run'. It is: weft chat -m NAME"),
+        (["run", "smollm2"], "No such command 'run'. It is: weft chat NAME"),
         (["pull", "smollm2"], "It is: weft models get NAME"),
+        (["models", "pull", "smollm2"], "It is: weft models get NAME"),
         (["modles"], "Did you mean 'models'?"),
         (["models", "lst"], "Did you mean 'list'?"),
     ],

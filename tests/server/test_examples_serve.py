@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -61,8 +62,22 @@ def test_the_configuration_loads() -> None:
 def test_what_a_container_is_built_from() -> None:
     """Nothing that is made, and all that the build copies."""
     lines = (ROOT / ".dockerignore").read_text().splitlines()
-    ignored = [line for line in lines if line and not line.startswith("#")]
-    assert {".git", ".venv", ".gpu", ".peers", "build", "dist"} <= set(ignored)
-    needed = ["CMakeLists.txt", "pyproject.toml", "README.md", "LICENSE", "csrc", "python", "examples"]
-    assert [name for name in needed for line in ignored if fnmatch(name, line)] == []
+    patterns = [line for line in lines if line and not line.startswith("#")]
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["scikit-build"]["wheel"][
+        "packages"
+    ]
+    needed = ["CMakeLists.txt", "pyproject.toml", "README.md", "LICENSE", "csrc", "examples", *packages]
     assert all((ROOT / name).exists() for name in needed)
+    assert [name for name in needed if is_ignored(name, patterns)] == []
+    made = [".git", ".venv", ".gpu", ".peers", "build", "dist", "tests", "benchmarks/results"]
+    assert [name for name in made if not is_ignored(name, patterns)] == []
+
+
+def is_ignored(name: str, patterns: list[str]) -> bool:
+    """Whether Docker leaves a path out: the last pattern that matches it or a folder above it decides."""
+    paths = [str(path) for path in (Path(name), *Path(name).parents)]
+    ignored = False
+    for pattern in patterns:
+        if any(fnmatch(path, pattern.removeprefix("!")) for path in paths):
+            ignored = not pattern.startswith("!")
+    return ignored

@@ -32,7 +32,7 @@ NOT_RUN = {
         "the checkout",
     ],
     "docs/command-line.md": ["the Hugging Face hub", "SmolLM2"],
-    "docs/getting-started.md": ["a checkout", "a checkout", "a wheel", "PyPI", "the Hugging Face hub"],
+    "docs/getting-started.md": ["a checkout", "a wheel", "PyPI", "the Hugging Face hub"],
     "docs/grammars.md": ["some minutes", "a folder of schemas"],
     "docs/releasing.md": ["a checkout"],
     "docs/server.md": ["a checkout", "the package anthropic"],

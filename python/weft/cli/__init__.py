@@ -38,10 +38,10 @@ app = typer.Typer(
 app.command(cls=Command, short_help="Answer prompts, under a guide or without.")(generate)
 app.command(cls=Command, short_help="Chat with a model in the terminal.")(chat)
 app.add_typer(models_app, name="models")
-app.command(cls=Command, short_help="Make a model directory of a GGUF file.")(convert)
-app.command(cls=Command, short_help="Say what weft found here, and in a model.")(inspect)
-app.command(cls=Command, short_help="Serve models by OpenAI's API.")(serve)
-app.command(cls=Command, short_help="Do a recording's grammar work again.")(replay)
+app.command(cls=Command, short_help="Make a model directory from a GGUF file.")(convert)
+app.command(cls=Command, short_help="Report versions, the GPU and a model's contents.")(inspect)
+app.command(cls=Command, short_help="Serve models over OpenAI's API and Anthropic's.")(serve)
+app.command(cls=Command, short_help="Replay the grammar work of a recording.")(replay)
 
 
 @app.command(cls=Command, short_help="Show guided decoding and drafts on weft-tiny.")
@@ -57,9 +57,9 @@ def demo(
 app.add_typer(bench_app, name="bench")
 
 
-def show_version(asked: bool) -> None:
+def show_version(is_given: bool) -> None:
     """Print the version and exit if the option is given."""
-    if asked:
+    if is_given:
         from weft.version import __version__
 
         typer.echo(f"weft {__version__}")

@@ -1,5 +1,5 @@
-"""Prints the answers of `weft generate` as they are generated. With several prompts, each answer has a heading with
-its prompt's name."""
+"""Prints the answers of `weft generate` and `weft chat` as they are generated. With several prompts, each answer has a
+heading with its prompt's name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from weft.cli.inputs import NamedPrompt
-from weft.errors import InputError, RequestError, escaped
+from weft.errors import InputError, RequestError, escaped, for_terminal
 
 if TYPE_CHECKING:
     from weft.core import Output, Piece, SamplingParams
@@ -39,8 +39,8 @@ class Run:
         if len(inputs) == 1 and self.beam_width is None and (self.sampling.n or 1) == 1:
             return [print_pieces(self.llm, self.llm.stream(inputs[0], self.sampling, guide=self.guide))]
         outputs = self.llm.generate(inputs, self.sampling, guide=self.guide, beam_width=self.beam_width)
-        for line in shown(prompts, outputs):
-            print(line)
+        for text in shown(prompts, outputs):
+            print(for_terminal(text) if sys.stdout.isatty() else text)
         for prompt, output in zip(prompts, outputs, strict=True):
             if output.error is not None:
                 error = escaped(f"{prompt.name}: {type(output.error).__name__}: {output.error}")
@@ -102,8 +102,7 @@ def _write(text: str) -> None:
 
 
 def shown(prompts: Sequence[NamedPrompt], outputs: Sequence[Output]) -> Iterator[str]:
-    """Yield the lines of all answers: a heading with the prompt's name, then the text, with a blank line between
-    answers."""
+    """Yield the texts of all answers, each after a heading with the prompt's name, and a blank line between answers."""
     gap = ""
     for prompt, output in zip(prompts, outputs, strict=True):
         for number, answer in enumerate(output.outputs, 1):

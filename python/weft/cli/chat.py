@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Generator, Sequence
@@ -20,7 +21,7 @@ from weft.cli.answers import finish, note_model, print_pieces, whole_message
 from weft.cli.guides import GuideOptions, naming, read_guide, read_tools, with_guide_options
 from weft.cli.inputs import choose_speculation, read_prompts
 from weft.cli.options import ANY_LIBRARY, DEFAULT, MODEL, Device, Guided, SamplingSource
-from weft.errors import CapacityError, InputError, escaped
+from weft.errors import CapacityError, InputError, RequestError, escaped
 
 if TYPE_CHECKING:
     from weft.core import Output, Piece, SamplingParams
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
 
 ANSWER_TOKENS = 1024
 """The maximum length of an answer if neither the command line nor the model sets one."""
-LEAST_ROOM = 256
-"""An answer has room for at least this many tokens, or for a quarter of all positions if that is less: otherwise the
-oldest messages are dropped."""
+MIN_ROOM = 256
+"""The oldest messages are dropped until an answer has room for this many tokens, or for a quarter of all positions if
+that is less."""
 FENCE = '"""'
-COMMAND = re.compile(r"/(?P<name>[a-z]+)(?:\s+(?P<rest>.*))?", re.DOTALL)
+COMMAND = re.compile(r"/(?P<name>[a-zA-Z]+)(?:\s+(?P<rest>.*))?", re.DOTALL)
 HELP = f"""\
 /system TEXT   set the system message; without TEXT, show it
 /again         answer the last message again (at a temperature above 0, differently)
@@ -53,7 +54,8 @@ MaxSeqLen = Annotated[
 @with_guide_options
 def chat(
     *,
-    model: o.Model = None,
+    model: o.NamedModel = None,
+    same_model: o.Model = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system message.")] = None,
     device: o.Where = Device.auto,
     dtype: o.Dtype = "auto",
@@ -73,8 +75,11 @@ def chat(
     A guide applies to each answer. Without a terminal, standard input is one message; its answer goes to standard
     output.
 
-    Exit codes: 0; 2, something given is wrong; 3, the guided answer to standard input was cut.
+    Exit codes: 0; 2, an option or input is wrong; 3, the guided answer to standard input was cut.
     """
+    if model is not None and same_model is not None:
+        raise InputError(f"two models: {model!r}, and {same_model!r} of --model; give one")
+    model = model or same_model
     is_terminal = sys.stdin.isatty()
     messages = [] if is_terminal else read_prompts([], [])
     guide = read_guide(guide_options)
@@ -130,23 +135,27 @@ class Chat:
             try:
                 text = read_message()
             except KeyboardInterrupt:
-                print()
+                print(file=sys.stderr)
                 note("Ctrl-D leaves")
                 continue
+            except UnicodeDecodeError:
+                note("the message is not UTF-8 text")
+                continue
             except EOFError:
-                print()
+                print(file=sys.stderr)
                 return
             command = COMMAND.fullmatch(text)
-            if command is not None and command["name"] in ("quit", "exit", "bye"):
+            name = command["name"].lower() if command is not None else ""
+            if name in ("quit", "exit", "bye"):
                 return
             try:
                 if command is not None:
-                    self.do(command["name"], (command["rest"] or "").strip())
+                    self.do(name, (command["rest"] or "").strip())
                 elif text.strip():
                     self.answer(text)
-            except (InputError, OSError) as error:
+            except (InputError, RequestError, OSError) as error:
                 note(escaped(str(error)))
-            except KeyboardInterrupt:  # before the answer began
+            except KeyboardInterrupt:  # before the answer began, or after it
                 note("stopped")
 
     def do(self, name: str, rest: str) -> None:
@@ -168,43 +177,37 @@ class Chat:
                 self.save(rest)
             case _:
                 raise InputError(
-                    f"there is no command /{name}; /help lists them. To send this, put a blank first"
+                    f"there is no command /{name}; /help lists them. To send this as a message, begin with a space"
                 )
 
-    def answer(self, text: str, has_new_seed: bool = False) -> Output:
-        """Answer a message, print the answer as it is generated, and append both to the conversation. A failed answer
-        is returned with its `error`, and leaves the conversation as it was."""
-        self.messages.append({"role": "user", "content": text})
-        try:
-            prompt = self._fitting()
-            room = self.llm.config.max_seq_len - len(prompt)
-            sampling = replace(self.sampling, max_tokens=min(self.sampling.max_tokens, room))
-            if has_new_seed:
-                sampling = replace(sampling, seed=None)
-            stream = cast("Generator[Piece]", self.llm.stream(prompt, sampling, guide=self.guide))
-            with closing(stream) as pieces:  # an interrupted answer is cancelled
-                output = print_pieces(self.llm, pieces, stops_on_interrupt=sys.stdin.isatty())
-        except BaseException:
-            self.messages.pop()
-            raise
+    def answer(self, text: str, replaces_last: bool = False) -> Output:
+        """Answer a message, print the answer as it is generated, and append both to the conversation. With
+        `replaces_last` they replace the last two messages, and the seed is a new one. A failed answer is returned with
+        its `error`, and leaves the conversation as it was; so does an exception.
+        """
+        earlier = self.messages[:-2] if replaces_last else self.messages
+        messages, prompt = self._fitting([*earlier, {"role": "user", "content": text}])
+        room = self.llm.config.max_seq_len - len(prompt)
+        sampling = replace(self.sampling, max_tokens=min(self.sampling.max_tokens, room))
+        if replaces_last:
+            sampling = replace(sampling, seed=None)
+        stream = cast("Generator[Piece]", self.llm.stream(prompt, sampling, guide=self.guide))
+        with closing(stream) as pieces:  # an interrupted answer is cancelled
+            output = print_pieces(self.llm, pieces, stops_on_interrupt=sys.stdin.isatty())
         if output.error is not None:
-            self.messages.pop()
             if sys.stdin.isatty():
                 note(escaped(str(output.error)))
             return output
-        self.messages.append({"role": "assistant", "content": output.text})
+        self.messages = [*messages, {"role": "assistant", "content": output.text}]
         if sys.stdout.isatty():
             note(summary(output))
         return output
 
     def again(self) -> None:
         """Answer the last message again, with a new seed."""
-        if len(self.messages) < 2:
+        if not self.messages:
             raise InputError("there is no answer yet")
-        question, answer = self.messages[-2:]
-        del self.messages[-2:]
-        if self.answer(question["content"], has_new_seed=True).error is not None:
-            self.messages += [question, answer]
+        self.answer(self.messages[-2]["content"], replaces_last=True)
 
     def save(self, name: str) -> None:
         """Write the conversation to a file: a JSON list of messages. Raises `InputError` without a name, and `OSError`
@@ -213,20 +216,18 @@ class Chat:
             raise InputError("give the name of a file: /save FILE")
         from weft.core.files import write_whole
 
-        path = Path(name).expanduser()
-        write_whole(
-            path, (json.dumps(self._whole(self.messages), indent=2, ensure_ascii=False) + "\n").encode()
-        )
-        note(f"saved {len(self.messages)} messages to {path}")
+        path, messages = Path(os.path.expanduser(name)), self._whole(self.messages)
+        write_whole(path, (json.dumps(messages, indent=2, ensure_ascii=False) + "\n").encode())
+        note(f"saved {len(messages)} messages to {path}")
 
-    def _fitting(self) -> Sequence[int]:
-        """The token ids of the conversation. Drops the oldest turns, and says so, until an answer has room. Raises
-        `InputError` if the last message alone leaves no room."""
+    def _fitting(self, messages: list[dict[str, str]]) -> tuple[list[dict[str, str]], Sequence[int]]:
+        """The messages without the oldest turns, so that an answer has room, and their token ids. A note says what is
+        dropped. Raises `InputError` if the last message alone leaves no room."""
         length = self.llm.config.max_seq_len
-        room = min(LEAST_ROOM, length // 4)
+        room = min(MIN_ROOM, length // 4)
         dropped = 0
         while True:
-            kept = self.messages[dropped:]
+            kept = messages[dropped:]
             with suppress(CapacityError):
                 tokens = self._tokens(kept)
                 if len(tokens) + room <= length:
@@ -238,9 +239,8 @@ class Chat:
                 )
             dropped += 2  # a question and its answer: templates expect turns
         if dropped:
-            self.messages = kept
             note(f"the conversation fills {length} positions; its {dropped} oldest messages are dropped")
-        return tokens
+        return kept, tokens
 
     def _tokens(self, messages: Sequence[dict[str, str]]) -> Sequence[int]:
         return self.llm.chat_tokens(self._whole(messages), tools=self.tools)
@@ -252,14 +252,22 @@ class Chat:
 
 def read_message() -> str:
     """Read a message from the terminal: a line, or the lines between two fences. Raises `EOFError` at its end."""
-    text = input("> ")
+    text = read_line("> ")
     if not text.startswith(FENCE):
         return text
     lines = [text.removeprefix(FENCE)]
     while not lines[-1].rstrip().endswith(FENCE):
-        lines.append(input("… "))
+        lines.append(read_line("… "))
     lines[-1] = lines[-1].rstrip().removesuffix(FENCE)
     return "\n".join(lines).strip("\n")
+
+
+def read_line(prompt: str) -> str:
+    """Read a line from the terminal. If stdout leads elsewhere, the prompt goes to stderr."""
+    if sys.stdout.isatty():
+        return input(prompt)
+    print(prompt, end="", file=sys.stderr, flush=True)
+    return input()
 
 
 def note(text: str) -> None:

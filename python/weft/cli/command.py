@@ -13,8 +13,8 @@ HELP_NAMES: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 CHOICES = re.compile(r"'(?P<given>[^']*)' is not one of (?P<known>.*?)\.?$")
 
 OTHER_NAMES = {
-    "run": "weft chat -m NAME",
-    "cli": "weft chat -m NAME",
+    "run": "weft chat NAME",
+    "cli": "weft chat NAME",
     "complete": "weft generate PROMPT",
     "pull": "weft models get NAME",
     "download": "weft models get NAME",

@@ -44,10 +44,10 @@ def generate(
     trace: s.Trace = None,
     **options: Any,
 ) -> None:
-    """Answer prompts. On a terminal, tokens that were drafted and accepted are coloured apart.
+    """Answer prompts. On a terminal, accepted draft tokens are coloured.
 
-    Exit codes: 0; 1, a prompt of several failed; 2, something given is wrong, or the only prompt failed; 3, a guided
-    answer was cut before its guide ended.
+    Exit codes: 0; 1, one of several prompts failed; 2, an option or input is wrong, or the only prompt failed;
+    3, a guided answer was cut before its guide ended.
     """
     check_output(stats_json, "--stats-json")
     check_output(trace, "--trace")
@@ -58,7 +58,7 @@ def generate(
     named = read_prompts(prompts or [], file or [])
     guide = read_guide(guide_options)
     if untrusted and guide is None:
-        raise InputError("--untrusted is said of a guide; give one, such as --json-schema")
+        raise InputError("--untrusted is about a guide; give one, such as --json-schema")
     given = s.read_sampling(options)
     if beam_width is not None and speculation is DEFAULT:
         speculation = o.Drafter("none")  # beam search takes no drafts

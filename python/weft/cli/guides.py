@@ -74,11 +74,11 @@ class GuideOptions:
             raise InputError("--wasm-arg is the argument of a program; give the program with --wasm")
         is_json = bool({"--json-schema", "--tools", "--structural-tag"} & self.given.keys())
         if not self.strict and not is_json:
-            raise InputError("--no-strict is said of a JSON schema; give one with --json-schema")
+            raise InputError("--no-strict is about a JSON schema; give one with --json-schema")
         if self.open_objects and not is_json:
-            raise InputError("--open-objects is said of a JSON schema; give one with --json-schema")
+            raise InputError("--open-objects is about a JSON schema; give one with --json-schema")
         if self.tools is None and (self.tool_style, self.tool_choice) != ("auto", "auto"):
-            raise InputError("--tool-style and --tool-choice are said of tools; give them with --tools")
+            raise InputError("--tool-style and --tool-choice are about tools; give them with --tools")
         if self.after is None and self.max_free_tokens is not None:
             raise InputError("--max-free-tokens bounds the text before --after; give that, too")
         if self.after is not None and not self.given:

@@ -10,10 +10,11 @@ from typing import Annotated
 
 import typer
 
-from weft.cli.command import HELP_NAMES, Command
+from weft.cli.command import HELP_NAMES, Command, Group
 from weft.errors import InputError
 
 app = typer.Typer(
+    cls=Group,
     context_settings=HELP_NAMES,
     rich_markup_mode=None,
     invoke_without_command=True,
@@ -70,7 +71,7 @@ def get(
         get_from_hub(known.repository if known is not None else name, typer.echo)
     if known is not None and known.package:
         typer.echo(known.note)
-    typer.echo(f"try it: weft chat -m {name}")
+    typer.echo(f"try it: weft chat {name}")
 
 
 def listed() -> list[str]:
@@ -83,7 +84,7 @@ def listed() -> list[str]:
     lines = [f"{PACKAGE_MODEL:14}in the package", *indented(PACKAGE_MODEL_NOTE)]
     for model in CATALOG.values():
         source = model.repository or f"the wheel {model.package}"
-        lines += [f"{model.name:14}{model.size:8}{model.licence:19}{source}", *indented(model.note)]
+        lines += [f"{model.name:14}{model.size:8}{model.licence:20}{source}", *indented(model.note)]
         with suppress(ModelError):
             lines.append(f"{INDENT}in {model_directory(model.name)}")
     return [

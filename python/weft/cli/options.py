@@ -71,12 +71,14 @@ Prompts = Annotated[
 ]
 Files = Annotated[
     list[Path] | None,
-    _option("--file", "-f", metavar="FILE", help="A file that holds a prompt; again for each."),
+    _option("--file", "-f", metavar="FILE", help="A file that holds a prompt. Repeatable."),
 ]
-Chat = Annotated[bool, _option("--chat", help="Send each prompt through the chat template.")]
+Chat = Annotated[
+    bool, _option("--chat", help="Apply the chat template to each prompt. --system and --tools imply it.")
+]
 System = Annotated[
     str | None,
-    _option("--system", metavar="TEXT", help="A system message before each prompt; implies --chat."),
+    _option("--system", metavar="TEXT", help="A system message before each prompt."),
 ]
 
 # -- the model
@@ -91,8 +93,16 @@ Model = Annotated[
         help="A Hugging Face directory, or a name of `weft models` or of the hub (ORG/NAME). Default: weft-tiny.",
     ),
 ]
+NamedModel = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="NAME|DIR",
+        help="A Hugging Face directory, or a name of `weft models` or of the hub (ORG/NAME).",
+    ),
+]
+"""The same as an argument, for commands without other arguments."""
 Where = Annotated[
-    Device, _option("--device", panel=MODEL, help="Where to run; auto is CUDA where there is a GPU.")
+    Device, _option("--device", panel=MODEL, help="The device; auto is CUDA if there is a GPU.")
 ]
 Dtype = Annotated[
     str,
@@ -100,7 +110,7 @@ Dtype = Annotated[
         "--dtype",
         metavar="NAME",
         panel=MODEL,
-        help="auto, float32, float16 or bfloat16; on the CPU, of the weights.",
+        help="auto, float32, float16 or bfloat16; on a CPU, the dtype of the weights only.",
     ),
 ]
 GraphKind = Annotated[
@@ -138,7 +148,7 @@ Strict = Annotated[
     _option(
         "--strict/--no-strict",
         panel=GUIDE,
-        help="A schema is enforced whole or refused; or as far as can be, and --stats-json tells the rest.",
+        help="Refuse a schema that can't be enforced in full; --no-strict enforces what it can.",
     ),
 ]
 OpenObjects = Annotated[
@@ -146,7 +156,7 @@ OpenObjects = Annotated[
     _option(
         "--open-objects",
         panel=GUIDE,
-        help="Objects that name properties may have others, where the schema allows it.",
+        help="Objects with named properties may have others, if the schema allows it.",
     ),
 ]
 Regex = Annotated[
@@ -160,7 +170,8 @@ Lark = Annotated[
     _option("--lark", metavar="FILE", panel=GUIDE, help="A grammar in LLGuidance's Lark (root rule: start)."),
 ]
 Choice = Annotated[
-    list[str] | None, _option("--choice", metavar="TEXT", panel=GUIDE, help="One of these; again for each.")
+    list[str] | None,
+    _option("--choice", metavar="TEXT", panel=GUIDE, help="A text that the answer may be. Repeatable."),
 ]
 StructuralTag = Annotated[
     Path | None,
@@ -195,7 +206,7 @@ MaxFreeTokens = Annotated[
         "--max-free-tokens",
         metavar="N",
         panel=GUIDE,
-        help="The most tokens of free text; then --after's text must follow.",
+        help="Maximum length of the free text in tokens; then --after's text must follow.",
     ),
 ]
 Library = Annotated[
@@ -203,7 +214,7 @@ Library = Annotated[
     _option(
         "--grammar-backend",
         panel=GUIDE,
-        help="What compiles the guide; auto is the library that enforces more of it.",
+        help="The library that compiles the guide; auto picks the one that enforces more of it.",
     ),
 ]
 Untrusted = Annotated[
@@ -211,7 +222,7 @@ Untrusted = Annotated[
     _option(
         "--untrusted",
         panel=GUIDE,
-        help="The guide is a stranger's: tighter limits, and a trial in another process, see docs/untrusted.md.",
+        help="The guide is untrusted: tighter limits, and a trial in another process, see docs/untrusted.md.",
     ),
 ]
 
@@ -223,7 +234,7 @@ Tools = Annotated[
         "--tools",
         metavar="FILE",
         panel=TOOLS,
-        help="Functions that the model may call, as OpenAI lists them (JSON); implies --chat.",
+        help="Functions that the model may call: a JSON list in OpenAI's form.",
     ),
 ]
 ToolStyle = Annotated[
@@ -241,7 +252,7 @@ ToolChoice = Annotated[
         "--tool-choice",
         metavar="auto|required|NAME",
         panel=TOOLS,
-        help="Calls as the model likes, at least one, or one of this function.",
+        help="auto: calls if the model likes; required: at least one; NAME: one of this function.",
     ),
 ]
 
@@ -252,7 +263,7 @@ Speculate = Annotated[
     _option(
         "--speculation",
         panel=DRAFTS,
-        help="What drafts; auto is the directory's own EAGLE3 head, or nothing.",
+        help="The drafter; auto is the model's EAGLE3 head if it has one, else none.",
     ),
 ]
 Head = Annotated[

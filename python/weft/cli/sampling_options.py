@@ -58,7 +58,10 @@ OTHER_FORMS: dict[str, Any] = {
     "max_tokens": Annotated[
         int | None,
         _sampling(
-            "--max-tokens", "-n", metavar="N", help="Maximum length of an answer in tokens; 256 by default."
+            "--max-tokens",
+            "-n",
+            metavar="N",
+            help="Maximum length of an answer in tokens (256; weft chat: 1024).",
         ),
     ],
     "temperature": Annotated[

@@ -45,21 +45,14 @@ def _server(*names: str, help: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, rich_help_panel=SERVER, **more)
 
 
-Named = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="NAME|DIR",
-        help="A Hugging Face directory, or a name of `weft models` or of the hub (ORG/NAME).",
-    ),
-]
 Keys = Annotated[
     list[str] | None,
-    _server("--api-key", metavar="NAME=KEY", help="A key; again for each. WEFT_API_KEY is one, too."),
+    _server("--api-key", metavar="NAME=KEY", help="A client's key. Repeatable. WEFT_API_KEY is another."),
 ]
 Origins = Annotated[
     list[str] | None,
     _server(
-        "--allow-origin", metavar="URL", help="A web page's origin that may ask; again for each; * is all."
+        "--allow-origin", metavar="URL", help="An origin whose pages may send requests; * is all. Repeatable."
     ),
 ]
 
@@ -69,48 +62,55 @@ Hosts = Annotated[
     _server(
         "--allow-host",
         metavar="NAME",
-        help="Without keys: a further host name for this server; again for each.",
+        help="Without keys: a further host name of this server. Repeatable.",
     ),
 ]
 
 
 def serve(
     context: typer.Context,
-    model: Named = None,
+    model: o.NamedModel = None,
     same_model: o.Model = None,
     config: Annotated[
         Path | None, _server("--config", "-c", metavar="FILE", help="Settings in TOML, see docs/server.md.")
     ] = None,
-    host: Annotated[str | None, _server("--host", help="Where to listen (127.0.0.1).")] = None,
+    host: Annotated[str | None, _server("--host", help="The address to listen on (127.0.0.1).")] = None,
     port: Annotated[int | None, _server("--port", "-p", help="The port (8000).")] = None,
     api_key: Keys = None,
-    max_requests: Annotated[int | None, _server("--max-requests", help="Requests under way (512).")] = None,
+    max_requests: Annotated[
+        int | None, _server("--max-requests", help="Maximum number of open requests (512).")
+    ] = None,
     max_requests_per_key: Annotated[
-        int | None, _server("--max-requests-per-key", help="The same of a key (a share).")
+        int | None, _server("--max-requests-per-key", help="The same for each key (a share).")
     ] = None,
     max_body_bytes: Annotated[
-        int | None, _server("--max-body-bytes", help="The longest body (4 MiB).")
+        int | None, _server("--max-body-bytes", help="Maximum size of a request's body (4 MiB).")
     ] = None,
     stream_interval_ms: Annotated[
-        float | None, _server("--stream-interval-ms", help="The least time between a stream's events (20).")
+        float | None,
+        _server("--stream-interval-ms", help="Minimum time between the events of a stream (20)."),
     ] = None,
     drain_s: Annotated[
-        float | None, _server("--drain-s", help="Seconds for what is under way at the end (30).")
+        float | None, _server("--drain-s", help="Seconds for open requests to finish at shutdown (30).")
     ] = None,
     allow_origin: Origins = None,
     allow_host: Hosts = None,
     page: Annotated[bool | None, _server("--page/--no-page", help="The playground at /.")] = None,
     check: Annotated[
-        bool, _server("--check", help="Only check the settings: name all faults, or sum them up.")
+        bool, _server("--check", help="Only check the settings: report all faults, or a summary.")
     ] = False,
-    log_format: Annotated[LogFormat, _server("--log-format", help="Lines, or JSON.")] = LogFormat.text,
-    log_level: Annotated[LogLevel, _server("--log-level", help="What is logged.")] = LogLevel.info,
+    log_format: Annotated[LogFormat, _server("--log-format", help="Text lines, or JSON.")] = LogFormat.text,
+    log_level: Annotated[
+        LogLevel, _server("--log-level", help="The lowest level that is logged.")
+    ] = LogLevel.info,
     name: Annotated[
-        str | None, typer.Option(help="What clients call the model.", rich_help_panel=MODEL)
+        str | None, typer.Option(help="The model's name for clients.", rich_help_panel=MODEL)
     ] = None,
     device: o.Where = Device.auto,
     dtype: o.Dtype = "auto",
-    max_batch: Annotated[int, typer.Option(help="Requests that decode at once.", rich_help_panel=MODEL)] = 32,
+    max_batch: Annotated[
+        int, typer.Option(help="Maximum number of sequences that decode together.", rich_help_panel=MODEL)
+    ] = 32,
     max_seq_len: Annotated[
         int | None, typer.Option(help="Tokens of prompt and answer.", rich_help_panel=MODEL)
     ] = None,
@@ -119,13 +119,13 @@ def serve(
         bool,
         typer.Option(
             "--trust-guides",
-            help="Guides are no stranger's: compile them without a trial.",
+            help="All clients are trusted: compile guides without a trial.",
             rich_help_panel=MODEL,
         ),
     ] = False,
     tool_style: Annotated[
         str | None,
-        typer.Option(help="The format of tool calls, if not the template's.", rich_help_panel=MODEL),
+        typer.Option(help="The format of tool calls, if not the chat template's.", rich_help_panel=MODEL),
     ] = None,
     speculation: o.Speculate = DEFAULT,
     head: o.Head = None,
@@ -134,7 +134,7 @@ def serve(
         bool,
         typer.Option(
             "--given",
-            help="Draft what requests expect as their answer (prediction), first.",
+            help="First draft the answer that a request expects (prediction).",
             rich_help_panel=DRAFTS,
         ),
     ] = False,

@@ -24,6 +24,7 @@ from weft.config.paths import (
     model_directory,
     model_name,
     package_model_path,
+    weight_files,
 )
 from weft.config.speculation import MAX_DRAFT_TOKENS, DraftTokens, GuideDrafts, Lookahead, Speculation
 
@@ -59,4 +60,5 @@ __all__ = [
     "named_commit",
     "package_model_path",
     "positions_ahead",
+    "weight_files",
 ]

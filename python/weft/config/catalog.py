@@ -47,7 +47,7 @@ def _of_hub(name: str, repository: str, licence: str, megabytes: int, note: str 
     return CatalogModel(name, title, licence, repository, "", megabytes, megabytes, note)
 
 
-_GATED = "Its owner asks for consent on its page, and the download for a token (hf auth login)."
+_GATED = "Accept its licence on its page of the hub first, then log in with: hf auth login"
 
 CATALOG = {
     model.name: model
@@ -68,6 +68,6 @@ CATALOG = {
         _of_hub("qwen2.5-1.5b", "Qwen/Qwen2.5-1.5B-Instruct", "Apache-2.0", 3090),
         _of_hub("qwen3-0.6b", "Qwen/Qwen3-0.6B", "Apache-2.0", 1500),
         _of_hub("qwen3-1.7b", "Qwen/Qwen3-1.7B", "Apache-2.0", 4060),
-        _of_hub("llama-3.2-1b", "meta-llama/Llama-3.2-1B-Instruct", "Llama 3.2 licence", 2470, _GATED),
+        _of_hub("llama-3.2-1b", "meta-llama/Llama-3.2-1B-Instruct", "Llama 3.2 Community", 2470, _GATED),
     )
 }

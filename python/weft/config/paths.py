@@ -8,7 +8,7 @@ from pathlib import Path
 
 from weft.config.catalog import CATALOG, PACKAGE_MODEL
 from weft.config.environ import cache_directory
-from weft.core.files import read_json
+from weft.core.files import inside, read_json
 from weft.errors import ModelError
 
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -29,17 +29,32 @@ def cached_model_path(name: str) -> Path:
 def hub_directory(repository: str) -> Path | None:
     """Return the directory of a model of the Hugging Face hub in the local cache of huggingface_hub. None if the cache
     does not have it, or only a part of its weights. Does not use the network."""
-    from huggingface_hub import try_to_load_from_cache
-
     if not HUB_NAME.fullmatch(repository):
         return None
-    config = try_to_load_from_cache(repository, "config.json")
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        config = try_to_load_from_cache(repository, "config.json")
+    except HFValidationError:  # the hub has further rules for names
+        return None
     if not isinstance(config, str):
         return None
     directory = Path(config).parent
+    return directory if all((directory / file).is_file() for file in weight_files(directory)) else None
+
+
+def weight_files(directory: Path) -> list[str]:
+    """Return the names of the files with weights in a model directory: those that its index names, or
+    model.safetensors. They may be missing. Raises `ModelError` for an index with other names than those of files inside
+    the directory."""
     index = directory / WEIGHTS_INDEX
-    files = read_json(index).get("weight_map", {}).values() if index.is_file() else [WEIGHTS]
-    return directory if all((directory / file).is_file() for file in files) else None
+    if not index.is_file():
+        return [WEIGHTS]
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict):
+        raise ModelError(f"{index}: 'weight_map' is missing; it must map tensor names to files")
+    return sorted({str(inside(directory, file, index).relative_to(directory)) for file in places.values()})
 
 
 def model_name(model: str | Path | None) -> str:
@@ -81,9 +96,7 @@ def _missing(path: Path, name: str) -> str:
     if path.is_file():
         return f"{path}: is a file; give the directory of a Hugging Face checkpoint"
     if HUB_NAME.fullmatch(name):
-        return (
-            f"{path}: no such directory; a model of the Hugging Face hub is got with: weft models get {name}"
-        )
+        return f"{path}: no such directory; to get a model of the Hugging Face hub: weft models get {name}"
     close = get_close_matches(name, names, n=1)
     if close:
         return f"{path}: no such directory; did you mean {close[0]!r}?"

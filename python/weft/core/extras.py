@@ -13,5 +13,5 @@ def install_hint(extra: str) -> str:
         distribution(DISTRIBUTION)
     except PackageNotFoundError:
         # Then pip would look for the name on PyPI, where it is not weft's.
-        return f"install what weft's extra {extra!r} names"
+        return f"install the packages of weft's extra {extra!r} (pyproject.toml)"
     return f'pip install "{DISTRIBUTION}[{extra}]"'

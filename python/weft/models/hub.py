@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import disk_usage
 from typing import Any
 
-from weft.config import WEIGHTS, WEIGHTS_INDEX, hub_directory
-from weft.core.files import read_json
-from weft.errors import ModelError
+from weft.config import WEIGHTS, WEIGHTS_INDEX, hub_directory, weight_files
+from weft.core.files import MAX_JSON_BYTES, read_json
+from weft.errors import ModelError, escaped
 from weft.models.weights import parse_config
 
 Say = Callable[[str], object]
@@ -47,30 +47,41 @@ def get_from_hub(name: str, say: Say) -> Path:
     if directory is not None:
         say(f"{name} is in {directory}")
         return directory
-    with _explained(name):
-        from huggingface_hub import HfApi
-
-        info = HfApi().model_info(name, files_metadata=True, timeout=TIMEOUT_S)
-        sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
-        if CONFIG not in sizes:
-            raise ModelError(f"{name}: the repository has no {CONFIG}, and so no model that weft can load")
-        config = _download(name, CONFIG)
-        parse_config(read_json(config), f"{name}: {CONFIG}")
-        if WEIGHTS not in sizes and WEIGHTS_INDEX not in sizes:
+    sizes = _files(name)
+    if CONFIG not in sizes:
+        raise ModelError(f"{name}: the repository has no {CONFIG}, and so no model that weft can load")
+    small = [file for file in sizes if file in SMALL_FILES or TEMPLATES.fullmatch(file)]
+    for file in (CONFIG, *small):
+        if sizes[file] > MAX_JSON_BYTES:
             raise ModelError(
-                f"{name}: the repository has no {WEIGHTS}; weft reads weights of that format only"
+                f"{name}: {file} has {_size(sizes[file])}; weft reads {_size(MAX_JSON_BYTES)} at most"
             )
-        directory, commit = config.parent, config.parent.name  # the other files are those of the same commit
-        for file in sizes:
-            if file in SMALL_FILES or TEMPLATES.fullmatch(file):
-                _download(name, file, commit)
-        missing = [file for file in _weights(name, directory, sizes) if not (directory / file).is_file()]
-        num_bytes = sum(sizes[file] for file in missing)
-        _check_room(name, directory, num_bytes)
-        say(f"downloading {name} ({_size(num_bytes)}) to {directory}")
-        for file in missing:
-            _download(name, file, commit, has_bar=True)
+    config = _download(name, CONFIG)
+    parse_config(read_json(config), f"{name}: {CONFIG}")
+    if WEIGHTS not in sizes and WEIGHTS_INDEX not in sizes:
+        raise ModelError(f"{name}: the repository has no {WEIGHTS}; weft reads weights of that format only")
+    directory, commit = config.parent, config.parent.name  # the other files are those of the same commit
+    for file in small:
+        _download(name, file, commit)
+    missing = [file for file in weight_files(directory) if not (directory / file).is_file()]
+    for file in missing:
+        if file not in sizes:
+            raise ModelError(f"{name}: {WEIGHTS_INDEX} names {file!r}, which the repository does not have")
+    num_bytes = sum(sizes[file] for file in missing)
+    _check_room(name, directory, num_bytes)
+    say(f"downloading {name} ({_size(num_bytes)}) to {directory}")
+    for file in missing:
+        _download(name, file, commit, has_bar=True)
     return directory
+
+
+def _files(name: str) -> dict[str, int]:
+    """The names of the files of a repository, with their sizes in bytes."""
+    from huggingface_hub import HfApi
+
+    with _explained(name):
+        info = HfApi().model_info(name, files_metadata=True, timeout=TIMEOUT_S)
+    return {file.rfilename: file.size or 0 for file in info.siblings or ()}
 
 
 def _download(name: str, file: str, commit: str | None = None, has_bar: bool = False) -> Path:
@@ -81,21 +92,10 @@ def _download(name: str, file: str, commit: str | None = None, has_bar: bool = F
     class Bar(tqdm):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             hidden = {} if has_bar else {"disable": True}
-            super().__init__(*arguments, **{**options, "desc": file, **hidden})  # type: ignore[no-untyped-call]
+            super().__init__(*arguments, **{**options, "desc": escaped(file), **hidden})  # type: ignore[no-untyped-call]
 
-    return Path(hf_hub_download(name, file, revision=commit, tqdm_class=Bar))
-
-
-def _weights(name: str, directory: Path, sizes: Mapping[str, int]) -> list[str]:
-    """The names of the files that hold the weights."""
-    if not (directory / WEIGHTS_INDEX).is_file():
-        return [WEIGHTS]
-    places = read_json(directory / WEIGHTS_INDEX).get("weight_map")
-    files = sorted(set(places.values())) if isinstance(places, dict) else []
-    for file in files:
-        if file not in sizes:  # also keeps names such as ../x away from the cache
-            raise ModelError(f"{name}: {WEIGHTS_INDEX} names {file!r}, which the repository does not have")
-    return files
+    with _explained(name):
+        return Path(hf_hub_download(name, file, revision=commit, tqdm_class=Bar))
 
 
 def _check_room(name: str, directory: Path, num_bytes: int) -> None:
@@ -116,8 +116,6 @@ def _explained(name: str) -> Iterator[None]:
     """Turn the errors of huggingface_hub, which have no common base class, into a `ModelError`."""
     try:
         yield
-    except ModelError:
-        raise
     except Exception as error:
         raise ModelError(f"{name}: {_reason(name, error)}") from error
 
@@ -129,6 +127,7 @@ def _reason(name: str, error: Exception) -> str:
     token = "run `hf auth login`, or set HF_TOKEN"
     if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # the reason why the hub was not asked
+    lines = str(error).strip().splitlines() or [""]
     match error:
         case errors.GatedRepoError():
             return f"its owner asks for consent: give it at {hub}/{name}, and then {token}"
@@ -138,9 +137,12 @@ def _reason(name: str, error: Exception) -> str:
             return str(error)
         case errors.OfflineModeIsEnabled():
             return "it is not in the cache, and HF_HUB_OFFLINE forbids to download it"
+        case errors.HfHubHTTPError() if error.response.status_code == 401:
+            return f"{hub} refuses the token; {token}, or log out with `hf auth logout`"
+        case errors.HfHubHTTPError() if error.response.status_code in (429, 500, 502, 503, 504):
+            return f"{hub} answers {error.response.status_code}: it is busy; try again later"
         case errors.HfHubHTTPError():
-            return f"{hub} answers {error.response.status_code}: {str(error).splitlines()[0]}"
+            return f"{hub} answers {error.response.status_code}: {lines[0]}"
         case OSError() if error.errno == errno.ENOSPC:
             return "the disk is full; make room, or set HF_HOME to a directory of another disk"
-    lines = str(error).splitlines() or [""]
     return f"{hub} can't be reached ({type(error).__name__}: {lines[0]}); try again, or set HF_ENDPOINT to a mirror"

@@ -7,6 +7,7 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from weft.core import Piece
+from weft.errors import for_terminal
 from weft.tokenizer.stop_words import StopTexts
 from weft.tokenizer.tokenizer import Tokenizer
 
@@ -98,12 +99,12 @@ class RunningText:
 
 
 def coloured(tokenizer: Tokenizer, piece: Piece) -> Text:
-    """The text of a piece, with accepted draft tokens in green. It has no colours if a character spans drafted and
-    other tokens."""
+    """The text of a piece for a terminal, with accepted draft tokens in green. It has no colours if a character spans
+    drafted and other tokens. Control characters are escaped."""
     from rich.text import Text
 
     drafted = [t for t, d in zip(piece.token_ids, piece.drafted, strict=True) if d]
     head = tokenizer.decode(drafted, skip_special_tokens=True)
     if not piece.text.startswith(head):
-        return Text(piece.text)
-    return Text.assemble((head, "green"), piece.text[len(head) :])
+        return Text(for_terminal(piece.text))
+    return Text.assemble((for_terminal(head), "green"), for_terminal(piece.text[len(head) :]))

@@ -35,7 +35,7 @@ def test_where_weft_is_not_installed_the_extra_is_named(monkeypatch: pytest.Monk
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(extras, "distribution", missing)
-    assert install_hint("serve") == "install what weft's extra 'serve' names"
+    assert install_hint("serve") == "install the packages of weft's extra 'serve' (pyproject.toml)"
 
 
 def test_nothing_tells_a_user_to_install_the_project_that_has_wefts_name_on_pypi() -> None:

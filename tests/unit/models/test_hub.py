@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from huggingface_hub import constants
@@ -37,11 +37,14 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 @dataclass
 class Repository:
     """A model of the hub. `is_gated`: its files are refused, as without consent. `cut_at`: the first answer with a file
-    of weights ends after this number of bytes, as if the connection broke."""
+    of weights ends after this number of bytes, as if the connection broke. `refusal`: the status and the message of
+    all answers. `sizes`: sizes of files that the hub claims."""
 
     files: dict[str, bytes]
     is_gated: bool = False
     cut_at: int | None = None
+    refusal: tuple[int, str] | None = None
+    sizes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -94,12 +97,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, has_body: bool) -> None:
         hub: Hub = self.server.hub  # type: ignore[attr-defined]
-        path = urlsplit(self.path).path.strip("/")
+        path = unquote(urlsplit(self.path).path).strip("/")
         hub.requests.append((self.command, path, self.headers.get("Range")))
         name = path.removeprefix("api/models/").partition("/resolve/")[0]
         repository = hub.repositories.get(name)
         if repository is None:
             return self._send(401, b"{}", {"X-Error-Code": "RepoNotFound"}, has_body)
+        if repository.refusal is not None:
+            status, message = repository.refusal
+            return self._send(status, b"{}", {"X-Error-Message": message}, has_body)
         if path.startswith("api/models/"):
             return self._send(200, json.dumps(_info(name, repository)).encode(), {}, has_body)
         if repository.is_gated:
@@ -140,7 +146,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _info(name: str, repository: Repository) -> dict[str, object]:
     files = [
-        {"rfilename": file, "size": len(data), "blobId": "0" * 40} for file, data in repository.files.items()
+        {"rfilename": file, "size": repository.sizes.get(file, len(data)), "blobId": "0" * 40}
+        for file, data in repository.files.items()
     ]
     return {"id": name, "modelId": name, "sha": COMMIT, "siblings": files, "tags": [], "private": False}
 
@@ -172,7 +179,7 @@ def test_a_model_is_got_once_and_loaded_by_its_name(hub: Hub, tmp_path: Path) ->
         LLM("org/tiny", device="cpu")
     result = CliRunner().invoke(app, ["models", "get", "org/tiny"])
     assert result.exit_code == 0, result.exception
-    assert "downloading org/tiny (4.7 MB) to " in result.output and "weft chat -m org/tiny" in result.output
+    assert "downloading org/tiny (4.7 MB) to " in result.output and "weft chat org/tiny" in result.output
     assert hub.downloads()[0] == "config.json" and hub.downloads()[-1] == "model.safetensors"
     assert sorted(hub.downloads()) == sorted(FILES)
     directory = model_directory("org/tiny")
@@ -213,11 +220,49 @@ def test_weights_in_shards(hub: Hub, tmp_path: Path) -> None:
     shutil.rmtree(directory.parents[1] / "blobs")
     (directory / "b.safetensors").unlink(missing_ok=True)
     assert get_from_hub("org/shards", print) == model_directory("org/shards")
-    places["x"] = "../x"
-    files["model.safetensors.index.json"] = json.dumps({"weight_map": places}).encode()
-    hub.repositories["org/escaping"] = Repository(files)
-    with pytest.raises(ModelError, match=r"names '\.\./x', which the repository does not have"):
-        get_from_hub("org/escaping", print)
+    for name, file, message in (
+        ("absent", "c.safetensors", "names 'c.safetensors', which the repository does not have"),
+        ("escaping", "../x", r"names the file '\.\./x'; give one inside the directory"),
+        ("list", ["x"], r"names the file \['x'\]; give one inside"),
+    ):
+        files["model.safetensors.index.json"] = json.dumps({"weight_map": {**places, "x": file}}).encode()
+        hub.repositories[f"org/{name}"] = Repository(files)
+        with pytest.raises(ModelError, match=message):
+            get_from_hub(f"org/{name}", print)
+    files["model.safetensors.index.json"] = b'{"weight_map": null}'
+    hub.repositories["org/null"] = Repository(files)
+    with pytest.raises(ModelError, match="'weight_map' is missing"):
+        get_from_hub("org/null", print)
+    with pytest.raises(ModelError, match="'weight_map' is missing"):
+        model_directory("org/null")
+
+
+def test_the_name_of_a_file_can_not_command_the_terminal(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars = sys.modules["huggingface_hub.utils.tqdm"]
+    titles = []
+
+    class Bar(bars.tqdm):  # type: ignore[name-defined, misc]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            titles.append(options["desc"])
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(bars, "tqdm", Bar)
+    name = "\x1b[2J.safetensors"
+    files = {key: data for key, data in FILES.items() if key != "model.safetensors"}
+    files |= {name: FILES["model.safetensors"]}
+    files["model.safetensors.index.json"] = json.dumps({"weight_map": {"x": name}}).encode()
+    hub.repositories["org/colourful"] = Repository(files)
+    assert (get_from_hub("org/colourful", print) / name).is_file()
+    assert "\\x1b[2J.safetensors" in titles and name not in titles
+
+
+@pytest.mark.parametrize("name", ["a--b/c", "a/b..c", "org/name.git", "a/b.", "org/" + 100 * "x"])
+def test_the_hub_has_rules_for_names(hub: Hub, name: str) -> None:
+    with pytest.raises(ModelError, match="no such directory"):
+        model_directory(name)
+    with pytest.raises(ModelError, match=f"^{name}: .*(?i:repo)"):
+        get_from_hub(name, print)
+    assert not hub.requests
 
 
 @pytest.mark.parametrize(
@@ -238,6 +283,17 @@ def test_weights_in_shards(hub: Hub, tmp_path: Path) -> None:
             r"asks for consent: give it at .*/org/other, and then run `hf auth login`",
         ),
         (None, "has no such model, or it is private"),
+        (
+            Repository({}, refusal=(401, "Invalid credentials in Authorization header")),
+            "refuses the token; run `hf auth login`",
+        ),
+        (Repository({}, refusal=(403, "no permission")), "answers 403: 403 Forbidden: no permission"),
+        (Repository({}, refusal=(429, "")), "answers 429: it is busy; try again later"),
+        (
+            Repository(FILES, sizes={"config.json": 10**9}),
+            "config.json has 1.0 GB; weft reads 268.4 MB at most",
+        ),
+        (Repository(FILES, sizes={"tokenizer.json": 10**9}), "tokenizer.json has 1.0 GB; weft reads"),
     ],
 )
 def test_a_model_that_weft_can_not_run_is_refused_before_its_weights(

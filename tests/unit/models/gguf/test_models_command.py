@@ -127,7 +127,7 @@ def test_a_name_may_be_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     [
         (
             "meta-llama/Llama-3.2-1B",
-            "the Hugging Face hub is got with: weft models get meta-llama/Llama-3.2-1B",
+            "to get a model of the Hugging Face hub: weft models get meta-llama/Llama-3.2-1B",
         ),
         ("weft-tinny", "did you mean 'weft-tiny'?"),
         (
