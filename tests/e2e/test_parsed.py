@@ -240,7 +240,9 @@ def test_the_part_behind_a_trigger_is_parsed(llm: LLM, trigger: str) -> None:
 
 def test_a_stream_gives_the_elements_so_far(llm: LLM) -> None:
     person = Person.model_json_schema()
-    person["properties"]["name"]["maxLength"] = 12  # the prompt has one person, and further ones make weft-tiny babble
+    person["properties"]["name"]["maxLength"] = (
+        12  # the prompt has one person, and further ones make weft-tiny babble
+    )
     three = {"type": "array", "items": person, "minItems": 3, "maxItems": 3}
     guide = Guide.of(Annotated[list[Person], WithJsonSchema(three)])
     pieces = list(llm.stream(PROMPT, SamplingParams(max_tokens=128), guide=guide))
