@@ -114,6 +114,8 @@ class Guide:
         python_type = _python_type(schema)
         data = _schema_data(schema if python_type is None else python_type.schema())
         structure.check(data)
+        if strict:
+            structure.check_spelling(data)
         return cls(
             "json_schema",
             json.dumps(data),
@@ -155,7 +157,12 @@ class Guide:
     def choice(cls, choices: Sequence[str]) -> Guide:
         """One of the given texts."""
         if isinstance(choices, str) or not isinstance(choices, Sequence) or not choices:
-            raise GuideError("choice needs a list of at least one text")
+            is_type = _python_type(choices) is not None
+            raise GuideError(
+                "choice needs a list of at least one text; a Python type is a guide itself"
+                if is_type
+                else "choice needs a list of at least one text"
+            )
         if not all(isinstance(choice, str) and choice for choice in choices):
             raise GuideError("choice needs texts that are not empty")
         return cls("choice", json.dumps(list(dict.fromkeys(choices))))
@@ -347,7 +354,10 @@ class Guide:
         """Check a JSON schema or a structural tag without compiling it. Raises `GuideError`. Other kinds always
         pass."""
         if self.kind == "json_schema":
-            structure.check(_schema_data(self.source))
+            schema = _schema_data(self.source)
+            structure.check(schema)
+            if self.strict:
+                structure.check_spelling(schema)
         elif self.kind == "structural_tag":
             from weft.grammar.xgrammar.translate import check_structural_tag
 
@@ -400,7 +410,11 @@ def _cure(given: Any) -> str:
     match given:
         case dict():
             return "Guide.json_schema(...) for a JSON schema"
-        case str() | Pattern():
+        case Pattern():
+            return f"Guide.regex({given.pattern!r})"
+        case list() if given and all(isinstance(text, str) for text in given):
+            return f"Guide.choice({reprlib.repr(given)})"
+        case str():
             return "Guide.regex, Guide.choice, Guide.ebnf, or Guide.json_schema for JSON text"
         case list() | tuple():
             return "a single guide, or a list of prompts with a guide each"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from enum import Enum
 from typing import Any, Literal
 
 import numpy as np
@@ -31,6 +32,10 @@ def takes(guide: Guide, text: str) -> bool:
 
 
 TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+class Mood(Enum):
+    GOOD = "good"
 
 
 class Person(pydantic.BaseModel):
@@ -169,6 +174,17 @@ def test_print_shows_the_grammar() -> None:
         ),
         (lambda: Guide.json_schema({"multipleOf": 0}), "multipleOf is 0"),
         (lambda: Guide.json_schema({"$ref": "#/$defs/nowhere"}), "leads nowhere"),
+        (lambda: Guide.json_schema({"requird": ["a"]}), "at #: requird is not a keyword, but required is"),
+        (lambda: Guide.json_schema({"items": {"maxlength": 3}}), "at #/items: maxlength is not a keyword"),
+        (
+            lambda: Guide.json_schema({"name": "string", "age": {"type": "integer"}}),
+            '"properties" is missing',
+        ),
+        (
+            lambda: Guide.unread("json_schema", '{"itmes": {}}').check(),
+            "itmes is not a keyword, but items is",
+        ),
+        (lambda: Guide.choice(Mood), "a Python type is a guide itself"),  # type: ignore[arg-type]
         (lambda: Guide.json_schema({}, max_whitespace=0), "max_whitespace is 0"),
         (lambda: Guide.json_schema({}, max_whitespace="8"), "max_whitespace is '8'"),  # type: ignore[arg-type]
         (
@@ -318,3 +334,32 @@ def compile_for_bytes(guide: Guide) -> xgr.CompiledGrammar:
     tokens = [bytes([i]) for i in range(256)] + [b""]
     info = xgr.TokenizerInfo(tokens, vocab_type=xgr.VocabType.RAW, vocab_size=257, stop_token_ids=[256])
     return xgr.GrammarCompiler(info).compile_grammar(guide.grammar())
+
+
+@pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
+def test_a_misspelled_keyword_is_a_note_without_strict(backend: str) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "enums": ["x"]}},
+        "propertyOrder": ["a"],
+    }
+    with GuideCompiler(small_vocabulary(), backend=backend) as compiler:
+        compiled = compiler.compile(Guide.json_schema(schema, strict=False))
+        assert compiled.notes == ("#/properties/a: enums is not a keyword, but enum is",)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"requird": {"type": "string"}}, "x-required": ["a"]},
+        {"type": "string", "formatter": "date", "enumNames": ["x"], "note": "any", "$comment": "string"},
+        {"title": "string", "description": "object"},
+        {"default": {"itmes": {}}},
+    ],
+)
+def test_an_unknown_keyword_is_an_annotation(schema: dict[str, Any]) -> None:
+    assert Guide.json_schema(schema).strict
+
+
+def test_tools_without_a_style_have_a_text() -> None:
+    assert "find" in str(Guide.tools([{"type": "function", "function": {"name": "find"}}]))

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 
 import llguidance
@@ -28,6 +29,7 @@ from weft.grammar.llguidance import lark, orders
 from weft.grammar.llguidance import schema as llguidance_schema
 from weft.grammar.notes import Findings, Notes, refuse
 from weft.grammar.schema.rewrite import Rewritten, in_some_orders, rewritten
+from weft.grammar.schema.structure import misspelled
 from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
 
 NEEDED = "llguidance 1.9.x"
@@ -106,7 +108,8 @@ def not_enforced(guide: Guide) -> Findings:
         return ()
     rewritten_schema = rewritten(guide)
     is_open = rewritten_schema.is_open(guide.open_objects)
-    return llguidance_schema.not_enforced(rewritten_schema.schema, is_open, rewritten_schema.places)
+    ignored = llguidance_schema.not_enforced(rewritten_schema.schema, is_open, rewritten_schema.places)
+    return chain(misspelled(json.loads(guide.source)), ignored)
 
 
 @functools.cache

@@ -5,12 +5,14 @@ Errors are a keyword with a value of the wrong type, a dangling reference, and b
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from weft.errors import GuideError
-from weft.grammar.notes import Place, shortened, where
+from weft.grammar.notes import Findings, Place, shortened, where
 
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 FORMATS = {
@@ -29,6 +31,15 @@ FORMATS |= {"uuid", "uri", "uri-reference", "uri-template", "iri", "iri-referenc
 FORMATS |= {"json-pointer", "relative-json-pointer"}
 """The formats of the specification. Validators ignore any other format, which is only an annotation."""
 MAX_VALUE = 80
+MAX_KEYWORD = 32
+"""Characters of a name that is compared with the keywords."""
+MAX_UNKNOWN = 100
+"""Unknown names of a schema that are compared with the keywords, which bounds the time."""
+SIMILAR = 0.84
+"""The lowest ratio of `get_close_matches` for a misspelled keyword: "requird" passes, "formatter" does not."""
+UNCHECKED = {"const", "title", "description", "default", "examples", "dependencies", "contentSchema"}
+UNCHECKED |= {"discriminator", "$comment", "$id", "$schema", "$anchor"}
+"""Keywords with any value, or an object that `CHECKS` does not test."""
 CLASS_OR_ESCAPE = re.compile(r"\\.|\[(?:\\.|[^\]\\])*+\]?", re.DOTALL)
 LOOKAROUND = re.compile(r"\(\?(=|!|<=|<!)")
 INDEX = re.compile(r"[0-9]{1,9}")
@@ -84,6 +95,8 @@ EXPECTED: list[tuple[str, Callable[[object], bool], str]] = [
     ("uniqueItems", lambda value: isinstance(value, bool), "true or false"),
 ]
 CHECKS = {name: (test, words) for names, test, words in EXPECTED for name in names.split()}
+CONSTRAINTS = {name.lower(): name for name in CHECKS if name not in ("$defs", "definitions", "$ref")}
+"""The keywords of `CHECKS` that constrain values, by their lower-case form."""
 BOUNDS = [
     ("minLength", "maxLength"),
     ("minItems", "maxItems"),
@@ -98,6 +111,48 @@ def check(schema: Any) -> None:
         raise GuideError(f"a JSON schema is an object (or true), not {type(schema).__name__}")
     for place, node in subschemas(schema):
         _check_node(schema, place, node)
+
+
+def misspelled(schema: Any) -> Findings:
+    """Yield each unknown keyword that resembles a keyword of JSON Schema and has a value which that keyword may have.
+    The specification ignores unknown keywords, so a misspelled one would silently constrain nothing."""
+    if isinstance(schema, dict) and schema and all(_is_named_schema(*item) for item in schema.items()):
+        yield None, '"properties" is missing; write {"type": "object", "properties": {...}}'
+    unknown: set[str] = set()
+    for place, node in subschemas(schema):
+        for key, value in node.items():
+            # Names such as "x-items" and "$items" are extensions.
+            is_word = key not in CHECKS and len(key) <= MAX_KEYWORD and key.isalpha()
+            if not is_word or (key not in unknown and len(unknown) == MAX_UNKNOWN):
+                continue
+            unknown.add(key)
+            keyword = _similar_keyword(key.lower())
+            if keyword is not None and CHECKS[keyword][0](value):
+                yield place, f"{key} is not a keyword, but {keyword} is"
+
+
+@functools.lru_cache(maxsize=1024)
+def _similar_keyword(name: str) -> str | None:
+    """The keyword that differs from a lower-case name by few letters, or by their order only."""
+    transposed = [keyword for keyword in CONSTRAINTS if sorted(keyword) == sorted(name)]
+    close = transposed or get_close_matches(name, CONSTRAINTS, n=1, cutoff=SIMILAR)
+    return CONSTRAINTS[close[0]] if close else None
+
+
+def _is_named_schema(name: str, value: object) -> bool:
+    """Whether an entry of a schema looks like a property: a name that is not a keyword, and a type or a schema that
+    has one."""
+    of_type = value.get("type") if isinstance(value, dict) else value
+    return name not in CHECKS and name not in UNCHECKED and isinstance(of_type, str) and of_type in TYPES
+
+
+def check_spelling(schema: Any) -> None:
+    """Raise `GuideError` for the first misspelled keyword."""
+    for place, description in misspelled(schema):
+        raise GuideError(
+            f"JSON schema at {where(place)}: {description}. Correct it, or give strict=False (--no-strict), which "
+            "ignores it"
+        )
 
 
 def subschemas(

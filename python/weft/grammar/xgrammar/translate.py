@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeVar
 
 import xgrammar as xgr
@@ -182,6 +183,8 @@ def _translate(guide: Guide) -> xgr.Grammar:
     if guide.kind == "structural_tag":
         tag = read_tag(guide.source, guide.open_objects)
         return translated("structural tag", lambda: xgr.Grammar.from_structural_tag(tag.text))
+    if guide.kind == "tools":
+        raise GuideError("the format of these tools depends on the model's chat template; give a style")
     return guide.payload if guide.kind == "grammar" else guide.payload.grammar
 
 
@@ -190,9 +193,10 @@ def not_enforced(guide: Guide) -> Findings:
     if guide.kind == "json_schema":
         rewritten_schema = rewritten(guide)
         is_open = rewritten_schema.is_open(guide.open_objects)
-        return xgrammar_schema.not_enforced(
+        ignored = xgrammar_schema.not_enforced(
             rewritten_schema.schema, guide.any_order, is_open, places=rewritten_schema.places
         )
+        return chain(json_schema.misspelled(json.loads(guide.source)), ignored)
     if guide.kind == "structural_tag":
         return read_tag(guide.source, guide.open_objects).not_enforced()
     return ()
@@ -236,12 +240,14 @@ MAX_BEGIN = 60
 
 @dataclass(frozen=True)
 class _Form:
-    """A schema inside a tag. `begin` is the begin of the tag around it, and `found` the rewritten schema. With
-    `is_strict` it must be enforced in full, even if the guide is not strict."""
+    """A schema inside a tag. `begin` is the begin of the tag around it, `misspelled` the keywords that the schema
+    misspells, and `found` the rewritten schema. With `is_strict` it must be enforced in full, even if the guide is not
+    strict."""
 
     place: Place
     begin: str
     any_order: bool
+    misspelled: tuple[tuple[Place | None, str], ...]
     found: Rewritten
     is_open: bool
     is_strict: bool
@@ -271,9 +277,10 @@ class Tag:
                 if form.begin
                 else ""
             )
-            for place, description in xgrammar_schema.not_enforced(
+            ignored = xgrammar_schema.not_enforced(
                 form.found.schema, form.any_order, form.is_open, form.found.places, form.in_json
-            ):
+            )
+            for place, description in chain(form.misspelled, ignored):
                 yield _below(form.place, place), description + suffix
 
 
@@ -289,6 +296,7 @@ def read_tag(source: str, open_objects: bool) -> Tag:
     for place, node, begin in _schemas(tag):
         schema = node["json_schema"]
         json_schema.check(schema)
+        misspelled = tuple(json_schema.misspelled(schema))
         rewritten_schema, is_open = Rewritten(schema), open_objects
         is_plain = node.get("style", "json") == "json" and not node.get("excludes")
         if is_plain:
@@ -306,6 +314,7 @@ def read_tag(source: str, open_objects: bool) -> Tag:
                 Place(place, "json_schema"),
                 begin,
                 bool(node.get("any_order")),
+                misspelled,
                 rewritten_schema,
                 is_open,
                 node.pop("strict", None) is True,
