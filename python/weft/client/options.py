@@ -114,9 +114,8 @@ def _unknown(name: str) -> str:
             f"there is no option {name!r}: it is a sampling parameter; give "
             f"sampling=SamplingParams({name}=...)"
         )
-    if name in SAMPLING_HINTS:
-        return f"there is no option {name!r}: of sampling=SamplingParams(...) {SAMPLING_HINTS[name]}"
-    return f"there is no option {name!r}; {hint(name, list(RequestOptions.__annotations__), OPTION_HINTS)}"
+    known = ["sampling", "guide", *RequestOptions.__annotations__]
+    return f"there is no option {name!r}; {hint(name, known, {**SAMPLING_HINTS, **OPTION_HINTS})}"
 
 
 def _is_one_text(value: object) -> bool:
@@ -136,7 +135,10 @@ def _request(
 ) -> Request:
     sampling = sampling if sampling is not None else DEFAULT_SAMPLING
     if not isinstance(sampling, SamplingParams):
-        raise InputError(f"sampling is a {type(sampling).__name__}; give a SamplingParams")
+        is_guide = isinstance(sampling, Guide | type)
+        cure = "give the guide by its name: guide=..." if is_guide else "give a SamplingParams"
+        given = sampling.__name__ if isinstance(sampling, type) else f"a {type(sampling).__name__}"
+        raise InputError(f"sampling is {given}; {cure}")
     direct = {name: values[name] for name in DIRECT if values.get(name) is not None}
     return Request(
         prompt,

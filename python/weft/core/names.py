@@ -58,6 +58,10 @@ def _called(names: Mapping[str, str]) -> dict[str, str]:
     return {other: f"it is called {name}" for other, name in names.items()}
 
 
+_AS_GUIDE = (
+    "give a guide: generate(..., guide=Person) for a Python type, guide=Guide.json_schema(...) or another"
+)
+
 SAMPLING_HINTS = {
     **_called(SAMPLING_NAMES),
     "eos_token_id": "it is called stop_token_ids",
@@ -77,7 +81,7 @@ SAMPLING_HINTS = {
             "guided_regex",
             "grammar",
         ),
-        "it is the guide of a request: generate(..., guide=Guide.json_schema(...)) and the like",
+        _AS_GUIDE,
     ),
 }
 """Hints for parameters of `SamplingParams`."""
@@ -99,14 +103,15 @@ MODEL_HINTS = {
     "trust_remote_code": "no code of a checkpoint is run",
     "model_path": "it is called model",
     "enforce_eager": 'it is graphs="none" of engine=EngineConfig(graphs="none")',
-    "gpu_memory_utilization": "kv_memory_fraction of engine=EngineConfig(kv_memory_fraction=...) is a share of what "
-    "is free once the weights are there",
+    "gpu_memory_utilization": "engine=EngineConfig(kv_memory_fraction=...) is a share of the memory that is free after "
+    "the weights are loaded",
     "seed": "it is a parameter of each request: SamplingParams(seed=...)",
     "enable_prefix_caching": "prefixes are cached always",
 }
 """Hints for parameters of `LLM`."""
 
 OPTION_HINTS = {
+    **dict.fromkeys((*GUIDE_NAMES, *GUIDE_NAMES.values(), "output_type", "response_model"), _AS_GUIDE),
     "sampling_params": "it is called sampling",
     "guided_options_request": "it is called guide",
     "enable_thinking": "of a chat: chat_template_kwargs={'enable_thinking': ...}",

@@ -41,7 +41,9 @@ def is_prompt(prompts: object) -> TypeGuard[Prompt]:
 def single(value: T | Sequence[T], name: str) -> T:
     """The value for a single prompt. Raises `InputError` for a list."""
     if isinstance(value, list | tuple):
-        raise InputError(f"{name} is a list, but there is one prompt; give one {name}, or a list of prompts")
+        has_texts = name == "guide" and all(isinstance(item, str) for item in value)
+        cure = "Guide.choice([...]) for one of these texts" if has_texts else f"one {name}"
+        raise InputError(f"{name} is a list, but there is one prompt; give {cure}, or a list of prompts")
     return cast("T", value)
 
 

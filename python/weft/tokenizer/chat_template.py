@@ -120,7 +120,10 @@ def plain(value: Any, depth: int = 0) -> Any:
             return [plain(item, depth + 1) for item in value]
     if callable(getattr(value, "model_dump", None)):  # pydantic models, which OpenAI's client returns
         return plain(value.model_dump(), depth)
-    raise InputError(f"a conversation holds a {type(value).__name__}; it may hold what JSON has")
+    raise InputError(
+        f"messages and tools are plain JSON data, but they contain a {type(value).__name__}; a tool is "
+        '{"type": "function", "function": {"name": ..., "parameters": ...}}'
+    )
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,9 @@ AUTO = "auto"
 """The style to detect from the model's chat template."""
 ANY = "qwen_3"
 """A style that supports every option. Tools of the style "auto" are checked with it before the style is known."""
-NO_STYLE = "no chat template shows a format of tool calls that is known"
+NO_STYLE = (
+    "the model's chat template shows no known format of tool calls; a model that was trained on calls has one"
+)
 
 
 def tools_guide(
@@ -73,7 +75,8 @@ def for_model(guide: Guide, chat_template: str | Mapping[str, str] | None) -> Gu
     style = tool_style_of(chat_template)
     if style is None:
         raise GuideError(
-            f"{NO_STYLE}; give the style (--tool-style, style= of Guide.tools): {', '.join(tool_styles())}"
+            f'{NO_STYLE}. Otherwise give a style, such as Guide.tools(..., style="{ANY}") or --tool-style {ANY}: '
+            f"{', '.join(tool_styles())}"
         )
     return tools_guide(tools, style, required, strict=guide.strict, **options)
 
