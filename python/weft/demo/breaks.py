@@ -23,8 +23,8 @@ def show(console: Console, llm: LLM) -> None:
     console.rule("with a guide and without", characters="-")
     console.print(
         f"weft-tiny, a model of 2 million parameters inside the package, fills in {len(FORMS)} forms, greedily. "
-        "All but the last are unlike those that it was trained on. "
-        f"A break is between {OPEN} and {CLOSE}; below it is what jsonschema says.\n"
+        "All but the last are unlike those that it was trained on. Only forms with an invalid answer are shown: "
+        f"the fault is between {OPEN} and {CLOSE}, and jsonschema's message is below it.\n"
     )
     broken_free = broken_guided = 0
     for form in FORMS:
@@ -36,7 +36,7 @@ def show(console: Console, llm: LLM) -> None:
             console.print(comparison(form, (free, wrong), (guided, wrong_guided)), "")
     console.print(
         f"Breaks its schema: {broken_free} of {len(FORMS)} answers without a guide, {broken_guided} of {len(FORMS)} "
-        "with one. A guide makes the form right, not the facts: what stands in it is the model's.\n"
+        "with one. A guide ensures the form. The facts are the model's.\n"
     )
 
 

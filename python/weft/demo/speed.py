@@ -67,6 +67,6 @@ def told(without: Outputs, drafted: Outputs) -> str:
     same = sum(a.text == b.text for a, b in pairs)
     return (
         f"Under the guide, drafts give {statistics.median(ratios):.2f} times the tokens/s (median over prompts; "
-        f"{min(ratios):.2f} to {max(ratios):.2f}), and the same text in {same} of {len(pairs)}. Times are of this "
-        "machine, now: what else runs on it counts."
+        f"{min(ratios):.2f} to {max(ratios):.2f}), and the same text in {same} of {len(pairs)}. Other "
+        "programs on this machine change the times."
     )
