@@ -31,6 +31,10 @@ max_bach = 3
 page_size = 0
 [models.guides]
 year = {regx = "x"}
+person = {json_schema = "person.json"}
+place = {json_schema = {type = "objct"}}
+day = {json_schema = {const = 2026-01-01}}
+open = {json_schema = "{"}
 
 [[models]]
 path = "no/such/directory"
@@ -61,6 +65,10 @@ FAULTS = [
     "models[0].engine.page_size is 0; it must be at least 1",
     "models[0].speculation.drafter is 'eagle'; did you mean 'eagle3'?",
     "models[0].guides.year must have one of",
+    "models[0].guides.person.json_schema is not valid JSON, and there is no file 'person.json' beside",
+    "models[0].guides.place.json_schema: JSON schema at #: type is 'objct'",
+    "models[0].guides.day.json_schema is not valid JSON: ",
+    "models[0].guides.open.json_schema is not valid JSON: ",
     "programs.missing: ",
     "programs.wrong: ",
     "two models are called 'a'; give names",

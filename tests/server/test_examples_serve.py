@@ -57,6 +57,8 @@ def test_the_configuration_loads() -> None:
     assert f":{read.server.port}/ready" in DOCKERFILE.read_text()
     ends = re.search(r"^TimeoutStopSec=(\d+)$", UNIT.read_text(), re.MULTILINE)
     assert ends is not None and int(ends[1]) > read.server.drain_s
+    stops = re.search(r"docker run --stop-timeout (\d+) ", DOCKERFILE.read_text())
+    assert stops is not None and int(stops[1]) > read.server.drain_s
 
 
 def test_what_a_container_is_built_from() -> None:

@@ -10,8 +10,8 @@ from support.server.asking import MESSAGES, TOOLS, ask
 from support.server.running import Running
 from weft.server.models import Family, ServedModelConfig, family_of
 
-GUESSED = "the chat template shows no format of tool calls; calls are asked for in the form of qwen_3, and --tool-style"
-UNTOLD = "the chat template does not read tools; the model is told of none"
+GUESSED = "the chat template shows no format of tool calls, so weft uses that of qwen_3; --tool-style"
+UNTOLD = "the chat template does not read tools, so the model does not see them"
 
 
 def test_what_a_template_tells() -> None:

@@ -36,6 +36,7 @@ class CheckedModel:
     model: ModelConfig
     num_parameters: int
     num_drafter_parameters: int
+    has_drafter_weights: bool
 
     @property
     def weight_bytes(self) -> int:
@@ -58,13 +59,15 @@ class CheckedModel:
     def __str__(self) -> str:
         config, engine = self.config, self.engine
         dtype = str(self.model.weight_dtype or self.model.dtype).removeprefix("torch.")
+        # A drafter with weights has keys and values of its own.
+        exception = ", without the drafter's" if self.has_drafter_weights else ""
         guides = f"; guides {', '.join(config.handles)}" if config.handles else ""
         return (
             f"{models.name_of(config)}: {self.path}\n"
             f"    {self.model.architecture}, {in_millions(self.num_parameters)} parameters in {dtype} on "
             f"{self.device}; drafter {config.speculation.name}{guides}\n"
             f"    {engine.max_batch} requests of up to {engine.max_seq_len:,} tokens; "
-            f"{in_bytes(self.weight_bytes)} of weights, up to {in_bytes(self.kv_bytes)} of pages"
+            f"{in_bytes(self.weight_bytes)} of weights, up to {in_bytes(self.kv_bytes)} of pages{exception}"
         )
 
 
@@ -95,6 +98,7 @@ def check_contents(checked: Iterable[CheckedModel], faults: FaultList) -> list[C
 
 def _check(config: ServedModelConfig) -> CheckedModel:
     faults, device, count, drafter_count = FaultList(), torch.device("cpu"), 0, 0
+    drafter_paths: list[Path] = []
     with faults.noted():
         models.check(config)
     with faults.noted():
@@ -110,8 +114,8 @@ def _check(config: ServedModelConfig) -> CheckedModel:
     with faults.noted():
         count = count_parameters(path)
     with faults.noted():
-        for directory in find_weights(config.speculation, path, model):
-            drafter_count += count_parameters(directory) if directory != path else 0
+        drafter_paths = list(find_weights(config.speculation, path, model))
+        drafter_count = sum(count_parameters(directory) for directory in drafter_paths if directory != path)
     with faults.noted():
         sampling_defaults(path, config.generation_config)
     with faults.noted():
@@ -119,7 +123,7 @@ def _check(config: ServedModelConfig) -> CheckedModel:
         engine = config.engine.resolved(model.max_position_embeddings, drafts, device.type)
         check_beam_width(engine.max_beam_width, config.speculation, engine)
     faults.check()
-    return CheckedModel(config, path, device, engine, model, count, drafter_count)
+    return CheckedModel(config, path, device, engine, model, count, drafter_count, bool(drafter_paths))
 
 
 def _check_contents(checked: CheckedModel, taken_bytes: int) -> CheckedModel:

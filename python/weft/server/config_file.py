@@ -35,7 +35,7 @@ from weft import registry
 from weft.config import EngineConfig, Speculation
 from weft.core.names import ENGINE_NAMES
 from weft.core.pydantic_errors import first_fault
-from weft.errors import InputError
+from weft.errors import GuideError, InputError
 from weft.grammar.guide import Guide
 from weft.server.errors import in_words
 from weft.server.faults import FaultList, Faults
@@ -177,12 +177,31 @@ def _guide(data: Any, folder: Path, where: str) -> Guide:
         return Guide.wasm(folder / _text(data["wasm"], where), data.get("arg", ""), trusted=True)
     if len(kinds) != 1 or len(data) != 1:
         raise InputError(f"{where} must have one of {', '.join(makers)} or wasm")
-    value = data[kinds[0]]
-    if isinstance(value, str) and kinds[0] != "regex":
+    kind, value = kinds[0], data[kinds[0]]
+    if kind == "json_schema":
+        value = _schema(value, folder, f"{where}.{kind}")
+    elif isinstance(value, str) and kind != "regex":
         value = _content(folder / value) or value
-    if kinds[0] == "json_schema" and isinstance(value, dict):
-        value = json.dumps(value)
-    return makers[kinds[0]](value)
+    try:
+        return makers[kind](value)
+    except GuideError as error:
+        raise InputError(f"{where}.{kind}: {error}") from None
+
+
+def _schema(value: Any, folder: Path, where: str) -> str:
+    """Return a JSON schema as JSON text. `value` is a table, JSON text, or the name of a file in `folder`."""
+    content = _content(folder / value) if isinstance(value, str) else None
+    try:
+        text = json.dumps(value) if not isinstance(value, str) else value if content is None else content
+        json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        # A schema is an object or a boolean; other text is the name of a file.
+        if isinstance(value, str) and content is None and not value.lstrip().startswith("{"):
+            raise InputError(
+                f"{where} is not valid JSON, and there is no file {value[:200]!r} beside the configuration file"
+            ) from None
+        raise InputError(f"{where} is not valid JSON: {error}") from None
+    return text
 
 
 def _settings(kind: type[T], data: Mapping[str, Any], where: str, **built: Any) -> T:

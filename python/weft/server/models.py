@@ -163,13 +163,15 @@ class ServedModel:
         family = self.family
         if family.is_style_guessed:
             _log.warning(
-                "%s: the chat template shows no format of tool calls; calls are asked for in the form of %s, and "
+                "%s: the chat template shows no format of tool calls, so weft uses that of %s; "
                 "--tool-style (tool_style in a configuration) sets another",
                 self.name,
                 family.tool_style,
             )
         if not family.shows_tools:
-            _log.warning("%s: the chat template does not read tools; the model is told of none", self.name)
+            _log.warning(
+                "%s: the chat template does not read tools, so the model does not see them", self.name
+            )
 
     def close(self) -> None:
         """Stop the engine and the detokenizer."""
