@@ -79,9 +79,7 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         if name not in __all__ and name[0].isupper():  # not a module, whose import stays light
-            from weft.core.names import IMPORT_HINTS
+            from weft.core.names import refuse_other_library
 
-            if name in IMPORT_HINTS:
-                # `from weft import NAME` shows an ImportError as it is, and replaces an AttributeError by its own.
-                raise ImportError(f"weft has no {name}; {IMPORT_HINTS[name]}", name=name)
+            refuse_other_library(__name__, name)
         return _get(name)

@@ -50,6 +50,18 @@ def test_nothing_to_change(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "1 file: nothing to change\n"
 
 
+def test_a_program_of_vllm_is_no_program_without_changes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "other.py"
+    path.write_text("import vllm\nfrom vllm.sampling_params import StructuredOutputsParams\n")
+    assert main([str(path)]) == 1
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert [line.startswith(f"{path}:{i}:") for i, line in enumerate(lines, 1)] == [True, True]
+    assert all(line.endswith("docs/from-vllm.md lists weft's names for them") for line in lines)
+    assert last == "1 file: 2 elsewhere"
+
+
 def test_what_cannot_be_read(capsys: pytest.CaptureFixture[str], wrong: Path, tmp_path: Path) -> None:
     """The others are read all the same."""
     binary = tmp_path / "binary.py"

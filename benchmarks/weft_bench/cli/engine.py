@@ -33,8 +33,8 @@ def acceptance(
     device: DeviceOption = "auto",
     out: OutOption = None,
 ) -> None:
-    """Tokens per iteration of every drafter, with guided and unguided drafts, for each number of drafts; with a
-    plot."""
+    """Measure the tokens per iteration of every drafter. Drafts are guided and unguided, for each number of drafts;
+    with a plot."""
     from weft_bench.engine.acceptance import plot
 
     report = load("acceptance", out)(device, model, prompts, max_k, temperature, simulate_acceptance)
@@ -63,7 +63,7 @@ def overhead(
     device: DeviceOption = "auto",
     out: OutOption = None,
 ) -> None:
-    """Time per iteration, guided and unguided, by batch size. --out also writes a trace of the worst."""
+    """Compare guided and unguided iterations, by batch size. --out also writes a trace of the worst."""
     from weft_bench.engine.models import Shape, shape_of
 
     sizes = {"--layers": layers, "--hidden": hidden, "--vocab": vocab}
@@ -90,7 +90,7 @@ def step(
     device: DeviceOption = "auto",
     out: OutOption = None,
 ) -> None:
-    """Time per iteration, compared with the time to read its bytes from memory; guided, in split graphs, eager."""
+    """Compare an iteration with the time to read its bytes. Iterations are guided, in split graphs, and eager."""
     finish(
         load("step", out)(device, shape, batches_to(max_batch), iterations=iterations, context=context), out
     )
@@ -104,8 +104,8 @@ def speed(
     device: DeviceOption = "auto",
     out: OutOption = None,
 ) -> None:
-    """Tokens per second at batch 1, guided: every drafter with its best number of drafts, in one graph and in split
-    graphs."""
+    """Measure the tokens/s of every drafter, guided, at batch 1. Each has its best number of drafts, in one graph and
+    in split graphs."""
     finish(load("speed", out)(device, model, prompts, rounds), out)
 
 

@@ -20,7 +20,7 @@ def everything(
         float, typer.Option(min=0, help="Seconds that a benchmark may take; 0: as many as it wants.")
     ] = 3600,
 ) -> None:
-    """Run every benchmark, one after another, each in a separate process. On a GPU, benchmarks that do not use it
+    """Run every benchmark, each in a separate process. On a GPU, benchmarks that do not use it
     are left out. A failure is noted in the benchmark's report, and the others continue."""
     from weft.runtime import get as get_runtime
     from weft_bench.children import run_benchmark

@@ -43,7 +43,7 @@ def grammar(
     ] = True,
     out: OutOption = None,
 ) -> None:
-    """Compare grammar backends on JSON schemas: coverage, compile and mask times, correct verdicts."""
+    """Compare grammar backends on JSON schemas. Reports coverage, compile and mask times, and correct verdicts."""
     if source is None:
         return finish(load("grammar", out)(), out)
     from weft_bench.grammar.schemas import vocabulary_of
@@ -85,7 +85,7 @@ def validity(
     names: Annotated[bool, typer.Option(help="Write which schemas had invalid answers.")] = True,
     out: OutOption = None,
 ) -> None:
-    """Answers of weft-tiny to JSON schemas at temperature 1, with every drafter, checked by `jsonschema`."""
+    """Check weft-tiny's answers to JSON schemas with jsonschema. The temperature is 1, and every drafter is used."""
     report = load("validity", out)(
         source,
         limit=limit,
@@ -109,5 +109,5 @@ def strict(
     ] = True,
     out: OutOption = None,
 ) -> None:
-    """Answers to random JSON schemas, checked by `json` and `jsonschema`: none may be invalid."""
+    """Check answers to random JSON schemas: none may be invalid. The packages json and jsonschema check them."""
     finish(load("strict", out)(seed=seed, answers=answers, schemas=schemas, model=model), out)

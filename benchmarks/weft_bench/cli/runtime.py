@@ -7,17 +7,18 @@ from weft_bench.cli.app import DeviceOption, OutOption, app, finish, load
 
 @app.command()
 def replay(device: DeviceOption = "auto", out: OutOption = None) -> None:
-    """Microseconds per replayed node: native, Python, device, copy, and across threads."""
+    """Measure the microseconds that a replay takes per node. Nodes are native, Python, device and copy nodes, and nodes
+    of other threads."""
     finish(load("replay", out)(device), out)
 
 
 @app.command()
 def hostfunc(device: DeviceOption = "auto", out: OutOption = None) -> None:
-    """The cost of launching a host function, with cuda.core's for comparison if there is CUDA."""
+    """Measure the launch of a host function. With CUDA, cuda.core's launch is measured too, for comparison."""
     finish(load("hostfunc", out)(device), out)
 
 
 @app.command()
 def mask(device: DeviceOption = "auto", out: OutOption = None) -> None:
-    """Applying token masks: weft's kernel compared with torch's and xgrammar's."""
+    """Compare mask kernels: weft's, torch's and xgrammar's."""
     finish(load("mask", out)(device), out)

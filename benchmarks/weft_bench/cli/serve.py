@@ -58,7 +58,7 @@ def serve(
     device: DeviceOption = "auto",
     out: OutOption = None,
 ) -> None:
-    """Measure the executor under load: throughput, time to first token, inter-token latency; with a plot."""
+    """Measure the executor under load. Reports throughput, time to first token and inter-token latency; with a plot."""
     from weft_bench.serve.run import plot
     from weft_bench.serve.setup import Loads, Setup, numbers
 

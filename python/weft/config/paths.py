@@ -93,6 +93,8 @@ def _missing(path: Path, name: str) -> str:
     names = [PACKAGE_MODEL, *CATALOG]
     if path.suffix == ".gguf" and path.is_file():
         return f"{path}: is a GGUF file; make a directory of it with: weft convert {path} DIR"
+    if path.suffix == ".toml":
+        return f"{path}: is not a model; a server takes a configuration by: weft serve --config {path}"
     if path.is_file():
         return f"{path}: is a file; give the directory of a Hugging Face checkpoint"
     if HUB_NAME.fullmatch(name):

@@ -72,6 +72,16 @@ SAMPLING_HINTS = {
     "use_beam_search": "beams are an option of a request: generate(..., beam_width=...)",
     "length_penalty": "it is an option of a request: generate(..., beam_width=..., length_penalty=...)",
     "allowed_token_ids": "give a guide, or logit_bias",
+    "ignore_eos": "give min_tokens the value of max_tokens",
+    "prompt_logprobs": "generate(..., return_context_logits=True) gives the prompt's logits",
+    "flat_logprobs": "leave it out; each token has a TokenLogprob",
+    "skip_special_tokens": "output.text has no special tokens; llm.tokenizer.decode(output.token_ids) has them",
+    "spaces_between_special_tokens": "leave it out; output.text has no special tokens",
+    "detokenize": "leave it out; output.token_ids has the tokens",
+    "include_stop_str_in_output": "leave it out; output.stopped_by is the stop text",
+    "truncate_prompt_tokens": "cut the token ids of the prompt before generate",
+    "output_kind": "stream and chat_stream give the new text, generate the whole",
+    "logits_processors": "it is an option of a request: generate(..., logits_processor=function)",
     **dict.fromkeys(
         (
             "guided_decoding",
@@ -106,7 +116,28 @@ MODEL_HINTS = {
     "gpu_memory_utilization": "engine=EngineConfig(kv_memory_fraction=...) is a share of the memory that is free after "
     "the weights are loaded",
     "seed": "it is a parameter of each request: SamplingParams(seed=...)",
-    "enable_prefix_caching": "prefixes are cached always",
+    "enable_prefix_caching": "prefixes are cached; engine=EngineConfig(reuse=False) recomputes them",
+    "enable_chunked_prefill": "it is chunked of engine=EngineConfig(chunked=...)",
+    "max_num_batched_tokens": "it is max_num_tokens of engine=EngineConfig(max_num_tokens=...)",
+    "num_gpu_blocks_override": "it is num_pages of engine=EngineConfig(num_pages=...)",
+    "kv_cache_memory_bytes": "it is kv_max_bytes of engine=EngineConfig(kv_max_bytes=...)",
+    "kv_cache_dtype": "keys and values have the dtype of the activations",
+    "structured_outputs_config": "engine=EngineConfig(grammar=...) names the grammar library",
+    "guided_decoding_backend": "engine=EngineConfig(grammar=...) names the grammar library",
+    "logits_processors": "it is an option of a request: generate(..., logits_processor=function)",
+    "max_logprobs": "leave it out; SamplingParams(logprobs=) takes 0 to 20",
+    "compilation_config": 'graphs are captured always; engine=EngineConfig(graphs="none") runs without',
+    "tokenizer": "it is read from the model's directory",
+    "hf_overrides": "edit config.json in the model's directory",
+    **dict.fromkeys(("task", "runner"), "leave it out; weft generates text only"),
+    **dict.fromkeys(
+        ("revision", "download_dir"),
+        "LLM loads nothing from the network; `weft models get ORG/NAME` downloads into the Hugging Face cache",
+    ),
+    **dict.fromkeys(
+        ("disable_log_stats", "async_scheduling", "swap_space", "tokenizer_mode", "load_format"),
+        "leave it out; weft has no such setting",
+    ),
 }
 """Hints for parameters of `LLM`."""
 
@@ -118,7 +149,7 @@ OPTION_HINTS = {
     "stream": "stream and chat_stream answer piece by piece",
     "tools": "chat takes tools; what an answer may call is Guide.tools(...)",
     "prompt": "the prompt, or a list of them, comes first, without a name",
-    "use_tqdm": "a list of prompts has a bar on a terminal",
+    "use_tqdm": "leave it out; only a list of prompts has a progress bar, and only on a terminal",
     "lora_request": "there are no adapters; merge one into its model",
 }
 """Hints for options of `LLM.generate`."""
@@ -138,6 +169,15 @@ OUTPUT_HINTS = {
 }
 """Hints for attributes of `Output`, from vLLM, OpenAI and transformers."""
 
+_TOP = "top maps the most likely token ids to their log-probabilities, and logprob is the token's"
+
+LOGPROB_HINTS = {
+    **dict.fromkeys(("items", "values", "keys", "get"), _TOP),
+    "decoded_token": "llm.tokenizer.decode(token_id) gives the text",
+    "rank": "top lists the most likely tokens in order",
+}
+"""Hints for attributes of `TokenLogprob`; in vLLM it is a dict."""
+
 _POOLING = "weft generates text only; it has no embeddings, classifiers or rewards"
 
 LLM_HINTS = {
@@ -152,6 +192,7 @@ LLM_HINTS = {
     "create_completion": "it is called generate",
     "create_chat_completion": "it is called chat",
     **dict.fromkeys(("sleep", "wake_up"), "close frees the model; make a new LLM later"),
+    "shutdown": "it is called close",
 }
 """Hints for attributes of `LLM`, from vLLM and llama-cpp-python."""
 
@@ -159,7 +200,7 @@ _GUIDES = "give generate a guide: Guide.json_schema(schema), Guide.regex, Guide.
 _SERVER = "use weft.executor.Executor (docs/executor.md), or LLM from several threads, or weft serve"
 _TEXT = "a prompt is a text or a list of token ids"
 _GRAMMARS = (
-    "in your own decode loop use weft.guided (docs/from-xgrammar.md); with LLM, Guide.json_schema and others"
+    "LLM takes guides, and weft.grammar compiles them for your own decode loop (docs/from-xgrammar.md)"
 )
 _BEAMS = (
     "beams are an option of a request: generate(prompts, beam_width=4), with EngineConfig(max_beam_width=4)"
@@ -204,15 +245,35 @@ IMPORT_HINTS = {
     # outlines
     "Generator": _GUIDES,
     # XGrammar and LLGuidance
-    "Grammar": _GRAMMARS,
-    "GrammarCompiler": _GRAMMARS,
-    "CompiledGrammar": _GRAMMARS,
-    "GrammarMatcher": _GRAMMARS,
-    "TokenizerInfo": _GRAMMARS,
+    "Grammar": f"it is called Guide; {_GRAMMARS}",
+    "GrammarCompiler": f"it is called GuideCompiler; {_GRAMMARS}",
+    "CompiledGrammar": f"it is called CompiledGuide; {_GRAMMARS}",
+    "GrammarMatcher": f"GuideCompiler(vocabulary).compile(guide).matcher() makes one; {_GRAMMARS}",
+    "BatchGrammarMatcher": f"it is GuidedDecoder of weft.guided; {_GRAMMARS}",
+    "TokenizerInfo": f"it is called Vocabulary; {_GRAMMARS}",
     "LLMatcher": _GRAMMARS,
     "LLTokenizer": _GRAMMARS,
 }
-"""Hints for classes that a program may import from `weft`."""
+"""Hints for classes that a program may import from `weft` or `weft.grammar`."""
+
+MATCHER_HINTS = {
+    "accept_token": "it is called accept",
+    "accept_string": "accept takes one token id",
+    "fill_next_token_bitmask": "it is fill(bitmask[i])",
+    "find_jump_forward_string": "forced(capacity) gives tokens of the text that must follow",
+}
+"""Hints for attributes of `Matcher`, from XGrammar."""
+
+COMPILER_HINTS = {
+    "compile_json_schema": "it is compile(Guide.json_schema(schema))",
+    "compile_builtin_json_grammar": "it is compile(Guide.json())",
+    "compile_regex": "it is compile(Guide.regex(pattern))",
+    "compile_grammar": "it is compile(Guide.ebnf(grammar))",
+    "compile_lark": "it is compile(Guide.lark(grammar))",
+    "compile_structural_tag": "it is compile(Guide.structural_tag(tag))",
+    "clear_cache": "the cache holds cache_limit_bytes, and evicts the guides used least recently",
+}
+"""Hints for attributes of `GuideCompiler`, from XGrammar."""
 
 
 def hint(name: str, known: Collection[str], hints: Mapping[str, str]) -> str:
@@ -222,6 +283,13 @@ def hint(name: str, known: Collection[str], hints: Mapping[str, str]) -> str:
         return hints[name]
     close = get_close_matches(name, known, n=1)
     return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+
+
+def refuse_other_library(package: str, name: str) -> None:
+    """Raise an `ImportError` with a hint if another library's class is imported from `package`. An `AttributeError`
+    would not do: `from PACKAGE import NAME` replaces its message."""
+    if name in IMPORT_HINTS:
+        raise ImportError(f"{package} has no {name}; {IMPORT_HINTS[name]}", name=name)
 
 
 def with_hints(hints: Mapping[str, str]) -> Callable[[type[T]], type[T]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
-from weft.core.names import OUTPUT_HINTS, with_attribute_hints
+from weft.core.names import LOGPROB_HINTS, OUTPUT_HINTS, with_attribute_hints
 from weft.core.stats import OutputStats
 from weft.errors import AnswerError, InputError, RequestError, brief, shortened
 
@@ -20,6 +20,7 @@ SAMPLED, SPLICED = "sampled", "spliced"
 FinishReason = Literal["stop", "length", "cancelled", "timeout", "error"]
 
 
+@with_attribute_hints(LOGPROB_HINTS)
 @dataclass(frozen=True)
 class TokenLogprob:
     """The log-probabilities at one token of an answer, in the distribution that `EngineConfig.logprobs` selects."""
@@ -40,6 +41,10 @@ class TokenLogprob:
     unnormalized: float | None = None
     """The log-probability of the token over the whole vocabulary, if `logprob` is over the `top_k` most likely
     tokens."""
+
+    def __getitem__(self, token: object) -> NoReturn:
+        """Refuse: in vLLM this object is a dict."""
+        raise TypeError(f"a TokenLogprob is not a dict; {LOGPROB_HINTS['items']}")
 
 
 class BeamTrace(Protocol):
@@ -178,6 +183,12 @@ class Output:
 
     typed: TypedText | None = field(default=None, compare=False)
     """The text that `parsed` reads. None if the guide is no Python type, and if the request failed before it began."""
+
+    def __getitem__(self, index: object) -> NoReturn:
+        """Refuse: in vLLM a single prompt gives a list. A loop over an `Output` calls this method, too."""
+        raise TypeError(
+            "an Output is not a list: a single prompt or conversation gives a single Output, a list of them a list"
+        )
 
     def __repr__(self) -> str:
         others = f", and {len(self.others)} others" if self.others else ""

@@ -45,4 +45,11 @@ if not TYPE_CHECKING:
         "weft.grammar.vocabulary.materials": ("VocabularyMaterials",),
         "weft.grammar.vocabulary.tokenizer": ("Vocabulary",),
     }
-    __getattr__, __dir__ = exports(__name__, _HOMES, __all__)
+    _get, __dir__ = exports(__name__, _HOMES, __all__)
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__ and name[0].isupper():  # not a module
+            from weft.core.names import refuse_other_library
+
+            refuse_other_library(__name__, name)
+        return _get(name)

@@ -13,7 +13,7 @@ class FindingKind(StrEnum):
     IMPORT = "import"
     """An import of the Executor API, to be replaced by weft's."""
     ELSEWHERE = "elsewhere"
-    """The name belongs to another part of TensorRT-LLM."""
+    """The name belongs to another part of TensorRT-LLM, or to vLLM."""
     REFUSED = "refused"
     """weft has the name, but accepts only its default."""
     LACKING = "lacking"

@@ -216,6 +216,7 @@ class Program:
     def _import_module(self, alias: ast.alias, scope: Scope) -> None:
         path, root = alias.name, alias.name.split(".")[0]
         if root not in ("tensorrt_llm", "weft"):
+            self._refuse_vllm(alias, path)
             scope.bind(alias.asname or root, None)
             return
         if elsewhere.is_theirs(path):
@@ -230,6 +231,7 @@ class Program:
 
     def _import_from(self, node: ast.ImportFrom, path: str, scope: Scope) -> None:
         if path.split(".")[0] not in ("tensorrt_llm", "weft"):
+            self._refuse_vllm(node, path)
             for one in node.names:
                 scope.bind(one.asname or one.name, None)
             return
@@ -251,6 +253,12 @@ class Program:
                 said = " as " + alias if alias != "executor" else ""
                 self.said.append((one, FindingKind.IMPORT, path, f"write: from weft import executor{said}"))
             scope.bind(one.asname or one.name, self.reader.in_module(Module(path), one.name, one))
+
+    def _refuse_vllm(self, node: ast.alias | ast.ImportFrom, path: str) -> None:
+        # Without a finding, the last line for a program of vLLM is "nothing to change".
+        if path.split(".")[0] == "vllm":
+            text = "this command does not read vLLM's names; docs/from-vllm.md lists weft's names for them"
+            self.said.append((node, FindingKind.ELSEWHERE, path, text))
 
     def _import_all(self, path: str, scope: Scope) -> None:
         if not elsewhere.is_executor(path):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from support.engine.checkpoints import save_checkpoint
+from weft.config.paths import model_directory
 from weft.core.files import inside, read_json, write_whole
 from weft.errors import ModelError, TokenizerError
 from weft.models.weights import load_model
@@ -173,3 +174,12 @@ def test_a_folder_of_a_gguf_file_is_told_to_be_converted(tmp_path: Path) -> None
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     with pytest.raises(ModelError, match=r"weft convert .*model\.gguf DIR"):
         read_json(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_configuration_in_the_place_of_a_model_names_its_option(tmp_path: Path, exists: bool) -> None:
+    path = tmp_path / "server.toml"
+    if exists:
+        path.touch()
+    with pytest.raises(ModelError, match=r"is not a model; .* weft serve --config .*server\.toml$"):
+        model_directory(path)

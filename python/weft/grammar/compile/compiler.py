@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from weft.core.forks import Home
+from weft.core.names import COMPILER_HINTS, with_attribute_hints
 from weft.errors import GuideError, UnavailableError
 from weft.grammar.base import Closes, CompiledGuide, Opening, Warming
 from weft.grammar.compile import dumps
@@ -41,6 +42,7 @@ def _close_all() -> None:
         compiler.close()
 
 
+@with_attribute_hints(COMPILER_HINTS)
 class GuideCompiler:
     """Compiles guides for one vocabulary, on `workers` threads of its own.
 
