@@ -68,7 +68,7 @@ def test_llguidance_forgets_what_was_rolled_back() -> None:
     """The fuzz's first find: rows of the parser outlived a rollback, and later masks were of the text before it."""
     vocabulary = small_vocabulary()
     token = {text: i for i, text in enumerate(vocabulary.tokens)}
-    guide = GuideCompiler(vocabulary, backend="llguidance").compile_part(Guide.json())
+    guide = GuideCompiler(vocabulary, backend="llguidance").compile_part(Guide.json(max_whitespace=8))
     rows = np.zeros((3, -(-vocabulary.vocab_size // 32)), dtype=np.int32)
     matcher, other = guide.matcher(), guide.matcher()
     for text in (b"{", b" "):
