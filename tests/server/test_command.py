@@ -21,7 +21,7 @@ from support.server.sockets import rest, wait_for
 from weft.errors import InputError
 from weft.server.config_file import read_config
 from weft.server.models import ServedModelConfig, build
-from weft.server.run import check_address
+from weft.server.run import REPEAT_S, check_address
 from weft.server.settings import ServerConfig
 
 CONFIG = """
@@ -217,6 +217,9 @@ def test_it_serves_and_drains_on_sigterm() -> None:
             connection.sendall(head.encode() + body)
             received = connection.recv(100)
             server.process.send_signal(signal.SIGTERM)
+            server.process.send_signal(
+                signal.SIGINT
+            )  # at the same time: it is the same end, not a second signal
             wait_for(lambda: ask(f"{server.url}/ready")[0] == 503)
             assert ask(f"{server.url}/v1/completions", {"prompt": "x"})[0] == 503
             while part := connection.recv(65536):
@@ -246,6 +249,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
             time.sleep(0.2)
             server.process.send_signal(signal.SIGINT)
             wait_for(lambda: ask(f"{server.url}/ready")[0] == 503)
+            time.sleep(REPEAT_S)
             server.process.send_signal(signal.SIGINT)
             for one in (connection, half):  # nobody waited for the answers, nor for the body
                 answer = rest(one)

@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from types import FrameType
 
@@ -28,6 +29,8 @@ SWITCH_S = 0.001
 """The GIL switch interval in seconds. After this time the event loop must release the GIL if another thread wants it.
 The engine's thread releases the GIL in every operation. With Python's default it would wait five times as long to get
 it back."""
+REPEAT_S = 0.5
+"""A signal within this many seconds of the last one is the same one."""
 FAREWELL_S = 1.0
 """Seconds that shutdown waits for cancelled requests to send their final error."""
 YOUNG = 10_000
@@ -60,7 +63,7 @@ class DrainingServer(uvicorn.Server):
         self._state = state
         self._draining: asyncio.Task[None] | None = None
         self.failure: ExecutorError | None = None
-        self.has_cut, self._has_second_signal = False, False
+        self.has_cut, self._has_second_signal, self._signalled_at = False, False, -REPEAT_S
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and log the addresses of the API and of the page."""
@@ -79,6 +82,11 @@ class DrainingServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Start draining on the first signal, stop waiting on the second, and exit on the third."""
+        # A parent such as `timeout` forwards a signal that the whole process group has got already.
+        is_repeated = time.monotonic() - self._signalled_at < REPEAT_S
+        self._signalled_at = time.monotonic()
+        if is_repeated:
+            return
         if self._state.is_draining or self.should_exit:
             if self._has_second_signal:
                 self.force_exit = self.should_exit = True
