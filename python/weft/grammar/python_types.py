@@ -406,7 +406,7 @@ def _integer_keys(node: JsonSchemaValue) -> tuple[list[str], list[str]]:
 
 
 def _decimal_pattern(digits: int | None, places: int | None) -> str:
-    """A pattern of the decimal numbers with at most so many digits, and so many after the point."""
+    """A pattern of decimal numbers with at most `digits` digits, `places` of them after the point. None: no limit."""
 
     def fraction(limit: int | None) -> str:
         many = "+" if limit is None else f"{{1,{limit}}}"

@@ -23,7 +23,7 @@ from weft.trace import Slice, record, track_names
 
 MAX_SLICES = 5000
 MIN_LAUNCHES = 4
-"""A recording that waits for a tenant's requests ends after so many launches with them at the earliest."""
+"""A recording that waits for a tenant's requests holds at least this many launches with them."""
 POLL_S = 0.01
 
 
