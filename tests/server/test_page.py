@@ -317,6 +317,8 @@ def test_a_phone_keeps_its_rows(open_tab: Callable[..., Tab]) -> None:
     )
     tops = lambda selector: {round(box.bounding_box()["y"]) for box in tab.page.locator(selector).all()}  # noqa: E731
     assert len(tops("#kinds label")) == 1 and tab.page.locator("#kinds label").count() == 7
+    right = lambda selector: (box := tab.page.locator(selector).bounding_box())["x"] + box["width"]  # noqa: E731
+    assert right("#kinds label:last-child") <= right("#guide")
     middle = lambda selector: (box := tab.page.locator(selector).bounding_box())["y"] + box["height"] / 2  # noqa: E731
     assert middle("#theme") == pytest.approx(middle("#model"), abs=2)
     assert tab.page.evaluate("document.documentElement.scrollWidth") == 390
