@@ -256,14 +256,6 @@ IMPORT_HINTS = {
 }
 """Hints for classes that a program may import from `weft` or `weft.grammar`."""
 
-MATCHER_HINTS = {
-    "accept_token": "it is called accept",
-    "accept_string": "accept takes one token id",
-    "fill_next_token_bitmask": "it is fill(bitmask[i])",
-    "find_jump_forward_string": "forced(capacity) gives tokens of the text that must follow",
-}
-"""Hints for attributes of `Matcher`, from XGrammar."""
-
 COMPILER_HINTS = {
     "compile_json_schema": "it is compile(Guide.json_schema(schema))",
     "compile_builtin_json_grammar": "it is compile(Guide.json())",

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from weft._core import ClosingTables, Matcher, python_matcher
-from weft.core.names import MATCHER_HINTS, with_attribute_hints
 from weft.errors import GuideError
 from weft.grammar.guide import Guide
 from weft.grammar.interfaces import PythonMatcher
@@ -33,9 +32,6 @@ __all__ = [
     "Preparing",
     "wrap_matcher",
 ]
-
-
-with_attribute_hints(MATCHER_HINTS)(Matcher)  # A class of the extension takes no decorator.
 
 
 @dataclass(frozen=True)

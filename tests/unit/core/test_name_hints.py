@@ -12,14 +12,13 @@ from inspect import signature
 import pytest
 
 import weft
-from weft import LLM, Guide, Output, SamplingParams
+from weft import LLM, Output, SamplingParams
 from weft.client.options import RequestOptions
 from weft.core.names import (
     COMPILER_HINTS,
     IMPORT_HINTS,
     LLM_HINTS,
     LOGPROB_HINTS,
-    MATCHER_HINTS,
     MODEL_HINTS,
     OPTION_HINTS,
     OUTPUT_HINTS,
@@ -27,7 +26,7 @@ from weft.core.names import (
     with_attribute_hints,
 )
 from weft.core.output import TokenLogprob
-from weft.grammar import GuideCompiler, Matcher, Vocabulary
+from weft.grammar import GuideCompiler
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,6 @@ def test_no_hint_hides_a_name() -> None:
     assert not set(LLM_HINTS) & set(dir(LLM))
     assert not set(IMPORT_HINTS) & set(weft.grammar.__all__)
     assert not set(LOGPROB_HINTS) & set(dir(TokenLogprob))
-    assert not set(MATCHER_HINTS) & set(dir(Matcher))
     assert not set(COMPILER_HINTS) & set(dir(GuideCompiler))
     assert not set(MODEL_HINTS) & set(signature(LLM).parameters)
     assert not set(SAMPLING_HINTS) & set(signature(SamplingParams).parameters)
@@ -122,14 +120,6 @@ def test_names_of_xgrammar_say_what_to_call() -> None:
         exec("from weft.grammar import Nothing")
     with pytest.raises(AttributeError, match=r"'compile_regex'; it is compile\(Guide\.regex\(pattern\)\)"):
         getattr(GuideCompiler.__new__(GuideCompiler), "compile_regex")  # noqa: B009
-    tokens = Vocabulary.from_tokens([b"a", b""], end_ids=[1])
-    with GuideCompiler(tokens) as compiler:
-        matcher = compiler.compile(Guide.regex("a")).matcher()
-    with pytest.raises(
-        AttributeError, match="'Matcher' object has no attribute 'accept_token'; it is called accept"
-    ):
-        getattr(matcher, "accept_token")  # noqa: B009
-    assert matcher.accept(0)
 
 
 def test_an_attribute_error_in_a_property_stays_as_it_is() -> None:

@@ -156,7 +156,7 @@ def test_conversations_hold_plain_data() -> None:
             return {"role": "user", "content": "Hi"}
 
     assert "Hi" in render(CHATML, [Pydantic()], {})  # type: ignore[list-item]
-    with pytest.raises(InputError, match="holds a object"):
+    with pytest.raises(InputError, match="contain a object"):
         render(CHATML, [{"role": "user", "content": object()}], {})
 
 

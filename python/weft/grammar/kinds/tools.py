@@ -75,7 +75,7 @@ def for_model(guide: Guide, chat_template: str | Mapping[str, str] | None) -> Gu
     style = tool_style_of(chat_template)
     if style is None:
         raise GuideError(
-            f'{NO_STYLE}. Otherwise give a style, such as Guide.tools(..., style="{ANY}") or --tool-style {ANY}: '
+            f"{NO_STYLE}. Otherwise give a style, such as {ANY}, as style= of Guide.tools or --tool-style: "
             f"{', '.join(tool_styles())}"
         )
     return tools_guide(tools, style, required, strict=guide.strict, **options)
