@@ -117,7 +117,7 @@ class Tab:
         return self.ready()
 
     def text(self, selector: str) -> str:
-        """What is written there."""
+        """The visible text of an element."""
         found: str = self.page.inner_text(selector)
         return found
 

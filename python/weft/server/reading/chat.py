@@ -20,6 +20,7 @@ from weft.parsing import AnswerParser, starts_inside
 from weft.server.errors import ApiError, client_message, kind_of, quoted
 from weft.server.ids import new_id
 from weft.server.models import ServedModel
+from weft.server.protocol.body import Body
 from weft.server.protocol.generation import ChatBody, TemplateFields
 from weft.server.reading.guides import Program, guide_of
 from weft.server.reading.jobs import Job, job_of
@@ -89,6 +90,11 @@ def _prediction(served: ServedModel, body: ChatBody) -> str:
     if not isinstance(content, str):
         raise ApiError('prediction must be {"type": "content", "content": a text}', param="prediction")
     return content
+
+
+def shared_fields(kind: type[Body]) -> set[str]:
+    """The names of the fields that another route's body shares with a chat's, without those that have no effect."""
+    return (kind.model_fields.keys() & ChatBody.model_fields.keys()) - ChatBody.NO_EFFECT.keys()
 
 
 # -- messages

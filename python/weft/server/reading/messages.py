@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from weft.server.errors import ApiError, kind_of, quoted, with_names
 from weft.server.protocol.generation import ChatBody, TemplateFields
 from weft.server.protocol.messages import CountTokensBody, JsonFormat, MessagesBody, Tool, ToolChoice
+from weft.server.reading.chat import shared_fields
 
 Block = dict[str, Any]
 Message = dict[str, Any]
@@ -148,9 +149,7 @@ def _content(blocks: list[Block]) -> str | list[Block]:
 
 CONVERTED = {"messages", "tools", "tool_choice", "response_format", "stop"}
 """Fields of both bodies that `chat_body` does not copy: their forms differ, or they have another name here."""
-SHARED_FIELDS = (MessagesBody.model_fields.keys() & ChatBody.model_fields.keys()) - (
-    CONVERTED | ChatBody.NO_EFFECT.keys()
-)
+SHARED_FIELDS = shared_fields(MessagesBody) - CONVERTED
 """The fields with the same name and effect in both bodies."""
 NAMES_HERE = {
     "response_format.json_schema": "output_config.format",

@@ -13,7 +13,7 @@ from weft.server.errors import ApiError, quoted, with_names
 from weft.server.ids import ITEM_PREFIXES, new_item_id
 from weft.server.protocol.generation import ChatBody
 from weft.server.protocol.responses import ENCRYPTED, LOGPROBS, ResponsesBody
-from weft.server.reading.chat import TEXT_PARTS, check_content, check_message
+from weft.server.reading.chat import TEXT_PARTS, check_content, check_message, shared_fields
 
 Item = dict[str, Any]
 MAX_ID = 128
@@ -131,9 +131,7 @@ CONVERTED = {"tools", "tool_choice", "top_logprobs", "stream_options", "response
 """Fields of both bodies that `chat_body` does not copy. Tools have another form, and so has the choice among them.
 `top_logprobs` implies `logprobs`, which a chat must set. `stream_options` has no options here. `response_format` is
 refused: it is `text.format`."""
-SHARED_FIELDS = (ResponsesBody.model_fields.keys() & ChatBody.model_fields.keys()) - (
-    CONVERTED | ChatBody.NO_EFFECT.keys()
-)
+SHARED_FIELDS = shared_fields(ResponsesBody) - CONVERTED
 """The fields with the same name and effect in both bodies."""
 NAMES_HERE = {
     "response_format.json_schema": "text.format",
