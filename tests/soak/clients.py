@@ -177,6 +177,16 @@ class Client:
                     self.take(responses)
             self._check_time()
 
+    def run_at_once(self) -> None:
+        """Send everything in one call, so that it starts in one iteration, and wait for it."""
+        errands, self._left = self._left, []
+        for errand, number in zip(
+            errands, self._executor.enqueue_requests([errand.request for errand in errands]), strict=True
+        ):
+            self._open[number] = Account(errand, self._pool, number)
+        self.accounts += self._open.values()
+        self.run_any()
+
     def run_any(self) -> None:
         """Take whatever there is of anybody's; there must be no other client."""
         while self._left or self._open:
@@ -283,6 +293,13 @@ def register(executor: Executor, pool: Pool) -> None:
         executor.register_guide(name, make_guide(GUIDES[number]))
     for number, guide in pool.counted.items():
         executor.register_guide(f"counted {number}", guide)
+
+
+def serve_at_once(executor: Executor, pool: Pool, errands: Sequence[Errand]) -> list[Account]:
+    """The accounts of all errands, which start together."""
+    client = Client(executor, pool, errands, random.Random(0))
+    client.run_at_once()
+    return client.accounts
 
 
 def serve(

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from soak.clients import Account, register, serve
+from soak.clients import Account, register, serve, serve_at_once
 from soak.leaks import Held, resident_bytes
 from soak.questions import Pool
 from soak.server_configs import UTILIZATION, WAYS, Way
-from soak.workload import draw
+from soak.workload import crowd, draw
 from support.engine.drafters import BEHIND_GIVEN, DRAFTERS
 from weft.executor import Executor, FinishReason, IterationStats
 from weft.runtime import cpu
@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.serial]
 
 REQUESTS = 100
 """Of each of WAYS."""
+CROWD = 6
+"""Requests that start together where pages are few."""
 
 
 def test_the_soak_is_as_wide_as_it_says() -> None:
@@ -41,8 +43,10 @@ def test_every_request_has_its_own_answer(pool: Pool, drafters: Path, schedule: 
     with Executor(pool.checkpoint.path, way.config(drafters), device="cpu") as executor:
         register(executor, pool)
         accounts = serve(executor, pool, errands, seed, takes_any=way.takes_any)
-        held.check_idle(executor)
         assert len(accounts) == REQUESTS
+        if way.policy is UTILIZATION:
+            accounts += serve_at_once(executor, pool, crowd(pool, CROWD))
+        held.check_idle(executor)
         for account in accounts:
             account.check()
         check_variety(way, accounts, executor.get_latest_iteration_stats())

@@ -146,6 +146,23 @@ def draw(
     return [_draw(rng, pool, number, takes_given, gives_logits) for number in range(count)]
 
 
+def crowd(pool: Pool, count: int) -> list[Errand]:
+    """The errands whose answers are longest against their prompts. If they start together in few pages, these hold all
+    prompts, but not all answers."""
+
+    def growth(case: Case) -> int:
+        return len(pool.answer(case, 0).token_ids) - len(case.prompt)
+
+    cases = sorted((case for case in pool.cases if pool.answer(case, 0).error is None), key=growth)
+    rng = random.Random(0)
+    errands = []
+    for number, case in enumerate(cases[-count:]):
+        fields = _fields(rng, pool, case, takes_given=False, gives_logits=False) | {"client_id": number}
+        fields["sampling_config"] = _sampling_config(case, num_sequences=None)
+        errands.append(Errand(case, Request(**fields), "answered"))
+    return errands
+
+
 def _draw(rng: random.Random, pool: Pool, number: int, takes_given: bool, gives_logits: bool) -> Errand:
     case = rng.choice(pool.cases)
     draw = rng.random()
