@@ -179,12 +179,7 @@ class Client:
 
     def run_at_once(self) -> None:
         """Send everything in one call, so that it starts in one iteration, and wait for it."""
-        errands, self._left = self._left, []
-        for errand, number in zip(
-            errands, self._executor.enqueue_requests([errand.request for errand in errands]), strict=True
-        ):
-            self._open[number] = Account(errand, self._pool, number)
-        self.accounts += self._open.values()
+        self._send(list(self._left))
         self.run_any()
 
     def run_any(self) -> None:
@@ -201,7 +196,9 @@ class Client:
         room = min(WINDOW - len(self._open), len(self._left))
         if room <= 0 or self._rng.random() < 0.3:
             return
-        errands = self._left[: self._rng.randint(1, min(room, 4))]
+        self._send(self._left[: self._rng.randint(1, min(room, 4))])
+
+    def _send(self, errands: Sequence[Errand]) -> None:
         try:
             ids = self._executor.enqueue_requests([errand.request for errand in errands])
         except CapacityError:
