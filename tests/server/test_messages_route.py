@@ -14,11 +14,10 @@ import pytest
 from pydantic_core import from_json
 
 from support.server.asking import ANSWER, ENDLESS, MESSAGES, PROMPT, SCHEMA, ask
-from support.server.running import Running, running
+from support.server.running import Running, running, running_thinker
 from support.server.sockets import wait_for
-from weft import EngineConfig, Speculation
 from weft.parsing import CallArguments, CallBegin, CallEnd
-from weft.server.models import ServedModel, ServedModelConfig, build
+from weft.server.models import ServedModel
 from weft.server.protocol.messages import CountTokensBody, MessagesBody
 from weft.server.reading.messages import SHARED_FIELDS, messages_of
 from weft.server.settings import ServerConfig
@@ -516,19 +515,8 @@ THINKING: Any = {"messages": INSIDE, "thinking": {"type": "enabled", "budget_tok
 
 @pytest.fixture(scope="module")
 def thinker() -> Iterator[Running]:
-    served = build(
-        ServedModelConfig(
-            name="tiny",
-            thinking=("<think>", "</think>"),
-            speculation=Speculation.eagle3(num_draft_tokens=3),
-            engine=EngineConfig(max_batch=4),
-        )
-    )
-    try:
-        with running({"tiny": served}, ServerConfig(stream_interval_ms=0)) as started:
-            yield started
-    finally:
-        served.close()
+    with running_thinker() as started:
+        yield started
 
 
 def test_thinking_is_a_block(thinker: Running) -> None:

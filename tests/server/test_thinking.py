@@ -14,10 +14,7 @@ pytest.importorskip("openai")
 from openai import BadRequestError, OpenAI
 
 from support.server.asking import ANSWER, PROMPT, SCHEMA
-from support.server.running import running
-from weft import EngineConfig, Speculation
-from weft.server.models import ServedModelConfig, build
-from weft.server.settings import ServerConfig
+from support.server.running import running_thinker
 from weft.server.writing.common import tokens_through
 
 FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
@@ -30,23 +27,11 @@ BOUNDED = {**FREE, "thinking_token_budget": BUDGET}
 
 @pytest.fixture(scope="module")
 def thinker() -> Iterator[Any]:
-    """weft-tiny, said to think: it writes its markers only where it is made to."""
-    served = build(
-        ServedModelConfig(
-            name="tiny",
-            thinking=("<think>", "</think>"),
-            speculation=Speculation.eagle3(num_draft_tokens=3),
-            engine=EngineConfig(max_batch=4),
-        )
-    )
-    try:
-        with (
-            running({"tiny": served}, ServerConfig(stream_interval_ms=0)) as server,
-            OpenAI(base_url=f"{server.url}/v1", api_key="nobody asks", max_retries=0, timeout=60) as made,
-        ):
-            yield made.chat.completions
-    finally:
-        served.close()
+    with (
+        running_thinker() as server,
+        OpenAI(base_url=f"{server.url}/v1", api_key="nobody asks", max_retries=0, timeout=60) as made,
+    ):
+        yield made.chat.completions
 
 
 def asked(**more: Any) -> dict[str, Any]:

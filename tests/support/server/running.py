@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from weft.server.models import ServedModel
+from weft import EngineConfig, Speculation
+from weft.server.models import ServedModel, ServedModelConfig, build
 from weft.server.run import uvicorn_config
 from weft.server.settings import ServerConfig
 from weft.server.state import ServerState
@@ -47,3 +48,21 @@ def running(models: Mapping[str, ServedModel], config: ServerConfig | None = Non
         thread.join(60)
         state.workers.close()
         assert not thread.is_alive(), "the server does not end"
+
+
+@contextmanager
+def running_thinker() -> Iterator[Running]:
+    """A server of weft-tiny as `tiny`, configured as a model that thinks. It writes its markers only where it must."""
+    served = build(
+        ServedModelConfig(
+            name="tiny",
+            thinking=("<think>", "</think>"),
+            speculation=Speculation.eagle3(num_draft_tokens=3),
+            engine=EngineConfig(max_batch=4),
+        )
+    )
+    try:
+        with running({"tiny": served}, ServerConfig(stream_interval_ms=0)) as server:
+            yield server
+    finally:
+        served.close()
