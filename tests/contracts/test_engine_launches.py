@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from weft.engine.runner.prefill import each_guarded, guarded
 
 from support.engine.requests import make_request, run
 from support.launch_check import check_launched
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.core.logits_processors import LogitsProcessor, ProcessorRows
 from weft.core.request import Gather
-from weft.engine.runner.prefill import each_guarded, guarded
 from weft.runtime import CpuRuntime, cpu
 from weft_bench.engine.simulated import simulate_acceptance
 

@@ -17,6 +17,7 @@ from weft.engine.kv.size import host_pages
 from weft.engine.output import DraftedBy, OutputProcessor
 from weft.engine.runner.draft_guidance import DraftGuidance
 from weft.engine.runner.graphs import StepGraphs
+from weft.engine.runner.prompts import MAX_PARTS
 from weft.engine.runner.runner import ModelRunner
 from weft.engine.scheduler.policy import FairTurns
 from weft.engine.scheduler.scheduler import Capacity, Scheduler
@@ -168,7 +169,8 @@ def build_runner(
     num_host_pages = host_pages(config, sum(cache.page_bytes for cache in parts.caches))
     if num_host_pages:
         parts.host = HostPages.allocate(runtime, parts.caches, num_host_pages)
-    graphs = StepGraphs(runtime, stream, grammar_stream, parts, config.graphs)
+    num_parts = min(config.max_batch, MAX_PARTS)
+    graphs = StepGraphs(runtime, stream, grammar_stream, parts, config.graphs, num_parts)
     config = replace(config, host_tasks="polling" if grammar_stream.polls else "callback")
     guidance = DraftGuidance(drafting.speculation.guide_drafts)
     return ModelRunner(runtime, stream, grammar_stream, parts, graphs, config, guidance)

@@ -186,8 +186,8 @@ class Engine:
             self.output.drain(record)
             schedule = self.scheduler.schedule_decoding(record, has_in_flight=False)
         self.scheduler.schedule_prompts(schedule, record)
-        # A logits processor on the host may block for long. Commit the results in flight first: they may end sequences.
-        if self.output.in_flight and self.runner.calls_host(schedule):
+        # The prompts that end may need it too. The results in flight may end sequences.
+        if self.output.in_flight and self.runner.waits_for_results(schedule):
             self.output.drain(record)
             self.scheduler.drop_ended(schedule)
         record.active = len(self.scheduler.running)
@@ -216,8 +216,7 @@ class Engine:
         self._owes_step = bool(record.active)
 
     def warm_up(self) -> None:
-        """Prefill dummy prompts, and capture the graphs of all batch sizes and draft counts in use, with and
-        without guides.
+        """Capture the graphs of all batch sizes and draft counts in use, with and without guides and prompts.
 
         These graphs serve any mix of requests, except requests with logits processors. On CUDA, call this on the
         thread that steps, because libraries keep handles per thread.

@@ -138,9 +138,9 @@ class OutputProcessor:
 
     def _observe(self, batch: InFlightBatch, results: StepResults, seconds: float) -> None:
         """Report the duration and the tokens of an iteration to the runner's draft guidance, if it had drafts and
-        guides."""
+        guides and read no prompts."""
         plan = batch.plan
-        if plan is not None and plan.guided_logits and plan.num_drafts:
+        if plan is not None and plan.guided_logits and plan.num_drafts and not plan.num_context:
             guided = [r for r in batch.decoding if r.is_guided and r.stage is not Stage.FINISHED]
             num_tokens = sum(results.verified[sequence.slot][0] + 1 for sequence in guided)
             size = plan.batch, plan.num_drafts

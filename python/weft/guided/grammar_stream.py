@@ -119,12 +119,6 @@ class GrammarStream:
         """The host's proposals, int64 [K, S+1] in pinned memory; None if the host does not draft."""
         return self.proposals.proposed_host if self.proposals is not None else None
 
-    def first_mask(self, stream: Stream, slots_B: Tensor, *, owes_commit: bool = False) -> None:
-        """Take the snapshot, and send the first masks of rows whose matchers it attaches; they have no drafts.
-        `owes_commit`: no `commit_masks` follows in this iteration."""
-        self._begin(stream, owes_commit)
-        self._copy_masks(slots_B, 0, 1)
-
     def all_masks(self, stream: Stream, slots_B: Tensor) -> None:
         """Take the snapshot and all K drafts, and send all masks. It works for any number of drafts in the rows."""
         self.verify_masks(stream, slots_B, self.num_positions - 1)

@@ -143,12 +143,20 @@ class Model(Protocol):
     ) -> Hidden:
         """Run the decoder on the tokens of `rows` and write their KV. `tokens` is int64 [B, T], or [N] for rows of
         different lengths. Ids outside of the vocabulary are clamped to it. Layer i attends within `kv.windows[i]`.
+        Tokens after the first `rows.live` are padding: their results are undefined.
 
         `aux_layers` are numbers of layers whose input hidden states are returned, in `aux_out` if given. The number
         num_layers means the last layer's output before the final norm (`Hidden.last`), num_layers + 1 after the norm.
         """
 
-    def logits(self, hidden: Tensor, out: Tensor | None = None, is_normed: bool = False) -> Tensor:
+    def logits(
+        self,
+        hidden: Tensor,
+        out: Tensor | None = None,
+        is_normed: bool = False,
+        live: Tensor | None = None,
+    ) -> Tensor:
         """Logits [..., V] in the model's dtype for `hidden` [..., H]: a `Hidden.last`, or with `is_normed` hidden
         states after the final norm. The result is a new tensor or `out`. The last dimension of `out` must be
-        contiguous, and flattening the others must not need a copy."""
+        contiguous, and flattening the others must not need a copy. `live`, an int64 [1] on the device, is the number of
+        rows to compute; the others may be left alone."""

@@ -87,9 +87,9 @@ class Eagle3Head:
         shape = KVShape(1, num_pages, page_size, config.num_kv_heads, config.head_dim)
         return PagedKV(shape, self.dtype, self.device)
 
-    def combine(self, aux: Tensor) -> Tensor:
+    def combine(self, aux: Tensor, live: Tensor | None = None) -> Tensor:
         """Features [B, T, H] for the target's hidden states `aux` [B, T, len(aux_layers) * H]."""
-        return self._combine(aux.reshape(-1, aux.shape[-1])).view(*aux.shape[:-1], -1)
+        return self._combine(aux.reshape(-1, aux.shape[-1]), live=live).view(*aux.shape[:-1], -1)
 
     def forward(
         self, tokens: Tensor, features: Tensor, kv: PagedKV, rows: Rows, *, out: Tensor | None = None
@@ -98,17 +98,17 @@ class Eagle3Head:
 
         Returns the next features [B, T, H], in a new tensor or `out`, which may be `features`.
         """
-        before = features.reshape(-1, self.hidden_size)
-        both = join_norms(self._embedding, tokens.reshape(-1), self._input_norm, before, self._hidden_norm)
-        x = self._attention.output(self._attention(both, None, rows, kv.layers[0]), residual=before)
+        before, tokens, live = features.reshape(-1, self.hidden_size), tokens.reshape(-1), rows.live
+        both = join_norms(self._embedding, tokens, self._input_norm, before, self._hidden_norm, live)
+        heads = self._attention(both, None, rows, kv.layers[0])
+        x = self._attention.output(heads, residual=before, live=live)
         out = x if out is None else out.view(x.shape)
-        return self._mlp.output(self._mlp(x, self._post_attention_norm), residual=x, out=out).view(
-            features.shape
-        )
+        inner = self._mlp(x, self._post_attention_norm, live)
+        return self._mlp.output(inner, residual=x, out=out, live=live).view(features.shape)
 
-    def logits(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+    def logits(self, x: Tensor, out: Tensor | None = None, live: Tensor | None = None) -> Tensor:
         """Logits [B, draft_vocab_size] for outputs [B, H] of `forward`, in a new tensor or `out`."""
-        return self._head(x, self._norm, out=out)
+        return self._head(x, self._norm, out=out, live=live)
 
 
 def _aux_layers(data: dict[str, Any], num_layers: int, where: str) -> tuple[int, ...]:

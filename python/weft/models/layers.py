@@ -56,7 +56,7 @@ class Attention:
     def __call__(
         self, x: Tensor, norm: Norm | None, rows: Rows, cache: Tensor, window: Window = NO_WINDOW
     ) -> Tensor:
-        return attend(self.qkv(x, norm), cache, rows, self.heads, window)
+        return attend(self.qkv(x, norm, live=rows.live), cache, rows, self.heads, window)
 
 
 class MLP:
@@ -73,8 +73,8 @@ class MLP:
         bias = weights.take(f"{prefix}down_proj.bias", hidden) if config.mlp_bias else None
         self.output = Linear(weights.take_matrix(f"{prefix}down_proj.weight", hidden, inner), bias)
 
-    def __call__(self, x: Tensor, norm: Norm) -> Tensor:
-        return self.gate_up(x, norm)
+    def __call__(self, x: Tensor, norm: Norm, live: Tensor | None = None) -> Tensor:
+        return self.gate_up(x, norm, live=live)
 
 
 class DecoderLayer:
@@ -90,10 +90,12 @@ class DecoderLayer:
     def add_to_(
         self, x: Tensor, rows: Rows, cache: Tensor, window: Window = NO_WINDOW, also: Tensor | None = None
     ) -> None:
-        """Add this layer's output to the residual stream `x` [N, H] in place. `also` receives a copy of the result."""
-        heads = self.attention(x, self.input_norm, rows, cache, window)
-        self.attention.output(heads, residual=x, out=x)
-        self.mlp.output(self.mlp(x, self.post_attention_norm), residual=x, out=x, also=also)
+        """Add this layer's output to the residual stream `x` [N, H] in place, in the live rows of `rows`. `also`
+        receives a copy of the result."""
+        heads, live = self.attention(x, self.input_norm, rows, cache, window), rows.live
+        self.attention.output(heads, residual=x, out=x, live=live)
+        inner = self.mlp(x, self.post_attention_norm, live)
+        self.mlp.output(inner, residual=x, out=x, also=also, live=live)
 
 
 def norms(config: ModelConfig, weights: WeightSource, prefix: str) -> Callable[[str], Norm]:

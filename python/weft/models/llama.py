@@ -56,7 +56,8 @@ class Llama:
         aux_layers: tuple[int, ...] = (),
         aux_out: Tensor | None = None,
     ) -> Hidden:
-        x = embed(self.embedding, tokens.reshape(-1), self.config.dtype)
+        live = rows.live
+        x = embed(self.embedding, tokens.reshape(-1), self.config.dtype, live)
         width = x.shape[1]
         if aux_out is None:
             aux_out = x.new_empty(*tokens.shape, len(aux_layers) * width)
@@ -65,24 +66,30 @@ class Llama:
         for number, place in zip(aux_layers, parts, strict=True):
             places[number].append(place)
         for place in places[0]:
-            copy_rows_(place, x)
+            copy_rows_(place, x, live)
         layers = zip(self.layers, kv.layers, kv.windows, strict=True)
         for i, (layer, cache, window) in enumerate(layers):
             mark_output(self._state_names[i], x)
             left = places[i + 1]
             layer.add_to_(x, rows, cache, window, left[0] if left else None)
             for place in left[1:]:
-                copy_rows_(place, x)
+                copy_rows_(place, x, live)
         mark_output(self._state_names[-1], x)
         for place in places[len(self.layers) + 1]:
-            self.norm(x, place)
+            self.norm(x, place, live)
         return Hidden(x.view(*tokens.shape, width), aux_out)
 
-    def logits(self, hidden: Tensor, out: Tensor | None = None, is_normed: bool = False) -> Tensor:
+    def logits(
+        self,
+        hidden: Tensor,
+        out: Tensor | None = None,
+        is_normed: bool = False,
+        live: Tensor | None = None,
+    ) -> Tensor:
         if out is None:
             out = hidden.new_empty(*hidden.shape[:-1], self.config.vocab_size)
         norm = None if is_normed else self.norm
-        self.head(hidden.reshape(-1, hidden.shape[-1]), norm, out=out.view(-1, out.shape[-1]))
+        self.head(hidden.reshape(-1, hidden.shape[-1]), norm, out=out.view(-1, out.shape[-1]), live=live)
         if wants_output("TopKLogits") or wants_output("TopKLogitsIndices"):
             values, indices = out.topk(min(TOP_K_LOGITS, out.shape[-1]))
             mark_output("TopKLogits", values)

@@ -59,10 +59,10 @@ class MtpModule:
     ) -> Tensor:
         """Run the module on `tokens` [N] and `hidden` [N, H], and write their KV to `cache`. Returns the output [N, H],
         in a new tensor or `out`."""
-        both = join_norms(embedding, tokens, self.embedding_norm, hidden, self.hidden_norm)
-        x = self.projection(both)
+        both = join_norms(embedding, tokens, self.embedding_norm, hidden, self.hidden_norm, rows.live)
+        x = self.projection(both, live=rows.live)
         self.layer.add_to_(x, rows, cache)
-        return self.output_norm(x, out)
+        return self.output_norm(x, out, rows.live)
 
 
 class MtpModules:
@@ -110,7 +110,7 @@ class MtpModules:
         shape = KVShape(len(self.modules), num_pages, page_size, config.num_kv_heads, config.head_dim)
         return PagedKV(shape, self.dtype, self.device)
 
-    def combine(self, aux: Tensor) -> Tensor:
+    def combine(self, aux: Tensor, live: Tensor | None = None) -> Tensor:
         """The hidden states [B, T, H] that the first module reads: `aux` itself."""
         return aux
 
@@ -134,9 +134,9 @@ class MtpModules:
         made = self.modules[module](embedding, tokens.reshape(-1), flat, rows, cache, flat_out)
         return made.view(hidden.shape)
 
-    def logits(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+    def logits(self, x: Tensor, out: Tensor | None = None, live: Tensor | None = None) -> Tensor:
         """Logits [B, vocab_size] for outputs [B, H] of `forward`, in a new tensor or `out`."""
-        return self._target.logits(x, out, is_normed=True)
+        return self._target.logits(x, out, is_normed=True, live=live)
 
 
 def _layout(weights: Checkpoint, num_layers: int) -> MtpLayout:

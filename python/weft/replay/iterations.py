@@ -1,7 +1,7 @@
 """Splits the operations of a recording into the engine's iterations, here called turns.
 
 A turn begins with the fetch of its snapshot. The operations after the fetch show which grammar stream calls the
-engine made (`engine/runner/step.py`, `engine/runner/prefill.py`). Other sequences of operations come from split
+engine made (`engine/runner/step.py`). Other sequences of operations come from split
 graphs, or from a recording that stops in the middle of a turn. They are replayed operation by operation."""
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from weft.guided.flight import Operation
 class Shape(Enum):
     """The grammar stream calls that made a turn."""
 
-    FIRST = "the first token of prompts: first_mask, commit_masks"
     DECODE = "an iteration: verify_masks, commit_masks, extend_masks"
     OTHER = "anything else"
 
@@ -47,8 +46,7 @@ class Turn:
         is_whole = rest[:1] != () and rest[0].name == "commit" and len(drafts) == len(rest) - 1
         if self.fetch.argument or not self.fetch.slots or not is_whole or drafts != [*range(1, len(rest))]:
             return Shape.OTHER
-        comes = any(has_matcher for has_matcher in self.fetch.attached.values())
-        return Shape.FIRST if comes and not is_verifying and not drafts else Shape.DECODE
+        return Shape.DECODE
 
 
 def turns(operations: Sequence[Operation]) -> list[Turn]:

@@ -105,17 +105,13 @@ class Issuer:
             return self._one_by_one(turn)
         grammar_stream, stream, slots_B = self.grammar_stream, self.stream, self._slots(fetch.slots)
         verified = turn.num_verified
-        if turn.shape is Shape.FIRST:
-            grammar_stream.first_mask(stream, slots_B)
-            grammar_stream.apply_verify(stream, self._logits(slots_B, 1), slots_B, COLUMN)
-            self._look(place, fetch, [0])
-        else:
-            if verified:
-                self._write_drafts(turn.operations[1])
-            grammar_stream.verify_masks(stream, slots_B, verified)
-            grammar_stream.apply_verify(stream, self._logits(slots_B, verified + 1), slots_B, COLUMN)
-            if verified:
-                self._look(place + 1, turn.operations[1], range(1, verified + 1))
+        if verified:
+            self._write_drafts(turn.operations[1])
+        grammar_stream.verify_masks(stream, slots_B, verified)
+        grammar_stream.apply_verify(stream, self._logits(slots_B, verified + 1), slots_B, COLUMN)
+        self._look(place, fetch, [0])  # the first masks of matchers that the fetch attached
+        if verified:
+            self._look(place + 1, turn.operations[1], range(1, verified + 1))
         at = 2 if verified or turn.operations[1].name == "extend_through" else 1
         self._write_verified(turn.operations[at])
         grammar_stream.commit_masks(stream, slots_B, copies=True)

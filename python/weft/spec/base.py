@@ -1,16 +1,16 @@
 """The interfaces of drafters. A `Drafter` runs on the device, with one forward per draft. A `Proposer` runs on the host
 and proposes all drafts at once.
 
-Shape suffixes: B rows, T = 1 + verified drafts, K drafts, N prompt tokens, F width of the auxiliary hidden states, V
-the target's and D the draft's vocabulary, P pages. A drafter's methods `draft_*` and `prefill` are device functions:
-they are passed to `Stream.launch` and follow its rule (`runtime/interface.py`). They write only to the buffers of
-`draft_buffers`, and to the drafter's KV and per-slot state."""
+Shape suffixes: B sampling rows, T = 1 + verified drafts, K drafts, R parts of prompts, N tokens of an iteration, F width
+of the auxiliary hidden states, V the target's and D the draft's vocabulary, P pages. A drafter's methods `draft_*` are
+device functions: they are passed to `Stream.launch` and follow its rule (`runtime/interface.py`). They write only to
+the buffers of `draft_buffers`, and to the drafter's KV and per-slot state."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -39,48 +39,73 @@ class DrafterContext:
     tokenizer: Tokenizer | Vocabulary | None = None
 
 
-class Span(NamedTuple):
-    """A chunk of a prompt, positions `start` to `stop` - 1. Positions before `first` are a prefix-cache hit, and are
-    not computed again."""
-
-    start: int
-    stop: int
-    first: int
-
-
 @dataclass(frozen=True)
-class PromptParts:
-    """Prefill chunks of B prompts in one forward. All tensors are on the device; `spans` is on the host.
+class Context:
+    """The R parts of prompts that an iteration reads. All tensors are on the device.
 
-    Row b belongs to slot `slots_B[b]`. It has the tokens `starts[b]` to `starts[b + 1] - 1` of the N tokens, at the
-    positions `spans[b]` of its prompt. `starts` is int64 [B + 1]. `first_B[b]` is `spans[b].first`. `after_N` is the
-    token after each of `tokens_N`. `aux_NF` are the target's hidden states, and `rows` describes the rows for
-    attention."""
+    Row r belongs to slot `slots_R[r]` (rows without a prompt: the last slot). Its tokens are `starts[r]` to
+    `starts[r + 1] - 1` of the iteration's N tokens. The first one is at position `base_R[r]`. Positions before
+    `first_R[r]` are a prefix-cache hit, and are not computed again. `starts` is int64 [R + 1]. `size` is the largest
+    number of tokens of all parts together.
+    """
 
-    slots_B: Tensor
-    tokens_N: Tensor
-    after_N: Tensor
-    aux_NF: Tensor
-    rows: Rows
+    slots_R: Tensor
+    base_R: Tensor
+    first_R: Tensor
     starts: Tensor
-    first_B: Tensor
-    spans: tuple[Span, ...]
+    page_table_RP: Tensor
+    size: int
 
 
 @dataclass(frozen=True)
 class Verified:
     """The result of verification, which a drafter reads. All tensors are on the device.
 
-    Row b belongs to slot `slots_B[b]` (padding rows: the last slot) and verified T positions, from `base_B[b]` on.
-    `tokens_BT[b, t]` is the target's token for position `base_B[b] + 1 + t`; the first `count_B[b] + 1` are committed.
+    An iteration has B sampling rows. Row b belongs to slot `slots_B[b]` (padding rows: the last slot) and verified T
+    positions, from `base_B[b]` on. `tokens_BT[b, t]` is the target's token for position `base_B[b] + 1 + t`; the first
+    `count_B[b] + 1` are committed.
+
+    If the iteration also reads prompts, `context` has its R parts of prompts. Then the iteration's N tokens are those
+    of the live sampling rows, then those of the parts, then padding. Otherwise they are the B * T tokens of the
+    sampling rows.
+
+    tokens, after: int64 [N], or [B, T] without context: the iteration's tokens, and the token after each. After a
+        sampling row's position it is the target's token, so `after` begins with `tokens_BT`.
+    aux: [N, F] or [B, T, F], the target's hidden states.
+    rows: the rows of all tokens for attention: B sampling rows, then R parts.
+    live_B: int64 [1], the number of sampling rows that are not padding; None without context.
     """
 
     slots_B: Tensor
     tokens_BT: Tensor
     count_B: Tensor
     base_B: Tensor
-    aux_BTF: Tensor
     page_table_BP: Tensor
+    tokens: Tensor
+    after: Tensor
+    aux: Tensor
+    rows: Rows
+    live_B: Tensor | None = None
+    context: Context | None = None
+
+    def of_sampling(self, x: Tensor) -> Tensor:
+        """The entries of `x` [N, ...] for the sampling rows, as a view [B, T, ...]. Without context, `x` itself."""
+        if self.context is None:
+            return x
+        batch, width = self.tokens_BT.shape
+        return x[: batch * width].unflatten(0, (batch, width))
+
+    def rows_at(self, offset: int) -> Rows:
+        """One token of each sampling row, at `offset` positions after the last committed one."""
+        return Rows(
+            self.page_table_BP,
+            self.base_B,
+            1,
+            self.count_B,
+            offset,
+            settled=self.rows.settled,
+            live=self.live_B,
+        )
 
 
 @dataclass(frozen=True)
@@ -117,12 +142,10 @@ class Drafter(Protocol):
     def draft_buffers(self, batch: int) -> DraftBuffers:
         """Allocate the buffers for graphs of `batch` rows."""
 
-    def prefill(self, parts: PromptParts) -> None:
-        """Prefill chunks of several prompts. If it raises, the engine calls it again for each row alone."""
-
     def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
-        """Read the committed tokens and write the logits of draft 1. An iteration makes T - 1 drafts, as many as it
-        verified. The engine calls this also for T = 1, so that the drafter's KV stays complete."""
+        """Read the committed tokens and the parts of prompts, and write the logits of draft 1. An iteration makes T - 1
+        drafts, as many as it verified. The engine calls this also for T = 1, so that the drafter's KV stays complete.
+        """
 
     def draft_next(self, verified: Verified, buffers: DraftBuffers, step: int) -> None:
         """Read draft `step` - 1 from `buffers.token_B` and write the logits of draft `step` (2..K)."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,7 +23,7 @@ from weft.models.config import ModelConfig
 from weft.models.weights import dtype_name, load_model
 from weft.ops.attention import Rows
 from weft.ops.rows import take_rows
-from weft.spec.base import DraftBuffers, DrafterContext, PromptParts, Verified
+from weft.spec.base import DraftBuffers, DrafterContext, Verified
 from weft.tokenizer.files import has_tokenizer, load_tokenizer
 
 
@@ -77,23 +78,21 @@ class DraftModel:
             hidden_BH=torch.zeros(batch, config.hidden_size, dtype=config.dtype, device=device),
         )
 
-    def prefill(self, parts: PromptParts) -> None:
-        self.model.forward(parts.tokens_N, self.kv, parts.rows)
-        # Also compute the token after each chunk. After the last chunk this is the token just sampled.
-        table_BP, begins_B, ends_B = parts.rows.page_table, parts.starts[:-1], parts.starts[1:]
-        after_B1 = parts.after_N.index_select(0, ends_B - 1)[:, None]
-        self.model.forward(after_B1, self.kv, Rows(table_BP, parts.rows.base + (ends_B - begins_B), 1))
-
     def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
-        width = verified.tokens_BT.shape[1]
-        rows = Rows(verified.page_table_BP, verified.base_B, width, offset=1)
-        hidden = self.model.forward(verified.tokens_BT, self.kv, rows)
-        self.model.logits(take_rows(hidden.last, verified.count_B, buffers.hidden_BH), buffers.logits_BD)
+        rows, live_B = verified.rows, verified.live_B
+        if rows.starts is not None:
+            # The forward below reads the token after each token. So the first token of a prompt is read before it,
+            # with the first tokens of all other rows, whose entries it writes again.
+            first = verified.tokens.index_select(0, rows.starts[:-1].clamp(max=verified.tokens.shape[0] - 1))
+            self.model.forward(first[:, None], self.kv, Rows(rows.page_table, rows.base, 1))
+        hidden = self.model.forward(verified.after, self.kv, replace(rows, offset=1, settled=False)).last
+        take_rows(verified.of_sampling(hidden), verified.count_B, buffers.hidden_BH, live_B)
+        self.model.logits(buffers.hidden_BH, buffers.logits_BD, live=live_B)
 
     def draft_next(self, verified: Verified, buffers: DraftBuffers, step: int) -> None:
-        rows = Rows(verified.page_table_BP, verified.base_B, 1, verified.count_B, step)
+        rows = replace(verified.rows_at(step), settled=False)
         hidden = self.model.forward(buffers.token_B[:, None], self.kv, rows)
-        self.model.logits(hidden.last[:, 0], buffers.logits_BD)
+        self.model.logits(hidden.last[:, 0], buffers.logits_BD, live=verified.live_B)
 
 
 def _check_vocabulary(path: Path, model: Model, target: Model) -> None:

@@ -16,7 +16,7 @@ the window entries.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -29,7 +29,7 @@ from weft.models.config import ModelConfig
 from weft.models.mtp_module import MtpModules
 from weft.ops.attention import Rows
 from weft.ops.rows import take_rows
-from weft.spec.base import DraftBuffers, DrafterContext, PromptParts, Verified, row_positions
+from weft.spec.base import Context, DraftBuffers, DrafterContext, Verified, row_positions
 from weft.spec.recurrent import RecurrentDrafter, head_buffers
 
 
@@ -128,33 +128,13 @@ class MtpChain:
             tokens_BX=integers(batch, window + self.kept),
         )
 
-    def prefill(self, parts: PromptParts) -> None:
-        kept, starts = self.kept, parts.starts
-        before_B = (parts.rows.base - parts.first_B).clamp(max=kept)  # window entries before the chunk
-        widths = [min(span.start - span.first, kept) + span.stop - span.start for span in parts.spans]
-        begins = torch.zeros_like(starts)
-        torch.cumsum(starts.diff() + before_B, 0, out=begins[1:])
-        entries, tokens = self._entries(parts)
-        row_M, place_M = _places(begins, sum(widths))
-        index_M = self._index(starts, row_M, place_M - before_B.index_select(0, row_M))
-        window, known = entries.index_select(0, index_M), tokens.index_select(0, index_M)
-        rows = replace(
-            parts.rows,
-            base=parts.rows.base - before_B,
-            width=max(widths),
-            starts=begins if len(widths) > 1 else None,
-        )
-        left_M = begins[1:].index_select(0, row_M) - begins.index_select(0, row_M) - place_M
-        # A chunk's last entries have no token at this distance yet. They read token 0 and are computed again later.
-        for module in range(self.num_drafts):
-            after = torch.where(left_M > module, known.roll(-module), 0)
-            window = self.modules.forward(after, window, self.kv, rows, module)
-        self._keep_last(parts, entries, tokens)
-
     def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
         assert isinstance(buffers, ChainBuffers)
+        if verified.context is not None:  # first, because it keeps the entries before a prompt's last token
+            self._read(verified, verified.context)
         base_B, start_B, kept = verified.base_B, buffers.start_B, self.kept
-        hidden_BWH, tokens_BW = self._with_kept(verified.slots_B, verified.aux_BTF, verified.tokens_BT)
+        aux_BTF = verified.of_sampling(verified.aux)
+        hidden_BWH, tokens_BW = self._with_kept(verified.slots_B, aux_BTF, verified.tokens_BT)
         self._keep(verified.slots_B, hidden_BWH, tokens_BW, verified.count_B)
         torch.clamp(base_B - kept, min=0, out=start_B)
         torch.sub(base_B + verified.count_B, start_B, out=buffers.last_B)
@@ -178,8 +158,8 @@ class MtpChain:
         verified_drafts = verified.tokens_BT.shape[1] - 1
         window_BWH = buffers.window_BWH.narrow(1, 0, self.kept + 1 + verified_drafts)
         window_BWH.copy_(self._run(verified, buffers, step - 1, window_BWH))
-        take_rows(window_BWH.contiguous(), buffers.last_B, buffers.hidden_BH)
-        self.modules.logits(buffers.hidden_BH, buffers.logits_BD)
+        take_rows(window_BWH.contiguous(), buffers.last_B, buffers.hidden_BH, verified.live_B)
+        self.modules.logits(buffers.hidden_BH, buffers.logits_BD, verified.live_B)
         # An iteration makes as many drafts as it verified, at most K. After the last draft the remaining modules run,
         # too, because a later iteration with more drafts needs their KV to be complete.
         if step >= verified_drafts:
@@ -189,11 +169,39 @@ class MtpChain:
 
     def _run(self, verified: Verified, buffers: ChainBuffers, module: int, hidden_BWH: Tensor) -> Tensor:
         """Run one module over the whole window. Returns its hidden states [B, W, H]."""
-        width = hidden_BWH.shape[1]
-        rows = Rows(verified.page_table_BP, buffers.start_B, width)
+        width, live_B = hidden_BWH.shape[1], verified.live_B
+        live = None if live_B is None else live_B * width
+        rows = Rows(verified.page_table_BP, buffers.start_B, width, live=live)
         return self.modules.forward(
             buffers.tokens_BX.narrow(1, module, width), hidden_BWH, self.kv, rows, module
         )
+
+    def _read(self, verified: Verified, context: Context) -> None:
+        """Run all modules over the parts of prompts, each part with up to N kept entries before it."""
+        kept, starts, size = self.kept, context.starts, context.size
+        count_R = starts.diff()
+        before_R = (context.base_R - context.first_R).clamp(max=kept).where(count_R > 0, 0)
+        begins = torch.zeros_like(starts)
+        torch.cumsum(count_R + before_R, 0, out=begins[1:])
+        # Entries from `begins[-1]` on are padding.
+        row_M, place_M = _places(begins, size + count_R.shape[0] * kept)
+        entries, tokens = self._entries(verified, context)
+        index_M = self._index(starts, row_M, place_M - before_R.index_select(0, row_M))
+        index_M.clamp_(max=entries.shape[0] - 1)
+        window, known = entries.index_select(0, index_M), tokens.index_select(0, index_M)
+        rows = Rows(
+            context.page_table_RP,
+            context.base_R - before_R,
+            size + kept,
+            starts=begins,
+            live=begins[-1:],
+        )
+        left_M = begins[1:].index_select(0, row_M) - begins.index_select(0, row_M) - place_M
+        # A part's last entries have no token at this distance yet. They read token 0 and are computed again later.
+        for module in range(self.num_drafts):
+            after = torch.where(left_M > module, known.roll(-module), 0)
+            window = self.modules.forward(after, window, self.kv, rows, module)
+        self._keep_last(context, entries, tokens)
 
     def _with_kept(self, slots: Tensor, aux: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Prepend the kept positions to `aux` [n, T, H] and `tokens` [n, T]. Returns hidden states [n, W, H] and tokens
@@ -201,30 +209,30 @@ class MtpChain:
         hidden = torch.cat((self.hidden_SNH.index_select(0, slots), self.modules.combine(aux)), 1)
         return hidden, torch.cat((self.tokens_SN.index_select(0, slots), tokens.clamp(min=0)), 1)
 
-    def _entries(self, parts: PromptParts) -> tuple[Tensor, Tensor]:
-        """Concatenate the kept entries of all rows, and then the entries of the chunks. Returns hidden states
-        [B * kept + N, H] (here N is the number of chunk tokens), and the token after each."""
-        kept_MH = self.hidden_SNH.index_select(0, parts.slots_B).flatten(0, 1)
-        kept_M = self.tokens_SN.index_select(0, parts.slots_B).flatten()
-        hidden = torch.cat((kept_MH, self.modules.combine(parts.aux_NF)))
-        return hidden, torch.cat((kept_M, parts.after_N.clamp(min=0)))
+    def _entries(self, verified: Verified, context: Context) -> tuple[Tensor, Tensor]:
+        """Concatenate the kept entries of all parts, and then the entries of the iteration's tokens. Returns hidden
+        states [R * kept + tokens, H], and the token after each."""
+        kept_MH = self.hidden_SNH.index_select(0, context.slots_R).flatten(0, 1)
+        kept_M = self.tokens_SN.index_select(0, context.slots_R).flatten()
+        hidden = torch.cat((kept_MH, self.modules.combine(verified.aux)))
+        return hidden, torch.cat((kept_M, verified.after.clamp(min=0)))
 
     def _index(self, starts: Tensor, row: Tensor, offset: Tensor) -> Tensor:
-        """The index into `_entries` of a row's entry at `offset` from the start of its chunk. A negative offset means
-        one of the kept entries."""
+        """The index into `_entries` of a part's entry at `offset` from its start. A negative offset means one of the
+        kept entries."""
         num_kept = (starts.shape[0] - 1) * self.kept
         return torch.where(
             offset < 0, (row + 1) * self.kept + offset, num_kept + starts.index_select(0, row) + offset
         )
 
-    def _keep_last(self, parts: PromptParts, entries: Tensor, tokens: Tensor) -> None:
-        """Store the last `kept` entries of each row in its slot, for later chunks and iterations."""
-        offset_BN = row_positions(parts.starts.diff() - self.kept, self.kept)
-        row_BN = torch.arange(offset_BN.shape[0], device=offset_BN.device)[:, None].expand_as(offset_BN)
-        index = self._index(parts.starts, row_BN.flatten(), offset_BN.flatten())
-        self.tokens_SN.index_copy_(0, parts.slots_B, tokens.index_select(0, index).view(offset_BN.shape))
-        hidden = entries.index_select(0, index).view(*offset_BN.shape, entries.shape[1])
-        self.hidden_SNH.index_copy_(0, parts.slots_B, hidden)
+    def _keep_last(self, context: Context, entries: Tensor, tokens: Tensor) -> None:
+        """Store the last `kept` entries of each part in its slot, for later parts and iterations."""
+        offset_RN = row_positions(context.starts.diff() - self.kept, self.kept)
+        row_RN = torch.arange(offset_RN.shape[0], device=offset_RN.device)[:, None].expand_as(offset_RN)
+        index = self._index(context.starts, row_RN.flatten(), offset_RN.flatten())
+        self.tokens_SN.index_copy_(0, context.slots_R, tokens.index_select(0, index).view(offset_RN.shape))
+        hidden = entries.index_select(0, index).view(*offset_RN.shape, entries.shape[1])
+        self.hidden_SNH.index_copy_(0, context.slots_R, hidden)
 
     def _keep(self, slots: Tensor, hidden: Tensor, tokens: Tensor, count: Tensor) -> None:
         """Store in each slot the last N entries of `_with_kept` before the last committed position. `count` is the
@@ -236,8 +244,8 @@ class MtpChain:
 
 
 def _places(starts: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The row of each of `count` entries and its offset in the row. Row b has the entries `starts[b]` to
-    `starts[b + 1] - 1`."""
+    """The row of each of `count` entries and its offset in the row. Row r has the entries `starts[r]` to
+    `starts[r + 1] - 1`. Entries after the last row count as its own."""
     entry = torch.arange(count, device=starts.device)
-    row = torch.searchsorted(starts[1:], entry, right=True)
+    row = torch.searchsorted(starts[1:], entry, right=True).clamp_(max=starts.shape[0] - 2)
     return row, entry - starts.index_select(0, row)

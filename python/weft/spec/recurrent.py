@@ -14,7 +14,7 @@ from torch import Tensor
 from weft.models.base import PagedKV
 from weft.ops.attention import Rows
 from weft.ops.rows import take_rows
-from weft.spec.base import DraftBuffers, PromptParts, Verified
+from weft.spec.base import DraftBuffers, Verified
 
 
 class DraftHead(Protocol):
@@ -27,8 +27,9 @@ class DraftHead(Protocol):
     dtype: torch.dtype
     device: torch.device
 
-    def combine(self, aux: Tensor) -> Tensor:
-        """Project the target's hidden states at `aux_layers`, `aux` [..., F], to input features [..., H]."""
+    def combine(self, aux: Tensor, live: Tensor | None = None) -> Tensor:
+        """Project the target's hidden states at `aux_layers`, `aux` [..., F], to input features [..., H]. `live`, an
+        int64 [1] on the device, is the number of rows to compute."""
 
     def forward(
         self, tokens: Tensor, features: Tensor, kv: PagedKV, rows: Rows, *, out: Tensor | None = None
@@ -37,8 +38,9 @@ class DraftHead(Protocol):
         lengths are packed as [N, H] and [N]. Returns the features for the next draft, contiguous, in a new tensor or
         `out`, which may be `features`."""
 
-    def logits(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Map outputs [B, H] of `forward` to logits [B, draft_vocab_size], in a new tensor or `out`."""
+    def logits(self, x: Tensor, out: Tensor | None = None, live: Tensor | None = None) -> Tensor:
+        """Map outputs [B, H] of `forward` to logits [B, draft_vocab_size], in a new tensor or `out`. `live`, an int64
+        [1] on the device, is the number of rows to compute."""
 
 
 class RecurrentDrafter:
@@ -55,20 +57,18 @@ class RecurrentDrafter:
     def draft_buffers(self, batch: int) -> DraftBuffers:
         return head_buffers(self.head, batch)
 
-    def prefill(self, parts: PromptParts) -> None:
-        self.head.forward(parts.after_N, self.head.combine(parts.aux_NF), self.kv, parts.rows)
-
     def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
-        tokens_BT = verified.tokens_BT
-        rows = Rows(verified.page_table_BP, verified.base_B, tokens_BT.shape[1], settled=True)
-        hidden_BTH = self.head.forward(tokens_BT, self.head.combine(verified.aux_BTF), self.kv, rows)
-        self.head.logits(take_rows(hidden_BTH, verified.count_B, buffers.hidden_BH), buffers.logits_BD)
+        features = self.head.combine(verified.aux, verified.rows.live)
+        hidden = self.head.forward(verified.after, features, self.kv, verified.rows)
+        hidden_BTH = verified.of_sampling(hidden)
+        take_rows(hidden_BTH, verified.count_B, buffers.hidden_BH, verified.live_B)
+        self.head.logits(buffers.hidden_BH, buffers.logits_BD, verified.live_B)
 
     def draft_next(self, verified: Verified, buffers: DraftBuffers, step: int) -> None:
-        rows = Rows(verified.page_table_BP, verified.base_B, 1, verified.count_B, step - 1, settled=True)
         hidden_B1H = buffers.hidden_BH[:, None]
+        rows = verified.rows_at(step - 1)
         self.head.forward(buffers.token_B[:, None], hidden_B1H, self.kv, rows, out=hidden_B1H)
-        self.head.logits(buffers.hidden_BH, buffers.logits_BD)
+        self.head.logits(buffers.hidden_BH, buffers.logits_BD, verified.live_B)
 
 
 def head_buffers(head: DraftHead, batch: int) -> DraftBuffers:

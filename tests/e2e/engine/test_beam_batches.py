@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from weft.engine.runner.prefill import each_guarded, guarded
 
 from support.engine.beams import Beams, beam_request, beam_tokens
 from support.engine.references import Checkpoint
@@ -18,7 +19,6 @@ from support.launch_check import check_launched
 from weft.config import Graphs
 from weft.core import SamplingParams
 from weft.core.beam_params import BeamParams
-from weft.engine.runner.prefill import each_guarded, guarded
 from weft.engine.sequence import Sequence
 from weft.grammar.guide import Guide
 from weft.runtime import CpuRuntime, cpu

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from weft.engine.runner.prefill import Prefill, PromptPart
 
 from support.engine.processors import GREEDY, one, wander
 from support.engine.requests import make_request, run
@@ -15,7 +16,6 @@ from support.products import rest_slow
 from weft import LLM, EngineConfig, Guide, RequestError, SamplingParams, Speculation
 from weft.core.request import NO_RULES, Gather, TokenRules
 from weft.engine.runner import prefill
-from weft.engine.runner.prefill import Prefill, PromptPart
 from weft.engine.sequence import Sequence
 
 PROMPTS = [

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from weft.engine.runner.prefill import Prefill, PromptPart
 
 from support.products import rest_slow
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
@@ -14,7 +15,6 @@ from weft.client import BuiltEngine
 from weft.config import Graphs
 from weft.engine.device.state import StepBuffers
 from weft.engine.runner.graphs import StepGraphs
-from weft.engine.runner.prefill import Prefill, PromptPart
 from weft.engine.runner.step import Plan
 from weft.errors import GraphError, WeftError
 from weft.executor import Executor, ExecutorConfig

@@ -7,7 +7,7 @@ allocated once, because graphs hold its address.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -18,9 +18,10 @@ from weft.core.request import MAX_BAD_WORD_TOKENS, MAX_END_TOKENS
 from weft.engine.device.tensors import OutputBuffers
 from weft.guided.grammar_stream import GrammarStream
 from weft.models.base import Model, PagedKV
+from weft.ops.attention import Rows
 from weft.ops.slots import SlotParams, advance_slots_
 from weft.runtime.interface import Runtime
-from weft.spec.base import DraftBuffers, Drafter, Verified
+from weft.spec.base import Context, DraftBuffers, Drafter, Verified
 
 
 @dataclass(frozen=True)
@@ -171,17 +172,57 @@ class LineTables:
         return cls(read.to(device), (num_before + column[:beside]).to(device))
 
 
+class ContextInputs:
+    """The inputs of an iteration that reads prompts, in one tensor, so that one copy sends them.
+
+    It has B sampling rows, R parts of prompts and up to N tokens: those of the live sampling rows, then those of the
+    parts, then padding. All views are int64.
+
+    live_N, live_BT, live_B: [1], the number of all tokens, of the sampling rows' tokens, and of sampling rows.
+    slots, base: [B + R], each row's slot and the position of its first token. `read_slots_` writes the sampling rows'
+        base.
+    first_R: [R], the position from which each part's prompt is read; those before come from the cache.
+    starts: [B + R + 1]; row b has the tokens `starts[b]` to `starts[b + 1] - 1`.
+    tokens_N, after_N: the tokens, and the token after each. `read_slots_` writes the sampling rows' tokens, and
+        verification the tokens after them.
+    """
+
+    def __init__(self, data: Tensor, batch: int, parts: int, tokens: int) -> None:
+        self.data = data
+        at = 0
+
+        def view(count: int) -> Tensor:
+            nonlocal at
+            begin, at = at, at + count + count % 2  # an even offset, so that kernels can use wide loads
+            return data.narrow(0, begin, count)
+
+        self.live_N, self.live_BT, self.live_B = view(1), view(1), view(1)
+        self.slots, self.base, self.first_R = view(batch + parts), view(batch + parts), view(parts)
+        self.starts = view(batch + parts + 1)
+        self.tokens_N, self.after_N = view(tokens), view(tokens)
+
+    @staticmethod
+    def allocate(batch: int, parts: int, tokens: int, device: torch.device) -> ContextInputs:
+        """Allocate the inputs of B = `batch` sampling rows, R = `parts` parts of prompts and N = `tokens` tokens."""
+        size = 6 + 3 * (batch + parts + 2) + parts + 2 + 2 * (tokens + 1)
+        return ContextInputs(torch.zeros(size, dtype=torch.int64, device=device), batch, parts, tokens)
+
+
 @dataclass(frozen=True)
 class StepBuffers:
-    """The tensors that pass values between the nodes of one iteration. It has B rows and verifies T - 1 drafts.
+    """The tensors that pass values between the nodes of one iteration. It has B sampling rows and verifies T - 1
+    drafts.
 
+    slots: [B], or with `inputs` [B + R], the slots of all rows. `slots_B` are those of the sampling rows.
     tokens_BT: int64, each row's last token, then its drafts (-1: none). `verified.tokens_BT` are the target's tokens.
     raw_logits_BTV: the target's logits before masks and penalties, for the rows that want log-probabilities.
     temperatures_BT: float32, the sampling temperatures; not written if log-probabilities are of the raw logits.
     logits_NV: the memory of `logits_BTV`, followed by the windows' logits [B, W, V].
     lines: the index tables for a forward with lookahead windows; None without.
+    inputs: the inputs of an iteration that reads prompts; None if it reads none.
     """
 
+    slots: Tensor
     slots_B: Tensor
     tokens_BT: Tensor
     logits_BTV: Tensor
@@ -191,6 +232,7 @@ class StepBuffers:
     draft: DraftBuffers | None
     logits_NV: Tensor
     lines: LineTables | None = None
+    inputs: ContextInputs | None = None
 
     @classmethod
     def allocate(
@@ -213,45 +255,84 @@ class StepBuffers:
         def integers(*shape: int) -> Tensor:
             return torch.zeros(*shape, dtype=torch.int64, device=device)
 
+        tokens_BT, sampled_BT, base_B = integers(batch, width), integers(batch, width), integers(batch)
+        pages = state.page_table.shape[1]
+        table_BP = torch.zeros(batch, pages, dtype=torch.int32, device=device)
         return cls(
+            slots=slots_B,
             slots_B=slots_B,
-            tokens_BT=integers(batch, width),
+            tokens_BT=tokens_BT,
             logits_BTV=all_logits[: batch * width].view(logits),
             raw_logits_BTV=torch.zeros(logits, dtype=config.dtype, device=device),
             temperatures_BT=torch.zeros(batch, width, dtype=torch.float32, device=device),
             verified=Verified(
                 slots_B=slots_B,
-                tokens_BT=integers(batch, width),
+                tokens_BT=sampled_BT,
                 count_B=integers(batch),
-                base_B=integers(batch),
-                aux_BTF=torch.zeros(
-                    batch, width, aux * config.hidden_size, dtype=config.dtype, device=device
-                ),
-                page_table_BP=torch.zeros(batch, state.page_table.shape[1], dtype=torch.int32, device=device),
+                base_B=base_B,
+                page_table_BP=table_BP,
+                tokens=tokens_BT,
+                after=sampled_BT,
+                aux=torch.zeros(batch, width, aux * config.hidden_size, dtype=config.dtype, device=device),
+                rows=Rows(table_BP, base_B, width, settled=True),
             ),
             draft=drafter.draft_buffers(batch) if drafter is not None else None,
             logits_NV=all_logits,
             lines=LineTables.allocate(width, beside, device) if beside else None,
         )
 
-    def narrow(self, begin: int, count: int) -> StepBuffers:
-        """A view of `count` rows from row `begin` on, without the drafter's buffers and lookahead windows."""
-
-        def narrowed(tensor: Tensor) -> Tensor:
-            return tensor.narrow(0, begin, count)
-
-        v = self.verified
-        tensors = (v.slots_B, v.tokens_BT, v.count_B, v.base_B, v.aux_BTF, v.page_table_BP)
-        logits_BTV = narrowed(self.logits_BTV)
-        return StepBuffers(
-            narrowed(self.slots_B),
-            narrowed(self.tokens_BT),
-            logits_BTV,
-            narrowed(self.raw_logits_BTV),
-            narrowed(self.temperatures_BT),
-            Verified(*map(narrowed, tensors)),
-            None,
-            logits_BTV.flatten(0, 1),
+    def with_context(self, num_tokens: int, num_parts: int, parts: DecodeParts) -> StepBuffers:
+        """Buffers for iterations that also read up to `num_tokens` tokens of `num_parts` parts of prompts. They share
+        the memory of logits and drafts with these buffers."""
+        batch, width = self.tokens_BT.shape
+        state, of_rows = parts.state, self.verified
+        device, num_sampled = state.length.device, batch * width
+        total = num_sampled + num_tokens
+        inputs = ContextInputs.allocate(batch, num_parts, total, device)
+        inputs.slots.fill_(state.dummy)
+        table = torch.zeros(batch + num_parts, state.page_table.shape[1], dtype=torch.int32, device=device)
+        tokens_BT, sampled_BT = (
+            tensor[:num_sampled].view(batch, width) for tensor in (inputs.tokens_N, inputs.after_N)
+        )
+        rows = Rows(
+            table,
+            inputs.base,
+            max(num_tokens, width),
+            starts=inputs.starts,
+            live=inputs.live_N,
+            num_short=batch,
+            short_width=width,
+        )
+        context = Context(
+            inputs.slots[batch:],
+            inputs.base[batch:],
+            inputs.first_R,
+            inputs.starts[batch:],
+            table[batch:],
+            num_tokens,
+        )
+        aux = torch.zeros(total, of_rows.aux.shape[2], dtype=of_rows.aux.dtype, device=device)
+        verified = replace(
+            of_rows,
+            slots_B=inputs.slots[:batch],
+            tokens_BT=sampled_BT,
+            base_B=inputs.base[:batch],
+            page_table_BP=table[:batch],
+            tokens=inputs.tokens_N,
+            after=inputs.after_N,
+            aux=aux,
+            rows=rows,
+            live_B=inputs.live_B,
+            context=context,
+        )
+        return replace(
+            self,
+            slots=inputs.slots,
+            slots_B=verified.slots_B,
+            tokens_BT=tokens_BT,
+            verified=verified,
+            lines=None,
+            inputs=inputs,
         )
 
 

@@ -1,7 +1,7 @@
 """Outputs of a request besides tokens: raw logits, and tensors that the model marks (`models/outputs.py`).
 
 Iterations gather outputs on the device by slot, [S+1, K+1, ...]; position t of a slot is at [slot, t]. A prompt's
-outputs are copied chunk by chunk to the request's pinned memory. Logits are handled like the marked outputs, but the
+outputs are copied part by part to the request's pinned memory. Logits are handled like the marked outputs, but the
 iteration itself marks them, under the name `LOGITS`.
 """
 
@@ -93,61 +93,45 @@ class OutputBuffers:
         """Whether one of these outputs needs the logits of every position."""
         return any(self.marked[name].of_logits for name in names)
 
-    def decoding(self, slots_B: Tensor) -> Collector | None:
-        """The collector of a decode iteration's outputs by slot; None if the engine gathers none. For device
-        functions."""
-        return _Iteration(self.by_slot, slots_B) if self.by_slot else None
-
-    def reading(
-        self, slots_R: Tensor, last_R: Tensor, context: Mapping[str, Tensor], start: int, stop: int
-    ) -> Collector | None:
-        """The collector of a prompt chunk's outputs; None if there is nothing to collect. For device functions.
-
-        The prompts of the slots `slots_R` end in this forward. It collects by slot the outputs of their last tokens,
-        which have the indices `last_R` in the forward. `context` holds memory with one row for each position of one
-        prompt. If it is not empty, the outputs of all tokens are collected too, into rows start..stop-1.
-        """
-        by_slot = self.by_slot if slots_R.shape[0] else {}
-        return _Reading(by_slot, slots_R, last_R, context, start, stop) if by_slot or context else None
+    def decoding(self, slots_B: Tensor, width: int) -> Collector | None:
+        """The collector of an iteration's outputs by slot, for sampling rows of `width` positions; None if the engine
+        gathers none. For device functions."""
+        return _Iteration(self.by_slot, slots_B, width) if self.by_slot else None
 
 
 @dataclass(frozen=True)
 class _Iteration:
     by_slot: Mapping[str, Tensor]
     slots_B: Tensor
+    width: int
 
     def wants(self, name: str) -> bool:
         return name in self.by_slot
 
     def take(self, name: str, tensor: Tensor) -> None:
-        buffer, rows = self.by_slot[name], self.slots_B.shape[0]
-        values = tensor.reshape(rows, -1, *buffer.shape[2:])
-        buffer.narrow(1, 0, values.shape[1]).index_copy_(0, self.slots_B, values)
+        buffer, num_rows = self.by_slot[name], self.slots_B.shape[0]
+        # The sampling rows come first. An iteration that reads prompts also marks their positions.
+        values = tensor.reshape(-1, *buffer.shape[2:])[: num_rows * self.width]
+        buffer.narrow(1, 0, self.width).index_copy_(
+            0, self.slots_B, values.unflatten(0, (num_rows, self.width))
+        )
 
 
 @dataclass(frozen=True)
-class _Reading:
-    by_slot: Mapping[str, Tensor]
-    slots_R: Tensor
-    last_R: Tensor
-    context: Mapping[str, Tensor]
+class ContextOutputs:
+    """The collector of the outputs of a prompt's positions start..stop-1. `tensors` has a row for each position of the
+    prompt. For device functions."""
+
+    tensors: Mapping[str, Tensor]
     start: int
     stop: int
 
     def wants(self, name: str) -> bool:
-        return name in self.context or name in self.by_slot
+        return name in self.tensors
 
     def take(self, name: str, tensor: Tensor) -> None:
-        if name in self.by_slot:
-            buffer = self.by_slot[name]
-            rows = tensor.reshape(-1, *buffer.shape[2:])
-            if rows.shape[0] != self.last_R.shape[0]:  # the output has all positions
-                rows = rows.index_select(0, self.last_R)
-            buffer.select(1, 0).index_copy_(0, self.slots_R, rows)
-        if name in self.context:
-            kept = self.context[name]
-            rows = tensor.reshape(-1, *kept.shape[1:])
-            kept[self.start : self.stop].copy_(rows, non_blocking=True)
+        kept = self.tensors[name]
+        kept[self.start : self.stop].copy_(tensor.reshape(-1, *kept.shape[1:]), non_blocking=True)
 
 
 class _Names:

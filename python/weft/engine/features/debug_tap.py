@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from weft.engine.device.state import StepBuffers
-from weft.engine.runner.prefill import PromptPart
+from weft.engine.runner.prompts import PromptPart
 from weft.runtime.interface import Runtime, Stream
 
 INPUTS = ("input_ids", "position_ids", "sequence_length")
@@ -24,16 +24,15 @@ OUTPUTS = ("logits",)
 @dataclass
 class _Step:
     parts: list[PromptPart] = field(default_factory=list)
-    first_logits: list[Tensor] = field(default_factory=list)
-    decoded: list[dict[str, Tensor]] = field(default_factory=list)
+    sampled: list[dict[str, Tensor]] = field(default_factory=list)
 
 
 class DebugTap:
-    """A `StepTap` that keeps the tensors `names` of each step. Prompt chunks come first in each tensor, then the
-    sequences that decode. A step's input is N tokens of R sequences, and S of these sequences sample tokens.
+    """A `StepTap` that keeps the tensors `names` of each step. A step's input is N tokens in R rows: first the parts of
+    prompts, then the sampling rows. A prompt's last token is in a sampling row.
 
-    - `input_ids` int64 [N]; `position_ids` int64 [N], from 0.
-    - `sequence_length` int64 [R]: the number of tokens of the text in the KV cache after the step, without drafts.
+    - `input_ids` int64 [N]; `position_ids` int64 [N], from 0. A missing draft has the id -1.
+    - `sequence_length` int64 [R]: the number of tokens of the text in the KV cache after the row, without drafts.
     - `logits` [S * positions, vocab_size], in the model's dtype: the logits for sampling, after processors, penalties,
       bias and masks.
     """
@@ -47,37 +46,30 @@ class DebugTap:
         """Start the record of a step, before its launches."""
         self._steps.append(_Step())
 
-    def read(self, parts: Sequence[PromptPart], step: StepBuffers) -> None:
-        """Record a forward over `parts`. `step` has a row for each prompt that ends in it."""
-        self._steps[-1].parts += parts
-        num_ended = sum(part.ends for part in parts)
-        if num_ended and "logits" in self.names:
-            self._steps[-1].first_logits.append(self._copy(step.logits_BTV.narrow(0, 0, num_ended)))
-
-    def decode(self, buffers: StepBuffers, num_rows: int) -> None:
-        """Record a decode iteration. The first `num_rows` rows of `buffers` belong to sequences; the others pad."""
-        sources = {"tokens": buffers.tokens_BT, "base": buffers.verified.base_B}
-        if "logits" in self.names:
-            sources["logits"] = buffers.logits_BTV
-        copies = {name: self._copy(source.narrow(0, 0, num_rows)) for name, source in sources.items()}
-        self._steps[-1].decoded.append(copies)
+    def launched(self, buffers: StepBuffers, num_rows: int, parts: Sequence[PromptPart]) -> None:
+        """Record an iteration that reads `parts`. The first `num_rows` sampling rows of `buffers` belong to sequences."""
+        step = self._steps[-1]
+        step.parts += parts
+        if num_rows:
+            sources = {"tokens": buffers.tokens_BT, "base": buffers.verified.base_B}
+            if "logits" in self.names:
+                sources["logits"] = buffers.logits_BTV
+            step.sampled.append({name: self._copy(t.narrow(0, 0, num_rows)) for name, t in sources.items()})
 
     def take(self) -> dict[str, Tensor]:
         """Remove the oldest step and return its tensors by name, or an empty dict if it launched nothing. The step's
         work must be done."""
         step = self._steps.popleft()
-        parts, first, decoded = step.parts, step.first_logits, step.decoded
-        if not parts and not decoded:
+        parts, sampled = step.parts, step.sampled
+        if not parts and not sampled:
             return {}
-        # A missing draft has the id -1.
-        rows = [(copies["tokens"], copies["base"]) for copies in decoded]
+        rows = [(copies["tokens"], copies["base"]) for copies in sampled]
         ids = [torch.tensor(part.prompt.tokens[part.start : part.stop]) for part in parts]
         ids += [tokens.flatten() for tokens, _ in rows]
         positions = [torch.arange(part.start, part.stop) for part in parts]
         positions += [(base[:, None] + torch.arange(tokens.shape[1])).flatten() for tokens, base in rows]
         lengths = [torch.tensor([part.stop]) for part in parts] + [base + 1 for _, base in rows]
-        of_decoded = [copies["logits"] for copies in decoded if "logits" in copies]
-        logits = [tensor.flatten(0, 1) for tensor in (*first, *of_decoded)]
+        logits = [copies["logits"].flatten(0, 1) for copies in sampled if "logits" in copies]
         tensors = {"input_ids": ids, "position_ids": positions, "sequence_length": lengths, "logits": logits}
         return {name: torch.cat(tensors[name]) for name in sorted(self.names) if tensors[name]}
 

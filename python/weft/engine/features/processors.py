@@ -187,7 +187,7 @@ class HostRows:
 
     processor: the sequence's processor, if it has one.
     is_searched: whether the rows are beams. The processor gets all beams in one call.
-    copies: the number of times that the processor sees the row. In prefill, a single row stands for all beams.
+    copies: the number of times that the processor sees the row. For the first token, a single row stands for all beams.
     """
 
     processor: RequestProcessor | None
@@ -238,14 +238,11 @@ class HostProcessors:
         stream: Stream,
         buf: StepBuffers,
         rows: abc.Sequence[HostRows],
-        failed: Callable[[], object] = lambda: None,
     ) -> None:
-        """Wait for the forward, then call the processors of `rows` in order, and batched ones at the end. If `failed()`
-        returns an error of the forward, no processor is called. A processor's exception becomes its `failure`."""
+        """Wait for the forward, then call the processors of `rows` in order, and batched ones at the end. A processor's
+        exception becomes its `failure`."""
         # Receive even without rows, because every replay of a split iteration must have the same segments.
         drafts = self._ring(buf).receive(stream)[:, 1:].tolist()
-        if failed() is not None:
-            return
         inner = inner_stream(stream)
         handle = StreamHandle.of(inner)
         batches: dict[int, list[_Call]] = {}
@@ -290,7 +287,7 @@ def _calls_of_positions(
 
 
 def _call_of_beams(rows: HostRows, processor: RequestProcessor, logits_NV: Tensor) -> _Call:
-    """Make one call for all beams. In prefill there are no beams yet, so it passes the prompt once for each."""
+    """Make one call for all beams. For the first token there are no beams yet, so it passes the prompt once for each."""
     request_id = processor.number_for(rows.sequence_id)
     if rows.copies == 1:
         texts = [[*rows.prompt, *answer] for answer in rows.answers]

@@ -9,20 +9,21 @@ A capture calls `decode_step` (`step.py`) unchanged while its streams capture. T
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from weft.config import Graphs
-from weft.engine.device.state import DecodeParts, StepBuffers
+from weft.engine.device.state import ContextInputs, DecodeParts, StepBuffers
 from weft.engine.features.processors import (
     CapturedProcessor,
     HostProcessors,
     HostRows,
-    HostWork,
     failure,
 )
+from weft.engine.runner.prompts import PromptPart, write_inputs
 from weft.engine.runner.step import Iteration, Plan, decode_step
 from weft.guided.grammar_stream import GrammarStream
 from weft.runtime.buffers import PinnedRing
@@ -33,7 +34,7 @@ from weft.runtime.segments import SegmentedStream
 
 class StepGraphs:
     """Captures a plan's graph on first use, then replays it. `ready` has the plans that need no further preparation;
-    `num_captures` counts captures."""
+    `num_captures` counts captures. An iteration reads at most `max_parts` parts of prompts."""
 
     def __init__(
         self,
@@ -42,7 +43,9 @@ class StepGraphs:
         grammar_stream: GrammarStream,
         parts: DecodeParts,
         graphs: Graphs,
+        max_parts: int,
     ) -> None:
+        self.max_parts = max_parts
         self._runtime, self._stream = runtime, stream
         self._grammar_stream, self._parts = grammar_stream, parts
         self._mode = graphs
@@ -51,7 +54,8 @@ class StepGraphs:
         self._num_replays = self.num_captures = 0
         self._slots: dict[int, PinnedRing] = {}  # by batch size: the ring that sends `slots_B`
         self._sent: dict[int, list[int]] = {}  # by batch size: the slots sent last
-        self._buffers: dict[tuple[int, int], StepBuffers] = {}
+        self._inputs: dict[tuple[int, int, int], PinnedRing] = {}  # by key of buffers, for plans with context
+        self._buffers: dict[tuple[int, int, int], StepBuffers] = {}
         self._graphs: dict[Plan, Graph] = {}
         self._segments: dict[Plan, SegmentedStream] = {}
 
@@ -61,20 +65,27 @@ class StepGraphs:
         return self._num_replays + sum(segments.num_replays for segments in self._segments.values())
 
     def buffers(self, plan: Plan) -> StepBuffers:
-        """The fixed buffers of a plan's iterations. Plans of one batch size share `slots_B`."""
-        key = (plan.batch, plan.num_drafts)
+        """The fixed buffers of a plan's iterations. Plans of one batch size without context share `slots_B`."""
+        key = (plan.batch, plan.num_drafts, plan.num_context)
         if key not in self._buffers:
             parts = self._parts
-            if plan.batch not in self._slots:
-                slots_B = torch.full_like(parts.state.length[:1], parts.state.dummy).repeat(plan.batch)
-                self._slots[plan.batch] = PinnedRing(self._runtime, slots_B)
-            self._buffers[key] = StepBuffers.allocate(
-                self._slots[plan.batch].device_tensor,
-                plan.num_drafts + 1,
-                parts.model,
-                parts.state,
-                parts.drafter,
-            )
+            if plan.num_context:
+                base = self.buffers(replace(plan, num_context=0))
+                buffers = base.with_context(plan.num_context, self.max_parts, parts)
+                assert buffers.inputs is not None
+                self._inputs[key] = PinnedRing(self._runtime, buffers.inputs.data)
+            else:
+                if plan.batch not in self._slots:
+                    slots_B = torch.full_like(parts.state.length[:1], parts.state.dummy).repeat(plan.batch)
+                    self._slots[plan.batch] = PinnedRing(self._runtime, slots_B)
+                buffers = StepBuffers.allocate(
+                    self._slots[plan.batch].device_tensor,
+                    plan.num_drafts + 1,
+                    parts.model,
+                    parts.state,
+                    parts.drafter,
+                )
+            self._buffers[key] = buffers
             self._runtime.publish()
         return self._buffers[key]
 
@@ -87,8 +98,19 @@ class StepGraphs:
         """Whether an iteration can run without capturing first."""
         return self._mode == "none" or plan in self.ready
 
-    def send_slots(self, plan: Plan, slots: list[int]) -> None:
-        """Send the slots of the next iteration's rows to the device. The remaining rows are padding."""
+    def send(self, plan: Plan, slots: list[int], context: Sequence[PromptPart] = ()) -> None:
+        """Send the inputs of the next iteration to the device: the slots of its sampling rows, and the parts of prompts
+        that it reads. The remaining rows are padding."""
+        if plan.num_context:
+            self.buffers(plan)
+            ring = self._inputs[plan.batch, plan.num_drafts, plan.num_context]
+            width, dummy = plan.num_drafts + 1, self._parts.state.dummy
+            values = torch.zeros(ring.device_tensor.shape[0], dtype=torch.int64)
+            total = plan.batch * width + plan.num_context
+            inputs = ContextInputs(values, plan.batch, self.max_parts, total)
+            write_inputs(inputs, slots, context, plan.batch, width, dummy)
+            ring.send(self._stream, values)
+            return
         padded = slots + [self._parts.state.dummy] * (plan.batch - len(slots))
         self.buffers(plan)
         if self._sent.get(plan.batch) != padded:
@@ -104,7 +126,7 @@ class StepGraphs:
         """
         if plan in self.ready:
             return
-        self.send_slots(plan, [])
+        self.send(plan, [])
         try:
             if self._mode != "none":
                 self._capture(plan)
@@ -170,11 +192,6 @@ class StepGraphs:
             elif plan in self._graphs:
                 self._graphs.pop(plan).close()
 
-    def host_work(self, rows: Sequence[HostRows], failed: Callable[[], object] = lambda: None) -> HostWork:
-        """The function that calls the host processors of `rows`. It calls none if `failed()` returns an error of the
-        forward."""
-        return partial(self._host.apply, rows=rows, failed=failed)
-
     def close(self) -> None:
         """Close every graph."""
         for graph in self._graphs.values():
@@ -200,5 +217,5 @@ class StepGraphs:
         segments.flush()
 
     def _iteration(self, plan: Plan, stream: Stream, rows: Sequence[HostRows] = ()) -> Iteration:
-        host = self.host_work(rows)
+        host = partial(self._host.apply, rows=rows)
         return Iteration(plan, stream, self._grammar_stream, self._parts, self.buffers(plan), host)

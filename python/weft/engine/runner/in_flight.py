@@ -30,7 +30,7 @@ class PromptInputs:
 
     slots: the sequence's slots. The prompt is read into the first.
     tokens: int64, the text so far. Its first `first` tokens come from the cache. Those before `position` have been
-        read, or their forwards are launched.
+        read, or the iterations that read them are launched.
     pages: the KV pages.
     window: the first lookahead window.
     context: pinned memory for the outputs of the prompt's positions, by name.
@@ -76,10 +76,10 @@ class PageMoves:
 class InFlightBatch:
     """The launched work of one step: its sequences, their results, and failures of the launch.
 
-    plan: the kind of the decode iteration; None without one.
+    plan: the kind of the iteration with sampling rows; None without one.
     decoding: the sequences that decode.
     first: the sequences whose prompt ends, so that they get their first token.
-    reading: the sequences that read a chunk of their prompt but not its end.
+    reading: the sequences that read a part of their prompt but not its end.
     prompts: the inputs for the prompts of `first` and `reading`.
     unopened: the sequences whose slots could not be filled, each with its own error.
     failures: the sequences that could not be launched, with the error. Earlier work in flight may have caused it.
@@ -115,16 +115,16 @@ class InFlightBatch:
         """All sequences of the batch, each once."""
         return [*self]
 
-    def decode(self, plan: Plan, sequences: list[Sequence], masks_drafts: bool) -> None:
-        """Add a launched iteration in which `sequences` decode. Each of them gets at least one token."""
-        self.plan, self.decoding, self.masks_drafts = plan, sequences, masks_drafts
+    def decode(self, sequences: list[Sequence]) -> None:
+        """Add the sequences that decode in the launched iteration. Each of them gets at least one token."""
+        self.decoding = sequences
         self.is_launched = True
         for sequence in sequences:
             sequence.num_in_flight += 1
             sequence.num_promised += 1
 
     def read(self, sequence: Sequence, prompt: PromptInputs, is_last: bool) -> None:
-        """Add a launched chunk of a prompt. The last chunk gives the sequence its first token."""
+        """Add a launched part of a prompt. The last part gives the sequence its first token."""
         (self.first if is_last else self.reading).append(sequence)
         self.prompts[sequence] = prompt
         self.is_launched = True

@@ -1,9 +1,12 @@
 """The model runner: launches the work of a schedule.
 
-This file chooses each iteration's plan, and the order of launches: page moves, the decode iteration, prompts, copies of
-results. The work itself is in other files: the iteration in `step.py` and `graphs.py`, the branching of beams in
-`branching.py`, prompts in `prefill.py`, results in `engine/device/results.py`. Warm-up launches the same work for the
-padding slot.
+This file chooses each iteration's plan, and the order of launches: page moves, the slots of admitted sequences, the
+iteration, copies of results. The work itself is in other files: the iteration in `step.py` and `graphs.py`, the
+branching of beams in `branching.py`, prompts in `prompts.py`, results in `engine/device/results.py`.
+
+Mostly one iteration does a step's whole work: its sampling rows decode, and prompts that fit are read beside them.
+Before it, an iteration without sampling rows reads each further portion of the prompts. It also reads the prompts if
+the sampling rows have logits processors or lookahead windows, so that these need no more graphs.
 
 A launch waits for the device in three cases only: for logits processors on the host, to capture a graph, and after a
 failure. An error that a launch raises may come from earlier work on its stream. So the batch only collects failures,
@@ -14,27 +17,24 @@ from __future__ import annotations
 
 from collections import abc
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from weft.config import ResolvedConfig, Speculation
-from weft.core import SamplingParams
 from weft.engine.device.results import ResultRings, note_logprobs, note_offers
-from weft.engine.device.sampling import SlotSampling
-from weft.engine.device.state import DecodeParts, SlotState
+from weft.engine.device.state import DecodeParts, SlotState, StepBuffers
 from weft.engine.features.processors import HostRows
 from weft.engine.kv.pool import Move, MoveKind
 from weft.engine.runner.branching import BranchInputs, branch
 from weft.engine.runner.draft_guidance import DraftGuidance
 from weft.engine.runner.graphs import StepGraphs
-from weft.engine.runner.in_flight import InFlightBatch, PageMoves, PromptInputs, Snapshots
-from weft.engine.runner.prefill import Prefill, StepTap, host_rows, pack_parts
+from weft.engine.runner.in_flight import InFlightBatch, PageMoves, Snapshots
+from weft.engine.runner.prompts import PromptPart, Prompts, pack_parts
 from weft.engine.runner.step import NO_PROCESSORS, GuidedLogits, Plan, Processors
 from weft.engine.scheduler.scheduler import Released, Schedule
-from weft.engine.sequence import Branching, Sequence
+from weft.engine.sequence import Branching, Sequence, Stage
 from weft.grammar.base import Matcher
 from weft.guided.grammar_stream import GrammarStream
 from weft.runtime.buffers import pinned_copy
@@ -43,8 +43,20 @@ from weft.runtime.interface import Runtime, Stream
 if TYPE_CHECKING:
     from weft.engine.features.flight_recorder import FlightRecorder
 
-SHORT_PROMPT = 8
-"""The length of a short warm-up prompt. Rows of few tokens use another attention kernel, which must be loaded too."""
+CONTEXT_SIZES = 64, 512
+"""On a GPU, the numbers of prompt tokens for which iterations are captured, besides `prefill_chunk`. There, torch's
+matrix products compute padding too."""
+
+
+class StepTap(Protocol):
+    """Observes every launch, and may copy the tensors that it computes."""
+
+    def begin(self) -> None:
+        """Called before a step's launches."""
+
+    def launched(self, buffers: StepBuffers, num_rows: int, parts: abc.Sequence[PromptPart]) -> None:
+        """Called after the launch of an iteration that reads `parts`. The first `num_rows` sampling rows of `buffers`
+        belong to sequences; the others are padding."""
 
 
 def bucket(num_rows: int, max_batch: int) -> int:
@@ -73,57 +85,48 @@ class ModelRunner:
         self.num_iterations = 0
         self._rings = ResultRings(runtime, stream, parts.state, parts.outputs)
         self._tap: StepTap | None = None
-        self._prefill = Prefill(
+        self._prompts = Prompts(
             runtime,
             stream,
             grammar_stream,
             parts,
-            graphs,
-            self.snapshots,
-            self._rings,
             max_tokens=config.prefill_chunk,
-            max_rows=config.max_batch,
+            close_graphs_of=graphs.close_graphs_of,
         )
 
     def set_recorder(self, recorder: FlightRecorder) -> None:
         """Tell `recorder` from now on which sequence gets which slot."""
-        self._prefill.recorder = recorder
+        self._prompts.recorder = recorder
 
     def set_tap(self, tap: StepTap) -> None:
         """Call `tap` from now on at each launch."""
-        self._tap = self._prefill.tap = tap
+        self._tap = tap
 
     # -- a step
 
     def waits_for_results(self, schedule: Schedule) -> bool:
-        """Whether the host must read the batches in flight before it launches the iteration: a capture needs an idle
+        """Whether the host must read the batches in flight before it launches the schedule: a capture needs an idle
         device, and logits processors on the host need the committed texts."""
-        if not schedule.decoding:
+        sampling = [*schedule.decoding, *schedule.ending]
+        if not sampling:
             return False
-        plan, _ = self._plan(schedule)
+        plan, _ = self._plan(sampling, schedule.num_drafts)
         return plan.processors.on_host or not self.graphs.is_ready(plan)
 
-    def calls_host(self, schedule: Schedule) -> bool:
-        """Whether a prompt to read has a logits processor on the host. Its launch waits for the device."""
-        return any(sequence.calls_host for sequence, _ in schedule.reading)
-
     def launch(self, schedule: Schedule) -> InFlightBatch:
-        """Launch page moves, then one iteration, then chunks of prompts. Sequences that can't be launched end up in the
+        """Launch page moves, the opening of slots, and iterations. Sequences that can't be launched end up in the
         batch's `unopened` or `failures`."""
         batch = InFlightBatch()
         if self._tap is not None:
             self._tap.begin()
         self.release(schedule.released)
-        # Moves come first, since the iteration and the prompts may use moved pages.
+        # Moves come first, since the iterations may use moved pages.
         if schedule.moves and not self._move_pages(batch, schedule):
             return batch
-        # The iteration comes before the prompts, so that decoding does not wait for them.
-        if schedule.decoding:
-            self._launch_decoding(batch, schedule)
         if schedule.admitted:
-            self._prefill.open(batch, schedule.admitted)
-        if schedule.reading:
-            self._prefill.read(batch, schedule.reading)
+            self._prompts.open(batch, schedule.admitted)
+        if schedule.decoding or schedule.reading:
+            self._launch_iterations(batch, schedule)
         if batch.is_launched:
             batch.epoch = self.snapshots.epoch
             self._start_results(batch)
@@ -134,7 +137,7 @@ class ModelRunner:
         detaches the slots' matchers."""
         for sequence, slots in released:
             self.snapshots.release(sequence, slots)
-            self._prefill.release(sequence)
+            self._prompts.release(sequence)
 
     def _move_pages(self, batch: InFlightBatch, schedule: Schedule) -> bool:
         """Launch the page moves. Returns False if that fails: the host's view of the pages is then wrong, and nothing
@@ -148,35 +151,138 @@ class ModelRunner:
             batch.failures.append((schedule.sequences, moves.error))
         return moves.error is None
 
-    def _launch_decoding(self, batch: InFlightBatch, schedule: Schedule) -> None:
-        sequences = schedule.decoding
+    def _launch_iterations(self, batch: InFlightBatch, schedule: Schedule) -> None:
+        """Launch the iterations of a step. If that fails, all sequences in them fail."""
+        reading = self._reading(schedule)
+        ending = [sequence for sequence, part in reading.items() if part.is_last]
+        sampling = [*schedule.decoding, *ending]
         try:
-            plan, masks_drafts = self._plan(schedule)
-            for sequence in schedule.grown:
-                pages = pinned_copy(self.runtime, sequence.kv.pages, torch.int32)
-                self.stream.launch(write_pages, self.parts.state, sequence.slot, pages)
-            self._branch(sequences)
-            self._decode(sequences, plan, masks_drafts)
+            for part in reading.values():
+                if part.prompt.context:
+                    self._prompts.read_outputs(part)
+            portions = [*pack_parts(reading.values(), self.config.prefill_chunk, self.graphs.max_parts)]
+            plan, masks_drafts = self._plan(sampling, schedule.num_drafts, ending, portions[-1:])
+            # Portions that the iteration with sampling rows can't read get iterations of their own before it.
+            num_before = len(portions) - bool(plan.num_context and portions)
+            for portion in portions[:num_before]:
+                self._read(portion)
+            if sampling:
+                self._sample(schedule, ending, plan, masks_drafts, portions[num_before:])
+            elif portions[num_before:]:
+                self._read(portions[num_before])
         except Exception as error:
-            broken = [sequence for sequence in sequences if _captured_failure(sequence) is not None]
-            batch.failures.append((broken or sequences, error))
+            broken = [sequence for sequence in sampling if _captured_failure(sequence) is not None]
+            batch.failures.append((broken or [*dict.fromkeys([*sampling, *reading])], error))
             with suppress(Exception):  # the batches in flight fail with this launch in any case
                 self.snapshots.drop_pending()
             return
-        batch.decode(plan, sequences, masks_drafts)
-        self.num_iterations += 1
+        if schedule.decoding:
+            batch.decode(schedule.decoding)
+        for sequence, part in reading.items():
+            part.prompt.position = part.stop
+            batch.read(sequence, part.prompt, part.is_last)
+            if part.is_last:
+                sequence.move(Stage.GENERATION)
+        if sampling:
+            batch.plan, batch.masks_drafts = plan, masks_drafts
+            self.num_iterations += 1
 
-    def _plan(self, schedule: Schedule) -> tuple[Plan, bool]:
-        """Make the plan of the iteration. Also returns whether the grammar masks drafts, the host's proposals
-        included."""
-        sequences, num_drafts = schedule.decoding, schedule.num_drafts
-        batch = bucket(schedule.num_rows, self.config.max_batch)
+    def _reading(self, schedule: Schedule) -> dict[Sequence, PromptPart]:
+        """The parts of prompts to read, by sequence. A part may have no tokens, if only the prompt's last is left."""
+        parts: dict[Sequence, PromptPart] = {}
+        for sequence, count in schedule.reading:
+            prompt = self._prompts.inputs(sequence)
+            if prompt is not None:
+                stop = min(prompt.position + count, prompt.length - 1)
+                parts[sequence] = PromptPart(prompt, prompt.position, stop)
+        return parts
+
+    def _read(self, portion: abc.Sequence[PromptPart]) -> None:
+        """Launch an iteration without sampling rows, which reads parts of prompts."""
+        plan = Plan(self.config.max_batch, 0, num_context=self._context_size(portion))
+        self._run(plan, [], portion)
+
+    def _sample(
+        self,
+        schedule: Schedule,
+        ending: abc.Sequence[Sequence],
+        plan: Plan,
+        masks_drafts: bool,
+        portions: abc.Sequence[abc.Sequence[PromptPart]],
+    ) -> None:
+        """Launch the iteration with sampling rows. If the plan has context, it also reads a portion of the prompts."""
+        for sequence in schedule.grown:
+            pages = pinned_copy(self.runtime, sequence.kv.pages, torch.int32)
+            self.stream.launch(write_pages, self.parts.state, sequence.slot, pages)
+        self._branch(schedule.decoding)
+        for sequence in ending:
+            guide = sequence.guide
+            if guide is not None and guide.matcher is not None:
+                self.snapshots.change({sequence.slot: guide.matcher})
+        sampling = [*schedule.decoding, *ending]
+        slots = [slot for sequence in sampling for slot in _row_slots(sequence)]
+        if self.grammar_stream.proposals is not None and plan.num_drafts:
+            self.grammar_stream.proposals.set_guided(masks_drafts)
+        rows: list[HostRows] = []
+        if plan.processors.on_host:
+            rows = [_host_rows(sequence) for sequence in schedule.decoding]
+            rows += [_first_rows(sequence) for sequence in ending]
+        self._run(plan, slots, portions[0] if portions else (), rows)
+        buffers = self.graphs.buffers(plan)
+        if any(sequence.request.sampling.logprobs is not None for sequence in sampling):
+            max_top_k = max(sequence.request.sampling.top_k for sequence in sampling)
+            self.stream.launch(note_logprobs, self.parts, buffers, max_top_k)
+        for sequence in sampling:
+            if sequence.search is not None:
+                offers = self._rings.offer_buffers(sequence.search.num_offers)
+                self.stream.launch(note_offers, self.parts.state, buffers, offers)
+
+    def _run(
+        self,
+        plan: Plan,
+        slots: list[int],
+        context: abc.Sequence[PromptPart],
+        rows: abc.Sequence[HostRows] = (),
+    ) -> None:
+        """Launch an iteration: send its inputs, push its snapshot, and replay its graph."""
+        self.prepare(plan)
+        self.graphs.send(plan, slots, context)
+        if plan.guided_logits or self.parts.has_proposals:
+            # Push last, after everything that may fail. Only the graph takes the snapshot; if it did not run, the next
+            # iteration would take it.
+            self.snapshots.push(slots)
+        self.graphs.run(plan, rows)
+        if self._tap is not None:
+            self._tap.launched(self.graphs.buffers(plan), len(slots), context)
+
+    def _plan(
+        self,
+        sampling: abc.Sequence[Sequence],
+        num_drafts: int,
+        ending: abc.Sequence[Sequence] = (),
+        portions: abc.Sequence[abc.Sequence[PromptPart]] = (),
+    ) -> tuple[Plan, bool]:
+        """Make the plan of the iteration with sampling rows. It also reads the last of `portions`, unless it has
+        processors or lookahead windows. Also returns whether the grammar masks drafts, the host's proposals included.
+        """
+        num_rows = sum(len(_row_slots(sequence)) for sequence in sampling)
+        batch = bucket(max(num_rows, 1), self.config.max_batch)
         masks_drafts = num_drafts > 0 and self.guidance.choose((batch, num_drafts))
-        is_guided = any(sequence.is_guided for sequence in sequences)
+        is_guided = any(sequence.is_guided for sequence in sampling)
         guided_logits = self._guided_logits(num_drafts, masks_drafts) if is_guided else GuidedLogits.NONE
-        requested = [sequence.processor for sequence in sequences if sequence.processor is not None]
+        requested = [sequence.processor for sequence in sampling if sequence.processor is not None]
         processors = Processors.of(requested) if requested else NO_PROCESSORS
-        return Plan(batch, num_drafts, guided_logits, processors), masks_drafts
+        # A device drafter reads the first token of a prompt only in an iteration with context.
+        reads = portions or (ending and self.parts.drafter is not None)
+        if not reads or requested or self.parts.state.window is not None:
+            return Plan(batch, num_drafts, guided_logits, processors), masks_drafts
+        size = self._context_size(portions[-1] if portions else ())
+        return Plan(self.config.max_batch, num_drafts, guided_logits, num_context=size), masks_drafts
+
+    def _context_size(self, portion: abc.Sequence[PromptPart]) -> int:
+        """The smallest number of prompt tokens for which iterations are captured and that fits a portion."""
+        count = sum(part.count for part in portion)
+        return next(size for size in self.context_sizes if size >= count)
 
     def _guided_logits(self, num_drafts: int, masks_drafts: bool) -> GuidedLogits:
         """The logits that the grammar masks in an iteration with guides."""
@@ -200,29 +306,6 @@ class ModelRunner:
         self.stream.launch(branch, self.parts, inputs)
         if matchers:
             self.snapshots.change(matchers)
-
-    def _decode(self, sequences: list[Sequence], plan: Plan, masks_drafts: bool) -> None:
-        slots = [slot for sequence in sequences for slot in _row_slots(sequence)]
-        if self.grammar_stream.proposals is not None and plan.num_drafts:
-            self.grammar_stream.proposals.set_guided(masks_drafts)
-        self.prepare(plan)
-        self.graphs.send_slots(plan, slots)
-        if plan.guided_logits or self.parts.has_proposals:
-            # Push last, after everything that may fail. Only the graph takes the snapshot; if it did not run, the next
-            # iteration would take it.
-            self.snapshots.push(slots)
-        on_host = plan.processors.on_host
-        self.graphs.run(plan, [_host_rows(sequence) for sequence in sequences] if on_host else ())
-        buffers = self.graphs.buffers(plan)
-        if self._tap is not None:
-            self._tap.decode(buffers, len(slots))
-        if any(sequence.request.sampling.logprobs is not None for sequence in sequences):
-            max_top_k = max(sequence.request.sampling.top_k for sequence in sequences)
-            self.stream.launch(note_logprobs, self.parts, buffers, max_top_k)
-        for sequence in sequences:
-            if sequence.search is not None:
-                offers = self._rings.offer_buffers(sequence.search.num_offers)
-                self.stream.launch(note_offers, self.parts.state, buffers, offers)
 
     def prepare(self, plan: Plan) -> None:
         """Capture the graph of a plan, unless it is captured already."""
@@ -250,18 +333,9 @@ class ModelRunner:
     # -- warm-up
 
     def warm_up(self, speculation: Speculation) -> None:
-        """Load and compile all kernels for this thread: read short and long prompts, alone and together, and capture
-        the graph of every plan in `ordinary_plans`. The engine must be idle.
-
-        The prompts use the padding slot and page 0, so they leave no state behind.
-        """
-        chunk = self.config.prefill_chunk
+        """Load and compile all kernels for this thread, and capture the graph of every plan in `ordinary_plans`. The
+        engine must be idle. The padding slot and page 0 take part, so no state is left behind."""
         self.snapshots.drop_pending()
-        self._read_padding([SHORT_PROMPT], GuidedLogits.TARGET)
-        self._read_padding([chunk], GuidedLogits.NONE)
-        if self.config.max_batch > 1:
-            self._read_padding([SHORT_PROMPT] * 2, GuidedLogits.TARGET)
-            self._read_padding([SHORT_PROMPT, chunk - SHORT_PROMPT], GuidedLogits.NONE)
         for plan in self.ordinary_plans(speculation):
             self.prepare(plan)
 
@@ -273,38 +347,42 @@ class ModelRunner:
             for num_rows in range(1, max_batch + 1)
         }
         sizes |= {(batch, 0) for batch, _ in sizes}  # for requests that want no drafts
+        kinds = [(batch, num_drafts, 0) for batch, num_drafts in sorted(sizes)]
+        # Iterations that read prompts have the largest batch. With lookahead windows they have no sampling rows.
+        numbers = {0} if self.parts.state.window is not None else {num_drafts for _, num_drafts in sizes}
+        kinds += [(max_batch, number, size) for number in sorted(numbers) for size in self.context_sizes]
         plans = []
-        for batch, num_drafts in sorted(sizes):
+        for batch, num_drafts, num_context in kinds:
             masked = {self._guided_logits(num_drafts, masks_drafts) for masks_drafts in self.guidance.choices}
-            plans += [Plan(batch, num_drafts, guided) for guided in (GuidedLogits.NONE, *sorted(masked))]
+            plans += [
+                Plan(batch, num_drafts, guided, num_context=num_context)
+                for guided in (GuidedLogits.NONE, *sorted(masked))
+            ]
         return plans
 
-    def _read_padding(self, lengths: abc.Sequence[int], guided_logits: GuidedLogits) -> None:
-        """Read prompts of these lengths together in the padding slot, sample after them, and wait for the result."""
-        parts, prefill = self.parts, self._prefill
-        vocab_size, max_length = parts.model.config.vocab_size, self.config.max_seq_len - 1
-        prompts = []
-        for length in lengths:
-            tokens = [0] * max(min(length, max_length), 1)
-            sampling = SlotSampling(self.runtime, SamplingParams(), tokens, vocab_size)
-            prompts.append(PromptInputs((parts.state.dummy,), np.array(tokens, dtype=np.int64), (), sampling))
-        prefill.open_prompts(prompts)
-        shares, buffers = [(prompt, prompt.length) for prompt in prompts], prefill.buffers
-        for prompt_parts in pack_parts(shares, buffers.max_tokens, buffers.max_rows):
-            plan = Plan(sum(part.ends for part in prompt_parts), 0, guided_logits)
-            prefill.forward(prompt_parts, plan, lambda: self.grammar_stream.push([], {}))
-        self.stream.synchronize()
-        for prompt in prompts:
-            if prompt.error is not None:
-                raise prompt.error
+    @property
+    def context_sizes(self) -> list[int]:
+        """The numbers of prompt tokens for which iterations are captured, smallest first."""
+        chunk = self.config.prefill_chunk
+        if self.runtime.device.type == "cpu":  # no kernel computes padding there
+            return [chunk]
+        return [*(size for size in CONTEXT_SIZES if size < chunk), chunk]
 
 
 def _host_rows(sequence: Sequence) -> HostRows:
     """A decoding sequence's rows for the host's logits processors."""
     search = sequence.search
-    if search is None:
-        return host_rows(sequence, [sequence.output.token_ids])
-    return host_rows(sequence, [search.answer(beam) for beam in range(search.num_rows)])
+    answers = [sequence.output.token_ids]
+    if search is not None:
+        answers = [search.answer(beam) for beam in range(search.num_rows)]
+    return HostRows(sequence.processor, sequence.id, sequence.prompt, answers, search is not None)
+
+
+def _first_rows(sequence: Sequence) -> HostRows:
+    """The row of a sequence's first token for the host's logits processors. It stands for all beams of a search."""
+    beam, answers = sequence.request.beam, [sequence.output.token_ids]
+    copies = 1 if beam is None else beam.width_after(0)
+    return HostRows(sequence.processor, sequence.id, sequence.prompt, answers, beam is not None, copies)
 
 
 def _row_slots(sequence: Sequence) -> tuple[int, ...]:

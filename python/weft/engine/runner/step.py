@@ -1,11 +1,15 @@
-"""One decode iteration, top to bottom.
+"""One iteration, top to bottom.
+
+An iteration has sampling rows, one for each sequence that decodes. It may also read parts of prompts. A prompt's last
+token is not read but decoded: a prompt that ends in an iteration has a sampling row without drafts in it. So first
+tokens are sampled like all others.
 
 `decode_step` issues one iteration to two streams. The model's forwards, sampling and drafting go to `stream`. The
 grammar's work goes to the grammar stream. Events order the two. The function never waits for the device, except for
 logits processors on the host. `graphs.py` captures this same function; a replay runs none of its Python.
 
-Suffixes: B rows, K drafts, T = 1 + K positions, V vocabulary, N = B * T rows of logits, H hidden size, W tokens of a
-lookahead window, X = T + W.
+Suffixes: B sampling rows, K drafts, T = 1 + K positions, V vocabulary, N = B * T rows of logits, H hidden size, W tokens
+of a lookahead window, X = T + W.
 """
 
 from __future__ import annotations
@@ -71,12 +75,14 @@ class Plan:
     batch: the number of rows, rounded up (`bucket`). Rows without a sequence are padding.
     num_drafts: the number of drafts that the iteration verifies, and that it makes for the next one. If the previous
         iteration made more, the rest are not verified. If it made fewer, the missing ones are -1.
+    num_context: the largest number of prompt tokens that the iteration reads. 0: it reads no prompts.
     """
 
     batch: int
     num_drafts: int
     guided_logits: GuidedLogits = GuidedLogits.NONE
     processors: Processors = NO_PROCESSORS
+    num_context: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,8 @@ class Iteration:
 
 
 def decode_step(it: Iteration) -> None:
-    """In each row, verify K drafts and sample one more token, then make K drafts for the next iteration."""
+    """In each sampling row, verify K drafts and sample one more token, then make K drafts for the next iteration. Also
+    read the parts of prompts."""
     plan, stream, grammar_stream, parts, buf = it.plan, it.stream, it.grammar_stream, it.parts, it.buffers
     num_drafts, slots_B, has_proposals = plan.num_drafts, buf.slots_B, parts.has_proposals
     temperatures = grammar_stream.temperatures if plan.guided_logits else None
@@ -151,19 +158,21 @@ def owes_commit(plan: Plan, parts: DecodeParts) -> bool:
 
 
 def target_forward(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
-    """Run the target's forward over each row's last token and drafts. Keep raw logits for log-probabilities.
+    """Run the target's forward over each row's last token and drafts, and over the parts of prompts. Keep raw logits
+    for log-probabilities.
 
     A missing draft, -1, is computed too, as a clamped id. The next iteration overwrites the keys and values of all
     drafts that were not accepted."""
     state, verified, slots_B = parts.state, buf.verified, buf.slots_B
-    read_slots_(slots_B, state.inputs, verified.base_B, buf.tokens_BT, verified.page_table_BP)
-    rows = Rows(verified.page_table_BP, verified.base_B, plan.num_drafts + 1, settled=True)
-    with collecting(parts.outputs.decoding(slots_B)):
-        if state.window is not None and plan.num_drafts:
+    rows = verified.rows
+    read_slots_(buf.slots, state.inputs, rows.base, buf.tokens_BT, rows.page_table)
+    with collecting(parts.outputs.decoding(slots_B, plan.num_drafts + 1)):
+        if state.window is not None and plan.num_drafts and not plan.num_context:
             forward_with_windows(parts, buf)
         else:
-            hidden = parts.model.forward(buf.tokens_BT, parts.kv, rows, parts.aux_layers, verified.aux_BTF)
-            parts.model.logits(hidden.last, buf.logits_BTV)
+            hidden = parts.model.forward(verified.tokens, parts.kv, rows, parts.aux_layers, verified.aux).last
+            live_BT = buf.inputs.live_BT if buf.inputs is not None else None
+            parts.model.logits(verified.of_sampling(hidden), buf.logits_BTV, live=live_BT)
         mark_output(LOGITS, buf.logits_BTV)
     keep_logits_(buf.logits_BTV.flatten(0, 1), buf.raw_logits_BTV.flatten(0, 1), slots_B, state.params)
 

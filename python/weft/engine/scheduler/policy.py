@@ -157,15 +157,6 @@ def share(queue: WaitingQueue, held: Slots, num_slots: int) -> int:
     return max(1, num_slots // len(queue.clients | held.keys()))
 
 
-def has_newcomer(admitted: abc.Sequence[Sequence], running: abc.Sequence[Sequence]) -> bool:
-    """Whether a client in `admitted` held no slot before. `admitted` are the last entries of `running`. False if
-    nothing else runs."""
-    if not admitted or len(admitted) == len(running):
-        return False
-    held = slots_of(running[: -len(admitted)])
-    return any(held[sequence.request.client_id] == 0 for sequence in admitted)
-
-
 def next_to_run(
     queue: WaitingQueue, turns: FairTurns, running: abc.Sequence[Sequence], num_slots: int
 ) -> Sequence:

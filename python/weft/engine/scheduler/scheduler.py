@@ -37,7 +37,7 @@ from weft.core.beam_params import beam_pages_needed
 from weft.engine.kv.attention_span import AttentionSpan
 from weft.engine.kv.cache import KvManager
 from weft.engine.kv.pool import Move
-from weft.engine.scheduler.policy import choose_yielding, has_newcomer, next_to_run, share_tokens
+from weft.engine.scheduler.policy import choose_yielding, next_to_run, share_tokens
 from weft.engine.scheduler.tuner import BatchTuner
 from weft.engine.scheduler.waiting import Waiting
 from weft.engine.sequence import AT_FIRST_TOKEN, NEVER, Search, Sequence, Stage
@@ -55,7 +55,8 @@ class Released(NamedTuple):
 class Schedule:
     """The work of one step.
 
-    decoding: the sequences that decode. They take `num_rows` rows, and each verifies `num_drafts` drafts.
+    decoding: the sequences that decode. They take `num_rows` rows.
+    num_drafts: the number of drafts that each row verifies, and each row of a prompt that ends makes.
     grown: the decoding sequences with new pages, whose page tables must be written.
     admitted: the sequences whose new slots must be filled.
     reading: the prompts to read, each with its number of tokens.
@@ -77,6 +78,11 @@ class Schedule:
         """All sequences of the step, each once."""
         reading = [sequence for sequence, _ in self.reading]
         return list(dict.fromkeys([*self.decoding, *self.admitted, *reading]))
+
+    @property
+    def ending(self) -> list[Sequence]:
+        """The sequences whose prompts end in this step, so that they get their first token."""
+        return [sequence for sequence, _ in self.reading if not sequence.num_unread]
 
 
 class Capacity:
@@ -243,7 +249,6 @@ class Scheduler:
         self._rereading: list[Sequence] = []
         self._grown: list[Sequence] = []
         self._lacks_pages = False  # a sequence was preempted for pages in this step
-        self._holds_decoding = False  # this step reads prompts only, for a newcomer
         # The sequence that did not fit in the last step, and how many pages were available then.
         self._refused: tuple[Sequence | None, int] = None, 0
 
@@ -308,10 +313,10 @@ class Scheduler:
         slots and pages are free then. A sequence that must reread its edited text no longer decodes."""
         decoding = [r for r in schedule.decoding if r.is_active and _wants_tokens(r)]
         schedule.decoding, schedule.num_rows = decoding, _num_rows(decoding)
-        schedule.num_drafts = self._num_drafts(decoding)
         schedule.grown = [sequence for sequence in schedule.grown if sequence.is_active]
         schedule.admitted = [sequence for sequence in schedule.admitted if sequence.is_active]
         schedule.reading = [(sequence, count) for sequence, count in schedule.reading if sequence.is_active]
+        schedule.num_drafts = self._num_drafts([*decoding, *schedule.ending])
 
     def schedule_prompts(self, schedule: Schedule, record: StepRecord) -> None:
         """Complete a schedule: admit sequences, and choose the prompts to read. Decoding takes its tokens from the
@@ -319,18 +324,11 @@ class Scheduler:
         limits = record.limits = self.tuner.limits
         budget = limits.max_num_tokens - schedule.num_rows * (schedule.num_drafts + 1)
         schedule.admitted = self._admit(record, budget)
-        # If a client gets its first slot, skip decoding in this step, so that its first token comes sooner. Decoding is
-        # never skipped twice in a row.
-        self._holds_decoding = (
-            self._shares and not self._holds_decoding and has_newcomer(schedule.admitted, self.running)
-        )
-        if self._holds_decoding:
-            schedule.decoding, schedule.num_rows = [], 0
-        else:
-            grown, self._grown = self._grown, []
-            schedule.grown = [sequence for sequence in grown if sequence.stage is Stage.GENERATION]
+        grown, self._grown = self._grown, []
+        schedule.grown = [sequence for sequence in grown if sequence.stage is Stage.GENERATION]
         if len(schedule.decoding) < len(self.running):
             schedule.reading = self._share(budget)
+            schedule.num_drafts = self._num_drafts([*schedule.decoding, *schedule.ending])
         schedule.released = self.take_released()
         if self.capacity.kv.moves:
             schedule.moves = self.capacity.kv.take_moves()
@@ -351,8 +349,8 @@ class Scheduler:
         return True
 
     def _num_drafts(self, decoding: abc.Sequence[Sequence]) -> int:
-        """The number of drafts for each row; 0 if no sequence wants any. It depends only on the number of rows, so that
-        few graphs are needed."""
+        """The number of drafts for each row of sequences that decode; 0 if no sequence wants any. It depends only on
+        the number of rows, so that few graphs are needed."""
         if all(sequence.request.max_drafts == 0 for sequence in decoding):
             return 0
         return self._num_drafts_of[_num_rows(decoding)]

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from weft.engine.runner.prefill import guarded, pack_parts
 
 from weft.engine.runner.in_flight import PromptInputs
-from weft.engine.runner.prefill import guarded, pack_parts
 
 
 def prompt(slot: int, length: int, first: int = 0) -> PromptInputs:
