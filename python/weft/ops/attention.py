@@ -114,7 +114,8 @@ def attend(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads, window: Window 
     q_norm, k_norm = heads.norms or (None, None)
     _ATTEND(
         qkv, cache, rows.page_table, rows.base, rows.count, rows.starts, rows.width, rows.offset, rows.settled,
-        rows.num_short, rows.short_width, heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale, window.size, window.sinks, out,
+        rows.num_short, rows.short_width, heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale,
+        window.size, window.sinks, out,
     )  # fmt: skip
     return out
 

@@ -5,8 +5,6 @@ all rows."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
