@@ -30,7 +30,7 @@ using Made = std::unique_ptr<Kernel>;
 Made linear(Address x, Address panels, int dtype, Address bias, Address norm, Address residual, Address out,
             Address also, std::int64_t rows, std::int64_t inputs, std::int64_t outputs, std::int64_t x_row,
             std::int64_t residual_row, std::int64_t out_row, std::int64_t also_row, float eps, bool swiglu, bool tiled,
-            int threads) {
+            int threads, Address live) {
   LinearCall call{};
   call.x = pointer<const float>(x), call.panels = pointer<const void>(panels), call.dtype = static_cast<DType>(dtype);
   call.bias = pointer<const float>(bias), call.norm = pointer<const float>(norm);
@@ -40,13 +40,21 @@ Made linear(Address x, Address panels, int dtype, Address bias, Address norm, Ad
   call.x_row = x_row, call.residual_row = residual_row, call.out_row = out_row;
   call.also_row = also_row;
   call.eps = eps, call.swiglu = swiglu, call.tiled = tiled, call.threads = threads;
+  call.live = pointer<const std::int64_t>(live);
   return kernel_of([call] { linear_cpu(call); });
 }
 
 Made rms_norm(Address x, Address weight, Address out, std::int64_t rows, std::int64_t width, std::int64_t x_row,
-              std::int64_t out_row, float eps) {
-  const NormCall call{
-      pointer<const float>(x), pointer<const float>(weight), pointer<float>(out), rows, width, x_row, out_row, eps};
+              std::int64_t out_row, float eps, Address live) {
+  const NormCall call{pointer<const float>(x),
+                      pointer<const float>(weight),
+                      pointer<float>(out),
+                      rows,
+                      width,
+                      x_row,
+                      out_row,
+                      eps,
+                      pointer<const std::int64_t>(live)};
   return kernel_of([call] { rms_norm_cpu(call); });
 }
 
@@ -71,26 +79,27 @@ Made attend(Address qkv, Address rotary, Address q_norm, Address k_norm, Address
 }
 
 EmbedCall embed_call(Address weight, int dtype, Address tokens, Address out, std::int64_t rows, std::int64_t vocab,
-                     std::int64_t width) {
+                     std::int64_t width, Address live) {
   return {pointer<const void>(weight),
           static_cast<DType>(dtype),
           pointer<const std::int64_t>(tokens),
           pointer<float>(out),
           rows,
           vocab,
-          width};
+          width,
+          pointer<const std::int64_t>(live)};
 }
 
 Made embed(Address weight, int dtype, Address tokens, Address out, std::int64_t rows, std::int64_t vocab,
-           std::int64_t width) {
-  const EmbedCall call = embed_call(weight, dtype, tokens, out, rows, vocab, width);
+           std::int64_t width, Address live) {
+  const EmbedCall call = embed_call(weight, dtype, tokens, out, rows, vocab, width, live);
   return kernel_of([call] { embed_cpu(call); });
 }
 
 Made join_norms(Address weight, int dtype, Address tokens, Address hidden, Address embed_norm, Address hidden_norm,
                 Address out, std::int64_t rows, std::int64_t vocab, std::int64_t width, std::int64_t hidden_row,
-                float embed_eps, float hidden_eps) {
-  const JoinCall call{embed_call(weight, dtype, tokens, out, rows, vocab, width),
+                float embed_eps, float hidden_eps, Address live) {
+  const JoinCall call{embed_call(weight, dtype, tokens, out, rows, vocab, width, live),
                       pointer<const float>(hidden),
                       pointer<const float>(embed_norm),
                       pointer<const float>(hidden_norm),
@@ -100,17 +109,20 @@ Made join_norms(Address weight, int dtype, Address tokens, Address hidden, Addre
   return kernel_of([call] { join_norms_cpu(call); });
 }
 
-Made take_rows(Address x, Address index, Address out, std::int64_t rows, std::int64_t width, std::int64_t size) {
+Made take_rows(Address x, Address index, Address out, std::int64_t rows, std::int64_t width, std::int64_t size,
+               Address live) {
   const TakeCall call{
-      pointer<const float>(x), pointer<const std::int64_t>(index), pointer<float>(out), rows, width, size};
+      pointer<const float>(x),          pointer<const std::int64_t>(index), pointer<float>(out), rows, width, size,
+      pointer<const std::int64_t>(live)};
   return kernel_of([call] { take_rows_cpu(call); });
 }
 
 // Makes a StridedCopy of up to 4 dimensions. Strides are in bytes.
 Made strided_copy(Address to, Address from, const std::vector<std::int64_t> &sizes,
                   const std::vector<std::int64_t> &to_strides, const std::vector<std::int64_t> &from_strides,
-                  std::int64_t element) {
-  StridedCopy call{pointer<void>(to), pointer<const void>(from), {1, 1, 1, 1}, {}, {}, element};
+                  std::int64_t element, Address live) {
+  StridedCopy call{pointer<void>(to), pointer<const void>(from),        {1, 1, 1, 1}, {}, {},
+                   element,           pointer<const std::int64_t>(live)};
   if (sizes.size() > 4) throw nb::value_error("a copy has at most 4 dimensions");
   const std::size_t before = 4 - sizes.size();
   call.to_strides[3] = call.from_strides[3] = element;
@@ -176,7 +188,8 @@ void bind_kernels(nb::module_ &m) {
   m.def("embed_cpu", &embed);
   m.def("join_norms_cpu", &join_norms);
   m.def("take_rows_cpu", &take_rows);
-  m.def("strided_copy_cpu", &strided_copy);
+  m.def("strided_copy_cpu", &strided_copy, nb::arg("to"), nb::arg("source"), nb::arg("sizes"), nb::arg("to_strides"),
+        nb::arg("source_strides"), nb::arg("element"), nb::arg("live") = 0);
   nb::class_<InputsCall>(m, "InputsCall");
   m.def("inputs_call", &inputs_call);
   m.def("read_slots_cpu", [](const InputsCall &call) { return kernel_of([call] { read_slots_cpu(call); }); });

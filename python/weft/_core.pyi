@@ -105,12 +105,13 @@ def linear_cpu(
     arg16: bool,
     arg17: bool,
     arg18: int,
+    arg19: int,
     /,
 ) -> Kernel: ...
 def has_tiles() -> bool: ...
 def instruction_set() -> str: ...
 def rms_norm_cpu(
-    arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: float, /
+    arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: float, arg8: int, /
 ) -> Kernel: ...
 def attend_cpu(
     arg0: int,
@@ -139,7 +140,9 @@ def attend_cpu(
     arg23: int,
     /,
 ) -> Kernel: ...
-def embed_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, /) -> Kernel: ...
+def embed_cpu(
+    arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, /
+) -> Kernel: ...
 def join_norms_cpu(
     arg0: int,
     arg1: int,
@@ -154,11 +157,20 @@ def join_norms_cpu(
     arg10: int,
     arg11: float,
     arg12: float,
+    arg13: int,
     /,
 ) -> Kernel: ...
-def take_rows_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, /) -> Kernel: ...
+def take_rows_cpu(
+    arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, /
+) -> Kernel: ...
 def strided_copy_cpu(
-    arg0: int, arg1: int, arg2: Sequence[int], arg3: Sequence[int], arg4: Sequence[int], arg5: int, /
+    to: int,
+    source: int,
+    sizes: Sequence[int],
+    to_strides: Sequence[int],
+    source_strides: Sequence[int],
+    element: int,
+    live: int = 0,
 ) -> Kernel: ...
 
 class InputsCall:

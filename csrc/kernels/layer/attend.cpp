@@ -56,10 +56,10 @@ const float *rotary_at(const AttendCall &call, std::int64_t position) {
   return call.rotary + std::min(position, call.rotary_rows - 1) * call.head_dim;
 }
 
-// Writes the keys and values of one key head to the cache.
-void write_keys(const AttendCall &call, const Tokens &tokens, std::int64_t h) {
+// Writes the keys and values of key head `h` for new tokens begin..end-1 of a row to the cache.
+void write_keys(const AttendCall &call, const Tokens &tokens, std::int64_t h, std::int64_t begin, std::int64_t end) {
   const std::int64_t dim = call.head_dim, width = (call.heads + 2 * call.kv_heads) * dim;
-  for (std::int64_t t = 0; t < tokens.count; ++t) {
+  for (std::int64_t t = begin; t < end; ++t) {
     const std::int64_t position = tokens.position + t, place = place_of(call, tokens.row, position);
     if (place < 0) continue;
     const float *key = call.qkv + (tokens.first + t) * width + (call.heads + h) * dim;
@@ -138,42 +138,80 @@ Scratch &thread_scratch() {
   return scratch;
 }
 
-std::int64_t longest_text(const AttendCall &call, std::int64_t *max_new_tokens) {
+// Whether a row only pads a graph's rows.
+bool is_padding(const AttendCall &call, const Tokens &tokens) {
+  const std::int64_t column = tokens.position / call.page_size;
+  return column < call.table_width && call.page_table[tokens.row * call.table_width + column] == 0;
+}
+
+// The cost of attention of `count` tokens of a row for one key head.
+std::int64_t attend_cost(const AttendCall &call, std::int64_t length, std::int64_t count) {
+  const std::int64_t seen = call.window ? std::min(length, call.window + kTokenBlock) : length;
+  return seen * call.head_dim * (4 + 2 * call.heads / call.kv_heads * count);
+}
+
+// Attention for rows of the same number of tokens, at most kTokenBlock: the tokens of a row and a key head are one
+// task, which also writes their keys.
+void attend_short(const AttendCall &call) {
   std::int64_t longest = 0;
-  *max_new_tokens = 0;
+  for (std::int64_t b = 0; b < call.rows; ++b) longest = std::max(longest, tokens_of(call, b).position + call.width);
+  const std::int64_t heads = call.kv_heads;
+  for_rows(call.rows * heads, call.threads, attend_cost(call, longest, call.width),
+           [&](std::int64_t begin, std::int64_t end) {
+             for (std::int64_t u = begin; u < end; ++u) {
+               const Tokens tokens = tokens_of(call, u / heads);
+               if (is_padding(call, tokens)) continue;
+               write_keys(call, tokens, u % heads, 0, tokens.count);
+               attend_block(call, tokens, u % heads, 0, tokens.count, thread_scratch());
+             }
+           });
+}
+
+// At most kTokenBlock new tokens of a row, `begin`..`end`-1.
+struct Block {
+  Tokens tokens;
+  std::int64_t begin, end;
+};
+
+// Attention for rows of any number of tokens: a block of a row's tokens and a key head are one task. The keys of all
+// rows are written first, because blocks of other workers read them.
+void attend_blocks(const AttendCall &call) {
+  static thread_local std::vector<Block> callers_blocks;
+  std::vector<Block> &blocks = callers_blocks;  // the lambdas must not name a thread_local: it would be the worker's
+  blocks.clear();
+  std::int64_t cost = 0;
   for (std::int64_t b = 0; b < call.rows; ++b) {
     const Tokens tokens = tokens_of(call, b);
-    *max_new_tokens = std::max(*max_new_tokens, tokens.count);
-    longest = std::max(longest, tokens.position + tokens.count);
+    if (tokens.count <= 0 || is_padding(call, tokens)) continue;
+    for (std::int64_t begin = 0, end; begin < tokens.count; begin = end) {
+      end = std::min(begin + kTokenBlock, tokens.count);
+      blocks.push_back({tokens, begin, end});
+      cost += attend_cost(call, tokens.position + end, end - begin);
+    }
   }
-  return longest;
+  const auto num_blocks = static_cast<std::int64_t>(blocks.size());
+  if (num_blocks == 0) return;
+  const std::int64_t heads = call.kv_heads;
+  for_rows(num_blocks * heads, call.threads, kTokenBlock * call.head_dim * 8,
+           [&](std::int64_t begin, std::int64_t end) {
+             for (std::int64_t u = begin; u < end; ++u) {
+               const Block &block = blocks[static_cast<std::size_t>(u / heads)];
+               write_keys(call, block.tokens, u % heads, block.begin, block.end);
+             }
+           });
+  for_rows(num_blocks * heads, call.threads, cost / num_blocks, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t u = begin; u < end; ++u) {
+      const Block &block = blocks[static_cast<std::size_t>(u / heads)];
+      attend_block(call, block.tokens, u % heads, block.begin, block.end, thread_scratch());
+    }
+  });
 }
 
 }  // namespace
 
 void attend_cpu(const AttendCall &call) {
-  std::int64_t max_new_tokens = 0;
-  const std::int64_t longest = longest_text(call, &max_new_tokens);
-  const std::int64_t group = call.heads / call.kv_heads, heads = call.kv_heads;
-  const std::int64_t blocks = std::max<std::int64_t>((max_new_tokens + kTokenBlock - 1) / kTokenBlock, 1);
-  const bool writes_first = blocks > 1;  // or a block of tokens would read keys that another worker is writing
-  if (writes_first) {
-    for_rows(call.rows * heads, call.threads, max_new_tokens * call.head_dim * 8,
-             [&](std::int64_t begin, std::int64_t end) {
-               for (std::int64_t u = begin; u < end; ++u) write_keys(call, tokens_of(call, u / heads), u % heads);
-             });
-  }
-  const std::int64_t seen = call.window ? std::min(longest, call.window + kTokenBlock) : longest;
-  const std::int64_t cost = seen * call.head_dim * (4 + 2 * group * std::min(max_new_tokens, kTokenBlock));
-  for_rows(call.rows * heads * blocks, call.threads, cost, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t u = begin; u < end; ++u) {
-      const Tokens tokens = tokens_of(call, u / (heads * blocks));
-      const std::int64_t h = u / blocks % heads, first = u % blocks * kTokenBlock;
-      if (!writes_first) write_keys(call, tokens, h);
-      const std::int64_t last = std::min(first + kTokenBlock, tokens.count);
-      if (first < last) attend_block(call, tokens, h, first, last, thread_scratch());
-    }
-  });
+  if (call.starts || call.width > kTokenBlock) return attend_blocks(call);
+  attend_short(call);
 }
 
 }  // namespace weft

@@ -10,6 +10,7 @@
 #endif
 
 #include "kernels/floats.h"
+#include "kernels/layer/live.h"
 #include "kernels/vector_exp.h"
 #include "support/instruction_set.h"
 #include "support/kernel_threads.h"
@@ -278,11 +279,17 @@ void multiply(const LinearCall &call, const Kernels &kernels) {
 
 }  // namespace
 
-void rms_norm_cpu(const NormCall &call) { vector_kernels().norm_rows(call, 0, call.rows); }
+void rms_norm_cpu(const NormCall &call) { vector_kernels().norm_rows(call, 0, live_rows(call.rows, call.live)); }
 
 bool has_tiles() { return amx_kernels() != nullptr; }
 
 void linear_cpu(const LinearCall &call) {
+  if (call.live) {
+    LinearCall cut = call;
+    cut.rows = live_rows(call.rows, call.live), cut.live = nullptr;
+    return linear_cpu(cut);
+  }
+  if (call.rows == 0) return;
   const Kernels kernels = kernels_for(call);
   const std::int64_t cached = kMaxCachedSplit / (blocks_of(call.inputs) * kParts * kBlock);
   const std::int64_t rows = kernels.amx ? even_block(call.rows, std::max(cached, kRowBlock)) : call.rows;

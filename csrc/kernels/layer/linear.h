@@ -23,7 +23,8 @@ constexpr std::int64_t kPanel = 64;  // outputs of a panel
 // `panels` holds w as [ceil(outputs / kPanel), inputs, kPanel], with any padding. If `tiled`, it holds w as
 // [ceil(outputs / kPanel), ceil(inputs / 32), kPanel / 16, 16 pairs of inputs, 16 outputs, 2], with zeros after the
 // last input. With `swiglu`, w has `outputs` gate columns and `outputs` up columns, in alternating panels, and out =
-// silu(gate) * up. If `also` is not null, `out` is copied to it.
+// silu(gate) * up. If `also` is not null, `out` is copied to it. With `live`, only the first *live rows are read and
+// written.
 struct LinearCall {
   const float *x;
   const void *panels;
@@ -38,6 +39,7 @@ struct LinearCall {
   bool swiglu;
   bool tiled;  // for bfloat16 only, if has_tiles()
   int threads;
+  const std::int64_t *live;  // or null
 };
 
 void linear_cpu(const LinearCall &call);
@@ -45,12 +47,14 @@ void linear_cpu(const LinearCall &call);
 // Whether `tiled` calls can run: this build, the processor and the chosen instruction set include AMX.
 bool has_tiles();
 
-// out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight, for `rows` rows of `width` floats.
+// out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight, for `rows` rows of `width` floats, or with `live` the first *live
+// rows.
 struct NormCall {
   const float *x, *weight;
   float *out;
   std::int64_t rows, width, x_row, out_row;
   float eps;
+  const std::int64_t *live = nullptr;
 };
 
 void rms_norm_cpu(const NormCall &call);

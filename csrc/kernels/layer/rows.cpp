@@ -5,6 +5,7 @@
 
 #include "kernels/floats.h"
 #include "kernels/layer/linear.h"
+#include "kernels/layer/live.h"
 #include "support/instruction_set.h"
 
 namespace weft {
@@ -33,20 +34,21 @@ void embed_row(const EmbedCall &call, std::int64_t r, float *out) {
 }  // namespace
 
 void embed_cpu(const EmbedCall &call) {
-  for (std::int64_t r = 0; r < call.rows; ++r) embed_row(call, r, call.out + r * call.width);
+  const std::int64_t rows = live_rows(call.rows, call.live);
+  for (std::int64_t r = 0; r < rows; ++r) embed_row(call, r, call.out + r * call.width);
 }
 
 void join_norms_cpu(const JoinCall &call) {
   const EmbedCall &embed = call.embed;
-  const std::int64_t width = embed.width, both = 2 * width;
-  for (std::int64_t r = 0; r < embed.rows; ++r) embed_row(embed, r, embed.out + r * both);
-  rms_norm_cpu({embed.out, call.embed_norm, embed.out, embed.rows, width, both, both, call.embed_eps});
-  rms_norm_cpu(
-      {call.hidden, call.hidden_norm, embed.out + width, embed.rows, width, call.hidden_row, both, call.hidden_eps});
+  const std::int64_t rows = live_rows(embed.rows, embed.live), width = embed.width, both = 2 * width;
+  for (std::int64_t r = 0; r < rows; ++r) embed_row(embed, r, embed.out + r * both);
+  rms_norm_cpu({embed.out, call.embed_norm, embed.out, rows, width, both, both, call.embed_eps});
+  rms_norm_cpu({call.hidden, call.hidden_norm, embed.out + width, rows, width, call.hidden_row, both, call.hidden_eps});
 }
 
 void take_rows_cpu(const TakeCall &call) {
-  for (std::int64_t b = 0; b < call.rows; ++b) {
+  const std::int64_t rows = live_rows(call.rows, call.live);
+  for (std::int64_t b = 0; b < rows; ++b) {
     const std::int64_t t = std::min(std::max<std::int64_t>(call.index[b], 0), call.width - 1);
     std::copy_n(call.x + (b * call.width + t) * call.size, call.size, call.out + b * call.size);
   }
@@ -54,10 +56,11 @@ void take_rows_cpu(const TakeCall &call) {
 
 void copy_cpu(const StridedCopy &call) {
   const std::int64_t *sizes = call.sizes, *to = call.to_strides, *from = call.from_strides;
+  const std::int64_t rows = live_rows(sizes[2], call.live);
   const bool in_rows = to[3] == call.element && from[3] == call.element;
   for (std::int64_t i = 0; i < sizes[0]; ++i) {
     for (std::int64_t j = 0; j < sizes[1]; ++j) {
-      for (std::int64_t k = 0; k < sizes[2]; ++k) {
+      for (std::int64_t k = 0; k < rows; ++k) {
         char *out = static_cast<char *>(call.to) + i * to[0] + j * to[1] + k * to[2];
         const char *in = static_cast<const char *>(call.from) + i * from[0] + j * from[1] + k * from[2];
         if (in_rows) {

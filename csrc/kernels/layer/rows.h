@@ -1,4 +1,5 @@
-// CPU kernels of a decoder for rows of activations between the linear layers.
+// CPU kernels of a decoder for rows of activations between the linear layers. With `live`, a kernel reads and writes
+// only the first *live rows.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@ struct EmbedCall {
   const std::int64_t *tokens;
   float *out;
   std::int64_t rows, vocab, width;
+  const std::int64_t *live;  // or null
 };
 void embed_cpu(const EmbedCall &call);
 
@@ -33,16 +35,18 @@ struct TakeCall {
   const std::int64_t *index;
   float *out;
   std::int64_t rows, width, size;
+  const std::int64_t *live;  // or null
 };
 void take_rows_cpu(const TakeCall &call);
 
 // to = from, for tensors of the same shape of up to 4 dimensions; strides in bytes. Missing leading dimensions have
-// size 1.
+// size 1. `live` is for tensors of 2 dimensions.
 struct StridedCopy {
   void *to;
   const void *from;
   std::int64_t sizes[4], to_strides[4], from_strides[4];
-  std::int64_t element;  // bytes
+  std::int64_t element;      // bytes
+  const std::int64_t *live;  // or null
 };
 void copy_cpu(const StridedCopy &call);
 

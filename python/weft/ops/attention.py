@@ -22,7 +22,14 @@ class Rows:
 
     Row b has `width` tokens, or with `starts` (int64 [B + 1]) the tokens starts[b]..starts[b+1]-1, at most `width`. The
     first one is at position base[b] (+ count[b]) + offset; the others follow. `base` and `count` are int64 [B].
-    `page_table` is int32 [B, P], the pages of each row in order.
+    `page_table` is int32 [B, P], the pages of each row in order. A row whose first new token is on page 0 pads a batch;
+    its output is undefined.
+
+    With `starts` a row may have no tokens. The first `num_short` rows then have at most `short_width` tokens each, and
+    may read keys that the other rows of the call write.
+
+    `live` (int64 [1]) is the number of live tokens of the call, for a layer's other operations: in those, later rows
+    are padding. Attention follows `starts` alone.
 
     With `settled` the caller promises that attention may read old keys while earlier kernels still run. The last
     `read_slots_` on this stream, or work before it, must have written `base`, `page_table` and all keys before `base`.
@@ -35,17 +42,22 @@ class Rows:
     offset: int = 0
     starts: Tensor | None = None
     settled: bool = False
+    live: Tensor | None = None
+    num_short: int = 0
+    short_width: int = 0
 
     def __post_init__(self) -> None:
         # Check shapes and dtypes here, because a kernel can't report a mistake. Values are on the device and are not
         # checked.
         batch = self.page_table.shape[0]
-        vectors = ((self.base, batch), (self.count, batch), (self.starts, batch + 1))
+        vectors = ((self.base, batch), (self.count, batch), (self.starts, batch + 1), (self.live, 1))
         if self.page_table.dtype != torch.int32 or self.page_table.dim() != 2:
             raise TypeError(f"page_table is int32 [B, P], not {_described(self.page_table)}")
         for tensor, size in vectors:
             if tensor is not None and (tensor.dtype != torch.int64 or tensor.shape != (size,)):
-                raise TypeError(f"base, count and starts are int64, here [{size}], not {_described(tensor)}")
+                raise TypeError(
+                    f"base, count, starts and live are int64, here [{size}], not {_described(tensor)}"
+                )
 
     @property
     def positions(self) -> Tensor:
@@ -102,7 +114,8 @@ def attend(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads, window: Window 
     q_norm, k_norm = heads.norms or (None, None)
     _ATTEND(
         qkv, cache, rows.page_table, rows.base, rows.count, rows.starts, rows.width, rows.offset, rows.settled,
-        heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale, window.size, window.sinks, out,
+        rows.num_short, rows.short_width, heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale,
+        window.size, window.sinks, out,
     )  # fmt: skip
     return out
 
@@ -117,6 +130,8 @@ def _attend_cpu(
     width: int,
     offset: int,
     settled: bool,
+    num_short: int,
+    short_width: int,
     rotary: Tensor,
     q_norm: Tensor | None,
     k_norm: Tensor | None,
@@ -151,8 +166,8 @@ def _described(tensor: Tensor) -> str:
 
 _ATTEND = register(
     "attend(Tensor(a!) qkv, Tensor(b!) cache, Tensor page_table, Tensor base, Tensor? count, Tensor? starts, int width,"
-    " int offset, bool settled, Tensor rotary, Tensor? q_norm, Tensor? k_norm, float eps, int num_heads, float scale,"
-    " int window, int sinks, Tensor(c!) out) -> ()",
+    " int offset, bool settled, int num_short, int short_width, Tensor rotary, Tensor? q_norm, Tensor? k_norm,"
+    " float eps, int num_heads, float scale, int window, int sinks, Tensor(c!) out) -> ()",
     cpu=_attend_cpu,
     cuda=_attend_cuda,
 )

@@ -33,10 +33,11 @@ class Norm:
     weight: Tensor
     eps: float
 
-    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Norm the rows of `x` [N, H], whose last dimension is contiguous. The result is a new tensor or `out`."""
+    def __call__(self, x: Tensor, out: Tensor | None = None, live: Tensor | None = None) -> Tensor:
+        """Norm the rows of `x` [N, H], whose last dimension is contiguous. The result is a new tensor or `out`.
+        `live` is as in `Linear`."""
         out = x.new_empty(x.shape) if out is None else out
-        _NORM(x, self.weight, self.eps, out)
+        _NORM(x, self.weight, self.eps, out, live)
         return out
 
 
@@ -74,12 +75,14 @@ class Linear:
         residual: Tensor | None = None,
         out: Tensor | None = None,
         also: Tensor | None = None,
+        live: Tensor | None = None,
     ) -> Tensor:
         """The product [N, num_outputs] of the weight and `x` [N, in], after `norm` if given: a new tensor or `out`.
 
         residual: added to the result, has its shape, may be `out`; not with `swiglu`. also: receives a copy of the
-        result. All last dimensions are contiguous. On CUDA, no unfinished work of the stream may write the weight,
-        because kernels read it before earlier kernels end.
+        result. All last dimensions are contiguous. live: int64 [1], the number of live rows: weft's kernels neither read
+        nor write the others, but torch's matmul on CUDA does. On CUDA, no unfinished work of the stream may write the
+        weight, because kernels read it before earlier kernels end.
         """
         # Not all kernels add it after `swiglu`; the others would drop it.
         require(
@@ -88,7 +91,7 @@ class Linear:
         if out is None:
             out = x.new_empty(x.shape[0], self.num_outputs)
         weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
-        _LINEAR(x, self.weight, self.bias, weight, eps, residual, self.swiglu, out, also)
+        _LINEAR(x, self.weight, self.bias, weight, eps, residual, self.swiglu, out, also, live)
         return out
 
 
@@ -122,13 +125,14 @@ def _linear_cpu(
     swiglu: bool,
     out: Tensor,
     also: Tensor | None = None,
+    live: Tensor | None = None,
 ) -> None:
     _check(x, residual, out, also)
     kernel = _core.linear_cpu(
         x.data_ptr(), panels.data_ptr(), DTYPE_CODES[panels.dtype], address(bias), address(norm),
         address(residual), out.data_ptr(), address(also), x.shape[0], x.shape[1], out.shape[1], x.stride(0),
         _row_stride(residual), out.stride(0), _row_stride(also), eps, swiglu, panels.dim() == 5,
-        torch.get_num_threads(),
+        torch.get_num_threads(), address(live),
     )  # fmt: skip
     run_kernel("swiglu" if swiglu else "linear", kernel)
 
@@ -154,17 +158,20 @@ def _linear_cuda(
     swiglu: bool,
     out: Tensor,
     also: Tensor | None = None,
+    live: Tensor | None = None,
 ) -> None:
     if x.shape[0] <= FEW_ROWS:
         with device_of(x):
-            triton_kernels("linear_triton").linear(x, weight, bias, norm, eps, residual, swiglu, out, also)
+            triton_kernels("linear_triton").linear(
+                x, weight, bias, norm, eps, residual, swiglu, out, also, live=live
+            )
         return
     if norm is not None:
         x = F.rms_norm(x, norm.shape, norm, eps)
     if swiglu:
         gate_up = torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
         with device_of(x):
-            triton_kernels("linear_triton").silu_mul(gate_up, out)
+            triton_kernels("linear_triton").silu_mul(gate_up, out, live=live)
     elif residual is None:
         torch.mm(x, weight.t(), out=out) if bias is None else torch.addmm(bias, x, weight.t(), out=out)
     else:
@@ -175,34 +182,28 @@ def _linear_cuda(
         also.copy_(out)
 
 
-def _norm_cpu(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+def _norm_cpu(x: Tensor, weight: Tensor, eps: float, out: Tensor, live: Tensor | None = None) -> None:
     _check(x, out)
     kernel = _core.rms_norm_cpu(
-        x.data_ptr(),
-        weight.data_ptr(),
-        out.data_ptr(),
-        x.shape[0],
-        x.shape[1],
-        x.stride(0),
-        out.stride(0),
-        eps,
-    )
+        x.data_ptr(), weight.data_ptr(), out.data_ptr(), x.shape[0], x.shape[1], x.stride(0), out.stride(0), eps,
+        address(live),
+    )  # fmt: skip
     run_kernel("rms_norm", kernel)
 
 
-def _norm_cuda(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+def _norm_cuda(x: Tensor, weight: Tensor, eps: float, out: Tensor, live: Tensor | None = None) -> None:
     with device_of(x):
-        triton_kernels("rows_triton").norm(x, weight, eps, out)
+        triton_kernels("rows_triton").norm(x, weight, eps, out, live=live)
 
 
 _LINEAR = register(
     "linear(Tensor x, Tensor weight, Tensor? bias, Tensor? norm, float eps, Tensor? residual, bool swiglu,"
-    " Tensor(a!) out, Tensor(b!)? also=None) -> ()",
+    " Tensor(a!) out, Tensor(b!)? also=None, Tensor? live=None) -> ()",
     cpu=_linear_cpu,
     cuda=_linear_cuda,
 )
 _NORM = register(
-    "rms_norm(Tensor x, Tensor weight, float eps, Tensor(a!) out) -> ()",
+    "rms_norm(Tensor x, Tensor weight, float eps, Tensor(a!) out, Tensor? live=None) -> ()",
     cpu=_norm_cpu,
     cuda=_norm_cuda,
 )

@@ -1,56 +1,66 @@
-"""Operations on rows of activations: embeddings, joined norms, and gathering and copying rows."""
+"""Operations on rows of activations: embeddings, joined norms, and gathering and copying rows.
+
+`live` (int64 [1], on the device) is the number of live rows. The kernels neither read nor write the others. None means
+all rows."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from weft import _core
-from weft.ops.library import DTYPE_CODES, device_of, register, require, run_kernel, triton_kernels
+from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.linear import Norm
 
 
-def embed(weight: Tensor, tokens: Tensor, dtype: torch.dtype) -> Tensor:
+def embed(weight: Tensor, tokens: Tensor, dtype: torch.dtype, live: Tensor | None = None) -> Tensor:
     """Look up the embeddings [N, H] of `tokens` [N] int64 in `weight` [V, H]. `dtype` is the dtype of the result: the
     weight's, but on the CPU float32. Ids outside of the vocabulary are clamped to it."""
     out = torch.empty(tokens.shape[0], weight.shape[1], dtype=dtype, device=weight.device)
-    _EMBED(weight, tokens, out)
+    _EMBED(weight, tokens, out, live)
     return out
 
 
-def join_norms(weight: Tensor, tokens: Tensor, embed_norm: Norm, hidden: Tensor, hidden_norm: Norm) -> Tensor:
+def join_norms(
+    weight: Tensor,
+    tokens: Tensor,
+    embed_norm: Norm,
+    hidden: Tensor,
+    hidden_norm: Norm,
+    live: Tensor | None = None,
+) -> Tensor:
     """Concatenate the normed embeddings of `tokens` (see `embed`) and the normed `hidden` [N, H] to rows [N, 2 H]."""
     out = hidden.new_empty(hidden.shape[0], 2 * hidden.shape[1])
-    _JOIN(weight, tokens, embed_norm.weight, embed_norm.eps, hidden, hidden_norm.weight, hidden_norm.eps, out)
+    _JOIN(
+        weight, tokens, embed_norm.weight, embed_norm.eps, hidden, hidden_norm.weight, hidden_norm.eps, out, live
+    )  # fmt: skip
     return out
 
 
-def take_rows(x: Tensor, index: Tensor, out: Tensor) -> Tensor:
+def take_rows(x: Tensor, index: Tensor, out: Tensor, live: Tensor | None = None) -> Tensor:
     """Write out[b] = x[b, index[b]]. `x` [B, T, H] and `out` [B, H] are contiguous; `index` is int64 [B], in 0..T-1."""
-    _TAKE(x, index, out)
+    _TAKE(x, index, out, live)
     return out
 
 
-def copy_rows_(out: Tensor, x: Tensor) -> None:
-    """Copy `x` to `out`, both [N, H] of one dtype, with any row stride."""
+def copy_rows_(out: Tensor, x: Tensor, live: Tensor | None = None) -> None:
+    """Copy `x` to `out`, both [N, H] of one dtype, with any row stride. On CUDA, torch copies all rows."""
     # On the CPU the calling thread copies, because torch's copy would wake its thread pool.
-    _COPY(out, x)
+    _COPY(out, x, live)
 
 
-def _embed_cpu(weight: Tensor, tokens: Tensor, out: Tensor) -> None:
+def _embed_cpu(weight: Tensor, tokens: Tensor, out: Tensor, live: Tensor | None = None) -> None:
     tokens = tokens.contiguous()
     kernel = _core.embed_cpu(
         weight.data_ptr(), DTYPE_CODES[weight.dtype], tokens.data_ptr(), out.data_ptr(), tokens.shape[0],
-        *weight.shape,
+        *weight.shape, address(live),
     )  # fmt: skip
     run_kernel("embed", kernel)
 
 
-def _embed_cuda(weight: Tensor, tokens: Tensor, out: Tensor) -> None:
+def _embed_cuda(weight: Tensor, tokens: Tensor, out: Tensor, live: Tensor | None = None) -> None:
     with device_of(out):
-        triton_kernels("rows_triton").embed(weight, tokens, out)
+        triton_kernels("rows_triton").embed(weight, tokens, out, live=live)
 
 
 def _join_cpu(
@@ -62,61 +72,80 @@ def _join_cpu(
     hidden_norm: Tensor,
     hidden_eps: float,
     out: Tensor,
+    live: Tensor | None = None,
 ) -> None:
     require(hidden.dtype is torch.float32 and hidden.stride(1) == 1, "hidden must be float32 rows")
     tokens = tokens.contiguous()
     kernel = _core.join_norms_cpu(
         weight.data_ptr(), DTYPE_CODES[weight.dtype], tokens.data_ptr(), hidden.data_ptr(), embed_norm.data_ptr(),
         hidden_norm.data_ptr(), out.data_ptr(), tokens.shape[0], weight.shape[0], weight.shape[1],
-        hidden.stride(0), embed_eps, hidden_eps,
+        hidden.stride(0), embed_eps, hidden_eps, address(live),
     )  # fmt: skip
     run_kernel("join_norms", kernel)
 
 
-def _join_cuda(weight: Tensor, *args: Any) -> None:
+def _join_cuda(
+    weight: Tensor,
+    tokens: Tensor,
+    embed_norm: Tensor,
+    embed_eps: float,
+    hidden: Tensor,
+    hidden_norm: Tensor,
+    hidden_eps: float,
+    out: Tensor,
+    live: Tensor | None = None,
+) -> None:
     with device_of(weight):
-        triton_kernels("rows_triton").join_norms(weight, *args)
+        triton_kernels("rows_triton").join_norms(
+            weight, tokens, embed_norm, embed_eps, hidden, hidden_norm, hidden_eps, out, live=live
+        )
 
 
-def _take_cpu(x: Tensor, index: Tensor, out: Tensor) -> None:
+def _take_cpu(x: Tensor, index: Tensor, out: Tensor, live: Tensor | None = None) -> None:
     is_plain = x.dtype is torch.float32 and x.is_contiguous() and out.is_contiguous()
     require(is_plain, f"x and out must be float32, contiguous; got {x.dtype} {x.stride()}")
-    kernel = _core.take_rows_cpu(x.data_ptr(), index.data_ptr(), out.data_ptr(), *x.shape)
+    kernel = _core.take_rows_cpu(x.data_ptr(), index.data_ptr(), out.data_ptr(), *x.shape, address(live))
     run_kernel("take_rows", kernel)
 
 
-def _take_cuda(x: Tensor, index: Tensor, out: Tensor) -> None:
+def _take_cuda(x: Tensor, index: Tensor, out: Tensor, live: Tensor | None = None) -> None:
     with device_of(x):
-        triton_kernels("rows_triton").take_rows(x, index, out)
+        triton_kernels("rows_triton").take_rows(x, index, out, live=live)
 
 
-def _copy_cpu(out: Tensor, x: Tensor) -> None:
+def _copy_cpu(out: Tensor, x: Tensor, live: Tensor | None = None) -> None:
     require(
         out.dtype is x.dtype and out.shape == x.shape, f"out {out.dtype} {list(out.shape)} must be as x is"
     )
+    require(live is None or x.dim() == 2, f"with live rows x is [N, H], not {list(x.shape)}")
     size = x.element_size()
     to, source = ([stride * size for stride in tensor.stride()] for tensor in (out, x))
-    run_kernel("copy", _core.strided_copy_cpu(out.data_ptr(), x.data_ptr(), list(x.shape), to, source, size))
+    kernel = _core.strided_copy_cpu(
+        out.data_ptr(), x.data_ptr(), list(x.shape), to, source, size, address(live)
+    )
+    run_kernel("copy", kernel)
 
 
-def _copy_cuda(out: Tensor, x: Tensor) -> None:
+def _copy_cuda(out: Tensor, x: Tensor, live: Tensor | None = None) -> None:
     out.copy_(x)
 
 
 _EMBED = register(
-    "embed(Tensor weight, Tensor tokens, Tensor(a!) out) -> ()",
+    "embed(Tensor weight, Tensor tokens, Tensor(a!) out, Tensor? live=None) -> ()",
     cpu=_embed_cpu,
     cuda=_embed_cuda,
 )
 _JOIN = register(
     "join_norms(Tensor weight, Tensor tokens, Tensor embed_norm, float embed_eps, Tensor hidden, Tensor hidden_norm,"
-    " float hidden_eps, Tensor(a!) out) -> ()",
+    " float hidden_eps, Tensor(a!) out, Tensor? live=None) -> ()",
     cpu=_join_cpu,
     cuda=_join_cuda,
 )
-_COPY = register("copy_rows_(Tensor(a!) out, Tensor x) -> ()", cpu=_copy_cpu, cuda=_copy_cuda)
+_COPY = register(
+    "copy_rows_(Tensor(a!) out, Tensor x, Tensor? live=None) -> ()", cpu=_copy_cpu, cuda=_copy_cuda
+)
 _TAKE = register(
-    "take_rows(Tensor x, Tensor index, Tensor(a!) out) -> ()",
+    "take_rows(Tensor x, Tensor index, Tensor(a!) out, Tensor? live=None) -> ()",
     cpu=_take_cpu,
     cuda=_take_cuda,
 )
