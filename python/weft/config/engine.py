@@ -84,6 +84,10 @@ class SchedulerConfig(Checked):
     """The maximum number of prompt tokens per forward pass, from one prompt or several. Default: 2048 on a GPU, 512
     on a CPU."""
 
+    max_stall: Annotated[float, number(1.0, sys.float_info.max, "at least 1")] | None = 4.0
+    """While some requests decode, a step reads so many prompt tokens that it takes at most about this many times as
+    long as a step that only decodes. Times are measured. None: the limit is `max_num_tokens` alone."""
+
     policy: Policy = "guaranteed_no_evict"
     """When a waiting request is admitted to a slot:
 

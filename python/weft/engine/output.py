@@ -137,9 +137,10 @@ class OutputProcessor:
         self._retire(batch)
 
     def _observe(self, batch: InFlightBatch, results: StepResults, seconds: float) -> None:
-        """Report the duration and the tokens of an iteration to the runner's draft guidance, if it had drafts and
-        guides and read no prompts."""
+        """Report the duration of a step to the pace of prompts. If its iteration had drafts and guides and read no
+        prompts, also report its tokens to the runner's draft guidance."""
         plan = batch.plan
+        self._scheduler.pace.note(len(batch.decoding), batch.num_context, seconds)
         if plan is not None and plan.guided_logits and plan.num_drafts and not plan.num_context:
             guided = [r for r in batch.decoding if r.is_guided and r.stage is not Stage.FINISHED]
             num_tokens = sum(results.verified[sequence.slot][0] + 1 for sequence in guided)

@@ -512,3 +512,59 @@ _TAKE = register(
     cpu=_proposals_cpu,
     cuda=_proposals_cuda,
 )
+
+
+# TEMPORARY
+def open_slots_(
+    records,
+    length,
+    last_token,
+    request_ids,
+    processors,
+    page_table,
+    params_records,
+    num_verified,
+    drafts,
+    token_mask,
+    temperatures,
+):
+    head = 5
+    pages_at = head + RECORD_WORDS
+    slots, n, last, rid, proc = records[:, :head].t().contiguous()
+    pages = records[:, pages_at:].contiguous().view(torch.int32)[:, : page_table.shape[1]]
+    page_table.index_copy_(0, slots, pages)
+    length.index_copy_(0, slots, n)
+    last_token.index_copy_(0, slots, last)
+    request_ids.index_copy_(0, slots, rid)
+    processors.index_copy_(0, slots, proc)
+    params_records.index_copy_(0, slots, records[:, head:pages_at])
+    num_verified.index_fill_(0, slots, 0)
+    drafts.index_fill_(1, slots, -1)
+    token_mask.view(length.shape[0], -1).index_fill_(0, slots, 0)
+    temperatures.view(length.shape[0], -1).index_fill_(0, slots, -1)
+
+
+_old_read = read_slots_
+
+
+def read_slots_(slot, by_slot, base, tokens, pages):
+    B, T = tokens.shape
+    if slot.shape[0] == B:
+        return _old_read(slot, by_slot, base, tokens, pages)
+    length, last, drafts, table = by_slot
+    s = slot[:B]
+    pages.copy_(table.index_select(0, slot))
+    base[:B].copy_(length.index_select(0, s))
+    new = torch.cat((last.index_select(0, s)[:, None], drafts[: T - 1].index_select(1, s).t()), 1)
+    live = (s != length.shape[0] - 1)[:, None]
+    tokens.copy_(torch.where(live, new, tokens))
+
+
+_old_advance = advance_slots_
+
+
+def advance_slots_(sampled, slot, base, inputs, count, tokens, slots, params, is_counted=False):
+    kept = tokens.clone()
+    _old_advance(sampled, slot, base, inputs, count, tokens, slots, params, is_counted)
+    live = (slot != slots[2].shape[0] - 1)[:, None]
+    tokens.copy_(torch.where(live, tokens, kept))

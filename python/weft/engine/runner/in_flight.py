@@ -88,6 +88,7 @@ class InFlightBatch:
     is_launched: whether any work was launched.
     epoch: the epoch of the last snapshot at the end of the launch: the batch's own, if it pushed one.
     masks_drafts: whether the grammar masks the drafts.
+    num_context: the number of prompt tokens that are read.
     moves: the page moves that were launched first.
     """
 
@@ -103,6 +104,7 @@ class InFlightBatch:
     is_launched: bool = False
     epoch: int = 0
     masks_drafts: bool = False
+    num_context: int = 0
     moves: PageMoves | None = None
 
     def __iter__(self) -> Iterator[Sequence]:

@@ -180,6 +180,7 @@ class ModelRunner:
             batch.decode(schedule.decoding)
         for sequence, part in reading.items():
             part.prompt.position = part.stop
+            batch.num_context += part.count
             batch.read(sequence, part.prompt, part.is_last)
             if part.is_last:
                 sequence.move(Stage.GENERATION)

@@ -37,6 +37,7 @@ from weft.core.beam_params import beam_pages_needed
 from weft.engine.kv.attention_span import AttentionSpan
 from weft.engine.kv.cache import KvManager
 from weft.engine.kv.pool import Move
+from weft.engine.scheduler.pace import Pace
 from weft.engine.scheduler.policy import choose_yielding, next_to_run, share_tokens
 from weft.engine.scheduler.tuner import BatchTuner
 from weft.engine.scheduler.waiting import Waiting
@@ -241,6 +242,7 @@ class Scheduler:
         self.capacity = capacity
         self.running: list[Sequence] = []
         self.released: list[Released] = []
+        self.pace = Pace(config.max_stall)
         self.tuner = BatchTuner(config, capacity.kv.num_pages - 1, speculation.max_draft_tokens)
         self._config = config
         self._shares = config.shares_slots and config.policy != "static_batch"
@@ -320,9 +322,11 @@ class Scheduler:
 
     def schedule_prompts(self, schedule: Schedule, record: StepRecord) -> None:
         """Complete a schedule: admit sequences, and choose the prompts to read. Decoding takes its tokens from the
-        step's budget; the prompts share the rest."""
+        step's budget. The prompts share the rest, as far as the pace allows (`pace.py`)."""
         limits = record.limits = self.tuner.limits
         budget = limits.max_num_tokens - schedule.num_rows * (schedule.num_drafts + 1)
+        if self._config.chunked:
+            budget = self.pace.max_tokens(schedule.num_rows, budget)
         schedule.admitted = self._admit(record, budget)
         grown, self._grown = self._grown, []
         schedule.grown = [sequence for sequence in grown if sequence.stage is Stage.GENERATION]
