@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from weft.engine.runner.prefill import each_guarded, guarded
 
 from support.engine.requests import make_request, run
 from support.launch_check import check_launched
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.core.logits_processors import LogitsProcessor, ProcessorRows
 from weft.core.request import Gather
+from weft.engine.runner.prompts import guarded
 from weft.runtime import CpuRuntime, cpu
 from weft_bench.engine.simulated import simulate_acceptance
 
@@ -59,10 +59,6 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Check:
         seen, given = fn, args
         if fn is guarded:
             seen, given = args[1], args[2:]
-        elif fn is each_guarded:
-            seen, given = args[2], (args[0], *args[3:])
-            if len(args[0].parts) > 1:
-                launched[f"{seen.__qualname__} together"] = (seen, given)
         launched[getattr(seen, "__qualname__", type(seen).__name__)] = (seen, given)
         launch(self, fn, *args)
 
@@ -101,8 +97,6 @@ def test_every_launched_function_keeps_the_rule(
         expected = {
             "open_slots",
             "write_tables",
-            "read_parts",
-            "read_parts together",
             "target_forward",
             "sample_and_verify",
             "note_logprobs",
@@ -110,7 +104,7 @@ def test_every_launched_function_keeps_the_rule(
             "_apply_masks",
         }
         if llm.engine.parts.drafter is not None:
-            expected |= {"draft_parts", "draft_parts together", "draft_forward", "pick_draft"}
+            expected |= {"draft_forward", "pick_draft"}
         elif llm.engine.parts.has_proposals:
             expected |= {"take_proposals"}
         check(expected)
@@ -155,4 +149,4 @@ def test_gathering_and_captured_processors_keep_the_rule(check: Check) -> None:
         sampling, gather = SamplingParams(max_tokens=6), Gather(True, True, names, names)
         processor = LogitsProcessor("favour", Favour())
         run(llm, [make_request(llm, "Text: one.", sampling, gather=gather, processor=processor)])
-        check({"open_slots", "read_parts", "target_forward", "run_captured", "sample_and_verify"})
+        check({"open_slots", "read_outputs", "target_forward", "run_captured", "sample_and_verify"})

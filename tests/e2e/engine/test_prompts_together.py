@@ -1,22 +1,24 @@
-"""Prompts that come together are read together, and each gives the tokens that it gives alone."""
+"""Prompts are read together and beside sequences that decode, and each gives the tokens that it gives alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
-from weft.engine.runner.prefill import Prefill, PromptPart
 
 from support.engine.processors import GREEDY, one, wander
 from support.engine.requests import make_request, run
 from support.products import rest_slow
 from weft import LLM, EngineConfig, Guide, RequestError, SamplingParams, Speculation
 from weft.core.request import NO_RULES, Gather, TokenRules
-from weft.engine.runner import prefill
-from weft.engine.sequence import Sequence
+from weft.engine import build
+from weft.engine.runner.graphs import StepGraphs
+from weft.engine.runner.prompts import PromptPart
+from weft.engine.runner.step import Plan
+from weft.engine.sequence import Sequence as Answer
 
 PROMPTS = [
     "Text: Ada is 31.\nJSON: ",
@@ -52,7 +54,7 @@ SPECULATIONS = {
 }
 
 
-def asked(llm: LLM) -> list[Sequence]:
+def asked(llm: LLM) -> list[Answer]:
     """One request for each prompt, with its guide compiled."""
     compiled = [llm.compile(guide).result() if guide is not None else None for guide in GUIDES]
     each = zip(PROMPTS, SAMPLINGS, RULES, compiled, strict=True)
@@ -68,17 +70,18 @@ def answers(llm: LLM, together: bool = True) -> list[Any]:
 
 
 @contextmanager
-def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[int]]]:
-    """How many tokens of each prompt every forward reads."""
-    counts: list[list[int]] = []
-    read = Prefill.forward
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, list[int]]]]:
+    """The number of sequences that each iteration samples, and the tokens that it reads of each prompt."""
+    counts: list[tuple[int, list[int]]] = []
+    send = StepGraphs.send
 
-    def watching(self: Prefill, together: list[PromptPart], *args: Any) -> Any:
-        counts.append([part.count for part in together])
-        return read(self, together, *args)
+    def watching(self: StepGraphs, plan: Plan, slots: list[int], context: Sequence[PromptPart] = ()) -> None:
+        if slots or context:
+            counts.append((len(slots), [part.count for part in context]))
+        send(self, plan, slots, context)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Prefill, "forward", watching)
+        patch.setattr(StepGraphs, "send", watching)
         yield counts
 
 
@@ -91,30 +94,54 @@ def test_prompts_read_together_answer_as_alone(speculation: str, engine: dict[st
         assert answers(llm) == answers(llm, together=False)
 
 
-def test_short_prompts_take_one_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_prompts_take_one_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         LLM(device="cpu", engine=EngineConfig(max_batch=6, max_seq_len=160)) as llm,
         watched(monkeypatch) as counts,
     ):
         answers(llm)
         lengths = [len(llm.tokenizer.encode(prompt)) for prompt in PROMPTS]
-    assert counts == [lengths]
+    assert counts[0] == (len(lengths), [length - 1 for length in lengths if length > 1])
+    assert all(not context for _, context in counts[1:])
 
 
-def test_a_forward_has_so_many_rows_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_iteration_has_so_many_parts_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     with LLM(device="cpu", engine=EngineConfig(max_batch=6, max_seq_len=160)) as llm:
         expected = answers(llm)
-    monkeypatch.setattr(prefill, "MAX_ROWS", 4)
+    monkeypatch.setattr(build, "MAX_PARTS", 4)
     with (
         LLM(device="cpu", engine=EngineConfig(max_batch=6, max_seq_len=160)) as llm,
         watched(monkeypatch) as counts,
     ):
         assert answers(llm) == expected
-    assert [len(count) for count in counts] == [4, 2]
+    # One of the six prompts has a single token, which is not read but decoded.
+    assert [(rows, len(context)) for rows, context in counts[:2]] == [(0, 4), (6, 1)]
 
 
-def test_what_is_wanted_besides_tokens_is_read_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outputs of prompts' positions and logits processors: a prompt alone, the plain ones together."""
+def test_prompts_are_read_beside_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the tokens that both requests give alone. A part of the prompt is read in each iteration."""
+    config = EngineConfig(max_batch=2, max_seq_len=160, reuse=False, prefill_chunk=16, max_stall=1.0)
+    sampling = SamplingParams(max_tokens=24, min_tokens=24)
+    with LLM(device="cpu", engine=config) as llm:
+        first, second = (make_request(llm, text, sampling) for text in ("x", PROMPTS[5]))
+        engine = llm.engine
+        with watched(monkeypatch) as counts:
+            engine.submit(first)
+            for _ in range(4):
+                engine.step()
+            run(llm, [second])
+        beside = [context for rows, context in counts if rows == 1 and context]
+        assert len(beside) >= 2
+        while engine.has_work:
+            engine.step()
+        again = [make_request(llm, text, sampling) for text in ("x", PROMPTS[5])]
+        for request in again:
+            run(llm, [request])
+    assert [r.output.token_ids for r in (first, second)] == [r.output.token_ids for r in again]
+
+
+def test_outputs_and_processors_do_not_depend_on_other_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts whose positions' outputs are wanted, and those with a logits processor, are read with the others."""
     names = ("hidden_states.1", "TopKLogits")
     config = EngineConfig(
         max_batch=4,
@@ -139,7 +166,8 @@ def test_what_is_wanted_besides_tokens_is_read_beside_the_others(monkeypatch: py
         requests = [make_request(llm, p, GREEDY, **w) for p, w in zip(prompts, wanted, strict=True)]
         with watched(monkeypatch) as counts:
             run(llm, requests)
-        assert [len(count) for count in counts] == [2, 1, 1]
+        # The processor's iteration reads no prompts, so that it needs no graph of its own.
+        assert [(rows, len(context)) for rows, context in counts[:2]] == [(0, 4), (4, 0)]
         for prompt, fields, output in zip(prompts, wanted, given_out(requests), strict=True):
             again = make_request(llm, prompt, GREEDY, **fields)
             run(llm, [again])
@@ -154,38 +182,32 @@ def test_what_is_wanted_besides_tokens_is_read_beside_the_others(monkeypatch: py
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize("part", ["model", "drafter"])
-def test_what_fails_for_one_prompt_fails_that_prompt(
-    part: str, overlap: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_failure_while_outputs_are_collected_is_its_prompts(
+    overlap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Read together with others, which are read again without it."""
-    marked = 7
-    config = EngineConfig(max_batch=6, max_seq_len=160, reuse=False, overlap=overlap)
-    speculation = Speculation.eagle3(num_draft_tokens=2)
-    with LLM(device="cpu", speculation=speculation, engine=config) as llm:
+    names = ("hidden_states.1",)
+    config = EngineConfig(
+        max_batch=6, max_seq_len=160, reuse=False, overlap=overlap, additional_outputs=((names[0], True),)
+    )
+    with LLM(device="cpu", engine=config) as llm:
         expected = answers(llm)
-        parts = llm.engine.parts
-        assert parts.drafter is not None
-        owner, name = (parts.model, "forward") if part == "model" else (parts.drafter, "prefill")
-        original = getattr(owner, name)
+        model, forward = llm.engine.parts.model, llm.engine.parts.model.forward
 
-        def failing(given: Any, *args: Any) -> Any:
-            tokens = given if part == "model" else given.tokens_N
-            if tokens.dim() == 1 and bool((tokens == marked).any()):
+        def failing(tokens: torch.Tensor, *args: Any) -> Any:
+            if tokens.shape[0] == 1 and tokens.dim() == 2:  # a prompt alone, not a captured iteration
                 raise RuntimeError("planted in a prompt")
-            return original(given, *args)
+            return forward(tokens, *args)
 
-        monkeypatch.setattr(owner, name, failing)
-        requests = asked(llm)
-        assert all(marked not in request.prompt for request in requests)
-        requests[2].prompt.append(marked)
+        monkeypatch.setattr(model, "forward", failing)
+        requests = [
+            *asked(llm)[:5],
+            make_request(llm, PROMPTS[5], GREEDY, gather=Gather(context_names=names)),
+        ]
         run(llm, requests)
-        failed = requests.pop(2)
+        failed = requests.pop()
         assert isinstance(failed.output.error, RequestError)
         assert "planted in a prompt" in str(failed.output.error)
         assert [request.output.error for request in requests] == [None] * 5
-        assert [request.output.token_ids for request in requests] == [
-            e[0] for e in expected[:2] + expected[3:]
-        ]
-        monkeypatch.setattr(owner, name, original)
+        assert [request.output.token_ids for request in requests] == [tokens for tokens, _ in expected[:5]]
+        monkeypatch.setattr(model, "forward", forward)
         assert answers(llm) == expected

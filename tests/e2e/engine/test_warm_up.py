@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import pytest
 import torch
-from weft.engine.runner.prefill import Prefill, PromptPart
 
 from support.products import rest_slow
 from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation
 from weft.client import BuiltEngine
 from weft.config import Graphs
-from weft.engine.device.state import StepBuffers
 from weft.engine.runner.graphs import StepGraphs
 from weft.engine.runner.step import Plan
 from weft.errors import GraphError, WeftError
@@ -71,25 +68,16 @@ def warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("warms_up")
 def test_the_engines_thread_warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[tuple[str, Plan]] = []
-    read: list[tuple[str, list[tuple[int, int]]]] = []
-    prepare, read_parts = StepGraphs.prepare, Prefill.forward
+    prepare = StepGraphs.prepare
 
     def watched(self: StepGraphs, plan: Plan) -> None:
         prepared.append((threading.current_thread().name, plan))
         prepare(self, plan)
 
-    def watched_reading(self: Prefill, together: list[PromptPart], *args: Any) -> StepBuffers:
-        parts = [(part.prompt.slot, part.prompt.length) for part in together]
-        read.append((threading.current_thread().name, parts))
-        return read_parts(self, together, *args)
-
     monkeypatch.setattr(StepGraphs, "prepare", watched)
-    monkeypatch.setattr(Prefill, "forward", watched_reading)
     with LLM(device="cpu", engine=EngineConfig(max_batch=2, max_seq_len=96, prefill_chunk=32)) as llm:
-        assert {name for name, _ in prepared} == {"weft-engine"} and len(prepared) == 4
-        assert {name for name, _ in read} == {"weft-engine"}
-        # In the slot that only pads.
-        assert [parts for _, parts in read] == [[(2, 8)], [(2, 32)], [(2, 8)] * 2, [(2, 8), (2, 24)]]
+        assert {name for name, _ in prepared} == {"weft-engine"} and len(prepared) == 6
+        assert [plan.num_context for _, plan in prepared] == [0, 0, 0, 0, 32, 32]
         prepared.clear()
         answers(llm)
         assert prepared == []
