@@ -133,10 +133,36 @@ Made strided_copy(Address to, Address from, const std::vector<std::int64_t> &siz
   return kernel_of([call] { copy_cpu(call); });
 }
 
-InputsCall inputs_call(Address slot, Address length, Address last_token, Address drafts, Address page_table,
-                       Address base, Address tokens, Address pages, std::int64_t rows, std::int64_t width,
-                       std::int64_t slots, std::int64_t table_width) {
+OpenCall open_call(Address records, Address length, Address last_token, Address request_ids, Address processors,
+                   Address page_table, Address params, Address num_verified, Address drafts, Address token_mask,
+                   Address temperatures, std::int64_t rows, std::int64_t record_size, std::int64_t slots,
+                   std::int64_t table_width, std::int64_t max_drafts, std::int64_t mask_width,
+                   std::int64_t temperatures_width) {
   return {rows,
+          record_size,
+          slots,
+          table_width,
+          max_drafts,
+          mask_width,
+          temperatures_width,
+          pointer<const std::int64_t>(records),
+          pointer<std::int64_t>(length),
+          pointer<std::int64_t>(last_token),
+          pointer<std::int64_t>(request_ids),
+          pointer<std::int64_t>(processors),
+          pointer<std::int32_t>(page_table),
+          pointer<SlotRecord>(params),
+          pointer<std::int64_t>(num_verified),
+          pointer<std::int64_t>(drafts),
+          pointer<std::int32_t>(token_mask),
+          pointer<float>(temperatures)};
+}
+
+InputsCall inputs_call(Address slot, Address length, Address last_token, Address drafts, Address page_table,
+                       Address base, Address tokens, Address pages, std::int64_t rows, std::int64_t sampling_rows,
+                       std::int64_t width, std::int64_t slots, std::int64_t table_width) {
+  return {rows,
+          sampling_rows,
           width,
           slots,
           table_width,
@@ -190,6 +216,13 @@ void bind_kernels(nb::module_ &m) {
   m.def("take_rows_cpu", &take_rows);
   m.def("strided_copy_cpu", &strided_copy, nb::arg("to"), nb::arg("source"), nb::arg("sizes"), nb::arg("to_strides"),
         nb::arg("source_strides"), nb::arg("element"), nb::arg("live") = 0);
+  nb::class_<OpenCall>(m, "OpenCall");
+  m.def("open_call", &open_call);
+  m.def("open_slots_cpu", [](const OpenCall &call) { return kernel_of([call] { open_slots_cpu(call); }); });
+  m.def("open_slots_cuda", [](const OpenCall &call, Address stream) {
+    const nb::gil_scoped_release release;
+    return open_slots_cuda(call, pointer<void>(stream));
+  });
   nb::class_<InputsCall>(m, "InputsCall");
   m.def("inputs_call", &inputs_call);
   m.def("read_slots_cpu", [](const InputsCall &call) { return kernel_of([call] { read_slots_cpu(call); }); });

@@ -127,7 +127,7 @@ AdvanceCall advance_call(std::int64_t rows, std::int64_t width, const SlotTables
                          std::uintptr_t length, std::uintptr_t num_verified, std::uintptr_t drafts,
                          std::int64_t max_drafts) {
   AdvanceCall call{};
-  call.rows = rows, call.width = width, call.padding_slot = tables.slots - 1;
+  call.rows = rows, call.width = width;
   call.tables = tables;
   call.slot = pointer<const std::int64_t>(slot), call.base = pointer<const std::int64_t>(base);
   call.inputs = pointer<const std::int64_t>(inputs), call.sampled = pointer<const std::int64_t>(sampled);

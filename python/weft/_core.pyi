@@ -173,6 +173,33 @@ def strided_copy_cpu(
     live: int = 0,
 ) -> Kernel: ...
 
+class OpenCall:
+    pass
+
+def open_call(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    arg14: int,
+    arg15: int,
+    arg16: int,
+    arg17: int,
+    /,
+) -> OpenCall: ...
+def open_slots_cpu(arg: OpenCall, /) -> Kernel: ...
+def open_slots_cuda(arg0: OpenCall, arg1: int, /) -> str: ...
+
 class InputsCall:
     pass
 
@@ -189,6 +216,7 @@ def inputs_call(
     arg9: int,
     arg10: int,
     arg11: int,
+    arg12: int,
     /,
 ) -> InputsCall: ...
 def read_slots_cpu(arg: InputsCall, /) -> Kernel: ...

@@ -8,7 +8,7 @@ namespace weft {
 WEFT_HD void advance_row(const AdvanceCall &call, std::int64_t b) {
   const SlotTables &tables = call.tables;
   const std::int64_t width = call.width, slot = call.slot[b];
-  if (!tables.has(slot)) return;
+  if (!tables.has(slot) || tables.is_padding(slot)) return;
   SlotRecord &record = tables.records[slot];
   const std::int64_t *drafts = call.inputs + b * width + 1, *sampled = call.sampled + b * width;
   std::int64_t *tokens = call.tokens + b * width, *row = call.verified + slot * call.verified_width;
@@ -23,7 +23,7 @@ WEFT_HD void advance_row(const AdvanceCall &call, std::int64_t b) {
   for (std::int64_t t = 0; t < width; ++t) tokens[t] = row[1 + t] = row_host[1 + t] = sampled[t];
   if (record.is_held) return;
   call.last_token[slot] = sampled[count];
-  call.length[slot] = slot == call.padding_slot ? 0 : call.base[b] + count + 1;
+  call.length[slot] = call.base[b] + count + 1;
   if (width > 1) call.num_verified[slot] = num_verified;
   for (std::int64_t k = width - 1; k < call.max_drafts; ++k) call.drafts[k * tables.slots + slot] = -1;
   if (record.changes_top_p()) {

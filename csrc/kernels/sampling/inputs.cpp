@@ -4,6 +4,10 @@
 
 namespace weft {
 
+void open_slots_cpu(const OpenCall &call) {
+  for (std::int64_t b = 0; b < call.rows; ++b) call.open_row(b, 0, 1);
+}
+
 void read_slots_cpu(const InputsCall &call) {
   for (std::int64_t b = 0; b < call.rows; ++b) {
     call.read_row(b);
@@ -17,6 +21,7 @@ void take_proposals_cpu(const ProposalsCall &call) {
 }
 
 #if !defined(WEFT_WITH_CUDA)
+const char *open_slots_cuda(const OpenCall &, void *) { return "built without CUDA"; }
 const char *read_slots_cuda(const InputsCall &, void *) { return "built without CUDA"; }
 const char *take_proposals_cuda(const ProposalsCall &, void *) { return "built without CUDA"; }
 #endif

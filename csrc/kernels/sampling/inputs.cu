@@ -10,6 +10,12 @@ namespace {
 
 constexpr int kThreads = 128;
 
+// One block per record.
+__global__ void __launch_bounds__(kThreads) open_kernel(const OpenCall call) {
+  begin_chained();
+  call.open_row(blockIdx.x, threadIdx.x, kThreads);
+}
+
 // One block per row. Some later kernels (attention) read this kernel's output, and earlier kernels' output, without
 // waiting. So this kernel lets the next one start only after its own writes are visible.
 __global__ void __launch_bounds__(kThreads) read_kernel(const InputsCall call) {
@@ -29,6 +35,12 @@ __global__ void __launch_bounds__(kThreads) proposals_kernel(const ProposalsCall
 }
 
 }  // namespace
+
+const char *open_slots_cuda(const OpenCall &call, void *stream) {
+  if (call.rows == 0) return nullptr;
+  launch_kernel(open_kernel, static_cast<unsigned>(call.rows), kThreads, stream, call);
+  return launch_error();
+}
 
 const char *read_slots_cuda(const InputsCall &call, void *stream) {
   if (call.rows == 0) return nullptr;

@@ -9,6 +9,7 @@ namespace weft {
 struct RowDraw {
   float temperature, floor;
   bool greedy;
+  bool is_skipped = false;  // the row's logits are not read, and it gets no token
   std::uint32_t seed_low, seed_high, position_low, position_high;
 
   WEFT_HD RowDraw(float temperature_, float floor_, std::int64_t seed, std::int64_t position)

@@ -77,6 +77,10 @@ template <class T>
 WEFT_INLINE void sample_rows(const SampleCall &call, std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin; i < end; ++i) {
     const RowDraw &row = call.draws[i];
+    if (row.is_skipped) {
+      call.out[i] = -1;
+      continue;
+    }
     const T *logits = row_of<const T>(call, i);
     call.out[i] = call.d2t ? sample_row<T, true>(row, logits, call.logits.vocab, call.d2t)
                            : sample_row<T, false>(row, logits, call.logits.vocab, nullptr);

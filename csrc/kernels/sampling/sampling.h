@@ -11,8 +11,8 @@ namespace weft {
 struct RowDraw;  // the parameters of a row's draw (kernels/sampling/sample_rule.h)
 
 // Row i is drawn by draws[i]. With `d2t`, column c is token c + d2t[c]. Writes target token ids to `out`; -1 for a row
-// whose logits are all -inf or NaN. Among equal sums the lowest token id wins. Logits below the row's floor count as
-// -inf.
+// that is skipped, or whose logits are all -inf or NaN. Among equal sums the lowest token id wins. Logits below the
+// row's floor count as -inf.
 struct SampleCall {
   Logits logits;
   const RowDraw *draws;

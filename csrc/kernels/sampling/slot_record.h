@@ -59,7 +59,7 @@ struct SlotRecord {
 static_assert(std::is_trivially_copyable_v<SlotRecord> && sizeof(SlotRecord) % 8 == 0);
 
 // The device's data of all slots: one record per slot, and one row per slot of each other table. `counts` and `bias`
-// have `vocab` columns, the target's vocabulary.
+// have `vocab` columns, the target's vocabulary. The last slot is for rows that pad a batch.
 struct SlotTables {
   std::int64_t slots, vocab, bad_width, history_width, ends_width;
   SlotRecord *records;
@@ -71,6 +71,7 @@ struct SlotTables {
   const std::int32_t *ends;       // end tokens; -1 for none
 
   WEFT_HD bool has(std::int64_t slot) const { return slot >= 0 && slot < slots; }
+  WEFT_HD bool is_padding(std::int64_t slot) const { return slot == slots - 1; }
   WEFT_HD bool changes_logits(std::int64_t slot) const { return has(slot) && records[slot].changes_logits; }
   // Whether the slot needs levelling (kernels/sampling/penalties.h).
   WEFT_HD bool levels(std::int64_t slot) const {

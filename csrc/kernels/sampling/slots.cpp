@@ -23,7 +23,8 @@ bool any_slot(const SlotCall &call, F &&asks) {
   return false;
 }
 
-// Parameters of each row for the calls that do one step each.
+// Parameters of each row for the calls that do one step each. A row of the padding slot has slot -1 and temperature 0,
+// so that no step changes or reads its logits.
 struct Rows {
   std::vector<std::int64_t> slot, length, position, seen, extra;
   std::vector<float> temperature, floor;
@@ -62,7 +63,9 @@ void truncate(const SlotCall &call, Rows &r, int threads) {
 void draw(const SlotCall &call, Rows &r, int threads) {
   const auto row = [](std::int64_t i) { return static_cast<std::size_t>(i); };
   fill(r.draws, call.logits.rows, [&](std::int64_t i) {
-    return RowDraw(r.temperature[row(i)], r.floor[row(i)], call.record_of(i).seed, r.position[row(i)]);
+    RowDraw draw(r.temperature[row(i)], r.floor[row(i)], call.record_of(i).seed, r.position[row(i)]);
+    draw.is_skipped = call.is_padding(i);
+    return draw;
   });
   sample_cpu({call.logits, r.draws.data(), call.d2t, call.out}, threads);
 }
@@ -73,9 +76,9 @@ void sample_slots_cpu(const SlotCall &call, int threads) {
   static thread_local Rows r;
   const SlotTables &tables = call.tables;
   const std::int64_t rows = call.logits.rows;
-  fill(r.slot, rows, [&](std::int64_t i) { return call.slot[i / call.positions]; });
+  fill(r.slot, rows, [&](std::int64_t i) { return call.is_padding(i) ? -1 : call.slot[i / call.positions]; });
   fill(r.position, rows, [&](std::int64_t i) { return call.position_of(i); });
-  fill(r.temperature, rows, [&](std::int64_t i) { return call.temperature_of(i); });
+  fill(r.temperature, rows, [&](std::int64_t i) { return call.is_padding(i) ? 0 : call.temperature_of(i); });
   if (any_slot(call, [&](std::int64_t s) { return tables.changes_logits(s); })) penalize(call, r, threads);
   bool blocks_ends = false;
   for (std::int64_t i = 0; i < rows; ++i)

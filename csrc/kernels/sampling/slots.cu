@@ -46,6 +46,10 @@ __global__ void __launch_bounds__(kTeamThreads, 1) sample_rows_kernel(const Slot
   RowMemory &memory = block_memory<RowMemory>();
   const Team team;
   const std::int64_t i = blockIdx.x / team.size, vocab = call.logits.vocab, slot = call.slot[i / call.positions];
+  if (call.is_padding(i)) {  // all blocks of the team return here, so none waits for another
+    if (team.rank == 0 && threadIdx.x == 0) call.out[i] = -1;
+    return;
+  }
   const SlotRecord &record = call.record_of(i);
   T *logits = row_of<T>(call, i);
   if (call.tables.changes_logits(slot)) {
@@ -84,7 +88,7 @@ void launch_rows(const SlotCall &call, int sms, void *stream) {
   launch_teams(kernel, rows, team_size(call.logits.rows, sms), stream, call);
 }
 
-// One thread per row. Only the padding slot may have several rows. Those race, and any result is fine for it.
+// One thread per row. Only the padding slot may have several rows, and those are skipped.
 __global__ void __launch_bounds__(kThreads) advance_kernel(const AdvanceCall call) {
   begin_chained();
   const std::int64_t b = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;

@@ -16,7 +16,7 @@ namespace weft {
 //
 // The steps are, in order: penalties, bias, bad words and n-grams; min_tokens, if `keeps_min_tokens`; levelling;
 // truncation; the draw. The first three steps change the logits in place. `out` gets target token ids, and -1 for a row
-// without a token.
+// without a token. The logits of the padding slot's rows are neither read nor written, and `out` gets -1.
 //
 // A call that samples drafts has one more step. A token that the host `proposed` for a slot replaces the drawn one, and
 // a draft beyond the slot's max_drafts becomes -1. The draft is also written to its slot's place in `drafts` and
@@ -46,6 +46,7 @@ struct SlotCall {
     const std::int64_t s = slot[i / positions];
     return tables.has(s) ? s : 0;
   }
+  WEFT_HD bool is_padding(std::int64_t i) const { return tables.is_padding(slot[i / positions]); }
   WEFT_HD const SlotRecord &record_of(std::int64_t i) const { return tables.records[slot_of(i)]; }
   WEFT_HD std::int64_t length_of(std::int64_t i) const {
     const std::int64_t b = i / positions;
@@ -71,6 +72,7 @@ struct SlotCall {
     return extra[(extra_by_slot ? slot_of(i) : i / positions) * row_stride + e * token_stride];
   }
   WEFT_HD void write_draft(std::int64_t b) const {
+    if (is_padding(b)) return;
     const std::int64_t s = slot_of(b), from_host = proposed ? proposed[s] : -1;
     const bool is_within_limit = draft_number <= tables.records[s].max_drafts;
     const std::int64_t draft = !is_within_limit ? -1 : from_host >= 0 ? from_host : out[b];
@@ -93,10 +95,10 @@ const char *sample_slots_cuda(const SlotCall &call, int sms, void *stream);
 //  - advances the slot past the accepted drafts and the token after them,
 //  - records the number of drafts that it verified, and clears the drafts from number `width` on,
 //  - updates top-p by the tokens, and for slots that change logits counts them and writes them to the history.
-// For a held slot it does only the first of these. A row whose slot is out of range is skipped. The padding slot stays
-// at length 0.
+// For a held slot it does only the first of these. A row of the padding slot, or of a slot out of range, is skipped:
+// nothing of it is written.
 struct AdvanceCall {
-  std::int64_t rows, width, padding_slot;
+  std::int64_t rows, width;
   SlotTables tables;
   const std::int64_t *slot, *base, *inputs, *sampled;
   bool is_counted;

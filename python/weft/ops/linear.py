@@ -80,8 +80,8 @@ class Linear:
         """The product [N, num_outputs] of the weight and `x` [N, in], after `norm` if given: a new tensor or `out`.
 
         residual: added to the result, has its shape, may be `out`; not with `swiglu`. also: receives a copy of the
-        result. All last dimensions are contiguous. live: int64 [1], the number of live rows: weft's kernels neither read
-        nor write the others, but torch's matmul on CUDA does. On CUDA, no unfinished work of the stream may write the
+        result. live: int64 [1], the number of live rows; weft's kernels neither read nor write the others, torch's
+        matmul on CUDA does. All last dimensions are contiguous. On CUDA, no unfinished work of the stream may write the
         weight, because kernels read it before earlier kernels end.
         """
         # Not all kernels add it after `swiglu`; the others would drop it.

@@ -143,7 +143,8 @@ def sample_slots_(
     6. The draw: the argmax of logits / temperature + noise. A NaN never wins; among equal sums the lowest token id
        wins.
 
-    If a slot number is out of bounds, its logits stay unchanged. Raises `InputError` for other shapes or dtypes, and
+    The last slot is for rows that pad a batch: their logits are neither read nor changed, and their token is -1. If a
+    slot number is out of bounds, its logits stay unchanged. Raises `InputError` for other shapes or dtypes, and
     `InterfaceError` for CUDA tensors in a build without CUDA.
     """
     token: Tensor = _SAMPLE(logits, slot, base, inputs, *params.tensors, temperatures)
@@ -170,6 +171,7 @@ def pick_drafts_(
 
     The draft is drawn like the target's token at the same position (`sample_slots_`), after the earlier drafts. But end
     tokens are always allowed. The draft is -1 if every logit is -inf or NaN, or if `number` exceeds the slot's limit.
+    In rows of the last slot, which pad a batch, it is -1 in `out`, and `drafts` stays as it is.
 
     logits: [B, V], the drafter's. slot, base: as in `sample_slots_`. count: [B] int64, the number of accepted drafts.
     temperatures: as in `sample_slots_`, but every draft uses the slot's first value.
@@ -206,8 +208,8 @@ def advance_slots_(
         if T > 1. In `drafts` [K, R], drafts beyond T - 1 become -1. `verified_host` is written like `verified`; it may
         be in host memory, pinned for CUDA.
 
-    The last slot is for padding rows and stays at length 0. A decaying top_p is updated. If a slot's parameters change
-    logits, its tokens are also counted and appended to its history. Of a held slot's tensors, only `verified` and
+    Rows of the last slot pad a batch: nothing is written for them. A decaying top_p is updated. If a slot's parameters
+    change logits, its tokens are also counted and appended to its history. Of a held slot's tensors, only `verified` and
     `verified_host` are written.
     """
     _ADVANCE(
@@ -221,13 +223,48 @@ def keep_logits_(logits: Tensor, kept: Tensor, slot: Tensor, params: SlotParams)
     _KEEP(logits, kept, slot, params.records)
 
 
+def open_slots_(
+    records: Tensor,
+    length: Tensor,
+    last_token: Tensor,
+    request_ids: Tensor,
+    processors: Tensor,
+    page_table: Tensor,
+    params_records: Tensor,
+    num_verified: Tensor,
+    drafts: Tensor,
+    token_mask: Tensor,
+    temperatures: Tensor,
+) -> None:
+    """Write new sequences to their slots, and clear the slots' drafts, masks and guides' temperatures.
+
+    records: [n, 5 + RECORD_WORDS + ceil(P / 2)] int64, contiguous: slot, length, last token, request id, processor, the
+        words of a `SlotRecord`, then P pages as int32. The slots differ. A record whose slot is the last one or out of
+        bounds is skipped.
+    length, last_token, request_ids, processors: [R] int64, written from the records.
+    page_table: [R, P] int32. params_records: [R, RECORD_WORDS] int64. Both are written from the records.
+    num_verified: [R] int64, becomes 0. drafts: [K, R] int64, become -1.
+    token_mask: int32, with the same number of values for each slot, become 0. temperatures: float32, likewise, become
+        -1.
+    """
+    _OPEN(
+        records, length, last_token, request_ids, processors, page_table, params_records, num_verified, drafts,
+        token_mask, temperatures,
+    )  # fmt: skip
+
+
 def read_slots_(
     slot: Tensor, by_slot: tuple[Tensor, ...], base: Tensor, tokens: Tensor, pages: Tensor
 ) -> None:
     """Gather an iteration's inputs from the slots of its rows: lengths, last tokens, drafts and pages.
 
-    slot: [B] int64. by_slot: `length` and `last_token` [R] int64, `drafts` [K, R] int64 and `page_table` [R, P] int32.
-    Outputs: base [B] int64, tokens [B, T] int64 (the last token, then T - 1 <= K drafts) and pages [B, P] int32.
+    There are B rows that continue their texts, and C rows after them that only get pages. The last slot is for rows
+    that pad a batch: their tokens are not written.
+
+    slot: [B + C] int64. by_slot: `length` and `last_token` [R] int64, `drafts` [K, R] int64 and `page_table` [R, P]
+        int32.
+    Outputs: base [B + C] int64, of which the first B are written, tokens [B, T] int64 (the last token, then T - 1 <= K
+        drafts) and pages [B + C, P] int32.
     """
     _READ(slot, *by_slot, base, tokens, pages)
 
@@ -452,6 +489,43 @@ _KEEP = register(
 )
 
 
+def _open_call(
+    records: Tensor,
+    length: Tensor,
+    last_token: Tensor,
+    request_ids: Tensor,
+    processors: Tensor,
+    page_table: Tensor,
+    params_records: Tensor,
+    num_verified: Tensor,
+    drafts: Tensor,
+    token_mask: Tensor,
+    temperatures: Tensor,
+) -> _core.OpenCall:
+    slots, pages = page_table.shape
+    size = 5 + RECORD_WORDS + -(-pages // 2)
+    require(
+        records.dtype is torch.int64 and records.shape[1:] == (size,) and records.is_contiguous(),
+        f"records must be [n, {size}] int64, contiguous; got {list(records.shape)} {records.dtype}",
+    )
+    for name, tensor in (("page_table", page_table), ("drafts", drafts), ("params_records", params_records)):
+        require(tensor.is_contiguous(), f"{name} must be contiguous")
+    return _core.open_call(
+        records.data_ptr(), length.data_ptr(), last_token.data_ptr(), request_ids.data_ptr(), processors.data_ptr(),
+        page_table.data_ptr(), params_records.data_ptr(), num_verified.data_ptr(), drafts.data_ptr(),
+        token_mask.data_ptr(), temperatures.data_ptr(), records.shape[0], size, slots, pages, drafts.shape[0],
+        token_mask.numel() // slots, temperatures.numel() // slots,
+    )  # fmt: skip
+
+
+def _open_cpu(*tensors: Tensor) -> None:
+    run_kernel("open_slots", _core.open_slots_cpu(_open_call(*tensors)))
+
+
+def _open_cuda(records: Tensor, *tensors: Tensor) -> None:
+    launch_cuda(_core.open_slots_cuda, _open_call, records, *tensors)
+
+
 def _inputs_call(
     slot: Tensor,
     length: Tensor,
@@ -462,7 +536,9 @@ def _inputs_call(
     tokens: Tensor,
     pages: Tensor,
 ) -> _core.InputsCall:
-    rows, width = tokens.shape
+    rows, (sampling_rows, width) = slot.shape[0], tokens.shape
+    require(sampling_rows <= rows, f"there are {rows} slots for {sampling_rows} rows of tokens")
+    check_vector("base", base, (torch.int64,), rows, slot)
     require(width <= drafts.shape[0] + 1, f"there are {drafts.shape[0]} drafts by slot, not {width - 1}")
     require(
         tokens.is_contiguous() and pages.is_contiguous() and pages.shape == (rows, page_table.shape[1]),
@@ -470,7 +546,8 @@ def _inputs_call(
     )
     return _core.inputs_call(
         slot.data_ptr(), length.data_ptr(), last_token.data_ptr(), drafts.data_ptr(), page_table.data_ptr(),
-        base.data_ptr(), tokens.data_ptr(), pages.data_ptr(), rows, width, length.shape[0], page_table.shape[1],
+        base.data_ptr(), tokens.data_ptr(), pages.data_ptr(), rows, sampling_rows, width, length.shape[0],
+        page_table.shape[1],
     )  # fmt: skip
 
 
@@ -501,6 +578,13 @@ def _proposals_cuda(slot: Tensor, *args: Any) -> None:
     launch_cuda(_core.take_proposals_cuda, _proposals_call, slot, *args)
 
 
+_OPEN = register(
+    "open_slots_(Tensor records, Tensor(a!) length, Tensor(b!) last_token, Tensor(c!) request_ids,"
+    " Tensor(d!) processors, Tensor(e!) page_table, Tensor(f!) params_records, Tensor(g!) num_verified,"
+    " Tensor(h!) drafts, Tensor(i!) token_mask, Tensor(j!) temperatures) -> ()",
+    cpu=_open_cpu,
+    cuda=_open_cuda,
+)
 _READ = register(
     "read_slots_(Tensor slot, Tensor length, Tensor last_token, Tensor drafts, Tensor page_table, Tensor(a!) base,"
     " Tensor(b!) tokens, Tensor(c!) pages) -> ()",

@@ -22,10 +22,11 @@ def rows_params(
     bad_words: int = 1,
     max_length: int = 1,
 ) -> SlotParams:
-    """Make slots 0 to rows - 1 with these parameters, for one row each. Each may have one draft."""
-    params = SlotParams.neutral(rows, vocab, bad_words, 1, max_length, torch.device("cpu"))
-    params.temperature[:], params.top_p[:], params.min_p[:] = temperature, top_p, min_p
-    params.seed[:], params.top_k[:], params.max_drafts[:] = seed, top_k, 1
+    """Make slots 0 to rows - 1 with these parameters, for one row each, and a last slot for padding. Each may have one
+    draft."""
+    params = SlotParams.neutral(rows + 1, vocab, bad_words, 1, max_length, torch.device("cpu"))
+    params.temperature[:rows], params.top_p[:rows], params.min_p[:rows] = temperature, top_p, min_p
+    params.seed[:rows], params.top_k[:rows], params.max_drafts[:] = seed, top_k, 1
     return params
 
 

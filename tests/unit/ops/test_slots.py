@@ -42,13 +42,15 @@ def sample_slots_reference(
     width = inputs.shape[1]
     slot, base, inputs = (each.repeat_interleave(width, 0) for each in (slot, base, inputs))
     seen = torch.arange(width).repeat(len(logits) // width)
+    is_padding = slot == len(params.records) - 1
+    slot = slot.where(~is_padding, -1)
     draws = RowDraws.of(params, slot, base + 1 + seen, temperatures, seen).after(
         params, slot, inputs[:, 1:], seen
     )
     penalize_reference_(logits, slot, params, base + 1, inputs[:, 1:], seen, temperature=draws.temperature)
     suppress_ends_reference_(logits, slot, params, base + 1 + seen)
     level_reference_(logits, slot, params)
-    return draws.tokens(logits)
+    return draws.tokens(logits).where(~is_padding, -1)
 
 
 def pick_drafts_reference(
@@ -64,6 +66,8 @@ def pick_drafts_reference(
     d2t: Tensor | None = None,
 ) -> Tensor:
     """`pick_drafts_`, in place as that is."""
+    is_padding = slot == len(params.records) - 1
+    slot = slot.where(~is_padding, -1)
     length = base + count + 2
     seen = torch.full_like(slot, number - 1)
     before = drafts[: number - 1].T[slot]
@@ -73,8 +77,8 @@ def pick_drafts_reference(
     token = draws.tokens(logits, d2t)
     if proposed is not None:
         token = proposed[number - 1, slot].where(proposed[number - 1, slot] >= 0, token)
-    token = token.where(params.max_drafts[slot] >= number, -1)
-    drafts[number - 1, slot] = token
+    token = token.where((params.max_drafts[slot] >= number) & ~is_padding, -1)
+    drafts[number - 1, slot[~is_padding]] = token[~is_padding]
     return token
 
 
@@ -93,6 +97,8 @@ def advance_slots_reference(
     verified, last_token, length, num_verified, drafts, verified_host = slots
     width = inputs.shape[1]
     for b, s in enumerate(slot.tolist()):
+        if s == len(length) - 1:
+            continue
         given, drawn = inputs[b, 1:].tolist(), sampled[b].tolist()
         accepted = next((k for k in range(width - 1) if given[k] != drawn[k]), width - 1)
         accepted = int(count[b]) if is_counted else accepted
@@ -105,7 +111,7 @@ def advance_slots_reference(
         if params.is_held[s]:
             continue
         last_token[s] = drawn[accepted]
-        length[s] = 0 if s == len(length) - 1 else base[b] + accepted + 1
+        length[s] = base[b] + accepted + 1
         if width > 1:
             num_verified[s] = next((k for k in range(width - 1) if given[k] < 0), width - 1)
         drafts[width - 1 :, s] = -1
@@ -184,9 +190,11 @@ def assert_picked(vocab: int, known: int, number: int, dtype: torch.dtype, seed:
     assert same_bits(logits, expected)
     draws = RowDraws.of(b.params, slot, b.base[:4] + count + 1 + number, others[0])
     draws.check_but_for_rounding(token, picked, logits, d2t)
-    assert torch.equal(drafts[number - 1, slot], token)
-    assert torch.equal(drafts_host[number - 1, slot], token)
-    assert int((drafts_host == -7).sum()) == drafts_host.numel() - 4
+    is_live = slot != SLOTS - 1
+    assert (token[~is_live] == -1).all()
+    assert torch.equal(drafts[number - 1, slot[is_live]], token[is_live])
+    assert torch.equal(drafts_host[number - 1, slot[is_live]], token[is_live])
+    assert int((drafts_host == -7).sum()) == drafts_host.numel() - int(is_live.sum())
     drafts[number - 1] = expected_drafts[number - 1] = 0
     assert torch.equal(drafts, expected_drafts)
 
