@@ -1,8 +1,8 @@
 """The interfaces of drafters. A `Drafter` runs on the device, with one forward per draft. A `Proposer` runs on the host
 and proposes all drafts at once.
 
-Shape suffixes: B sampling rows, T = 1 + verified drafts, K drafts, R parts of prompts, N tokens of an iteration, F width
-of the auxiliary hidden states, V the target's and D the draft's vocabulary, P pages. A drafter's methods `draft_*` are
+Shape suffixes: B sampling rows, T = 1 + verified drafts, K drafts, R parts of prompts, N tokens of an iteration, F
+width of the auxiliary hidden states, V the target's and D the draft's vocabulary, P pages. A drafter's methods `draft_*` are
 device functions: they are passed to `Stream.launch` and follow its rule (`runtime/interface.py`). They write only to
 the buffers of `draft_buffers`, and to the drafter's KV and per-slot state."""
 

@@ -47,7 +47,7 @@ class DebugTap:
         self._steps.append(_Step())
 
     def launched(self, buffers: StepBuffers, num_rows: int, parts: Sequence[PromptPart]) -> None:
-        """Record an iteration that reads `parts`. The first `num_rows` sampling rows of `buffers` belong to sequences."""
+        """Record an iteration that reads `parts`. The first `num_rows` sampling rows of `buffers` are in use."""
         step = self._steps[-1]
         step.parts += parts
         if num_rows:

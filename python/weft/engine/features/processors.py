@@ -287,7 +287,7 @@ def _calls_of_positions(
 
 
 def _call_of_beams(rows: HostRows, processor: RequestProcessor, logits_NV: Tensor) -> _Call:
-    """Make one call for all beams. For the first token there are no beams yet, so it passes the prompt once for each."""
+    """Make one call for all beams. Before the first token there are none yet, so it passes the prompt once for each."""
     request_id = processor.number_for(rows.sequence_id)
     if rows.copies == 1:
         texts = [[*rows.prompt, *answer] for answer in rows.answers]

@@ -8,8 +8,8 @@ tokens are sampled like all others.
 grammar's work goes to the grammar stream. Events order the two. The function never waits for the device, except for
 logits processors on the host. `graphs.py` captures this same function; a replay runs none of its Python.
 
-Suffixes: B sampling rows, K drafts, T = 1 + K positions, V vocabulary, N = B * T rows of logits, H hidden size, W tokens
-of a lookahead window, X = T + W.
+Suffixes: B sampling rows, K drafts, T = 1 + K positions, V vocabulary, N = B * T rows of logits, H hidden size, W
+tokens of a lookahead window, X = T + W.
 """
 
 from __future__ import annotations
