@@ -114,8 +114,7 @@ def test_an_iteration_has_so_many_parts_at_most(monkeypatch: pytest.MonkeyPatch)
         watched(monkeypatch) as counts,
     ):
         assert answers(llm) == expected
-    # One of the six prompts has a single token, which is not read but decoded.
-    assert [(rows, len(context)) for rows, context in counts[:2]] == [(0, 4), (6, 1)]
+    assert [(rows, len(context)) for rows, context in counts[:2]] == [(0, 4), (6, 2)]
 
 
 def test_prompts_are_read_beside_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
