@@ -11,8 +11,13 @@ earlier kernels still run. The caller promises that these kernels don't write th
 it, the program only prefetches the keys. That is safe, because the L2 cache is never stale.
 
 For many tokens, `rotate_write_kernel` applies norm and rotary embedding and writes keys, and `attend_kernel` attends. A
-program of `attend_kernel` processes one row, one key head, and a block of queries of all query heads that share the key
-head. Lengths and pages are read on the device.
+program processes one head and a tile of a row's tokens; in `attend_kernel`, a tile is a block of queries of all query
+heads that share a key head. With `starts`, programs look up the row of their tile on the device (`tile_of`). So the
+grid depends on the number of tokens and the number of rows, not on the product of rows and width.
+
+In a call with short and long rows, the long rows go first. A short row may thus attend to keys that a long row writes.
+
+Lengths and pages are read on the device. A row whose first new token is on page 0 pads a batch, and is skipped.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -41,15 +46,23 @@ ENOUGH_PROGRAMS = 128  # for one row: one for each multiprocessor of a large GPU
 
 LONG_TOKENS = 16  # tokens per program of `rotate_write_kernel`
 LONG_WARPS = 8
+LONG_STAGES = 2
 
 
 def attend(*args: Any) -> None:
     """Launch the kernels of `weft.ops.attention.attend`."""
+    if len(args) == 18:
+        args = (*args[:9], 0, 0, *args[9:])
     call = Call(*args)
-    if call.width <= FEW_TOKENS:
-        attend_few(call)
+    num_rows = call.page_table.shape[0]
+    if call.num_short:
+        num_few = call.num_short if call.short_width <= FEW_TOKENS else 0
     else:
-        attend_long(call)
+        num_few = num_rows if call.width <= FEW_TOKENS else 0
+    if num_few < num_rows:
+        attend_long(call, num_few)
+    if num_few:
+        attend_few(call, num_few)
 
 
 @dataclass(frozen=True)
@@ -65,6 +78,8 @@ class Call:
     width: int
     offset: int
     settled: bool
+    num_short: int
+    short_width: int
     rotary: Tensor
     q_norm: Tensor | None
     k_norm: Tensor | None
@@ -92,9 +107,9 @@ def keys_of_tile(row_bytes: int) -> int:
 
 
 @triton.jit
-def tokens_of(base, Count, Starts, row, width, offset):
+def tokens_of(base, Count, Starts, PageTable, row, width, offset, num_columns, PAGE: tl.constexpr):
     """A row's first token (its index in the call), the row's number of tokens, and the first token's position in the
-    text."""
+    text. The number is 0 for a row that pads a batch."""
     first = base
     if Count is not None:
         first += tl.load(Count + row)
@@ -104,7 +119,33 @@ def tokens_of(base, Count, Starts, row, width, offset):
     else:
         begin_token = row.to(tl.int64) * width
         count = width
-    return begin_token, count, (first + offset).to(tl.int32)
+    first = (first + offset).to(tl.int32)
+    column = first // PAGE
+    # Bypass the L1 cache, because `attend_few_kernel` may call this while earlier kernels run.
+    page = tl.load(
+        PageTable + row * num_columns + column, mask=column < num_columns, other=1, cache_modifier=".cg"
+    )
+    return begin_token, tl.where(page > 0, count, 0), first
+
+
+@triton.jit
+def tile_of(Starts, tile, first_row, num_rows, width, G: tl.constexpr, BM: tl.constexpr, ROWS: tl.constexpr):
+    """The row of tile `tile` among `num_rows` rows from `first_row` on, and the tile's number in the row. A tile has BM
+    queries, G of each token. Without Starts, all rows have `width` tokens. A tile may have no queries."""
+    if Starts is None:
+        tiles = tl.cdiv(width * G, BM)
+        row = tile // tiles
+        number = tile % tiles
+    else:
+        # The first tile of the r-th row is (tokens before the row) * G // BM + r. Each row thus has a tile for each
+        # block of its queries, and no program sums up the tiles of the rows before its own.
+        r = tl.arange(0, ROWS)
+        begin_token = tl.load(Starts + first_row + r, mask=r < num_rows, other=0)
+        first_tile = (begin_token - tl.load(Starts + first_row)).to(tl.int32) * G // BM + r
+        begun = (r < num_rows) & (first_tile <= tile)
+        row = tl.sum(begun.to(tl.int32), 0) - 1
+        number = tile - tl.max(tl.where(begun, first_tile, 0), 0)
+    return first_row + row, number
 
 
 @triton.jit
@@ -295,14 +336,14 @@ def attend_share(
 
 @triton.jit
 def join_shares(
-    m, total, acc, target, line, live, cell, Out, Parts, Lse, Counters, group, share, alive,
+    m, total, acc, target, query_line, live, cell, Out, Parts, Lse, Counters, group, share, alive,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, SHARES: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Store the result `acc` of a share, and add 1 to the counter of `group`. The last of the `alive` shares to arrive
-    joins all of them, and stores the result at `target`. `line` [BM] are the queries' lines of Out; `cell` [BM, DP]
-    marks the values of `live` queries."""
+    joins all of them, and stores the result at `target`. `query_line` [BM] numbers the queries in Parts and Lse; `cell`
+    [BM, DP] marks the values of `live` queries."""
     d = tl.arange(0, DP)
-    line = line * SHARES
+    line = query_line * SHARES
     lse = tl.where(total > 0, m + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
     tl.store(Parts + (line + share)[:, None] * D + d[None, :], acc, mask=cell)
     tl.store(Lse + line + share, lse, mask=live)
@@ -349,9 +390,9 @@ def attend_few_kernel(
     BT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr, CHUNK: tl.constexpr,
     STAGES: tl.constexpr, REACH: tl.constexpr, SINKS: tl.constexpr, EARLY: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """A program attends for a row, a key head, a block of queries and a share of the keys. Parts: float32 [N * H,
-    SHARES, D]. Lse: float32 [N * H, SHARES]. Counters: int32, one for each row, key head and block, zero before and
-    after. EARLY: keys of earlier steps are prefetched (1) or read (2) before the wait."""
+    """A program attends for a row, a key head, a block of queries and a share of the keys. Parts: float32 [rows *
+    width * H, SHARES, D]. Lse: float32 [rows * width * H, SHARES]. Counters: int32, one for each row, key head and
+    block, zero before and after. EARLY: keys of earlier steps are prefetched (1) or read (2) before the wait."""
     let_next_start(CHAINED)
     G: tl.constexpr = H // HKV
     WIDE: tl.constexpr = (H + 2 * HKV) * D
@@ -360,6 +401,7 @@ def attend_few_kernel(
     block = tl.program_id(1) // HKV
     share = tl.program_id(2)
     d = tl.arange(0, DP)
+    KNOWN: tl.constexpr = EARLY == 2 and Count is None and Starts is None
     if EARLY == 1 and CHAINED:
         prefetch_keys(
             Cache, PageTable, Base, row, key_head, share * BN, num_columns, num_pages, HKV, D, DP, PAGE, BN
@@ -370,10 +412,17 @@ def attend_few_kernel(
         base, old, old_k, old_v = read_old_keys(
             Cache, PageTable, Base, row, key_head, share * BN, num_columns, HKV, D, DP, PAGE, BN
         )
+    if KNOWN:
+        begin_token, count, first = tokens_of(
+            base, Count, Starts, PageTable, row, width, offset, num_columns, PAGE
+        )
     wait_for_earlier(CHAINED)
     if EARLY < 2:
         base = tl.load(Base + row)
-    begin_token, count, first = tokens_of(base, Count, Starts, row, width, offset)
+    if not KNOWN:
+        begin_token, count, first = tokens_of(
+            base, Count, Starts, PageTable, row, width, offset, num_columns, PAGE
+        )
     length = tl.minimum(first + count, num_columns * PAGE)
     alive = tl.minimum(tl.cdiv(length, BN), SHARES)
     if (share < alive) & (block * BM < count * G):
@@ -416,30 +465,32 @@ def attend_few_kernel(
             tl.store(target, acc.to(Out.dtype.element_ty), mask=cell)
         elif SHARES > 1:
             group = row * tl.num_programs(1) + tl.program_id(1)
+            query_line = (row.to(tl.int64) * width + token) * H + head
             join_shares(
-                m, total, acc, target, line, live, cell, Out, Parts, Lse, Counters, group, share, alive,
+                m, total, acc, target, query_line, live, cell, Out, Parts, Lse, Counters, group, share, alive,
                 D, DP, BM, SHARES, CHUNK,
             )  # fmt: skip
 
 
-def attend_few(call: Call, shares: int | None = None) -> None:
-    """`attend` for rows with at most `FEW_TOKENS` new tokens."""
+def attend_few(call: Call, num_rows: int, shares: int | None = None) -> None:
+    """`attend` for the first `num_rows` rows, which have at most `FEW_TOKENS` new tokens."""
     pages, page, _, num_kv_heads, head_dim = call.cache.shape
-    batch, columns = call.page_table.shape
+    columns = call.page_table.shape[1]
+    width = call.short_width if call.num_short else call.width
     dim = padded(head_dim)
     keys = keys_of_tile(dim * call.qkv.element_size())
     shares = shares or choose_shares(num_kv_heads, columns * page, keys)
-    lines = call.qkv.shape[0] * call.num_heads
-    groups = num_kv_heads * triton.cdiv(call.width * (call.num_heads // num_kv_heads), QUERIES)
+    lines = num_rows * width * call.num_heads
+    groups = num_kv_heads * triton.cdiv(width * (call.num_heads // num_kv_heads), QUERIES)
     parts = lse = arrived = call.out
     if shares > 1:
         parts = torch.empty(lines, shares, head_dim, dtype=torch.float32, device=call.out.device)
         lse = torch.empty(lines, shares, dtype=torch.float32, device=call.out.device)
-        arrived = counters(call.out, batch * groups)
-    attend_few_kernel[(batch, groups, shares)](
+        arrived = counters(call.out, num_rows * groups)
+    attend_few_kernel[(num_rows, groups, shares)](
         call.qkv, call.cache, call.page_table.contiguous(), call.base, call.count, call.starts, call.rotary,
         call.q_norm, call.k_norm, call.out, parts, lse, arrived, call.eps, call.scale * math.log2(math.e),
-        call.width, call.offset, columns, pages, call.rotary.shape[0],
+        width, call.offset, columns, pages, call.rotary.shape[0],
         call.num_heads, num_kv_heads, head_dim, dim, page, FEW_TOKENS, QUERIES, keys, shares,
         min(shares, max(1, JOINED // dim)), STAGES, call.reach, call.sinks, how_early(call), **chain_options(call.out),
         num_warps=8 if dim >= 128 and call.qkv.element_size() == 4 else 4,
@@ -451,29 +502,34 @@ def how_early(call: Call) -> int:
     if call.reach:  # the first tile depends on the new tokens' positions
         return 0
     early = {"none": 0, "hinted": 1, "read": 2}[chosen().early_keys]
-    # Keys that are read early wait in registers, and a tile of larger heads does not fit there.
-    return early if call.settled and call.cache.shape[4] <= MAX_IN_REGISTERS else min(early, 1)
+    # Keys that are read early wait in registers, and a tile of larger heads does not fit there. In a call with long
+    # rows, those may write old keys of the short rows.
+    may_read = call.settled and not call.num_short and call.cache.shape[4] <= MAX_IN_REGISTERS
+    return early if may_read else min(early, 1)
 
 
 @triton.jit(
-    do_not_specialize=["width", "offset", "num_columns", "num_positions", "eps"],
+    do_not_specialize=["first_row", "num_rows", "width", "offset", "num_columns", "num_positions", "eps"],
     do_not_specialize_on_alignment=["PageTable", "Base", "Count", "Starts"],
 )
 def rotate_write_kernel(
     QKV, Cache, PageTable, Base, Count, Starts, Rotary, QNorm, KNorm,
-    eps, width, offset, num_columns, num_positions,
+    eps, first_row, num_rows, width, offset, num_columns, num_positions,
     H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, BT: tl.constexpr,
-    CHAINED: tl.constexpr,
+    ROWS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """A program handles one head for a block of a row's tokens. It rotates queries in place, and writes keys and values
+    """A program handles one head for a tile of a row's tokens. It rotates queries in place, and writes keys and values
     to the cache."""
     begin(CHAINED)
     WIDE: tl.constexpr = (H + 2 * HKV) * D
-    blocks = tl.cdiv(width, BT)
-    row = tl.program_id(0) // blocks
+    row, number = tile_of(Starts, tl.program_id(0), first_row, num_rows, width, 1, BT, ROWS)
     head = tl.program_id(1)
-    begin_token, count, first = tokens_of(tl.load(Base + row), Count, Starts, row, width, offset)
-    token = tl.program_id(0) % blocks * BT + tl.arange(0, BT)
+    begin_token, count, first = tokens_of(
+        tl.load(Base + row), Count, Starts, PageTable, row, width, offset, num_columns, PAGE
+    )
+    if number * BT >= count:
+        return
+    token = number * BT + tl.arange(0, BT)
     live = token < count
     d = tl.arange(0, DP)
     position = first + token
@@ -494,21 +550,26 @@ def rotate_write_kernel(
 
 
 @triton.jit(
-    do_not_specialize=["width", "offset", "num_columns", "scale"],
+    do_not_specialize=["first_row", "num_rows", "width", "offset", "num_columns", "scale"],
     do_not_specialize_on_alignment=["PageTable", "Base", "Count", "Starts"],
 )
 def attend_kernel(
-    QKV, Cache, PageTable, Base, Count, Starts, Out, scale, width, offset, num_columns,
+    QKV, Cache, PageTable, Base, Count, Starts, Out, scale, first_row, num_rows, width, offset, num_columns,
     H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, REACH: tl.constexpr, SINKS: tl.constexpr, CHAINED: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr, REACH: tl.constexpr, SINKS: tl.constexpr,
+    ROWS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
+    """A program attends for a key head and a tile of a row's queries."""
     begin(CHAINED)
     G: tl.constexpr = H // HKV
-    row = tl.program_id(0)
-    key_head = tl.program_id(1) % HKV
-    block = tl.program_id(1) // HKV
-    begin_token, count, first = tokens_of(tl.load(Base + row), Count, Starts, row, width, offset)
-    query = block * BM + tl.arange(0, BM)
+    row, number = tile_of(Starts, tl.program_id(0), first_row, num_rows, width, G, BM, ROWS)
+    key_head = tl.program_id(1)
+    begin_token, count, first = tokens_of(
+        tl.load(Base + row), Count, Starts, PageTable, row, width, offset, num_columns, PAGE
+    )
+    if number * BM >= count * G:
+        return
+    query = number * BM + tl.arange(0, BM)
     token = query // G
     head = key_head * G + query % G
     live = token < count
@@ -522,23 +583,12 @@ def attend_kernel(
     low = 0
     hidden = 0
     if REACH > 0:
-        low = tl.maximum(tl.minimum(first + block * BM // G, length - 1) - REACH + 1, 0)
+        low = tl.maximum(tl.minimum(first + number * BM // G, length - 1) - REACH + 1, 0)
         hidden = hidden_keys(low, 0, BN, BN, SINKS)
-    for start in range(0, length - hidden, BN):
-        if REACH > 0:
-            n = skip_hidden(start, hidden, BN, SINKS) + tl.arange(0, BN)
-            inside = (n < length) & ((n >= low) | (n < SINKS))
-        else:
-            n = start + tl.arange(0, BN)
-            inside = n < length
-        page = tl.load(PageTable + row * num_columns + n // PAGE, mask=inside, other=0).to(tl.int64)
-        entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None]
-        k = load_heads(entry, d, inside, D, DP)
-        v = load_heads(entry + HKV * D, d, inside, D, DP)
-        seen = inside[None, :] & (n[None, :] <= position[:, None])
-        if REACH > 0:
-            seen = seen & ((n[None, :] > position[:, None] - REACH) | (n < SINKS)[None, :])
-        m, total, acc = attend_tile(q, k, v, seen, scale, m, total, acc)
+    m, total, acc = attend_share(
+        q, position, Cache, PageTable, row, key_head, 0, low, hidden, length, scale, num_columns,
+        m, total, acc, HKV, D, DP, PAGE, BN, BN, STAGES, REACH, SINKS,
+    )  # fmt: skip
     acc = acc / tl.where(total > 0, total, 1.0)[:, None]
     line = (begin_token + token) * H + head
     tl.store(
@@ -548,25 +598,36 @@ def attend_kernel(
     )
 
 
-def attend_long(call: Call) -> None:
-    """`attend` for rows with any number of new tokens."""
+def attend_long(call: Call, first_row: int = 0) -> None:
+    """`attend` for the rows from `first_row` on, which have any number of new tokens."""
     _, page, _, num_kv_heads, head_dim = call.cache.shape
-    batch, columns = call.page_table.shape
+    columns = call.page_table.shape[1]
+    num_rows = call.page_table.shape[0] - first_row
     table, dim = call.page_table.contiguous(), padded(head_dim)
+    group = call.num_heads // num_kv_heads
+    most_rows = triton.next_power_of_2(num_rows) if call.starts is not None else 1
     chain = chain_options(call.out)
-    rotate_write_kernel[(batch * triton.cdiv(call.width, LONG_TOKENS), call.num_heads + 2 * num_kv_heads)](
+    tiles = num_tiles(call, num_rows, LONG_TOKENS, 1)
+    rotate_write_kernel[(tiles, call.num_heads + 2 * num_kv_heads)](
         call.qkv, call.cache, table, call.base, call.count, call.starts, call.rotary, call.q_norm, call.k_norm,
-        call.eps, call.width, call.offset, columns, call.rotary.shape[0],
-        call.num_heads, num_kv_heads, head_dim, dim, page, LONG_TOKENS, **chain,
+        call.eps, first_row, num_rows, call.width, call.offset, columns, call.rotary.shape[0],
+        call.num_heads, num_kv_heads, head_dim, dim, page, LONG_TOKENS, most_rows, **chain,
     )  # fmt: skip
     queries, keys = choose_block(dim * call.qkv.element_size())
-    blocks = triton.cdiv(call.width * (call.num_heads // num_kv_heads), queries)
-    attend_kernel[(batch, num_kv_heads * blocks)](
+    attend_kernel[(num_tiles(call, num_rows, queries, group), num_kv_heads)](
         call.qkv, call.cache, table, call.base, call.count, call.starts, call.out, call.scale * math.log2(math.e),
-        call.width, call.offset, columns,
-        call.num_heads, num_kv_heads, head_dim, dim, page, queries, keys, call.reach, call.sinks, **chain,
-        num_warps=LONG_WARPS, num_stages=2,
+        first_row, num_rows, call.width, call.offset, columns,
+        call.num_heads, num_kv_heads, head_dim, dim, page, queries, keys, LONG_STAGES, call.reach, call.sinks,
+        most_rows, **chain, num_warps=LONG_WARPS,
     )  # fmt: skip
+
+
+def num_tiles(call: Call, num_rows: int, queries: int, group: int) -> int:
+    """The number of tiles of `queries` queries, `group` of each token, for `num_rows` rows. With `starts` it is a limit
+    for any lengths of the rows (`tile_of`)."""
+    if call.starts is None:
+        return num_rows * triton.cdiv(call.width * group, queries)
+    return call.qkv.shape[0] * group // queries + num_rows
 
 
 def choose_block(row_bytes: int) -> tuple[int, int]:

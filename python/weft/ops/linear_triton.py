@@ -5,6 +5,9 @@ program of a tile to arrive adds them up in order. Tiles and shares are constant
 a row's result depend neither on the number of rows nor on its place among them.
 
 `silu_mul` is the SwiGLU for many rows, for which torch computes the matmul.
+
+`live` is the number of live rows, int64 [1] on the device. Rows from `live` on are neither read nor written. Without
+live rows, the weight is not read either. None means that all rows are live.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -19,7 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from weft.ops.linear import FEW_ROWS
-from weft.ops.triton_launch import chain_options, counters, let_next_start, wait_for_earlier, waited
+from weft.ops.triton_launch import chain_options, counters, is_padding, let_next_start, wait_for_earlier, waited
 from weft.ops.variants import Variant, chosen
 
 OUTPUTS = 64
@@ -111,9 +114,9 @@ def load_inputs(x_rows, k, live, K: tl.constexpr, EVEN: tl.constexpr):
     return x
 
 
-@triton.jit(do_not_specialize=["rows", "eps"])
+@triton.jit(do_not_specialize=["rows", "eps"], do_not_specialize_on_alignment=["Live"])
 def linear_kernel(
-    X, W, Bias, Norm, Residual, Out, Also, Parts, Counters, rows, x_row, residual_row, out_row, also_row, eps,
+    X, W, Bias, Norm, Residual, Live, Out, Also, Parts, Counters, rows, x_row, residual_row, out_row, also_row, eps,
     N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SHARES: tl.constexpr,
     SWIGLU: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr, PIECES: tl.constexpr,
     CHAINED: tl.constexpr,
@@ -127,9 +130,15 @@ def linear_kernel(
     i = tl.arange(0, BN)
     n, inside = weight_rows(tile, i, N, BN, SWIGLU)
     m = tl.arange(0, BM)
-    live = m < rows
     low = share * PER_SHARE
+    high = low + PER_SHARE
     let_next_start(CHAINED)
+    if Live is not None:
+        # The count comes with the step's inputs, whose copy ends before the first kernel of the chain starts. So it may
+        # be read before the wait. Bypass the L1 cache, which may have the count of an earlier step.
+        rows = tl.minimum(rows, tl.load(Live, cache_modifier=".cg")).to(tl.int32)
+        high = tl.where(rows > 0, high, low)
+    live = m < rows
     if not EARLY:
         if CHAINED:
             prefetch_weights(W, tile, low, N, K, BN, SWIGLU, AHEAD, PIECES)
@@ -140,7 +149,7 @@ def linear_kernel(
     squares = tl.zeros([BM, BK], tl.float32)
     x_rows = X + m[:, None] * x_row
     w_rows = W + n[:, None].to(tl.int64) * K
-    for k0 in tl.range(low, low + PER_SHARE, BK, num_stages=STAGES):
+    for k0 in tl.range(low, high, BK, num_stages=STAGES):
         k = k0 + tl.arange(0, BK)
         if EVEN:
             w = tl.load(w_rows + k[None, :])
@@ -168,6 +177,8 @@ def linear_kernel(
                 scale = tl.load(Norm + k, mask=k < K, other=0.0)
             x = (f * scale.to(tl.float32)[None, :] / HEADROOM).to(X.dtype.element_ty)
         acc = tl.dot(w, tl.trans(x), acc, input_precision="ieee")
+    if EARLY and Live is not None:
+        wait_for_earlier(CHAINED)  # without live rows, no iteration has waited
     acc = tl.trans(acc)
     total = tl.sum(squares, 1)
     last = True
@@ -224,6 +235,7 @@ def linear(
     swiglu: bool,
     out: Tensor,
     also: Tensor | None = None,
+    live: Tensor | None = None,
     tiles: Tiles | None = None,
 ) -> None:
     """Launch the matmul of `weft.ops.linear.Linear` for at most `FEW_ROWS` rows. weight: [out, in], contiguous; with
@@ -239,7 +251,7 @@ def linear(
         arrived = counters(x, num_tiles)
     variant, chain = chosen(), chain_options(x)
     linear_kernel[(num_tiles, tiles.shares)](
-        x, weight, bias, norm, residual, out, also, parts, arrived, rows, x.stride(0),
+        x, weight, bias, norm, residual, live, out, also, parts, arrived, rows, x.stride(0),
         0 if residual is None else residual.stride(0), out.stride(0), 0 if also is None else also.stride(0), eps,
         outputs, inputs, FEW_ROWS, tiles.outputs, tiles.inputs, tiles.shares, swiglu, tiles.stages, variant.early,
         variant.prefetch_bytes, prefetch_requests(weight, tiles, variant), **chain, num_warps=variant.warps,
@@ -256,9 +268,11 @@ def prefetch_requests(weight: Tensor, tiles: Tiles, variant: Variant) -> int:
     return max(1, variant.warps * WARP // tiles.outputs) if variant.bulk and fits else 0
 
 
-@triton.jit
-def silu_mul_kernel(GateUp, Out, inner, out_row, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["Live"])
+def silu_mul_kernel(GateUp, Live, Out, inner, out_row, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
+    if is_padding(row, Live):
+        return
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = column < inner
     gate = tl.load(GateUp + row * 2 * inner + column, mask=mask, other=0.0).to(tl.float32)
@@ -267,7 +281,7 @@ def silu_mul_kernel(GateUp, Out, inner, out_row, BLOCK: tl.constexpr):
     tl.store(Out + row * out_row + column, value.to(Out.dtype.element_ty), mask=mask)
 
 
-def silu_mul(gate_up: Tensor, out: Tensor) -> None:
+def silu_mul(gate_up: Tensor, out: Tensor, live: Tensor | None = None) -> None:
     """Compute out = silu(gate) * up. gate_up: [N, 2 I], gate before up, contiguous. out: [N, I]."""
     rows, inner = out.shape
-    silu_mul_kernel[(rows, triton.cdiv(inner, SILU_BLOCK))](gate_up, out, inner, out.stride(0), SILU_BLOCK)
+    silu_mul_kernel[(rows, triton.cdiv(inner, SILU_BLOCK))](gate_up, live, out, inner, out.stride(0), SILU_BLOCK)

@@ -1,4 +1,8 @@
-"""Triton kernels on rows of activations: embeddings, norms, and gathering rows."""
+"""Triton kernels on rows of activations: embeddings, norms, and gathering rows.
+
+`live` is the number of live rows, int64 [1] on the device. Rows from `live` on are neither read nor written. None means
+that all rows are live.
+"""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
@@ -8,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from weft.ops.triton_launch import begin, chain_options
+from weft.ops.triton_launch import begin, chain_options, is_padding
 
 BLOCK = 1024
 
@@ -28,32 +32,38 @@ def normed(source, Norm, eps, h, H):
     return x * tl.rsqrt(tl.sum(x * x, 0) / H + eps) * weight
 
 
-@triton.jit
-def embed_kernel(Weight, Tokens, Out, V, H, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["Live"])
+def embed_kernel(Weight, Tokens, Live, Out, V, H, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
     begin(CHAINED)
     row = tl.program_id(0).to(tl.int64)
+    if is_padding(row, Live):
+        return
     h = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(token_row(Weight, Tokens, row, V, H) + h, mask=h < H)
     tl.store(Out + row * H + h, value.to(Out.dtype.element_ty), mask=h < H)
 
 
-@triton.jit(do_not_specialize=["eps"])
-def norm_kernel(X, Norm, Out, eps, x_row, out_row, H, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
+@triton.jit(do_not_specialize=["eps"], do_not_specialize_on_alignment=["Live"])
+def norm_kernel(X, Norm, Live, Out, eps, x_row, out_row, H, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
     begin(CHAINED)
     row = tl.program_id(0).to(tl.int64)
+    if is_padding(row, Live):
+        return
     h = tl.arange(0, BLOCK)
     value = normed(X + row * x_row, Norm, eps, h, H)
     tl.store(Out + row * out_row + h, value.to(Out.dtype.element_ty), mask=h < H)
 
 
-@triton.jit(do_not_specialize=["embed_eps", "hidden_eps"])
+@triton.jit(do_not_specialize=["embed_eps", "hidden_eps"], do_not_specialize_on_alignment=["Live"])
 def join_norms_kernel(
-    Weight, Tokens, EmbedNorm, Hidden, HiddenNorm, Out, embed_eps, hidden_eps, hidden_row, V, H,
+    Weight, Tokens, EmbedNorm, Hidden, HiddenNorm, Live, Out, embed_eps, hidden_eps, hidden_row, V, H,
     BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """A program writes half of a row: the normed embedding (0) or the normed hidden state (1)."""
     begin(CHAINED)
     row = tl.program_id(0).to(tl.int64)
+    if is_padding(row, Live):
+        return
     h = tl.arange(0, BLOCK)
     if tl.program_id(1) == 0:
         value = normed(token_row(Weight, Tokens, row, V, H), EmbedNorm, embed_eps, h, H)
@@ -63,28 +73,30 @@ def join_norms_kernel(
     tl.store(target, value.to(Out.dtype.element_ty), mask=h < H)
 
 
-@triton.jit
-def take_kernel(X, Index, Out, T, H, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["Live"])
+def take_kernel(X, Index, Live, Out, T, H, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
     begin(CHAINED)
     row = tl.program_id(0).to(tl.int64)
+    if is_padding(row, Live):
+        return
     h = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     token = tl.minimum(tl.maximum(tl.load(Index + row), 0), T - 1)
     value = tl.load(X + (row * T + token) * H + h, mask=h < H)
     tl.store(Out + row * H + h, value, mask=h < H)
 
 
-def embed(weight: Tensor, tokens: Tensor, out: Tensor) -> None:
+def embed(weight: Tensor, tokens: Tensor, out: Tensor, live: Tensor | None = None) -> None:
     """Write the embeddings of `tokens` [N] to `out` [N, H], contiguous."""
     grid = (out.shape[0], triton.cdiv(out.shape[1], BLOCK))
-    embed_kernel[grid](weight, tokens.contiguous(), out, *weight.shape, BLOCK, **chain_options(out))
+    embed_kernel[grid](weight, tokens.contiguous(), live, out, *weight.shape, BLOCK, **chain_options(out))
 
 
-def norm(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+def norm(x: Tensor, weight: Tensor, eps: float, out: Tensor, live: Tensor | None = None) -> None:
     """Launch the RMS norm of `weft.ops.linear.Norm`."""
     size = x.shape[1]
     norm_kernel[(x.shape[0],)](
-        x, weight, out, eps, x.stride(0), out.stride(0), size, triton.next_power_of_2(size), **chain_options(out),
-        num_warps=_warps(size),
+        x, weight, live, out, eps, x.stride(0), out.stride(0), size, triton.next_power_of_2(size),
+        **chain_options(out), num_warps=_warps(size),
     )  # fmt: skip
 
 
@@ -97,20 +109,21 @@ def join_norms(
     hidden_norm: Tensor,
     hidden_eps: float,
     out: Tensor,
+    live: Tensor | None = None,
 ) -> None:
     """Launch `weft.ops.rows.join_norms`; `out` [N, 2 H] is contiguous."""
     size = hidden.shape[1]
     join_norms_kernel[(hidden.shape[0], 2)](
-        weight, tokens.contiguous(), embed_norm, hidden, hidden_norm, out, embed_eps, hidden_eps, hidden.stride(0),
-        *weight.shape, triton.next_power_of_2(size), **chain_options(out), num_warps=_warps(size),
+        weight, tokens.contiguous(), embed_norm, hidden, hidden_norm, live, out, embed_eps, hidden_eps,
+        hidden.stride(0), *weight.shape, triton.next_power_of_2(size), **chain_options(out), num_warps=_warps(size),
     )  # fmt: skip
 
 
-def take_rows(x: Tensor, index: Tensor, out: Tensor) -> None:
+def take_rows(x: Tensor, index: Tensor, out: Tensor, live: Tensor | None = None) -> None:
     """Launch `weft.ops.rows.take_rows`."""
     _, width, size = x.shape
     grid = (out.shape[0], triton.cdiv(size, BLOCK))
-    take_kernel[grid](x, index, out, width, size, BLOCK, **chain_options(out))
+    take_kernel[grid](x, index, live, out, width, size, BLOCK, **chain_options(out))
 
 
 def _warps(size: int) -> int:

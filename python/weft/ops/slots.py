@@ -209,8 +209,8 @@ def advance_slots_(
         be in host memory, pinned for CUDA.
 
     Rows of the last slot pad a batch: nothing is written for them. A decaying top_p is updated. If a slot's parameters
-    change logits, its tokens are also counted and appended to its history. Of a held slot's tensors, only `verified` and
-    `verified_host` are written.
+    change logits, its tokens are also counted and appended to its history. Of a held slot's tensors, only `verified`
+    and `verified_host` are written.
     """
     _ADVANCE(
         sampled, slot, base, inputs, count, tokens, *slots, *params.tensors, is_counted
@@ -340,6 +340,8 @@ def _check_pick(
     _check_rows(logits, slot, base)
     check_vector("count", count, (torch.int64,), slot.shape[0], logits)
     require(1 <= number <= drafts.shape[0], f"draft number {number} is not one of {drafts.shape[0]}")
+    slots = rest[0].shape[0]
+    require(drafts.shape[1] == slots, f"drafts has {drafts.shape[1]} columns for {slots} slots")
     _, proposed, d2t, out, drafts_host = _after_params(rest, 5)
     if d2t is not None:
         check_vector("d2t", d2t, (torch.int64,), logits.shape[1], logits)

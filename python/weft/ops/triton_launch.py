@@ -8,7 +8,8 @@ weft's.
 
 Before it waits, a program may read only memory that no unfinished kernel writes. It may read weights, which are older
 than the stream's work. It may also read the inputs and outputs of `read_slots_`, if the caller promises it
-(`Rows.settled`): no later kernel starts before `read_slots_` ends.
+(`Rows.settled`): no later kernel starts before `read_slots_` ends. It may read a number of live rows, which must not be
+written by a kernel of the chain.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -63,6 +64,16 @@ def begin(CHAINED: tl.constexpr):
     """`let_next_start`, then `wait_for_earlier`: for kernels that read nothing before the wait."""
     let_next_start(CHAINED)
     wait_for_earlier(CHAINED)
+
+
+@triton.jit
+def is_padding(row, Live):
+    """Whether `row` comes after the live rows, whose number is at `Live`. With None it never does. Call it after
+    `wait_for_earlier`."""
+    padding = False
+    if Live is not None:
+        padding = row >= tl.load(Live)
+    return padding
 
 
 @cache

@@ -28,14 +28,14 @@ def penalize_reference_(
 
     Row i follows the first history_length[i] tokens of its slot's history, and the first num_extra[i] tokens of
     extra[i], in which -1 is no token. Its temperature is temperature[i] (default: the slot's). A row whose slot is
-    out of bounds is unchanged. Finite logits stay finite.
+    the last one, for padding, or out of bounds is unchanged. Finite logits stay finite.
     """
     vocab = params.counts.shape[1]
     tokens_V = torch.arange(logits.shape[1], device=logits.device) + (0 if d2t is None else d2t)
     known_V = (tokens_V >= 0) & (tokens_V < vocab)
     index_V = tokens_V.where(known_V, 0)
     for i, s in enumerate(slot.tolist()):
-        if not 0 <= s < len(params.counts) or not params.changes_logits[s]:
+        if not 0 <= s < len(params.counts) - 1 or not params.changes_logits[s]:
             continue
         drafted = [t for t in extra[i, : num_extra[i]].tolist() if t >= 0]
         counts_T = params.counts[s].clone()
@@ -117,7 +117,7 @@ def level_reference_(logits: Tensor, slot: Tensor, params: SlotParams) -> None:
     """Subtract the largest logit from the finite ones in rows whose slots have a wide bias, in place."""
     most = torch.finfo(logits.dtype).max
     for row, s in zip(logits, slot.tolist(), strict=True):
-        if 0 <= s < len(params.ends) and params.changes_logits[s] and params.bias_kind[s] == 2:
+        if 0 <= s < len(params.ends) - 1 and params.changes_logits[s] and params.bias_kind[s] == 2:
             x = row.float()
             top = x[~x.isnan()].max() if bool((~x.isnan()).any()) else x[0]
             top = top + 0.0  # turns -0 into 0
@@ -141,7 +141,7 @@ def _words(flat: list[int]) -> list[list[int]]:
 def suppress_ends_reference_(logits: Tensor, slot: Tensor, params: SlotParams, position: Tensor) -> None:
     """Forbid end tokens in rows whose slots need more tokens at `position`, in place, unless no other token is
     allowed."""
-    there_N = (slot >= 0) & (slot < len(params.ends))
+    there_N = (slot >= 0) & (slot < len(params.ends) - 1)
     slot = slot.where(there_N, 0)
     columns_V = torch.arange(logits.shape[1], device=logits.device)
     is_end_NV = (params.ends[slot].long()[:, :, None] == columns_V).any(1)

@@ -42,7 +42,7 @@ def sample_rows(logits: Tensor, params: SlotParams, position: Tensor, times: int
 def draft_rows(logits: Tensor, params: SlotParams, position: Tensor, d2t: Tensor | None = None) -> Tensor:
     """Run `pick_drafts_` on row i with slot i, for the first draft, which is the token at position[i]."""
     slot = torch.arange(len(logits), device=logits.device)
-    drafts = slot.new_full((1, len(slot)), -1)
+    drafts = slot.new_full((1, len(params.ends)), -1)
     return pick_drafts(logits, slot, position - 2, torch.zeros_like(slot), drafts, 1, params, d2t=d2t)
 
 

@@ -158,14 +158,14 @@ def interpret() -> dict[str, Any]:
         out = qkv.new_empty(qkv.shape[0], heads.count * cache.shape[4])
         q_norm, k_norm = heads.norms or (None, None)
         return Call(
-            qkv, cache, rows.page_table, rows.base, rows.count, rows.starts, rows.width, rows.offset, rows.settled,
+            qkv, cache, rows.page_table, rows.base, rows.count, rows.starts, rows.width, rows.offset, rows.settled, 0, 0,
             heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale, window.size, window.sinks, out,
         )  # fmt: skip
 
     def few(shares: int | None, settled: bool = True) -> Attend:
         def run(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads, window: Window) -> Tensor:
             call = call_of(qkv, cache, replace(rows, settled=settled), heads, window)
-            attend_few(call, shares)
+            attend_few(call, len(rows.base), shares)
             return call.out
 
         return run

@@ -75,7 +75,7 @@ def test_agrees_with_the_reference_on_a_drafters_vocabulary(vocab: int, dtype: t
     d2t = torch.randperm(known, generator=torch.Generator().manual_seed(2))[:vocab] - torch.arange(vocab)
     d2t[0] = 0  # token 0, which bad words and drafts have often
     logits = random_logits(8, vocab, dtype)
-    assert_drafts_are_the_references(logits, penalised(8, known), known, d2t)
+    assert_drafts_are_the_references(logits, penalised(9, known), known, d2t)
 
 
 @settings(max_examples=80, deadline=None)
@@ -84,7 +84,7 @@ def test_agrees_with_the_reference_on_anything(seed: int, vocab: int, known: int
     d2t = torch.randint(-vocab, known, (vocab,), generator=torch.Generator().manual_seed(seed))
     d2t = torch.where(torch.arange(vocab) + d2t < 0, 0, d2t)
     known = max(known, vocab)
-    params = penalised(4, known, seed)
+    params = penalised(5, known, seed)
     assert_targets_are_the_references(random_logits(6, vocab, seed=seed), params, known, 3, seed)
     assert_drafts_are_the_references(
         random_logits(4, vocab, seed=seed), params, known, d2t if drafter else None, seed
@@ -121,7 +121,7 @@ def penalise(
     d2t: Tensor | None = None,
 ) -> None:
     """Change one row of logits [1, V] in slot 0, after so many tokens of its text and these drafts, by both ways."""
-    slot, drafts = torch.zeros(1, dtype=torch.int64), torch.tensor([[t] for t in (*drafted, 5)])
+    slot, drafts = torch.zeros(1, dtype=torch.int64), torch.tensor([[t, -1] for t in (*drafted, 5)])
     params.max_drafts[:] = len(drafts)
     if d2t is None:
         rows = torch.cat((logits,) * len(drafts))
@@ -219,7 +219,7 @@ def advance(params: SlotParams, slot: Tensor, tokens: Tensor, count: Tensor, pos
 
 
 def test_tokens_are_counted_and_appended() -> None:
-    params = rows_params(4, 10, max_length=5)
+    params = rows_params(3, 10, max_length=5)
     params.history.fill_(-1)
     params.changes_logits[:] = torch.tensor([1, 0, 1, 1])
     tokens = torch.tensor([[1, 1, 9], [2, -1, 10], [3, 4, 5], [6, 6, 6]])
@@ -249,11 +249,11 @@ def test_counting_what_was_drafted_changes_nothing() -> None:
 
 
 def test_rows_that_ask_for_nothing_are_left_alone() -> None:
-    params = penalised(4, 100)
+    params = penalised(5, 100)
     logits = random_logits(12, 100)
     slot, base = torch.tensor([*range(4)] * 3), torch.full((12,), 7)
     before = logits.clone()
-    for active in ((0, 0, 0, 0), (1, 0, 1, 0)):
+    for active in ((0, 0, 0, 0, 0), (1, 0, 1, 0, 0)):
         params.changes_logits[:] = torch.tensor(active)
         sample_slots_(logits, slot, base, torch.zeros(12, 1, dtype=torch.int64), params)
         left = params.changes_logits[slot] == 0

@@ -73,7 +73,7 @@ def test_a_drafter_has_its_own_vocabulary(text: list[int], size: int, seed: int)
     tokens = (torch.arange(5) + d2t).tolist()
     params, logits = a_text(text, size), torch.zeros(1, 5)
     params.max_drafts[:] = 2
-    slot, drafts = torch.zeros(1, dtype=torch.int64), torch.tensor([[1], [-1]])
+    slot, drafts = torch.zeros(1, dtype=torch.int64), torch.tensor([[1, -1], [-1, -1]])
     pick_drafts(logits, slot, slot + len(text) - 2, slot, drafts, 2, params, d2t=d2t)
     expected = repeating_tokens([*text, 1], size)
     assert {tokens[c] for c in blocked(logits[0])} == expected & set(tokens)

@@ -163,7 +163,7 @@ def test_nan_never_wins_and_infinity_does() -> None:
 def test_a_temperature_that_is_wanted_goes_before_the_slots_own() -> None:
     """Each position has its own; drafts take that of the first."""
     logits, params, position = rows(16, 300)
-    wanted = torch.rand(16, 3)
+    wanted = torch.rand(17, 3)
     wanted[::3], wanted[1::3, 1] = -1, 0
     slot, expected = torch.arange(16), params.temperature.clone()
     tokens = sample_slots_(

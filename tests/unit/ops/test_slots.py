@@ -43,7 +43,6 @@ def sample_slots_reference(
     slot, base, inputs = (each.repeat_interleave(width, 0) for each in (slot, base, inputs))
     seen = torch.arange(width).repeat(len(logits) // width)
     is_padding = slot == len(params.records) - 1
-    slot = slot.where(~is_padding, -1)
     draws = RowDraws.of(params, slot, base + 1 + seen, temperatures, seen).after(
         params, slot, inputs[:, 1:], seen
     )
@@ -67,7 +66,6 @@ def pick_drafts_reference(
 ) -> Tensor:
     """`pick_drafts_`, in place as that is."""
     is_padding = slot == len(params.records) - 1
-    slot = slot.where(~is_padding, -1)
     length = base + count + 2
     seen = torch.full_like(slot, number - 1)
     before = drafts[: number - 1].T[slot]
@@ -276,18 +274,18 @@ def test_slots_that_ask_for_nothing_leave_logits_alone() -> None:
 
 def test_a_slot_out_of_bounds_asks_for_nothing() -> None:
     """Its logits stay as they are."""
-    params = random_params(2, 50)
+    params = random_params(3, 50)
     params.changes_logits[:], params.bias_kind[:], params.ends_allowed_from[:] = 1, 1, 99
     logits = random_logits(4, 50)
     before = logits.clone()
-    slot = torch.tensor([-1, 2, 0, 1])
+    slot = torch.tensor([-1, 3, 0, 1])
     sample_slots_(logits, slot, torch.zeros_like(slot), slot.new_zeros(4, 1), params)
     assert torch.equal(logits[:2], before[:2]) and not torch.equal(logits[2:], before[2:])
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_row_does_not_depend_on_its_batch(threads: int) -> None:
-    params, logits = random_params(40, 6001), random_logits(40, 6001)
+    params, logits = random_params(41, 6001), random_logits(40, 6001)
     slot, base = torch.arange(40), torch.arange(40) % 30
     inputs = torch.zeros(40, 1, dtype=torch.int64)
     alone = logits.clone()
@@ -351,6 +349,7 @@ def test_sampling_says_what_is_wrong(change: dict[str, object], message: str) ->
         ({"count": torch.zeros(3, dtype=torch.int64)}, r"count must be \[2\] int64"),
         ({"number": 4}, "draft number 4 is not one of 3"),
         ({"number": 0}, "draft number 0 is not one of 3"),
+        ({"drafts": torch.zeros(3, 2, dtype=torch.int64)}, "drafts has 2 columns for 3 slots"),
         ({"d2t": torch.zeros(7, dtype=torch.int64)}, r"d2t must be \[8\] int64"),
         (
             {"proposed": torch.zeros(3, 2, dtype=torch.int64)},

@@ -18,9 +18,9 @@ UNTIL = torch.tensor([4, 10, 10, 0])
 
 def a_table(ends: Tensor, until: Tensor, vocab: int) -> SlotParams:
     """Slots that ask for nothing but min_tokens."""
-    params = SlotParams.neutral(len(ends), vocab, 1, ends.shape[1], 1, torch.device("cpu"))
-    params.ends.copy_(ends)
-    params.ends_allowed_from[:] = until
+    params = SlotParams.neutral(len(ends) + 1, vocab, 1, ends.shape[1], 1, torch.device("cpu"))
+    params.ends[:-1].copy_(ends)
+    params.ends_allowed_from[:-1] = until
     return params
 
 
@@ -63,7 +63,7 @@ def test_each_position_has_its_own_time() -> None:
     logits = torch.zeros(4, 100)
     sample_slots_(logits, slot, torch.tensor([1]), torch.zeros(1, 4, dtype=torch.int64), params)
     assert (logits == -INF).nonzero().tolist() == [[0, 3], [1, 3]]
-    draft, drafts = torch.zeros(1, 100), torch.zeros(1, 4, dtype=torch.int64)
+    draft, drafts = torch.zeros(1, 100), torch.zeros(1, 5, dtype=torch.int64)
     pick_drafts(draft, slot, slot, slot, drafts, 1, params)
     assert not draft.any()
 
@@ -80,5 +80,5 @@ def test_the_grammar_beats_min_tokens() -> None:
 def test_ends_and_slots_out_of_bounds_are_left_alone() -> None:
     logits = torch.zeros(3, 50)
     params = a_table(ENDS, UNTIL, 50)
-    suppress(logits, torch.tensor([1, -1, 4]), params, torch.zeros(3, dtype=torch.int64))
+    suppress(logits, torch.tensor([1, -1, 5]), params, torch.zeros(3, dtype=torch.int64))
     assert (logits == -INF).nonzero().tolist() == [[0, 0]]

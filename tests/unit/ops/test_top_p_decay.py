@@ -21,7 +21,7 @@ ONE = torch.zeros(1, dtype=torch.int64)
 
 def a_slot(answer: list[int] | None = None, **given: object) -> SlotParams:
     """Slot 0, of a request that has said `answer`."""
-    params = rows_params(2, VOCAB)
+    params = rows_params(1, VOCAB)
     asked = SamplingParams(temperature=1.0, **given)  # type: ignore[arg-type]
     sampling = SlotSampling(CpuRuntime(), asked, [1, 2], VOCAB, answer=answer or (), seed=5)
     params.records[0] = torch.from_numpy(sampling.record)

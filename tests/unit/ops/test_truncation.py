@@ -135,7 +135,7 @@ def test_what_asks_for_nothing_is_not_cut() -> None:
         [0, -1, NAN, 0, 1, 1, 0],
         vocab=100,
     )
-    nothing = asks(7, params.temperature.tolist(), vocab=100)
+    nothing = asks(7, params.temperature[:7].tolist(), vocab=100)
     cut, whole = (sample_rows(logits, each, position, 300).view(7, 300) for each in (params, nothing))
     assert torch.equal(cut[:6], whole[:6]) and not torch.equal(cut[6], whole[6])
     with_nothing = torch.full((2, 100), -INF)
@@ -173,7 +173,7 @@ def test_half_precision_is_compared_after_widening() -> None:
         assert torch.equal(tokens, sample_rows(logits.float(), params, position, 8))
         if dtype is torch.float16:  # flat, so that all that stays is as likely
             kth = logits.float().nan_to_num(nan=-INF, neginf=-INF).sort(1, descending=True).values
-            least = kth.gather(1, params.top_k.long()[:, None] - 1)
+            least = kth.gather(1, params.top_k[:4].long()[:, None] - 1)
             assert (logits.float().gather(1, tokens.view(4, 8)) >= least).all()
 
 
@@ -182,12 +182,13 @@ def test_half_precision_is_compared_after_widening() -> None:
 def test_few_logits_are_cut_as_many_are(vocab: int, dtype: torch.dtype) -> None:
     """Columns that are candidates without any mass make a histogram of what else is a bisection."""
     logits, params, position = mixed(60, vocab, seed=vocab)
-    params.temperature[:] = temperature = params.temperature.where(params.temperature > 0.5, 1.0)
+    params.temperature[:] = params.temperature.where(params.temperature > 0.5, 1.0)
+    temperature = params.temperature[:60]
     logits = logits.to(dtype)
     top = logits.float().nan_to_num(nan=-INF, neginf=-INF).amax(1, keepdim=True)
     massless = (top - 41.5 * 0.6931472 * temperature[:, None]).to(dtype)
     many = torch.cat((logits, massless.expand(-1, 3000)), 1)
-    top_k, top_p = params.top_k, params.top_p
+    top_k, top_p = params.top_k[:60], params.top_p[:60]
     cuts = (top_k > 0) & (top_k < (logits > -INF).sum(1)) | (top_p < 1) & ~(top_k > 0)
     tokens, expected = (sample_rows(each, params, position, 30).view(60, 30) for each in (logits, many))
     assert torch.equal(tokens[cuts], expected[cuts])
@@ -233,7 +234,7 @@ def test_sampling_keeps_to_the_floor(dtype: torch.dtype) -> None:
     assert torch.equal(tokens, draws.tokens(logits))
     assert (logits.float().gather(1, tokens[:, None])[:, 0] >= floor).all()
     blocked = logits.masked_fill(logits.float() < floor[:, None], -INF)
-    nothing = rows_params(200, 300, temperature=params.temperature, seed=params.seed)
+    nothing = rows_params(200, 300, temperature=params.temperature[:200], seed=params.seed[:200])
     assert torch.equal(tokens, sample_rows(blocked, nothing, position))
     d2t = torch.randperm(300) * 2 - torch.arange(300)
     drafted = draft_rows(logits, params, position, d2t)
