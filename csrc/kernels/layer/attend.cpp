@@ -144,6 +144,14 @@ bool is_padding(const AttendCall &call, const Tokens &tokens) {
   return column < call.table_width && call.page_table[tokens.row * call.table_width + column] == 0;
 }
 
+// Sets a row's outputs to zero, for all query heads that share key head `h`. Later operations compute padding rows too,
+// and arbitrary numbers may take longer.
+void clear_outputs(const AttendCall &call, const Tokens &tokens, std::int64_t h) {
+  const std::int64_t group = call.heads / call.kv_heads * call.head_dim, width = call.heads * call.head_dim;
+  for (std::int64_t t = 0; t < tokens.count; ++t)
+    std::fill_n(call.out + (tokens.first + t) * width + h * group, group, 0.0f);
+}
+
 // The cost of attention of `count` tokens of a row for one key head.
 std::int64_t attend_cost(const AttendCall &call, std::int64_t length, std::int64_t count) {
   const std::int64_t seen = call.window ? std::min(length, call.window + kTokenBlock) : length;
@@ -160,7 +168,10 @@ void attend_short(const AttendCall &call) {
            [&](std::int64_t begin, std::int64_t end) {
              for (std::int64_t u = begin; u < end; ++u) {
                const Tokens tokens = tokens_of(call, u / heads);
-               if (is_padding(call, tokens)) continue;
+               if (is_padding(call, tokens)) {
+                 clear_outputs(call, tokens, u % heads);
+                 continue;
+               }
                write_keys(call, tokens, u % heads, 0, tokens.count);
                attend_block(call, tokens, u % heads, 0, tokens.count, thread_scratch());
              }

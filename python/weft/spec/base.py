@@ -2,9 +2,9 @@
 and proposes all drafts at once.
 
 Shape suffixes: B sampling rows, T = 1 + verified drafts, K drafts, R parts of prompts, N tokens of an iteration, F
-width of the auxiliary hidden states, V the target's and D the draft's vocabulary, P pages. A drafter's methods `draft_*` are
-device functions: they are passed to `Stream.launch` and follow its rule (`runtime/interface.py`). They write only to
-the buffers of `draft_buffers`, and to the drafter's KV and per-slot state."""
+width of the auxiliary hidden states, V the target's and D the draft's vocabulary, P pages. A drafter's methods
+`draft_*` are device functions: they are passed to `Stream.launch` and follow its rule (`runtime/interface.py`). They
+write only to the buffers of `draft_buffers`, and to the drafter's KV and per-slot state."""
 
 from __future__ import annotations
 
