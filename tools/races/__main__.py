@@ -30,7 +30,7 @@ FIRST: dict[str, list[Run]] = {
     "engine/features/processors.py": [processors],
     "engine/device/results.py": [plain],
     "engine/runner/graphs.py": FAULTS,
-    "engine/runner/prefill.py": FAULTS,
+    "engine/runner/prompts.py": FAULTS,
     "engine/runner/in_flight.py": FAULTS,
     "engine/runner/runner.py": [beams, *FAULTS],
     "engine/engine.py": FAULTS,
