@@ -22,7 +22,14 @@ import triton.language as tl
 from torch import Tensor
 
 from weft.ops.linear import FEW_ROWS
-from weft.ops.triton_launch import chain_options, counters, is_padding, let_next_start, wait_for_earlier, waited
+from weft.ops.triton_launch import (
+    chain_options,
+    counters,
+    is_padding,
+    let_next_start,
+    wait_for_earlier,
+    waited,
+)
 from weft.ops.variants import Variant, chosen
 
 OUTPUTS = 64
@@ -284,4 +291,6 @@ def silu_mul_kernel(GateUp, Live, Out, inner, out_row, BLOCK: tl.constexpr):
 def silu_mul(gate_up: Tensor, out: Tensor, live: Tensor | None = None) -> None:
     """Compute out = silu(gate) * up. gate_up: [N, 2 I], gate before up, contiguous. out: [N, I]."""
     rows, inner = out.shape
-    silu_mul_kernel[(rows, triton.cdiv(inner, SILU_BLOCK))](gate_up, live, out, inner, out.stride(0), SILU_BLOCK)
+    silu_mul_kernel[(rows, triton.cdiv(inner, SILU_BLOCK))](
+        gate_up, live, out, inner, out.stride(0), SILU_BLOCK
+    )

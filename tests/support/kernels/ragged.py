@@ -39,7 +39,7 @@ class Call:
 
     @property
     def short_width(self) -> int:
-        return max(piece.count for piece in self.short)
+        return max(1, *(piece.count for piece in self.short))
 
     @property
     def width(self) -> int:
@@ -114,7 +114,9 @@ class RaggedInputs:
         case = self.call.texts
         of_text = self.texts.textbook().split(list(case.counts))
         return [
-            of_text[piece.text][piece.begin - case.lengths[piece.text] + case.counts[piece.text] :][: piece.count]
+            of_text[piece.text][piece.begin - case.lengths[piece.text] + case.counts[piece.text] :][
+                : piece.count
+            ]
             for piece in self.pieces
             if piece.text is not None
         ]

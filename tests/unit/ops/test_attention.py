@@ -158,8 +158,8 @@ def interpret() -> dict[str, Any]:
         out = qkv.new_empty(qkv.shape[0], heads.count * cache.shape[4])
         q_norm, k_norm = heads.norms or (None, None)
         return Call(
-            qkv, cache, rows.page_table, rows.base, rows.count, rows.starts, rows.width, rows.offset, rows.settled, 0, 0,
-            heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale, window.size, window.sinks, out,
+            qkv, cache, rows.page_table, rows.base, rows.count, rows.starts, rows.width, rows.offset, rows.settled,
+            0, 0, heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale, window.size, window.sinks, out,
         )  # fmt: skip
 
     def few(shares: int | None, settled: bool = True) -> Attend:
