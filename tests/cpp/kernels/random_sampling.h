@@ -97,7 +97,7 @@ inline SlotRecord any_record() {
 
 // Slot tables with random parameters and texts.
 struct AnySlotTables {
-  std::int64_t vocab, slots = any(1, 4), bad_width = one_of<std::int64_t>({0, 1, 7, 600}), length = any(1, 40);
+  std::int64_t vocab, slots = any(2, 5), bad_width = one_of<std::int64_t>({0, 1, 7, 600}), length = any(1, 40);
   std::int64_t ends_width = any(0, 3), num_ends;
   std::vector<SlotRecord> records = filled<SlotRecord>(slots, any_record);
   std::vector<std::int32_t> counts = filled<std::int32_t>(slots * vocab, [] { return any(0, 9) ? 0 : any(1, 300); });
@@ -215,7 +215,6 @@ struct AnyAdvance {
   AdvanceCall call(bool is_counted) {
     return {rows,
             width,
-            slots - 1,
             tables.view(),
             slot.data(),
             base.data(),

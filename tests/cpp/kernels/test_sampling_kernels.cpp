@@ -100,13 +100,64 @@ bool keeping_agrees() {
   return !keep_logits_cuda(call, nullptr) && same_bits(cpu, cuda);
 }
 
-bool inputs_agree() {
-  const std::int64_t rows = any(1, 5), width = any(1, 4), slots = any(2, 6), table = one_of<std::int64_t>({1, 3, 200});
-  const auto some = [](std::int64_t count, std::int64_t low, std::int64_t high) {
-    std::vector<std::int64_t> values(static_cast<std::size_t>(count));
-    for (auto &value : values) value = any(low, high);
-    return values;
+std::vector<std::int64_t> some(std::int64_t count, std::int64_t low, std::int64_t high) {
+  return filled<std::int64_t>(count, [=] { return any(low, high); });
+}
+
+bool opening_agrees() {
+  const std::int64_t rows = any(1, 4), slots = any(5, 7), table = one_of<std::int64_t>({1, 4, 5, 300});
+  const std::int64_t max_drafts = any(1, 4), width = max_drafts + 1,
+                     size = 5 + sizeof(SlotRecord) / 8 + (table + 1) / 2;
+  auto records = some(rows * size, -(1ll << 62), 1ll << 62);
+  for (std::int64_t b = 0; b < rows; ++b)  // the last slot and -1 are skipped
+    records[static_cast<std::size_t>(b * size)] = b == 0 ? one_of<std::int64_t>({-1, slots - 1, slots}) : b;
+  struct State {
+    std::vector<std::int64_t> numbers, drafts;
+    std::vector<std::int32_t> page_table, token_mask;
+    std::vector<SlotRecord> params;
+    std::vector<float> temperatures;
   };
+  const auto params = filled<SlotRecord>(slots, any_record);
+  const auto state = [&] {
+    return State{filled<std::int64_t>(5 * slots, [] { return -7; }),
+                 filled<std::int64_t>(max_drafts * slots, [] { return -7; }),
+                 filled<std::int32_t>(table * slots, [] { return -7; }),
+                 filled<std::int32_t>(width * slots, [] { return -7; }),
+                 params,
+                 filled<float>(width * slots, [] { return 7; })};
+  };
+  State cpu = state(), cuda = state();
+  const auto call = [&](State &s) {
+    std::int64_t *n = s.numbers.data();
+    return OpenCall{rows,
+                    size,
+                    slots,
+                    table,
+                    max_drafts,
+                    width,
+                    width,
+                    records.data(),
+                    n,
+                    n + slots,
+                    n + 2 * slots,
+                    n + 3 * slots,
+                    s.page_table.data(),
+                    s.params.data(),
+                    n + 4 * slots,
+                    s.drafts.data(),
+                    s.token_mask.data(),
+                    s.temperatures.data()};
+  };
+  open_slots_cpu(call(cpu));
+  if (open_slots_cuda(call(cuda), nullptr)) return false;
+  return cpu.numbers == cuda.numbers && cpu.drafts == cuda.drafts && cpu.page_table == cuda.page_table &&
+         cpu.token_mask == cuda.token_mask && same_records(cpu.params, cuda.params) &&
+         same_bits(cpu.temperatures, cuda.temperatures);
+}
+
+bool inputs_agree() {
+  const std::int64_t rows = any(1, 5), sampling_rows = any(0, rows), width = any(1, 4), slots = any(2, 6),
+                     table = one_of<std::int64_t>({1, 3, 200});
   const auto slot = some(rows, -1, slots), length = some(slots, 0, 99), last = some(slots, 0, 99);
   const auto drafts = some(width * slots, -1, 99);
   const auto pages = some(slots * table, 0, 99);
@@ -123,6 +174,7 @@ bool inputs_agree() {
   Out cpu = sizes(), cuda = sizes();
   const auto call = [&](Out &out) {
     return InputsCall{rows,
+                      sampling_rows,
                       width,
                       slots,
                       table,
@@ -161,6 +213,7 @@ TEST_CASE("suppression") { check_often(suppression_agrees, 20); }
 TEST_CASE("slots") { check_often(slots_agree, 20); }
 TEST_CASE("advancing") { check_often(advancing_agrees, 20); }
 TEST_CASE("keeping") { check_often(keeping_agrees, 20); }
+TEST_CASE("opening") { check_often(opening_agrees, 20); }
 TEST_CASE("inputs") { check_often(inputs_agree, 20); }
 TEST_CASE("proposals") { check_often(proposals_agree, 20); }
 

@@ -50,6 +50,7 @@ class Launch:
     kernel: Any
     arguments: Mapping[str, Any]
     options: Mapping[str, Any]
+    grid: tuple[int, ...]
 
     @property
     def name(self) -> str:
@@ -149,7 +150,7 @@ def launches(capability: tuple[int, int] = (9, 0)) -> Iterator[list[Launch]]:
     def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
         names = [parameter.name for parameter in kernel.params]
-        found.append(Launch(kernel, dict(zip(names, args, strict=False)) | kwargs, options))
+        found.append(Launch(kernel, dict(zip(names, args, strict=False)) | kwargs, options, grid))
 
     with fake_cuda(run, capability):
         yield found

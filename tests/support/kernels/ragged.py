@@ -39,7 +39,7 @@ class Call:
 
     @property
     def short_width(self) -> int:
-        return max(piece.count for piece in self.short)
+        return max(1, *(piece.count for piece in self.short))
 
     @property
     def width(self) -> int:

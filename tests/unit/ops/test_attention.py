@@ -16,6 +16,8 @@ from torch import Tensor
 
 from support.kernels.attention import FEW, MANY, Attend, Case, Inputs, beyond, error
 from support.kernels.interpreter import interpreted, make_hostile, needs_triton
+from support.kernels.ragged import CALLS, UNTOUCHED, RaggedInputs
+from support.kernels.ragged import Call as RaggedCall
 from weft.errors import InterfaceError
 from weft.ops.attention import NO_WINDOW, Heads, Rows, Window, attend
 from weft.ops.library import triton_kernels
@@ -54,6 +56,58 @@ def test_a_window_has_room_besides_its_sinks(size: int, sinks: int) -> None:
 @pytest.mark.parametrize("case", BITS, ids=str)
 def test_a_querys_bits_are_its_own_on_the_cpu(case: Case) -> None:
     assert bits_differ(case, lambda _: attend) == []
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if call.texts.dtype == "float32"], ids=str)
+def test_ragged_rows_have_the_bits_of_separate_calls_on_the_cpu(call: RaggedCall) -> None:
+    ragged, separate = RaggedInputs(call), RaggedInputs(call)
+    run_ragged(ragged)
+    assert ragged.error() < call.texts.tolerance and ragged.is_padding_untouched()
+    # Long rows first, because a short row may read what a long one writes.
+    for b in sorted(range(len(separate.pieces)), key=lambda b: b < len(call.short)):
+        begin, end = separate.starts[b : b + 2].tolist()
+        if separate.pieces[b].text is None or begin == end:
+            continue
+        rows = Rows(separate.page_table[b : b + 1], separate.base[b : b + 1], end - begin)
+        texts = separate.texts
+        separate.out[begin:end] = attend(
+            separate.qkv[begin:end], texts.cache, rows, texts.heads, texts.window
+        )
+    assert torch.equal(ragged.out, separate.out)
+    assert torch.equal(ragged.texts.cache.nan_to_num(), separate.texts.cache.nan_to_num())
+
+
+@pytest.mark.parametrize("width", [3, 20])
+def test_rows_that_pad_a_batch_are_skipped_on_the_cpu(width: int) -> None:
+    inputs = Inputs(Case((40, 60), width))
+    inputs.page_table[0] = 0
+    qkv, out = inputs.new_tokens(), torch.full((2 * width, 64), UNTOUCHED)
+    qkv[:width] = float("nan")
+    before, rows, heads = inputs.cache[0].clone(), inputs.rows(), inputs.heads
+    torch.ops.weft.attend(
+        qkv, inputs.cache, rows.page_table, rows.base, None, None, width, 0, False, 0, 0, heads.rotary, None, None,
+        0.0, heads.count, heads.scale, 0, 0, out,
+    )  # fmt: skip
+    assert (out[:width] == UNTOUCHED).all() and not out[width:].isnan().any()
+    assert torch.equal(inputs.cache[0].nan_to_num(), before.nan_to_num())
+
+
+def test_the_number_of_live_tokens_is_one_integer() -> None:
+    table, base = torch.zeros(2, 3, dtype=torch.int32), torch.zeros(2, dtype=torch.int64)
+    Rows(table, base, 1, live=base[:1])
+    with pytest.raises(TypeError, match=r"live are int64, here \[1\]"):
+        Rows(table, base, 1, live=base)
+
+
+def run_ragged(inputs: RaggedInputs) -> None:
+    """Attend by one call, on the CPU."""
+    call, texts, heads = inputs.call, inputs.texts, inputs.texts.heads
+    q_norm, k_norm = heads.norms or (None, None)
+    torch.ops.weft.attend(
+        inputs.qkv, texts.cache, inputs.page_table, inputs.base, None, inputs.starts, call.width, 0, False,
+        len(call.short), call.short_width, heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale,
+        texts.window.size, texts.window.sinks, inputs.out,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -105,6 +105,29 @@ def test_a_rows_bits_are_its_own(threads: int, kind: tuple[torch.dtype, bool], o
         assert torch.equal(swiglu(x[:rows], norm), alone_swiglu[:rows])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("live", [0, 1, 7, 20, 97, 150, 200])
+def test_rows_that_are_not_live_are_left_alone(live: int, kind: tuple[torch.dtype, bool]) -> None:
+    dtype, tiled = kind
+    rows, norm = 150, Norm(torch.rand(96) + 0.5, 1e-5)
+    plain, swiglu = (
+        Linear(weights(400, 96, dtype), torch.randn(400), swiglu=swiglu, tiled=tiled)
+        for swiglu in (False, True)
+    )
+    x, residual = torch.randn(rows, 96), torch.randn(rows, 400)
+    expected = plain(x[:live], norm, residual=residual[:live]), swiglu(x[:live], norm)
+    x[live:], residual[live:] = float("nan"), float("nan")
+    number = torch.tensor([live])
+    outs, also = [torch.full((rows, width), -7.0) for width in (400, 200)], torch.full((rows, 400), -7.0)
+    assert plain(x, norm, residual=residual, out=outs[0], also=also, live=number) is outs[0]
+    swiglu(x, norm, out=outs[1], live=number)
+    assert torch.equal(also, outs[0])
+    for out, of_live in zip(outs, expected, strict=True):
+        assert torch.equal(out[:live], of_live) and (out[live:] == -7).all()
+    plain(x, norm, residual=residual, out=residual, live=number)
+    assert torch.equal(residual[:live], expected[0]) and residual[live:].isnan().all()
+
+
 @pytest.mark.parametrize("dtype", DTYPES[1:])
 def test_weights_of_16_bits_give_the_bits_of_the_same_in_32(dtype: torch.dtype) -> None:
     weight, x = weights(300, 96, dtype), torch.randn(9, 96)

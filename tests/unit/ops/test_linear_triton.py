@@ -81,6 +81,15 @@ def test_a_rows_bits_are_its_own(case: Case, found: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @needs_triton
+@pytest.mark.parametrize("case", BITS, ids=str)
+@pytest.mark.parametrize("name", ["default", "late"])
+def test_rows_that_are_not_live_are_left_alone(name: str, case: Case, found: dict[str, Any]) -> None:
+    """Live rows have the bits of a call without the others, whose inputs are NaN."""
+    assert found[f"live {name} {case}"] == []
+
+
+@pytest.mark.slow
+@needs_triton
 @pytest.mark.parametrize("case", VARIED, ids=str)
 @pytest.mark.parametrize("name", NAMED)
 def test_variants_give_the_same(name: str, case: Case, found: dict[str, Any]) -> None:
@@ -160,7 +169,7 @@ def interpret() -> dict[str, Any]:
         out = x.new_empty(len(x), outputs) if out is None else out
         linear(
             x, inputs.weight, inputs.bias, norm and norm.weight, norm.eps if norm else 0.0,
-            None if residual is None else residual[rows], case.swiglu, out, None, tiles,
+            None if residual is None else residual[rows], case.swiglu, out, None, None, tiles,
         )  # fmt: skip
         return out
 
@@ -173,6 +182,26 @@ def interpret() -> dict[str, Any]:
             return out
 
         return product
+
+    def wrong_live(case: Case) -> list[int]:
+        """The numbers of live rows with which other rows are written, or live ones have other bits."""
+        inputs, wrong = Inputs(case), []
+        assert inputs.norm is not None
+        whole = run(inputs, 3)
+        width = whole.shape[1]
+        for live in (0, 1, 5, case.rows, 99):
+            x, residual = inputs.x.clone(), None if inputs.residual is None else inputs.residual.clone()
+            for tensor in (x, residual):
+                if tensor is not None:
+                    tensor[live:] = float("nan")
+            outs = torch.full((2, case.rows, width), 7.0)
+            linear(
+                x, inputs.weight, inputs.bias, inputs.norm.weight, inputs.norm.eps, residual, case.swiglu,
+                outs[0], outs[1], torch.tensor([live]), Tiles(32, 32, 3, 3),
+            )  # fmt: skip
+            if any(not torch.equal(out[:live], whole[:live]) or (out[live:] != 7.0).any() for out in outs):
+                wrong.append(live)
+        return wrong
 
     def in_place() -> bool:
         inputs = Inputs(CASES[3])
@@ -196,6 +225,9 @@ def interpret() -> dict[str, Any]:
         results |= {f"{case} {shares}": inputs.error(run(inputs, shares)) for shares in (0, *SHARES)}
     for case in BITS:
         results[f"bits {case}"] = bits_differ(case, lambda rows, case=case: run(Inputs(case), 3, rows))
+        for name in ("default", "late"):
+            with using(name):
+                results[f"live {name} {case}"] = wrong_live(case)
     for case in VARIED:
         inputs = Inputs(case)
         with using("late"):

@@ -49,6 +49,41 @@ def test_rows_are_picked_by_index() -> None:
     assert torch.equal(out, torch.stack((x[0, 2], x[1, 0], x[2, 3])))
 
 
+def live_results(live: int | None) -> list[torch.Tensor]:
+    """The results of each operation on 5 rows, of which rows 2 to 4 can't be read without a trace. Results that are not
+    written are -7."""
+    torch.manual_seed(2)
+    nan, number = float("nan"), None if live is None else torch.tensor([live])
+    weight, tokens = torch.randn(20, 48), torch.tensor([3, 19, 0, 7, 5])
+    hidden, x = torch.randn(5, 50)[:, 1:49], torch.randn(5, 4, 48)
+    if live is not None:
+        tokens[live:], hidden[live:], x[live:] = 1, nan, nan
+    one, two = Norm(torch.rand(48) + 0.5, 1e-5), Norm(torch.rand(48) + 0.5, 1e-6)
+    embedded, normed, taken = (torch.full((5, 48), -7.0) for _ in range(3))
+    joined, copied = torch.full((5, 96), -7.0), torch.full((5, 50), -7.0)
+    torch.ops.weft.embed(weight, tokens, embedded, number)
+    torch.ops.weft.join_norms(
+        weight, tokens, one.weight, one.eps, hidden, two.weight, two.eps, joined, number
+    )
+    one(hidden, normed, number)
+    take_rows(x, torch.tensor([2, 0, 3, 1, 1]), taken, number)
+    copy_rows_(copied[:, 1:49], hidden, number)
+    return [embedded, joined, normed, taken, copied]
+
+
+@pytest.mark.parametrize("live", [0, 1, 4, 5, 9])
+def test_rows_that_are_not_live_are_left_alone(live: int) -> None:
+    for got, whole in zip(live_results(live), live_results(None), strict=True):
+        assert torch.equal(got[:live], whole[:live]) and (got[live:] == -7).all()
+
+
+def test_live_rows_are_of_a_matrix() -> None:
+    x = torch.randn(2, 3, 4)
+    copy_rows_(torch.empty_like(x), x)
+    with pytest.raises(InputError, match=r"x is \[N, H\], not \[2, 3, 4\]"):
+        copy_rows_(torch.empty_like(x), x, torch.tensor([1]))
+
+
 def test_rows_are_copied_between_any_strides() -> None:
     x, out = torch.randn(7, 12), torch.zeros(7, 40)
     for source, target in ((x, out[:, 3:15]), (x[:, ::2], out[:, :6]), (x[2:3], out[4:5, 20:32])):

@@ -20,6 +20,7 @@ from weft.ops.rows import embed, join_norms, take_rows
 SIZES = (64, 100, 1500)
 DTYPES = {torch.float32: 2e-6, torch.float16: 2e-3}
 VOCAB = 50
+LIVE = (0, 1, 2, 3, 9)
 
 
 class Inputs:
@@ -93,8 +94,53 @@ def test_rows_match_plain_torch(size: int, dtype: torch.dtype, found: dict[str, 
 
 @pytest.mark.slow
 @needs_triton
+@pytest.mark.parametrize("live", LIVE)
+def test_rows_that_are_not_live_are_left_alone(live: int, found: dict[str, Any]) -> None:
+    """Live rows have the bits of a call without the others, whose inputs are NaN."""
+    assert found[f"live {live}"] == []
+
+
+@pytest.mark.slow
+@needs_triton
 def test_silu_mul_matches(found: dict[str, Any]) -> None:
     assert found["silu_mul"] < 1e-5
+
+
+def touched(live: int) -> list[str]:
+    """The operations on three rows that compute the first `live` ones otherwise than alone, or write to the others."""
+    from weft.ops import linear_triton, rows_triton
+
+    inputs = Inputs(100, torch.float32)
+    first, second = inputs.norms
+    hidden, x, gate_up = inputs.hidden[:3].clone(), inputs.x.clone(), torch.randn(3, 2 * 1100)
+    for tensor in (hidden, x, gate_up):
+        tensor[live:] = float("nan")
+
+    def run(name: str, rows: int, out: Tensor, count: Tensor | None) -> Tensor:
+        if name == "embed":
+            rows_triton.embed(inputs.weight, inputs.tokens[:rows], out, count)
+        elif name == "norm":
+            rows_triton.norm(hidden[:rows], second.weight, second.eps, out, count)
+        elif name == "join_norms":
+            rows_triton.join_norms(
+                inputs.weight, inputs.tokens[:rows], first.weight, first.eps, hidden[:rows], second.weight, second.eps,
+                out, count,
+            )  # fmt: skip
+        elif name == "take_rows":
+            rows_triton.take_rows(x[:rows], inputs.index[:rows], out, count)
+        else:
+            linear_triton.silu_mul(gate_up[:rows], out, count)
+        return out
+
+    wrong = []
+    widths = {"embed": 100, "norm": 100, "join_norms": 200, "take_rows": 100, "silu_mul": 1100}
+    for name, width in widths.items():
+        rows = min(live, 3)
+        got = run(name, 3, torch.full((3, width), 7.0), torch.tensor([live]))
+        alone = run(name, rows, torch.empty(rows, width), None) if rows else got[:0]
+        if not torch.equal(got[:rows], alone) or not bool((got[rows:] == 7.0).all()):
+            wrong.append(name)
+    return wrong
 
 
 def interpret() -> dict[str, Any]:
@@ -116,6 +162,7 @@ def interpret() -> dict[str, Any]:
             )  # fmt: skip
             rows_triton.take_rows(inputs.x, inputs.index, got["take_rows"])
             results[f"{size} {dtype}"] = inputs.errors(got)
+    results |= {f"live {live}": touched(live) for live in LIVE}
     gate_up, out = torch.randn(3, 2 * 1500), torch.empty(3, 1500)
     linear_triton.silu_mul(gate_up, out)
     gate, up = gate_up.chunk(2, -1)

@@ -41,7 +41,9 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
     def tensor(*sizes: int, dtype: torch.dtype = dtype) -> torch.Tensor:
         return torch.empty(sizes, dtype=dtype, device="cuda")
 
-    def linear(outputs: int, inputs: int, normed: bool, swiglu: bool = False) -> Callable[[], None]:
+    def linear(
+        outputs: int, inputs: int, normed: bool, swiglu: bool = False, live: torch.Tensor | None = None
+    ) -> Callable[[], None]:
         made = outputs // 2 if swiglu else outputs
         bias, norm = (tensor(outputs) if has_bias else None), (tensor(inputs) if normed else None)
         residual = None if normed else tensor(count, made)
@@ -54,29 +56,41 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
             residual,
             swiglu,
             tensor(count, made),
+            live=live,
         )
 
-    def attend(window: int = 0, sinks: int = 0, settled: bool = True) -> None:
+    def attend(
+        window: int = 0, sinks: int = 0, settled: bool = True, counted: bool = True, ragged: bool = False
+    ) -> None:
         wide = (heads + 2 * kv_heads) * dim
         norm = tensor(dim) if has_norms else None
         base = tensor(rows, dtype=torch.int64)
         attention_triton.attend(
-            tensor(count, wide), tensor(99, 16, 2, kv_heads, dim), tensor(rows, 512, dtype=torch.int32), base, base,
-            None, width, 1, settled, tensor(4096, dim // 2, 2, dtype=torch.float32), norm, norm, 1e-5, heads, dim**-0.5,
+            tensor(count, wide), tensor(99, 16, 2, kv_heads, dim), tensor(rows, 512, dtype=torch.int32), base,
+            base if counted else None, tensor(rows + 1, dtype=torch.int64) if ragged else None, width, 1, settled,
+            1 if ragged else 0, 4, tensor(4096, dim // 2, 2, dtype=torch.float32), norm, norm, 1e-5, heads, dim**-0.5,
             window, sinks, tensor(count, heads * dim),
         )  # fmt: skip
 
     tokens = tensor(count, dtype=torch.int64)
     both, x, norm = tensor(count, 2 * hidden), tensor(count, hidden), tensor(hidden)
+    live = tensor(1, dtype=torch.int64)
     work: list[Callable[[], Any]] = [
         attend,
         lambda: attend(settled=False),
         lambda: attend(1000, 4),
+        lambda: attend(counted=False),
+        lambda: attend(counted=False, ragged=True),
         lambda: rows_triton.embed(tensor(999, hidden), tokens, x),
         lambda: rows_triton.norm(x, norm, 1e-5, x),
         lambda: rows_triton.join_norms(tensor(999, hidden), tokens, norm, 1e-5, x, norm, 1e-5, both),
         lambda: rows_triton.take_rows(x.view(rows, width, -1), tokens[:rows], tensor(rows, hidden)),
         lambda: linear_triton.silu_mul(tensor(count, 2 * inner), tensor(count, inner)),
+        lambda: rows_triton.embed(tensor(999, hidden), tokens, x, live),
+        lambda: rows_triton.norm(x, norm, 1e-5, x, live),
+        lambda: rows_triton.join_norms(tensor(999, hidden), tokens, norm, 1e-5, x, norm, 1e-5, both, live),
+        lambda: rows_triton.take_rows(x.view(rows, width, -1), tokens[:rows], tensor(rows, hidden), live),
+        lambda: linear_triton.silu_mul(tensor(count, 2 * inner), tensor(count, inner), live),
     ]
     if count <= 16:
         work += [
@@ -84,6 +98,7 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
             linear(hidden, heads * dim, False),
             linear(2 * inner, hidden, True, swiglu=True),
             linear(hidden, inner, False),
+            linear(hidden, inner, False, live=live),
         ]
     return work
 
@@ -171,8 +186,11 @@ def check_chain(launch: Launch, code: Code) -> None:
 
 def check_early_weights(launch: Launch, early: list[str]) -> None:
     """Of a product: the first tiles of weights, asynchronously, and requests for what follows them. Beside weights only
-    the norm's are there before the wait."""
+    the norm's are there before the wait, and the number of live rows, which is read around the L1 cache."""
     of = launch.arguments
+    if of["Live"] is not None:
+        early = early.copy()
+        early.remove("LDG.E.64.STRONG.GPU")
     loads = [name for name in early if name.startswith("LDGSTS")]
     assert set(early) - set(loads) <= {"CCTL.E.PF2", "UBLKPF.L2"}, early
     per_share = -(-of["K"] // (of["BK"] * of["SHARES"])) * of["BK"]
@@ -197,6 +215,29 @@ def check_early_keys(how: int, early: list[str]) -> None:
     else:
         assert ("CCTL.E.PF2" in early) == (how == 1), early
         assert ("LDG.E.128.STRONG.GPU" in early) == (how == 2), early
+
+
+def test_ragged_attention_has_a_tile_for_each_block_of_tokens() -> None:
+    """Grids depend on the number of tokens and of rows, not on the product of rows and width."""
+    from weft.ops import attention_triton
+
+    def tensor(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.empty(sizes, dtype=dtype, device="cuda")
+
+    num_tokens, num_rows, num_short, width = 2048, 72, 8, 2016
+    with launches() as found:
+        base = tensor(num_rows, dtype=torch.int64)
+        attention_triton.attend(
+            tensor(num_tokens, 48 * 128), tensor(99, 16, 2, 8, 128), tensor(num_rows, 512, dtype=torch.int32), base,
+            None, tensor(num_rows + 1, dtype=torch.int64), width, 0, False, num_short, 4,
+            tensor(4096, 64, 2, dtype=torch.float32), None, None, 0.0, 32, 128**-0.5, 0, 0, tensor(num_tokens, 4096),
+        )  # fmt: skip
+    num_long = num_rows - num_short
+    assert [(launch.name, launch.grid) for launch in found] == [
+        ("rotate_write_kernel", (num_tokens // 16 + num_long, 48)),
+        ("attend_kernel", (num_tokens * 4 // 64 + num_long, 8)),
+        ("attend_few_kernel", (num_short, 8, 16)),
+    ]
 
 
 def test_kernels_cover_the_modules() -> None:
