@@ -274,11 +274,6 @@ class Sequence:
         return len(self.prompt) + len(self.output.token_ids)
 
     @property
-    def calls_host(self) -> bool:
-        """Whether the host calls the sequence's logits processor."""
-        return self.processor is not None and self.processor.is_on_host
-
-    @property
     def num_unread(self) -> int:
         """The number of tokens to prefill that no launch has read yet."""
         return self.num_context - self.num_read

@@ -136,8 +136,8 @@ def test_logits_that_are_not_numbers_are_an_error_of_the_request(
     beams.start(one)
     beams.step()
     beams.step()
-    logits = beams.engine.parts.model.logits
-    monkeypatch.setattr(beams.engine.parts.model, "logits", lambda *args: logits(*args).mul_(math.nan))
+    model, logits = beams.engine.parts.model, beams.engine.parts.model.logits
+    monkeypatch.setattr(model, "logits", lambda *args, **options: logits(*args, **options).mul_(math.nan))
     beams.step()
     assert type(one.output.error) is RequestError  # the engine's failure, not a dead end of the request's own
     assert "the model's logits for token 3 are all NaN" in str(one.output.error)

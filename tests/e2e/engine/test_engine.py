@@ -207,9 +207,17 @@ def test_a_missing_wait_is_found(
     with_wait = make(tiny, "eagle3", max_batch=1)
     expected = with_wait.generate(prompts[0], guide=guide, sampling=sampling).token_ids
 
+    # Issue the masks only after the forward, or they would nearly always be there in time.
+    verify_masks, late = GrammarStream.verify_masks, list[Callable[[], None]]()
+
+    def verify_late(self: GrammarStream, *args: Any, **options: Any) -> None:
+        late.append(lambda: verify_masks(self, *args, **options))
+
     def apply_at_once(self: GrammarStream, stream: Stream, logits_BTV: Tensor, slots_B: Tensor) -> None:
+        late.pop()()
         stream.launch(grammar_stream._apply_masks, logits_BTV.flatten(0, 1), self._masks, slots_B, 0, None)
 
+    monkeypatch.setattr(GrammarStream, "verify_masks", verify_late)
     monkeypatch.setattr(GrammarStream, "apply_verify", apply_at_once)
     without = make(tiny, "eagle3", max_batch=1)
     found = 0

@@ -80,9 +80,10 @@ def test_warm_up_captures_what_will_be_used(graphs: Graphs, monkeypatch: pytest.
     engine = EngineConfig(max_batch=4, graphs=graphs)
     with LLM(device="cpu", speculation=speculation, engine=engine) as llm:
         llm.warm_up()
-        drafting = {(plan.batch, plan.num_drafts) for plan in prepared if plan.num_drafts}
-        assert drafting == {(1, 4), (2, 2), (4, 2)}
-        assert {plan.batch for plan in prepared if not plan.num_drafts} == {1, 2, 4}
+        reading = {(plan.batch, plan.num_drafts) for plan in prepared if plan.num_context}
+        decoding = {(plan.batch, plan.num_drafts) for plan in prepared if not plan.num_context}
+        assert reading == {(4, 0), (4, 2), (4, 4)}
+        assert decoding == {(1, 4), (2, 2), (4, 2), (1, 0), (2, 0), (4, 0)}
         prepared.clear()
         llm.generate(
             [PROMPT] * 5,

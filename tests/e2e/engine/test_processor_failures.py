@@ -179,11 +179,11 @@ def test_a_prompt_that_ends_while_results_are_awaited_is_not_read_further(
     llm.engine.submit(long)
     llm.engine.step()  # reads the first part
     assert 0 < long.num_read < 120 and long.num_in_flight
-    calls_host = llm.engine.runner.calls_host
+    waits = llm.engine.runner.waits_for_results
 
-    def end_and_call_host(schedule: Schedule) -> bool:
+    def end_and_wait(schedule: Schedule) -> bool:
         """Ends the long prompt when the step has decided to read on, as its failure in flight would."""
-        if calls_host(schedule):
+        if waits(schedule):
             assert any(sequence is long for sequence, _ in schedule.reading)
             monkeypatch.setattr(llm.engine.output, "drain", drain_and_end)
             return True
@@ -194,7 +194,7 @@ def test_a_prompt_that_ends_while_results_are_awaited_is_not_read_further(
         llm.engine.output.drain(*args)
         llm.engine.cancel(long)
 
-    monkeypatch.setattr(llm.engine.runner, "calls_host", end_and_call_host)
+    monkeypatch.setattr(llm.engine.runner, "waits_for_results", end_and_wait)
     new = make_request(llm, prompts[1], GREEDY, processor=one(steer))
     llm.engine.submit(new)
     while not long.is_finished:

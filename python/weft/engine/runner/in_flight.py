@@ -117,11 +117,11 @@ class InFlightBatch:
         """All sequences of the batch, each once."""
         return [*self]
 
-    def decode(self, sequences: list[Sequence]) -> None:
-        """Add the sequences that decode in the launched iteration. Each of them gets at least one token."""
-        self.decoding = sequences
-        self.is_launched = True
-        for sequence in sequences:
+    def launch(self, decoding: list[Sequence]) -> None:
+        """Note that the iterations are launched, and add the sequences that decode. Each of them gets at least one
+        token."""
+        self.decoding, self.is_launched = decoding, True
+        for sequence in decoding:
             sequence.num_in_flight += 1
             sequence.num_promised += 1
 
@@ -129,7 +129,6 @@ class InFlightBatch:
         """Add a launched part of a prompt. The last part gives the sequence its first token."""
         (self.first if is_last else self.reading).append(sequence)
         self.prompts[sequence] = prompt
-        self.is_launched = True
         sequence.num_in_flight += 1
         sequence.num_promised += is_last
 

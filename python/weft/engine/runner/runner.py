@@ -152,41 +152,57 @@ class ModelRunner:
         return moves.error is None
 
     def _launch_iterations(self, batch: InFlightBatch, schedule: Schedule) -> None:
-        """Launch the iterations of a step. If that fails, all sequences in them fail."""
-        reading = self._reading(schedule)
-        ending = [sequence for sequence, part in reading.items() if part.is_last]
-        sampling = [*schedule.decoding, *ending]
-        try:
-            for part in reading.values():
-                if part.prompt.context:
-                    self._prompts.read_outputs(part)
-            portions = [*pack_parts(reading.values(), self.config.prefill_chunk, self.graphs.max_parts)]
-            plan, masks_drafts = self._plan(sampling, schedule.num_drafts, ending, portions[-1:])
-            # Portions that the iteration with sampling rows can't read get iterations of their own before it.
-            num_before = len(portions) - bool(plan.num_context and portions)
-            for portion in portions[:num_before]:
-                self._read(portion)
-            if sampling:
-                self._sample(schedule, ending, plan, masks_drafts, portions[num_before:])
-            elif portions[num_before:]:
-                self._read(portions[num_before])
-        except Exception as error:
-            broken = [sequence for sequence in sampling if _captured_failure(sequence) is not None]
-            batch.failures.append((broken or [*dict.fromkeys([*sampling, *reading])], error))
-            with suppress(Exception):  # the batches in flight fail with this launch in any case
-                self.snapshots.drop_pending()
+        """Launch the iterations of a step. If that fails, its sequences fail. If captured logits processors are the
+        cause, only their sequences fail, and the others are launched without them."""
+        decoding, reading = schedule.decoding, self._reading(schedule)
+        while decoding or reading:
+            ending = [sequence for sequence, part in reading.items() if part.is_last]
+            try:
+                plan, masks_drafts = self._issue(schedule, decoding, ending, [*reading.values()])
+                break
+            except Exception as error:
+                sampling = [*decoding, *ending]
+                broken = [sequence for sequence in sampling if _captured_failure(sequence) is not None]
+                batch.failures.append((broken or [*dict.fromkeys([*sampling, *reading])], error))
+                with suppress(Exception):  # the batches in flight fail with this launch in any case
+                    self.snapshots.drop_pending()
+                if not broken:
+                    return
+                decoding = [sequence for sequence in decoding if sequence not in broken]
+                reading = {sequence: part for sequence, part in reading.items() if sequence not in broken}
+        else:
             return
-        if schedule.decoding:
-            batch.decode(schedule.decoding)
+        if decoding or ending:
+            batch.plan, batch.masks_drafts = plan, masks_drafts
+        batch.launch(decoding)
         for sequence, part in reading.items():
             part.prompt.position = part.stop
             batch.num_context += part.count
             batch.read(sequence, part.prompt, part.is_last)
             if part.is_last:
                 sequence.move(Stage.GENERATION)
-        if sampling:
-            batch.plan, batch.masks_drafts = plan, masks_drafts
-            self.num_iterations += 1
+
+    def _issue(
+        self,
+        schedule: Schedule,
+        decoding: list[Sequence],
+        ending: list[Sequence],
+        parts: abc.Sequence[PromptPart],
+    ) -> tuple[Plan, bool]:
+        """Issue the iterations that read `parts` and sample for the sequences in `decoding` and `ending`. Returns the
+        plan of the iteration that samples, and whether the grammar masks its drafts."""
+        for part in parts:
+            if part.prompt.context:
+                self._prompts.read_outputs(part)
+        portions = [*pack_parts(parts, self.config.prefill_chunk, self.graphs.max_parts)]
+        plan, masks_drafts = self._plan([*decoding, *ending], schedule.num_drafts, ending, portions[-1:])
+        beside = portions[-1:] if plan.num_context and (decoding or ending) else []
+        # Iterations without sampling rows read what the iteration with sampling rows can't read.
+        for portion in portions[: len(portions) - len(beside)]:
+            self._read(portion)
+        if decoding or ending:
+            self._sample(schedule, decoding, ending, plan, masks_drafts, beside[0] if beside else [])
+        return plan, masks_drafts
 
     def _reading(self, schedule: Schedule) -> dict[Sequence, PromptPart]:
         """The parts of prompts to read, by sequence. A part may have no tokens, if only the prompt's last is left."""
@@ -206,29 +222,31 @@ class ModelRunner:
     def _sample(
         self,
         schedule: Schedule,
-        ending: abc.Sequence[Sequence],
+        decoding: list[Sequence],
+        ending: list[Sequence],
         plan: Plan,
         masks_drafts: bool,
-        portions: abc.Sequence[abc.Sequence[PromptPart]],
+        portion: abc.Sequence[PromptPart],
     ) -> None:
         """Launch the iteration with sampling rows. If the plan has context, it also reads a portion of the prompts."""
+        self.prepare(plan)  # first, since it may fail
         for sequence in schedule.grown:
             pages = pinned_copy(self.runtime, sequence.kv.pages, torch.int32)
             self.stream.launch(write_pages, self.parts.state, sequence.slot, pages)
-        self._branch(schedule.decoding)
+        self._branch(decoding)
         for sequence in ending:
             guide = sequence.guide
             if guide is not None and guide.matcher is not None:
                 self.snapshots.change({sequence.slot: guide.matcher})
-        sampling = [*schedule.decoding, *ending]
+        sampling = [*decoding, *ending]
         slots = [slot for sequence in sampling for slot in _row_slots(sequence)]
         if self.grammar_stream.proposals is not None and plan.num_drafts:
             self.grammar_stream.proposals.set_guided(masks_drafts)
         rows: list[HostRows] = []
         if plan.processors.on_host:
-            rows = [_host_rows(sequence) for sequence in schedule.decoding]
+            rows = [_host_rows(sequence) for sequence in decoding]
             rows += [_first_rows(sequence) for sequence in ending]
-        self._run(plan, slots, portions[0] if portions else (), rows)
+        self._run(plan, slots, portion, rows)
         buffers = self.graphs.buffers(plan)
         if any(sequence.request.sampling.logprobs is not None for sequence in sampling):
             max_top_k = max(sequence.request.sampling.top_k for sequence in sampling)
@@ -253,6 +271,7 @@ class ModelRunner:
             # iteration would take it.
             self.snapshots.push(slots)
         self.graphs.run(plan, rows)
+        self.num_iterations += 1
         if self._tap is not None:
             self._tap.launched(self.graphs.buffers(plan), len(slots), context)
 
