@@ -40,7 +40,7 @@ def serve(
         ),
     ] = 5,
     speculation: Annotated[
-        str, typer.Option(help="none, eagle3, mtp, draft_model, ngram, forced or forced+eagle3.")
+        str, typer.Option(help="none, eagle3, mtp, draft_model, ngram, forced, forced+eagle3 or forced+ngram.")
     ] = "none",
     num_draft_tokens: Annotated[
         int,

@@ -36,6 +36,7 @@ DRAFTERS: dict[str, Callable[[int], Speculation]] = {
     "ngram": lambda k: Speculation.ngram(num_draft_tokens=k),
     "forced": lambda k: Speculation.forced(num_draft_tokens=k),
     "forced+eagle3": lambda k: Speculation.forced(Speculation.eagle3(num_draft_tokens=k)),
+    "forced+ngram": lambda k: Speculation.forced(Speculation.ngram(num_draft_tokens=k)),
 }
 """Drafters by name."""
 
