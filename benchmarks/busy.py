@@ -1,6 +1,7 @@
 """Compares guided decoding at batch 1 beside another busy process on each core with decoding on a quiet machine.
 
-    .venv/bin/python benchmarks/busy.py [--model weft-tiny] [--speculation none,eagle3] [-k 5] [--out benchmarks/results]
+    .venv/bin/python benchmarks/busy.py [--model weft-tiny] [--speculation none,eagle3] [-k 5]
+        [--out benchmarks/results]
 
 A busy process computes without a pause and is bound to its core. In quiet turns these processes are stopped. Each
 round has two turns of both kinds, in palindromic order. In a turn each drafter answers all prompts. Speeds are
@@ -35,6 +36,7 @@ from weft_bench.serve.setup import DRAFTERS
 BUSY = """
 import os, sys
 os.sched_setaffinity(0, [int(sys.argv[1])])
+print(flush=True)
 while os.getppid() == int(sys.argv[2]):
     for _ in range(1_000_000):
         pass
@@ -48,13 +50,18 @@ class Busy:
 
     def __init__(self) -> None:
         cores = sorted(os.sched_getaffinity(0))
-        parent = str(os.getpid())
-        self._processes = [
-            subprocess.Popen([sys.executable, "-c", BUSY, str(core), parent], stdin=subprocess.DEVNULL)
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", BUSY, str(core), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+            )
             for core in cores
         ]
-        self.num_processes = len(cores)
-        self._send(signal.SIGSTOP)
+        for process in self.processes:
+            assert process.stdout is not None
+            process.stdout.readline()  # it has begun
+        self._stop()
 
     @contextmanager
     def running(self, is_running: bool) -> Iterator[None]:
@@ -62,21 +69,24 @@ class Busy:
         if not is_running:
             yield
             return
-        self._send(signal.SIGCONT)
+        for process in self.processes:
+            process.send_signal(signal.SIGCONT)
         try:
             yield
         finally:
-            self._send(signal.SIGSTOP)
+            self._stop()
 
     def close(self) -> None:
         """End the processes."""
-        for process in self._processes:
+        for process in self.processes:
             process.kill()
-            process.wait()
+            process.communicate()
 
-    def _send(self, number: int) -> None:
-        for process in self._processes:
-            process.send_signal(number)
+    def _stop(self) -> None:
+        for process in self.processes:
+            process.send_signal(signal.SIGSTOP)
+        for process in self.processes:
+            os.waitpid(process.pid, os.WUNTRACED)
 
 
 def speed(llm: LLM, prompts: PromptSet, max_tokens: int) -> float:
@@ -88,9 +98,7 @@ def speed(llm: LLM, prompts: PromptSet, max_tokens: int) -> float:
     return tokens / (time.perf_counter() - begin)
 
 
-def run(
-    model: str, speculation: str, num_drafts: int, prompts: int, max_tokens: int, rounds: int
-) -> Report:
+def run(model: str, speculation: str, num_drafts: int, prompts: int, max_tokens: int, rounds: int) -> Report:
     """Return a row for each drafter."""
     names = [name.strip() for name in speculation.split(",")]
     unknown = [name for name in names if name not in DRAFTERS]
@@ -101,7 +109,7 @@ def run(
     with ExitStack() as stack:
         llms = {
             name: stack.enter_context(
-                LLM(Path(model), device="cpu", speculation=DRAFTERS[name](num_drafts), engine=config)
+                LLM(model, device="cpu", speculation=DRAFTERS[name](num_drafts), engine=config)
             )
             for name in names
         }
@@ -120,13 +128,13 @@ def run(
                         rates[name][-1][kind].append(speed(llm, asked, max_tokens))
     rows = [row(name, num_drafts, rates[name]) for name in names]
     summary = {
-        "model": llms[names[0]].model_path.name,
-        "busy_processes": busy.num_processes,
+        "model": model,
+        "busy_processes": len(busy.processes),
         "prompts": prompts,
         "max_tokens": max_tokens,
         "rounds": rounds,
     }
-    return Report("busy", rows, summary)
+    return Report("busy" if model == "weft-tiny" else f"busy-{Path(model).name}", rows, summary)
 
 
 def row(name: str, num_drafts: int, rounds: list[dict[str, list[float]]]) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import random
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -68,7 +67,7 @@ def node_kinds(engine: Engine) -> list[str]:
 def row(model: str, speculation: str, num_drafts: int, max_batch: int, calls: int) -> dict[str, Any]:
     """Warm up an engine, serve requests, and return the row."""
     config = EngineConfig(max_batch=max_batch, max_seq_len=MAX_SEQ_LEN)
-    with LLM(Path(model), device="cpu", speculation=DRAFTERS[speculation](num_drafts), engine=config) as llm:
+    with LLM(model, device="cpu", speculation=DRAFTERS[speculation](num_drafts), engine=config) as llm:
         begin = time.perf_counter()
         llm.warm_up()
         warm_up_s = time.perf_counter() - begin
@@ -100,7 +99,9 @@ def run(model: str, speculation: str, num_drafts: int, max_batch: int, calls: in
     for each in rows:
         for key in ("python_nodes", "captures_while_serving"):
             if each[key]:
-                rows.failures.append({"speculation": each["speculation"], "error": f"{key} is {each[key]}, not 0"})
+                rows.failures.append(
+                    {"speculation": each["speculation"], "error": f"{key} is {each[key]}, not 0"}
+                )
     return rows.report({"model": model})
 
 

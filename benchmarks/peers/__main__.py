@@ -42,7 +42,11 @@ def parser() -> argparse.ArgumentParser:
     add("--reply-within", type=float, default=900.0, metavar="SECONDS", help="who takes longer is out")
     add("--out", type=Path, help="folder of peers.json, peers.svg and peers-all.svg")
     add("--add", action="store_true", help="to the groups that peers.json there has of the same commit")
-    add("--setup", action="store_true", help="only make the environments of the engines, and fetch the weights")
+    add(
+        "--setup",
+        action="store_true",
+        help="only make the environments of the engines, and fetch the weights",
+    )
     return made
 
 

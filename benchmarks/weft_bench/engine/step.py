@@ -106,7 +106,9 @@ def measure(
         for name, of in (("", plain), ("guided_", guided)):
             recorded = recordings(bench, of, iterations)
             measured[f"{name}device_us"] = round(median(r.busy_us for r in recorded))
-            measured[f"{name}over_device"] = round(median(r.total_us / r.turns / r.busy_us for r in recorded), 3)
+            measured[f"{name}over_device"] = round(
+                median(r.total_us / r.turns / r.busy_us for r in recorded), 3
+            )
     return measured
 
 

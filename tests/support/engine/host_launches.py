@@ -130,7 +130,9 @@ class _Runtime(CountingRuntime):
     def check(self) -> None: ...
 
 
-def prompt_launches(shape: Shape, num_tokens: int, step_tokens: int | None, num_drafts: int) -> dict[str, int]:
+def prompt_launches(
+    shape: Shape, num_tokens: int, step_tokens: int | None, num_drafts: int
+) -> dict[str, int]:
     """Count the launches of the host for a prompt of `num_tokens` tokens up to its first token, after a warm-up, by
     kind. With `num_drafts`, an EAGLE3 head reads the prompt too.
 
