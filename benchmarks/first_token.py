@@ -38,6 +38,8 @@ GUIDE = Guide.regex("[a-z ]{9,}")
 LARGE = 512
 """The rows of a large product."""
 WARM_UP = 3
+PAUSE_S = 0.05
+"""The time between products and prompts. torch's threads still spin for a while after a product."""
 PRODUCTS = 20
 """The number of products of each kind in a turn. The fastest counts."""
 
@@ -122,6 +124,7 @@ def run(model: str, speculation: str, num_drafts: int, tokens: int, repeat: int,
         products = Products(of_model)
         for turn in range(repeat + WARM_UP):
             rate = products.rates()
+            time.sleep(PAUSE_S)
             times = [row.answer([rng.randrange(of_model.vocab_size) for _ in range(tokens)]) for row in rows]
             if turn >= WARM_UP:
                 rates.append(rate)
