@@ -38,6 +38,7 @@ IN_CUDA = {  # csrc/kernels/sampling/*.cu, csrc/kernels/mask/*.cu
     "pick_drafts_": ("sample_rows",),
     "advance_slots_": ("advance",),
     "keep_logits_": ("keep",),
+    "open_slots_": ("open_slots",),
     "read_slots_": ("read_slots",),
     "take_proposals_": ("take_proposals",),
     "apply_slot_masks_": ("mask",),
