@@ -88,7 +88,7 @@ docs: $(VENV)/.weft-built
 
 bench: $(VENV)/.weft-built
 	$(BIN)/weft bench all --out benchmarks/results
-	for name in matchers workers programs prompts rejection; do $(BIN)/python benchmarks/$$name.py --out benchmarks/results || exit 1; done
+	for name in matchers workers programs prompts rejection first_token busy graphs host_launches; do $(BIN)/python benchmarks/$$name.py --out benchmarks/results || exit 1; done
 
 # The stub of the extension, from what is built.
 stubs: $(VENV)/.weft-built

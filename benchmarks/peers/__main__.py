@@ -42,7 +42,11 @@ def parser() -> argparse.ArgumentParser:
     add("--reply-within", type=float, default=900.0, metavar="SECONDS", help="who takes longer is out")
     add("--out", type=Path, help="folder of peers.json, peers.svg and peers-all.svg")
     add("--add", action="store_true", help="to the groups that peers.json there has of the same commit")
-    add("--setup", action="store_true", help="make the environments and fetch SmolLM2, and no more")
+    add(
+        "--setup",
+        action="store_true",
+        help="only make the environments of the engines, and fetch the weights",
+    )
     return made
 
 
@@ -53,7 +57,7 @@ def main() -> None:
         options.llamacpp_python, options.vllm_python, options.cache, options.threads, options.reply_within
     )
     if options.setup:
-        set_up(environments)
+        set_up(environments, options.engines, options.checkpoints)
         return
     engines = list(options.engines)
     for engine in NEED_PYTHON:

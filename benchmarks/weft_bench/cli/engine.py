@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from weft.config import MAX_DRAFT_TOKENS
+from weft.config import MAX_DRAFT_TOKENS, model_directory
 from weft.errors import InputError
 from weft_bench.cli.app import DeviceOption, ModelOption, OutOption, PromptsOption, app, finish, load
 
@@ -79,6 +79,9 @@ def overhead(
 
 @app.command()
 def step(
+    model: Annotated[
+        str, typer.Option(help="A model's name or directory, with an EAGLE3 head. Default: a random model.")
+    ] = "",
     shape: Annotated[
         str, typer.Option(help="Of the random model and its EAGLE3 head: small or llama-8b-eagle3.")
     ] = "small",
@@ -90,10 +93,17 @@ def step(
     device: DeviceOption = "auto",
     out: OutOption = None,
 ) -> None:
-    """Compare an iteration with the time to read its bytes. Iterations are guided, in split graphs, and eager."""
-    finish(
-        load("step", out)(device, shape, batches_to(max_batch), iterations=iterations, context=context), out
+    """Compare an iteration with the time to read its bytes, and with the time in which its work runs. Iterations are
+    guided, in split graphs, and eager."""
+    report = load("step", out)(
+        device,
+        shape,
+        batches_to(max_batch),
+        iterations=iterations,
+        context=context,
+        model=model_directory(model) if model else None,
     )
+    finish(report, out)
 
 
 @app.command()

@@ -25,6 +25,12 @@ def serve(
         float, typer.Option(help="Duration of each measurement, once the load is steady.")
     ] = 4.0,
     prompts: Annotated[int, typer.Option(min=1, help="Number of held-out prompts, used in turn.")] = 1024,
+    prompt_tokens: Annotated[
+        str,
+        typer.Option(
+            help="Lengths of prompts in tokens, at random between two; such as 100-600. Default: their own."
+        ),
+    ] = "",
     fixed_tokens: Annotated[
         int | None,
         typer.Option(min=2, help="Fixed length of all answers in tokens. Default: they end by themselves."),
@@ -36,7 +42,8 @@ def serve(
         ),
     ] = 5,
     speculation: Annotated[
-        str, typer.Option(help="none, eagle3, mtp, draft_model, ngram, forced or forced+eagle3.")
+        str,
+        typer.Option(help="none, eagle3, mtp, draft_model, ngram, forced, forced+eagle3 or forced+ngram."),
     ] = "none",
     num_draft_tokens: Annotated[
         int,
@@ -60,7 +67,7 @@ def serve(
 ) -> None:
     """Measure the executor under load. Reports throughput, time to first token and inter-token latency; with a plot."""
     from weft_bench.serve.run import plot
-    from weft_bench.serve.setup import Loads, Setup, numbers
+    from weft_bench.serve.setup import Loads, Setup, numbers, span
 
     setup = Setup(
         model, device, speculation, num_draft_tokens, policy, overlap, reuse=reuse, max_batch=max_batch
@@ -73,6 +80,7 @@ def serve(
         prompts,
         fixed_tokens,
         rounds,
+        span("prompt_tokens", prompt_tokens),
     )
     report = load("serve", out)(setup, loads)
     finish(report, out)

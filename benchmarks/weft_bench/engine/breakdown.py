@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any
 
 from weft.trace import Slice, record_on, track_names, write_chrome
+from weft.trace.timeline import busy
 from weft_bench.engine.models import Bench
 from weft_bench.engine.paired import GUIDE, Setting, Side
 
@@ -42,6 +43,11 @@ class Recorded:
     turns: int
     total_us: float
     slices: list[Slice]
+
+    @property
+    def busy_us(self) -> float:
+        """The microseconds of an iteration in which a task ran, on any stream."""
+        return sum(end - begin for begin, end in busy(self.slices)) / self.turns
 
     def tasks(self) -> dict[tuple[str, str], float]:
         """Return the microseconds of an iteration by stream and task."""
@@ -112,6 +118,16 @@ def breakdown(
     if trace is not None:
         write(turns, trace)
     return table(turns)
+
+
+def recordings(bench: Bench, side: Side, iterations: int) -> list[Recorded]:
+    """Record at least `iterations` of a side, one or some at a time."""
+    turns = 1 if bench.runtime.device.type == "cpu" else BLOCK
+    recorded: list[Recorded] = []
+    side.fill()
+    while turns * len(recorded) < iterations:
+        recorded += one(bench, side, turns)
+    return recorded
 
 
 def one(bench: Bench, side: Side, turns: int) -> list[Recorded]:

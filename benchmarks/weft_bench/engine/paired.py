@@ -37,17 +37,19 @@ OPERATIONS = ("fetch", "extend", "commit")
 
 @dataclass(frozen=True)
 class Setting:
-    """The settings that the compared sides share: model, batch size, drafts per iteration, and lengths of texts."""
+    """The settings that the compared sides share: model, batch size, drafts per iteration, and lengths of texts. With
+    drafts, each iteration commits `simulated` tokens; None: those that the target accepts."""
 
     bench: Bench
     batch: int
     num_drafts: int
     max_seq_len: int = MAX_SEQ_LEN
     prompt_tokens: int = PROMPT_TOKENS
+    simulated: float | None = SIMULATED
 
     def engine(self, graphs: Graphs) -> Engine:
-        """Build an engine of this size. With drafts, it commits `SIMULATED` tokens per iteration."""
-        simulated = SIMULATED if self.num_drafts else None
+        """Build an engine of this size."""
+        simulated = self.simulated if self.num_drafts else None
         return self.bench.engine(self.batch, self.max_seq_len, self.num_drafts, simulated, graphs)
 
 

@@ -1,12 +1,15 @@
-"""Compares the time of an iteration with the bound by memory bandwidth, for random weights in the shape of a model
-with an EAGLE3 head.
+"""Compares the time of an iteration with the bound by memory bandwidth, for a model with an EAGLE3 head: random
+weights in a shape, or a directory.
 
 `bound_us` is the number of bytes that an iteration must read (`bandwidth.py`) divided by the bandwidth of a copy on
 the device. `over_bound` is the time of an unguided iteration in one graph, divided by `bound_us`. The same iteration
 also runs guided: in one graph, in split graphs and without graphs. All of them alternate. The time between two
-tokens of a request is reported too. With drafts, the number of committed tokens per iteration is forced, because
-random weights never agree. These rows say `simulated`, with the number of kernels that this adds
-(`simulated_kernels`).
+tokens of a request is reported too. With drafts, random weights never agree, so the number of committed tokens per
+iteration is forced. These rows say `simulated`, with the number of kernels that this adds (`simulated_kernels`).
+
+`over_device` and `guided_over_device` are the time of an iteration in one graph divided by the time in which its work
+runs, on any stream: kernels, copies and the grammar's tasks. The rest is the host's. Both times are of the same
+iterations, which are recorded, after the others.
 """
 
 from __future__ import annotations
@@ -14,11 +17,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.progress import track
 
 from weft_bench.engine.bandwidth import Traffic, copy_bandwidth, traffic
+from weft_bench.engine.breakdown import recordings
 from weft_bench.engine.models import Bench, shape_of
 from weft_bench.engine.paired import GUIDE, SIMULATED, Setting, Side, ratio, take_turns
 from weft_bench.engine.simulated import simulated_operations
@@ -39,24 +45,29 @@ def run(
     num_drafts: Sequence[int] = NUM_DRAFTS,
     iterations: int = 64,
     context: int | None = None,
+    model: Path | None = None,
 ) -> Report:
     """Return a row for each number of drafts and batch size. Times are medians of at least `iterations`. Prompts
-    have `context` tokens."""
-    bench = Bench.random(device, shape_of(shape))
+    have `context` tokens. The model comes from a directory if `model` is given."""
+    bench = Bench.load(device, model) if model is not None else Bench.random(device, shape_of(shape))
+    name = shape if model is None else bench.name
     prompt_tokens = context or CONTEXT[bench.runtime.device.type]
     bandwidth = copy_bandwidth(bench.runtime)
     cases = [(drafts, batch) for drafts in num_drafts for batch in batches]
     rows = Rows("step")
     for drafts, batch in track(cases, description="step", transient=True):
         with rows.trying(drafts=drafts, batch=batch):
-            rows.append(measure(bench, shape, batch, drafts, iterations, prompt_tokens, bandwidth))
-    config = bench.model.config
+            simulates = model is None and drafts > 0
+            rows.append(measure(bench, name, batch, drafts, simulates, iterations, prompt_tokens, bandwidth))
+    dtype = str(bench.model.config.dtype).removeprefix("torch.")
+    source = f"random, {dtype}: {shape}, {shape_of(shape)}" if model is None else f"{bench.name}, {dtype}"
     summary = {
         "device": str(bench.runtime.device),
-        "weights": f"random, {str(config.dtype).removeprefix('torch.')}: {shape}, {shape_of(shape)}",
+        "weights": source,
         "bandwidth_gb_per_s": round(bandwidth / 1e9, 3),
-        "simulated": f"rows with drafts: {SIMULATED} tokens per iteration forced",
     }
+    if any(row["simulated"] for row in rows):
+        summary["simulated"] = f"rows with drafts: {SIMULATED} tokens per iteration forced"
     if bench.runtime.device.type == "cpu":
         summary["over_bound"] = (
             "says little on a CPU: caches hold small weights, arithmetic bounds large batches"
@@ -70,12 +81,16 @@ def measure(
     shape: str,
     batch: int,
     num_drafts: int,
+    simulates: bool,
     iterations: int,
     prompt_tokens: int,
     bandwidth: float,
 ) -> dict[str, Any]:
-    """Measure one row: four engines with the same weights alternate."""
-    side = partial(Side, Setting(bench, batch, num_drafts, prompt_tokens + ROOM, prompt_tokens))
+    """Measure one row: four engines with the same weights alternate. `simulates`: the number of committed tokens per
+    iteration is forced."""
+    simulated = SIMULATED if simulates else None
+    setting = Setting(bench, batch, num_drafts, prompt_tokens + ROOM, prompt_tokens, simulated)
+    side = partial(Side, setting)
     with ExitStack() as engines:
 
         def opened(made: Side) -> Side:
@@ -86,14 +101,22 @@ def measure(
         split, eager = opened(side(GUIDE, graphs="split")), opened(side(GUIDE, graphs="none"))
         sides = (plain, guided, split, eager)
         turns = take_turns(sides, iterations)
-    read = traffic(bench.model.config, bench.head, batch, num_drafts, plain.context)
-    return row(shape, batch, num_drafts, sides, turns, read, bandwidth)
+        read = traffic(bench.model.config, bench.head, batch, num_drafts, plain.context)
+        measured = row(shape, batch, num_drafts, simulates, sides, turns, read, bandwidth)
+        for name, of in (("", plain), ("guided_", guided)):
+            recorded = recordings(bench, of, iterations)
+            measured[f"{name}device_us"] = round(median(r.busy_us for r in recorded))
+            measured[f"{name}over_device"] = round(
+                median(r.total_us / r.turns / r.busy_us for r in recorded), 3
+            )
+    return measured
 
 
 def row(
     shape: str,
     batch: int,
     num_drafts: int,
+    simulates: bool,
     sides: tuple[Side, Side, Side, Side],
     turns: Sequence[Sequence[float]],
     read: Traffic,
@@ -107,8 +130,8 @@ def row(
         "shape": shape,
         "drafts": num_drafts,
         "batch": batch,
-        "simulated": bool(num_drafts),
-        "simulated_kernels": simulated_operations(SIMULATED, num_drafts) if num_drafts else 0,
+        "simulated": simulates,
+        "simulated_kernels": simulated_operations(SIMULATED, num_drafts) if simulates else 0,
         "context": round(plain.context),
         "weights_mb": round((read.target + read.head) / 1e6, 3),
         "kv_mb": round(read.kv / 1e6, 3),

@@ -47,7 +47,8 @@ class Load:
 @dataclass
 class Sent:
     """A request in flight. Times are those of `time.perf_counter`. `due` is its scheduled time. `first` and `last`
-    are the times of its first and last tokens. `first_tokens` is the number of tokens in its first response."""
+    are the times of its first and last tokens. `first_tokens` is the number of tokens in its first response.
+    `longest_gap` is the longest time between two of its responses."""
 
     due: float
     max_tokens: int
@@ -55,6 +56,7 @@ class Sent:
     last: float = 0.0
     first_tokens: int = 0
     tokens: int = 0
+    longest_gap: float = 0.0
 
 
 @dataclass
@@ -68,6 +70,7 @@ class Window:
     - `compile`: the wait for its guide
     - `queue`: the wait for a slot, which is a part of `first_token`
     - `user_speed`: tokens per second after the first response
+    - `longest_gap`: the longest time between two responses, for requests that have a second one
     - `per_iteration`: tokens per iteration
     """
 
@@ -79,6 +82,7 @@ class Window:
     queue: list[float] = field(default_factory=list)
     compile: list[float] = field(default_factory=list)
     user_speed: list[float] = field(default_factory=list)
+    longest_gap: list[float] = field(default_factory=list)
     per_iteration: list[float] = field(default_factory=list)
 
     @property
@@ -164,6 +168,7 @@ class Clients:
             sent.first, sent.first_tokens = now, new
         elif new:
             window.gaps += [(now - sent.last) / new] * new
+            sent.longest_gap = max(sent.longest_gap, now - sent.last)
         if new:
             sent.last = now
         sent.tokens += new
@@ -204,6 +209,7 @@ def note_times(window: Window, sent: Sent, timing: TimingMetrics) -> None:
     window.first_token.append(sent.first - sent.due - compiled)
     if sent.tokens > sent.first_tokens:
         window.user_speed.append((sent.tokens - sent.first_tokens) / (sent.last - sent.first))
+        window.longest_gap.append(sent.longest_gap)
 
 
 def poisson(begin: float, rate: float) -> Iterator[float]:

@@ -9,6 +9,7 @@ A row is a load, measured in a window of a few seconds (`clients.py` defines whe
   guide, which is `compile_*_ms`. `queue_*_ms`, the wait for a slot, is a part of it.
 - `token_*_ms`: the inter-token latency. It is the time between two responses of a request, divided by the number of
   tokens in the later one. Responses taken together count as one. Every token counts once.
+- `longest_gap_*_ms`: the longest time between two responses of a request.
 - `tokens_per_iteration`: the mean of requests.
 
 Percentiles are over all requests answered, or all tokens taken, in the window. The summary has the comparisons
@@ -37,7 +38,7 @@ def run(setup: Setup | str = "auto", loads: Loads | None = None) -> Report:
     """Return a row for each load. `setup` may be a device, with defaults for the other settings."""
     setup = setup if isinstance(setup, Setup) else Setup(device=setup)
     loads = loads if loads is not None else Loads()
-    workload = Workload.heldout(setup.model, loads.prompts, loads.fixed_tokens)
+    workload = Workload.heldout(setup.model, loads.prompts, loads.fixed_tokens, loads.prompt_tokens)
     with setup.serving(workload, loads.most_clients) as clients:
         rows = Rows("serve")
         for load in track(loads.all, description="serve", transient=True):
@@ -53,6 +54,7 @@ def run(setup: Setup | str = "auto", loads: Loads | None = None) -> Report:
             "overlap": setup.overlap,
             "prefix_reuse": setup.reuse,
             "prompts": loads.prompts,
+            "prompt_tokens": round(mean(map(len, workload.prompts)), 1),
             "answers": "end by themselves" if loads.fixed_tokens is None else f"{loads.fixed_tokens} tokens",
             "seconds": loads.seconds,
         }
@@ -78,6 +80,8 @@ def row(load: Load, window: Window) -> dict[str, Any]:
         "user_tokens_per_s": round(median(window.user_speed), 1),
         **percentiles("first_token", window.first_token),
         **percentiles("token", window.gaps),
+        **percentiles("longest_gap", window.longest_gap),
+        "longest_gap_max_ms": round(max(window.longest_gap) * 1e3, 2),
         **percentiles("queue", window.queue),
         **percentiles("compile", window.compile),
         "tokens_per_iteration": round(mean(window.per_iteration), 2),

@@ -36,6 +36,7 @@ DRAFTERS: dict[str, Callable[[int], Speculation]] = {
     "ngram": lambda k: Speculation.ngram(num_draft_tokens=k),
     "forced": lambda k: Speculation.forced(num_draft_tokens=k),
     "forced+eagle3": lambda k: Speculation.forced(Speculation.eagle3(num_draft_tokens=k)),
+    "forced+ngram": lambda k: Speculation.forced(Speculation.ngram(num_draft_tokens=k)),
 }
 """Drafters by name."""
 
@@ -98,7 +99,8 @@ class Loads:
     """The loads to measure: a closed loop for each number of `clients`, and an open loop for each of `rates`
     (requests per second). Each runs with every share of guided requests, for `seconds`.
 
-    `prompts` is the number of prompts. With `fixed_tokens`, all answers have that length. `rounds` is the number of
+    `prompts` is the number of prompts. With `prompt_tokens`, their lengths are random between these two. With
+    `fixed_tokens`, all answers have that length. `rounds` is the number of
     rounds of the comparisons at 32 clients and of the loop's own time (0: neither). Raises `InputError` for loads
     that can't be measured.
     """
@@ -110,6 +112,7 @@ class Loads:
     prompts: int = 1024
     fixed_tokens: int | None = None
     rounds: int = 5
+    prompt_tokens: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if not (self.clients or self.rates):
@@ -122,6 +125,11 @@ class Loads:
             raise InputError("seconds must be above 0, and rounds at least 0")
         if self.prompts < 1:
             raise InputError(f"prompts is {self.prompts}; it must be at least 1")
+        if self.prompt_tokens is not None and not 1 <= self.prompt_tokens[0] <= self.prompt_tokens[1]:
+            raise InputError(
+                f"prompt_tokens is {list(self.prompt_tokens)}; give the fewest and the most tokens of a prompt, such "
+                "as 100-600"
+            )
         if self.fixed_tokens is not None and self.fixed_tokens < 2:
             raise InputError(
                 f"fixed_tokens is {self.fixed_tokens}; between 2 tokens there is time, it must be at least 2"
@@ -137,6 +145,18 @@ class Loads:
     def most_clients(self) -> int:
         """The largest number of clients. If there is no closed loop, it is the default batch size."""
         return max(self.clients, default=EngineConfig.max_batch)
+
+
+def span(name: str, text: str) -> tuple[int, int] | None:
+    """Parse two numbers with a dash between them, such as "100-600"; None for "". A single number is both. Raises
+    `InputError` for any other text."""
+    if not text:
+        return None
+    first, _, last = text.partition("-")
+    try:
+        return int(first), int(last or first)
+    except ValueError:
+        raise InputError(f"{name} is {text!r}; give two numbers with a dash, such as 100-600") from None
 
 
 def numbers(name: str, text: str, kind: type[T]) -> list[T]:

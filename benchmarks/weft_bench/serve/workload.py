@@ -1,4 +1,5 @@
-"""The requests of `weft bench serve`: held-out prompts, of which a share is guided.
+"""The requests of `weft bench serve`: held-out prompts, of which a share is guided. Longer prompts are several of them,
+one after another.
 
 By default an answer ends by itself, and its guide is its prompt's schema. With `fixed_tokens`, every answer has that
 many tokens, guided or not, so that loads differ in time only. Unguided requests then have no end token, and the
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft.config import package_model_path
+from weft.config import model_directory
 from weft.executor import (
     Executor,
     GuidedDecodingParams,
@@ -47,12 +48,21 @@ class Workload:
     streaming: bool = True
 
     @classmethod
-    def heldout(cls, model: Path | None, count: int, fixed_tokens: int | None = None) -> Workload:
-        """Return `count` held-out prompts as tokens of a model directory (None: weft-tiny)."""
-        tokenizer = load_tokenizer(model if model is not None else package_model_path())
+    def heldout(
+        cls,
+        model: Path | None,
+        count: int,
+        fixed_tokens: int | None = None,
+        lengths: tuple[int, int] | None = None,
+    ) -> Workload:
+        """Return `count` held-out prompts as tokens of a model (None: weft-tiny). With `lengths`, the length of each
+        prompt is random between these two; other prompts precede it, and the beginning is cut off."""
+        tokenizer = load_tokenizer(model_directory(model))
         rng = random.Random(SEED)
         records = [example(rng, "heldout") for _ in range(count)]
         prompts = [tokenizer.encode(record.prompt) for record in records]
+        if lengths is not None:
+            prompts = [_lengthened(prompts, i, rng.randint(*lengths)) for i in range(count)]
         schemas = [json.dumps(record.schema) for record in records]
         return cls(prompts, schemas, tokenizer.eos_token_id, fixed_tokens)
 
@@ -89,6 +99,15 @@ class Workload:
         if self.fixed_tokens is not None:
             return GuidedDecodingParams.handle(ENDLESS)
         return GuidedDecodingParams(GuideType.JSON_SCHEMA, self.schemas[place])
+
+
+def _lengthened(prompts: Sequence[list[int]], number: int, length: int) -> list[int]:
+    """Return the last `length` tokens of all prompts up to prompt `number`. After the first prompt comes the last."""
+    text = prompts[number]
+    while len(text) < length:
+        number -= 1
+        text = prompts[number % len(prompts)] + text
+    return text[-length:]
 
 
 def is_guided(number: int, percent: int) -> bool:

@@ -38,6 +38,7 @@ IN_CUDA = {  # csrc/kernels/sampling/*.cu, csrc/kernels/mask/*.cu
     "pick_drafts_": ("sample_rows",),
     "advance_slots_": ("advance",),
     "keep_logits_": ("keep",),
+    "open_slots_": ("open_slots",),
     "read_slots_": ("read_slots",),
     "take_proposals_": ("take_proposals",),
     "apply_slot_masks_": ("mask",),
@@ -85,7 +86,7 @@ class _Watch(TorchDispatchMode):
         return result
 
 
-class _Stream:
+class CountingStream:
     """A stream that counts its launches."""
 
     handle = 0
@@ -128,8 +129,8 @@ class CountingRuntime:
     def __init__(self, found: list[Launch]) -> None:
         self._found = found
 
-    def stream(self, *, high_priority: bool = False) -> _Stream:
-        return _Stream(self._found)
+    def stream(self, *, high_priority: bool = False) -> CountingStream:
+        return CountingStream(self._found)
 
     def event(self) -> object:
         return object()
@@ -141,7 +142,7 @@ class CountingRuntime:
     def publish(self) -> None: ...
 
 
-class _Weights:
+class EmptyWeights:
     """A weight loader that returns empty bfloat16 tensors of any name and shape."""
 
     def take(self, name: str, *shape: int) -> Tensor:
@@ -153,19 +154,19 @@ class _Weights:
         return False
 
 
-def _no_offsets(weights: object, draft_vocab: int, vocab: int) -> Tensor:
+def no_offsets(weights: object, draft_vocab: int, vocab: int) -> Tensor:
     return torch.zeros(draft_vocab, dtype=torch.int64, device="cuda")
 
 
 def fake_parts(shape: Shape, grammar: GrammarStream, num_drafts: int, batch: int) -> DecodeParts:
     config = shape.config(torch.bfloat16, shape.vocab)
-    weights: Any = _Weights()
+    weights: Any = EmptyWeights()
     model = Llama(config, weights)
     pages = 64 * batch + 1
     drafter = None
     if num_drafts:
         aux = (2, shape.layers // 2, shape.layers - 3)
-        with patch.object(eagle3_head, "_take_d2t", _no_offsets):
+        with patch.object(eagle3_head, "_take_d2t", no_offsets):
             head = Eagle3Head(config, aux, shape.draft_vocab or shape.vocab, weights, model)
         drafter = RecurrentDrafter(head, head.allocate_kv(pages, 16))
     state = SlotState(grammar, 256, 4096)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from weft.config import package_model_path
 from weft.engine.runner.step import GuidedLogits, Plan
 from weft.errors import InputError
 from weft.models.base import PagedKV
@@ -149,7 +150,17 @@ def test_small_run(monkeypatch: pytest.MonkeyPatch) -> None:
         assert row["tokens_unguided"] == pytest.approx(expected, abs=0.2)
         assert row["itl_guided_us"] == pytest.approx(row["guided_us"] / row["tokens_guided"], rel=0.02)
         assert row["split_over_one"] > 0 and row["eager_over_one"] > 0
+        assert row["over_device"] >= 1 and row["guided_over_device"] >= 1
+        assert row["device_us"] > 0 and row["guided_device_us"] > 0
         assert 16 < row["context"] < 16 + step.ROOM
     out = io.StringIO()
     report.show(Console(file=out, width=100))
     assert "simulated" in out.getvalue() and "True" in out.getvalue()
+
+
+def test_a_models_own_drafts_are_verified() -> None:
+    report = step.run("cpu", batches=[1], num_drafts=[2], iterations=8, model=package_model_path())
+    (row,) = report.rows
+    assert (row["shape"], row["simulated"], row["simulated_kernels"]) == ("weft-tiny", False, 0)
+    assert 1 <= row["tokens_guided"] <= 3
+    assert "simulated" not in report.summary and report.summary["weights"].startswith("weft-tiny")

@@ -22,7 +22,7 @@ from weft_bench.serve.clients import Clients, Load, Sent, Window, note_times, po
 from weft_bench.serve.loop_time import idle_times, measure_loop, own_times
 from weft_bench.serve.ratios import ratio
 from weft_bench.serve.run import percentile, plot
-from weft_bench.serve.setup import Loads, Setup, numbers
+from weft_bench.serve.setup import Loads, Setup, numbers, span
 from weft_bench.serve.workload import ENDLESS, Workload, is_guided
 
 TOKENS = 6
@@ -48,6 +48,18 @@ def test_guided_share_is_exact_and_spread(percent: int) -> None:
         assert [i for i in range(8) if is_guided(i, percent)] == [3, 7]
 
 
+def test_lengths_of_prompts_are_random_between_two() -> None:
+    short = Workload.heldout(None, 40)
+    long = Workload.heldout(None, 40, TOKENS, (200, 300))
+    lengths = [len(prompt) for prompt in long.prompts]
+    assert 200 <= min(lengths) < 220 and 280 < max(lengths) <= 300
+    for prompt, last in zip(long.prompts, short.prompts, strict=True):
+        assert prompt[-len(last) :] == last  # the answer is to the last of its prompts
+    assert long.longest == max(lengths) + TOKENS
+    cut = Workload.heldout(None, 4, TOKENS, (5, 5))
+    assert [list(prompt) for prompt in cut.prompts] == [prompt[-5:] for prompt in short.prompts[:4]]
+
+
 def test_arrivals_come_at_the_rate_and_at_random() -> None:
     moments = list(islice(poisson(5.0, 20.0), 4000))
     gaps = [b - a for a, b in zip([5.0, *moments], moments, strict=False)]
@@ -66,7 +78,9 @@ def test_what_an_answered_request_adds() -> None:
         guide_ready_time=timedelta(seconds=101),
     )
     note_times(
-        window, Sent(due=100.0, max_tokens=9, first=102.0, last=104.0, first_tokens=1, tokens=9), timing
+        window,
+        Sent(due=100.0, max_tokens=9, first=102.0, last=104.0, first_tokens=1, tokens=9, longest_gap=0.75),
+        timing,
     )
     note_times(
         window, Sent(due=100.0, max_tokens=1, first=102.0, last=102.0, first_tokens=1, tokens=1), timing
@@ -74,6 +88,7 @@ def test_what_an_answered_request_adds() -> None:
     assert window.compile == [0.5, 0.5] and window.queue == [0.25, 0.25]
     assert window.first_token == [1.5, 1.5]  # 2 s in the client's eyes, of which half a second for the guide
     assert window.user_speed == [4.0]  # of one token there is no speed
+    assert window.longest_gap == [0.75]  # and no gap
     assert window.tokens_per_s == 5.0
 
 
@@ -85,6 +100,7 @@ def test_a_token_s_latency_is_its_share_of_the_time_between_responses(fixed: Cli
         results = [Result(output_token_ids=[[5] * count]) for count in numbers_of_tokens]
         assert not clients.note(window, 1, results, now)
     assert window.gaps == [0.25] * 4 and window.tokens == 6
+    assert clients.under_way[1].longest_gap == 1.0
 
 
 @pytest.mark.serial
@@ -209,11 +225,17 @@ def test_ratios_are_of_rounds_that_take_turns() -> None:
         (lambda: Loads(fixed_tokens=1), "at least 2"),
         (lambda: Loads(prompts=0), "at least 1"),
         (lambda: numbers("clients", "1,two", int), "commas"),
+        (lambda: span("prompt_tokens", "100-x"), "two numbers with a dash"),
+        (lambda: Loads(prompt_tokens=(600, 100)), "fewest and the most"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(make: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
+
+
+def test_a_span_is_two_numbers_or_one() -> None:
+    assert [span("prompt_tokens", text) for text in ("", "100-600", "98")] == [None, (100, 600), (98, 98)]
 
 
 def test_too_short_a_window_is_said() -> None:
@@ -236,6 +258,7 @@ def test_small_run_with_drafts(policy: str, tmp_path: Path) -> None:
         assert row["tokens_per_iteration"] > 1.0
         assert row["first_token_p99_ms"] >= row["first_token_p50_ms"] > row["queue_p50_ms"] >= 0
         assert row["token_p99_ms"] >= row["token_p50_ms"] > 0
+        assert row["longest_gap_max_ms"] >= row["longest_gap_p50_ms"] >= row["token_p50_ms"]
         assert row["compile_p99_ms"] >= 0
     assert report.summary["speculation"] == "ngram" and report.summary["policy"] == policy
     written = json.loads(report.write(tmp_path).read_text())
@@ -283,6 +306,7 @@ def test_command_names_its_options() -> None:
     for option in (
         "--clients",
         "--rates",
+        "--prompt-tokens",
         "--guided",
         "--speculation",
         "--policy",
