@@ -237,12 +237,12 @@ def test_a_failing_forward_ends_what_it_touched(
     model = executor.client.engine.parts.model
     original, calls = model.logits, 0
 
-    def failing(*args: Any) -> Any:
+    def failing(*args: Any, **options: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise RuntimeError("planted in the model")
-        return original(*args)
+        return original(*args, **options)
 
     expected = answer(executor, request(5))
     monkeypatch.setattr(model, "logits", failing)

@@ -24,15 +24,17 @@ OUTPUTS = ("logits",)
 @dataclass
 class _Step:
     parts: list[PromptPart] = field(default_factory=list)
-    sampled: list[dict[str, Tensor]] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    sampled: dict[str, Tensor] = field(default_factory=dict)
 
 
 class DebugTap:
-    """A `StepTap` that keeps the tensors `names` of each step. A step's input is N tokens in R rows: first the parts of
-    prompts, then the sampling rows. A prompt's last token is in a sampling row.
+    """A `StepTap` that keeps the tensors `names` of each step. A step's input is N tokens of R sequences: first those
+    that only read a part of their prompt, then those that sample. The latter are S sequences with the same number of
+    positions. If its prompt ends, a sequence has the rest of the prompt before them.
 
     - `input_ids` int64 [N]; `position_ids` int64 [N], from 0. A missing draft has the id -1.
-    - `sequence_length` int64 [R]: the number of tokens of the text in the KV cache after the row, without drafts.
+    - `sequence_length` int64 [R]: the number of tokens of the text in the KV cache after the step, without drafts.
     - `logits` [S * positions, vocab_size], in the model's dtype: the logits for sampling, after processors, penalties,
       bias and masks.
     """
@@ -46,32 +48,45 @@ class DebugTap:
         """Start the record of a step, before its launches."""
         self._steps.append(_Step())
 
-    def launched(self, buffers: StepBuffers, num_rows: int, parts: Sequence[PromptPart]) -> None:
-        """Record an iteration that reads `parts`. The first `num_rows` sampling rows of `buffers` are in use."""
+    def launched(self, buffers: StepBuffers, slots: Sequence[int], parts: Sequence[PromptPart]) -> None:
+        """Record an iteration that reads `parts`. The first sampling rows of `buffers` belong to `slots`."""
         step = self._steps[-1]
         step.parts += parts
-        if num_rows:
+        if slots:
             sources = {"tokens": buffers.tokens_BT, "base": buffers.verified.base_B}
             if "logits" in self.names:
                 sources["logits"] = buffers.logits_BTV
-            step.sampled.append({name: self._copy(t.narrow(0, 0, num_rows)) for name, t in sources.items()})
+            step.slots = [*slots]
+            step.sampled = {name: self._copy(t.narrow(0, 0, len(slots))) for name, t in sources.items()}
 
     def take(self) -> dict[str, Tensor]:
         """Remove the oldest step and return its tensors by name, or an empty dict if it launched nothing. The step's
         work must be done."""
         step = self._steps.popleft()
-        parts, sampled = step.parts, step.sampled
-        if not parts and not sampled:
+        if not step.parts and not step.slots:
             return {}
-        rows = [(copies["tokens"], copies["base"]) for copies in sampled]
-        ids = [torch.tensor(part.prompt.tokens[part.start : part.stop]) for part in parts]
-        ids += [tokens.flatten() for tokens, _ in rows]
-        positions = [torch.arange(part.start, part.stop) for part in parts]
-        positions += [(base[:, None] + torch.arange(tokens.shape[1])).flatten() for tokens, base in rows]
-        lengths = [torch.tensor([part.stop]) for part in parts] + [base + 1 for _, base in rows]
-        logits = [copies["logits"].flatten(0, 1) for copies in sampled if "logits" in copies]
-        tensors = {"input_ids": ids, "position_ids": positions, "sequence_length": lengths, "logits": logits}
-        return {name: torch.cat(tensors[name]) for name in sorted(self.names) if tensors[name]}
+        # A sequence's entries are (first position, its tokens), in order.
+        reading: dict[int, list[tuple[int, Tensor]]] = {}
+        for part in step.parts:
+            tokens = torch.tensor(part.prompt.tokens[part.start : part.stop])
+            reading.setdefault(part.prompt.slot, []).append((part.start, tokens))
+        bases = step.sampled["base"].tolist() if step.slots else []
+        ending = [
+            [*reading.pop(slot, []), (base, tokens)]
+            for slot, base, tokens in zip(step.slots, bases, step.sampled.get("tokens", ()), strict=True)
+        ]
+        entries = [entry for entries in (*reading.values(), *ending) for entry in entries]
+        lengths = [start + len(tokens) for ((start, tokens),) in (each[-1:] for each in reading.values())]
+        tensors = {
+            "input_ids": torch.cat([tokens for _, tokens in entries]),
+            "position_ids": torch.cat(
+                [torch.arange(start, start + len(tokens)) for start, tokens in entries]
+            ),
+            "sequence_length": torch.tensor([*lengths, *(base + 1 for base in bases)]),
+        }
+        if "logits" in step.sampled:
+            tensors["logits"] = step.sampled["logits"].flatten(0, 1)
+        return {name: tensors[name] for name in sorted(self.names) if name in tensors}
 
     def _copy(self, source: Tensor) -> Tensor:
         kept = self._runtime.pinned(tuple(source.shape), source.dtype)

@@ -54,9 +54,11 @@ class StepTap(Protocol):
     def begin(self) -> None:
         """Called before a step's launches."""
 
-    def launched(self, buffers: StepBuffers, num_rows: int, parts: abc.Sequence[PromptPart]) -> None:
-        """Called after the launch of an iteration that reads `parts`. The first `num_rows` sampling rows of `buffers`
-        belong to sequences; the others are padding."""
+    def launched(
+        self, buffers: StepBuffers, slots: abc.Sequence[int], parts: abc.Sequence[PromptPart]
+    ) -> None:
+        """Called after the launch of an iteration that reads `parts`. The first sampling rows of `buffers` belong to
+        `slots`; the others are padding."""
 
 
 def bucket(num_rows: int, max_batch: int) -> int:
@@ -273,7 +275,7 @@ class ModelRunner:
         self.graphs.run(plan, rows)
         self.num_iterations += 1
         if self._tap is not None:
-            self._tap.launched(self.graphs.buffers(plan), len(slots), context)
+            self._tap.launched(self.graphs.buffers(plan), slots, context)
 
     def _plan(
         self,
@@ -392,7 +394,7 @@ class ModelRunner:
 def _host_rows(sequence: Sequence) -> HostRows:
     """A decoding sequence's rows for the host's logits processors."""
     search = sequence.search
-    answers = [sequence.output.token_ids]
+    answers: list[abc.Sequence[int]] = [sequence.output.token_ids]
     if search is not None:
         answers = [search.answer(beam) for beam in range(search.num_rows)]
     return HostRows(sequence.processor, sequence.id, sequence.prompt, answers, search is not None)
