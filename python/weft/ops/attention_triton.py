@@ -51,8 +51,6 @@ LONG_STAGES = 2
 
 def attend(*args: Any) -> None:
     """Launch the kernels of `weft.ops.attention.attend`."""
-    if len(args) == 18:
-        args = (*args[:9], 0, 0, *args[9:])
     call = Call(*args)
     num_rows = call.page_table.shape[0]
     if call.num_short:
