@@ -51,8 +51,6 @@ LONG_STAGES = 2
 
 def attend(*args: Any) -> None:
     """Launch the kernels of `weft.ops.attention.attend`."""
-    if len(args) == 18:
-        args = (*args[:9], 0, 0, *args[9:])
     call = Call(*args)
     num_rows = call.page_table.shape[0]
     if call.num_short:
@@ -626,7 +624,7 @@ def num_tiles(call: Call, num_rows: int, queries: int, group: int) -> int:
     """The number of tiles of `queries` queries, `group` of each token, for `num_rows` rows. With `starts` it is a limit
     for any lengths of the rows (`tile_of`)."""
     if call.starts is None:
-        return num_rows * triton.cdiv(call.width * group, queries)
+        return num_rows * int(triton.cdiv(call.width * group, queries))
     return call.qkv.shape[0] * group // queries + num_rows
 
 

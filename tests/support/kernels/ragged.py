@@ -122,13 +122,15 @@ class RaggedInputs:
         ]
 
     def error(self) -> float:
-        """Return the largest error of `out` and of the cache; infinite if other keys were written."""
+        """Return the largest error of `out` and of the cache; infinite if other keys were written or a result is
+        NaN."""
         texts, cache = self.texts, self.texts.full_cache()
         if not torch.equal(cache.isnan(), texts.cache.isnan()):
             return float("inf")
         pairs = list(zip(self.results(self.out), self.wanted(), strict=True))
         pairs.append((texts.cache.nan_to_num(), cache.nan_to_num()))
-        return max(float((got.float() - wanted.float()).abs().max()) for got, wanted in pairs if len(got))
+        errors = torch.cat([(got.float() - wanted.float()).abs().flatten() for got, wanted in pairs])
+        return float(errors.nan_to_num(nan=float("inf")).max())
 
     def is_padding_untouched(self) -> bool:
         """Whether `out` is unchanged at the padding rows and at the tokens that pad the call."""

@@ -155,6 +155,13 @@ def test_old_keys_that_are_read_early_give_the_same_bits(case: Case, found: dict
 
 @pytest.mark.slow
 @needs_triton
+@pytest.mark.parametrize("width", [3, 20])
+def test_rows_that_pad_a_batch_are_skipped_in_triton(width: int, found: dict[str, Any]) -> None:
+    assert found[f"padding {width}"]
+
+
+@pytest.mark.slow
+@needs_triton
 def test_positions_are_base_count_and_offset(found: dict[str, Any]) -> None:
     assert found["positions few"] and found["positions long"]
 
@@ -235,6 +242,13 @@ def interpret() -> dict[str, Any]:
             Inputs(case).run(few(case.shares)), Inputs(case).run(few(case.shares, settled=False))
         )
 
+    def skips_padding(run: Attend, width: int) -> bool:
+        """Whether a row without pages is skipped. Its output memory is NaN before, and stays so."""
+        inputs = Inputs(Case((40, 60), width))
+        inputs.page_table[0] = 0
+        out = inputs.run(run)
+        return bool(out[:width].isnan().all()) and not out[width:].isnan().any()
+
     def positions(run: Attend) -> bool:
         inputs, other = Inputs(FEW[2]), Inputs(FEW[2])
         rows = inputs.rows()
@@ -249,6 +263,7 @@ def interpret() -> dict[str, Any]:
     results |= {f"long {case}": error(case, long) for case in FEW}
     results |= {str(case): error(case, long) for case in MANY}
     results |= {"beyond 2": beyond(few(2), 2), "beyond 20": beyond(long, 20)}
+    results |= {"padding 3": skips_padding(few(2), 3), "padding 20": skips_padding(long, 20)}
     narrow = Window(9, 2)
     results["beyond in a window"] = beyond(few(2), 2, window=narrow) + beyond(long, 20, window=narrow)
     results |= {f"bits {case}": bits_differ(case, few) for case in BITS}
