@@ -193,7 +193,11 @@ void attend_blocks(const AttendCall &call) {
   std::int64_t cost = 0;
   for (std::int64_t b = 0; b < call.rows; ++b) {
     const Tokens tokens = tokens_of(call, b);
-    if (tokens.count <= 0 || is_padding(call, tokens)) continue;
+    if (tokens.count <= 0) continue;
+    if (is_padding(call, tokens)) {
+      for (std::int64_t h = 0; h < call.kv_heads; ++h) clear_outputs(call, tokens, h);
+      continue;
+    }
     for (std::int64_t begin = 0, end; begin < tokens.count; begin = end) {
       end = std::min(begin + kTokenBlock, tokens.count);
       blocks.push_back({tokens, begin, end});
