@@ -163,3 +163,11 @@ class Proposer(Protocol):
 def row_positions(base_B: Tensor, width: int) -> Tensor:
     """The positions base, base + 1, ... of each row: int64 [B, width]."""
     return base_B[:, None] + torch.arange(width, device=base_B.device)
+
+
+def packed_places(starts: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The row of each of `count` packed entries, and the entry's offset in that row. Row r has the entries `starts[r]`
+    to `starts[r + 1] - 1`. Entries after the last row are padding; they continue that row."""
+    entry = torch.arange(count, device=starts.device)
+    row = torch.searchsorted(starts[1:], entry, right=True).clamp_(max=starts.shape[0] - 2)
+    return row, entry - starts.index_select(0, row)
