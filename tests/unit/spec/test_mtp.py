@@ -163,7 +163,9 @@ def test_drafting_keeps_the_rule_of_launched_functions(modules: int, tmp_path: P
         for slot, length in enumerate([1, 2, 2, 2]):
             drafting.begin(slot, length)
         for parts in (drafting.read([1, 2, 3]), None):
-            verified, buffers = drafting.verify([2, 0, 3, 1], 4, parts)  # no padding: its results are undefined
+            verified, buffers = drafting.verify(
+                [2, 0, 3, 1], 4, parts
+            )  # no padding: its results are undefined
             check_launched(drafter.draft_first, verified, buffers)
             check_launched(drafter.draft_next, verified, buffers, 2)
 
