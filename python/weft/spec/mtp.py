@@ -188,13 +188,13 @@ class MtpChain:
         entries, tokens = self._entries(verified, context)
         index_M = self._index(starts, row_M, place_M - before_R.index_select(0, row_M))
         index_M.clamp_(max=entries.shape[0] - 1)
-        window, known = embed(entries, index_M, entries.dtype, live), tokens.index_select(0, index_M)
+        window = embed(entries, index_M, entries.dtype, live)  # gathers only the live rows
+        known = tokens.index_select(0, index_M)
         rows = Rows(context.page_table_RP, context.base_R - before_R, size + kept, starts=begins, live=live)
-        left_M = begins.index_select(0, row_M + 1) - begins.index_select(0, row_M) - place_M
-        # A part's last entries have no token at this distance yet. They read token 0 and are computed again later.
         for module in range(self.num_drafts):
-            after = torch.where(left_M > module, known.roll(-module), 0)
-            window = self.modules.forward(after, window, self.kv, rows, module)
+            # A part's last entries have no token at this distance yet. They read another part's tokens, and are
+            # computed again before any other entry reads them.
+            window = self.modules.forward(known.roll(-module), window, self.kv, rows, module)
         self._keep_last(context, entries, tokens)
 
     def _with_kept(self, slots: Tensor, aux: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
