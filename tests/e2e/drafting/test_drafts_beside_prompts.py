@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from support.engine.drafters import DRAFTERS
 from support.engine.references import Checkpoint
 from support.engine.requests import Told, make_request, run, settle, told
 from weft import LLM, EngineConfig, SamplingParams
+from weft.core.logits_processors import LogitsProcessor, ProcessorRows
 from weft.engine.sequence import Sequence
 
 READING: dict[str, dict[str, Any]] = {
@@ -21,10 +23,19 @@ READING: dict[str, dict[str, Any]] = {
 }
 
 
+class Nothing:
+    """A captured logits processor that leaves the logits as they are."""
+
+    allows_capture = True
+
+    def __call__(self, rows: ProcessorRows, logits_BTV: torch.Tensor, stream: object) -> None:
+        pass
+
+
 def requests(llm: LLM, prompts: list[str], **fields: Any) -> list[Sequence]:
     """Requests for prompts of one token and more."""
     samplings = [SamplingParams(max_tokens=24, temperature=i % 2 / 2, seed=i) for i in range(6)]
-    texts = ["x", "Te", *prompts[:4]]
+    texts = ["", "x", *prompts[:4]]
     return [make_request(llm, *pair, **fields) for pair in zip(texts, samplings, strict=True)]
 
 
@@ -50,3 +61,8 @@ def test_as_many_are_accepted(drafter: str, tiny: Checkpoint, prompts: list[str]
         with make(**engine) as llm:
             assert answers(llm, requests(llm, prompts)) == expected, engine
             assert answers(llm, requests(llm, prompts)) == expected, engine
+    # Iterations with logits processors read no prompts.
+    with make(max_batch=3, reuse=True, page_size=1) as llm:
+        for _ in range(2):
+            many = requests(llm, prompts, processor=LogitsProcessor("nothing", Nothing()))
+            assert answers(llm, many, together=False) == expected
