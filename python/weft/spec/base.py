@@ -93,7 +93,7 @@ class Verified:
         if self.context is None:
             return x
         batch, width = self.tokens_BT.shape
-        return x[: batch * width].unflatten(0, (batch, width))
+        return x[: batch * width].view(batch, width, *x.shape[1:])
 
     def rows_at(self, offset: int) -> Rows:
         """One token of each sampling row, at `offset` positions after the last committed one."""
