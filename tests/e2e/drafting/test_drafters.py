@@ -46,11 +46,10 @@ def test_tokens_are_those_without_speculation(
     engine = EngineConfig(max_batch=batch, max_seq_len=512, graphs=graphs)
     with LLM(tiny.path, device="cpu", speculation=speculation, engine=engine) as llm:
         check(run(llm, prompts), expected)
-        # With lookahead windows, iterations that decode read no prompts.
-        if graphs == "one" and drafter != "lookahead":
+        if graphs == "one":
             assert llm.num_graph_replays == llm.num_iterations > 0
         else:
-            assert llm.num_graph_replays > llm.num_iterations > 0
+            assert llm.num_graph_replays > llm.num_iterations
 
 
 @pytest.mark.parametrize("drafter", every_third(sorted(DRAFTERS)))
