@@ -1,8 +1,8 @@
 """A small draft model with the target's tokenizer, which decodes one draft at a time.
 
 Its KV entry at position p is for the token at p, as in the target. The first drafting step reads the tokens that
-verification committed, and later steps read the model's own drafts. KV entries of rejected drafts are overwritten
-before they are read."""
+verification committed, and prompts. Later steps read the model's own drafts. KV entries of rejected drafts are
+overwritten before they are read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from weft.models.config import ModelConfig
 from weft.models.weights import dtype_name, load_model
 from weft.ops.attention import Rows
 from weft.ops.rows import take_rows
-from weft.spec.base import DraftBuffers, DrafterContext, Verified
+from weft.spec.base import DraftBuffers, DrafterContext, Verified, packed_places
 from weft.tokenizer.files import has_tokenizer, load_tokenizer
 
 
@@ -79,20 +79,40 @@ class DraftModel:
         )
 
     def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
-        rows, live_B = verified.rows, verified.live_B
-        if rows.starts is not None:
-            # The forward below reads the token after each token. So the first token of a prompt is read before it,
-            # with the first tokens of all other rows, whose entries it writes again.
-            first = verified.tokens.index_select(0, rows.starts[:-1].clamp(max=verified.tokens.shape[0] - 1))
-            self.model.forward(first[:, None], self.kv, Rows(rows.page_table, rows.base, 1))
-        hidden = self.model.forward(verified.after, self.kv, replace(rows, offset=1, settled=False)).last
-        take_rows(verified.of_sampling(hidden), verified.count_B, buffers.hidden_BH, live_B)
+        rows, tokens, last_B, live_B = verified.rows, verified.after, verified.count_B, verified.live_B
+        batch, width = verified.tokens_BT.shape
+        if rows.starts is None:
+            rows = replace(rows, offset=1, settled=False)
+        else:
+            # A prompt's first token is the token after no other. So every row reads its first token, too.
+            tokens, rows = _with_first_tokens(verified.tokens, verified.after, rows, rows.starts)
+            last_B, width = last_B + 1, width + 1
+        hidden = self.model.forward(tokens, self.kv, rows).last
+        hidden_BTH = hidden.flatten(0, -2)[: batch * width].unflatten(0, (batch, width))
+        take_rows(hidden_BTH, last_B, buffers.hidden_BH, live_B)
         self.model.logits(buffers.hidden_BH, buffers.logits_BD, live=live_B)
 
     def draft_next(self, verified: Verified, buffers: DraftBuffers, step: int) -> None:
         rows = replace(verified.rows_at(step), settled=False)
         hidden = self.model.forward(buffers.token_B[:, None], self.kv, rows)
         self.model.logits(hidden.last[:, 0], buffers.logits_BD, live=verified.live_B)
+
+
+def _with_first_tokens(tokens: Tensor, after: Tensor, rows: Rows, starts: Tensor) -> tuple[Tensor, Rows]:
+    """Packed rows that have one token more: each row's first token, then the token after each of its tokens. Rows
+    without tokens stay empty. Returns the tokens, and their rows."""
+    is_used = starts.diff() > 0
+    begins = torch.zeros_like(starts)
+    torch.cumsum(is_used, 0, out=begins[1:])
+    begins += starts
+    row_M, place_M = packed_places(begins, tokens.shape[0] + is_used.shape[0])
+    index_M = (starts.index_select(0, row_M) + place_M).clamp_(max=tokens.shape[0] - 1)
+    after_M = after.index_select(0, (index_M - 1).clamp_(min=0))
+    tokens_M = torch.where(place_M == 0, tokens.index_select(0, index_M), after_M)
+    rows = replace(
+        rows, starts=begins, live=begins[-1:], width=rows.width + 1, short_width=rows.short_width + 1
+    )
+    return tokens_M, rows
 
 
 def _check_vocabulary(path: Path, model: Model, target: Model) -> None:

@@ -28,8 +28,8 @@ from weft.models.base import PagedKV
 from weft.models.config import ModelConfig
 from weft.models.mtp_module import MtpModules
 from weft.ops.attention import Rows
-from weft.ops.rows import take_rows
-from weft.spec.base import Context, DraftBuffers, DrafterContext, Verified, row_positions
+from weft.ops.rows import copy_rows_, embed, take_rows
+from weft.spec.base import Context, DraftBuffers, DrafterContext, Verified, packed_places, row_positions
 from weft.spec.recurrent import RecurrentDrafter, head_buffers
 
 
@@ -183,24 +183,18 @@ class MtpChain:
         before_R = (context.base_R - context.first_R).clamp(max=kept).where(count_R > 0, 0)
         begins = torch.zeros_like(starts)
         torch.cumsum(count_R + before_R, 0, out=begins[1:])
-        # Entries from `begins[-1]` on are padding.
-        row_M, place_M = _places(begins, size + count_R.shape[0] * kept)
+        live = begins[-1:]
+        row_M, place_M = packed_places(begins, size + count_R.shape[0] * kept)
         entries, tokens = self._entries(verified, context)
         index_M = self._index(starts, row_M, place_M - before_R.index_select(0, row_M))
         index_M.clamp_(max=entries.shape[0] - 1)
-        window, known = entries.index_select(0, index_M), tokens.index_select(0, index_M)
-        rows = Rows(
-            context.page_table_RP,
-            context.base_R - before_R,
-            size + kept,
-            starts=begins,
-            live=begins[-1:],
-        )
-        left_M = begins[1:].index_select(0, row_M) - begins.index_select(0, row_M) - place_M
-        # A part's last entries have no token at this distance yet. They read token 0 and are computed again later.
+        window = embed(entries, index_M, entries.dtype, live)  # gathers only the live rows
+        known = tokens.index_select(0, index_M)
+        rows = Rows(context.page_table_RP, context.base_R - before_R, size + kept, starts=begins, live=live)
         for module in range(self.num_drafts):
-            after = torch.where(left_M > module, known.roll(-module), 0)
-            window = self.modules.forward(after, window, self.kv, rows, module)
+            # A part's last entries have no token at this distance yet. They read another part's tokens, and are
+            # computed again before any other entry reads them.
+            window = self.modules.forward(known.roll(-module), window, self.kv, rows, module)
         self._keep_last(context, entries, tokens)
 
     def _with_kept(self, slots: Tensor, aux: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -214,8 +208,11 @@ class MtpChain:
         states [R * kept + tokens, H], and the token after each."""
         kept_MH = self.hidden_SNH.index_select(0, context.slots_R).flatten(0, 1)
         kept_M = self.tokens_SN.index_select(0, context.slots_R).flatten()
-        hidden = torch.cat((kept_MH, self.modules.combine(verified.aux)))
-        return hidden, torch.cat((kept_M, verified.after.clamp(min=0)))
+        hidden = self.modules.combine(verified.aux)
+        entries = hidden.new_empty(kept_MH.shape[0] + hidden.shape[0], hidden.shape[1])
+        entries[: kept_MH.shape[0]] = kept_MH
+        copy_rows_(entries[kept_MH.shape[0] :], hidden, verified.rows.live)
+        return entries, torch.cat((kept_M, verified.after.clamp(min=0)))
 
     def _index(self, starts: Tensor, row: Tensor, offset: Tensor) -> Tensor:
         """The index into `_entries` of a part's entry at `offset` from its start. A negative offset means one of the
@@ -241,11 +238,3 @@ class MtpChain:
         self.tokens_SN.index_copy_(0, slots, tokens.gather(1, index))
         index = index[:, :, None].expand(-1, -1, hidden.shape[2])
         self.hidden_SNH.index_copy_(0, slots, hidden.gather(1, index))
-
-
-def _places(starts: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The row of each of `count` entries and its offset in the row. Row r has the entries `starts[r]` to
-    `starts[r + 1] - 1`. Entries after the last row count as its own."""
-    entry = torch.arange(count, device=starts.device)
-    row = torch.searchsorted(starts[1:], entry, right=True).clamp_(max=starts.shape[0] - 2)
-    return row, entry - starts.index_select(0, row)

@@ -232,8 +232,9 @@ def test_masks_behind_drafts_that_are_none_are_not_filled(
         run(llm, [limited, make_request(llm, prompts[1], sampling)])
         fills = sum(state.counters(operation).fills for operation in ("fetch", "extend", "commit"))
         assert limited.output.error is None
-        iterations = limited.output.stats.iterations
-        assert iterations < fills <= iterations * (limit + 1) + 2
+        iterations = limited.output.stats.iterations + 1  # the first token's makes drafts, too
+        # One more mask is that of the first token. It was filled before its iteration, not after another.
+        assert iterations <= fills <= iterations * (limit + 1) + 1
 
 
 @pytest.fixture

@@ -28,10 +28,9 @@ def decode(
         return found
 
     pool, told = Pool(sizes, prompt), Told()
-    told.tokens = following(prompt)[-1:]
-    pool.accept(told.tokens)
-    while told.tokens[-1] not in ends and len(told.tokens) < max_tokens:
-        drafts, start = pool.drafts(max_drafts), len(pool.text) - 1
+    while not told.tokens or (told.tokens[-1] not in ends and len(told.tokens) < max_tokens):
+        # A prompt's last token has no drafts, but a window.
+        drafts, start = pool.drafts(max_drafts) if told.tokens else [], len(pool.text) - 1
         said = following([*pool.text, *drafts, *pool.window])[start:]
         count = 0
         while count < len(drafts) and drafts[count] == said[count]:

@@ -1,7 +1,7 @@
 """Draws thousands of samples with the engine's own iteration: all slots hold the same prompt, each with its own
 seed.
 
-The prompt is prefilled once, and its pages are copied to every slot. Then `decode_step` runs, captured or eager, as
+The prompt is read once, and its pages are copied to every slot. Then `decode_step` runs, captured or eager, as
 in the engine. A slot whose output is complete starts the next one at once, so slots have different lengths. Each
 case has a group of slots, so a batch mixes all cases.
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,15 +24,16 @@ from weft.core.request import TokenRules
 from weft.engine.device.sampling import SlotSampling, write_tables
 from weft.engine.device.state import DecodeParts, SlotState, Verify, verify_coupled
 from weft.engine.runner.graphs import StepGraphs
+from weft.engine.runner.in_flight import PromptInputs
+from weft.engine.runner.prompts import PromptPart
 from weft.engine.runner.step import GuidedLogits, Plan
 from weft.grammar.base import Matcher
 from weft.guided.grammar_stream import GrammarStream
 from weft.guided.proposals import Proposals, Sources
 from weft.guided.state import GuidedShape, GuidedState
 from weft.models.base import PagedKV
-from weft.ops.attention import Rows
 from weft.runtime import get as get_runtime
-from weft.spec.base import Drafter, PromptParts, Span
+from weft.spec.base import Drafter
 
 MakeDrafter = Callable[[int], Drafter]
 """Makes a drafter with this number of pages."""
@@ -88,7 +90,6 @@ class ManyRequests:
         with torch.inference_mode():
             pages = torch.arange(1, num_pages, dtype=torch.int32)
             state.page_table[:-1].copy_(pages.view(self.num_slots, pages_per_slot))
-            self._read_prompt()
             self._write_parameters()
         guided = any(case.guided for case in cases)
         masks_drafts = guided_drafts and num_drafts > 0
@@ -96,11 +97,11 @@ class ManyRequests:
             (GuidedLogits.DRAFTS if masks_drafts else GuidedLogits.TARGET) if guided else GuidedLogits.NONE
         )
         self.plan = Plan(self.num_slots, num_drafts, guides)
-        self.graphs = StepGraphs(self.runtime, self.stream, self.grammar, self.parts, graphs)
+        self.graphs = StepGraphs(self.runtime, self.stream, self.grammar, self.parts, graphs, max_parts=1)
+        self._read_prompt()
         self.graphs.prepare(self.plan)
         self.buffers = self.graphs.buffers(self.plan)
-        self._rows = torch.randperm(self.num_slots, generator=torch.Generator().manual_seed(0))
-        self._order = self._rows.tolist()
+        self._order = torch.randperm(self.num_slots, generator=torch.Generator().manual_seed(0)).tolist()
         # Two matchers for each guided slot: one follows its output, and the previous output may still use the other.
         self._matchers = {
             slot: [compiled().matcher() for _ in range(2)]
@@ -157,19 +158,19 @@ class ManyRequests:
     def _read_prompt(self) -> None:
         """Write the prompt without its last token to every slot's KV cache, and to the drafter's."""
         parts, length = self.parts, len(PROMPT) - 1
-        table_1P = parts.state.page_table[:1]
-        rows = Rows(table_1P, torch.zeros(1, dtype=torch.int64), length)
-        hidden = parts.model.forward(torch.tensor([PROMPT[:-1]]), parts.kv, rows, parts.aux_layers)
-        caches = list(parts.kv.layers)
-        if parts.drafter is not None:
-            read, after = torch.tensor(PROMPT[:-1]), torch.tensor(PROMPT[1:])
-            zero, spans = torch.zeros(1, dtype=torch.int64), (Span(0, length, 0),)
-            starts = torch.tensor([0, length])
-            parts.drafter.prefill(PromptParts(zero, read, after, hidden.aux[0], rows, starts, zero, spans))
-            caches += parts.drafter.kv.layers  # type: ignore[attr-defined]
+        sampling = SlotSampling(self.runtime, self.cases[0].sampling, PROMPT, VOCAB)
+        prompt = PromptInputs((0,), np.array(PROMPT), (), sampling)
+        plan = Plan(self.num_slots, 0, num_context=length)
+        self.graphs.prepare(plan)
+        self.graphs.send(plan, [], [PromptPart(prompt, 0, length)])
+        self.graphs.run(plan)
+        self.stream.synchronize()
+        self.runtime.check()
         table = parts.state.page_table[: self.num_slots].long()
-        for cache in caches:
-            cache[table] = cache[table[0]][None]
+        with torch.inference_mode():
+            for cache in parts.caches:
+                for layer in cache.layers:
+                    layer[table] = layer[table[0]][None]
 
     def _write_parameters(self) -> None:
         """Write each case's sampling parameters to its slots, as the engine does."""
@@ -200,19 +201,13 @@ class ManyRequests:
     def _begin(self, slots: Tensor, seeds: Tensor) -> None:
         """Reset `slots` to the end of the prompt, with new matchers."""
         self.stream.launch(self._reset, slots, seeds)
-        attach = self._attach
         for slot in slots.tolist():
             if slot in self._matchers:
                 self._matchers[slot].reverse()
-                attach[slot] = self._matchers[slot][0]
-                attach[slot].reset()
+                self._attach[slot] = self._matchers[slot][0]
+                self._attach[slot].reset()
             if self.grammar.proposals is not None:
                 self.grammar.proposals.open(slot, PROMPT, self.parts.state.verified.shape[1] + MAX_TOKENS)
-        if attach:
-            self._attach = {}
-            self.grammar.push(list(attach), attach)
-            self.grammar.first_mask(self.stream, self._rows)
-            self.grammar.join(self.stream)
 
     def _reset(self, slots: Tensor, seeds: Tensor) -> None:
         state = self.parts.state
@@ -227,7 +222,7 @@ class ManyRequests:
         if self.plan.guided_logits or self.parts.has_proposals:
             attach, self._attach = self._attach, {}
             self.grammar.push(self._order, attach)
-        self.graphs.send_slots(self.plan, self._order)
+        self.graphs.send(self.plan, self._order)
         self.graphs.run(self.plan)
         self.stream.synchronize()
         self.runtime.check()

@@ -19,7 +19,7 @@ from weft.config import Speculation
 from weft.errors import ModelError, TokenizerError
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.weights import load_model
-from weft.spec.base import DrafterContext, Span
+from weft.spec.base import DrafterContext
 from weft.spec.draft_model import DraftModel
 from weft.tokenizer.files import load_tokenizer
 
@@ -164,12 +164,13 @@ def test_drafting_keeps_the_rule_of_launched_functions(tmp_path: Path, target_pa
     save_draft_model(tmp_path)
     drafter = DraftModel.load(context(target_path, tmp_path))
     drafting = Drafting(drafter, drafter.kv, lambda *_: torch.empty(0), 1536, 0, 0)
-    drafter.kv.k.zero_()
-    drafter.kv.v.zero_()
+    drafter.kv.data.zero_()
     with torch.inference_mode():
-        drafting.prefill([0, 1, 2], [2, 7, 12])
-        check_launched(drafter.prefill, drafting.parts([1, 0], [Span(1, 7, 0), Span(0, 2, 0)]))
-        verified, _ = drafting.verify([2, 0, 1], 4)
-        buffers = drafter.draft_buffers(4)
-        check_launched(drafter.draft_first, verified, buffers)
-        check_launched(drafter.draft_next, verified, buffers, 2)
+        for slot, length in enumerate([1, 2, 2, 2]):
+            drafting.begin(slot, length)
+        for parts in (drafting.read([1, 2, 3]), None):
+            verified, buffers = drafting.verify(
+                [2, 0, 3, 1], 4, parts
+            )  # no padding: its results are undefined
+            check_launched(drafter.draft_first, verified, buffers)
+            check_launched(drafter.draft_next, verified, buffers, 2)

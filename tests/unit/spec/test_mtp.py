@@ -24,7 +24,7 @@ from weft.models.config import ModelConfig, Rope
 from weft.models.mtp_module import MtpModules
 from weft.models.weights import load_model
 from weft.ops.attention import Rows
-from weft.spec.base import DrafterContext, Span
+from weft.spec.base import DrafterContext
 from weft.spec.mtp import Mtp, MtpChain
 
 VOCAB, H, HEADS, LAYERS = 60, 32, 4, 3
@@ -158,15 +158,16 @@ def test_drafting_keeps_the_rule_of_launched_functions(modules: int, tmp_path: P
     save_mtp(tmp_path / "mtp", VOCAB, H, modules)
     drafter = Mtp.load(context(target, tmp_path / "mtp", 3))
     drafting = Drafting(drafter, drafter.kv, lambda *_: torch.empty(0), VOCAB, H, 0)
-    drafter.kv.k.zero_()
-    drafter.kv.v.zero_()
+    drafter.kv.data.zero_()
     with torch.inference_mode():
-        drafting.prefill([0, 1, 2], [2, 7, 12])
-        check_launched(drafter.prefill, drafting.parts([1, 0], [Span(1, 7, 0), Span(0, 2, 0)]))
-        verified, _ = drafting.verify([2, 0, 1], 4)
-        buffers = drafter.draft_buffers(4)
-        check_launched(drafter.draft_first, verified, buffers)
-        check_launched(drafter.draft_next, verified, buffers, 2)
+        for slot, length in enumerate([1, 2, 2, 2]):
+            drafting.begin(slot, length)
+        for parts in (drafting.read([1, 2, 3]), None):
+            verified, buffers = drafting.verify(
+                [2, 0, 3, 1], 4, parts
+            )  # no padding: its results are undefined
+            check_launched(drafter.draft_first, verified, buffers)
+            check_launched(drafter.draft_next, verified, buffers, 2)
 
 
 def save_inside(path: Path, kind: str, modules: int) -> list[dict[str, Tensor]]:

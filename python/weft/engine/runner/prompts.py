@@ -46,8 +46,8 @@ MAX_PARTS = 64
 
 @dataclass(frozen=True)
 class PromptPart:
-    """A part of a prompt that an iteration reads: its positions start..stop-1. The last token of a prompt is in no
-    part."""
+    """A part of a prompt that an iteration reads: its positions start..stop-1. The last token of a prompt is
+    decoded, so it is in no part (`ModelRunner` makes one exception)."""
 
     prompt: PromptInputs
     start: int
@@ -316,7 +316,9 @@ def write_inputs(
         all_slots[row], base[row], first[row - batch] = prompt.slot, part.start, prompt.first
         starts[row + 1 :] = end
         text[begin:end] = prompt.tokens[part.start : part.stop]
-        after[begin:end] = prompt.tokens[part.start + 1 : part.stop + 1]
+        # After a prompt's last token no token is known yet.
+        known = prompt.tokens[part.start + 1 : part.stop + 1]
+        after[begin : begin + len(known)] = known
     inputs.live_N[0] = end
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import abc
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -200,7 +201,13 @@ class ModelRunner:
         plan, masks_drafts = self._plan([*decoding, *ending], schedule.num_drafts, ending, portions[-1:])
         beside = portions[-1:] if plan.num_context and (decoding or ending) else []
         # Iterations without sampling rows read what the iteration with sampling rows can't read.
-        for portion in portions[: len(portions) - len(beside)]:
+        apart = portions[: len(portions) - len(beside)]
+        if ending and self.parts.drafter is not None and not plan.num_context:
+            # Only there does a drafter read the first token of a prompt after the cached ones. If that is the prompt's
+            # last token, an iteration reads it, too, before the token is decoded.
+            lone = [replace(part, stop=part.stop + 1) for part in parts if part.stop == part.prompt.first]
+            apart += pack_parts(lone, self.config.prefill_chunk, self.graphs.max_parts)
+        for portion in apart:
             self._read(portion)
         if decoding or ending:
             self._sample(schedule, decoding, ending, plan, masks_drafts, beside[0] if beside else [])
