@@ -53,7 +53,7 @@ def _embed_cpu(weight: Tensor, tokens: Tensor, out: Tensor, live: Tensor | None 
     tokens = tokens.contiguous()
     kernel = _core.embed_cpu(
         weight.data_ptr(), DTYPE_CODES[weight.dtype], tokens.data_ptr(), out.data_ptr(), tokens.shape[0],
-        *weight.shape, address(live),
+        weight.shape[0], weight.shape[1], address(live),
     )  # fmt: skip
     run_kernel("embed", kernel)
 
@@ -104,7 +104,10 @@ def _join_cuda(
 def _take_cpu(x: Tensor, index: Tensor, out: Tensor, live: Tensor | None = None) -> None:
     is_plain = x.dtype is torch.float32 and x.is_contiguous() and out.is_contiguous()
     require(is_plain, f"x and out must be float32, contiguous; got {x.dtype} {x.stride()}")
-    kernel = _core.take_rows_cpu(x.data_ptr(), index.data_ptr(), out.data_ptr(), *x.shape, address(live))
+    rows, width, size = x.shape
+    kernel = _core.take_rows_cpu(
+        x.data_ptr(), index.data_ptr(), out.data_ptr(), rows, width, size, address(live)
+    )
     run_kernel("take_rows", kernel)
 
 
