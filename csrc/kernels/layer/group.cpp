@@ -95,32 +95,90 @@ WEFT_INLINE void transpose_keys(const Group &g, std::int64_t first, std::int64_t
     for (std::int64_t n = 0; n < kKeyTile; ++n) g.keys[d * kKeyTile + n] = g.tokens[first + std::min(n, last)][d];
 }
 
-// Computes the scores of all queries with all keys.
+// Computes the scores of all queries with the keys that they see, in whole tiles.
 template <int kLanes>
 WEFT_INLINE void score(const Group &g, std::int64_t head_dim) {
   for (std::int64_t first = 0; first < g.length; first += kKeyTile) {
     transpose_keys<kLanes>(g, first, head_dim);
     std::int64_t m = 0;
+    for (; m < g.count && g.lengths[m] <= first; ++m) continue;  // queries before these keys
+    m = m / kQueryTile * kQueryTile;
     for (; m + kQueryTile <= g.count; m += kQueryTile) score_tile<kLanes, kQueryTile>(g, m, first, head_dim);
     for (; m < g.count; ++m) score_tile<kLanes, 1>(g, m, first, head_dim);
   }
 }
 
-// Replaces a row of scores by exp(score - maximum), and returns their sum: a softmax without the division.
-WEFT_INLINE float exponentiate(float *scores, std::int64_t length) {
-  float highest = -INFINITY, total = 0;
-  float lane[kKeyTile];  // running maxima: with a single one, each key would wait 4 cycles for the last
-  for (int k = 0; k < kKeyTile; ++k) lane[k] = -INFINITY;
-  std::int64_t at = 0;
-  for (; at + kKeyTile <= length; at += kKeyTile)
-    for (int k = 0; k < kKeyTile; ++k) lane[k] = scores[at + k] > lane[k] ? scores[at + k] : lane[k];
-  for (; at < length; ++at) highest = std::max(highest, scores[at]);
-  for (int k = 0; k < kKeyTile; ++k) highest = std::max(highest, lane[k]);
-  for (std::int64_t n = 0; n < length; ++n) {
-    scores[n] = vector_exp(scores[n] - highest);
-    total += scores[n];
+// Returns a + b. The compiler must not change the order of a chain of such sums (-ffast-math).
+WEFT_INLINE float add_in_order(float a, float b) {
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+  return __builtin_assoc_barrier(a + b);
+#else
+  return a + b;
+#endif
+}
+
+// Returns `lanes` in another order: lane k becomes lane k ^ kDistance.
+template <int kLanes, int kDistance>
+WEFT_INLINE Lanes<kLanes> exchange(const Lanes<kLanes> &lanes) {
+  typename Vector<kLanes>::Places places;
+  for (int k = 0; k < kLanes; ++k) places[k] = k ^ kDistance;
+  return __builtin_shuffle(lanes, places);
+}
+
+// Returns the largest of the first kCount lanes, or their sum, by halves.
+template <int kLanes, int kCount>
+WEFT_INLINE float largest_of(const Lanes<kLanes> &lanes) {
+  if constexpr (kCount == 1) {
+    return lanes[0];
+  } else {
+    const auto others = exchange<kLanes, kCount / 2>(lanes);
+    return largest_of<kLanes, kCount / 2>(others > lanes ? others : lanes);
   }
-  return total;
+}
+template <int kLanes, int kCount>
+WEFT_INLINE float sum_of(const Lanes<kLanes> &lanes) {
+  if constexpr (kCount == 1) {
+    return lanes[0];
+  } else {
+    return sum_of<kLanes, kCount / 2>(lanes + exchange<kLanes, kCount / 2>(lanes));
+  }
+}
+
+// Replaces a row of scores by exp(score - maximum), and returns their sum: a softmax without the division. Scores after
+// `length`, up to a multiple of kKeyTile, are overwritten, because whole tiles are faster than single scores.
+//
+// The order of the sum is fixed: kLanes sums; half as many, which get kLanes / 2 scores if there are as many left; the
+// sum of these; and then the other scores one by one.
+template <int kLanes>
+WEFT_INLINE float exponentiate(float *scores, std::int64_t length) {
+  const std::int64_t whole = length / kLanes * kLanes;
+  const auto lowest = Lanes<kLanes>{} - INFINITY;
+  auto highest = lowest;
+  for (std::int64_t at = 0; at < whole; at += kLanes) {
+    const auto tile = load<kLanes>(scores + at);
+    highest = tile > highest ? tile : highest;
+  }
+  if (whole < length) {
+    typename Vector<kLanes>::Places places;
+    for (int k = 0; k < kLanes; ++k) places[k] = k;
+    const auto tile = places < static_cast<int>(length - whole) ? load<kLanes>(scores + whole) : lowest;
+    highest = tile > highest ? tile : highest;
+  }
+  const float top = largest_of<kLanes, kLanes>(highest);
+  for (std::int64_t at = 0; at < length; at += kKeyTile)
+    for (int k = 0; k < kKeyTile; ++k) scores[at + k] = vector_exp(scores[at + k] - top);
+  constexpr int kHalf = kLanes / 2;
+  Lanes<kLanes> sums = {};
+  std::int64_t at = 0;
+  for (; at < whole; at += kLanes) sums += load<kLanes>(scores + at);
+  sums += exchange<kLanes, kHalf>(sums);
+  if (at + kHalf <= length) {
+    sums += load<kLanes>(scores + at);  // only the first half of the lanes is used from here on
+    at += kHalf;
+  }
+  float sum = sum_of<kLanes, kHalf>(sums);
+  for (int k = 0; k < kHalf - 1; ++k) sum = add_in_order(sum, at + k < length ? scores[at + k] : 0.0f);
+  return sum;
 }
 
 // Does the same for a query that does not see keys hidden..first-1; their weights become 0. Each place in a tile has
@@ -145,10 +203,11 @@ WEFT_INLINE float exponentiate_around(float *scores, std::int64_t hidden, std::i
   return total;
 }
 
+template <int kLanes>
 WEFT_INLINE float exponentiate(const Group &g, std::int64_t m) {
   float *const scores = g.scores + m * g.stride;
   if (g.starts && g.starts[m] > g.sinks) return exponentiate_around(scores, g.sinks, g.starts[m], g.lengths[m]);
-  return exponentiate(scores, g.lengths[m]);
+  return exponentiate<kLanes>(scores, g.lengths[m]);
 }
 
 // Computes outputs, the weighted sums of values, for queries m .. m + kQueries - 1: kVectors vectors of each, from
@@ -178,7 +237,7 @@ WEFT_INLINE void sum_values(const Group &g, std::int64_t m, std::int64_t first, 
 template <int kLanes, int kQueries>
 WEFT_INLINE void attend_queries(const Group &g, std::int64_t m) {
   float scales[kQueries];
-  for (int k = 0; k < kQueries; ++k) scales[k] = 1 / exponentiate(g, m + k);
+  for (int k = 0; k < kQueries; ++k) scales[k] = 1 / exponentiate<kLanes>(g, m + k);
   std::int64_t d = 0;
   for (; d + 2 * kLanes <= g.head_dim; d += 2 * kLanes) sum_values<kLanes, kQueries, 2>(g, m, d, scales);
   for (; d + kLanes <= g.head_dim; d += kLanes) sum_values<kLanes, kQueries, 1>(g, m, d, scales);

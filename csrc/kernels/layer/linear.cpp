@@ -22,10 +22,12 @@ constexpr std::int64_t kFloatsPerLine = 16;  // of the cache
 // Up to this many rows, each worker prepares (normalises and splits) all inputs for itself. That is cheaper than
 // sharing the work and waiting for it.
 constexpr std::int64_t kMaxRowsPreparedByEach = 16;
-constexpr std::int64_t kRowBlock = 48;       // rows per block are a multiple of this, so that all tiles are full
-constexpr std::int64_t kMaxRowBlock = 96;    // a block's inputs stay in the cache while its panels are read
-constexpr std::int64_t kDepthBlock = 1024;   // inputs whose weights stay in the cache while several tiles read them
-constexpr std::int64_t kTasksPerThread = 8;  // enough that all threads end at about the same time
+constexpr std::int64_t kTileRows = 6, kAmxRowBlock = 48;  // rows of a block are a multiple, so that all tiles are full
+constexpr std::int64_t kMinRowBlock = 36;                 // fewer rows would read the weights too often
+constexpr std::int64_t kMaxRowBlock = 96;     // a block's inputs stay in the cache while its panels are read
+constexpr std::int64_t kDepthBlock = 1024;    // inputs whose weights stay in the cache while several tiles read them
+constexpr std::int64_t kMinTilesToWiden = 5;  // from which it pays to widen a panel's weights for all tiles at once
+constexpr std::int64_t kTasksPerThread = 8;   // enough that all threads end at about the same time
 
 // The input rows of a product. For AMX they are in groups of `group` rows, with each float split into bfloat16 parts
 // (`split`).
@@ -201,9 +203,10 @@ struct Scratch {
     if (kernels.amx) kernels.amx->split_rows(rows, begin, end, split.data());
   }
 
-  // Returns memory for the gates, ups and partial sums of `rows` rows.
-  float *panels_of(std::int64_t rows, const Kernels &kernels) {
-    const std::int64_t sums = kernels.amx ? ceil_div(rows, kGroup) * kGroupSums : rows * kPanel;
+  // Returns memory for the gates, ups and partial sums of `rows` rows, and for a block of widened weights.
+  float *panels_of(const LinearCall &call, std::int64_t rows, const Kernels &kernels) {
+    const std::int64_t wide = std::min(call.inputs, kDepthBlock) * kPanel;
+    const std::int64_t sums = kernels.amx ? ceil_div(rows, kGroup) * kGroupSums : rows * kPanel + wide;
     panels.resize(size(2 * rows * kPanel + sums + kFloatsPerLine));
     return aligned(panels.data());
   }
@@ -225,17 +228,18 @@ Rows rows_of(const Rows &rows, std::int64_t first, std::int64_t count) {
   return block;
 }
 
-// Returns a block size, a multiple of kRowBlock, that divides the rows into blocks of about the same size. It is at
-// most `max_block`, rounded up to such a multiple.
-std::int64_t even_block(std::int64_t rows, std::int64_t max_block) {
-  return ceil_div(ceil_div(rows, ceil_div(rows, max_block)), kRowBlock) * kRowBlock;
+// Returns a block size, a multiple of `unit`, that divides the rows into blocks of about the same size. It is at most
+// `max_block`, rounded up to such a multiple.
+std::int64_t even_block(std::int64_t rows, std::int64_t max_block, std::int64_t unit) {
+  return ceil_div(ceil_div(rows, ceil_div(rows, max_block)), unit) * unit;
 }
 
 // Returns the number of rows per block of a call. Rows are divided into blocks for two reasons: the panels alone may be
 // too few tasks for the threads, and the rows may not fit into the cache.
-std::int64_t rows_per_block(const LinearCall &call, std::int64_t panels) {
+std::int64_t rows_per_block(const LinearCall &call, const Kernels &kernels, std::int64_t panels) {
   const std::int64_t wanted_blocks = ceil_div(kTasksPerThread * call.threads, panels);
-  return even_block(call.rows, std::min(std::max(call.rows / wanted_blocks, kRowBlock), kMaxRowBlock));
+  const std::int64_t unit = kernels.amx ? kAmxRowBlock : kTileRows;
+  return even_block(call.rows, std::min(std::max(call.rows / wanted_blocks, kMinRowBlock), kMaxRowBlock), unit);
 }
 
 void multiply(const LinearCall &call, const Kernels &kernels) {
@@ -250,7 +254,7 @@ void multiply(const LinearCall &call, const Kernels &kernels) {
     for_rows(groups_of(input), call.threads, 4 * input.group * call.inputs,
              [&](std::int64_t begin, std::int64_t end) { shared.prepare(call, kernels, input, begin, end); });
   }
-  const std::int64_t block = rows_per_block(call, num_panels);
+  const std::int64_t block = rows_per_block(call, kernels, num_panels);
   const std::int64_t block_rows = std::min(block, call.rows), num_blocks = ceil_div(call.rows, block);
   const std::int64_t bytes = call.dtype == DType::kFloat32 ? 4 : 2;
   const std::int64_t products = kernels.amx ? block_rows / 2 : block_rows;  // AMX does two products in the time of one
@@ -262,7 +266,7 @@ void multiply(const LinearCall &call, const Kernels &kernels) {
       rows = own_scratch.reserve(call, kernels);
       own_scratch.prepare(call, kernels, rows, 0, groups_of(rows));
     }
-    float *scratch = own_scratch.panels_of(block_rows, kernels);
+    float *scratch = own_scratch.panels_of(call, block_rows, kernels);
     for (std::int64_t begin, end; share.next(begin, end);) {
       for (std::int64_t task = begin; task < end; ++task) {
         // Without AMX, a block's rows stay in the cache while all panels are multiplied by them, so the panel varies
@@ -292,7 +296,8 @@ void linear_cpu(const LinearCall &call) {
   if (call.rows == 0) return;
   const Kernels kernels = kernels_for(call);
   const std::int64_t cached = kMaxCachedSplit / (blocks_of(call.inputs) * kParts * kBlock);
-  const std::int64_t rows = kernels.amx ? even_block(call.rows, std::max(cached, kRowBlock)) : call.rows;
+  const std::int64_t rows =
+      kernels.amx ? even_block(call.rows, std::max(cached, kAmxRowBlock), kAmxRowBlock) : call.rows;
   for (std::int64_t first = 0; first < call.rows; first += rows)
     multiply(rows_of(call, first, std::min(rows, call.rows - first)), kernels);
   if (!call.also) return;

@@ -131,23 +131,39 @@ WEFT_INLINE void tile_of(std::int64_t count, const Rows &in, const W *panel, std
   }
 }
 
+// Widens `count` weights, a multiple of kLanes.
+template <class W>
+WEFT_INLINE void widen_weights(const W *from, std::int64_t count, float *to) {
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const Lanes lanes = widened(from + i);
+    std::memcpy(to + i, &lanes, sizeof lanes);
+  }
+}
+
 // Multiplies all rows by one panel, in tiles of about the same size. If there are several tiles, all of them do one
-// block of inputs before the next, so that the weights are read from memory once.
+// block of inputs before the next, so that the weights are read from memory once. If there are many, weights of 16 bits
+// are widened once for all of them. After the sums of the rows, `partial` has memory for kDepthBlock widened inputs.
 template <class W>
 void times_panel(const Rows &in, const W *panel, float *partial, const Epilogue &out) {
   const std::int64_t tiles = ceil_div(in.count, kMaxTileRows);
   if (tiles <= 1) return tile_of<W, kMaxTileRows>(in.count, in, panel, 0, {0, in.width, nullptr, 0}, partial, out);
   constexpr std::int64_t kLines = kPanel * sizeof(W) / 64;  // of one input
   const int lines = static_cast<int>(ceil_div(kLines, tiles));
+  const bool widens = sizeof(W) < sizeof(float) && tiles >= kMinTilesToWiden;
+  float *const wide = partial + in.count * kPanel;
   // Blocks have nearly equal sizes: a block prefetches as many lines as it has itself, and these must cover the next.
   const std::int64_t inputs = ceil_div(in.width, ceil_div(in.width, kDepthBlock));
   for (std::int64_t begin = 0; begin < in.width; begin += inputs) {
     const std::int64_t end = std::min(begin + inputs, in.width);
     const char *next = reinterpret_cast<const char *>(panel + end * kPanel);
+    if (widens) widen_weights(panel + begin * kPanel, (end - begin) * kPanel, wide);
     for (std::int64_t t = 0, row = 0; t < tiles; ++t) {
       const std::int64_t count = ceil_div(in.count - row, tiles - t);
       const Depth depth{begin, end, next + (end - begin) * kLines * t / tiles * 64, lines};
-      tile_of<W, kMaxTileRows>(count, in, panel, row, depth, partial, out);
+      if (widens)
+        tile_of<float, kMaxTileRows>(count, in, wide - begin * kPanel, row, depth, partial, out);
+      else
+        tile_of<W, kMaxTileRows>(count, in, panel, row, depth, partial, out);
       row += count;
     }
   }
