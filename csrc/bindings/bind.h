@@ -20,5 +20,6 @@ void bind_llguidance(nanobind::module_ &m);
 void bind_recording(nanobind::module_ &m);
 void bind_closing(nanobind::module_ &m);
 void bind_words(nanobind::module_ &m);
+void bind_answers(nanobind::module_ &m);
 
 }  // namespace weft

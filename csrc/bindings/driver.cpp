@@ -183,6 +183,13 @@ void bind_events(nb::module_ &m) {
   });
 }
 
+CUresult launch_graph(const Driver &d, Handle exec, Handle stream, std::int64_t polled) {
+  if (polled) expect_polled(d, polled);
+  const CUresult result = d.cuGraphLaunch(From{exec}, From{stream});
+  if (polled && result) expect_polled(d, -polled);
+  return result;
+}
+
 void bind_graphs(nb::module_ &m) {
   m.def("graph_instantiate", [](int driver, Handle graph) {
     CUgraphExec exec = nullptr;
@@ -193,14 +200,18 @@ void bind_graphs(nb::module_ &m) {
   m.def(
       "graph_launch",
       [](int driver, Handle exec, Handle stream, std::int64_t polled) {
-        must(driver, "cuGraphLaunch", [&](const Driver &d) {
-          if (polled) expect_polled(d, polled);
-          const CUresult result = d.cuGraphLaunch(From{exec}, From{stream});
-          if (polled && result) expect_polled(d, -polled);
-          return result;
-        });
+        must(driver, "cuGraphLaunch", [&](const Driver &d) { return launch_graph(d, exec, stream, polled); });
       },
       nb::arg("driver"), nb::arg("exec"), nb::arg("stream"), nb::arg("polled") = 0);
+  // Launches a graph, copies bytes after it, and records an event after the copy, in one call.
+  m.def("graph_launch_and_copy", [](int driver, Handle exec, Handle stream, std::int64_t polled, CUdeviceptr dst,
+                                    CUdeviceptr src, std::size_t bytes, Handle event) {
+    must(driver, "cuGraphLaunch", [&](const Driver &d) {
+      if (CUresult r = launch_graph(d, exec, stream, polled)) return r;
+      if (CUresult r = d.cuMemcpyAsync(dst, src, bytes, From{stream})) return r;
+      return d.cuEventRecord(From{event}, From{stream});
+    });
+  });
   m.def("graph_destroy", [](int driver, Handle graph) {
     must(driver, "cuGraphDestroy", [&](const Driver &d) { return d.cuGraphDestroy(From{graph}); });
   });

@@ -25,4 +25,5 @@ NB_MODULE(_core, m) {
   weft::bind_recording(m);
   weft::bind_closing(m);
   weft::bind_words(m);
+  weft::bind_answers(m);  // after the classes of its arguments
 }

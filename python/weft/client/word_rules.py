@@ -21,6 +21,7 @@ from weft.core.request import (
     TokenRules,
 )
 from weft.errors import InputError
+from weft.grammar.vocabulary.tokenizer import token_texts
 from weft.tokenizer.spelling import Speller
 from weft.tokenizer.stop_words import StopSequences, StopTexts, StopTokens
 from weft.tokenizer.text import RunningText
@@ -78,7 +79,11 @@ class WordRules:
         sequences = [word for word in words if not isinstance(word, str)]
         for sequence in sequences:
             self.text.check(names.stop_words, sequence)
-        texts = StopTexts([word for word in words if isinstance(word, str)])
+        vocabulary = self.text.vocabulary
+        texts = StopTexts(
+            [word for word in words if isinstance(word, str)],
+            token_texts(vocabulary) if vocabulary is not None else None,
+        )
         make = partial(RunningText, self.text.tokenizer_for("stop words"), texts) if texts else None
         if not sequences:
             return make or (lambda: None)

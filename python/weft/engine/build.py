@@ -25,6 +25,7 @@ from weft.engine.scheduler.starts import MatcherStarts, StartThreads
 from weft.engine.scheduler.waiting import Waiting
 from weft.engine.sequence import Sequence
 from weft.errors import InputError
+from weft.guided.answers import Answers
 from weft.guided.grammar_stream import GrammarStream
 from weft.guided.proposals import Proposals
 from weft.guided.state import GuidedShape
@@ -72,7 +73,14 @@ def build_engine(
     waiting = Waiting(config.max_idle_s, turns, starts)
     scheduler = Scheduler(config, speculation, waiting, capacity, begin_search)
     output = OutputProcessor(
-        runtime, scheduler, runner, guided_state, ends, commit_search, drafted_by(speculation, proposals)
+        runtime,
+        scheduler,
+        runner,
+        guided_state,
+        Answers(guided_state, speculation.drafters, proposals),
+        ends,
+        commit_search,
+        drafted_by(speculation, proposals),
     )
     admission = Admission(config, speculation, parts, capacity)
     runtime.publish()  # so that streams see the weights, KV caches, states and buffers written so far

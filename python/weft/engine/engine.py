@@ -21,6 +21,7 @@ from weft.core import FinishReason
 from weft.core.forks import Home
 from weft.engine.admission import Admission
 from weft.engine.output import OutputProcessor
+from weft.engine.runner.in_flight import InFlightBatch
 from weft.engine.runner.runner import ModelRunner
 from weft.engine.scheduler.scheduler import Schedule, Scheduler
 from weft.engine.sequence import Sequence
@@ -82,6 +83,11 @@ class Engine:
         self._num_kept = 1 if self.config.is_overlapped(self.runtime.device.type) else 0
         self._grammar_s = 0.0
         self._num_finished = 0
+        self._postponed = _CollectionPostponed()
+        # The last batch, if later steps may launch it again: the number of such steps, and the state of the scheduler.
+        self._last: InFlightBatch | None = None
+        self._num_repeats = self._num_changes = 0
+        self._record = StepRecord(0, 0.0)  # of the last step
         self._owes_step = False  # one more step is due, whose record reports that no sequence is active
 
     # -- state
@@ -166,21 +172,49 @@ class Engine:
         self._home.check()
         record = StepRecord(self.num_steps, time.perf_counter())
         self.num_steps += 1
-        with self._scope, _CollectionPostponed():
-            schedule = self._schedule(record)
-            batch = self.runner.launch(schedule)
+        with self._scope, self._postponed:
+            self.output.begin(self.scheduler.waiting)
+            batch = self._launch_again(record) or self._launch_next(record)
             launched()
             self.output.process(batch, record, keep=self._num_kept)
             if self.scheduler.released:
-                self.runner.release(self.scheduler.take_released())
+                released = self.scheduler.take_released()
+                self.output.close(released)
+                self.runner.release(released)
             if self.runner.snapshots.holds_ended and not self.output.in_flight:
                 self.runner.snapshots.vacate(is_idle=not self.scheduler.running)
         self._complete(record)
         return record
 
+    def _launch_again(self, record: StepRecord) -> InFlightBatch | None:
+        """Launch the last batch again, if nothing has changed on which the schedule depends. Returns None if another
+        schedule may be due."""
+        last, before = self._last, self._record
+        if last is None or self.scheduler.waiting.num_changes != self._num_changes or not self._num_repeats:
+            return None
+        # With overlap, the batch in flight may be the last that a sequence needs.
+        if self._num_kept and not self.scheduler.all_want_tokens(last.decoding):
+            return None
+        batch = self.runner.repeat(last)
+        if batch is None:
+            return None
+        self._num_repeats -= 1
+        record.limits, record.generation, record.active = before.limits, before.generation, len(last.decoding)
+        return batch
+
+    def _launch_next(self, record: StepRecord) -> InFlightBatch:
+        """Make a schedule and launch its work."""
+        schedule = self._schedule(record)
+        self.output.close(schedule.released)
+        batch = self.runner.launch(schedule)
+        self._num_changes, self._num_repeats = self.scheduler.waiting.num_changes, 0
+        self._last = None
+        if self.runner.can_repeat(batch):
+            self._last, self._num_repeats = batch, self.scheduler.num_repeats(schedule)
+        return batch
+
     def _schedule(self, record: StepRecord) -> Schedule:
         """Decide what to launch. If the decision depends on results in flight, read those first."""
-        self.output.begin(self.scheduler.waiting)
         schedule = self.scheduler.schedule_decoding(record, has_in_flight=bool(self.output.in_flight))
         while schedule is None or (self.output.in_flight and self.runner.waits_for_results(schedule)):
             self.output.drain(record)
@@ -199,6 +233,17 @@ class Engine:
     def _complete(self, record: StepRecord) -> None:
         """Fill in the step's record after processing."""
         scheduler, num_finished = self.scheduler, self.output.num_finished
+        record.kv = self.kv.usage()
+        if self.kv_events is not None:
+            self.kv_events.flush()
+        grammar_s = self.grammar.state.seconds
+        record.grammar_s, self._grammar_s = record.grammar_s + grammar_s - self._grammar_s, grammar_s
+        before, self._record = self._record, record
+        if record.generation is before.generation and scheduler.waiting.num_changes == self._num_changes:
+            # The step has repeated the last one, and no sequence has ended.
+            record.queued, record.compiling = before.queued, before.compiling
+            record.total_s = time.perf_counter() - record.started
+            return
         if record.active > len(record.generation):  # some sequences are still in prefill
             record.prompt_tokens_read = scheduler.prompt_tokens_read()
         record.completed, self._num_finished = num_finished - self._num_finished, num_finished
@@ -207,11 +252,6 @@ class Engine:
             running = {sequence.id for sequence in self.running}
             record.active = len({*record.context, *record.generation} | running)
         record.compiling = self.num_compiling
-        record.kv = self.kv.usage()
-        if self.kv_events is not None:
-            self.kv_events.flush()
-        grammar_s = self.grammar.state.seconds
-        record.grammar_s, self._grammar_s = record.grammar_s + grammar_s - self._grammar_s, grammar_s
         record.total_s = time.perf_counter() - record.started
         self._owes_step = bool(record.active)
 

@@ -19,13 +19,16 @@ from weft.core.request import NOTHING
 from weft.engine.device.results import StepResults
 from weft.engine.runner.in_flight import InFlightBatch
 from weft.engine.runner.runner import ModelRunner
-from weft.engine.scheduler.scheduler import Scheduler
+from weft.engine.scheduler.scheduler import Released, Scheduler
 from weft.engine.scheduler.waiting import Waiting
 from weft.engine.sequence import Sequence, Stage
 from weft.engine.stats import StepRecord
 from weft.errors import DeadEndError, GuideError, GuideStateError, InputError, RequestError
+from weft.guided.answers import Answers
 from weft.guided.state import Edit, GuidedState
 from weft.runtime.interface import Runtime
+from weft.tokenizer.stop_words import StopTokens
+from weft.tokenizer.text import RunningText
 
 if TYPE_CHECKING:
     from weft.engine.features.flight_recorder import FlightRecorder
@@ -51,6 +54,7 @@ class OutputProcessor:
         scheduler: Scheduler,
         runner: ModelRunner,
         guided_state: GuidedState,
+        answers: Answers,
         end_tokens: frozenset[int],
         commit_search: CommitSearch,
         drafted_by: DraftedBy,
@@ -60,6 +64,7 @@ class OutputProcessor:
         self.recorder: FlightRecorder | None = None
         self._runtime, self._scheduler = runtime, scheduler
         self._runner, self._guided_state, self._end_tokens = runner, guided_state, end_tokens
+        self._answers = answers
         self._commit_search, self._drafted_by = commit_search, drafted_by
         self._last_read = 0.0
 
@@ -116,12 +121,22 @@ class OutputProcessor:
         if batch.moves is not None:
             self._check_moves(batch)
         now = time.perf_counter()
-        # An iteration may owe its grammar commit (`owes_commit` in runner/step.py). But the matchers must accept its
-        # tokens before the sequences get them, so run an owed commit now.
-        self._guided_state.commit_owed(batch.epoch)
         record.model_s += now - waiting_since
         seconds, self._last_read = now - max(batch.began, self._last_read), now
-        self._observe(batch, results, seconds)
+        if batch.first or batch.reading:
+            self._commit_prompts(batch, results, record)
+        self._scheduler.pace.note(len(batch.decoding), batch.num_context, seconds)
+        if batch.decoding:
+            self._commit_decoding(batch, results, record)
+            plan = batch.plan
+            if plan is not None and plan.guided_logits and plan.num_drafts and not plan.num_context:
+                size, num_tokens = (plan.batch, plan.num_drafts), self._answers.num_guided
+                self._runner.guidance.observe(size, batch.masks_drafts, seconds, num_tokens)
+        self._retire(batch)
+
+    def _commit_prompts(self, batch: InFlightBatch, results: StepResults, record: StepRecord) -> None:
+        """Commit the first tokens of prompts that end in the batch, and end the sequences whose prompts failed."""
+        self._guided_state.commit_owed(batch.epoch)
         for sequence in (*batch.first, *batch.reading):
             failure = batch.prompts[sequence].error
             if failure is not None and sequence.stage is not Stage.FINISHED:
@@ -131,21 +146,75 @@ class OutputProcessor:
                 if not sequence.resumed_at:
                     sequence.output.stats.reused_tokens = batch.prompts[sequence].first
                 self._commit(sequence, results, record)
-        for sequence in batch.decoding:
+                self._follow(sequence)
+
+    def _commit_decoding(self, batch: InFlightBatch, results: StepResults, record: StepRecord) -> None:
+        """Commit the tokens of the decoding sequences: natively, except for those that need Python."""
+        answers = self._answers
+        # An iteration may owe its grammar commit (`owes_commit` in runner/step.py). The matchers must accept its tokens
+        # before the sequences get them, so the native call runs an owed commit first.
+        needs_python = answers.commit(
+            batch.slots, results.address, results.has_drafts, batch.epoch, self._last_read, record.number
+        )
+        record.generated_tokens += answers.num_tokens
+        if answers.num_drafting:
+            record.speculating += answers.num_drafting
+            record.speculated_tokens += answers.num_drafting_tokens
+            record.proposed_drafts += answers.num_proposed
+            record.accepted_drafts += answers.num_accepted
+            record.accepted_lengths += answers.accepted_lengths
+        if not needs_python:
+            return
+        rare: list[Sequence] = answers.rare
+        due: list[Sequence] = answers.due
+        reporting: list[Sequence] = answers.reporting
+        for sequence in due:
+            self._scheduler.capacity.cache(sequence)
+        for sequence in rare:
+            # A callback may have ended it. A sequence that must read its text again has no use for later tokens.
             if sequence.stage is not Stage.FINISHED and not sequence.must_reread:
                 self._commit_iteration(sequence, results, record)
-        self._retire(batch)
+                if sequence.is_plain or sequence.must_reread:
+                    self._follow(sequence)
+        for sequence in reporting:
+            if sequence.stage is not Stage.FINISHED:
+                sequence.report()
 
-    def _observe(self, batch: InFlightBatch, results: StepResults, seconds: float) -> None:
-        """Report the duration of a step to the pace of prompts. If its iteration had drafts and guides and read no
-        prompts, also report its tokens to the runner's draft guidance."""
-        plan = batch.plan
-        self._scheduler.pace.note(len(batch.decoding), batch.num_context, seconds)
-        if plan is not None and plan.guided_logits and plan.num_drafts and not plan.num_context:
-            guided = [r for r in batch.decoding if r.is_guided and r.stage is not Stage.FINISHED]
-            num_tokens = sum(results.verified[sequence.slot][0] + 1 for sequence in guided)
-            size = plan.batch, plan.num_drafts
-            self._runner.guidance.observe(size, batch.masks_drafts, seconds, num_tokens)
+    def _follow(self, sequence: Sequence) -> None:
+        """Let the native commits follow a sequence whose tokens Python has committed."""
+        if sequence.stage is Stage.FINISHED or sequence.must_reread:
+            self._answers.close(sequence.slot)
+            return
+        request, words, stats = sequence.request, sequence.stop_words, sequence.output.stats
+        search = words.search if isinstance(words, RunningText | StopTokens) else None
+        sequence.is_plain = (
+            sequence.search is None
+            and (words is None or search is not None)
+            and not (request.only_given and request.given)
+            and request.sampling.logprobs is None
+            and request.gather is NOTHING
+            and request.processor is None
+            and stats.first_token_at is not None
+        )
+        ends = self._end_tokens if request.end_ids is None else request.end_ids
+        token_words, text_words, texts = search or (None, None, None)
+        self._answers.open(
+            sequence.slot,
+            sequence,
+            is_plain=sequence.is_plain,
+            is_guided=sequence.is_guided,
+            resumed_at=sequence.resumed_at,
+            max_tokens=sequence.max_new_tokens,
+            ends=[*ends, *request.sampling.stop_token_ids],
+            token_words=token_words,
+            text_words=text_words,
+            texts=texts,
+        )
+
+    def close(self, released: abc.Sequence[Released]) -> None:
+        """Forget the sequences that released their slots. Call it before another sequence decodes there."""
+        for _, slots in released:
+            self._answers.close(slots[0])
 
     def _commit_iteration(self, sequence: Sequence, results: StepResults, record: StepRecord) -> None:
         stats = sequence.output.stats
@@ -189,10 +258,6 @@ class OutputProcessor:
         if sequence.search is not None:
             return self._commit_search(sequence, results)
         guided_state = self._guided_state if sequence.is_guided else None
-        if sequence.is_plain and commit_plainly(
-            sequence, results, self._end_tokens, guided_state, self._drafted_by
-        ):
-            return None
         return commit(sequence, results, self._end_tokens, guided_state, self._drafted_by)
 
     def _retire(self, batch: InFlightBatch) -> None:
@@ -207,6 +272,8 @@ class OutputProcessor:
         flight that contains it."""
         error = _as_request_error(error, sequence.stage)
         had_slot = sequence.is_active
+        if had_slot:
+            self._answers.close(sequence.slot)
         if had_slot and sequence.is_guided and sequence.search is None:
             is_whole = reason == "stop" and sequence.output.stopped_by is None
             sequence.output.stats.guided_valid = is_whole and self._guided_state.is_terminated(sequence.slot)
@@ -290,35 +357,6 @@ def _note_report(sequence: Sequence) -> None:
 # -- committing the tokens of an iteration
 
 
-def commit_plainly(
-    sequence: Sequence,
-    results: StepResults,
-    end_tokens: frozenset[int],
-    guided_state: GuidedState | None,
-    drafted_by: DraftedBy,
-) -> bool:
-    """The fast path of `commit`: append all tokens of the iteration.
-
-    Returns False and changes nothing if a token ends the answer or could not be sampled, or if a matcher has failed.
-    """
-    output, end_ids = sequence.output, sequence.request.end_ids
-    count, *tokens = results.verified[sequence.slot]
-    del tokens[count + 1 :]
-    num_tokens = len(output.token_ids) + count + 1
-    ends = end_tokens if end_ids is None else end_ids
-    if num_tokens >= sequence.max_new_tokens or not ends.isdisjoint(tokens) or min(tokens) < 0:
-        return False
-    if guided_state is not None and not _is_accepted(sequence, guided_state, num_tokens):
-        return False
-    if count:
-        output.origins += drafted_by(sequence, count)
-    output.origins.append(SAMPLED)
-    output.token_ids += tokens
-    if results.num_verified and (num_drafts := results.num_verified[sequence.slot]):
-        count_drafts(output.stats, num_drafts, count, count + 1)
-    return True
-
-
 def commit(
     sequence: Sequence,
     results: StepResults,
@@ -365,13 +403,6 @@ def commit(
     if sequence.request.gather is not NOTHING:
         sequence.gathered.add(output, results.outputs(slot, sequence.request.gather, len(kept)))
     return reason
-
-
-def _is_accepted(sequence: Sequence, guided_state: GuidedState, num_tokens: int) -> bool:
-    """Whether the matcher has accepted the first `num_tokens` tokens of the answer, and no slot's matcher has failed.
-    With another iteration in flight, the matcher may already have accepted that iteration's tokens too."""
-    num_later = guided_state.committed(sequence.slot) + sequence.resumed_at - num_tokens
-    return (num_later == 0 or (num_later > 0 and sequence.num_in_flight > 1)) and not guided_state.num_failed
 
 
 def count_drafts(stats: OutputStats, num_drafts: int, num_accepted: int, num_tokens: int) -> None:
@@ -422,6 +453,11 @@ def find_stop(sequence: Sequence, tokens: list[int], end_tokens: frozenset[int])
     sampling, output, words = sequence.request.sampling, sequence.output, sequence.stop_words
     if words is None and not sampling.stop_token_ids:
         return None
+    if isinstance(words, RunningText | StopTokens):
+        # Native commits have added tokens that end no word.
+        if sequence.num_watched < len(output.token_ids):
+            words.skip(output.token_ids[sequence.num_watched :])
+        sequence.num_watched = len(output.token_ids) + len(tokens)
     for i, token in enumerate(tokens, 1):
         is_long_enough = len(output.token_ids) + i > sampling.min_tokens
         # Feed the tokens before `min_tokens` too, because a word may start in them and end later.

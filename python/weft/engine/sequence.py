@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Protocol
 
 from weft.core import FinishReason, Hypothesis, Output
-from weft.core.request import NOTHING, Request, StopWords
+from weft.core.request import Request, StopWords
 from weft.engine.device.tensors import Gathered
 from weft.engine.features.processors import RequestProcessor
 from weft.engine.kv.cache import KvSequence
@@ -215,7 +215,8 @@ class Sequence:
     num_read: int = field(default=0, init=False)  # tokens of those that are cached, prefilled or in flight
     resumed_at: int = field(default=0, init=False)  # length of the answer at the last admission
     max_new_tokens: int = field(default=0, init=False)
-    is_plain: bool = field(default=False, init=False)  # may take the fast path `commit_plainly`
+    is_plain: bool = field(default=False, init=False)  # its tokens are committed natively
+    num_watched: int = field(default=0, init=False)  # tokens of the answer that `stop_words` has seen
     is_guided: bool = field(default=False, init=False)
     starts_ahead: bool = field(
         default=False, init=False
@@ -291,15 +292,6 @@ class Sequence:
         self.slots, self.slot, self.kv = slots, slots[0], kv
         self.num_context, self.num_read = self.num_tokens, kv.num_reused
         self.resumed_at, self.max_new_tokens = len(self.output.token_ids), max_new_tokens
-        request = self.request
-        self.is_plain = (
-            self.stop_words is None
-            and not (request.only_given and request.given)
-            and not request.sampling.stop_token_ids
-            and request.sampling.logprobs is None
-            and request.gather is NOTHING
-            and request.processor is None
-        )
         self.is_guided = self.guide is not None
         self.starts_ahead = self.guide is not None and isinstance(self.guide.compiled, StartedGuide)
         self.num_promised, self.next_cache_at = 0, AT_FIRST_TOKEN

@@ -63,6 +63,9 @@ class KvUsage:
         return self.reused_pages / num_lookups if num_lookups else 0.0
 
 
+NO_USAGE = KvUsage()
+
+
 @dataclass(slots=True)
 class StepRecord:
     """The statistics of one step. Durations are in seconds; `started` is a time of `time.perf_counter`."""
@@ -129,7 +132,7 @@ class StepRecord:
     compiling: int = 0
     """The number of queued sequences that wait for their guide, or for their matcher to start."""
 
-    kv: KvUsage = field(default_factory=KvUsage)
+    kv: KvUsage = NO_USAGE
 
     limits: Limits | None = None
     """The batch limits in effect during the step."""

@@ -96,6 +96,7 @@ class Proposals:
 
     proposed_host: int64 [K, S+1], allocated by `pinned`. The task writes draft j of slot s to [j-1, s], and -1 after
         the last draft. The padding slot's drafts stay -1.
+    native: the native object.
     window_host: int64 [S+1, W+1], for lookahead; None without. The task reads from it the tokens that the iteration
         predicted after each token of the slot's window, and the position of the first token that the iteration read.
     """
@@ -112,7 +113,7 @@ class Proposals:
             self.window_host.fill_(-1)
         ngram = sources.ngram
         try:
-            self._native = _core.Proposals(
+            self.native = _core.Proposals(
                 state,
                 verified=state.verified_host.numpy(),
                 proposed=self.proposed_host.numpy(),
@@ -160,7 +161,7 @@ class Proposals:
         if bad is not None:
             raise InputError(f"the given text holds token id {bad}; ids of this model are 0 to {size - 1}")
         window = self.first_window(tokens)
-        self._native.open(
+        self.native.open(
             slot, list(tokens), max_new_tokens, list(given), num_answered, _sizes(lookahead), window
         )
 
@@ -175,11 +176,11 @@ class Proposals:
     def set_guided(self, guided: bool) -> None:
         """Set whether the grammar chooses among n-grams, and cuts n-grams and given text. It applies from the next push
         on; iterations in flight keep the old value."""
-        self._native.set_guided(guided)
+        self.native.set_guided(guided)
 
     def run(self, num_drafts: int) -> None:
         """Do the work of `task(num_drafts)` on the calling thread."""
-        self._native.run(num_drafts)
+        self.native.run(num_drafts)
 
     def task(self, num_drafts: int) -> NativeTask:
         """The host task that reads the committed tokens and proposes up to `num_drafts` (0..K) drafts. It runs after
@@ -187,19 +188,19 @@ class Proposals:
 
         Only this task reads committed tokens, so an iteration that wants no drafts must run it too, with 0.
         """
-        return NativeTask(*self._native.task_address(num_drafts), self)
+        return NativeTask(*self.native.task_address(num_drafts), self)
 
     def origins(self, slot: int, first: int, count: int) -> list[str | None]:
         """The sources of tokens `first` to `first` + `count` - 1, counted from `open`. A source is "given", "forced",
         "ngram" or "lookahead", or None for a token that the host did not propose. Only the last 256 tokens are kept,
         and the drafts of iterations in flight count among them."""
         return [
-            None if place < 0 else self._names[place] for place in self._native.origins(slot, first, count)
+            None if place < 0 else self._names[place] for place in self.native.origins(slot, first, count)
         ]
 
     def counters(self) -> ProposalCounters:
         """The counters so far. The keys of `tokens` are the names that `origins` returns."""
-        return ProposalCounters(*self._native.counters())
+        return ProposalCounters(*self.native.counters())
 
 
 def _sizes(lookahead: Lookahead | None) -> _core.LookaheadSettings | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from weft.runtime.interface import Event, Runtime, Stream
+from weft.runtime.interface import Event, Graph, Runtime, Stream
 
 DEPTH = 3
 
@@ -28,10 +28,14 @@ def pinned_copy(runtime: Runtime, values: Any, dtype: torch.dtype) -> torch.Tens
 @dataclass(frozen=True)
 class Received:
     """A copy to the host that may still run. Its values are valid until the ring reuses the buffer. A caller that has
-    waited for a later copy in the same stream may read `buffer` without `wait`."""
+    waited for a later copy in the same stream may read `buffer` without `wait`.
+
+    `address` is the address of the buffer's memory, for native code.
+    """
 
     buffer: torch.Tensor
     _event: Event
+    address: int
 
     def is_done(self) -> bool:
         """Whether `wait` returns immediately."""
@@ -54,6 +58,8 @@ class PinnedRing:
         shape, dtype = tuple(device_tensor.shape), device_tensor.dtype
         self.device_tensor = device_tensor
         self._slots = [(runtime.pinned(shape, dtype), runtime.event()) for _ in range(DEPTH)]
+        self._received = [Received(buffer, event, buffer.data_ptr()) for buffer, event in self._slots]
+        self._source, self._num_bytes = device_tensor.data_ptr(), device_tensor.nbytes
         self._next = 0
 
     def send(self, stream: Stream, value: torch.Tensor) -> None:
@@ -66,14 +72,22 @@ class PinnedRing:
     def start_receive(self, stream: Stream, rows: Sequence[int] | None = None) -> Received:
         """Copy the device tensor to the host in the order of `stream`. `rows` selects rows of the first dimension; the
         buffer's other rows keep stale values."""
+        received = self._received[self._next]
         buffer, event = self._take()
         if rows is None:
-            stream.copy(buffer, self.device_tensor)
+            stream.copy_bytes(received.address, self._source, self._num_bytes)
         else:
             for row in rows:
                 stream.copy(buffer[row], self.device_tensor[row])
         stream.record(event)
-        return Received(buffer, event)
+        return received
+
+    def receive_after(self, graph: Graph) -> Received:
+        """Launch a graph, and copy the device tensor to the host after it."""
+        received = self._received[self._next]
+        _, event = self._take()
+        graph.replay_and_copy(received.address, self._source, self._num_bytes, event)
+        return received
 
     def receive(self, stream: Stream) -> torch.Tensor:
         """Wait for the work enqueued so far on `stream`, and return the device tensor's values after it."""

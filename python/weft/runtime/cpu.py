@@ -188,11 +188,24 @@ class CUDAGraph:
 
     def launch_on(self, handle: int) -> None:
         """Launch the graph on the stream `handle`."""
+        self._check()
+        _core.check(CPU)
+        _core.graph_launch(CPU, self._exec, handle, self._num_polled)
+
+    def launch_and_copy(self, handle: int, dst: int, src: int, num_bytes: int, event: int) -> None:
+        """Launch the graph on the stream `handle`, then copy bytes, and record the event with this handle."""
+        if not self._exec or self._memory.checks:
+            self._check()
+        _core.check(CPU)
+        _core.graph_launch_and_copy(
+            CPU, self._exec, handle, self._num_polled, dst, src, num_bytes, event
+        )
+
+    def _check(self) -> None:
+        """Raise `GraphError` if there is no graph, or if memory that it uses was freed."""
         if not self._exec:
             raise GraphError("the graph has nothing to replay: capture it first, or it was reset")
         self._memory.check()
-        _core.check(CPU)
-        _core.graph_launch(CPU, self._exec, handle, self._num_polled)
 
     def reset(self) -> None:
         """Free the captured graph. The payloads of its host functions are released when its last launch is done."""
@@ -315,12 +328,16 @@ class CpuGraph:
     """`interface.Graph` on the CPU."""
 
     def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+        self._stream, self._handle = stream, stream.handle
         self.graph = CUDAGraph()
 
     def replay(self) -> None:
         """Launch the graph on the stream of its capture. An exception of an earlier callback is raised first."""
         self.graph.launch_on(self._stream.handle)
+
+    def replay_and_copy(self, dst: int, src: int, num_bytes: int, event: interface.Event) -> None:
+        """Launch the graph, copy bytes after it, and record `event` after the copy."""
+        self.graph.launch_and_copy(self._handle, dst, src, num_bytes, event.handle)
 
     def close(self) -> None:
         """Free the graph. The payloads of its host functions are released when its last launch is done."""

@@ -154,6 +154,12 @@ class CudaGraph:
             _core.expect_polled(CUDA, -self.num_polled)
             raise
 
+    def replay_and_copy(self, dst: int, src: int, num_bytes: int, event: Event) -> None:
+        """Launch the graph, copy bytes after it, and record `event` after the copy."""
+        self.replay()
+        self._stream.copy_bytes(dst, src, num_bytes)
+        self._stream.record(event)
+
     def close(self) -> None:
         """Free the graph. The payloads of its host functions are released when its last launch is done."""
         graph, self.graph = self.graph, None

@@ -106,7 +106,7 @@ class GraphMemory:
         self.arena = arena or Arena()
         self._held: dict[int, object] = {}
         self._kept: list[Tensor] = []
-        self._checks = _holds_weakly
+        self.checks = _holds_weakly
 
     def allocate(self, stream: int, like: Tensor) -> Tensor:
         """Allocate a tensor for work on `stream` with the shape, strides and dtype of `like`, which may be a meta
@@ -136,7 +136,7 @@ class GraphMemory:
         if chunk is not None:
             start = address - chunk.data_ptr()
             return _like(tensor, chunk[start : start + size])
-        if self._checks and size:
+        if self.checks and size:
             return _like(tensor, torch.frombuffer(_bytes_at(address, size), dtype=torch.uint8))
         return tensor
 
@@ -156,11 +156,11 @@ class GraphMemory:
     def _note(self, storage: torch.UntypedStorage) -> None:
         address = storage.data_ptr()
         if storage.nbytes() and address not in self._held and self.arena.chunk_at(address) is None:
-            self._held[address] = storage_weak_ref(storage) if self._checks else storage
+            self._held[address] = storage_weak_ref(storage) if self.checks else storage
 
     def check(self) -> None:
         """Raise `GraphError` if the graph checks its tensors and one that a node uses was freed."""
-        if not self._checks:
+        if not self.checks:
             return
         freed = [address for address, held in self._held.items() if held.expired()]  # type: ignore[attr-defined]
         if freed:

@@ -59,6 +59,9 @@ class Stream(Protocol):
     def copy(self, dst: torch.Tensor, src: torch.Tensor) -> None:
         """Copy contiguous `src` to contiguous `dst` of the same shape and dtype. CUDA needs pinned host memory."""
 
+    def copy_bytes(self, dst: int, src: int, num_bytes: int) -> None:
+        """Copy bytes between two addresses. The caller checks them and keeps their memory alive."""
+
     def record(self, event: Event) -> None: ...
     def wait(self, event: Event) -> None: ...
     def synchronize(self) -> None:
@@ -70,6 +73,10 @@ class Graph(Protocol):
 
     def replay(self) -> None:
         """Launch the graph on the stream of its capture. An exception of an earlier callback is raised first."""
+
+    def replay_and_copy(self, dst: int, src: int, num_bytes: int, event: Event) -> None:
+        """Launch the graph as `replay` does, then copy bytes between two addresses, and record `event` after the
+        copy."""
 
     def close(self) -> None:
         """Free the graph. The payloads of its host functions are released when its last launch is done."""

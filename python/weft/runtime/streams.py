@@ -41,12 +41,7 @@ class TableEvent:
     def __init__(self, driver: int, *, enable_timing: bool = False, blocking: bool = False) -> None:
         flags = (0 if enable_timing else DISABLE_TIMING) | (BLOCKING_SYNC if blocking else 0)
         self._driver = driver
-        self._handle = _core.event_create(driver, flags)
-
-    @property
-    def handle(self) -> int:
-        """The raw handle."""
-        return self._handle
+        self._handle = self.handle = _core.event_create(driver, flags)
 
     def query(self) -> bool:
         """Whether all work before the event is done; True before the first record."""
@@ -101,8 +96,11 @@ class TableStream:
                 f"copy needs contiguous tensors of one shape and dtype, not {_describe(dst)} and "
                 f"{_describe(src)}"
             )
-        bytes_ = src.numel() * src.element_size()
-        _core.memcpy_async(self._driver, dst.data_ptr(), src.data_ptr(), bytes_, self._handle)
+        self.copy_bytes(dst.data_ptr(), src.data_ptr(), src.numel() * src.element_size())
+
+    def copy_bytes(self, dst: int, src: int, num_bytes: int) -> None:
+        """Copy bytes between two addresses. The caller checks them and keeps their memory alive."""
+        _core.memcpy_async(self._driver, dst, src, num_bytes, self._handle)
 
     def record(self, event: interface.Event) -> None:
         """Record `event` after the work enqueued so far."""

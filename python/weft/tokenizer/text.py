@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from weft.core import Piece
 from weft.errors import for_terminal
-from weft.tokenizer.stop_words import StopTexts
+from weft.tokenizer.stop_words import StopTexts, WordSearch
 from weft.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 CUT = "\ufffd"
 """The replacement character: the decoding of an incomplete or invalid character."""
+
+MAX_OPEN_TOKENS = 8
+"""The number of last tokens among which `RunningText.skip` looks for one that completes a character."""
 
 
 def decode(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
@@ -64,6 +67,29 @@ class RunningText:
         if new and is_whole and (self._is_plain or not self._is_byte(token)):
             self._settle()
         return word
+
+    @property
+    def search(self) -> WordSearch | None:
+        """The automata that find the tokens at which a word may end; None if only `feed` finds them."""
+        return self.words.search if self._is_plain else None
+
+    def skip(self, tokens: Sequence[int]) -> None:
+        """Add the next tokens, without looking for words that they complete. In a byte-level vocabulary this is faster
+        than `feed`."""
+        start, ids = len(self._ids), [*self._ids, *tokens]
+        settled = 0
+        if self._is_plain:
+            # Decode all tokens up to the last that completes a character at once. It is among the last few.
+            for end in range(len(ids), max(start, len(ids) - MAX_OPEN_TOKENS), -1):
+                new = decode(self._tokenizer, ids[:end])
+                if new and not new.endswith(CUT):
+                    self.text = self.text[: self._settled] + new
+                    self._found(new)
+                    self._settle()
+                    settled = end
+                    break
+        for token in ids[settled or start :]:
+            self.feed(token)
 
     def _found(self, new: str) -> str | None:
         """Search the unsettled text `new` for a word."""

@@ -20,7 +20,7 @@ from weft.engine.device.tensors import OutputBuffers
 from weft.ops.log_probs import allowed_tokens, log_probs, log_probs_within, scaled
 from weft.ops.slots import LOWEST_TEMPERATURE
 from weft.runtime.buffers import PinnedRing, Received
-from weft.runtime.interface import Runtime, Stream
+from weft.runtime.interface import Graph, Runtime, Stream
 
 
 def note_temperatures(state: SlotState, buf: StepBuffers, temperatures: Tensor | None) -> None:
@@ -119,6 +119,8 @@ class ResultRings:
         self._offers: dict[int, OfferBuffers] = {}  # by number of offers
         self._offer_rings: dict[int, tuple[PinnedRing, PinnedRing]] = {}
         self._results = PinnedRing(runtime, state.results)
+        self._num_slots = state.length.shape[0]
+        self._plain: dict[int, StepResults] = {}  # by the address of their memory
         self._logprobs = [PinnedRing(runtime, tensor) for tensor in state.logprobs.tensors]
 
     def start(
@@ -146,8 +148,17 @@ class ResultRings:
         offer_copies = {count: self._receive_offers(count) for count in offers}
         # This copy is the last one on the stream, so that waiting for it waits for all copies.
         received = self._results.start_receive(self._stream)
-        num_slots = self._state.length.shape[0]
-        return StepResults(received, num_slots, logprob_copies, outputs, drafts, offer_copies)
+        return StepResults(received, self._num_slots, logprob_copies, outputs, drafts, offer_copies)
+
+    def start_after(self, graph: Graph, drafts: bool) -> StepResults:
+        """Launch a graph, and enqueue the copy of its tokens. Does not wait. The results are used again together with
+        their memory."""
+        received = self._results.receive_after(graph)
+        results = self._plain.get(received.address)
+        if results is None:
+            results = self._plain[received.address] = StepResults(received, self._num_slots, None)
+        results.has_drafts, results._verified = drafts, None
+        return results
 
     def offer_buffers(self, num_offers: int) -> OfferBuffers:
         """The buffers for `note_offers` with `num_offers` continuations of each slot. The first call for a number
@@ -167,10 +178,12 @@ class ResultRings:
 class StepResults:
     """One iteration's results on the host: verified tokens, log-probabilities and outputs of each slot.
 
-    Call `wait`, and read outputs and offers, before three more iterations start: the third may reuse their pinned
-    memory. `wait` copies all other values. `verified[s]` holds the number of accepted drafts of slot s, then the
-    tokens of all positions. `num_verified[s]` is the number of its drafts that were verified; the list is empty if
-    the iteration verified no drafts.
+    Call `wait` and read the results before three more iterations start: the third may reuse their pinned memory. Only
+    log-probabilities are copied by `wait`.
+
+    address: the address of int64 [S+1, K+2] in pinned memory, the number of accepted drafts of each slot, then the
+        tokens of all positions, and of int64 [S+1] after it, the numbers of drafts that were verified.
+    has_drafts: whether the iteration verified drafts. If not, the last numbers have no meaning.
     """
 
     def __init__(
@@ -185,33 +198,41 @@ class StepResults:
         self._received, self._num_slots = received, num_slots
         self._logprob_copies = logprobs
         self._gathered = dict(outputs or {})
-        self._has_drafts = drafts
+        self.address, self.has_drafts = received.address, drafts
         self._offers = dict(offers or {})
-        self.verified: list[list[int]] = []
-        self.num_verified: list[int] = []
+        self._verified: list[list[int]] | None = None
+        self._num_verified: list[int] = []
         self._num_tokens: dict[int, int] = {}  # by slot, if `beginning` cut its tokens
         self._logprobs: LogprobRows | None = None
 
     def wait(self) -> StepResults:
         """Wait until the iteration is done and its results are copied."""
-        values = self._received.wait().numpy()  # slicing an array is faster than slicing a tensor
-        self.verified = values[: -self._num_slots].reshape(self._num_slots, -1).tolist()
-        if self._has_drafts:
-            self.num_verified = values[-self._num_slots :].tolist()
+        self._received.wait()
         if self._logprob_copies is not None:
             self._logprobs = LogprobRows(*(received.buffer.clone() for received in self._logprob_copies))
         return self
+
+    @property
+    def _rows(self) -> list[list[int]]:
+        """For each slot, the number of accepted drafts, then the tokens of all positions. The first call copies them,
+        and the numbers of verified drafts, for the sequences that Python commits."""
+        if self._verified is None:
+            values = self._received.buffer.numpy()
+            self._verified = values[: -self._num_slots].reshape(self._num_slots, -1).tolist()
+            if self.has_drafts:
+                self._num_verified = values[-self._num_slots :].tolist()
+        return self._verified
 
     def beginning(self, slot: int, count: int) -> StepResults:
         """A copy of these results in which the slot committed only its first `count` tokens and verified no draft after
         them."""
         part = copy(self)
-        part.verified = list(self.verified)
-        part.num_verified = list(self.num_verified)
-        part.verified[slot] = [min(self.count(slot), count), *self.tokens(slot)]
+        part._verified = list(self._rows)
+        part._num_verified = list(self._num_verified)
+        part._verified[slot] = [min(self.count(slot), count), *self.tokens(slot)]
         part._num_tokens = {**self._num_tokens, slot: count}
-        if part.num_verified:
-            part.num_verified[slot] = min(self.num_drafts(slot), count)
+        if part._num_verified:
+            part._num_verified[slot] = min(self.num_drafts(slot), count)
         return part
 
     def outputs(self, slot: int, gather: Gather, count: int) -> dict[str, Tensor]:
@@ -227,15 +248,15 @@ class StepResults:
 
     def count(self, slot: int) -> int:
         """The number of drafts of the slot that were accepted."""
-        return self.verified[slot][0]
+        return self._rows[slot][0]
 
     def num_drafts(self, slot: int) -> int:
         """The number of drafts of the slot that were verified."""
-        return self.num_verified[slot] if self.num_verified else 0
+        return self._num_verified[slot] if self.has_drafts and self._rows else 0
 
     def tokens(self, slot: int) -> list[int]:
         """The slot's committed tokens: the accepted drafts, then the token that the target sampled after them."""
-        row = self.verified[slot]
+        row = self._rows[slot]
         return row[1 : self._num_tokens.get(slot, row[0] + 1) + 1]
 
     def logprobs(self, slot: int, count: int, top: int) -> list[TokenLogprob]:

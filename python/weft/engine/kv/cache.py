@@ -185,6 +185,7 @@ class KvManager:
         self.moves = self._pool.moves
         self._sequences: set[KvSequence] = set()
         self._num_reused = self._num_missed = 0
+        self._usage: KvUsage | None = None  # since the last change
 
     @property
     def num_available(self) -> int:
@@ -222,6 +223,7 @@ class KvManager:
             match = match_prefix(
                 self._pool.root, self.page_size, tokens, margin, salt_number, self._partial_reuse
             )
+        self._usage = None
         allocation = self._allocate(match, self.pages_needed(num_positions), self.pages_needed(len(tokens)))
         if allocation is None:
             return None
@@ -253,6 +255,7 @@ class KvManager:
             return True
         if count > self.num_available:
             return False
+        self._usage = None
         sequence.pages += self._pool.take(count)[0]
         return True
 
@@ -263,6 +266,7 @@ class KvManager:
         overwrite them. The call is cheap unless another page has become full.
         """
         if self._reuse and not sequence.is_lost and num_valid >= (len(sequence.chain) + 1) * self.page_size:
+            self._usage = None
             self._note_stored(sequence, self._store(sequence, tokens, num_valid))
 
     def end(self, sequence: KvSequence, tokens: abc.Sequence[int] = (), num_valid: int = 0) -> None:
@@ -274,7 +278,7 @@ class KvManager:
         """
         assert sequence in self._sequences, "it has ended already"
         self._sequences.remove(sequence)
-        last = None
+        self._usage, last = None, None
         if self._reuse and num_valid and not sequence.is_lost:
             stored = self._store(sequence, tokens, num_valid)
             last = self._store_last(sequence, tokens, num_valid) if self._partial_reuse else None
@@ -295,6 +299,7 @@ class KvManager:
         """
         chain, pages = sequence.chain, sequence.pages
         assert len(chain) <= max(first, stop), "cached pages after a page can't be matched without it"
+        self._usage = None
         for index in range(first, stop):
             if index < len(chain):
                 self._release(chain[index], pages[index])
@@ -313,15 +318,18 @@ class KvManager:
     def discard_cache(self) -> None:
         """Discard the whole cache, and never cache the pages that are held now. Called after moves failed, when pages
         may not have the content that the tree records."""
+        self._usage = None
         self._pool.discard_all()
         for sequence in self._sequences:
             sequence.is_lost = True
 
     def usage(self) -> KvUsage:
         """The numbers of pages held, free and cached now, and the counters since the manager was made."""
+        if self._usage is not None:
+            return self._usage
         pool = self._pool
         available = len(pool.free) + pool.num_cached
-        return KvUsage(
+        self._usage = KvUsage(
             page_size=self.page_size,
             max_pages=self.num_pages - 1,
             free_pages=available,
@@ -336,6 +344,7 @@ class KvManager:
             offloaded_pages=pool.num_offloaded,
             onboarded_pages=pool.num_onboarded,
         )
+        return self._usage
 
     def check(self) -> None:
         """Assert the invariants that hold between calls (`checks.py`). Visits every page."""

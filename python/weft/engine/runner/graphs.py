@@ -34,7 +34,8 @@ from weft.runtime.segments import SegmentedStream
 
 class StepGraphs:
     """Captures a plan's graph on first use, then replays it. `ready` has the plans that need no further preparation;
-    `num_captures` counts captures. An iteration reads at most `max_parts` parts of prompts."""
+    `num_captures` counts captures, and `num_launched` launches of graphs that are a whole iteration. An iteration reads
+    at most `max_parts` parts of prompts."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class StepGraphs:
         self._mode = graphs
         self.ready: set[Plan] = set()
         self._host = HostProcessors(runtime)
-        self._num_replays = self.num_captures = 0
+        self.num_launched = self.num_captures = 0
         self._slots: dict[int, PinnedRing] = {}  # by batch size: the ring that sends `slots_B`
         self._sent: dict[int, list[int]] = {}  # by batch size: the slots sent last
         self._inputs: dict[tuple[int, int, int], PinnedRing] = {}  # by key of buffers, for plans with context
@@ -62,7 +63,7 @@ class StepGraphs:
     @property
     def num_replays(self) -> int:
         """The number of graphs launched so far."""
-        return self._num_replays + sum(segments.num_replays for segments in self._segments.values())
+        return self.num_launched + sum(segments.num_replays for segments in self._segments.values())
 
     def buffers(self, plan: Plan) -> StepBuffers:
         """The fixed buffers of a plan's iterations. Plans of one batch size without context share `slots_B`."""
@@ -180,14 +181,18 @@ class StepGraphs:
             self._run_segments(plan, self._segments[plan], rows)
         else:
             self._graphs[plan].replay()
-            self._num_replays += 1
+            self.num_launched += 1
+
+    def graph(self, plan: Plan) -> Graph | None:
+        """The graph of a plan whose iteration is one captured graph; None for other plans."""
+        return self._graphs.get(plan)
 
     def close_graphs_of(self, processor: CapturedProcessor) -> None:
         """Close the graphs that captured a processor."""
         for plan in [plan for plan in self.ready if processor in plan.processors.captured]:
             self.ready.remove(plan)
             if plan in self._segments:
-                self._num_replays += self._segments[plan].num_replays
+                self.num_launched += self._segments[plan].num_replays
                 self._segments.pop(plan).close()
             elif plan in self._graphs:
                 self._graphs.pop(plan).close()

@@ -18,7 +18,7 @@ from weft.engine.runner.step import Plan
 from weft.engine.sequence import Sequence
 from weft.grammar.base import Matcher
 from weft.guided.grammar_stream import GrammarStream
-from weft.runtime.interface import Runtime, Stream
+from weft.runtime.interface import Graph, Runtime, Stream
 
 
 @dataclass(eq=False)
@@ -77,13 +77,14 @@ class InFlightBatch:
     """The launched work of one step: its sequences, their results, and failures of the launch.
 
     plan: the kind of the iteration with sampling rows; None without one.
-    decoding: the sequences that decode.
+    graph: its graph; None if it is not one captured graph.
+    decoding: the sequences that decode, and `slots`, the first slot of each.
     first: the sequences whose prompt ends, so that they get their first token.
     reading: the sequences that read a part of their prompt but not its end.
     prompts: the inputs for the prompts of `first` and `reading`.
     unopened: the sequences whose slots could not be filled, each with its own error.
     failures: the sequences that could not be launched, with the error. Earlier work in flight may have caused it.
-    results: the copies of the results.
+    results: the copies of the results; None before the launch and after the host has read them.
     began: the time of the launch (`time.perf_counter`).
     is_launched: whether any work was launched.
     epoch: the epoch of the last snapshot at the end of the launch: the batch's own, if it pushed one.
@@ -93,7 +94,9 @@ class InFlightBatch:
     """
 
     plan: Plan | None = None
+    graph: Graph | None = None
     decoding: list[Sequence] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
     first: list[Sequence] = field(default_factory=list)
     reading: list[Sequence] = field(default_factory=list)
     prompts: dict[Sequence, PromptInputs] = field(default_factory=dict)
@@ -120,8 +123,16 @@ class InFlightBatch:
     def launch(self, decoding: list[Sequence]) -> None:
         """Note that the iterations are launched, and add the sequences that decode. Each of them gets at least one
         token."""
-        self.decoding, self.is_launched = decoding, True
+        self.decoding, self.slots = decoding, [sequence.slot for sequence in decoding]
+        self.is_launched = True
         for sequence in decoding:
+            sequence.num_in_flight += 1
+            sequence.num_promised += 1
+
+    def decode_again(self) -> None:
+        """Note that the batch's iteration is launched again, after the batch has ended."""
+        self.began = time.perf_counter()
+        for sequence in self.decoding:
             sequence.num_in_flight += 1
             sequence.num_promised += 1
 
@@ -135,13 +146,14 @@ class InFlightBatch:
     def end(self) -> list[Sequence]:
         """Note that the host has read the batch. Returns its sequences that have ended and to which no other batch in
         flight refers. Their slots and pages can be released."""
-        for sequence in (*self.decoding, *self.first):
-            sequence.num_promised -= 1
+        self.results = None
         left: list[Sequence] = []
-        for sequence in self:
-            sequence.num_in_flight -= 1
-            if sequence.has_left and not sequence.num_in_flight:
-                left.append(sequence)
+        for sequences, num_promised in ((self.decoding, 1), (self.first, 1), (self.reading, 0)):
+            for sequence in sequences:
+                sequence.num_promised -= num_promised
+                sequence.num_in_flight -= 1
+                if sequence.has_left and not sequence.num_in_flight:
+                    left.append(sequence)
         return left
 
 

@@ -135,6 +135,52 @@ class ModelRunner:
             self._start_results(batch)
         return batch
 
+    def can_repeat(self, batch: InFlightBatch) -> bool:
+        """Whether `repeat` can launch the batch's iteration again: it is one graph, and nothing but tokens is read."""
+        return (
+            batch.graph is not None
+            and not (batch.first or batch.reading)
+            and self._tap is None
+            and all(
+                sequence.search is None
+                and sequence.request.sampling.logprobs is None
+                and not sequence.request.gather.generated
+                for sequence in batch.decoding
+            )
+        )
+
+    def repeat(self, last: InFlightBatch) -> InFlightBatch | None:
+        """Launch the iteration of `last` again, for the same sequences in the same slots. Returns its batch, which is
+        `last` itself if the host has read it. None if the iteration would be another one: the grammar masks drafts, or
+        no longer does."""
+        plan, graph = last.plan, last.graph
+        assert plan is not None and graph is not None
+        if plan.guided_logits and plan.num_drafts:
+            masks_drafts = self.guidance.choose((plan.batch, plan.num_drafts))
+            if masks_drafts != last.masks_drafts:
+                return None
+        if self._tap is not None:
+            return None
+        try:
+            if plan.guided_logits or self.parts.has_proposals:
+                self.snapshots.push(last.slots)
+            results = self._rings.start_after(graph, plan.num_drafts > 0)
+        except Exception as error:
+            failed = InFlightBatch(failures=[(last.decoding, error)])
+            with suppress(Exception):  # the batches in flight fail with this launch in any case
+                self.snapshots.drop_pending()
+            return failed
+        batch = last
+        if last.results is None:
+            last.decode_again()
+        else:
+            batch = InFlightBatch(plan, graph, masks_drafts=last.masks_drafts)
+            batch.launch(last.decoding)
+        self.graphs.num_launched += 1
+        self.num_iterations += 1
+        batch.epoch, batch.results = self.snapshots.epoch, results
+        return batch
+
     def release(self, released: abc.Sequence[Released]) -> None:
         """Release the prompt inputs and logits processors of sequences that released slots. The next snapshot
         detaches the slots' matchers."""
@@ -176,7 +222,7 @@ class ModelRunner:
         else:
             return
         if decoding or ending:
-            batch.plan, batch.masks_drafts = plan, masks_drafts
+            batch.plan, batch.graph, batch.masks_drafts = plan, self.graphs.graph(plan), masks_drafts
         batch.launch(decoding)
         for sequence, part in reading.items():
             part.prompt.position = part.stop

@@ -30,7 +30,10 @@ class Pace:
         if self._max_stall is None or not num_rows:
             return
         if not num_tokens:
-            self._decode_s.setdefault(_size(num_rows), deque(maxlen=WINDOW)).append(seconds)
+            times = self._decode_s.get(_size(num_rows))
+            if times is None:
+                times = self._decode_s[_size(num_rows)] = deque(maxlen=WINDOW)
+            times.append(seconds)
             return
         decode_s = self._decode_time(num_rows)
         if decode_s is not None:

@@ -177,6 +177,10 @@ class Capacity:
             return None
         return len(sequence.kv.pages) > num_before
 
+    def num_positions_left(self, sequence: Sequence) -> int:
+        """The number of positions that the sequence's pages have room for before it must `grow`."""
+        return len(sequence.kv.pages) * self.kv.page_size - sequence.num_tokens - self._positions_ahead
+
     def cache(self, sequence: Sequence) -> None:
         """Cache the sequence's full pages, and release those that no layer attends to any more. Sets `next_cache_at`,
         the answer length at which this is due again."""
@@ -279,6 +283,7 @@ class Scheduler:
     def reread(self, sequence: Sequence) -> None:
         """Make a sequence read its text again, after an edit. It is preempted once no batch in flight refers to it."""
         self._rereading.append(sequence)
+        self.waiting.num_changes += 1
 
     def prompt_tokens_read(self) -> dict[int, int]:
         """The number of tokens of each unfinished prompt that are cached, prefilled or in flight, by sequence id."""
@@ -310,6 +315,10 @@ class Scheduler:
             decoding = self._decoding()
         return Schedule(decoding, _num_rows(decoding), self._num_drafts(decoding))
 
+    def all_want_tokens(self, decoding: abc.Sequence[Sequence]) -> bool:
+        """Whether all of these sequences can decode now."""
+        return all(map(_wants_tokens, decoding))
+
     def drop_ended(self, schedule: Schedule) -> None:
         """Remove from a schedule the sequences that have ended since it was made. Call it with nothing in flight: their
         slots and pages are free then. A sequence that must reread its edited text no longer decodes."""
@@ -336,6 +345,23 @@ class Scheduler:
         schedule.released = self.take_released()
         if self.capacity.kv.moves:
             schedule.moves = self.capacity.kv.take_moves()
+
+    def num_repeats(self, schedule: Schedule) -> int:
+        """The number of steps that may do the work of a schedule again, as long as `Waiting.num_changes` stays the
+        same. Call it before the results of the schedule are read."""
+        decoding = schedule.decoding
+        if len(decoding) != len(self.running) or not decoding or schedule.num_rows != len(decoding):
+            return 0
+        if schedule.admitted or schedule.grown or schedule.released or schedule.moves or self._lacks_pages:
+            return 0
+        # A waiting sequence stays where it is only if slots or pages lack. The pace and other clients' turns may change.
+        is_full = not self.capacity.free_slots or self._refused[0] is not None
+        if len(self.waiting.queue) and (self._shares or not is_full):
+            return 0
+        if self.capacity.reserves_all:
+            return NEVER
+        num_left = min(map(self.capacity.num_positions_left, decoding))
+        return max(num_left // (schedule.num_drafts + 1) - 1, 0)
 
     def _decoding(self) -> list[Sequence]:
         return [r for r in self.running if r.stage is Stage.GENERATION and _wants_tokens(r)]

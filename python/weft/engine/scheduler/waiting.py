@@ -75,10 +75,13 @@ class Waiting:
     deadlines: the deadlines of all sequences, including running ones.
     preempted: a clock for each preempted sequence, which measures its wait. The sequence may wait `max_idle_s` seconds.
         A sequence that yielded its slot has no clock (None) and no limit.
+    num_changes: the number of changes so far on which a schedule may depend: a sequence was queued, admitted or
+        removed, or must read its text again.
     """
 
     def __init__(self, max_idle_s: float, turns: FairTurns, starts: MatcherStarts) -> None:
         self._max_idle_s = max_idle_s
+        self.num_changes = 0
         self.starts = starts
         self.turns = turns
         self.queue = WaitingQueue(turns)
@@ -108,6 +111,7 @@ class Waiting:
 
     def add(self, sequence: Sequence) -> None:
         """Add a new sequence."""
+        self.num_changes += 1
         if sequence.deadline is not None:
             self.deadlines.add(sequence, sequence.deadline)
         self.turns.take(sequence)
@@ -124,11 +128,13 @@ class Waiting:
 
     def add_again(self, sequence: Sequence, yields: bool = False) -> None:
         """Queue a preempted sequence. If it `yields` its slot to another client, it may wait without limit."""
+        self.num_changes += 1
         self.preempted[sequence] = None if yields else AwakeWatch()
         self.queue.add(sequence)
 
     def admit(self, sequence: Sequence) -> bool:
         """Remove a sequence that got a slot and pages. Returns whether this is its first admission."""
+        self.num_changes += 1
         self.queue.remove(sequence)
         self.turns.admit(sequence)
         if _starts_ahead(sequence):
@@ -139,6 +145,7 @@ class Waiting:
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a sequence that ends, in any stage."""
+        self.num_changes += 1
         if sequence.stage is Stage.COMPILING:
             self._stop_compiling(sequence)
         elif sequence.stage is Stage.QUEUED and sequence in self.queue:
@@ -179,6 +186,7 @@ class Waiting:
         return failed
 
     def _queue(self, sequence: Sequence) -> None:
+        self.num_changes += 1
         del self.unready[sequence]
         sequence.move(Stage.QUEUED)
         self.queue.add(sequence)
