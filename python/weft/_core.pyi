@@ -28,6 +28,9 @@ def event_synchronize(arg0: int, arg1: int, /) -> None: ...
 def event_elapsed_time(arg0: int, arg1: int, arg2: int, /) -> float: ...
 def graph_instantiate(arg0: int, arg1: int, /) -> int: ...
 def graph_launch(driver: int, exec: int, stream: int, polled: int = 0) -> None: ...
+def graph_launch_and_copy(
+    arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, /
+) -> None: ...
 def graph_destroy(arg0: int, arg1: int, /) -> None: ...
 def graph_exec_destroy(arg0: int, arg1: int, /) -> None: ...
 def graph_nodes(arg0: int, arg1: int, /) -> list[tuple[int, str, str]]: ...
@@ -1257,3 +1260,90 @@ class WordAutomaton:
 
     @property
     def memory_bytes(self) -> int: ...
+
+class Answers:
+    """
+    Commits the tokens of a batch to the sequences of S slots. `weft.engine.output` describes
+    the sequences. The properties describe the last `commit`.
+    """
+
+    def __init__(self, state: GuidedState, sampled: str, drafter: str, proposals: Proposals | None) -> None:
+        """
+        `sampled` is the origin of a sampled token, `drafter` that of an accepted draft. `proposals` knows the
+        origins of other drafts.
+        """
+
+    def open(
+        self,
+        slot: int,
+        sequence: object,
+        *,
+        is_plain: bool,
+        is_guided: bool = False,
+        resumed_at: int = 0,
+        max_tokens: int = 0,
+        ends: Sequence[int] = [],
+        token_words: WordAutomaton | None = None,
+        text_words: WordAutomaton | None = None,
+        texts: TokenTexts | None = None,
+    ) -> None:
+        """
+        Let later commits add to the output of `sequence`, which has the slot. If it is not `is_plain`, they leave
+        all of its iterations to Python. Otherwise they leave those that may end the answer: at `max_tokens`, at a
+        token of `ends`, and where a stop word may end, in token ids or in the tokens' `texts`.
+        """
+
+    def close(self, slot: int) -> None:
+        """Let later commits skip the slot."""
+
+    def commit(
+        self, slots: Sequence[int], results: int, has_drafts: bool, epoch: int, moment: object, step: object
+    ) -> bool:
+        """
+        Commit the tokens that the host read at `moment`, in the engine's step `step`. Returns whether a sequence
+        needs Python: one of `rare`, `due` and `reporting`. `results` is the address of int64 [S+1, K+2], as
+        `verified` of a GuidedState, and of int64 [S+1] after it, the numbers of drafts that were verified if the
+        iteration `has_drafts`. First runs the commit that the iteration `epoch` owes.
+        """
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens added."""
+
+    @property
+    def num_guided(self) -> int:
+        """The number of tokens of guided sequences, those of `rare` too."""
+
+    @property
+    def num_drafting(self) -> int:
+        """The number of sequences that had drafts to verify."""
+
+    @property
+    def num_drafting_tokens(self) -> int:
+        """The tokens added to these sequences."""
+
+    @property
+    def num_proposed(self) -> int:
+        """The number of drafts that were verified."""
+
+    @property
+    def num_accepted(self) -> int:
+        """The number of drafts that were accepted."""
+
+    @property
+    def accepted_lengths(self) -> list:
+        """
+        The number of accepted drafts of each sequence that had drafts to verify.
+        """
+
+    @property
+    def rare(self) -> list[object]:
+        """The sequences whose iteration is left to Python."""
+
+    @property
+    def due(self) -> list[object]:
+        """The sequences whose pages are due to be cached."""
+
+    @property
+    def reporting(self) -> list[object]:
+        """The sequences that report their progress."""

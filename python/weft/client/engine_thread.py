@@ -141,9 +141,12 @@ class EngineThread:
     def _serve(self) -> bool:
         """Wait for work, then run all commands and at most one step. Returns False when the thread must end."""
         # A separate function, so that its locals do not keep objects alive during the next wait, which may be long.
-        commands = self._next()
-        if commands is None:
-            return False
+        commands: deque[_Command] | None = None
+        # While a step is due, the inbox is read without the lock: a command that arrives now runs after the step.
+        if self._inbox or self._closing or not self._is_due:
+            commands = self._next()
+            if commands is None:
+                return False
         had_commands = bool(commands)
         try:
             while commands:
@@ -158,8 +161,9 @@ class EngineThread:
             num_queued = self._untold.queued
         else:
             num_queued = self.engine.num_waiting
-        with self._wake:
-            self._num_queued = num_queued
+        if num_queued != self._num_queued:
+            with self._wake:
+                self._num_queued = num_queued
         self._is_due = self.engine.can_step
         if not self._is_due:
             self._tell()
@@ -170,8 +174,12 @@ class EngineThread:
         # If a step is due, this runs after its launch. The threads that the listener wakes then compete for the GIL
         # while the device works, and do not delay the launch.
         record, self._untold = self._untold, None
-        took, self._took = self._took, []
-        self._cancel(self._listener.after_step(record, took), "cancelled")
+        took: abc.Sequence[Sequence] = ()
+        if self._took:
+            took, self._took = self._took, []
+        orphans = self._listener.after_step(record, took)
+        if orphans:
+            self._cancel(orphans, "cancelled")
 
     def _next(self) -> deque[_Command] | None:
         """Take the commands from the inbox. Waits for one until a step is due. None: the thread must end."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import abc, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from weft.client.client import EngineClient
 from weft.client.response_queue import ResponseQueue
@@ -43,12 +44,11 @@ included."""
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Noted:
-    """The record of a step, with the time at which the history received it."""
+class Noted(NamedTuple):
+    """The record of a step, with the time (`time.time`) at which the history received it."""
 
     record: StepRecord
-    ended: datetime
+    ended: float
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class History:
         if record is None:
             return
         if self._turns.maxlen:
-            self._turns.append(Noted(record, datetime.now()))
+            self._turns.append(Noted(record, time.time()))
         if self._requests.maxlen:
             stats = [request_stats(request, record, self._config.page_size) for request in self._live]
             self._make_room(len(stats))
@@ -133,7 +133,7 @@ def iteration_stats(noted: Noted, config: ResolvedConfig) -> IterationStats:
     record = noted.record
     limits = record.limits or Limits(config.max_batch, config.max_num_tokens)
     stats = IterationStats(
-        timestamp=noted.ended.strftime("%m-%d-%Y %H:%M:%S.%f"),
+        timestamp=datetime.fromtimestamp(noted.ended).strftime("%m-%d-%Y %H:%M:%S.%f"),
         iter=record.number,
         iter_latency_ms=record.total_s * 1e3,
         new_active_requests_queue_latency_ms=record.new_active_queue_s * 1e3,

@@ -139,7 +139,7 @@ class ModelRunner:
         """Whether `repeat` can launch the batch's iteration again: it is one graph, and nothing but tokens is read."""
         return (
             batch.graph is not None
-            and not (batch.first or batch.reading)
+            and not (batch.first or batch.reading or batch.unopened or batch.failures)
             and self._tap is None
             and all(
                 sequence.search is None
