@@ -212,9 +212,12 @@ void bind_answers(nb::module_ &m) {
       .def_ro("num_accepted", &BoundAnswers::num_accepted, "The number of drafts that were accepted.")
       .def_ro("accepted_lengths", &BoundAnswers::accepted_lengths,
               "The number of accepted drafts of each sequence that had drafts to verify.")
-      .def_ro("rare", &BoundAnswers::rare, "The sequences whose iteration is left to Python.")
-      .def_ro("due", &BoundAnswers::due, "The sequences whose pages are due to be cached.")
-      .def_ro("reporting", &BoundAnswers::reporting, "The sequences that report their progress.");
+      .def_prop_ro("rare", [](const BoundAnswers &self) { return self.rare; },
+              nb::sig("def rare(self) -> list[typing.Any]"), "The sequences whose iteration is left to Python.")
+      .def_prop_ro("due", [](const BoundAnswers &self) { return self.due; },
+              nb::sig("def due(self) -> list[typing.Any]"), "The sequences whose pages are due to be cached.")
+      .def_prop_ro("reporting", [](const BoundAnswers &self) { return self.reporting; },
+              nb::sig("def reporting(self) -> list[typing.Any]"), "The sequences that report their progress.");
 }
 
 }  // namespace weft

@@ -154,7 +154,7 @@ class CudaGraph:
             _core.expect_polled(CUDA, -self.num_polled)
             raise
 
-    def replay_and_copy(self, dst: int, src: int, num_bytes: int, event: Event) -> None:
+    def replay_and_copy(self, dst: int, src: int, num_bytes: int, event: interface.Event) -> None:
         """Launch the graph, copy bytes after it, and record `event` after the copy."""
         self.replay()
         self._stream.copy_bytes(dst, src, num_bytes)

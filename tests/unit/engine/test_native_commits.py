@@ -26,7 +26,7 @@ from weft.tokenizer.stop_words import StopSequences, StopTexts, StopTokens
 from weft.tokenizer.text import RunningText
 
 SLOTS, DRAFTS, END = 6, 3, 1
-TIMES = ("submitted_at", "ended_at")
+TIMES = ("submitted_at", "first_token_at", "last_token_at", "ended_at")
 
 
 @pytest.fixture(scope="module")
@@ -35,54 +35,60 @@ def tokenizer():
 
 
 @pytest.fixture(scope="module")
-def texts(tokenizer):
+def texts():
     return token_texts(Vocabulary.from_huggingface(package_model_path()))
 
 
-class Side:
-    """An output processor without an engine. `native` is whether native commits handle what they can."""
+class PythonAnswers(Answers):
+    """Leaves every iteration to Python."""
 
-    def __init__(self, native: bool) -> None:
+    def open(self, slot: int, sequence: object, **rules) -> None:
+        super().open(slot, sequence, is_plain=False)
+
+
+class Side:
+    """An output processor without an engine, with a sequence in each slot."""
+
+    def __init__(self, kind: type[Answers], make, slots: int = SLOTS) -> None:
         state = GuidedState(GuidedShape(SLOTS, DRAFTS, 4096, (END,)))
-        scheduler = SimpleNamespace(remove=lambda sequence: None, capacity=SimpleNamespace(cache=self.cache))
+        self.cached: list[tuple[int, int]] = []
+        scheduler = SimpleNamespace(
+            remove=lambda sequence: None,
+            retire=lambda left: None,
+            capacity=SimpleNamespace(cache=self.cache),
+            pace=SimpleNamespace(note=lambda *_: None),
+        )
         self.output = OutputProcessor(
-            None, scheduler, None, state, Answers(state, ["a drafter"], None), frozenset({END}), None,
-            lambda sequence, count: ["a drafter"] * count,
+            SimpleNamespace(check=lambda: None), scheduler, None, state, kind(state, ["a drafter"], None),
+            frozenset({END}), None, lambda sequence, count: ["a drafter"] * count,
         )  # fmt: skip
-        self.native, self.num_rare, self.cached = native, 0, []
-        self.sequences: list[Sequence] = []
+        self.sequences = [make(slot) for slot in range(slots)]
+        for slot, sequence in enumerate(self.sequences):
+            sequence.move(Stage.CONTEXT)
+            sequence.move(Stage.GENERATION)
+            sequence.slots, sequence.slot = (slot,), slot
+            sequence.max_new_tokens = sequence.request.sampling.max_tokens
+            sequence.next_cache_at = 4 if slot % 2 else NEVER
 
     def cache(self, sequence: Sequence) -> None:
         self.cached.append((sequence.index, len(sequence.output.token_ids)))
         sequence.next_cache_at += 5
 
-    def add(self, make) -> None:
-        sequence = make(len(self.sequences))
-        slot = sequence.index
-        sequence.move(Stage.CONTEXT)
-        sequence.move(Stage.GENERATION)
-        sequence.slots, sequence.slot = (slot,), slot
-        sequence.max_new_tokens = sequence.request.sampling.max_tokens
-        sequence.next_cache_at = 4 if slot % 2 else NEVER
-        sequence.output.stats.note_tokens(1.0, 1)
-        self.sequences.append(sequence)
-        self.follow(sequence)
-
-    def follow(self, sequence: Sequence) -> None:
-        self.output._follow(sequence)
-        if not self.native:  # every iteration is then left to Python
-            sequence.is_plain = False
-            self.output._answers.open(sequence.slot, sequence, is_plain=False)
-
     def step(self, rows: torch.Tensor, number: int) -> StepRecord:
+        """Process an iteration. The first one gives first tokens."""
         record, batch = StepRecord(number, 0.0), InFlightBatch()
         live = [sequence for sequence in self.sequences if not sequence.is_finished]
-        batch.decode(None, None, live, False)
+        if number:
+            batch.decode(live)
+        else:
+            for sequence in live:
+                batch.read(sequence, SimpleNamespace(error=None, first=0), True)
+        batch.is_launched = True
         event = SimpleNamespace(synchronize=lambda: None)
-        results = StepResults(Received(rows, event, rows.data_ptr()), SLOTS + 1, None, drafts=True).wait()
-        self.output._last_read = float(number)
-        self.output._commit_decoding(batch, results, record)
-        batch.end()
+        batch.results = StepResults(
+            Received(rows, event, rows.data_ptr()), SLOTS + 1, None, drafts=number > 0
+        )
+        self.output.process(batch, record, keep=0)
         return record
 
 
@@ -122,16 +128,13 @@ def test_native_commits_and_python_s_agree(seed, kind, tokenizer, texts) -> None
         sequence.stop_words = words_of(kind, tokenizer, texts, own, words)
         return sequence
 
-    sides = Side(native=True), Side(native=False)
-    for side in sides:
-        for _ in range(SLOTS):
-            side.add(make)
+    sides = Side(Answers, make), Side(PythonAnswers, make)
     places = [draw.randrange(len(story)) for _ in range(SLOTS)]
-    for number in range(2, 40):
+    for number in range(40):
         rows = torch.zeros((SLOTS + 1) * (DRAFTS + 3), dtype=torch.int64)
         verified, num_verified = rows[: -(SLOTS + 1)].view(SLOTS + 1, -1), rows[-(SLOTS + 1) :]
         for slot in range(SLOTS):
-            drafts = draw.randint(0, DRAFTS)
+            drafts = draw.randint(0, DRAFTS) if number else 0
             count = draw.randint(0, drafts)
             if kind in ("texts", "both") and draw.random() < 0.8:
                 tokens = [story[(places[slot] + i) % len(story)] for i in range(DRAFTS + 1)]
@@ -157,23 +160,29 @@ def test_native_commits_and_python_s_agree(seed, kind, tokenizer, texts) -> None
     assert sorted(sides[0].cached) == sorted(sides[1].cached)
 
 
+class NeverFed(RunningText):
+    """Fails the test if Python looks for words."""
+
+    def feed(self, token: int) -> str | None:
+        pytest.fail("Python looks for a stop word")
+
+
 def test_an_iteration_that_ends_nothing_needs_no_python(tokenizer, texts) -> None:
-    side = Side(native=True)
     sampling = SamplingParams(max_tokens=100, stop_token_ids=(45,))
 
     def make(index: int) -> Sequence:
         sequence = Sequence(Request([5, 6], sampling, is_prepared=True), index=index)
         sequence.stop_words = RunningText(tokenizer, StopTexts(["never to be found"], texts))
-        sequence.is_streaming, sequence.next_cache_at = False, NEVER
         return sequence
 
-    side.add(make)
-    side.sequences[0].next_cache_at = NEVER
-    side.output._commit_iteration = lambda *_: pytest.fail("Python commits the iteration")
+    side = Side(Answers, make, slots=1)
     rows = torch.zeros((SLOTS + 1) * (DRAFTS + 3), dtype=torch.int64)
     rows[1] = 46
-    record = side.step(rows, 2)
-    assert side.sequences[0].output.token_ids == [46] and record.generated_tokens == 1
+    side.step(rows, 0)
+    side.sequences[0].stop_words.__class__ = NeverFed
+    for number in range(1, 9):
+        assert side.step(rows, number).generated_tokens == 1
+    assert side.sequences[0].output.token_ids == [46] * 9
 
 
 def test_texts_that_bytes_cannot_tell_are_left_to_python(tokenizer, texts) -> None:
