@@ -98,11 +98,14 @@ class OutputProcessor:
             self._check_moves(batch)
         if batch.is_launched:
             self.in_flight.append(batch)
-        self.drain(record, keep if batch.is_launched else 0)
-
-    def drain(self, record: StepRecord, keep: int = 0) -> None:
-        """Read the batches in flight except the last `keep`."""
+        else:
+            keep = 0
         while len(self.in_flight) > keep:
+            self._read(record)
+
+    def drain(self, record: StepRecord) -> None:
+        """Read all batches in flight."""
+        while self.in_flight:
             self._read(record)
 
     # -- a batch

@@ -30,20 +30,20 @@ class Received:
     """A copy to the host that may still run. Its values are valid until the ring reuses the buffer. A caller that has
     waited for a later copy in the same stream may read `buffer` without `wait`.
 
-    `address` is the address of the buffer's memory, for native code.
+    `event` is recorded after the copy. `address` is the address of the buffer's memory, for native code.
     """
 
     buffer: torch.Tensor
-    _event: Event
+    event: Event
     address: int
 
     def is_done(self) -> bool:
         """Whether `wait` returns immediately."""
-        return self._event.query()
+        return self.event.query()
 
     def wait(self) -> torch.Tensor:
         """Wait for the copy. Returns the ring's own buffer, of the device tensor's shape."""
-        self._event.synchronize()
+        self.event.synchronize()
         return self.buffer
 
 

@@ -197,9 +197,7 @@ class CUDAGraph:
         if not self._exec or self._memory.checks:
             self._check()
         _core.check(CPU)
-        _core.graph_launch_and_copy(
-            CPU, self._exec, handle, self._num_polled, dst, src, num_bytes, event
-        )
+        _core.graph_launch_and_copy(CPU, self._exec, handle, self._num_polled, dst, src, num_bytes, event)
 
     def _check(self) -> None:
         """Raise `GraphError` if there is no graph, or if memory that it uses was freed."""

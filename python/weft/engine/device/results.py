@@ -207,7 +207,7 @@ class StepResults:
 
     def wait(self) -> StepResults:
         """Wait until the iteration is done and its results are copied."""
-        self._received.wait()
+        self._received.event.synchronize()
         if self._logprob_copies is not None:
             self._logprobs = LogprobRows(*(received.buffer.clone() for received in self._logprob_copies))
         return self
