@@ -354,7 +354,7 @@ class Scheduler:
             return 0
         if schedule.admitted or schedule.grown or schedule.released or schedule.moves or self._lacks_pages:
             return 0
-        # A waiting sequence stays where it is only if slots or pages lack. The pace and other clients' turns may change.
+        # A waiting sequence surely stays there only if slots or pages lack: the pace and clients' turns change.
         is_full = not self.capacity.free_slots or self._refused[0] is not None
         if len(self.waiting.queue) and (self._shares or not is_full):
             return 0
