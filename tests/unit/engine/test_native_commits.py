@@ -79,7 +79,7 @@ class Side:
         record, batch = StepRecord(number, 0.0), InFlightBatch()
         live = [sequence for sequence in self.sequences if not sequence.is_finished]
         if number:
-            batch.decode(live)
+            batch.launch(live)
         else:
             for sequence in live:
                 batch.read(sequence, SimpleNamespace(error=None, first=0), True)
