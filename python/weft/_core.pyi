@@ -4,7 +4,7 @@ weft's native code: drivers, host tasks, the mask kernel, sampling, attention, g
 
 from collections.abc import Mapping, Sequence
 import enum
-from typing import Annotated, overload
+from typing import Annotated, Any, overload
 
 import numpy
 from numpy.typing import NDArray
@@ -1337,13 +1337,13 @@ class Answers:
         """
 
     @property
-    def rare(self) -> list[object]:
+    def rare(self) -> list[Any]:
         """The sequences whose iteration is left to Python."""
 
     @property
-    def due(self) -> list[object]:
+    def due(self) -> list[Any]:
         """The sequences whose pages are due to be cached."""
 
     @property
-    def reporting(self) -> list[object]:
+    def reporting(self) -> list[Any]:
         """The sequences that report their progress."""
