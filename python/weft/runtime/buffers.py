@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -30,12 +31,16 @@ class Received:
     """A copy to the host that may still run. Its values are valid until the ring reuses the buffer. A caller that has
     waited for a later copy in the same stream may read `buffer` without `wait`.
 
-    `event` is recorded after the copy. `address` is the address of the buffer's memory, for native code.
+    `event` is recorded after the copy.
     """
 
     buffer: torch.Tensor
     event: Event
-    address: int
+
+    @cached_property
+    def address(self) -> int:
+        """The address of the buffer's memory, for native code."""
+        return self.buffer.data_ptr()
 
     def is_done(self) -> bool:
         """Whether `wait` returns immediately."""
@@ -58,8 +63,7 @@ class PinnedRing:
         shape, dtype = tuple(device_tensor.shape), device_tensor.dtype
         self.device_tensor = device_tensor
         self._slots = [(runtime.pinned(shape, dtype), runtime.event()) for _ in range(DEPTH)]
-        self._received = [Received(buffer, event, buffer.data_ptr()) for buffer, event in self._slots]
-        self._source, self._num_bytes = device_tensor.data_ptr(), device_tensor.nbytes
+        self._received = [Received(buffer, event) for buffer, event in self._slots]
         self._next = 0
 
     def send(self, stream: Stream, value: torch.Tensor) -> None:
@@ -75,7 +79,7 @@ class PinnedRing:
         received = self._received[self._next]
         buffer, event = self._take()
         if rows is None:
-            stream.copy_bytes(received.address, self._source, self._num_bytes)
+            stream.copy(buffer, self.device_tensor)
         else:
             for row in rows:
                 stream.copy(buffer[row], self.device_tensor[row])
@@ -86,8 +90,14 @@ class PinnedRing:
         """Launch a graph, and copy the device tensor to the host after it."""
         received = self._received[self._next]
         _, event = self._take()
-        graph.replay_and_copy(received.address, self._source, self._num_bytes, event)
+        address, num_bytes = self._memory
+        graph.replay_and_copy(received.address, address, num_bytes, event)
         return received
+
+    @cached_property
+    def _memory(self) -> tuple[int, int]:
+        """The address of the device tensor's memory, and its size in bytes."""
+        return self.device_tensor.data_ptr(), self.device_tensor.nbytes
 
     def receive(self, stream: Stream) -> torch.Tensor:
         """Wait for the work enqueued so far on `stream`, and return the device tensor's values after it."""

@@ -59,9 +59,6 @@ class Stream(Protocol):
     def copy(self, dst: torch.Tensor, src: torch.Tensor) -> None:
         """Copy contiguous `src` to contiguous `dst` of the same shape and dtype. CUDA needs pinned host memory."""
 
-    def copy_bytes(self, dst: int, src: int, num_bytes: int) -> None:
-        """Copy bytes between two addresses. The caller checks them and keeps their memory alive."""
-
     def record(self, event: Event) -> None: ...
     def wait(self, event: Event) -> None: ...
     def synchronize(self) -> None:

@@ -59,11 +59,6 @@ class SegmentedStream:
         self.flush()
         self.inner.copy(dst, src)
 
-    def copy_bytes(self, dst: int, src: int, num_bytes: int) -> None:
-        """Enqueue a copy between two addresses after the collected work."""
-        self.flush()
-        self.inner.copy_bytes(dst, src, num_bytes)
-
     def record(self, event: Event) -> None:
         """Record `event` after the collected work."""
         self.flush()

@@ -85,9 +85,7 @@ class Side:
                 batch.read(sequence, SimpleNamespace(error=None, first=0), True)
         batch.is_launched = True
         event = SimpleNamespace(synchronize=lambda: None)
-        batch.results = StepResults(
-            Received(rows, event, rows.data_ptr()), SLOTS + 1, None, drafts=number > 0
-        )
+        batch.results = StepResults(Received(rows, event), SLOTS + 1, None, drafts=number > 0)
         self.output.process(batch, record, keep=0)
         return record
 

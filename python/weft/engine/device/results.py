@@ -181,9 +181,7 @@ class StepResults:
     Call `wait` and read the results before three more iterations start: the third may reuse their pinned memory. Only
     log-probabilities are copied by `wait`.
 
-    address: the address of int64 [S+1, K+2] in pinned memory, the number of accepted drafts of each slot, then the
-        tokens of all positions, and of int64 [S+1] after it, the numbers of drafts that were verified.
-    has_drafts: whether the iteration verified drafts. If not, the last numbers have no meaning.
+    has_drafts: whether the iteration verified drafts. If not, the numbers of verified drafts have no meaning.
     """
 
     def __init__(
@@ -198,7 +196,7 @@ class StepResults:
         self._received, self._num_slots = received, num_slots
         self._logprob_copies = logprobs
         self._gathered = dict(outputs or {})
-        self.address, self.has_drafts = received.address, drafts
+        self.has_drafts = drafts
         self._offers = dict(offers or {})
         self._verified: list[list[int]] | None = None
         self._num_verified: list[int] = []
@@ -211,6 +209,12 @@ class StepResults:
         if self._logprob_copies is not None:
             self._logprobs = LogprobRows(*(received.buffer.clone() for received in self._logprob_copies))
         return self
+
+    @property
+    def address(self) -> int:
+        """The address of int64 [S+1, K+2] in pinned memory, the number of accepted drafts of each slot, then the tokens
+        of all positions, and of int64 [S+1] after it, the numbers of drafts that were verified."""
+        return self._received.address
 
     @property
     def _rows(self) -> list[list[int]]:
