@@ -45,6 +45,8 @@ GuidedState::Operation operation_of(const std::string &name) {
   if (name == "extend") return GuidedState::kExtend;
   if (name == "commit") return GuidedState::kCommit;
   if (name == "extend_through") return GuidedState::kExtendThrough;
+  if (name == "commit_ahead") return GuidedState::kCommitAhead;
+  if (name == "extend_ahead") return GuidedState::kExtendAhead;
   throw nb::value_error(("unknown operation: " + name).c_str());
 }
 
@@ -152,6 +154,11 @@ void bind_guided(nb::module_ &m) {
            "`extend(1)` to `extend(count)` in one call. A draft that was taken and has not changed costs nothing.")
       .def("commit", &GuidedState::commit, released,
            "Roll back the drafts that were not accepted, take the token after the accepted ones, and fill row 0.")
+      .def("commit_ahead", &GuidedState::commit_ahead, released,
+           "Offer the commit that this iteration owes to idle kernel threads. `commit_owed` or `fetch` does the rest.")
+      .def("extend_ahead", &GuidedState::extend_ahead, "count"_a, released,
+           "Offer `extend_through(count)` to idle kernel threads, until the next `fetch`. A slot that fails in it\n"
+           "gets its status at that `fetch`.")
       .def("release", &GuidedState::release, "slot"_a, released,
            "Roll the slot back to its committed text; its matcher stays. With nothing in flight.")
       .def("vacate", &GuidedState::vacate, "slots"_a,

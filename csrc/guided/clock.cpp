@@ -13,9 +13,13 @@ namespace {
 constexpr std::array<const char *, GuideClock::kNumParts> kPartNames = {"masks", "taking tokens", "taking tokens back",
                                                                         "trying drafts", "forced text"};
 
-// Reading the CPU time is a system call. So `begin` reads it only if the last reading is older than this, and `lap`
-// only if this much time has passed since then. A shorter lap counts as work in full.
+// Reading the CPU time is a system call, which takes microseconds when the caches are cold. So a shorter lap than this
+// counts as work in full.
 constexpr std::int64_t kGrainNs = 250'000;
+
+// A longer lap needs a reading from before it. The time between that reading and the lap counts as work, which may hide
+// as much of the lap's work. So a reading is used for at most this fraction of the limit, and at most kMaxAgeNs.
+constexpr std::int64_t kAges = 400, kMaxAgeNs = 5'000'000;
 
 std::string milliseconds(std::int64_t ns) { return std::to_string(ns / 1'000'000) + " ms"; }
 
@@ -28,7 +32,9 @@ GuideClock::Reading GuideClock::read_at(std::int64_t passed_ns) {
 }
 
 GuideClock::GuideClock(double limit_s, std::int64_t min_total_ns)
-    : limit_ns_(static_cast<std::int64_t>(limit_s * 1e9)), total_limit_ns_(std::max(limit_ns_, min_total_ns)) {}
+    : limit_ns_(static_cast<std::int64_t>(limit_s * 1e9)),
+      total_limit_ns_(std::max(limit_ns_, min_total_ns)),
+      max_age_ns_(std::clamp(limit_ns_ / kAges, kGrainNs, kMaxAgeNs)) {}
 
 void GuideClock::reset() {
   restart();
@@ -46,7 +52,7 @@ void GuideClock::begin() {
   lap_began_ns_ = now_ns();
   lap_began_awake_ns_ = awake_ns();
   lap_began_calls_ = calls_that_may_wait;
-  base_ = lap_began_ns_ - last_reading.passed_ns < kGrainNs ? last_reading : read_at(lap_began_ns_);
+  base_ = lap_began_ns_ - last_reading.passed_ns < max_age_ns_ ? last_reading : read_at(lap_began_ns_);
 }
 
 void GuideClock::lap(Part part) {
@@ -54,7 +60,7 @@ void GuideClock::lap(Part part) {
   const std::int64_t now = now_ns();
   const std::int64_t passed = now - lap_began_ns_;
   std::int64_t work = passed;
-  if (now - base_.passed_ns >= kGrainNs) {
+  if (passed >= kGrainNs || now - base_.passed_ns >= max_age_ns_) {
     const Reading reading = read_at(now);
     // Do not count work between the base reading and the start of the lap.
     const std::int64_t before = lap_began_ns_ - base_.passed_ns;

@@ -48,7 +48,7 @@ class GuideClock {
   std::int64_t owed_ns() const { return owed_ns_; }
 
  private:
-  std::int64_t limit_ns_ = 0, total_limit_ns_ = 0;
+  std::int64_t limit_ns_ = 0, total_limit_ns_ = 0, max_age_ns_ = 0;
   struct Reading {
     std::int64_t passed_ns = 0, work_ns = 0;
   };
@@ -56,7 +56,7 @@ class GuideClock {
   static Reading read_at(std::int64_t passed_ns);
 
   std::int64_t lap_began_ns_ = 0, lap_began_awake_ns_ = 0, lap_began_calls_ = 0;
-  Reading base_;  // taken less than kGrainNs (clock.cpp) before the lap began
+  Reading base_;  // taken less than max_age_ns_ before the lap began
   std::array<std::int64_t, kNumParts> work_ns_{};
   // Time without work, by wall clock and by awake clock, in laps with calls that may wait. Both are sums over a token's
   // laps, because one lap is short compared with a tick of the awake clock.

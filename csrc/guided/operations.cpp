@@ -2,14 +2,20 @@
 // that the host's thread may run an owed commit. guided/state.h has the theory of operation.
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "guided/state.h"
+#include "support/awake.h"
 #include "support/held_slot.h"
 #include "support/timer.h"
 
 namespace weft {
 
 void GuidedState::fetch(bool owes_commit) {
+  {
+    std::lock_guard<std::mutex> lock(owed_mutex_);
+    end_extend_ahead();
+  }
   commit_owed(std::numeric_limits<std::uint64_t>::max());
   // Do not hold the mutex here: first masks may take long, and the host may wait for an earlier iteration's commit.
   if (!take_snapshot() || !owes_commit) return;
@@ -19,14 +25,68 @@ void GuidedState::fetch(bool owes_commit) {
 
 void GuidedState::forget_owed(std::uint64_t epoch) {
   std::lock_guard<std::mutex> lock(owed_mutex_);
-  if (owed_epoch_ <= epoch) owed_epoch_ = 0;
+  if (owed_epoch_ > epoch) return;
+  if (offered_ == kCommit) end_offer(false);
+  owed_epoch_ = 0;
 }
 
 void GuidedState::commit_owed(std::uint64_t epoch) {
   std::lock_guard<std::mutex> lock(owed_mutex_);
   if (owed_epoch_ == 0 || owed_epoch_ > epoch) return;
-  commit_slots(true);
+  if (offered_ == kCommit) {
+    end_offer(true);
+    log_operation(kCommit, 0, true);
+  } else {
+    commit_slots(true);
+  }
   owed_epoch_ = 0;
+}
+
+void GuidedState::commit_ahead() {
+  std::lock_guard<std::mutex> lock(owed_mutex_);
+  if (owed_epoch_ != 0) offer(kCommit, [this](int slot) { commit_live(slot); });
+}
+
+void GuidedState::extend_ahead(int count) {
+  std::lock_guard<std::mutex> lock(owed_mutex_);
+  // A record of an extend lists all its slots, and here only some may be done.
+  if (log_) return;
+  // A single matcher works on the operations' own thread. Another core would first have to fetch its memory.
+  if (guided_.size() < 2) return;
+  offer(kExtend, [this, count](int slot) { extend_live(slot, count); });
+}
+
+template <class Body>
+void GuidedState::offer(Operation operation, Body body) {
+  if (workers_ == 0 || guided_.empty() || offered_ != kRelease) return;
+  for (int slot : guided_)
+    if (slots_[slot].may_wait) return;
+  for (int slot : guided_) slots_[slot].holds_failure = operation == kExtend;
+  offered_ = operation;
+  counters_[operation].calls.fetch_add(1, std::memory_order_relaxed);
+  offer_.open(static_cast<int>(guided_.size()), workers_, [this, operation, body](int i) {
+    const int slot = guided_[static_cast<std::size_t>(i)];
+    if (!is_live(slot)) return;
+    const std::int64_t begin = now_ns();
+    body(slot);
+    counters_[operation].nanoseconds.fetch_add(static_cast<std::uint64_t>(now_ns() - begin), std::memory_order_relaxed);
+  });
+}
+
+void GuidedState::end_extend_ahead() {
+  if (offered_ == kExtend) end_offer(false);
+}
+
+void GuidedState::end_offer(bool finishes) {
+  offer_.close(finishes);
+  if (offered_ == kExtend)
+    for (int number : guided_) {
+      Slot &slot = slots_[number];
+      slot.holds_failure = false;
+      if (const SlotStatus held = std::exchange(slot.held_status, SlotStatus::kOk); held != SlotStatus::kOk)
+        fail(number, held, std::move(slot.held_message));
+    }
+  offered_ = kRelease;
 }
 
 // Takes the next snapshot off the queue and attaches its matchers. Returns false if the queue was empty.
@@ -106,6 +166,7 @@ void GuidedState::attach(int number, MatcherRef matcher) {
   slot.matcher = std::move(matcher);
   slot.start = slot.matcher->position;
   slot.guided.store(true, std::memory_order_release);
+  const std::int64_t waits_before = calls_that_may_wait;
   // The device applies all rows of a guided slot, so rows without drafts must be defined.
   end_rows(number, 1);
   if (!slot.matcher->misplaced.empty()) {
@@ -115,6 +176,7 @@ void GuidedState::attach(int number, MatcherRef matcher) {
   } else if (fill(number, 0, kFetch) == Fill::kEmpty) {
     fail(number, SlotStatus::kDeadEnd, "the grammar allows no token at all");
   }
+  slot.may_wait = calls_that_may_wait != waits_before;
 }
 
 template <class Body>
@@ -122,9 +184,7 @@ void GuidedState::each_guided(Operation operation, Body body) {
   Timed<AtomicCounters> timed(counters_[operation]);
   phase_.for_each(static_cast<int>(guided_.size()), [&](int i) {
     const int slot = guided_[static_cast<std::size_t>(i)];
-    if (slots_[slot].status.load(std::memory_order_relaxed) == SlotStatus::kOk &&
-        !slots_[slot].ended.load(std::memory_order_relaxed))
-      body(slot);
+    if (is_live(slot)) body(slot);
   });
 }
 
@@ -135,26 +195,32 @@ void GuidedState::extend(int draft) {
 }
 
 void GuidedState::extend_through(int count) {
-  each_guided(kExtend, [&](int slot) {
-    for (int draft = 1; draft <= std::min(count, shape_.max_drafts); ++draft) {
-      // Measure each draft separately, so that a slot over its limit stops at once and not after all drafts.
-      if (slots_[slot].status.load(std::memory_order_relaxed) != SlotStatus::kOk) return;
-      measured(slot, [&] { extend_slot(slot, draft); });
-    }
-  });
+  each_guided(kExtend, [&](int slot) { extend_live(slot, count); });
   log_operation(kExtendThrough, std::min(count, shape_.max_drafts));
+}
+
+void GuidedState::extend_live(int slot, int count) {
+  for (int draft = 1; draft <= std::min(count, shape_.max_drafts); ++draft) {
+    // Measure each draft separately, so that a slot over its limit stops at once and not after all drafts.
+    if (slots_[slot].status.load(std::memory_order_relaxed) != SlotStatus::kOk ||
+        slots_[slot].held_status != SlotStatus::kOk)
+      return;
+    measured(slot, [&] { extend_slot(slot, draft); });
+  }
 }
 
 void GuidedState::commit() { commit_slots(false); }
 
 void GuidedState::commit_slots(bool is_owed) {
-  each_guided(kCommit, [&](int slot) {
-    // The clock has measured 1 + extended tokens since the last commit: the token of that commit, and the extended
-    // drafts.
-    slots_[slot].clock.restart(1 + slots_[slot].extended.load(std::memory_order_relaxed));
-    measured(slot, [&] { commit_slot(slot); });
-  });
+  each_guided(kCommit, [&](int slot) { commit_live(slot); });
   log_operation(kCommit, 0, is_owed);
+}
+
+void GuidedState::commit_live(int slot) {
+  // The clock has measured 1 + extended tokens since the last commit: the token of that commit, and the extended
+  // drafts.
+  slots_[slot].clock.restart(1 + slots_[slot].extended.load(std::memory_order_relaxed));
+  measured(slot, [&] { commit_slot(slot); });
 }
 
 void GuidedState::extend_slot(int number, int draft) {
@@ -291,6 +357,12 @@ void GuidedState::stop(int number, int draft, Stop reason, std::int64_t token) {
 
 void GuidedState::fail(int number, SlotStatus status, std::string message) {
   Slot &slot = slots_[number];
+  if (slot.holds_failure) {
+    if (slot.held_status != SlotStatus::kOk) return;
+    slot.held_status = status;
+    slot.held_message = std::move(message);
+    return;
+  }
   {
     std::lock_guard<std::mutex> lock(status_mutex_);
     if (slot.status.load(std::memory_order_relaxed) != SlotStatus::kOk) return;  // keep the first failure

@@ -21,6 +21,10 @@ constexpr std::size_t kHeaderWords = 7, kEntryWords = 8;
 }  // namespace
 
 void GuidedState::record(std::size_t capacity_words) {
+  {
+    std::lock_guard<std::mutex> lock(owed_mutex_);
+    end_extend_ahead();
+  }
   log_.reset();
   for (Slot &slot : slots_) std::fill(slot.hashes.begin(), slot.hashes.end(), kRowUnknown);
   if (capacity_words == 0) return;

@@ -60,7 +60,8 @@ GuidedState::GuidedState(GuidedShape shape, std::vector<std::int32_t> end_tokens
       max_pending_(static_cast<std::size_t>(std::max(max_pending, 1))),
       last_word_bits_(shape.vocab_size % 32 ? (1u << (shape.vocab_size % 32)) - 1 : ~0u),
       slots_(static_cast<std::size_t>(std::max(shape.num_slots, 0)) + 1),
-      phase_(std::max(workers, 0)) {
+      workers_(std::max(workers, 0)),
+      phase_(workers_) {
   shape.check();
   // Without an end token, a row with an empty mask would leave the sampler no token to choose.
   if (end_tokens.empty()) throw std::invalid_argument("guided state needs at least one end token");
@@ -78,11 +79,15 @@ GuidedState::GuidedState(GuidedShape shape, std::vector<std::int32_t> end_tokens
   tasks_.push_back({this, kCommit, 0, "weft.guided.commit"});
   for (int draft = 1; draft <= shape.max_drafts; ++draft)
     tasks_.push_back({this, kExtend, draft, "weft.guided.extend(" + std::to_string(draft) + ")"});
-  for (int count = 0; count <= shape.max_drafts; ++count)
+  for (int count = 0; count <= shape.max_drafts; ++count) {
     tasks_.push_back({this, kExtendThrough, count, "weft.guided.extend_through(" + std::to_string(count) + ")"});
+    tasks_.push_back({this, kExtendAhead, count, "weft.guided.extend_ahead(" + std::to_string(count) + ")"});
+  }
+  tasks_.push_back({this, kCommitAhead, 0, "weft.guided.commit_ahead"});
 }
 
 GuidedState::~GuidedState() {
+  end_offer(false);
   for (Slot &slot : slots_)
     if (slot.matcher) slot.matcher->position = slot.start + slot.committed.load(std::memory_order_relaxed);
   for (const MatcherRef &matcher : attached_)
@@ -140,6 +145,10 @@ std::uint64_t GuidedState::push(std::vector<int> slots, Attach attach, std::uint
 
 void GuidedState::release(int number) {
   const Slot &slot = slots_.at(static_cast<std::size_t>(number));
+  {
+    std::lock_guard<std::mutex> lock(owed_mutex_);
+    end_extend_ahead();
+  }
   if (slot.matcher && slot.status.load(std::memory_order_relaxed) == SlotStatus::kOk)
     measured(number, [&] { take_back(number, 0); });
   log_release(number);
@@ -150,6 +159,10 @@ void GuidedState::vacate(const std::vector<int> &slots) {
   for (int number : slots)
     if (number < 0 || number >= shape_.num_slots)
       throw std::invalid_argument("slot " + std::to_string(number) + " is out of range");
+  {
+    std::lock_guard<std::mutex> lock(owed_mutex_);
+    end_extend_ahead();
+  }
   std::vector<MatcherRef> garbage;
   for (int number : slots) {
     detach(number);
@@ -206,13 +219,17 @@ void GuidedState::run_task(void *data) {
       return task.state->extend(task.argument);
     case kExtendThrough:
       return task.state->extend_through(task.argument);
+    case kCommitAhead:
+      return task.state->commit_ahead();
+    case kExtendAhead:
+      return task.state->extend_ahead(task.argument);
     case kRelease:
       return;  // never a task: the host calls `release` itself
   }
 }
 
 GuidedState::Call GuidedState::task(Operation operation, int argument) {
-  if (operation == kCommit) argument = 0;  // it takes none
+  if (operation == kCommit || operation == kCommitAhead) argument = 0;  // they take none
   // The constructor makes a task for each operation and each argument that it may have.
   const auto task = std::find_if(tasks_.begin(), tasks_.end(), [&](const Task &each) {
     return each.operation == operation && each.argument == argument;

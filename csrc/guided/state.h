@@ -43,14 +43,21 @@
 // calls `commit_owed`. Until then nothing overwrites the slot's verified tokens: its next verification waits for masks
 // that follow `fetch`.
 //
+// Where the device is the host, kernel threads are idle while the host works between two iterations. Then the last
+// operation of an iteration may be `commit_ahead`, for an owed commit, or `extend_ahead`, for the drafts of the next
+// iteration. Both only offer the slots to the kernel threads (Offer in support/kernel_threads.h). `commit_owed` does
+// the slots that none of them took. `fetch` ends an `extend_ahead`, and `extend_through` then does the other slots. A
+// failure in an `extend_ahead` takes effect at the `fetch`, so that it does not depend on the threads' speed when the
+// host sees it. Matchers that may wait, for Python for example, are not offered: the host waits for an offer to end.
+//
 // Data, and the threads that may touch it:
 //
 //   data                                   written by                            read by             ordered by
 //   slots_, rows, log_, current_, guided_  callback thread, in stream order;     the same            the stream, and
 //                                          commit_owed; release and vacate                           owed_mutex_
 //                                          with nothing in flight
-//   one slot's matcher and rows            within an operation one worker of     the same            phase_
-//                                          phase_ at a time
+//   one slot's matcher and rows            within an operation one worker of     the same            phase_, offer_
+//                                          phase_ or offer_ at a time
 //   atomics of a slot, counters            as slots_                             any thread          acquire/release
 //   status message                         `fail`                                any thread          status_mutex_
 //   queue_, detached_                      push, vacate; fetch                   the same            queue_mutex_
@@ -76,6 +83,7 @@
 #include "guided/clock.h"
 #include "guided/flight_log.h"
 #include "matcher/handle.h"
+#include "support/kernel_threads.h"
 #include "support/long_phase.h"
 #include "support/row_hash.h"
 
@@ -127,7 +135,7 @@ struct Edit {
 class GuidedState {
  public:
   using Attach = std::vector<std::pair<int, MatcherRef>>;
-  enum Operation { kFetch, kExtend, kCommit, kExtendThrough, kRelease };
+  enum Operation { kFetch, kExtend, kCommit, kExtendThrough, kRelease, kCommitAhead, kExtendAhead };
 
   // A row whose mask would allow no token allows `end_tokens` instead. Up to `workers` threads help when an operation's
   // matcher calls are long; with 0 the calling thread does them all. A slot whose matcher takes longer than
@@ -153,6 +161,10 @@ class GuidedState {
   void extend(int draft);          // 1..K
   void extend_through(int count);  // extend(1) to extend(count) in one call; drafts already taken cost nothing
   void commit();
+
+  // Offers this iteration's owed commit, or `extend_through(count)`, to idle kernel threads. Last in an iteration.
+  void commit_ahead();
+  void extend_ahead(int count);
 
   // Host side, on any thread, after iteration `epoch` is done: runs the commit that it owes, unless that has run
   // already. Waits for a `fetch` that is running it.
@@ -194,7 +206,8 @@ class GuidedState {
   std::vector<std::int64_t> recorded() const;
 
   // An operation as a host task: call `run(data)`. It is valid as long as the state lives. The `argument` of `task` is
-  // the draft number for kExtend, the number of drafts for kExtendThrough, and 1 for a kFetch with `owes_commit`.
+  // the draft number for kExtend, the number of drafts for kExtendThrough and kExtendAhead, and 1 for a kFetch with
+  // `owes_commit`.
   struct Call {
     void (*run)(void *data);
     void *data;
@@ -216,7 +229,8 @@ class GuidedState {
   std::uint64_t epoch() const { return fetched_epoch_.load(std::memory_order_acquire); }
   std::uint64_t pushed_epoch() const { return pushed_epoch_; }
   int num_pending() const;
-  // A kExtendThrough counts as one call of kExtend. kRelease has no counters, and the binding refuses its name.
+  // A kExtendThrough counts as one call of kExtend, and a commit or extend ahead as one of the same kind, with the time
+  // of all threads. kRelease has no counters, and the binding refuses its name.
   OperationCounters counters(Operation operation) const;
   // The total time of all operations.
   double seconds() const;
@@ -248,8 +262,12 @@ class GuidedState {
     std::vector<std::uint64_t> hashes;  // [K+1] of filled rows, while recording
     std::int64_t start = 0;             // the matcher's position when it was attached
     GuideClock clock;                   // the time spent in its matcher since the last commit
-    std::string message;                // under status_mutex_
-    Edit edit;                          // under status_mutex_, while the status is kEdited
+    bool may_wait = false;              // whether its first fill called something that may wait
+    bool holds_failure = false;         // during an `extend_ahead`: `fail` writes these two, and `fetch` applies them
+    SlotStatus held_status = SlotStatus::kOk;
+    std::string held_message;
+    std::string message;  // under status_mutex_
+    Edit edit;            // under status_mutex_, while the status is kEdited
   };
 
   struct Snapshot {
@@ -285,6 +303,18 @@ class GuidedState {
 
   bool take_snapshot();
   void commit_slots(bool is_owed);
+  void commit_live(int slot);
+  void extend_live(int slot, int count);
+  bool is_live(int slot) const {
+    const Slot &at = slots_[static_cast<std::size_t>(slot)];
+    return at.status.load(std::memory_order_relaxed) == SlotStatus::kOk && !at.ended.load(std::memory_order_relaxed);
+  }
+  // Under owed_mutex_: offer `body(slot)` for the live slots of the snapshot, unless one may wait.
+  template <class Body>
+  void offer(Operation operation, Body body);
+  // Under owed_mutex_: ends an `extend_ahead`, or any offer, and applies the failures that slots hold.
+  void end_extend_ahead();
+  void end_offer(bool finishes);
   void detach(int slot);
   void attach(int slot, MatcherRef matcher);
   void extend_slot(int slot, int draft);
@@ -330,6 +360,7 @@ class GuidedState {
   std::array<AtomicCounters, 3> counters_;
   std::atomic<int> num_failed_{0};
   std::atomic<std::uint64_t> fetched_epoch_{0};
+  const int workers_;
   LongPhase phase_;
 
   mutable std::mutex status_mutex_;
@@ -344,11 +375,13 @@ class GuidedState {
   // mutex first.
   std::uint64_t owed_epoch_ = 0;
   std::mutex owed_mutex_;
+  Operation offered_ = kRelease;  // under owed_mutex_: kCommit or kExtend while offer_ is open
 
   // Used on the callback thread, and under owed_mutex_ by the thread that runs an owed commit.
   std::unique_ptr<FlightLog> log_;
   std::vector<int> current_;  // slots of the current snapshot
   std::vector<int> guided_;   // the slots of `current_` with a matcher
+  Offer offer_;               // the last member: its destructor waits for threads that use the others
 };
 
 }  // namespace weft

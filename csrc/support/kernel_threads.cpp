@@ -36,6 +36,8 @@ struct Job {
   StealingQueue queue;
 };
 
+}  // namespace
+
 class Team {
  public:
   bool try_run(Job &job, int helpers, bool wakes) {
@@ -43,7 +45,7 @@ class Team {
     if (taken_.test_and_set(std::memory_order_acquire)) return false;
     grow(helpers);
     job_ = &job;
-    places_.store(std::min(helpers, size_), std::memory_order_relaxed);
+    places_.store(std::min(helpers, size_.load(std::memory_order_relaxed)), std::memory_order_relaxed);
     open_.fetch_add(1);  // now odd: there is a job
     if (wakes && sleeping_.load() > 0) wake();
     const auto begun = Clock::now();
@@ -53,6 +55,34 @@ class Team {
     wait_for_helpers(begun, mine.count());
     taken_.clear(std::memory_order_release);
     return true;
+  }
+
+  bool is_awake() const { return size_.load() > sleeping_.load(); }
+
+  bool show(Offer &offer) {
+    if (Clock::now().time_since_epoch().count() < hidden_until_.load(std::memory_order_relaxed)) return false;
+    Offer *none = nullptr;
+    return offer_.compare_exchange_strong(none, &offer);
+  }
+
+  // After this no helper begins to work on the offer.
+  void hide() {
+    offer_.store(nullptr);
+    while (looking_.load() != 0) pause_briefly();
+  }
+
+  // Waits until no helper works on the offer. After a long wait for one, which may have been preempted, no offer is
+  // shown for a while.
+  void wait_for_offer(const std::atomic<int> &active) {
+    const auto begun = Clock::now();
+    while (active.load() != 0) {
+      pause_briefly();
+      if (Clock::now() - begun > kPatience) sched_yield();
+    }
+    const auto waited = Clock::now() - begun;
+    if (waited <= kPatience) return;
+    const auto hidden = std::min<Clock::duration>(kAlone * waited, kLongestAlone);
+    hidden_until_.store((begun + waited + hidden).time_since_epoch().count(), std::memory_order_relaxed);
   }
 
  private:
@@ -86,7 +116,7 @@ class Team {
   }
 
   void grow(int wanted) {
-    for (; size_ < wanted; ++size_) {
+    for (; size_.load(std::memory_order_relaxed) < wanted; ++size_) {
       try {
         std::thread(&Team::help, this).detach();
       } catch (const std::system_error &) {
@@ -113,14 +143,31 @@ class Team {
     }
   }
 
+  // Works on the offer that is shown. False if there is none, or it has no place left.
+  bool take_offer() {
+    looking_.fetch_add(1);
+    // `hide` clears `offer_` and then waits for `looking_`, so the offer lives until this thread is counted as active.
+    Offer *offer = offer_.load();
+    const int place = offer && offer->places_.load(std::memory_order_relaxed) > 0
+                          ? offer->places_.fetch_sub(1, std::memory_order_relaxed)
+                          : 0;
+    if (place > 0) offer->active_.fetch_add(1);
+    looking_.fetch_sub(1);
+    if (place <= 0) return false;
+    offer->work(place);
+    offer->active_.fetch_sub(1);
+    return true;
+  }
+
   std::uint64_t wait_for_job(std::uint64_t done) {
     const auto is_new = [this, done] {
       const std::uint64_t open = open_.load();
       return open % 2 == 1 && open != done ? open : 0;
     };
-    const auto begun = Clock::now();
+    auto begun = Clock::now();
     for (int spin = 1;; ++spin) {
       if (const std::uint64_t open = is_new()) return open;
+      if (offer_.load() && take_offer()) begun = Clock::now();
       pause_briefly();
       if (spin % 16 == 0 && Clock::now() - begun > kSpin) break;
     }
@@ -134,16 +181,21 @@ class Team {
 
   std::atomic_flag taken_ = ATOMIC_FLAG_INIT;  // a call is using the helpers
   Job *job_ = nullptr;
-  int size_ = 0;
+  std::atomic<int> size_{0};
   alignas(64) std::atomic<std::uint64_t> open_{0};
   alignas(64) std::atomic<int> active_{0};
   std::atomic<int> places_{0};
   alignas(64) std::atomic<int> sleeping_{0};
   std::atomic<bool> has_stalled_{false};
   std::atomic<Clock::rep> alone_until_{0};
+  alignas(64) std::atomic<Offer *> offer_{nullptr};  // the offer that helpers see
+  std::atomic<int> looking_{0};                      // helpers that are reading `offer_`
+  std::atomic<Clock::rep> hidden_until_{0};
   std::mutex mutex_;
   std::condition_variable awake_;
 };
+
+namespace {
 
 std::atomic<Team *> g_team{nullptr};
 
@@ -175,6 +227,37 @@ void for_workers(std::int64_t rows, int threads, std::int64_t cost, WorkFunction
   StealingQueue queue(rows, rows, 1);
   Share mine(queue, 0);
   fn(context, mine);
+}
+
+bool helpers_are_awake() { return team().is_awake(); }
+
+void Offer::open(int count, int helpers, std::function<void(int)> fn) {
+  helpers = std::min({helpers, std::max(count, 1), StealingQueue::kMaxWorkers - 1});
+  fn_ = std::move(fn);
+  queue_.emplace(count, 1, helpers + 1);
+  places_.store(helpers, std::memory_order_relaxed);
+  is_open_ = true;
+  Team &current = team();
+  team_ = current.show(*this) ? &current : nullptr;
+}
+
+void Offer::close(bool finishes) {
+  if (!is_open_) return;
+  is_open_ = false;
+  // A forked child has another team, without the helpers that its parent's offer was shown to.
+  Team *shown_to = team_ == &team() ? team_ : nullptr;
+  if (shown_to) shown_to->hide();
+  if (finishes) {
+    work(0);
+  } else {
+    for (std::int64_t begin, end; queue_->next(0, begin, end);) continue;
+  }
+  if (shown_to) shown_to->wait_for_offer(active_);
+}
+
+void Offer::work(int worker) {
+  for (std::int64_t begin, end; queue_->next(worker, begin, end);)
+    for (std::int64_t item = begin; item < end; ++item) fn_(static_cast<int>(item));
 }
 
 }  // namespace weft

@@ -12,7 +12,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <type_traits>
+#include <utility>
 
 namespace weft {
 
@@ -117,5 +120,39 @@ void for_rows(std::int64_t rows, int threads, std::int64_t cost, F &&fn) {
     for (std::int64_t begin, end; share.next(begin, end);) fn(begin, end);
   });
 }
+
+// Whether a helper is awake and would join a call at once.
+bool helpers_are_awake();
+
+// Work that helpers may do while its owner goes on with something else. Only helpers that are awake take items, and a
+// call of `for_workers` in the meantime runs without them. One offer in the process is open to helpers at a time; the
+// items of another are left to its owner. All calls are the owner's, which may be different threads if they are
+// ordered.
+class Offer {
+ public:
+  Offer() = default;
+  Offer(const Offer &) = delete;
+  Offer &operator=(const Offer &) = delete;
+  ~Offer() { close(false); }
+
+  // Offers `fn(item)` for each item in [0, count) to at most `helpers` threads, and returns at once. Not while open.
+  void open(int count, int helpers, std::function<void(int item)> fn);
+  // Returns when no thread works on the offer. With `finishes`, the caller does all items that no helper has taken;
+  // else they are not done. Does nothing if it is not open.
+  void close(bool finishes);
+  bool is_open() const { return is_open_; }
+
+ private:
+  friend class Team;
+
+  // Does the items of a worker, and of others, until none is left. Worker 0 is the owner.
+  void work(int worker);
+
+  bool is_open_ = false;
+  std::function<void(int)> fn_;
+  std::optional<StealingQueue> queue_;  // so that the same items usually go to the same thread, whose caches have them
+  class Team *team_ = nullptr;
+  std::atomic<int> places_{0}, active_{0};
+};
 
 }  // namespace weft

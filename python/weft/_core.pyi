@@ -899,6 +899,17 @@ class GuidedState:
         Roll back the drafts that were not accepted, take the token after the accepted ones, and fill row 0.
         """
 
+    def commit_ahead(self) -> None:
+        """
+        Offer the commit that this iteration owes to idle kernel threads. `commit_owed` or `fetch` does the rest.
+        """
+
+    def extend_ahead(self, count: int) -> None:
+        """
+        Offer `extend_through(count)` to idle kernel threads, until the next `fetch`. A slot that fails in it
+        gets its status at that `fetch`.
+        """
+
     def release(self, slot: int) -> None:
         """
         Roll the slot back to its committed text; its matcher stays. With nothing in flight.

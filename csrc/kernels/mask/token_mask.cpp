@@ -156,6 +156,8 @@ BlockWords<T> best_block_words() {
 
 // ---- one row ---------------------------------------------------------------------------------------------------
 
+// The words of the mask of a draft vocabulary: bit j of allowed[n] is for column `column` + 32 n + j, which stands for
+// the token that `d2t` says. Tokens outside the mask are blocked. `count` <= 32 columns of the last word are computed.
 std::uint32_t allowed_by_target(const std::uint32_t *mask, std::int64_t words, const std::int64_t *d2t,
                                 std::int64_t column, int count) {
   std::uint32_t allowed = 0;
@@ -166,6 +168,55 @@ std::uint32_t allowed_by_target(const std::uint32_t *mask, std::int64_t words, c
     allowed |= bit << j;
   }
   return allowed;
+}
+
+// The same for 32 columns.
+using AllowedWord = std::uint32_t (*)(const std::uint32_t *mask, std::int64_t words, const std::int64_t *d2t,
+                                      std::int64_t column);
+
+std::uint32_t allowed_word_plain(const std::uint32_t *mask, std::int64_t words, const std::int64_t *d2t,
+                                 std::int64_t column) {
+  return allowed_by_target(mask, words, d2t, column, 32);
+}
+
+#if defined(__x86_64__)
+// Returns the low halves of eight 64-bit numbers, in order.
+WEFT_AVX2 inline __m256i low_halves(__m256i first, __m256i second) {
+  const __m256 pairs = _mm256_shuffle_ps(_mm256_castsi256_ps(first), _mm256_castsi256_ps(second), 0x88);
+  return _mm256_permute4x64_epi64(_mm256_castps_si256(pairs), 0xd8);
+}
+
+WEFT_AVX2 std::uint32_t allowed_word_avx2(const std::uint32_t *mask, std::int64_t words, const std::int64_t *d2t,
+                                          std::int64_t column) {
+  const __m256i limit = _mm256_set1_epi64x(32 * words), minus_one = _mm256_set1_epi64x(-1);
+  const __m256i four = _mm256_set1_epi64x(4);
+  __m256i columns = _mm256_add_epi64(_mm256_set1_epi64x(column), _mm256_setr_epi64x(0, 1, 2, 3));
+  std::uint32_t allowed = 0;
+  for (int j = 0; j < 32; j += 8) {
+    const auto *offsets = reinterpret_cast<const __m256i *>(d2t + column + j);
+    const __m256i first = _mm256_add_epi64(columns, _mm256_loadu_si256(offsets));
+    columns = _mm256_add_epi64(columns, four);
+    const __m256i second = _mm256_add_epi64(columns, _mm256_loadu_si256(offsets + 1));
+    columns = _mm256_add_epi64(columns, four);
+    const __m256i in_mask =
+        low_halves(_mm256_and_si256(_mm256_cmpgt_epi64(limit, first), _mm256_cmpgt_epi64(first, minus_one)),
+                   _mm256_and_si256(_mm256_cmpgt_epi64(limit, second), _mm256_cmpgt_epi64(second, minus_one)));
+    const __m256i token = low_halves(first, second);
+    const __m256i word = _mm256_mask_i32gather_epi32(_mm256_setzero_si256(), reinterpret_cast<const int *>(mask),
+                                                     _mm256_srli_epi32(token, 5), in_mask, 4);
+    const __m256i bit = _mm256_srlv_epi32(word, _mm256_and_si256(token, _mm256_set1_epi32(31)));
+    const int eight = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_slli_epi32(bit, 31)));
+    allowed |= static_cast<std::uint32_t>(eight) << j;
+  }
+  return allowed;
+}
+#endif
+
+AllowedWord best_allowed_word() {
+#if defined(__x86_64__)
+  if (instruction_set() != InstructionSet::kPlain) return allowed_word_avx2;
+#endif
+  return allowed_word_plain;
 }
 
 template <class T>
@@ -179,12 +230,13 @@ template <class T>
 void apply_row(T *p, std::int64_t vocab, const std::uint32_t *mask, std::int64_t words, const std::int64_t *d2t,
                T neg_inf) {
   static const BlockWords<T> block_words = best_block_words<T>();
+  static const AllowedWord allowed_word = best_allowed_word();
   if (d2t) {
     std::uint32_t allowed[64];
     for (std::int64_t c = 0; c < vocab;) {
       int n = 0;
       for (; n < 64 && c + 32 * (n + 1) <= vocab; ++n) {
-        allowed[n] = allowed_by_target(mask, words, d2t, c + 32 * n, 32);
+        allowed[n] = allowed_word(mask, words, d2t, c + 32 * n);
       }
       if (n) {
         block_words(p + c, allowed, n, neg_inf);
@@ -210,8 +262,8 @@ void apply_row(T *p, std::int64_t vocab, const std::uint32_t *mask, std::int64_t
 template <class T>
 void apply_rows(const ApplyCall &call, int threads, T neg_inf) {
   const Logits &logits = call.logits;
-  const std::int64_t cost =
-      logits.vocab * static_cast<std::int64_t>(sizeof(T)) / 4;  // most bits of a row block their token
+  // Most bits of a row block their token. Finding the bits of a draft vocabulary takes half a nanosecond each.
+  const std::int64_t cost = logits.vocab * (static_cast<std::int64_t>(sizeof(T)) / 4 + (call.d2t ? 10 : 0));
   for_rows(logits.rows, threads, cost, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t row = call.rows.at(i);

@@ -91,6 +91,8 @@ class GrammarStream:
         self.mask_event = runtime.event()
         self.proposal_event = runtime.event()
         self.num_positions = shape.max_drafts + 1
+        # On a GPU the host's threads don't compute the model, and a host function would delay the iteration's end.
+        self._is_host = runtime.device.type == "cpu"
         self.drafts = torch.full_like(self.state.drafts_host, -1, device=runtime.device)
         size = self.state.verified_host.numel()  # one tensor, so that one copy brings both to the host
         self.results = torch.zeros(size + shape.num_slots + 1, dtype=torch.int64, device=runtime.device)
@@ -192,6 +194,19 @@ class GrammarStream:
         stream.wait(self.mask_event)
         stream.launch(_apply_masks, logits_BD, self._masks, slots_B, j - 1, d2t)
 
+    def commit_ahead(self, stream: Stream) -> None:
+        """At the end of an iteration that owes its commit: let the CPU's threads begin it while the host reads."""
+        if self._is_host:
+            self._enter(stream)
+            self.stream.hostfunc(self.state.task("commit_ahead"))
+
+    def extend_ahead(self, stream: Stream, num_drafts: int) -> None:
+        """At the end of an iteration that made drafts: let the CPU's threads advance the matchers over them while the
+        host works. The next `verify_masks` does the rest."""
+        if self._is_host:
+            self._enter(stream)
+            self.stream.hostfunc(self.state.task("extend_ahead", num_drafts))
+
     def join(self, stream: Stream) -> None:
         """Make `stream` wait for the grammar stream, since a capture must end with its streams joined."""
         self.stream.record(self.mask_event)
@@ -207,10 +222,11 @@ class GrammarStream:
 
     def _begin(self, stream: Stream, owes_commit: bool) -> None:
         self._enter(stream)
+        # It ends an `extend_ahead`, which reads `drafts_host`.
+        self.stream.hostfunc(self.state.task("fetch", owes_commit))
         if self.num_positions > 1:
             # Proposals, cleared drafts and new slots are written on the device only.
             self.stream.copy(self.state.drafts_host, self.drafts)
-        self.stream.hostfunc(self.state.task("fetch", owes_commit))
 
     def _run(self, task: NativeTask) -> None:
         """Enqueue a task that the model's stream waits for."""

@@ -9,7 +9,8 @@ one stream:
 - `commit` rolls back rejected drafts, accepts the token sampled after the accepted ones, and fills row 0.
 
 If a slot fails, it gets a status, and its rows allow only end tokens from then on. The other slots go on. If an
-iteration leaves out its `commit`, the next `fetch` does it, or `commit_owed` on the host.
+iteration leaves out its `commit`, the next `fetch` does it, or `commit_owed` on the host. At an iteration's end,
+`commit_ahead` and `extend_ahead(k)` offer the work that follows to idle threads.
 
 S slots and one more for padding, K drafts, V vocabulary, W = ceil(V / 32).
 """
@@ -110,7 +111,7 @@ class GuidedState(_core.GuidedState):
         """Make an operation a host task. The operation decides the meaning of `argument`:
 
         "fetch": 1 if this iteration leaves its commit to the next. "commit": unused. "extend": the draft, 1..K.
-        "extend_through": the number of drafts, 0..K.
+        "extend_through", "extend_ahead": the number of drafts, 0..K. "commit_ahead": unused.
         """
         return NativeTask(*self.task_address(operation, argument), self)
 

@@ -4,11 +4,14 @@
 #include <memory>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "check.h"
 #include "fake_matcher.h"
 #include "guided/state.h"
+#include "support/awake.h"
+#include "support/kernel_threads.h"
 
 namespace {
 
@@ -82,6 +85,9 @@ struct Decoding {
   void leave() {
     copy(grammar, masks, masks_host);
     copy(grammar, flags, flags_host);
+    join();
+  }
+  void join() {
     CHECK_OK(driver.cuEventRecord(mask_event, grammar));
     CHECK_OK(driver.cuStreamWaitEvent(model, mask_event, 0));
   }
@@ -123,10 +129,11 @@ struct Decoding {
   }
 
   // Runs an iteration: fetch, extend with the previous iteration's drafts, verify, commit, and draft with the grammar.
-  void step() {
-    copy(model, drafts_host, drafts);
+  // With `ahead`, the last draft is offered to idle threads.
+  void step(bool ahead = false) {
     enter();
     host(GuidedState::kFetch);
+    copy(grammar, drafts_host, drafts);
     for (int j = 1; j <= kDrafts; ++j) host(GuidedState::kExtend, j);
     leave();
     device([](void *self) { static_cast<Decoding *>(self)->verify(); });
@@ -139,9 +146,14 @@ struct Decoding {
     device([](void *self) { static_cast<Decoding *>(self)->draft<2>(); });
     extend(2);
     device([](void *self) { static_cast<Decoding *>(self)->draft<3>(); });
+    if (!ahead) return;
+    copy(model, drafts_host, drafts);
+    enter();
+    host(GuidedState::kExtendAhead, kDrafts);
+    join();
   }
   // Runs an iteration without drafts that owes its commit. Verification writes its result to the host's memory at once.
-  void step_owing() {
+  void step_owing(bool ahead = false) {
     enter();
     host(GuidedState::kFetch, 1);
     leave();
@@ -150,6 +162,10 @@ struct Decoding {
       decoding.verify();
       decoding.verified_host = decoding.verified;
     });
+    if (!ahead) return;
+    enter();
+    host(GuidedState::kCommitAhead);
+    join();
   }
   void extend(int j) {
     copy(model, drafts_host, drafts);
@@ -169,6 +185,11 @@ void check_text(const std::vector<std::int64_t> &text, Fake matcher) {
 
 const std::vector<int> kAll = {3, 0, 5, 1, 4, 2, kSlots};
 
+// Wakes the kernel threads, which then take offers for a while.
+void wake_helpers() {
+  weft::for_rows(64, 3, 1'000'000, [](std::int64_t, std::int64_t) {});
+}
+
 TEST_CASE("texts are in the grammar") {
   for (int workers : {0, 2}) {
     Decoding decoding(workers);
@@ -177,7 +198,9 @@ TEST_CASE("texts are in the grammar") {
       if (i == 0)
         for (int slot = 0; slot < kSlots - 1; ++slot) attach.emplace_back(slot, make(fake_of(slot, 8 + 3 * slot)));
       decoding.state.push(kAll, std::move(attach));
-      decoding.step();
+      if (workers) wake_helpers();
+      decoding.step(workers != 0);
+      if (i % 2) CHECK_OK(decoding.driver.cuStreamSynchronize(decoding.model));
     }
     CHECK_OK(decoding.driver.cuStreamSynchronize(decoding.model));
     CHECK(decoding.state.num_failed() == 0);
@@ -195,7 +218,7 @@ TEST_CASE("texts are in the grammar") {
 // other finds it done.
 TEST_CASE("an owed commit is done once by the host or by the next fetch") {
   constexpr int kIterations = 60;
-  for (int workers : {0, 2}) {
+  for (const auto &[workers, ahead] : {std::pair{0, false}, {2, false}, {2, true}}) {
     Decoding decoding(workers);
     CUevent done[2];
     for (CUevent &event : done) CHECK_OK(decoding.driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
@@ -204,14 +227,19 @@ TEST_CASE("an owed commit is done once by the host or by the next fetch") {
       CHECK_OK(decoding.driver.cuEventSynchronize(done[i % 2]));
       if (i % 3 == 2) std::this_thread::sleep_for(std::chrono::microseconds(200));
       decoding.state.commit_owed(epochs[static_cast<std::size_t>(i)]);
-      for (int slot = 0; slot < kSlots; ++slot) CHECK(decoding.state.committed(slot) == i + 1);
+      for (int slot = 0; slot < kSlots; ++slot) {
+        const std::int64_t committed = decoding.state.committed(slot);
+        CHECK(committed >= i + 1);
+        CHECK(committed <= i + 1 + ahead);  // the next iteration's commit may have begun
+      }
     };
     for (int i = 0; i < kIterations; ++i) {
       GuidedState::Attach attach;
       if (i == 0)
         for (int slot = 0; slot < kSlots; ++slot) attach.emplace_back(slot, make(fake_of(slot, 1000)));
       epochs.push_back(decoding.state.push(kAll, std::move(attach)));
-      decoding.step_owing();
+      if (ahead) wake_helpers();
+      decoding.step_owing(ahead);
       CHECK_OK(decoding.driver.cuEventRecord(done[i % 2], decoding.model));
       if (i > 0) read(i - 1);
     }
@@ -323,6 +351,108 @@ TEST_CASE("workers take part in a long phase") {
   CHECK_OK(decoding.driver.cuStreamSynchronize(decoding.model));
   CHECK(decoding.state.num_failed() == 0);
   for (int slot = 0; slot < kSlots; ++slot) check_text(decoding.texts[slot], fake_of(slot));
+}
+
+// Three slots without a device: the operations are called in order.
+struct Alone {
+  std::vector<std::int64_t> drafts = std::vector<std::int64_t>(4, -1), verified = std::vector<std::int64_t>(4 * 3);
+  std::vector<std::int32_t> masks = std::vector<std::int32_t>(4 * 2 * kWords), flags = std::vector<std::int32_t>(4 * 2);
+  GuidedState state{{3, 1, kVocab}, {kEnd}, {drafts.data(), verified.data(), masks.data(), flags.data()}, 2};
+
+  // Commits a token that the fake matcher allows, and leaves a draft that it allows next.
+  void commit(const std::vector<Fake> &matchers) {
+    for (int slot = 0; slot < 3; ++slot) {
+      Fake matcher = matchers[static_cast<std::size_t>(slot)];
+      const auto take = [&] {
+        std::int64_t token = 1;
+        while (!matcher.allows(static_cast<std::int32_t>(token))) ++token;
+        matcher.taken.push_back(static_cast<std::int32_t>(token));
+        return token;
+      };
+      verified[static_cast<std::size_t>(slot) * 3] = 0;
+      verified[static_cast<std::size_t>(slot) * 3 + 1] = take();
+      drafts[static_cast<std::size_t>(slot)] = take();
+    }
+  }
+};
+
+TEST_CASE("a failure ahead of time takes effect at the fetch") {
+  for (int round = 0; round < 50; ++round) {
+    Alone alone;
+    const std::vector<Fake> matchers = {fake_of(0), fake_of(1, 12, 2),
+                                        fake_of(2)};  // the second fails after two tokens
+    GuidedState::Attach attach;
+    for (int slot = 0; slot < 3; ++slot) attach.emplace_back(slot, make(matchers[static_cast<std::size_t>(slot)]));
+    alone.state.push({0, 1, 2}, std::move(attach));
+    alone.state.fetch();
+    alone.commit(matchers);
+    alone.state.commit();
+    wake_helpers();
+    alone.state.extend_ahead(1);
+    std::this_thread::sleep_for(std::chrono::microseconds(round % 2 ? 100 : 0));
+    CHECK(alone.state.num_failed() == 0);
+    alone.state.push({0, 1, 2}, {});
+    alone.state.fetch();
+    CHECK((alone.state.num_failed() == 0 || alone.state.status(1).first == SlotStatus::kMatcher));
+    alone.state.extend_through(1);
+    CHECK(alone.state.status(1).first == SlotStatus::kMatcher);
+    CHECK(alone.state.num_failed() == 1);
+    CHECK(alone.state.extended(0) == 1);
+    CHECK(alone.state.extended(2) == 1);
+  }
+  CHECK(live == 0);
+}
+
+TEST_CASE("the host ends what is done ahead") {
+  for (int round = 0; round < 50; ++round) {
+    Alone alone;
+    const std::vector<Fake> matchers = {fake_of(0), fake_of(1), fake_of(2)};
+    GuidedState::Attach attach;
+    for (int slot = 0; slot < 3; ++slot) attach.emplace_back(slot, make(matchers[static_cast<std::size_t>(slot)]));
+    alone.state.push({0, 1, 2}, std::move(attach));
+    alone.state.fetch();
+    alone.commit(matchers);
+    alone.state.commit();
+    wake_helpers();
+    alone.state.extend_ahead(1);
+    if (round % 4 == 0) {
+      for (int slot = 0; slot < 3; ++slot) alone.state.release(slot);
+      for (int slot = 0; slot < 3; ++slot) CHECK(alone.state.extended(slot) == 0);
+    } else if (round % 4 == 1) {
+      alone.state.vacate({0, 1, 2});
+      CHECK(live == 0);
+    } else if (round % 4 == 2) {
+      alone.state.record(1 << 12);
+    }
+  }
+  CHECK(live == 0);
+}
+
+std::atomic<int> fills_elsewhere{0};
+std::atomic<std::thread::id> caller;
+int waiting_fill(void *self, std::int32_t *row, int words) {
+  weft::note_that_may_wait();
+  if (std::this_thread::get_id() != caller.load()) ++fills_elsewhere;
+  return weft::test::fake_fill(self, row, words);
+}
+
+// The host waits for an offer to end, perhaps with the lock that such a matcher waits for.
+TEST_CASE("a matcher that may wait is not offered") {
+  weft_matcher_ops ops = weft::test::kOps;
+  ops.fill = waiting_fill;
+  caller = std::this_thread::get_id();
+  Alone alone;
+  ++live;
+  const auto matcher = std::make_shared<weft::MatcherHandle>(weft_matcher{&ops, new Fake(fake_of(0))});
+  const std::vector<Fake> matchers = {fake_of(0), fake_of(1), fake_of(2)};
+  alone.state.push({0, 1}, {{0, matcher}, {1, make(matchers[1])}});
+  alone.state.fetch();
+  alone.commit(matchers);
+  wake_helpers();
+  alone.state.extend_ahead(1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(fills_elsewhere == 0);
+  CHECK(alone.state.counters(GuidedState::kExtend).calls == 0);
 }
 
 }  // namespace

@@ -101,4 +101,73 @@ TEST_CASE("items of a phase are done once long or short") {
   }
 }
 
+// Wakes helpers, which then look for offers for a while.
+void wake_helpers() {
+  for_rows(64, 3, kCostly, [](std::int64_t, std::int64_t) {});
+}
+
+TEST_CASE("an offer's items are done once by helpers or their owner") {
+  std::atomic<int> by_helpers{0};
+  const std::thread::id owner = std::this_thread::get_id();
+  Offer offer;
+  for (int round = 0; round < 300; ++round) {
+    wake_helpers();
+    std::vector<int> done(20, 0);
+    offer.open(20, 2, [&](int item) {
+      if (std::this_thread::get_id() != owner) ++by_helpers;
+      ++done[static_cast<std::size_t>(item)];
+    });
+    CHECK(offer.is_open());
+    if (round % 3 == 1) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    if (round % 3 == 2) each_row_is_done_once(100, 3, kCostly);
+    offer.close(true);
+    CHECK(!offer.is_open());
+    for (int count : done) CHECK(count == 1);
+    offer.close(true);  // does nothing
+  }
+  CHECK(by_helpers > 0);
+}
+
+TEST_CASE("an offer that is closed early leaves items and no thread") {
+  for (int round = 0; round < 300; ++round) {
+    wake_helpers();
+    std::vector<int> done(20, 0);
+    {
+      Offer offer;
+      offer.open(20, 2, [&](int item) { ++done[static_cast<std::size_t>(item)]; });
+      if (round % 2) std::this_thread::yield();
+    }
+    for (int count : done) CHECK(count <= 1);
+  }
+}
+
+TEST_CASE("a second offer is done by its owner") {
+  wake_helpers();
+  std::vector<int> first(20, 0), second(20, 0);
+  Offer shown, hidden;
+  shown.open(20, 2, [&](int item) { ++first[static_cast<std::size_t>(item)]; });
+  hidden.open(20, 2, [&](int item) { ++second[static_cast<std::size_t>(item)]; });
+  hidden.close(true);
+  shown.close(true);
+  for (int count : first) CHECK(count == 1);
+  for (int count : second) CHECK(count == 1);
+}
+
+TEST_CASE("owners on several threads offer at the same time") {
+  std::vector<std::thread> owners;
+  for (int owner = 0; owner < 3; ++owner) {
+    owners.emplace_back([] {
+      Offer offer;
+      for (int round = 0; round < 200; ++round) {
+        wake_helpers();
+        std::vector<int> done(8, 0);
+        offer.open(8, 2, [&](int item) { ++done[static_cast<std::size_t>(item)]; });
+        offer.close(true);
+        for (int count : done) CHECK(count == 1);
+      }
+    });
+  }
+  for (std::thread &owner : owners) owner.join();
+}
+
 }  // namespace

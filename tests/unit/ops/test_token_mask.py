@@ -132,6 +132,14 @@ def test_d2t_out_of_the_mask_is_blocked() -> None:
     assert logits.tolist() == [[0, 0, -INF, -INF, -INF]]
 
 
+def test_d2t_of_whole_words_is_blocked_out_of_the_mask() -> None:
+    columns = torch.arange(96)
+    targets = torch.tensor([0, 63, 64, -1, 2**31, 2**32 + 5, -(2**62), 31, 32, 2**62]).repeat(10)[:96]
+    logits = torch.zeros(1, 96)
+    apply_token_bitmask_(logits, torch.full((1, 2), -1, dtype=torch.int32), d2t=targets - columns)
+    assert torch.equal(logits[0] == 0, (targets >= 0) & (targets < 64))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("padding", [0, 1])
 def test_padding_bits_mean_nothing(padding: int, dtype: torch.dtype) -> None:

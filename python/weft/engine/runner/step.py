@@ -147,6 +147,11 @@ def decode_step(it: Iteration) -> None:
             if plan.guided_logits is GuidedLogits.DRAFTS and j < num_drafts:  # no draft follows the last one
                 grammar_stream.extend_masks(stream, j, slots_B)
 
+    if plan.guided_logits:
+        if owes:
+            grammar_stream.commit_ahead(stream)
+        elif parts.drafter is not None:
+            grammar_stream.extend_ahead(stream, num_drafts)
     if plan.guided_logits or has_proposals:
         grammar_stream.join(stream)  # a capture must end with its streams joined
 
