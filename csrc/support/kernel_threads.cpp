@@ -27,7 +27,7 @@ constexpr auto kSpin = std::chrono::microseconds(200), kSpinAlone = std::chrono:
 constexpr auto kPatience = std::chrono::microseconds(50);
 constexpr int kPatientRanges = 2;
 // After such a long wait, calls use no helpers for kAlone times the wait, but at most for kLongestAlone.
-constexpr int kAlone = 10;
+constexpr int kAlone = 2;
 constexpr auto kLongestAlone = std::chrono::milliseconds(100);
 
 using Clock = std::chrono::steady_clock;
