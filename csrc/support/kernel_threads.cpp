@@ -18,14 +18,16 @@ namespace {
 // Limits in units of cost. Below kMinCostForHelpers a call is faster on the caller alone. Below kMinCostToWake, waking
 // a sleeping helper costs more than it gains. kMinCostOfRange is the smallest range worth claiming.
 constexpr std::int64_t kMinCostForHelpers = 30'000, kMinCostToWake = 400'000, kMinCostOfRange = 20'000;
-constexpr auto kSpin =
-    std::chrono::microseconds(200);  // a helper spins this long, the host's time between iterations, and then sleeps
+// A helper without work spins for kSpin, the host's time between two iterations, and then sleeps. After kSpinAlone, the
+// time between two nodes of a graph, it offers its core to others at each turn. Otherwise it may take the core from its
+// own caller, which the scheduler moves there if another program is busy on the caller's core.
+constexpr auto kSpin = std::chrono::microseconds(200), kSpinAlone = std::chrono::microseconds(20);
 // At the end the caller spins until the helpers are done, for at most kPatience plus the time of kPatientRanges of its
 // own ranges. Then it yields its core.
 constexpr auto kPatience = std::chrono::microseconds(50);
 constexpr int kPatientRanges = 2;
 // After such a long wait, calls use no helpers for kAlone times the wait, but at most for kLongestAlone.
-constexpr int kAlone = 10;
+constexpr int kAlone = 2;
 constexpr auto kLongestAlone = std::chrono::milliseconds(100);
 
 using Clock = std::chrono::steady_clock;
@@ -169,7 +171,10 @@ class Team {
       if (const std::uint64_t open = is_new()) return open;
       if (offer_.load() && take_offer()) begun = Clock::now();
       pause_briefly();
-      if (spin % 16 == 0 && Clock::now() - begun > kSpin) break;
+      if (spin % 16 != 0) continue;
+      const auto passed = Clock::now() - begun;
+      if (passed > kSpin) break;
+      if (passed > kSpinAlone) sched_yield();
     }
     std::unique_lock<std::mutex> lock(mutex_);
     sleeping_.fetch_add(1);

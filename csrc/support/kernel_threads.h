@@ -5,8 +5,9 @@
 // while.
 //
 // After a call, a helper spins for about the host's time between two iterations, and then sleeps. So a helper is woken
-// at most once per iteration. The team serves one call at a time; a call that finds it in use runs on its caller alone.
-// Results must not depend on the assignment of rows to threads. Safe after fork.
+// at most once per iteration. While it spins, other threads may take its core. The team serves one call at a time; a
+// call that finds it in use runs on its caller alone. Results must not depend on the assignment of rows to threads.
+// Safe after fork.
 #pragma once
 
 #include <algorithm>

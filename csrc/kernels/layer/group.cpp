@@ -59,6 +59,13 @@ WEFT_INLINE void score_tile(const Group &g, std::int64_t m, std::int64_t first, 
     score_keys<kLanes, kQueries>(g, m, g.keys + n, first + n, head_dim);
 }
 
+// Computes the scores of all queries from `m` on, in tiles of at most kQueries.
+template <int kLanes, int kQueries>
+WEFT_INLINE void score_queries(const Group &g, std::int64_t m, std::int64_t first, std::int64_t head_dim) {
+  for (; m + kQueries <= g.count; m += kQueries) score_tile<kLanes, kQueries>(g, m, first, head_dim);
+  if constexpr (kQueries > 1) score_queries<kLanes, kQueries - 1>(g, m, first, head_dim);
+}
+
 // Transposes kLanes x kLanes in stages, each of which swaps the off-diagonal halves of blocks.
 template <int kLanes, int kBlock>
 WEFT_INLINE void transpose(Lanes<kLanes> *rows) {
@@ -102,9 +109,7 @@ WEFT_INLINE void score(const Group &g, std::int64_t head_dim) {
     transpose_keys<kLanes>(g, first, head_dim);
     std::int64_t m = 0;
     for (; m < g.count && g.lengths[m] <= first; ++m) continue;  // queries before these keys
-    m = m / kQueryTile * kQueryTile;
-    for (; m + kQueryTile <= g.count; m += kQueryTile) score_tile<kLanes, kQueryTile>(g, m, first, head_dim);
-    for (; m < g.count; ++m) score_tile<kLanes, 1>(g, m, first, head_dim);
+    score_queries<kLanes, kQueryTile>(g, m / kQueryTile * kQueryTile, first, head_dim);
   }
 }
 
@@ -235,7 +240,7 @@ WEFT_INLINE void sum_values(const Group &g, std::int64_t m, std::int64_t first, 
 }
 
 template <int kLanes, int kQueries>
-WEFT_INLINE void attend_queries(const Group &g, std::int64_t m) {
+WEFT_INLINE void attend_tile(const Group &g, std::int64_t m) {
   float scales[kQueries];
   for (int k = 0; k < kQueries; ++k) scales[k] = 1 / exponentiate<kLanes>(g, m + k);
   std::int64_t d = 0;
@@ -251,12 +256,17 @@ WEFT_INLINE void attend_queries(const Group &g, std::int64_t m) {
   }
 }
 
+// Computes the outputs of all queries from `m` on, in tiles of at most kQueries.
+template <int kLanes, int kQueries>
+WEFT_INLINE void attend_queries(const Group &g, std::int64_t m) {
+  for (; m + kQueries <= g.count; m += kQueries) attend_tile<kLanes, kQueries>(g, m);
+  if constexpr (kQueries > 1) attend_queries<kLanes, kQueries - 1>(g, m);
+}
+
 template <int kLanes>
 WEFT_INLINE void attend(const Group &g) {
   score<kLanes>(g, g.head_dim);
-  std::int64_t m = 0;
-  for (; m + kQueryTile <= g.count; m += kQueryTile) attend_queries<kLanes, kQueryTile>(g, m);
-  for (; m < g.count; ++m) attend_queries<kLanes, 1>(g, m);
+  attend_queries<kLanes, kQueryTile>(g, 0);
 }
 
 using Attend = void (*)(const Group &);
