@@ -195,7 +195,7 @@ void attend_blocks(const AttendCall &call) {
     const Tokens tokens = tokens_of(call, b);
     if (tokens.count <= 0) continue;
     if (is_padding(call, tokens)) {
-      for (std::int64_t h = 0; h < call.kv_heads; ++h) clear_outputs(call, tokens, h);
+      for (std::int64_t h = 0; h < call.kv_heads && !call.starts; ++h) clear_outputs(call, tokens, h);
       continue;
     }
     for (std::int64_t begin = 0, end; begin < tokens.count; begin = end) {

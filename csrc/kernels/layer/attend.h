@@ -13,7 +13,7 @@ namespace weft {
 // page_size, 2, kv_heads, head_dim] at the row's page_table [rows, table_width], but not to page 0 or beyond the table.
 // The query at position p sees keys 0..p, as far as the table reaches. The result is out [tokens, heads, head_dim].
 // With `starts`, all keys are written before any row attends, so a row may see keys of another row's new tokens. A row
-// whose first new token is on page 0 only pads a graph's rows: its output is zero.
+// whose first new token is on page 0 only pads a graph's rows: its output is zero, or unchanged with `starts`.
 //
 // With a `window` above 0 a query sees at most that many keys: 0..sinks-1 and the last window - sinks, including its
 // own. A page is not read if none of the row's new tokens sees a key in it. 0 <= sinks < window.
