@@ -20,7 +20,6 @@ from weft.engine.device.state import DecodeParts, StepBuffers
 from weft.engine.features.processors import HostRows
 from weft.engine.runner.graphs import StepGraphs
 from weft.engine.runner.step import (
-    Iteration,
     Plan,
     decode_step,
     pick_draft,
@@ -46,7 +45,7 @@ class WatchedSteps(StepGraphs):
     may be replaced."""
 
     def __init__(self, of: StepGraphs, watch: Callable[[Kept], None] | None = None) -> None:
-        super().__init__(of._runtime, of._stream, of._grammar_stream, of._parts, "none")
+        super().__init__(of._runtime, of._stream, of._grammar_stream, of._parts, "none", of.max_parts)
         self.watch = watch
         state, max_drafts = self._parts.state, max(1, self._parts.max_drafts)
         shape = (max_drafts, state.length.shape[0])
@@ -58,7 +57,7 @@ class WatchedSteps(StepGraphs):
         """Run one iteration, wait for it, and pass its verified drafts to `watch`."""
         buf = self.buffers(plan)
         stream = WatchedStream(self._stream, self._kept)
-        decode_step(Iteration(plan, stream, self._grammar_stream, self._parts, buf, self.host_work(rows)))
+        decode_step(self._iteration(plan, stream, rows))
         self._stream.synchronize()
         if self.watch is None or not plan.num_drafts:
             return
