@@ -1,22 +1,24 @@
 // The commits of a batch's tokens to the objects of Python that hold the answers.
 //
-// `commit` handles every sequence of a batch in one call. It adds to the lists and the counters of an answer itself, and
-// lists the sequences that Python must look at: those whose iteration `Answers::take` leaves to the caller, those whose
-// pages are due to be cached, and those that report their progress.
+// `commit` handles every sequence of a batch in one call. It adds to the lists and the counters of an answer itself,
+// and lists the sequences that Python must look at: those whose iteration `Answers::take` leaves to the caller, those
+// whose pages are due to be cached, and those that report their progress.
 #include "guided/answers.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <memory>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bindings/bind.h"
-#include "bindings/proposals.h"
 #include "bindings/logits.h"
+#include "bindings/proposals.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -58,6 +60,8 @@ void append(nb::handle list, nb::handle value) {
 
 class BoundAnswers {
  public:
+  using Sequences = std::vector<nb::object>;
+
   BoundAnswers(GuidedState &state, nb::str sampled, nb::str drafter, const BoundProposals *proposals)
       : state_(state),
         native_(state),
@@ -78,8 +82,7 @@ class BoundAnswers {
     entry.stats = get(output, names_.stats);
     entry.is_guided = is_guided, entry.is_plain = is_plain, entry.resumed_at = resumed_at;
     if (is_plain)
-      native_.open(slot, std::move(rules), is_guided, resumed_at,
-                   nb::cast<std::vector<std::int32_t>>(entry.token_ids));
+      native_.open(slot, std::move(rules), is_guided, resumed_at, nb::cast<std::vector<std::int32_t>>(entry.token_ids));
     std::swap(entries_.at(static_cast<std::size_t>(slot)), entry);
   }
 
@@ -88,7 +91,7 @@ class BoundAnswers {
     std::swap(entries_.at(static_cast<std::size_t>(slot)), closed);
   }
 
-  // Returns whether `rare`, `due` or `reporting` has a sequence.
+  // Returns whether there are sequences for `take`.
   bool commit(const std::vector<int> &slots, std::uintptr_t results, bool has_drafts, std::uint64_t epoch,
               nb::handle moment, nb::handle step) {
     {
@@ -96,7 +99,6 @@ class BoundAnswers {
       nb::gil_scoped_release release;
       state_.commit_owed(epoch);
     }
-    rare.clear(), due.clear(), reporting.clear();
     num_tokens = num_guided = num_drafting = num_drafting_tokens = num_proposed = num_accepted = 0;
     if (has_drafts) accepted_lengths = nb::list();
     const auto *verified = pointer<const std::int64_t>(results);
@@ -106,21 +108,25 @@ class BoundAnswers {
       if (!entry.owner.is_valid()) continue;  // its sequence has ended, or must read its text again
       const std::int64_t *row = verified + static_cast<std::size_t>(slot) * native_.row_width();
       if (entry.is_guided) num_guided += row[0] + 1;
-      const int count =
-          entry.is_plain ? native_.take(slot, row, get_number(entry.owner, names_.num_in_flight) > 1) : 0;
+      const int count = entry.is_plain ? native_.take(slot, row, get_number(entry.owner, names_.num_in_flight) > 1) : 0;
       if (count == 0)
-        rare.push_back(entry.owner);
+        rare_.push_back(entry.owner);
       else
         add_tokens(entry, slot, row, count, has_drafts ? num_verified[slot] : 0, moment, step);
     }
-    return !(rare.empty() && due.empty() && reporting.empty());
+    return !(rare_.empty() && due_.empty() && reporting_.empty());
   }
 
-  // The last commit: sums over the sequences that it handled, and those that it leaves to Python.
+  // Returns the sequences of the last commit that are left to Python, those whose pages are due to be cached, and those
+  // that report. Keeps none of them, since they may have ended.
+  std::tuple<Sequences, Sequences, Sequences> take() {
+    return {std::exchange(rare_, {}), std::exchange(due_, {}), std::exchange(reporting_, {})};
+  }
+
+  // The last commit: sums over the sequences that it handled.
   std::int64_t num_tokens = 0, num_guided = 0, num_drafting = 0, num_drafting_tokens = 0, num_proposed = 0,
                num_accepted = 0;
   nb::list accepted_lengths;
-  std::vector<nb::object> rare, due, reporting;
 
  private:
   struct Entry {
@@ -148,8 +154,8 @@ class BoundAnswers {
       accepted_lengths.append(count - 1);
     }
     const auto length = static_cast<std::int64_t>(PyList_Size(entry.token_ids.ptr()));
-    if (length >= get_number(entry.owner, names_.next_cache_at)) due.push_back(entry.owner);
-    if (get(entry.owner, names_.is_streaming).is(Py_True)) reporting.push_back(entry.owner);
+    if (length >= get_number(entry.owner, names_.next_cache_at)) due_.push_back(entry.owner);
+    if (get(entry.owner, names_.is_streaming).is(Py_True)) reporting_.push_back(entry.owner);
   }
 
   // Appends the drafters of the next `count` tokens, which are accepted drafts.
@@ -170,6 +176,7 @@ class BoundAnswers {
   const BoundProposals *proposals_;
   std::vector<nb::str> sources_;
   std::vector<Entry> entries_;  // [S]
+  Sequences rare_, due_, reporting_;
 };
 
 }  // namespace
@@ -178,8 +185,8 @@ void bind_answers(nb::module_ &m) {
   nb::class_<BoundAnswers>(m, "Answers",
                            "Commits the tokens of a batch to the sequences of S slots. `weft.engine.output` describes\n"
                            "the sequences. The properties describe the last `commit`.")
-      .def(nb::init<GuidedState &, nb::str, nb::str, const BoundProposals *>(), "state"_a, "sampled"_a,
-           "drafter"_a, "proposals"_a.none(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 5>(),
+      .def(nb::init<GuidedState &, nb::str, nb::str, const BoundProposals *>(), "state"_a, "sampled"_a, "drafter"_a,
+           "proposals"_a.none(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 5>(),
            "`sampled` is the origin of a sampled token, `drafter` that of an accepted draft. `proposals` knows the\n"
            "origins of other drafts.")
       .def(
@@ -198,26 +205,27 @@ void bind_answers(nb::module_ &m) {
           "all of its iterations to Python. Otherwise they leave those that may end the answer: at `max_tokens`, at a\n"
           "token of `ends`, and where a stop word may end, in token ids or in the tokens' `texts`.")
       .def("close", &BoundAnswers::close, "slot"_a, "Let later commits skip the slot.")
-      .def("commit", &BoundAnswers::commit, "slots"_a, "results"_a, "has_drafts"_a, "epoch"_a, "moment"_a,
-           "step"_a,
+      .def("commit", &BoundAnswers::commit, "slots"_a, "results"_a, "has_drafts"_a, "epoch"_a, "moment"_a, "step"_a,
            "Commit the tokens that the host read at `moment`, in the engine's step `step`. Returns whether a sequence\n"
-           "needs Python: one of `rare`, `due` and `reporting`. `results` is the address of int64 [S+1, K+2], as\n"
-           "`verified` of a GuidedState, and of int64 [S+1] after it, the numbers of drafts that were verified if the\n"
-           "iteration `has_drafts`. First runs the commit that the iteration `epoch` owes.")
+           "needs Python (`take`). `results` is the address of int64 [S+1, K+2], as `verified` of a GuidedState, and "
+           "of\n"
+           "int64 [S+1] after it, the numbers of drafts that were verified if the iteration `has_drafts`. First runs "
+           "the\n"
+           "commit that the iteration `epoch` owes.")
+      .def("take", &BoundAnswers::take,
+           nb::sig("def take(self) -> tuple[list[typing.Any], list[typing.Any], list[typing.Any]]"),
+           "The sequences of the last commit whose iteration is left to Python, those whose pages are due to be "
+           "cached,\n"
+           "and those that report their progress. Call it at most once.")
       .def_ro("num_tokens", &BoundAnswers::num_tokens, "The number of tokens added.")
-      .def_ro("num_guided", &BoundAnswers::num_guided, "The number of tokens of guided sequences, those of `rare` too.")
+      .def_ro("num_guided", &BoundAnswers::num_guided,
+              "The number of tokens of guided sequences, those left to Python too.")
       .def_ro("num_drafting", &BoundAnswers::num_drafting, "The number of sequences that had drafts to verify.")
       .def_ro("num_drafting_tokens", &BoundAnswers::num_drafting_tokens, "The tokens added to these sequences.")
       .def_ro("num_proposed", &BoundAnswers::num_proposed, "The number of drafts that were verified.")
       .def_ro("num_accepted", &BoundAnswers::num_accepted, "The number of drafts that were accepted.")
       .def_ro("accepted_lengths", &BoundAnswers::accepted_lengths,
-              "The number of accepted drafts of each sequence that had drafts to verify.")
-      .def_prop_ro("rare", [](const BoundAnswers &self) { return self.rare; },
-              nb::sig("def rare(self) -> list[typing.Any]"), "The sequences whose iteration is left to Python.")
-      .def_prop_ro("due", [](const BoundAnswers &self) { return self.due; },
-              nb::sig("def due(self) -> list[typing.Any]"), "The sequences whose pages are due to be cached.")
-      .def_prop_ro("reporting", [](const BoundAnswers &self) { return self.reporting; },
-              nb::sig("def reporting(self) -> list[typing.Any]"), "The sequences that report their progress.");
+              "The number of accepted drafts of each sequence that had drafts to verify.");
 }
 
 }  // namespace weft

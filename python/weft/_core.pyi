@@ -1312,9 +1312,15 @@ class Answers:
     ) -> bool:
         """
         Commit the tokens that the host read at `moment`, in the engine's step `step`. Returns whether a sequence
-        needs Python: one of `rare`, `due` and `reporting`. `results` is the address of int64 [S+1, K+2], as
-        `verified` of a GuidedState, and of int64 [S+1] after it, the numbers of drafts that were verified if the
-        iteration `has_drafts`. First runs the commit that the iteration `epoch` owes.
+        needs Python (`take`). `results` is the address of int64 [S+1, K+2], as `verified` of a GuidedState, and of
+        int64 [S+1] after it, the numbers of drafts that were verified if the iteration `has_drafts`. First runs the
+        commit that the iteration `epoch` owes.
+        """
+
+    def take(self) -> tuple[list[Any], list[Any], list[Any]]:
+        """
+        The sequences of the last commit whose iteration is left to Python, those whose pages are due to be cached,
+        and those that report their progress. Call it at most once.
         """
 
     @property
@@ -1323,7 +1329,7 @@ class Answers:
 
     @property
     def num_guided(self) -> int:
-        """The number of tokens of guided sequences, those of `rare` too."""
+        """The number of tokens of guided sequences, those left to Python too."""
 
     @property
     def num_drafting(self) -> int:
@@ -1346,15 +1352,3 @@ class Answers:
         """
         The number of accepted drafts of each sequence that had drafts to verify.
         """
-
-    @property
-    def rare(self) -> list[Any]:
-        """The sequences whose iteration is left to Python."""
-
-    @property
-    def due(self) -> list[Any]:
-        """The sequences whose pages are due to be cached."""
-
-    @property
-    def reporting(self) -> list[Any]:
-        """The sequences that report their progress."""

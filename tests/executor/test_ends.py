@@ -202,7 +202,7 @@ def test_shutdown_wakes_and_ends(make: Callable[..., Executor]) -> None:
     for thread in threads:
         thread.start()
     begun.wait(60)
-    time.sleep(0.2)  # for both to be inside the call
+    time.sleep(0.02)  # for both to be inside the call
     executor.shutdown()
     for thread in threads:
         thread.join(timeout=60)

@@ -177,6 +177,8 @@ class Engine:
             batch = self._launch_again(record) or self._launch_next(record)
             launched()
             self.output.process(batch, record, keep=self._num_kept)
+            if self.scheduler.waiting.num_changes != self._num_changes:
+                self._last = None  # it may refer to sequences that have ended
             if self.scheduler.released:
                 released = self.scheduler.take_released()
                 self.output.close(released)

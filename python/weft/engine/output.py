@@ -168,9 +168,7 @@ class OutputProcessor:
             record.accepted_lengths += answers.accepted_lengths
         if not needs_python:
             return
-        rare: list[Sequence] = answers.rare
-        due: list[Sequence] = answers.due
-        reporting: list[Sequence] = answers.reporting
+        rare, due, reporting = answers.take()
         for sequence in due:
             self._scheduler.capacity.cache(sequence)
         for sequence in rare:

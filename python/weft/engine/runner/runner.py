@@ -111,10 +111,11 @@ class ModelRunner:
         """Whether the host must read the batches in flight before it launches the schedule: a capture needs an idle
         device, and logits processors on the host need the committed texts."""
         sampling = [*schedule.decoding, *schedule.ending]
-        if not sampling:
-            return False
-        plan, _ = self._plan(sampling, schedule.num_drafts)
-        return plan.processors.on_host or not self.graphs.is_ready(plan)
+        sizes = self.context_sizes if schedule.reading else [None]
+        plans = [self._plan(sampling, schedule.num_drafts, size)[0] for size in sizes] if sampling else []
+        if schedule.reading:
+            plans += [self._reading_plan(size) for size in self.context_sizes]
+        return any(plan.processors.on_host or not self.graphs.is_ready(plan) for plan in plans)
 
     def launch(self, schedule: Schedule) -> InFlightBatch:
         """Launch page moves, the opening of slots, and iterations. Sequences that can't be launched end up in the
@@ -244,13 +245,16 @@ class ModelRunner:
             if part.prompt.context:
                 self._prompts.read_outputs(part)
         portions = [*pack_parts(parts, self.config.prefill_chunk, self.graphs.max_parts)]
-        plan, masks_drafts = self._plan([*decoding, *ending], schedule.num_drafts, ending, portions[-1:])
+        # A device drafter reads the first token of a prompt only in an iteration with context.
+        reads = portions or (ending and self.parts.drafter is not None)
+        size = self._context_size(portions[-1] if portions else ()) if reads else None
+        plan, masks_drafts = self._plan([*decoding, *ending], schedule.num_drafts, size)
         beside = portions[-1:] if plan.num_context and (decoding or ending) else []
         # Iterations without sampling rows read what the iteration with sampling rows can't read.
         apart = portions[: len(portions) - len(beside)]
         if ending and self.parts.drafter is not None and not plan.num_context:
-            # Only there does a drafter read the first token of a prompt after the cached ones. If that is the prompt's
-            # last token, an iteration reads it, too, before the token is decoded.
+            # If a prompt's last token is the first after the cached ones, an iteration reads it for the drafter, before
+            # the token is decoded.
             lone = [replace(part, stop=part.stop + 1) for part in parts if part.stop == part.prompt.first]
             apart += pack_parts(lone, self.config.prefill_chunk, self.graphs.max_parts)
         for portion in apart:
@@ -271,8 +275,7 @@ class ModelRunner:
 
     def _read(self, portion: abc.Sequence[PromptPart]) -> None:
         """Launch an iteration without sampling rows, which reads parts of prompts."""
-        plan = Plan(self.config.max_batch, 0, num_context=self._context_size(portion))
-        self._run(plan, [], portion)
+        self._run(self._reading_plan(self._context_size(portion)), [], portion)
 
     def _sample(
         self,
@@ -331,28 +334,26 @@ class ModelRunner:
             self._tap.launched(self.graphs.buffers(plan), slots, context)
 
     def _plan(
-        self,
-        sampling: abc.Sequence[Sequence],
-        num_drafts: int,
-        ending: abc.Sequence[Sequence] = (),
-        portions: abc.Sequence[abc.Sequence[PromptPart]] = (),
+        self, sampling: abc.Sequence[Sequence], num_drafts: int, num_context: int | None
     ) -> tuple[Plan, bool]:
-        """Make the plan of the iteration with sampling rows. It also reads the last of `portions`, unless it has
-        processors or lookahead windows. Also returns whether the grammar masks drafts, the host's proposals included.
-        """
+        """Make the plan of an iteration with sampling rows. It also reads prompts if `num_context` is a number, unless
+        the rows have logits processors or lookahead windows. Also returns whether the grammar masks drafts, the host's
+        proposals included."""
         num_rows = sum(len(_row_slots(sequence)) for sequence in sampling)
         batch = bucket(max(num_rows, 1), self.config.max_batch)
         masks_drafts = num_drafts > 0 and self.guidance.choose((batch, num_drafts))
         is_guided = any(sequence.is_guided for sequence in sampling)
         guided_logits = self._guided_logits(num_drafts, masks_drafts) if is_guided else GuidedLogits.NONE
         requested = [sequence.processor for sequence in sampling if sequence.processor is not None]
-        processors = Processors.of(requested) if requested else NO_PROCESSORS
-        # A device drafter reads the first token of a prompt only in an iteration with context.
-        reads = portions or (ending and self.parts.drafter is not None)
-        if not reads or requested or self.parts.state.window is not None:
+        if num_context is None or requested or self.parts.state.window is not None:
+            processors = Processors.of(requested) if requested else NO_PROCESSORS
             return Plan(batch, num_drafts, guided_logits, processors), masks_drafts
-        size = self._context_size(portions[-1] if portions else ())
-        return Plan(self.config.max_batch, num_drafts, guided_logits, num_context=size), masks_drafts
+        plan = Plan(self.config.max_batch, num_drafts, guided_logits, num_context=num_context)
+        return plan, masks_drafts
+
+    def _reading_plan(self, num_context: int) -> Plan:
+        """The plan of an iteration that only reads prompts."""
+        return Plan(self.config.max_batch, 0, num_context=num_context)
 
     def _context_size(self, portion: abc.Sequence[PromptPart]) -> int:
         """The smallest number of prompt tokens for which iterations are captured and that fits a portion."""
