@@ -184,11 +184,15 @@ def test_a_call(server: Running) -> None:
     assert message["stop_reason"] == "tool_use" and call["id"].startswith("toolu_")
     assert (call["type"], call["name"], call["input"]) == ("tool_use", "find_person", ANSWER)
     num_deltas = []
-    while max(num_deltas, default=0) < 2:  # a fast model may have the whole call before the first delta is sent
+    while (
+        max(num_deltas, default=0) < 2
+    ):  # a fast model may have the whole call before the first delta is sent
         events = stream(server, **FIND)
         (start,) = [event for event in events if event["type"] == "content_block_start"]
         assert start["content_block"]["input"] == {}
-        deltas = [event["delta"]["partial_json"] for event in events if event["type"] == "content_block_delta"]
+        deltas = [
+            event["delta"]["partial_json"] for event in events if event["type"] == "content_block_delta"
+        ]
         assert json.loads("".join(deltas)) == ANSWER
         num_deltas.append(len(deltas))
         assert len(num_deltas) < 100

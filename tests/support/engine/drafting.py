@@ -114,8 +114,9 @@ class Drafting:
         verified.aux.fill_(float("nan"))
         aux = verified.aux.flatten(0, -2)
         if inputs is not None:
-            inputs.data.zero_()
-            write_inputs(inputs, slots, parts or [], len(rows), width, SLOTS)
+            on_host = inputs.on_host(inputs.sizes)
+            write_inputs(on_host, slots, parts or [], width, SLOTS)
+            inputs.data.copy_(torch.from_numpy(on_host.data))
             for row, part in enumerate(parts or [], len(rows)):
                 first, stop = inputs.starts[row : row + 2].tolist()
                 aux[first:stop] = self.aux[part.prompt.slot, part.start : part.stop]

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.config import Logprobs
@@ -172,11 +175,15 @@ class LineTables:
         return cls(read.to(device), (num_before + column[:beside]).to(device))
 
 
-class ContextInputs:
-    """The inputs of an iteration that reads prompts, in one tensor, so that one copy sends them.
+Numbers = TypeVar("Numbers", Tensor, NDArray[np.int64])
+
+
+class ContextInputs(Generic[Numbers]):
+    """The inputs of an iteration that reads prompts, in one int64 tensor on the device or one array on the host, so
+    that one copy sends them.
 
     It has B sampling rows, R parts of prompts and up to N tokens: those of the live sampling rows, then those of the
-    parts, then padding. All views are int64.
+    parts, then padding. `sizes` is (B, R, N). All attributes are views of `data`.
 
     live_N, live_BT, live_B: [1], the number of all tokens, of the sampling rows' tokens, and of sampling rows.
     slots, base: [B + R], each row's slot and the position of its first token. `read_slots_` writes the sampling rows'
@@ -187,25 +194,38 @@ class ContextInputs:
         verification the tokens after them.
     """
 
-    def __init__(self, data: Tensor, batch: int, parts: int, tokens: int) -> None:
-        self.data = data
+    def __init__(self, data: Numbers, sizes: tuple[int, int, int]) -> None:
+        self.data: Numbers = data
+        self.sizes = sizes
+        batch, parts, tokens = sizes
         at = 0
 
-        def view(count: int) -> Tensor:
+        def view(count: int) -> Numbers:
             nonlocal at
             begin, at = at, at + count + count % 2  # an even offset, so that kernels can use wide loads
-            return data.narrow(0, begin, count)
+            part: Numbers = data[begin : begin + count]
+            return part
 
-        self.live_N, self.live_BT, self.live_B = view(1), view(1), view(1)
-        self.slots, self.base, self.first_R = view(batch + parts), view(batch + parts), view(parts)
-        self.starts = view(batch + parts + 1)
-        self.tokens_N, self.after_N = view(tokens), view(tokens)
+        self.live_N: Numbers = view(1)
+        self.live_BT: Numbers = view(1)
+        self.live_B: Numbers = view(1)
+        self.slots: Numbers = view(batch + parts)
+        self.base: Numbers = view(batch + parts)
+        self.first_R: Numbers = view(parts)
+        self.starts: Numbers = view(batch + parts + 1)
+        self.tokens_N: Numbers = view(tokens)
+        self.after_N: Numbers = view(tokens)
 
     @staticmethod
-    def allocate(batch: int, parts: int, tokens: int, device: torch.device) -> ContextInputs:
-        """Allocate the inputs of B = `batch` sampling rows, R = `parts` parts of prompts and N = `tokens` tokens."""
-        size = 6 + 3 * (batch + parts + 2) + parts + 2 + 2 * (tokens + 1)
-        return ContextInputs(torch.zeros(size, dtype=torch.int64, device=device), batch, parts, tokens)
+    def size(sizes: tuple[int, int, int]) -> int:
+        """The number of integers for inputs of these sizes."""
+        batch, parts, tokens = sizes
+        return 6 + 3 * (batch + parts + 2) + parts + 2 + 2 * (tokens + 1)
+
+    @staticmethod
+    def on_host(sizes: tuple[int, int, int]) -> ContextInputs[NDArray[np.int64]]:
+        """Zeros on the host."""
+        return ContextInputs(np.zeros(ContextInputs.size(sizes), dtype=np.int64), sizes)
 
 
 @dataclass(frozen=True)
@@ -232,7 +252,7 @@ class StepBuffers:
     draft: DraftBuffers | None
     logits_NV: Tensor
     lines: LineTables | None = None
-    inputs: ContextInputs | None = None
+    inputs: ContextInputs[Tensor] | None = None
 
     @classmethod
     def allocate(
@@ -288,7 +308,9 @@ class StepBuffers:
         state, of_rows = parts.state, self.verified
         device, num_sampled = state.length.device, batch * width
         total = num_sampled + num_tokens
-        inputs = ContextInputs.allocate(batch, num_parts, total, device)
+        sizes = (batch, num_parts, total)
+        data = torch.zeros(ContextInputs.size(sizes), dtype=torch.int64, device=device)
+        inputs = ContextInputs(data, sizes)
         inputs.slots.fill_(state.dummy)
         table = torch.zeros(batch + num_parts, state.page_table.shape[1], dtype=torch.int32, device=device)
         tokens_BT, sampled_BT = (

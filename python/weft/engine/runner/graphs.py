@@ -103,14 +103,12 @@ class StepGraphs:
         """Send the inputs of the next iteration to the device: the slots of its sampling rows, and the parts of prompts
         that it reads. The remaining rows are padding."""
         if plan.num_context:
-            self.buffers(plan)
+            of_device = self.buffers(plan).inputs
+            assert of_device is not None
+            inputs = ContextInputs.on_host(of_device.sizes)
+            write_inputs(inputs, slots, context, plan.num_drafts + 1, self._parts.state.dummy)
             ring = self._inputs[plan.batch, plan.num_drafts, plan.num_context]
-            width, dummy = plan.num_drafts + 1, self._parts.state.dummy
-            values = torch.zeros(ring.device_tensor.shape[0], dtype=torch.int64)
-            total = plan.batch * width + plan.num_context
-            inputs = ContextInputs(values, plan.batch, self.max_parts, total)
-            write_inputs(inputs, slots, context, plan.batch, width, dummy)
-            ring.send(self._stream, values)
+            ring.send(self._stream, torch.from_numpy(inputs.data))
             return
         padded = slots + [self._parts.state.dummy] * (plan.batch - len(slots))
         self.buffers(plan)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.core.request import LOGITS
@@ -275,15 +276,14 @@ def guarded(prompts: abc.Sequence[PromptInputs], fn: Callable[..., None], *args:
 
 
 def write_inputs(
-    inputs: ContextInputs,
+    inputs: ContextInputs[NDArray[np.int64]],
     slots: abc.Sequence[int],
     parts: abc.Sequence[PromptPart],
-    batch: int,
     width: int,
     dummy: int,
 ) -> None:
-    """Write an iteration's inputs on the host, whose memory is zeros: sampling rows for `slots`, of `width` tokens
-    each, and `parts`. `batch` is the number of sampling rows with padding. Rows without a sequence get slot `dummy`.
+    """Write an iteration's inputs on the host, which are zeros: sampling rows for `slots`, of `width` tokens each, and
+    `parts`. Rows without a sequence get slot `dummy`.
 
     For example, with a batch of 4 rows of 2 tokens, slots 7 and 3 decode. Slot 3 also reads the tokens 4..6 of its
     prompt p of 8 tokens, of which 4 were cached, and slot 5 the tokens 0..2 of a longer prompt q.
@@ -294,31 +294,20 @@ def write_inputs(
         tokens_N      . . . . p4 p5 p6 q0 q1 q2             tokens of slots 7 and 3: set on the device
         after_N       . . . . p5 p6 p7 q1 q2 q3
     """
-    all_slots, base, first, starts, text, after = (
-        tensor.numpy()
-        for tensor in (
-            inputs.slots,
-            inputs.base,
-            inputs.first_R,
-            inputs.starts,
-            inputs.tokens_N,
-            inputs.after_N,
-        )
-    )
-    num_rows = len(slots)
-    end = num_rows * width
+    all_slots, base, starts, num_rows = inputs.slots, inputs.base, inputs.starts, len(slots)
+    batch, end = inputs.sizes[0], num_rows * width
     inputs.live_BT[0], inputs.live_B[0] = end, num_rows
     all_slots[:num_rows], all_slots[num_rows:] = slots, dummy
     starts[: num_rows + 1] = np.arange(0, end + 1, width)
     starts[num_rows + 1 :] = end
     for row, part in enumerate(parts, batch):
         prompt, begin, end = part.prompt, end, end + part.count
-        all_slots[row], base[row], first[row - batch] = prompt.slot, part.start, prompt.first
+        all_slots[row], base[row], inputs.first_R[row - batch] = prompt.slot, part.start, prompt.first
         starts[row + 1 :] = end
-        text[begin:end] = prompt.tokens[part.start : part.stop]
+        inputs.tokens_N[begin:end] = prompt.tokens[part.start : part.stop]
         # After a prompt's last token no token is known yet.
         known = prompt.tokens[part.start + 1 : part.stop + 1]
-        after[begin : begin + len(known)] = known
+        inputs.after_N[begin : begin + len(known)] = known
     inputs.live_N[0] = end
 
 
