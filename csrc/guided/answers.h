@@ -19,10 +19,10 @@ namespace weft {
 // The rules for the end of an answer.
 struct EndRules {
   std::int64_t max_tokens = 0;
-  std::vector<std::int32_t> ends;                     // end tokens and stop tokens
-  std::shared_ptr<const WordAutomaton> token_words;   // stop words that are token ids; may be null
-  std::shared_ptr<const WordAutomaton> text_words;    // stop words that are texts; may be null
-  std::shared_ptr<const TokenTexts> texts;            // needed for `text_words`
+  std::vector<std::int32_t> ends;                    // end tokens and stop tokens
+  std::shared_ptr<const WordAutomaton> token_words;  // stop words that are token ids; may be null
+  std::shared_ptr<const WordAutomaton> text_words;   // stop words that are texts; may be null
+  std::shared_ptr<const TokenTexts> texts;           // needed for `text_words`
 };
 
 class Answers {
