@@ -161,7 +161,8 @@ void bind_guided(nb::module_ &m) {
            "gets its status at that `fetch`.")
       .def("release", &GuidedState::release, "slot"_a, released,
            "Roll the slot back to its committed text; its matcher stays. With nothing in flight.")
-      .def("vacate", &GuidedState::vacate, "slots"_a,
+      .def("end_ahead", &GuidedState::end_ahead, released, "End an `extend_ahead` if no `fetch` will.")
+      .def("vacate", &GuidedState::vacate, "slots"_a, released,
            "Drop the slots' matchers at once, before the push that takes them away. With nothing in flight.")
       .def(
           "task_address",

@@ -17,7 +17,9 @@ struct Matcher {
 };
 
 inline Matcher wrap(weft_matcher matcher, bool needs_python = false) {
-  return {std::make_shared<MatcherHandle>(matcher), needs_python};
+  auto ref = std::make_shared<MatcherHandle>(matcher);
+  ref->may_wait = needs_python;
+  return {std::move(ref), needs_python};
 }
 
 // Calls a matcher without the GIL, because a call may take as long as a program's step. A matcher that needs Python is

@@ -12,10 +12,7 @@
 namespace weft {
 
 void GuidedState::fetch(bool owes_commit) {
-  {
-    std::lock_guard<std::mutex> lock(owed_mutex_);
-    end_extend_ahead();
-  }
+  end_ahead();
   commit_owed(std::numeric_limits<std::uint64_t>::max());
   // Do not hold the mutex here: first masks may take long, and the host may wait for an earlier iteration's commit.
   if (!take_snapshot() || !owes_commit) return;
@@ -176,7 +173,7 @@ void GuidedState::attach(int number, MatcherRef matcher) {
   } else if (fill(number, 0, kFetch) == Fill::kEmpty) {
     fail(number, SlotStatus::kDeadEnd, "the grammar allows no token at all");
   }
-  slot.may_wait = calls_that_may_wait != waits_before;
+  slot.may_wait = slot.matcher->may_wait || calls_that_may_wait != waits_before;
 }
 
 template <class Body>

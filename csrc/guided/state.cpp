@@ -10,7 +10,8 @@ std::string bad_argument(GuidedState::Operation operation, int argument) {
   const std::string number = std::to_string(argument);
   if (operation == GuidedState::kFetch) return "a fetch owes its commit (1) or not (0), not " + number;
   if (operation == GuidedState::kExtend) return "draft " + number + " is not in 1..K";
-  if (operation == GuidedState::kExtendThrough) return number + " drafts are not in 0..K";
+  if (operation == GuidedState::kExtendThrough || operation == GuidedState::kExtendAhead)
+    return number + " drafts are not in 0..K";
   return "this operation is no task";
 }
 
@@ -143,12 +144,14 @@ std::uint64_t GuidedState::push(std::vector<int> slots, Attach attach, std::uint
   return pushed_epoch_;
 }
 
+void GuidedState::end_ahead() {
+  std::lock_guard<std::mutex> lock(owed_mutex_);
+  end_extend_ahead();
+}
+
 void GuidedState::release(int number) {
   const Slot &slot = slots_.at(static_cast<std::size_t>(number));
-  {
-    std::lock_guard<std::mutex> lock(owed_mutex_);
-    end_extend_ahead();
-  }
+  end_ahead();
   if (slot.matcher && slot.status.load(std::memory_order_relaxed) == SlotStatus::kOk)
     measured(number, [&] { take_back(number, 0); });
   log_release(number);
@@ -159,10 +162,7 @@ void GuidedState::vacate(const std::vector<int> &slots) {
   for (int number : slots)
     if (number < 0 || number >= shape_.num_slots)
       throw std::invalid_argument("slot " + std::to_string(number) + " is out of range");
-  {
-    std::lock_guard<std::mutex> lock(owed_mutex_);
-    end_extend_ahead();
-  }
+  end_ahead();
   std::vector<MatcherRef> garbage;
   for (int number : slots) {
     detach(number);
@@ -202,7 +202,8 @@ double GuidedState::seconds() const {
 }
 
 OperationCounters GuidedState::counters(Operation operation) const {
-  const AtomicCounters &counters = counters_[operation == kExtendThrough ? kExtend : operation];
+  const bool extends = operation == kExtendThrough || operation == kExtendAhead;
+  const AtomicCounters &counters = counters_.at(extends ? kExtend : operation == kCommitAhead ? kCommit : operation);
   return {counters.calls.load(std::memory_order_relaxed), counters.fills.load(std::memory_order_relaxed),
           counters.nanoseconds.load(std::memory_order_relaxed),
           counters.max_nanoseconds.load(std::memory_order_relaxed)};

@@ -137,11 +137,11 @@ class GuidedState {
   using Attach = std::vector<std::pair<int, MatcherRef>>;
   enum Operation { kFetch, kExtend, kCommit, kExtendThrough, kRelease, kCommitAhead, kExtendAhead };
 
-  // A row whose mask would allow no token allows `end_tokens` instead. Up to `workers` threads help when an operation's
-  // matcher calls are long; with 0 the calling thread does them all. A slot whose matcher takes longer than
-  // `mask_time_limit_s` (0: no limit) from one commit to the next fails (guided/clock.h). `push` throws while
-  // `max_pending` snapshots wait. Throws std::invalid_argument for invalid sizes, for no end token, and for one outside
-  // the vocabulary.
+  // A row whose mask would allow no token allows `end_tokens` instead. Up to `workers` threads help with an operation
+  // if they are awake or its matcher calls are long; with 0 the calling thread does them all. A slot whose matcher
+  // takes longer than `mask_time_limit_s` (0: no limit) from one commit to the next fails (guided/clock.h). `push`
+  // throws while `max_pending` snapshots wait. Throws std::invalid_argument for invalid sizes, for no end token, and
+  // for one outside the vocabulary.
   GuidedState(GuidedShape shape, std::vector<std::int32_t> end_tokens, GuidedBuffers buffers, int workers = 0,
               double mask_time_limit_s = 0, int max_pending = 64);
   ~GuidedState();
@@ -165,6 +165,8 @@ class GuidedState {
   // Offers this iteration's owed commit, or `extend_through(count)`, to idle kernel threads. Last in an iteration.
   void commit_ahead();
   void extend_ahead(int count);
+  // Ends an `extend_ahead` if no `fetch` will. Waits for the threads that are in it. On any thread.
+  void end_ahead();
 
   // Host side, on any thread, after iteration `epoch` is done: runs the commit that it owes, unless that has run
   // already. Waits for a `fetch` that is running it.
@@ -262,7 +264,7 @@ class GuidedState {
     std::vector<std::uint64_t> hashes;  // [K+1] of filled rows, while recording
     std::int64_t start = 0;             // the matcher's position when it was attached
     GuideClock clock;                   // the time spent in its matcher since the last commit
-    bool may_wait = false;              // whether its first fill called something that may wait
+    bool may_wait = false;              // whether its matcher calls something that may wait
     bool holds_failure = false;         // during an `extend_ahead`: `fail` writes these two, and `fetch` applies them
     SlotStatus held_status = SlotStatus::kOk;
     std::string held_message;
@@ -356,7 +358,7 @@ class GuidedState {
   std::vector<std::int32_t> end_row_;  // [W]
   std::uint32_t last_word_bits_;       // the bits of the last word that are tokens
   std::vector<Slot> slots_;            // [S+1]
-  std::vector<Task> tasks_;            // [4 + 2 K]
+  std::vector<Task> tasks_;            // [6 + 3 K]
   std::array<AtomicCounters, 3> counters_;
   std::atomic<int> num_failed_{0};
   std::atomic<std::uint64_t> fetched_epoch_{0};

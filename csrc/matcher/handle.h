@@ -62,6 +62,7 @@ class MatcherHandle {
   // taken drafts that are not in the text, and must not be attached again before a `reset`.
   std::string misplaced;
   bool has_edit = false;  // whether the last `accept` from Python asked for an edit
+  bool may_wait = false;  // whether it, or a matcher inside it, is written in Python
 
  private:
   static std::int64_t next_serial() {

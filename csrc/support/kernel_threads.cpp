@@ -59,7 +59,7 @@ class Team {
     return true;
   }
 
-  bool is_awake() const { return size_.load() > sleeping_.load(); }
+  bool is_awake() const { return size_.load() > 0 && sleeping_.load() == 0; }
 
   bool show(Offer &offer) {
     if (Clock::now().time_since_epoch().count() < hidden_until_.load(std::memory_order_relaxed)) return false;

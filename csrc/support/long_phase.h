@@ -14,7 +14,7 @@ class LongPhase {
   // Up to `helpers` threads may help; with 0 the caller does everything.
   explicit LongPhase(int helpers) : threads_(helpers + 1) {}
 
-  // Calls `body(i)` once for each i in [0, count), in any order, and returns when all are done. If the helpers sleep,
+  // Calls `body(i)` once for each i in [0, count), in any order, and returns when all are done. If a helper sleeps,
   // the caller starts alone, and wakes them when the items so far have taken longer than a hand-off to other threads.
   template <class Body>
   void for_each(int count, Body &&body) const {

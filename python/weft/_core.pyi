@@ -915,6 +915,9 @@ class GuidedState:
         Roll the slot back to its committed text; its matcher stays. With nothing in flight.
         """
 
+    def end_ahead(self) -> None:
+        """End an `extend_ahead` if no `fetch` will."""
+
     def vacate(self, slots: Sequence[int]) -> None:
         """
         Drop the slots' matchers at once, before the push that takes them away. With nothing in flight.

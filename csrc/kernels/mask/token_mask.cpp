@@ -156,8 +156,8 @@ BlockWords<T> best_block_words() {
 
 // ---- one row ---------------------------------------------------------------------------------------------------
 
-// The words of the mask of a draft vocabulary: bit j of allowed[n] is for column `column` + 32 n + j, which stands for
-// the token that `d2t` says. Tokens outside the mask are blocked. `count` <= 32 columns of the last word are computed.
+// The mask bits of `count` <= 32 columns of a draft vocabulary, from `column` on. Column c stands for token c + d2t[c].
+// Tokens outside the mask are blocked.
 std::uint32_t allowed_by_target(const std::uint32_t *mask, std::int64_t words, const std::int64_t *d2t,
                                 std::int64_t column, int count) {
   std::uint32_t allowed = 0;

@@ -80,10 +80,8 @@ class WordRules:
         for sequence in sequences:
             self.text.check(names.stop_words, sequence)
         vocabulary = self.text.vocabulary
-        texts = StopTexts(
-            [word for word in words if isinstance(word, str)],
-            token_texts(vocabulary) if vocabulary is not None else None,
-        )
+        strings = [word for word in words if isinstance(word, str)]
+        texts = StopTexts(strings, token_texts(vocabulary) if strings and vocabulary is not None else None)
         make = partial(RunningText, self.text.tokenizer_for("stop words"), texts) if texts else None
         if not sequences:
             return make or (lambda: None)

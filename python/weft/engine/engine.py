@@ -246,7 +246,7 @@ class Engine:
             record.queued, record.compiling = before.queued, before.compiling
             record.total_s = time.perf_counter() - record.started
             return
-        if record.active > len(record.generation):  # some sequences are still in prefill
+        if record.active > len(record.generation):  # some sequences still read their prompts
             record.prompt_tokens_read = scheduler.prompt_tokens_read()
         record.completed, self._num_finished = num_finished - self._num_finished, num_finished
         record.active, record.queued = len(scheduler.running), self.num_waiting
@@ -266,6 +266,7 @@ class Engine:
         began = time.perf_counter()
         with self._scope, _CollectionPostponed():
             self.output.drain(StepRecord(self.num_steps, began))
+            self._last = None  # captures send other inputs
             self.runner.warm_up(self._speculation)
         _log.info("warm: %d graphs in %.1f s", len(self.graphs.plans), time.perf_counter() - began)
         # Skip the grammar's time so far. Otherwise the first step's record would include the warm-up.

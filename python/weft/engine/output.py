@@ -168,10 +168,10 @@ class OutputProcessor:
             record.accepted_lengths += answers.accepted_lengths
         if not needs_python:
             return
-        rare, due, reporting = answers.take()
+        left_to_python, due, reporting = answers.take()
         for sequence in due:
-            self._scheduler.capacity.cache(sequence)
-        for sequence in rare:
+            self._scheduler.cache(sequence)
+        for sequence in left_to_python:
             # A callback may have ended it. A sequence that must read its text again has no use for later tokens.
             if sequence.stage is not Stage.FINISHED and not sequence.must_reread:
                 self._commit_iteration(sequence, results, record)
@@ -245,7 +245,7 @@ class OutputProcessor:
         if has_more:
             output.stats.note_tokens(self._last_read, record.number)
         if num_tokens >= sequence.next_cache_at and not sequence.must_reread:
-            self._scheduler.capacity.cache(sequence)
+            self._scheduler.cache(sequence)
         if reason is not None:
             self.finish(sequence, reason)
             return

@@ -32,7 +32,7 @@ class Stage(Enum):
 
     COMPILING = "compiling"  # waits for its guide or its matcher's start
     QUEUED = "queued"  # waits for a slot and pages
-    CONTEXT = "context"  # holds a slot; in prefill
+    CONTEXT = "context"  # holds a slot; its prompt is being read
     GENERATION = "generation"  # holds a slot; decodes
     FINISHED = "finished"
 
@@ -157,7 +157,7 @@ class Search(Protocol):
 
     @property
     def num_rows(self) -> int:
-        """The number of rows in the next iteration; 1 during prefill."""
+        """The number of rows in the next iteration; 1 until the first token."""
 
     def answer(self, beam: int) -> abc.Sequence[int]:
         """The answer tokens so far of beam number `beam`, which is row `beam` of the search."""
@@ -211,8 +211,8 @@ class Sequence:
     slots: tuple[int, ...] = field(default=(), init=False)
     slot: int = field(default=-1, init=False)
     kv: KvSequence = field(init=False)
-    num_context: int = field(default=0, init=False)  # to prefill; the last `resumed_at` are the answer's
-    num_read: int = field(default=0, init=False)  # tokens of those that are cached, prefilled or in flight
+    num_context: int = field(default=0, init=False)  # to read; the last `resumed_at` are the answer's
+    num_read: int = field(default=0, init=False)  # tokens of those that are cached, read or in flight
     resumed_at: int = field(default=0, init=False)  # length of the answer at the last admission
     max_new_tokens: int = field(default=0, init=False)
     is_plain: bool = field(default=False, init=False)  # its tokens are committed natively
@@ -224,7 +224,7 @@ class Sequence:
     num_in_flight: int = field(default=0, init=False)  # batches in flight that refer to it
     num_promised: int = field(default=0, init=False)  # least number of tokens that these batches add
     next_cache_at: int = field(default=AT_FIRST_TOKEN, init=False)  # answer length at which `cache` is due
-    must_reread: bool = field(default=False, init=False)  # an edit changed the text: prefill it again
+    must_reread: bool = field(default=False, init=False)  # an edit changed the text: read it again
     has_left: bool = field(default=False, init=False)  # it no longer runs, but still holds its slots
     search: Search | None = field(default=None, init=False)
 
@@ -276,7 +276,7 @@ class Sequence:
 
     @property
     def num_unread(self) -> int:
-        """The number of tokens to prefill that no launch has read yet."""
+        """The number of tokens to read that no launch has read yet."""
         return self.num_context - self.num_read
 
     def move(self, stage: Stage) -> None:
@@ -285,7 +285,7 @@ class Sequence:
         self.stage = stage
 
     def admit(self, slots: tuple[int, ...], kv: KvSequence, max_new_tokens: int) -> None:
-        """Start to prefill the text so far, in the given slots and pages. The answer may have `max_new_tokens`
+        """Start to read the text so far, in the given slots and pages. The answer may have `max_new_tokens`
         tokens."""
         assert not self.num_in_flight
         self.move(Stage.CONTEXT)

@@ -219,6 +219,7 @@ class GrammarStream:
     def close(self) -> None:
         """Wait for the work on the grammar stream. The matchers are released with the state."""
         self.synchronize()
+        self.state.end_ahead()
 
     def _begin(self, stream: Stream, owes_commit: bool) -> None:
         self._enter(stream)

@@ -210,3 +210,32 @@ def test_a_failure_while_outputs_are_collected_is_its_prompts(
         assert [request.output.token_ids for request in requests] == [tokens for tokens, _ in expected[:5]]
         monkeypatch.setattr(model, "forward", forward)
         assert answers(llm) == expected
+
+
+def test_a_slot_that_becomes_free_is_given_to_the_next() -> None:
+    """Also if the batch that remains is launched again and again, and the slot becomes free a step after the end."""
+    config = EngineConfig(max_batch=2, max_seq_len=160, overlap=True)
+    with LLM(device="cpu", engine=config) as llm:
+        lengths = (6, 100, 4)
+        short, long, waiting = (
+            make_request(llm, "x", SamplingParams(max_tokens=n, min_tokens=n)) for n in lengths
+        )
+        for request in (short, long, waiting):
+            llm.engine.submit(request)
+        while not waiting.is_finished:
+            llm.engine.step()
+        assert not long.is_finished and len(long.output.token_ids) < 30
+        while llm.engine.has_work:
+            llm.engine.step()
+
+
+def test_a_single_token_is_not_left_to_read() -> None:
+    """A prompt of one token more than a step reads ends in that step, since its last token is decoded."""
+    config = EngineConfig(max_batch=2, max_seq_len=160, reuse=False, max_num_tokens=34, prefill_chunk=32)
+    with LLM(device="cpu", engine=config) as llm:
+        request = make_request(llm, "x", SamplingParams(max_tokens=4, min_tokens=4))
+        request.prompt[:] = range(20, 20 + 35)
+        llm.engine.submit(request)
+        llm.engine.step()
+        assert request.num_unread == 0 and len(request.output.token_ids) == 1
+        run(llm, [])

@@ -194,7 +194,7 @@ class GrowingRows:
 
 
 class Gathered:
-    """The outputs that one sequence has gathered so far. `wanted` names them. Prefill writes the prompt's outputs to
+    """The outputs that one sequence has gathered so far. `wanted` names them. Reading the prompt writes its outputs to
     `context`."""
 
     def __init__(self, wanted: Gather = NOTHING) -> None:
@@ -204,7 +204,7 @@ class Gathered:
 
     def add(self, output: Output, generated: Mapping[str, Tensor]) -> None:
         """Append an iteration's outputs to `output`: for each name the rows [n, ...] of the new tokens. Call it only
-        after the prefill."""
+        after the prompt is read."""
         self.add_context(output)
         for name, rows in generated.items():
             values = self._generated.setdefault(name, GrowingRows()).append(rows)
@@ -214,7 +214,7 @@ class Gathered:
                 output.additional[name] = values
 
     def add_context(self, output: Output) -> None:
-        """Move the prompt's outputs to `output`. Call it only after the prefill."""
+        """Move the prompt's outputs to `output`. Call it only after the prompt is read."""
         for name, tensor in self.context.items():
             if name == LOGITS:
                 output.context_logits = tensor

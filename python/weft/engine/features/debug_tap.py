@@ -51,7 +51,7 @@ class DebugTap:
     def launched(self, buffers: StepBuffers, slots: Sequence[int], parts: Sequence[PromptPart]) -> None:
         """Record an iteration that reads `parts`. The first sampling rows of `buffers` belong to `slots`."""
         step = self._steps[-1]
-        step.parts += parts
+        step.parts += [part for part in parts if part.stop < part.prompt.length]  # the last token is sampled
         if slots:
             sources = {"tokens": buffers.tokens_BT, "base": buffers.verified.base_B}
             if "logits" in self.names:

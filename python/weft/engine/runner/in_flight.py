@@ -23,7 +23,7 @@ from weft.runtime.interface import Graph, Runtime, Stream
 
 @dataclass(eq=False)
 class PromptInputs:
-    """The prefill inputs of a sequence, for one of its admissions.
+    """The inputs of a sequence's prompt, for one of its admissions.
 
     They are a copy of the sequence's data, because the device work may run late. By then the sequence may have been
     preempted and admitted again, with other slots and a longer text.
@@ -183,6 +183,7 @@ class Snapshots:
         """Detach the matchers of `slots`, which a sequence released, with the next snapshot. The sequence may have
         other slots by now."""
         if sequence.is_guided:
+            self._state.end_ahead()  # the next iteration may have no guides, so that none of its operations ends it
             self._changes |= dict.fromkeys(slots)
             self.holds_ended = True
             self._holds_large |= sequence.starts_ahead

@@ -1,14 +1,14 @@
 """Prompts: fills the slots of admitted sequences, and splits their prompts into parts that iterations read.
 
-`Prompts.open` fills the slots. `Prompts.parts` makes the parts (`PromptPart`) that a step reads, and `write_inputs`
+`Prompts.open` fills the slots. `ModelRunner` makes the parts (`PromptPart`) that a step reads, and `write_inputs`
 writes parts to the inputs of an iteration (`step.py`). All state that a prompt has between two of its parts is in its
 slot, so parts of different prompts may alternate. A prompt's last token is not read but decoded.
 
 If a request wants outputs of its prompt's positions, an eager forward collects them (`Prompts.read_outputs`). The
 iteration then reads the same positions again, so that tokens do not depend on what is collected.
 
-If a device function fails for one prompt, only that prompt fails. `guarded` stores the error in `PromptInputs.error`,
-later work skips the prompt, and the host ends the sequence when it reads the batch.
+If opening or collecting fails for one prompt, only that prompt fails. `guarded` stores the error in
+`PromptInputs.error`, and the host ends the sequence when it reads the batch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_PARTS = 64
 @dataclass(frozen=True)
 class PromptPart:
     """A part of a prompt that an iteration reads: its positions start..stop-1. The last token of a prompt is
-    decoded, so it is in no part (`ModelRunner` makes one exception)."""
+    decoded, so it is in no part, except in one that only a drafter needs."""
 
     prompt: PromptInputs
     start: int
@@ -63,6 +63,11 @@ class PromptPart:
     def is_last(self) -> bool:
         """Whether it is the prompt's last part, so that the prompt's last token is decoded in the same step."""
         return self.stop == self.prompt.length - 1
+
+    @property
+    def is_lone(self) -> bool:
+        """Whether the prompt's last token is its first that is not cached. Such a part has no positions."""
+        return self.stop == self.prompt.first == self.prompt.length - 1
 
 
 def pack_parts(parts: Iterable[PromptPart], num_tokens: int, num_parts: int) -> Iterator[list[PromptPart]]:
@@ -124,8 +129,12 @@ class Prompts:
             self._open([*prompts.values()])
         except Exception as error:
             batch.failures.append(([*prompts], error))
-        else:
-            self._prompts |= prompts
+            return
+        for sequence, prompt in prompts.items():
+            if prompt.error is not None:  # on a GPU it is known at once
+                batch.unopened.append((sequence, prompt.error))
+            else:
+                self._prompts[sequence] = prompt
 
     def _inputs_of(self, sequence: Sequence) -> PromptInputs:
         """Make the inputs of a sequence's prompt. If it raises, only this sequence fails."""
@@ -251,8 +260,8 @@ def _slot_records(runtime: Runtime, prompts: abc.Sequence[PromptInputs], pages_p
 
 def open_slots(records: Tensor, state: SlotState, token_mask: Tensor, temperatures: Tensor) -> None:
     """Write records to their slots, and clear the slots' drafts, masks and guides' temperatures. A device function."""
-    # The length is written before the prompt is read. If reading fails, the next iteration may already be launched and
-    # still decodes the slot. With the previous sequence's length it would write to pages that others may share.
+    # All is written before an iteration reads the slot. With the previous sequence's length or pages it would write to
+    # pages that others may share.
     open_slots_(
         records.to(state.length.device, non_blocking=True), state.length, state.last_token, state.request_ids,
         state.processors, state.page_table, state.params.records, state.num_verified, state.drafts, token_mask,

@@ -8,9 +8,10 @@ Mostly one iteration does a step's whole work: its sampling rows decode, and pro
 Before it, an iteration without sampling rows reads each further portion of the prompts. It also reads the prompts if
 the sampling rows have logits processors or lookahead windows, so that these need no more graphs.
 
-A launch waits for the device in three cases only: for logits processors on the host, to capture a graph, and after a
-failure. An error that a launch raises may come from earlier work on its stream. So the batch only collects failures,
-and the output processor handles them.
+A launch waits for the device in four cases only: for logits processors on the host, to capture a graph, after a
+failure, and if a step reads so many portions of prompts that the memory of their inputs is used again. An error that a
+launch raises may come from earlier work on its stream. So the batch only collects failures, and the output processor
+handles them.
 """
 
 from __future__ import annotations
@@ -110,10 +111,16 @@ class ModelRunner:
     def waits_for_results(self, schedule: Schedule) -> bool:
         """Whether the host must read the batches in flight before it launches the schedule: a capture needs an idle
         device, and logits processors on the host need the committed texts."""
-        sampling = [*schedule.decoding, *schedule.ending]
-        sizes = self.context_sizes if schedule.reading else [None]
+        ending = schedule.ending
+        sampling = [*schedule.decoding, *ending]
+        num_tokens = sum(count for _, count in schedule.reading) - len(ending)
+        reads = num_tokens > 0 or (bool(ending) and self.parts.drafter is not None)
+        is_one = num_tokens <= self.config.prefill_chunk and len(schedule.reading) <= self.graphs.max_parts
+        sizes: list[int | None] = [None]
+        if reads:
+            sizes = [self._context_size(num_tokens)] if is_one else [*self.context_sizes]
         plans = [self._plan(sampling, schedule.num_drafts, size)[0] for size in sizes] if sampling else []
-        if schedule.reading:
+        if reads and not (is_one and plans and plans[0].num_context):  # further iterations read prompts
             plans += [self._reading_plan(size) for size in self.context_sizes]
         return any(plan.processors.on_host or not self.graphs.is_ready(plan) for plan in plans)
 
@@ -152,8 +159,8 @@ class ModelRunner:
 
     def repeat(self, last: InFlightBatch) -> InFlightBatch | None:
         """Launch the iteration of `last` again, for the same sequences in the same slots. Returns its batch, which is
-        `last` itself if the host has read it. None if the iteration would be another one: the grammar masks drafts, or
-        no longer does."""
+        `last` itself if the host has read it. None if the iteration would be another one (the grammar masks drafts, or
+        no longer does), and if a tap observes launches."""
         plan, graph = last.plan, last.graph
         assert plan is not None and graph is not None
         if plan.guided_logits and plan.num_drafts:
@@ -244,24 +251,28 @@ class ModelRunner:
         for part in parts:
             if part.prompt.context:
                 self._prompts.read_outputs(part)
-        portions = [*pack_parts(parts, self.config.prefill_chunk, self.graphs.max_parts)]
-        # A device drafter reads the first token of a prompt only in an iteration with context.
-        reads = portions or (ending and self.parts.drafter is not None)
-        size = self._context_size(portions[-1] if portions else ()) if reads else None
+        portions = [*self._packed(parts)]
+        has_drafter = self.parts.drafter is not None
+        size = None
+        if portions or (ending and has_drafter):  # a drafter reads a prompt's first token only beside context
+            size = self._context_size(sum(part.count for part in portions[-1]) if portions else 0)
         plan, masks_drafts = self._plan([*decoding, *ending], schedule.num_drafts, size)
-        beside = portions[-1:] if plan.num_context and (decoding or ending) else []
-        # Iterations without sampling rows read what the iteration with sampling rows can't read.
-        apart = portions[: len(portions) - len(beside)]
-        if ending and self.parts.drafter is not None and not plan.num_context:
+        beside: list[PromptPart] = []
+        if plan.num_context and portions and (decoding or ending):
+            beside = portions.pop()
+        elif ending and has_drafter and not plan.num_context:
             # If a prompt's last token is the first after the cached ones, an iteration reads it for the drafter, before
             # the token is decoded.
-            lone = [replace(part, stop=part.stop + 1) for part in parts if part.stop == part.prompt.first]
-            apart += pack_parts(lone, self.config.prefill_chunk, self.graphs.max_parts)
-        for portion in apart:
+            portions += self._packed(replace(part, stop=part.stop + 1) for part in parts if part.is_lone)
+        for portion in portions:
             self._read(portion)
         if decoding or ending:
-            self._sample(schedule, decoding, ending, plan, masks_drafts, beside[0] if beside else [])
+            self._sample(schedule, decoding, ending, plan, masks_drafts, beside)
         return plan, masks_drafts
+
+    def _packed(self, parts: abc.Iterable[PromptPart]) -> abc.Iterator[list[PromptPart]]:
+        """Pack parts of prompts into iterations."""
+        return pack_parts(parts, self.config.prefill_chunk, self.graphs.max_parts)
 
     def _reading(self, schedule: Schedule) -> dict[Sequence, PromptPart]:
         """The parts of prompts to read, by sequence. A part may have no tokens, if only the prompt's last is left."""
@@ -275,7 +286,7 @@ class ModelRunner:
 
     def _read(self, portion: abc.Sequence[PromptPart]) -> None:
         """Launch an iteration without sampling rows, which reads parts of prompts."""
-        self._run(self._reading_plan(self._context_size(portion)), [], portion)
+        self._run(self._reading_plan(self._context_size(sum(part.count for part in portion))), [], portion)
 
     def _sample(
         self,
@@ -305,7 +316,11 @@ class ModelRunner:
             rows = [_host_rows(sequence) for sequence in decoding]
             rows += [_first_rows(sequence) for sequence in ending]
         self._run(plan, slots, portion, rows)
-        buffers = self.graphs.buffers(plan)
+        self._note(sampling, self.graphs.buffers(plan))
+
+    def _note(self, sampling: abc.Sequence[Sequence], buffers: StepBuffers) -> None:
+        """Launch the work that writes log-probabilities and beam candidates (offers) for the sequences that need
+        them."""
         if any(sequence.request.sampling.logprobs is not None for sequence in sampling):
             max_top_k = max(sequence.request.sampling.top_k for sequence in sampling)
             self.stream.launch(note_logprobs, self.parts, buffers, max_top_k)
@@ -355,10 +370,9 @@ class ModelRunner:
         """The plan of an iteration that only reads prompts."""
         return Plan(self.config.max_batch, 0, num_context=num_context)
 
-    def _context_size(self, portion: abc.Sequence[PromptPart]) -> int:
-        """The smallest number of prompt tokens for which iterations are captured and that fits a portion."""
-        count = sum(part.count for part in portion)
-        return next(size for size in self.context_sizes if size >= count)
+    def _context_size(self, num_tokens: int) -> int:
+        """The smallest number of prompt tokens for which iterations are captured and that is at least `num_tokens`."""
+        return next(size for size in self.context_sizes if size >= num_tokens)
 
     def _guided_logits(self, num_drafts: int, masks_drafts: bool) -> GuidedLogits:
         """The logits that the grammar masks in an iteration with guides."""

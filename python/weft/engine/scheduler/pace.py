@@ -18,47 +18,44 @@ WINDOW = 9
 
 class Pace:
     """Bounds the prompt tokens of a step, so that it takes at most about `max_stall` times as long as one without
-    prompts. None: no bound."""
+    prompts. None: no bound.
+
+    A batch size that was not measured yet gets a step without prompts first.
+    """
 
     def __init__(self, max_stall: float | None) -> None:
         self._max_stall = max_stall
         self._decode_s: dict[int, deque[float]] = {}  # by batch size, a power of two: seconds of a step
         self._token_s: deque[float] = deque(maxlen=WINDOW)  # seconds that each prompt token added
 
-    def note(self, num_rows: int, num_tokens: int, seconds: float) -> None:
-        """Add a measured step in which `num_rows` rows decoded and prompts read `num_tokens` tokens."""
-        if self._max_stall is None or not num_rows:
+    def note(self, num_decoding: int, num_tokens: int, seconds: float) -> None:
+        """Add a measured step in which `num_decoding` sequences decoded and prompts read `num_tokens` tokens."""
+        if self._max_stall is None or not num_decoding:
             return
-        if not num_tokens:
-            times = self._decode_s.get(_size(num_rows))
-            if times is None:
-                times = self._decode_s[_size(num_rows)] = deque(maxlen=WINDOW)
-            times.append(seconds)
+        size = _size(num_decoding)
+        times = self._decode_s.get(size)
+        if num_tokens:
+            if times is not None:
+                self._token_s.append(max(seconds - median(times), 0.0) / num_tokens)
             return
-        decode_s = self._decode_time(num_rows)
-        if decode_s is not None:
-            self._token_s.append(max(seconds - decode_s, 0.0) / num_tokens)
+        if times is None:
+            times = self._decode_s[size] = deque(maxlen=WINDOW)
+        times.append(seconds)
 
-    def max_tokens(self, num_rows: int, budget: int) -> int:
-        """The number of prompt tokens for a step in which `num_rows` rows decode, at most `budget`."""
-        if self._max_stall is None or not num_rows:
+    def max_tokens(self, num_decoding: int, budget: int) -> int:
+        """The number of prompt tokens for a step in which `num_decoding` sequences decode, at most `budget`."""
+        if self._max_stall is None or not num_decoding:
             return budget
-        decode_s = self._decode_time(num_rows)
-        if decode_s is None or not self._token_s:
+        times = self._decode_s.get(_size(num_decoding))
+        if times is None:
+            return 0
+        if not self._token_s:
             return min(budget, MIN_TOKENS)
         token_s = median(self._token_s)
         if not token_s:
             return budget
-        return min(budget, max(int((self._max_stall - 1) * decode_s / token_s), MIN_TOKENS))
-
-    def _decode_time(self, num_rows: int) -> float | None:
-        """The seconds of a step without prompts, of this batch size or the nearest one measured."""
-        if not self._decode_s:
-            return None
-        size = _size(num_rows)
-        nearest = min(self._decode_s, key=lambda known: (abs(known.bit_length() - size.bit_length()), known))
-        return median(self._decode_s[nearest])
+        return min(budget, max(int((self._max_stall - 1) * median(times) / token_s), MIN_TOKENS))
 
 
-def _size(num_rows: int) -> int:
-    return 1 << (num_rows - 1).bit_length()
+def _size(num_decoding: int) -> int:
+    return 1 << (num_decoding - 1).bit_length()

@@ -279,6 +279,12 @@ class Scheduler:
         no longer in flight."""
         for sequence in left:
             self._release(sequence)
+        self.waiting.num_changes += bool(left)
+
+    def cache(self, sequence: Sequence) -> None:
+        """Cache the full pages of a sequence that decodes (`Capacity.cache`). A waiting sequence may fit then."""
+        self.capacity.cache(sequence)
+        self.waiting.num_changes += bool(len(self.waiting.queue))
 
     def reread(self, sequence: Sequence) -> None:
         """Make a sequence read its text again, after an edit. It is preempted once no batch in flight refers to it."""
@@ -335,7 +341,7 @@ class Scheduler:
         limits = record.limits = self.tuner.limits
         budget = limits.max_num_tokens - schedule.num_rows * (schedule.num_drafts + 1)
         if self._config.chunked:
-            budget = self.pace.max_tokens(schedule.num_rows, budget)
+            budget = self.pace.max_tokens(len(schedule.decoding), budget)
         schedule.admitted = self._admit(record, budget)
         grown, self._grown = self._grown, []
         schedule.grown = [sequence for sequence in grown if sequence.stage is Stage.GENERATION]
@@ -447,6 +453,8 @@ class Scheduler:
             config.page_size,
             whole=None if config.chunked else self.tuner.limits.max_num_tokens,
         )
+        # A prompt's last token is decoded in the step that reads the token before it.
+        shares = [n + (0 < n == r.num_unread - 1) for r, n in zip(reading, shares, strict=True)]
         for sequence, count in zip(reading, shares, strict=True):
             sequence.num_read += count
         return [(sequence, count) for sequence, count in zip(reading, shares, strict=True) if count]
