@@ -216,14 +216,14 @@ def test_a_slot_that_becomes_free_is_given_to_the_next() -> None:
     """Also if the batch that remains is launched again and again, and the slot becomes free a step after the end."""
     config = EngineConfig(max_batch=2, max_seq_len=160, overlap=True)
     with LLM(device="cpu", engine=config) as llm:
-        lengths = (6, 100, 4)
-        short, long, waiting = (
-            make_request(llm, "x", SamplingParams(max_tokens=n, min_tokens=n)) for n in lengths
-        )
-        for request in (short, long, waiting):
+        stop = llm.generate(PROMPTS[0], sampling=SamplingParams(max_tokens=6)).token_ids[-1]
+        ends = make_request(llm, PROMPTS[0], SamplingParams(max_tokens=100, stop_token_ids=[stop]))
+        long, waiting = (make_request(llm, "x", SamplingParams(max_tokens=n, min_tokens=n)) for n in (100, 4))
+        for request in (ends, long, waiting):
             llm.engine.submit(request)
         while not waiting.is_finished:
             llm.engine.step()
+        assert ends.output.finish_reason == "stop"
         assert not long.is_finished and len(long.output.token_ids) < 30
         while llm.engine.has_work:
             llm.engine.step()
