@@ -50,7 +50,7 @@ def test_hover_and_arrow_keys_tell_of_a_token(tab: Tab) -> None:
     tab.tokens().nth(1).hover()
     tip = tab.text("#tip")
     name = tab.tokens().nth(1).text_content()
-    assert f"“{name}”" in tip and "Sampled from the model" in tip
+    assert f"“{name}”" in tip and "Drafted by the EAGLE3 head; the model agreed" in tip
     assert re.search(r"Probability [\d.]+ %; \d+ of [\d,]+ tokens were allowed", tip)
     assert tab.page.locator("#tip tr").count() == 5 and tab.page.locator("#tip .forbidden").count() > 0
     tab.page.keyboard.press("Escape")

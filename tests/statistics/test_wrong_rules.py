@@ -108,6 +108,8 @@ def test_a_wrong_acceptance_rule_is_found(
     monkeypatch: pytest.MonkeyPatch, rule: Rule, shared_noise: bool
 ) -> None:
     def verify(state: SlotState, buf: StepBuffers, sampled_BT: Tensor) -> None:
+        if sampled_BT.shape[1] == 1:
+            return verify_coupled(state, buf, sampled_BT)
         count_B = rule(buf.logits_BTV.softmax(2), sampled_BT, buf.tokens_BT[:, 1:])
         verified = buf.verified
         verified.count_B.copy_(count_B)

@@ -20,7 +20,7 @@ from races.harness import Run, notice_all
 from races.parts import PARTS, recording
 from races.removal import remove
 from races.runs import RUNS, beams, captured_loop, given_split, plain, processors, split
-from races.sites import NOT_HERE, Site, sites
+from races.sites import NOT_HERE, NOT_SEEN, Site, sites
 
 for module in ("transformers", "xgrammar", "llguidance"):  # imported once, before all forks
     importlib.import_module(module)
@@ -63,6 +63,8 @@ def main(part: str = "") -> int:
             missed.append(name)
     for path, why in NOT_HERE.items():
         print(f"not here: {path}, which {why}")
+    for function, why in NOT_SEEN.items():
+        print(f"not seen: {function}, which {why}")
     print(f"{found} of {len(chosen)} removed calls were noticed in {time.monotonic() - began:.0f} s")
     for name in missed:
         print(f"WRONG: {name}", file=sys.stderr)

@@ -140,14 +140,14 @@ def processors() -> Iterator[Any]:
     """Logits processors on the host, which see every draft."""
 
     def wander(request_id: int, logits: Any, tokens: list[list[int]], *_: object) -> None:
-        logits[..., sum(tokens[0]) % 7 :: 7] -= 3.0
+        logits[..., sum(tokens[0]) % 3 :: 3] -= 1.0
 
     speculation = Speculation.eagle3(num_draft_tokens=2, guide_drafts=True)
     for graphs in ("one", "none"):
         config = EngineConfig(max_batch=2, max_seq_len=128, graphs=graphs)  # type: ignore[arg-type]
         with LLM(device="cpu", speculation=speculation, engine=config) as llm:
             for _ in schedules():
-                made = requests(llm, GUIDES[:2], processor=LogitsProcessor("wander", wander))
+                made = requests(llm, [None, *GUIDES], processor=LogitsProcessor("wander", wander))
                 run(llm, made)
                 yield told(made)
                 settle(llm)

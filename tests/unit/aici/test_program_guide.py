@@ -192,7 +192,7 @@ def test_a_modules_compiler_ends_with_its_request(compile_s: float) -> None:
     """More modules at once than may be abandoned: each is ended, none counts as such, and guides of others compile."""
     limits, bounds = CompileLimits(time_s=3, max_abandoned=2), WasmLimits(compile_s=compile_s)
     with GuideCompiler(small_vocabulary(), limits=limits, workers=3) as compiler:
-        module = bomb(1000, 6000 + int(compile_s))
+        module = bomb(4000, 6000 + int(compile_s))
         futures = [compiler.submit(Guide.wasm(module, str(i), limits=bounds)) for i in range(3)]
         errors = [future.exception(timeout=60) for future in futures]
         assert all(isinstance(error, GuideError | UnavailableError) for error in errors), errors

@@ -66,7 +66,7 @@ def test_a_case_of_step_that_fails_leaves_the_others(tmp_path: Path, monkeypatch
     def measure(bench: object, shape: str, batch: int, drafts: int, *_: object) -> dict[str, Any]:
         if batch == 2:
             raise RuntimeError("out of memory")
-        return {"batch": batch, "drafts": drafts}
+        return {"batch": batch, "drafts": drafts, "simulated": False}
 
     monkeypatch.setattr(step, "measure", measure)
     options = ["step", "--device", "cpu", "--max-batch", "4", "--out", str(tmp_path)]

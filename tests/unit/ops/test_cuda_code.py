@@ -14,6 +14,7 @@ from weft import _core
 KERNELS = {"apply_kernel", "copy_kernel", "read_kernel", "proposals_kernel", "sample_rows_kernel"} | {
     "advance_kernel",
     "keep_kernel",
+    "open_kernel",
 }
 
 pytestmark = pytest.mark.slow
