@@ -24,6 +24,6 @@ SAMPLINGS = [
 
 
 def make_llm(speculation: Speculation | None = None, max_batch: int = 3, graphs: Graphs = "one") -> LLM:
-    """Load weft-tiny with a few slots."""
-    engine = EngineConfig(max_batch=max_batch, max_seq_len=512, graphs=graphs)
+    """Load weft-tiny with a few slots. A prompt is read in one step, whatever the time."""
+    engine = EngineConfig(max_batch=max_batch, max_seq_len=512, graphs=graphs, max_stall=None)
     return LLM(device="cpu", speculation=speculation, engine=engine)

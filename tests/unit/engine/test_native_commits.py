@@ -55,7 +55,7 @@ class Side:
         scheduler = SimpleNamespace(
             remove=lambda sequence: None,
             retire=lambda left: None,
-            capacity=SimpleNamespace(cache=self.cache),
+            cache=self.cache,
             pace=SimpleNamespace(note=lambda *_: None),
         )
         self.output = OutputProcessor(
