@@ -321,7 +321,7 @@ def test_a_prompt_that_failed_does_not_spoil_what_it_shares(pool: Pool) -> None:
     case = next(c for c in pool.cases if c.guide is None and len(c.prompt) > 50)
     long, short = Request(case.prompt, 4), Request(case.prompt[:2], 12)
     config = ExecutorConfig(
-        max_batch_size=1, overlap=True, kv_cache_config=KvCacheConfig(tokens_per_block=16)
+        max_batch_size=1, overlap=True, graphs="none", kv_cache_config=KvCacheConfig(tokens_per_block=16)
     )
     with Executor(pool.checkpoint.path, config, device="cpu") as executor:
         engine = executor.client.engine
