@@ -27,7 +27,7 @@ from torch import Tensor
 from weft.config import ResolvedConfig, Speculation
 from weft.engine.device.results import ResultRings, note_logprobs, note_offers
 from weft.engine.device.state import DecodeParts, SlotState, StepBuffers
-from weft.engine.features.processors import HostRows
+from weft.engine.features.processors import HostRows, failure
 from weft.engine.kv.pool import Move, MoveKind
 from weft.engine.runner.branching import BranchInputs, branch
 from weft.engine.runner.draft_guidance import DraftGuidance
@@ -113,6 +113,9 @@ class ModelRunner:
         device, and logits processors on the host need the committed texts."""
         ending = schedule.ending
         sampling = [*schedule.decoding, *ending]
+        # A new sequence takes the entry of its captured processor only when its slots are opened.
+        if any(sequence.processor is not None and sequence.processor.captured is None for sequence in ending):
+            return True
         num_tokens = sum(count for _, count in schedule.reading) - len(ending)
         reads = num_tokens > 0 or (bool(ending) and self.parts.drafter is not None)
         is_one = num_tokens <= self.config.prefill_chunk and len(schedule.reading) <= self.graphs.max_parts
@@ -219,8 +222,13 @@ class ModelRunner:
                 break
             except Exception as error:
                 sampling = [*decoding, *ending]
-                broken = [sequence for sequence in sampling if _captured_failure(sequence) is not None]
-                batch.failures.append((broken or [*dict.fromkeys([*sampling, *reading])], error))
+                broken = {
+                    each: failed for each in sampling if (failed := _captured_failure(each)) is not None
+                }
+                if broken:
+                    batch.failures += [([sequence], failed) for sequence, failed in broken.items()]
+                else:
+                    batch.failures.append(([*dict.fromkeys([*sampling, *reading])], error))
                 with suppress(Exception):  # the batches in flight fail with this launch in any case
                     self.snapshots.drop_pending()
                 if not broken:
@@ -481,8 +489,11 @@ def _row_slots(sequence: Sequence) -> tuple[int, ...]:
 
 
 def _captured_failure(sequence: Sequence) -> BaseException | None:
-    processor = sequence.processor
-    return processor.captured.failure if processor is not None and processor.captured is not None else None
+    """The failure of a sequence's captured processor, as the error of the sequence; None without one."""
+    captured = sequence.processor.captured if sequence.processor is not None else None
+    if captured is None or captured.failure is None:
+        return None
+    return failure(captured.name, captured.failure)
 
 
 # -- pages
