@@ -85,8 +85,8 @@ class SchedulerConfig(Checked):
     on a CPU."""
 
     max_stall: Annotated[float, number(1.0, sys.float_info.max, "at least 1")] | None = 4.0
-    """While some requests decode, a step reads so many prompt tokens that it takes at most about this many times as
-    long as a step that only decodes. Times are measured. None: the limit is `max_num_tokens` alone."""
+    """The maximum duration of a step that reads prompts while other requests decode, as a multiple of a step that only
+    decodes. The engine measures both, and limits the prompt tokens of a step (at least 32). None: no such limit."""
 
     policy: Policy = "guaranteed_no_evict"
     """When a waiting request is admitted to a slot:

@@ -91,7 +91,7 @@ def test_a_newcomer_is_served_at_once_and_nobodys_tokens_change(
 
 
 def test_a_newcomers_prompt_is_read_beside_the_others(tiny: Checkpoint, prompts: list[str]) -> None:
-    """Its first token waits for nobody, and the others miss no step."""
+    """The step that reads the prompt also decodes for all other sequences."""
     with make(tiny, overlap=False) as llm:
         adas = flood(llm, prompts)
         decoded, read = [], []

@@ -1,4 +1,4 @@
-"""What an iteration writes to new slots, reads of its slots, and takes of the host's proposals, on the CPU."""
+"""Opening slots, reading the inputs of an iteration from them, and taking the host's proposals, on the CPU."""
 
 from __future__ import annotations
 
