@@ -9,9 +9,10 @@ Before it, an iteration without sampling rows reads each further portion of the 
 the sampling rows have logits processors or lookahead windows, so that these need no more graphs.
 
 A launch waits for the device in four cases only: for logits processors on the host, to capture a graph, after a
-failure, and if a step reads more than three portions of prompts, since three pinned buffers carry their inputs. An
-error that a launch raises may come from earlier work on its stream. So the batch only collects failures, and the output processor
-handles them.
+failure, and if a step reads more than three portions of prompts, since three pinned buffers carry their inputs.
+
+An error that a launch raises may come from earlier work on its stream. So the batch only collects failures, and the
+output processor handles them.
 """
 
 from __future__ import annotations
