@@ -25,6 +25,8 @@ from support.planting import at_every_run
 from weft import Guide
 from weft.config import Graphs
 from weft.engine.engine import Engine
+from weft.engine.runner.in_flight import InFlightBatch
+from weft.engine.scheduler.scheduler import Schedule
 from weft.executor import (
     Executor,
     ExecutorConfig,
@@ -138,7 +140,7 @@ def raising_processor(place: int, *, allows_capture: bool) -> Callable[..., None
 
 class FailingForward:
     """In the place of a model's forward: every now and then it raises, when it runs or a graph does that captured it.
-    `touched` are the requests that were served then."""
+    `touched` are the requests that were served then, or launched before the engine looked for errors again."""
 
     def __init__(self, executor: Executor, rng: random.Random, share: float) -> None:
         self.engine: Engine = executor.client.engine
@@ -147,6 +149,11 @@ class FailingForward:
         self._rng, self._share = rng, share
         self._forward = self.engine.parts.model.forward
         self._calls_left = -1
+        self._is_unseen = False
+        self._output: Any = self.engine.output
+        self._runner: Any = self.engine.runner
+        self._begin, self._launch = self._output.begin, self._runner.launch
+        self._output.begin, self._runner.launch = self._begin_step, self._launch_step
 
     def raise_in(self, number: int) -> None:
         """Raise in the run of this number from now on, too."""
@@ -155,6 +162,7 @@ class FailingForward:
     def stop(self) -> None:
         """Raise no more, in the graphs that hold it either."""
         self._share, self._calls_left = 0.0, -1
+        del self._output.begin, self._runner.launch
 
     def __call__(self, *args: Any) -> Any:
         at_every_run(self._strike)
@@ -164,12 +172,23 @@ class FailingForward:
         self._calls_left -= 1
         if self._calls_left == 0 or self._rng.random() < self._share:
             self.num_raised += 1
+            self._is_unseen = True
             self.touched |= {request.id for request in self._served()}
             raise PlantedError(f"planted in forward, number {self.num_raised}")
 
     def _served(self) -> list[Any]:
         flights = [sequence for flight in self.engine.output.in_flight for sequence in flight.sequences]
         return [*self.engine.running, *flights]
+
+    def _begin_step(self, *args: Any) -> None:
+        self._is_unseen = False
+        self._begin(*args)
+
+    def _launch_step(self, schedule: Schedule) -> InFlightBatch:
+        batch: InFlightBatch = self._launch(schedule)
+        if self._is_unseen:  # it raised after the step had looked for errors
+            self.touched |= {request.id for request in schedule.sequences}
+        return batch
 
 
 # -- tests
