@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import abc, deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from weft.core import SAMPLED, SPLICED, FinishReason, Output, OutputStats, TokenLogprob
@@ -90,16 +91,19 @@ class OutputProcessor:
 
     def process(self, batch: InFlightBatch, record: StepRecord, keep: int) -> None:
         """Take over a new batch, then read the batches in flight except the last `keep`."""
-        for sequence, error in batch.unopened:
-            self._fail([sequence], error)
-        for sequences, error in batch.failures:
-            self._fail_launch(sequences, error, record)
+        earlier = self._sequences_in_flight() if batch.failures else []
         if batch.moves is not None:
             self._check_moves(batch)
         if batch.is_launched:
             self.in_flight.append(batch)
         else:
             keep = 0
+        for sequence, error in batch.unopened:
+            self._fail([sequence], error)
+        for sequences, error in batch.failures:  # each may be an asynchronous failure of earlier work
+            self._fail([*earlier, *sequences], error)
+        if batch.failures:
+            self._settle_failures(record)
         while len(self.in_flight) > keep:
             self._read(record)
 
@@ -318,14 +322,12 @@ class OutputProcessor:
             self._fail([*self._scheduler.running], error)
             self._scheduler.capacity.kv.discard_cache()
 
-    def _fail_launch(
-        self, sequences: abc.Sequence[Sequence], error: BaseException, record: StepRecord
-    ) -> None:
-        """Fail the sequences of a failed launch, and all sequences in flight. The launch may have raised an
-        asynchronous failure of the earlier work."""
-        self._fail(self._sequences_in_flight(), error)
-        self._fail(sequences, error)
+    def _settle_failures(self, record: StepRecord) -> None:
+        """After a failed launch, read the batches in flight, and wait for what the launch had launched before it
+        failed. Its sequences have failed already, so its errors concern nobody."""
         self.drain(record)
+        with suppress(Exception):
+            self._runtime.synchronize()
         self._runner.snapshots.drop_pending()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,6 +30,7 @@ from weft import (
 from weft.config import HostTasks
 from weft.engine.runner.graphs import StepGraphs
 from weft.engine.runner.in_flight import InFlightBatch
+from weft.engine.runner.prompts import Prompts
 from weft.engine.runner.runner import ModelRunner
 from weft.engine.scheduler.scheduler import Schedule
 from weft.engine.sequence import Sequence
@@ -232,6 +235,40 @@ def test_a_launch_that_fails_hurts_no_later_one(
         assert outputs[1].error is None
         for output in (outputs[0], outputs[2]):
             assert "planted in the launch" in str(output.error)
+        assert llm.generate(PROMPT, guide=GOOD, sampling=SAMPLING).token_ids == alone
+
+
+@pytest.mark.parametrize("guide", [None, GOOD])
+def test_an_iteration_fails_beside_a_prompt_that_cannot_be_opened(
+    guide: Guide | None, alone: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The iteration runs while the host handles the other failure. Each request has the error of what it was in."""
+    opened, is_broken = Prompts.open, threading.Event()
+
+    def open_once(self: Prompts, batch: InFlightBatch, admitted: list[Sequence]) -> None:
+        if not self._prompts:
+            return opened(self, batch, admitted)
+        is_broken.set()  # so that the forward of this very step fails
+        batch.failures.append((admitted, RuntimeError("planted in the opening")))
+
+    with LLM(device="cpu", engine=EngineConfig(max_batch=2, graphs="none", overlap=False)) as llm:
+        llm.generate(PROMPT, guide=GOOD, sampling=SAMPLING)  # compiled: nobody waits for it below
+        forward = llm.engine.parts.model.forward
+
+        def break_late(*arguments: Any) -> Any:
+            if is_broken.is_set():
+                time.sleep(0.2)
+                raise RuntimeError("planted in the forward")
+            return forward(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Prompts, "open", open_once)
+            patch.setattr(llm.engine.parts.model, "forward", break_late)
+            pieces = llm.stream(PROMPT, SamplingParams(max_tokens=200, min_tokens=200), guide=guide)
+            next(pieces)
+            assert "planted in the opening" in str(llm.generate([PROMPT], sampling=SAMPLING)[0].error)
+            with pytest.raises(RequestError, match="planted in the forward"):
+                list(pieces)
         assert llm.generate(PROMPT, guide=GOOD, sampling=SAMPLING).token_ids == alone
 
 
