@@ -32,28 +32,28 @@ constexpr auto kLongestAlone = std::chrono::milliseconds(100);
 
 using Clock = std::chrono::steady_clock;
 
-struct Job {
-  WorkFunction fn;
-  void *context;
-  StealingQueue queue;
-};
-
 }  // namespace
 
 class Team {
  public:
-  bool try_run(Job &job, int helpers, bool wakes) {
+  bool try_run(StealingQueue &queue, WorkFunction fn, void *context, int helpers, bool wakes) {
     if (has_stalled_.load(std::memory_order_relaxed) && stays_alone()) return false;
     if (taken_.test_and_set(std::memory_order_acquire)) return false;
     grow(helpers);
-    job_ = &job;
-    places_.store(std::min(helpers, size_.load(std::memory_order_relaxed)), std::memory_order_relaxed);
-    open_.fetch_add(1);  // now odd: there is a job
-    if (wakes && sleeping_.load() > 0) wake();
+    job_.queue.store(&queue, std::memory_order_relaxed);
+    job_.fn.store(fn, std::memory_order_relaxed), job_.context.store(context, std::memory_order_relaxed);
+    job_.helpers.store(helpers, std::memory_order_relaxed);
+    const std::uint64_t open = job_.open.load(std::memory_order_relaxed) + 1;  // odd: there is a job
+    if (wakes) {
+      job_.open.store(open);
+      if (sleeping_.load() > 0) wake();
+    } else {
+      job_.open.store(open, std::memory_order_release);  // does not wait for the cache line
+    }
     const auto begun = Clock::now();
-    Share mine(job.queue, 0);
-    job.fn(job.context, mine);
-    open_.fetch_add(1);  // now even: helpers that have not started yet will not
+    Share mine(queue, 0);
+    fn(context, mine);
+    job_.open.store(open + 1);  // even: helpers that have not started yet will not
     wait_for_helpers(begun, mine.count());
     taken_.clear(std::memory_order_release);
     return true;
@@ -120,28 +120,31 @@ class Team {
   void grow(int wanted) {
     for (; size_.load(std::memory_order_relaxed) < wanted; ++size_) {
       try {
-        std::thread(&Team::help, this).detach();
+        std::thread(&Team::help, this, size_.load(std::memory_order_relaxed) + 1).detach();
       } catch (const std::system_error &) {
         return;  // the process may not have more threads; the caller does the work
       }
     }
   }
 
-  void help() {
+  // The work of a helper, whose place among the workers is from 1 on.
+  void help(int place) {
     std::uint64_t done = 0;
     for (;;) {
       const std::uint64_t open = wait_for_job(done);
+      done = open;
+      if (place > job_.helpers.load(std::memory_order_relaxed)) continue;
+      // Loads these lines while the next one waits for its line. The job may be another one, or over.
+      job_.queue.load(std::memory_order_relaxed)->prefetch(place);
+      __builtin_prefetch(job_.context.load(std::memory_order_relaxed));
       active_.fetch_add(1);
       // If the caller closes the job after this increment, it sees `active_` and waits. If it closed the job before,
-      // `open_` has changed, and the job must not be touched.
-      if (open_.load() == open) {
-        if (const int place = places_.fetch_sub(1, std::memory_order_relaxed); place > 0) {
-          Share mine(job_->queue, place);
-          job_->fn(job_->context, mine);
-        }
+      // `open` has changed, and the job must not be touched.
+      if (job_.open.load() == open) {
+        Share mine(*job_.queue.load(std::memory_order_relaxed), place);
+        job_.fn.load(std::memory_order_relaxed)(job_.context.load(std::memory_order_relaxed), mine);
       }
       active_.fetch_sub(1);
-      done = open;
     }
   }
 
@@ -163,7 +166,7 @@ class Team {
 
   std::uint64_t wait_for_job(std::uint64_t done) {
     const auto is_new = [this, done] {
-      const std::uint64_t open = open_.load();
+      const std::uint64_t open = job_.open.load();
       return open % 2 == 1 && open != done ? open : 0;
     };
     auto begun = Clock::now();
@@ -184,12 +187,20 @@ class Team {
     return open;
   }
 
+  // The call that uses the helpers, in one cache line. Only the caller writes it. All but `open` is meaningless while
+  // `open` is even.
+  struct alignas(64) Job {
+    std::atomic<std::uint64_t> open{0};  // counts the beginnings and the ends of calls
+    std::atomic<StealingQueue *> queue{nullptr};
+    std::atomic<WorkFunction> fn{nullptr};
+    std::atomic<void *> context{nullptr};
+    std::atomic<int> helpers{0};  // that may join
+  };
+
   std::atomic_flag taken_ = ATOMIC_FLAG_INIT;  // a call is using the helpers
-  Job *job_ = nullptr;
   std::atomic<int> size_{0};
-  alignas(64) std::atomic<std::uint64_t> open_{0};
+  Job job_;
   alignas(64) std::atomic<int> active_{0};
-  std::atomic<int> places_{0};
   alignas(64) std::atomic<int> sleeping_{0};
   std::atomic<bool> has_stalled_{false};
   std::atomic<Clock::rep> alone_until_{0};
@@ -226,8 +237,8 @@ void for_workers(std::int64_t rows, int threads, std::int64_t cost, WorkFunction
     const int helpers = static_cast<int>(std::min<std::int64_t>({threads, rows, StealingQueue::kMaxWorkers})) - 1;
     const std::int64_t min_rows = std::max<std::int64_t>(kMinCostOfRange / std::max<std::int64_t>(cost, 1), 1);
     const std::int64_t even_share = (rows + helpers) / (helpers + 1);
-    Job job{fn, context, {rows, std::min(min_rows, even_share), helpers + 1}};
-    if (team().try_run(job, helpers, total >= kMinCostToWake)) return;
+    StealingQueue queue(rows, std::min(min_rows, even_share), helpers + 1);
+    if (team().try_run(queue, fn, context, helpers, total >= kMinCostToWake)) return;
   }
   StealingQueue queue(rows, rows, 1);
   Share mine(queue, 0);

@@ -184,7 +184,7 @@ class Engine:
                 self.output.close(released)
                 self.runner.release(released)
             if self.runner.snapshots.holds_ended and not self.output.in_flight:
-                self.runner.snapshots.vacate(is_idle=not self.scheduler.running)
+                self.runner.snapshots.vacate(is_idle=not (self.scheduler.running or self.num_waiting))
         self._complete(record)
         return record
 

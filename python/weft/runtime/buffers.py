@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from weft.runtime.interface import Event, Graph, Runtime, Stream
 
@@ -41,6 +42,11 @@ class Received:
     def address(self) -> int:
         """The address of the buffer's memory, for native code."""
         return self.buffer.data_ptr()
+
+    @cached_property
+    def array(self) -> NDArray[Any]:
+        """The buffer's memory as an array."""
+        return self.buffer.numpy()
 
     def is_done(self) -> bool:
         """Whether `wait` returns immediately."""

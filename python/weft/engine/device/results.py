@@ -221,7 +221,7 @@ class StepResults:
         """For each slot, the number of accepted drafts, then the tokens of all positions. The first call copies them,
         and the numbers of verified drafts, for the sequences that Python commits."""
         if self._verified is None:
-            values = self._received.buffer.numpy()
+            values = self._received.array
             self._verified = values[: -self._num_slots].reshape(self._num_slots, -1).tolist()
             if self.has_drafts:
                 self._num_verified = values[-self._num_slots :].tolist()

@@ -246,16 +246,14 @@ def _slot_records(runtime: Runtime, prompts: abc.Sequence[PromptInputs], pages_p
     `open_slots`."""
     slots = [(slot, prompt) for prompt in prompts for slot in prompt.slots]
     page_words = -(-pages_per_slot // 2)  # two int32 in a word
-    records = runtime.pinned((len(slots), _PAGES_AT + page_words), torch.int64)
-    records.zero_()
-    numbers = records.numpy()
-    pages = records.view(torch.int32).numpy()[:, 2 * _PAGES_AT :]
+    records = np.zeros((len(slots), _PAGES_AT + page_words), dtype=np.int64)
+    pages = records.view(np.int32)[:, 2 * _PAGES_AT :]
     for i, (slot, prompt) in enumerate(slots):
         last = prompt.length - 1
-        numbers[i, :_HEAD] = slot, last, prompt.tokens[last], prompt.request_id, prompt.processor
-        numbers[i, _HEAD:_PAGES_AT] = prompt.sampling.record
+        records[i, :_HEAD] = slot, last, prompt.tokens[last], prompt.request_id, prompt.processor
+        records[i, _HEAD:_PAGES_AT] = prompt.sampling.record
         pages[i, : len(prompt.pages)] = prompt.pages
-    return records
+    return pinned_copy(runtime, records, torch.int64)
 
 
 def open_slots(records: Tensor, state: SlotState, token_mask: Tensor, temperatures: Tensor) -> None:
