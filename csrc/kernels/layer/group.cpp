@@ -11,6 +11,9 @@ namespace weft {
 namespace {
 
 constexpr std::int64_t kQueryTile = 4;  // queries at once
+// Keys and values are loaded to the cache so many tokens before they are read. Pages are not in order, and what one
+// head needs of a token is short, so the processor does not see what comes next.
+constexpr std::int64_t kKeysAhead = 2 * kKeyTile, kValuesAhead = 16;
 
 // A vector has the size of one register, because the compiler keeps larger ones in memory. The order of a sum of
 // products does not depend on kLanes. The compiler may reorder other sums, such as that of a softmax (-ffast-math).
@@ -85,6 +88,14 @@ WEFT_INLINE void transpose(Lanes<kLanes> *rows) {
   }
 }
 
+// Begins to load `count` floats of tokens first..last, from `offset` on.
+WEFT_INLINE void prefetch_tokens(const Group &g, std::int64_t first, std::int64_t last, std::int64_t offset,
+                                 std::int64_t count) {
+  constexpr std::int64_t kLine = 64 / sizeof(float);
+  for (std::int64_t n = first; n <= std::min(last, g.length - 1); ++n)
+    for (std::int64_t at = 0; at < count; at += kLine) __builtin_prefetch(g.tokens[n] + offset + at);
+}
+
 // Transposes a tile of keys, so that a vector holds one dimension of several keys.
 template <int kLanes>
 WEFT_INLINE void transpose_keys(const Group &g, std::int64_t first, std::int64_t head_dim) {
@@ -106,6 +117,7 @@ WEFT_INLINE void transpose_keys(const Group &g, std::int64_t first, std::int64_t
 template <int kLanes>
 WEFT_INLINE void score(const Group &g, std::int64_t head_dim) {
   for (std::int64_t first = 0; first < g.length; first += kKeyTile) {
+    prefetch_tokens(g, first + kKeysAhead, first + kKeysAhead + kKeyTile - 1, 0, head_dim);
     transpose_keys<kLanes>(g, first, head_dim);
     std::int64_t m = 0;
     for (; m < g.count && g.lengths[m] <= first; ++m) continue;  // queries before these keys
@@ -224,6 +236,7 @@ WEFT_INLINE void sum_values(const Group &g, std::int64_t m, std::int64_t first, 
   for (int k = 1; k < kQueries; ++k) shared = std::min(shared, g.lengths[m + k]);
   const float *weights = g.scores + m * g.stride;
   for (; n < shared; ++n) {
+    prefetch_tokens(g, n + kValuesAhead, n + kValuesAhead, g.values + first, kVectors * kLanes);
     const float *value = g.tokens[n] + g.values + first;
     for (int v = 0; v < kVectors; ++v) {
       const auto values = load<kLanes>(value + v * kLanes);
