@@ -58,6 +58,12 @@ def serve(
     reuse: Annotated[
         bool, typer.Option("--reuse/--no-reuse", help="Whether prompts reuse cached prefixes.")
     ] = False,
+    chunked: Annotated[
+        bool,
+        typer.Option(
+            "--chunked/--no-chunked", help="Whether prompts may be split over steps, as in weft serve."
+        ),
+    ] = False,
     max_batch: Annotated[
         int | None,
         typer.Option(min=1, help="Requests served at once. Default: the largest number of clients."),
@@ -70,7 +76,15 @@ def serve(
     from weft_bench.serve.setup import Loads, Setup, numbers, span
 
     setup = Setup(
-        model, device, speculation, num_draft_tokens, policy, overlap, reuse=reuse, max_batch=max_batch
+        model,
+        device,
+        speculation,
+        num_draft_tokens,
+        policy,
+        overlap,
+        reuse=reuse,
+        chunked=chunked,
+        max_batch=max_batch,
     )
     loads = Loads(
         numbers("clients", clients, int),

@@ -53,6 +53,7 @@ def run(setup: Setup | str = "auto", loads: Loads | None = None) -> Report:
             "policy": clients.executor.client.built.config.policy,
             "overlap": setup.overlap,
             "prefix_reuse": setup.reuse,
+            "chunked": setup.chunked,
             "prompts": loads.prompts,
             "prompt_tokens": round(mean(map(len, workload.prompts)), 1),
             "answers": "end by themselves" if loads.fixed_tokens is None else f"{loads.fixed_tokens} tokens",

@@ -46,7 +46,8 @@ OVERLAPS: dict[str, Overlap] = {"auto": "auto", "on": True, "off": False}
 
 @dataclass(frozen=True)
 class Setup:
-    """The settings of the measured executor. `reuse`: whether repeated prompts reuse cached prefixes. If `max_batch`
+    """The settings of the measured executor. `reuse`: whether repeated prompts reuse cached prefixes. `chunked`:
+    whether prompts may be split over steps, as `weft serve` does. If `max_batch`
     is None, it is the largest number of clients. Raises `InputError` for a name that is not in `DRAFTERS`,
     `POLICIES` or `OVERLAPS`."""
 
@@ -57,6 +58,7 @@ class Setup:
     policy: str = "guaranteed_no_evict"
     overlap: str = "auto"
     reuse: bool = False
+    chunked: bool = False
     max_batch: int | None = None
 
     def __post_init__(self) -> None:
@@ -78,6 +80,7 @@ class Setup:
             max_seq_len=max_seq_len,
             scheduler_config=SchedulerConfig(POLICIES[self.policy]),
             kv_cache_config=KvCacheConfig(enable_block_reuse=self.reuse),
+            enable_chunked_context=self.chunked,
             overlap=OVERLAPS[self.overlap],
             speculation=drafting if drafting.drafters else None,
             guided_decoding_config=GuidedDecodingConfig(),
