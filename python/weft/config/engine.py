@@ -84,7 +84,7 @@ class SchedulerConfig(Checked):
     """The maximum number of prompt tokens per forward pass, from one prompt or several. Default: 2048 on a GPU, 512
     on a CPU."""
 
-    max_stall: Annotated[float, number(1.0, sys.float_info.max, "at least 1")] | None = 2.5
+    max_stall: Annotated[float, number(1.0, sys.float_info.max, "at least 1")] | None = 4.0
     """The maximum duration of a step that reads prompts while other requests decode, as a multiple of a step that only
     decodes. The engine measures both, and limits the prompt tokens of a step (at least 32). None: no such limit."""
 
