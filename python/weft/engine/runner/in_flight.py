@@ -196,8 +196,8 @@ class Snapshots:
     def vacate(self, is_idle: bool) -> None:
         """Detach the matchers of released slots before the next snapshot does. Call it with nothing in flight.
 
-        It waits for the device, so it acts only for WebAssembly programs, which are large, or if nothing else runs
-        (`is_idle`).
+        It waits for the device, so it acts only for WebAssembly programs, which are large, or if nothing else runs or
+        waits (`is_idle`).
         """
         if not (self._holds_large or (self.holds_ended and is_idle)):
             return
