@@ -134,7 +134,7 @@ class Team {
       const std::uint64_t open = wait_for_job(done);
       done = open;
       if (place > job_.helpers.load(std::memory_order_relaxed)) continue;
-      // Loads these lines while the next one waits for its line. The job may be another one, or over.
+      // The prefetches overlap with the wait for the line of `active_`. By now the job may be another one, or over.
       job_.queue.load(std::memory_order_relaxed)->prefetch(place);
       __builtin_prefetch(job_.context.load(std::memory_order_relaxed));
       active_.fetch_add(1);

@@ -36,7 +36,7 @@ class StealingQueue {
   bool next(int worker, std::int64_t &begin, std::int64_t &end) {
     return take(worker, begin, end) || steal(worker, begin, end);
   }
-  // Begins to load what the first claim of a worker needs. The queue need not exist any more.
+  // Prefetches the part of a worker. The queue need not exist any more.
   void prefetch(int worker) const { __builtin_prefetch(&parts_[worker], 1); }
 
  private:

@@ -11,8 +11,8 @@ namespace weft {
 namespace {
 
 constexpr std::int64_t kQueryTile = 4;  // queries at once
-// Keys and values are loaded to the cache so many tokens before they are read. Pages are not in order, and what one
-// head needs of a token is short, so the processor does not see what comes next.
+// Keys and values are prefetched this many tokens ahead. The processor does not do it by itself: pages are not in order,
+// and a head reads only a short part of each token.
 constexpr std::int64_t kKeysAhead = 2 * kKeyTile, kValuesAhead = 16;
 
 // A vector has the size of one register, because the compiler keeps larger ones in memory. The order of a sum of
@@ -88,7 +88,7 @@ WEFT_INLINE void transpose(Lanes<kLanes> *rows) {
   }
 }
 
-// Begins to load `count` floats of tokens first..last, from `offset` on.
+// Prefetches `count` floats of tokens first..last, from `offset` on.
 WEFT_INLINE void prefetch_tokens(const Group &g, std::int64_t first, std::int64_t last, std::int64_t offset,
                                  std::int64_t count) {
   constexpr std::int64_t kLine = 64 / sizeof(float);

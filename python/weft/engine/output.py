@@ -324,7 +324,7 @@ class OutputProcessor:
 
     def _settle_failures(self, record: StepRecord) -> None:
         """After a failed launch, read the batches in flight, and wait for what the launch had launched before it
-        failed. Its sequences have failed already, so its errors concern nobody."""
+        failed. Its sequences have failed already, so its errors are dropped."""
         self.drain(record)
         with suppress(Exception):
             self._runtime.synchronize()
