@@ -11,8 +11,8 @@ namespace weft {
 namespace {
 
 constexpr std::int64_t kQueryTile = 4;  // queries at once
-// Keys and values are prefetched this many tokens ahead. The processor does not do it by itself: pages are not in order,
-// and a head reads only a short part of each token.
+// Keys and values are prefetched this many tokens ahead. The processor does not do it by itself: pages are not in
+// order, and a head reads only a short part of each token.
 constexpr std::int64_t kKeysAhead = 2 * kKeyTile, kValuesAhead = 16;
 
 // A vector has the size of one register, because the compiler keeps larger ones in memory. The order of a sum of

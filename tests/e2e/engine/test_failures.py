@@ -252,7 +252,9 @@ def test_an_iteration_fails_beside_a_prompt_that_cannot_be_opened(
         batch.failures.append((admitted, RuntimeError("planted in the opening")))
 
     with LLM(device="cpu", engine=EngineConfig(max_batch=2, graphs="none", overlap=False)) as llm:
-        llm.generate(PROMPT, guide=GOOD, sampling=SAMPLING)  # compiles the guide, so that no request waits for it
+        llm.generate(
+            PROMPT, guide=GOOD, sampling=SAMPLING
+        )  # compiles the guide, so that no request waits for it
         forward = llm.engine.parts.model.forward
 
         def break_late(*arguments: Any) -> Any:
