@@ -198,6 +198,35 @@ def failed_twice() -> Iterator[Any]:
     llm.close()
 
 
+def failed_launches() -> Iterator[Any]:
+    """A launch fails behind an iteration that read a part of its prompt and that fails later. The next request does
+    not get either error."""
+    llm = made(Speculation.none(), prefill_chunk=4, reuse=False)
+    run(llm, [make_request(llm, TEXT, SamplingParams(max_tokens=3))])
+    finish(llm)
+    graphs: Any = llm.engine.graphs
+    launch = graphs.run
+
+    def first_part(*args: Any) -> None:
+        graphs.run = other_part
+        launch(*args)
+
+    def other_part(*_: Any) -> None:
+        graphs.run = launch
+        raise ValueError("planted in the launch")
+
+    for _ in ahead():
+        first = asked(llm)
+        graphs.run = first_part
+        with broken(llm.engine.parts.model):
+            llm.engine.step()
+            second = asked(llm)
+            llm.engine.step()
+        finish(llm)
+        yield said(first, second)
+    llm.close()
+
+
 def failed_searches() -> Iterator[Any]:
     """A failure before the capture of beam search leaves nothing behind."""
     for _ in ahead():
@@ -273,5 +302,6 @@ FAULTS: list[Callable[[], Iterator[Any]]] = [
     failed_iterations,
     failed_beside_a_processor,
     failed_twice,
+    failed_launches,
     failed_searches,
 ]
