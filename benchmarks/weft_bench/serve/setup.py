@@ -46,10 +46,14 @@ OVERLAPS: dict[str, Overlap] = {"auto": "auto", "on": True, "off": False}
 
 @dataclass(frozen=True)
 class Setup:
-    """The settings of the measured executor. `reuse`: whether repeated prompts reuse cached prefixes. `chunked`:
-    whether prompts may be split over steps, as `weft serve` does. If `max_batch`
-    is None, it is the largest number of clients. Raises `InputError` for a name that is not in `DRAFTERS`,
-    `POLICIES` or `OVERLAPS`."""
+    """The settings of the measured executor.
+
+    reuse: whether repeated prompts reuse cached prefixes.
+    chunked: whether prompts may be split over steps, as in `weft serve`.
+    max_batch: the number of slots. None: the largest number of clients.
+
+    Raises `InputError` for a name that is not in `DRAFTERS`, `POLICIES` or `OVERLAPS`.
+    """
 
     model: Path | None = None
     device: str = "auto"

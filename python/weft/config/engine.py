@@ -86,7 +86,8 @@ class SchedulerConfig(Checked):
 
     max_stall: Annotated[float, number(1.0, sys.float_info.max, "at least 1")] | None = 4.0
     """The maximum duration of a step that reads prompts while other requests decode, as a multiple of a step that only
-    decodes. The engine measures both, and limits the prompt tokens of a step (at least 32). None: no such limit."""
+    decodes. The engine measures both, and limits the prompt tokens of a step (at least 32). None, or without
+    `chunked`: no such limit."""
 
     policy: Policy = "guaranteed_no_evict"
     """When a waiting request is admitted to a slot:

@@ -11,6 +11,8 @@ import threading
 import torch
 from torch import Tensor
 
+from weft.runtime.host_memory import advise_huge_pages
+
 _CHUNK = 32 << 20
 _ALIGNMENT = 64
 
@@ -41,6 +43,5 @@ def _mapped(size: int) -> Tensor:
     """Map new memory, uint8 [size]. It is freed with the last tensor in it."""
     # Few systems use huge pages for shared memory, which is mmap's default.
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
+    advise_huge_pages(memory)
     return torch.frombuffer(memory, dtype=torch.uint8)

@@ -34,12 +34,16 @@ def lazy_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         memory = mmap.mmap(-1, max(size, 1), flags=flags)
     except (OSError, ValueError) as error:
         raise InputError(f"the system refuses {size} bytes of memory: {error}") from None
-    if hasattr(
-        mmap, "MADV_HUGEPAGE"
-    ):  # attention reads keys from many places: fewer addresses must be translated
-        memory.madvise(mmap.MADV_HUGEPAGE)
+    advise_huge_pages(memory)
     _mapped.add(memory)
     return torch.frombuffer(memory, dtype=torch.uint8)[:size].view(dtype).view(*shape)
+
+
+def advise_huge_pages(memory: mmap.mmap) -> None:
+    """Ask for huge pages, if the system has them. Reading memory from many places is faster then, because fewer
+    addresses must be translated."""
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
 
 
 def free_bytes() -> int:
