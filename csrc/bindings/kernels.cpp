@@ -14,6 +14,7 @@
 #include "hostfunc/host_task.h"
 #include "kernels/kernel.h"
 #include "kernels/layer/attend.h"
+#include "kernels/layer/experts.h"
 #include "kernels/layer/linear.h"
 #include "kernels/layer/rows.h"
 #include "kernels/sampling/inputs.h"
@@ -39,9 +40,27 @@ Made linear(Address x, Address panels, int dtype, Address bias, Address norm, Ad
   call.rows = rows, call.inputs = inputs, call.outputs = outputs;
   call.x_row = x_row, call.residual_row = residual_row, call.out_row = out_row;
   call.also_row = also_row;
-  call.eps = eps, call.swiglu = swiglu, call.tiled = tiled, call.threads = threads;
+  call.eps = eps, call.gated = swiglu, call.tiled = tiled, call.threads = threads;
+  if (swiglu) call.activation.function = Function::kSilu;
   call.live = pointer<const std::int64_t>(live);
   return kernel_of([call] { linear_cpu(call); });
+}
+
+Made experts(Address x, Address index, Address weights, Address out, Address up, Address down, Address up_bias,
+             Address down_bias, int dtype, bool gated, bool tiled, int function, float slope, float limit, float shift,
+             std::int64_t rows, std::int64_t hidden, std::int64_t inner, std::int64_t experts, std::int64_t chosen,
+             std::int64_t x_row, std::int64_t out_row, int threads, Address live) {
+  ExpertsCall call{};
+  call.x = pointer<const float>(x), call.index = pointer<const std::int64_t>(index);
+  call.weights = pointer<const float>(weights), call.out = pointer<float>(out);
+  call.up = pointer<const void>(up), call.down = pointer<const void>(down);
+  call.up_bias = pointer<const float>(up_bias), call.down_bias = pointer<const float>(down_bias);
+  call.dtype = static_cast<DType>(dtype), call.gated = gated, call.tiled = tiled;
+  call.activation = {static_cast<Function>(function), slope, limit, shift};
+  call.rows = rows, call.hidden = hidden, call.inner = inner, call.experts = experts, call.chosen = chosen;
+  call.x_row = x_row, call.out_row = out_row, call.threads = threads;
+  call.live = pointer<const std::int64_t>(live);
+  return kernel_of([call] { experts_cpu(call); });
 }
 
 Made rms_norm(Address x, Address weight, Address out, std::int64_t rows, std::int64_t width, std::int64_t x_row,
@@ -206,6 +225,7 @@ void bind_kernels(nb::module_ &m) {
         nb::arg("name"));
   m.def("chain_kernels", [](bool chains) { chains_kernels = chains; }, nb::arg("chains"));  // CUDA kernels only
   m.def("linear_cpu", &linear);
+  m.def("experts_cpu", &experts);
   m.def("has_tiles", &has_tiles);
   instruction_set_name();  // throws here, and not in a kernel, if WEFT_INSTRUCTION_SET has a wrong value
   m.def("instruction_set", &instruction_set_name);

@@ -111,6 +111,33 @@ def linear_cpu(
     arg19: int,
     /,
 ) -> Kernel: ...
+def experts_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: bool,
+    arg10: bool,
+    arg11: int,
+    arg12: float,
+    arg13: float,
+    arg14: float,
+    arg15: int,
+    arg16: int,
+    arg17: int,
+    arg18: int,
+    arg19: int,
+    arg20: int,
+    arg21: int,
+    arg22: int,
+    arg23: int,
+    /,
+) -> Kernel: ...
 def has_tiles() -> bool: ...
 def instruction_set() -> str: ...
 def rms_norm_cpu(

@@ -159,7 +159,7 @@ WEFT_INLINE void times_panel(const Rows &in, const BFloat16 *panel, float *sums,
 }
 
 struct AmxTiles {
-  static std::int64_t panel_size(std::int64_t inputs) { return blocks_of(inputs) * kTilesOfBlock; }
+  static constexpr bool kTiled = true;
   static void times(const Rows &in, const BFloat16 *panel, float *sums, const Epilogue &out) {
     times_panel(in, panel, sums, out);
   }

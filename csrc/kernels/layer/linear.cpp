@@ -11,6 +11,7 @@
 
 #include "kernels/floats.h"
 #include "kernels/layer/live.h"
+#include "kernels/layer/panels.h"
 #include "kernels/vector_exp.h"
 #include "support/instruction_set.h"
 #include "support/kernel_threads.h"
@@ -22,34 +23,11 @@ constexpr std::int64_t kFloatsPerLine = 16;  // of the cache
 // Up to this many rows, each worker prepares (normalises and splits) all inputs for itself. That is cheaper than
 // sharing the work and waiting for it.
 constexpr std::int64_t kMaxRowsPreparedByEach = 16;
-constexpr std::int64_t kTileRows = 6, kAmxRowBlock = 48;  // rows of a block are a multiple, so that all tiles are full
-constexpr std::int64_t kMinRowBlock = 36;                 // fewer rows would read the weights too often
-constexpr std::int64_t kMaxRowBlock = 96;     // a block's inputs stay in the cache while its panels are read
+constexpr std::int64_t kMinRowBlock = 36;     // fewer rows would read the weights too often
 constexpr std::int64_t kDepthBlock = 1024;    // inputs whose weights stay in the cache while several tiles read them
 constexpr std::int64_t kMinTilesToWiden = 5;  // from which it pays to widen a panel's weights for all tiles at once
 constexpr std::int64_t kTasksPerThread = 8;   // enough that all threads end at about the same time
-
-// The input rows of a product. For AMX they are in groups of `group` rows, with each float split into bfloat16 parts
-// (`split`).
-struct Rows {
-  const float *x;
-  std::int64_t count, width, stride;
-  const std::uint16_t *split;
-  std::int64_t group;
-};
-
-constexpr std::int64_t kGroup = 8, kParts = 2, kGroupSums = kGroup * kParts * kPanel;
-constexpr std::int64_t kBlock = 32, kTile = 512;             // inputs of an AMX tile; its 16-bit elements
-constexpr std::int64_t kTilesOfBlock = kPanel / 16 * kTile;  // 16-bit elements of a panel for one block of inputs
-constexpr std::int64_t kMaxCachedSplit = 1 << 19;            // 16-bit elements of split rows that stay in the cache
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-std::int64_t group_of(std::int64_t rows) { return std::min(rows, kGroup); }
-std::int64_t groups_of(const Rows &rows) { return ceil_div(rows.count, rows.group); }
-std::int64_t blocks_of(std::int64_t inputs) { return ceil_div(inputs, kBlock); }
-
-// The size of a split group in 16-bit elements; its layout is [blocks, kParts, group, kBlock].
-std::int64_t split_size(std::int64_t group, std::int64_t inputs) { return blocks_of(inputs) * kParts * group * kBlock; }
+constexpr std::int64_t kMaxCachedSplit = 1 << 19;  // 16-bit elements of split rows that stay in the cache
 
 // The epilogue of a panel: adds bias and residual to the kPanel sums of a row and stores the first `valid` of them.
 struct Epilogue {
@@ -78,16 +56,9 @@ WEFT_INLINE Epilogue scratch_epilogue(const LinearCall &call, std::int64_t panel
           nullptr, 0};
 }
 
-// Multiplies rows by panels begin..end-1.
-using PanelFunction = void (*)(const LinearCall &call, const Rows &in, float *scratch, std::int64_t begin,
-                               std::int64_t end);
 struct VectorKernels {
   PanelFunction multiply_by_dtype[3];
   void (*norm_rows)(const NormCall &call, std::int64_t begin, std::int64_t end);
-};
-struct AmxKernels {
-  PanelFunction multiply_panels;
-  void (*split_rows)(const Rows &rows, std::int64_t begin, std::int64_t end, std::uint16_t *split);
 };
 
 namespace plain {
@@ -151,23 +122,6 @@ const AmxKernels *amx_kernels() {
   return nullptr;
 }
 
-// The kernels chosen for a call.
-struct Kernels {
-  PanelFunction multiply_panels;
-  const AmxKernels *amx;  // or null
-};
-
-Kernels kernels_for(const LinearCall &call) {
-  const AmxKernels *amx = call.tiled ? amx_kernels() : nullptr;
-  return {amx ? amx->multiply_panels : vector_kernels().multiply_by_dtype[static_cast<int>(call.dtype)], amx};
-}
-
-// Rounds an address up to a cache line, because loading a vector that straddles two lines takes twice as long.
-float *aligned(float *begin) {
-  constexpr std::uintptr_t kLine = kFloatsPerLine * sizeof(float);
-  return reinterpret_cast<float *>((reinterpret_cast<std::uintptr_t>(begin) + kLine - 1) / kLine * kLine);
-}
-
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 Rows input_of(const LinearCall &call) {
@@ -203,36 +157,12 @@ struct Scratch {
     if (kernels.amx) kernels.amx->split_rows(rows, begin, end, split.data());
   }
 
-  // Returns memory for the gates, ups and partial sums of `rows` rows, and for a block of widened weights.
+  // Returns memory for multiply_panels of `rows` rows.
   float *panels_of(const LinearCall &call, std::int64_t rows, const Kernels &kernels) {
-    const std::int64_t wide = std::min(call.inputs, kDepthBlock) * kPanel;
-    const std::int64_t sums = kernels.amx ? ceil_div(rows, kGroup) * kGroupSums : rows * kPanel + wide;
-    panels.resize(size(2 * rows * kPanel + sums + kFloatsPerLine));
+    panels.resize(size(panel_scratch(rows, call.inputs, kernels)));
     return aligned(panels.data());
   }
 };
-
-LinearCall rows_of(const LinearCall &call, std::int64_t first, std::int64_t count) {
-  LinearCall block = call;
-  block.rows = count;
-  block.x += first * call.x_row, block.out += first * call.out_row;
-  if (call.residual) block.residual += first * call.residual_row;
-  return block;
-}
-
-Rows rows_of(const Rows &rows, std::int64_t first, std::int64_t count) {
-  Rows block = rows;
-  block.count = count;
-  block.x += first * rows.stride;
-  if (rows.split) block.split += first / rows.group * split_size(rows.group, rows.width);
-  return block;
-}
-
-// Returns a block size, a multiple of `unit`, that divides the rows into blocks of about the same size. It is at most
-// `max_block`, rounded up to such a multiple.
-std::int64_t even_block(std::int64_t rows, std::int64_t max_block, std::int64_t unit) {
-  return ceil_div(ceil_div(rows, ceil_div(rows, max_block)), unit) * unit;
-}
 
 // Returns the number of rows per block of a call. Rows are divided into blocks for two reasons: the panels alone may be
 // too few tasks for the threads, and the rows may not fit into the cache.
@@ -258,7 +188,7 @@ void multiply(const LinearCall &call, const Kernels &kernels) {
   const std::int64_t block_rows = std::min(block, call.rows), num_blocks = ceil_div(call.rows, block);
   const std::int64_t bytes = call.dtype == DType::kFloat32 ? 4 : 2;
   const std::int64_t products = kernels.amx ? block_rows / 2 : block_rows;  // AMX does two products in the time of one
-  const std::int64_t cost = (call.swiglu ? 2 : 1) * kPanel * call.inputs * (bytes + products);
+  const std::int64_t cost = (call.gated ? 2 : 1) * kPanel * call.inputs * (bytes + products);
   for_workers(num_panels * num_blocks, call.threads, cost, [&](Share &share) {
     static thread_local Scratch own_scratch;
     Rows rows = input;
@@ -285,6 +215,22 @@ void multiply(const LinearCall &call, const Kernels &kernels) {
 
 void rms_norm_cpu(const NormCall &call) { vector_kernels().norm_rows(call, 0, live_rows(call.rows, call.live)); }
 
+Kernels kernels_for(DType dtype, bool tiled) {
+  const AmxKernels *amx = tiled ? amx_kernels() : nullptr;
+  return {amx ? amx->multiply_panels : vector_kernels().multiply_by_dtype[static_cast<int>(dtype)], amx};
+}
+
+std::int64_t panel_scratch(std::int64_t rows, std::int64_t inputs, const Kernels &kernels) {
+  const std::int64_t wide = std::min(inputs, kDepthBlock) * kPanel;
+  const std::int64_t sums = kernels.amx ? ceil_div(rows, kGroup) * kGroupSums : rows * kPanel + wide;
+  return 2 * rows * kPanel + sums + kFloatsPerLine;
+}
+
+float *aligned(float *begin) {
+  constexpr std::uintptr_t kLine = kFloatsPerLine * sizeof(float);
+  return reinterpret_cast<float *>((reinterpret_cast<std::uintptr_t>(begin) + kLine - 1) / kLine * kLine);
+}
+
 bool has_tiles() { return amx_kernels() != nullptr; }
 
 void linear_cpu(const LinearCall &call) {
@@ -294,7 +240,7 @@ void linear_cpu(const LinearCall &call) {
     return linear_cpu(cut);
   }
   if (call.rows == 0) return;
-  const Kernels kernels = kernels_for(call);
+  const Kernels kernels = kernels_for(call.dtype, call.tiled);
   const std::int64_t cached = kMaxCachedSplit / (blocks_of(call.inputs) * kParts * kBlock);
   const std::int64_t rows =
       kernels.amx ? even_block(call.rows, std::max(cached, kAmxRowBlock), kAmxRowBlock) : call.rows;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "kernels/logits.h"
 
@@ -18,25 +19,34 @@ namespace weft {
 
 constexpr std::int64_t kPanel = 64;  // outputs of a panel
 
+// The numbers of functions in ops/experts.py. kSilu is x sigmoid(slope x), kReluSquared is max(x, 0)^2.
+enum class Function : int { kNone = 0, kSilu = 1, kGelu = 2, kGeluTanh = 3, kRelu = 4, kReluSquared = 5 };
+
+// Without gates, out = function(sum). With gates, out = function(min(gate, limit)) * (up clamped to +-limit + shift).
+struct Activation {
+  Function function = Function::kNone;
+  float slope = 1, limit = std::numeric_limits<float>::infinity(), shift = 0;
+};
+
 // out[m, n] = sum_i in[m, i] w[i, n] + bias[n] + residual[m, n].
 // Without `norm`, `in` is x. With `norm`, `in` is x / sqrt(mean(x^2) + eps) * norm.
 // `panels` holds w as [ceil(outputs / kPanel), inputs, kPanel], with any padding. If `tiled`, it holds w as
 // [ceil(outputs / kPanel), ceil(inputs / 32), kPanel / 16, 16 pairs of inputs, 16 outputs, 2], with zeros after the
-// last input. With `swiglu`, w has `outputs` gate columns and `outputs` up columns, in alternating panels, and out =
-// silu(gate) * up. If `also` is not null, `out` is copied to it. With `live`, only the first *live rows are read and
-// written.
+// last input. With `gated`, w has `outputs` gate columns and `outputs` up columns, in alternating panels. If `also` is
+// not null, `out` is copied to it. With `live`, only the first *live rows are read and written.
 struct LinearCall {
   const float *x;
   const void *panels;
   DType dtype;            // of the panels
-  const float *bias;      // or null; with `swiglu` of the gates, then of the ups
+  const float *bias;      // or null; with `gated` of the gates, then of the ups
   const float *norm;      // or null
-  const float *residual;  // or null; may be `out`; not with `swiglu`
+  const float *residual;  // or null; may be `out`; not with `activation`
   float *out;
   float *also;                                                                 // or null
   std::int64_t rows, inputs, outputs, x_row, residual_row, out_row, also_row;  // the last four: floats between rows
   float eps;
-  bool swiglu;
+  bool gated;
+  Activation activation;
   bool tiled;  // for bfloat16 only, if has_tiles()
   int threads;
   const std::int64_t *live;  // or null

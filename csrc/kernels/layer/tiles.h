@@ -169,18 +169,48 @@ void times_panel(const Rows &in, const W *panel, float *partial, const Epilogue 
   }
 }
 
-// out = silu(gate) * up, for one panel of outputs. `gates` and `ups` are [rows, kPanel] each.
-WEFT_INLINE void swiglu(const LinearCall &call, std::int64_t panel, const float *gates, const float *ups) {
+// Applies `function` to one panel of outputs. `gates` and `ups` are [rows, kPanel] each; `ups` is null without gates.
+template <class F>
+WEFT_INLINE void activate(const LinearCall &call, std::int64_t panel, const float *gates, const float *ups,
+                          F function) {
   const std::int64_t first = panel * kPanel, valid = std::min(kPanel, call.outputs - first);
-  for (std::int64_t r = 0; r < call.rows; ++r, gates += kPanel, ups += kPanel) {
+  const float limit = call.activation.limit, shift = call.activation.shift;
+  for (std::int64_t r = 0; r < call.rows; ++r, gates += kPanel) {
     float *out = call.out + r * call.out_row + first, product[kPanel];
-    for (std::int64_t n = 0; n < kPanel; ++n) product[n] = gates[n] / (1 + vector_exp(-gates[n])) * ups[n];
+    if (ups) {
+      for (std::int64_t n = 0; n < kPanel; ++n) {  // comparisons keep NaN
+        const float gate = gates[n] > limit ? limit : gates[n], low = ups[n] < -limit ? -limit : ups[n];
+        product[n] = function(gate) * ((low > limit ? limit : low) + shift);
+      }
+      ups += kPanel;
+    } else {
+      for (std::int64_t n = 0; n < kPanel; ++n) product[n] = function(gates[n]);
+    }
     std::copy(product, product + valid, out);
   }
 }
 
+WEFT_INLINE void activate(const LinearCall &call, std::int64_t panel, const float *gates, const float *ups) {
+  const float slope = call.activation.slope;
+  switch (call.activation.function) {
+    case Function::kNone:
+      return activate(call, panel, gates, ups, [](float x) { return x; });
+    case Function::kSilu:
+      return activate(call, panel, gates, ups, [=](float x) { return x / (1 + vector_exp(-slope * x)); });
+    case Function::kGelu:
+      return activate(call, panel, gates, ups, [](float x) { return 0.5f * x * (1 + std::erf(x * 0x1.6a09e6p-1f)); });
+    case Function::kGeluTanh:  // 1 + tanh(y) = 2 / (1 + exp(-2 y)), for y = sqrt(2 / pi) (x + 0.044715 x^3)
+      return activate(call, panel, gates, ups,
+                      [](float x) { return x / (1 + vector_exp(-0x1.988454p+0f * (x + 0.044715f * x * x * x))); });
+    case Function::kRelu:
+      return activate(call, panel, gates, ups, [](float x) { return x < 0 ? 0 : x; });
+    case Function::kReluSquared:
+      return activate(call, panel, gates, ups, [](float x) { return x < 0 ? 0 : x * x; });
+  }
+}
+
 struct VectorTiles {
-  static std::int64_t panel_size(std::int64_t inputs) { return inputs * kPanel; }
+  static constexpr bool kTiled = false;
   template <class W>
   static void times(const Rows &in, const W *panel, float *partial, const Epilogue &out) {
     times_panel(in, panel, partial, out);
@@ -191,16 +221,19 @@ struct VectorTiles {
 template <class W, class Tiles>
 void multiply_panels(const LinearCall &call, const Rows &in, float *scratch, std::int64_t begin, std::int64_t end) {
   const W *panels = static_cast<const W *>(call.panels);
-  const std::int64_t size = Tiles::panel_size(call.inputs);
+  const std::int64_t size = panel_size(call.inputs, Tiles::kTiled);
   float *gates = scratch, *ups = gates + call.rows * kPanel, *sums = ups + call.rows * kPanel;
   for (std::int64_t panel = begin; panel < end; ++panel) {
-    if (!call.swiglu) {
+    if (call.gated) {
+      Tiles::times(in, panels + 2 * panel * size, sums, scratch_epilogue(call, panel, gates, 0));
+      Tiles::times(in, panels + (2 * panel + 1) * size, sums, scratch_epilogue(call, panel, ups, call.outputs));
+      activate(call, panel, gates, ups);
+    } else if (call.activation.function == Function::kNone) {
       Tiles::times(in, panels + panel * size, sums, epilogue_of(call, panel));
-      continue;
+    } else {
+      Tiles::times(in, panels + panel * size, sums, scratch_epilogue(call, panel, gates, 0));
+      activate(call, panel, gates, nullptr);
     }
-    Tiles::times(in, panels + 2 * panel * size, sums, scratch_epilogue(call, panel, gates, 0));
-    Tiles::times(in, panels + (2 * panel + 1) * size, sums, scratch_epilogue(call, panel, ups, call.outputs));
-    swiglu(call, panel, gates, ups);
   }
 }
 

@@ -1,0 +1,204 @@
+#include "kernels/layer/experts.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/layer/live.h"
+#include "kernels/layer/panels.h"
+#include "support/instruction_set.h"
+#include "support/kernel_threads.h"
+
+namespace weft {
+namespace {
+
+// Mean number of rows of an expert in a chunk of tokens. More would need more scratch memory; fewer would read the
+// weights too often.
+constexpr std::int64_t kRowsPerExpert = 64;
+
+std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
+
+std::int64_t element_size(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
+
+// The rows of a chunk that chose one expert: `count` of the sorted rows, from `first` on.
+struct Group {
+  std::int64_t expert, first, count;
+  // How a product divides them: tasks of one panel and at most `block` rows, and for AMX groups of split rows, whose
+  // elements begin at `split`.
+  std::int64_t block, first_task, first_split, split;
+};
+
+// Working memory of a calling thread, kept from call to call.
+struct Scratch {
+  std::vector<std::int64_t> starts, order, places;
+  std::vector<Group> groups;
+  std::vector<float> hidden, inner;
+  std::vector<std::uint16_t> split;
+};
+
+// Sorts the choices of a chunk by expert, and lists the experts with rows. order[p] is the row of sorted row p;
+// places[row * chosen + j] is the sorted row of a choice, or -1 if its index is no expert. Returns the number of sorted
+// rows.
+std::int64_t sort_choices(const ExpertsCall &call, Scratch &s) {
+  const std::int64_t choices = call.rows * call.chosen;
+  const auto is_expert = [&](std::int64_t e) { return e >= 0 && e < call.experts; };
+  s.starts.assign(size(call.experts + 1), 0);
+  for (std::int64_t c = 0; c < choices; ++c)
+    if (is_expert(call.index[c])) ++s.starts[size(call.index[c] + 1)];
+  s.groups.clear();
+  for (std::int64_t e = 0; e < call.experts; ++e) {
+    const std::int64_t first = s.starts[size(e)], count = s.starts[size(e + 1)];
+    if (count) s.groups.push_back({e, first, count, 0, 0, 0, 0});
+    s.starts[size(e + 1)] += first;
+  }
+  s.order.resize(size(choices)), s.places.resize(size(choices));
+  const std::int64_t total = s.starts.back();
+  for (std::int64_t c = 0; c < choices; ++c) {
+    const bool valid = is_expert(call.index[c]);
+    const std::int64_t place = valid ? s.starts[size(call.index[c])]++ : -1;
+    s.places[size(c)] = place;
+    if (valid) s.order[size(place)] = c / call.chosen;
+  }
+  return total;
+}
+
+// One of the two products of all experts: sorted rows `x` [total, inputs] times each expert's panels.
+struct Product {
+  const void *panels;
+  const float *bias;  // or null
+  const float *x;
+  float *out;
+  std::int64_t inputs, outputs;
+  bool gated;
+  Activation activation;
+};
+
+// Returns the product of the rows of a group.
+LinearCall linear_of(const ExpertsCall &call, const Product &p, const Group &group) {
+  const std::int64_t columns = (p.gated ? 2 : 1) * p.outputs;
+  const std::int64_t panels = (p.gated ? 2 : 1) * ceil_div(p.outputs, kPanel);
+  LinearCall linear{};
+  linear.x = p.x + group.first * p.inputs, linear.out = p.out + group.first * p.outputs;
+  linear.panels = static_cast<const char *>(p.panels) +
+                  group.expert * panels * panel_size(p.inputs, call.tiled) * element_size(call.dtype);
+  linear.bias = p.bias ? p.bias + group.expert * columns : nullptr;
+  linear.dtype = call.dtype, linear.gated = p.gated, linear.activation = p.activation, linear.tiled = call.tiled;
+  linear.rows = group.count, linear.inputs = p.inputs, linear.outputs = p.outputs;
+  linear.x_row = p.inputs, linear.out_row = p.outputs;
+  return linear;
+}
+
+// Calls fn(group, begin, end) for the parts of [begin, end) that belong to each group. `start` is the member with a
+// group's first number.
+template <class F>
+void for_groups(const std::vector<Group> &groups, std::int64_t Group::*start, std::int64_t begin, std::int64_t end,
+                F &&fn) {
+  auto group = std::upper_bound(groups.begin(), groups.end(), begin,
+                                [=](std::int64_t number, const Group &g) { return number < g.*start; });
+  while (begin < end) {
+    const Group &these = *(group - 1);
+    const std::int64_t last = group == groups.end() ? end : std::min(end, *group.*start);
+    fn(these, begin - these.*start, last - these.*start);
+    begin = last, ++group;
+  }
+}
+
+// Multiplies all sorted rows by their experts' panels.
+void multiply(const ExpertsCall &call, const Product &p, std::int64_t total, Scratch &s) {
+  const Kernels kernels = kernels_for(call.dtype, call.tiled);
+  const std::int64_t panels = ceil_div(p.outputs, kPanel), unit = kernels.amx ? kAmxRowBlock : kTileRows;
+  std::int64_t tasks = 0, splits = 0, split = 0, most_rows = 0;
+  for (Group &g : s.groups) {
+    g.block = even_block(g.count, kMaxRowBlock, unit);
+    g.first_task = tasks, g.first_split = splits, g.split = split;
+    tasks += panels * ceil_div(g.count, g.block);
+    splits += ceil_div(g.count, group_of(g.count));
+    split += ceil_div(g.count, group_of(g.count)) * split_size(group_of(g.count), p.inputs);
+    most_rows = std::max(most_rows, std::min(g.block, g.count));
+  }
+  const auto rows_of_group = [&](const Group &g) -> Rows {
+    return {p.x + g.first * p.inputs, g.count, p.inputs, p.inputs, kernels.amx ? s.split.data() + g.split : nullptr,
+            group_of(g.count)};
+  };
+  if (kernels.amx) {
+    s.split.resize(size(split));
+    for_rows(splits, call.threads, 4 * kGroup * p.inputs, [&](std::int64_t begin, std::int64_t end) {
+      for_groups(s.groups, &Group::first_split, begin, end, [&](const Group &g, std::int64_t first, std::int64_t last) {
+        kernels.amx->split_rows(rows_of_group(g), first, last, s.split.data() + g.split);
+      });
+    });
+  }
+  const std::int64_t mean_rows = ceil_div(total, static_cast<std::int64_t>(s.groups.size()));
+  const std::int64_t products = std::min(kernels.amx ? mean_rows / 2 : mean_rows, kMaxRowBlock);
+  const std::int64_t cost = (p.gated ? 2 : 1) * kPanel * p.inputs * (element_size(call.dtype) + products);
+  for_workers(tasks, call.threads, cost, [&](Share &share) {
+    static thread_local std::vector<float> memory;
+    memory.resize(size(panel_scratch(most_rows, p.inputs, kernels)));
+    float *scratch = aligned(memory.data());
+    for (std::int64_t begin, end; share.next(begin, end);) {
+      for_groups(s.groups, &Group::first_task, begin, end, [&](const Group &g, std::int64_t first, std::int64_t last) {
+        const LinearCall linear = linear_of(call, p, g);
+        const Rows rows = rows_of_group(g);
+        const std::int64_t blocks = ceil_div(g.count, g.block);
+        for (std::int64_t task = first; task < last; ++task) {
+          // In the order of linear.cpp: with AMX a panel multiplies all blocks, else a block is multiplied by all
+          // panels.
+          const std::int64_t panel = kernels.amx ? task / blocks : task % panels;
+          const std::int64_t row = (kernels.amx ? task % blocks : task / panels) * g.block;
+          const std::int64_t count = std::min(g.block, g.count - row);
+          kernels.multiply_panels(rows_of(linear, row, count), rows_of(rows, row, count), scratch, panel, panel + 1);
+        }
+      });
+    }
+  });
+}
+
+// Adds the weighted results of the sorted rows to rows begin..end-1, each row's in the order of its choices.
+WEFT_MULTIVERSION void combine(const ExpertsCall &call, const float *sorted, const std::int64_t *places,
+                               std::int64_t begin, std::int64_t end) {
+  for (std::int64_t r = begin; r < end; ++r) {
+    float *out = call.out + r * call.out_row;
+    std::fill_n(out, call.hidden, 0.0f);
+    for (std::int64_t j = 0; j < call.chosen; ++j) {
+      const std::int64_t place = places[r * call.chosen + j];
+      if (place < 0) continue;
+      const float weight = call.weights[r * call.chosen + j], *from = sorted + place * call.hidden;
+      for (std::int64_t n = 0; n < call.hidden; ++n) out[n] += weight * from[n];
+    }
+  }
+}
+
+void run_chunk(const ExpertsCall &call) {
+  static thread_local Scratch callers_scratch;
+  Scratch &s = callers_scratch;  // lambdas must not name a thread_local: it would be the worker's
+  const std::int64_t total = sort_choices(call, s);
+  if (total > 0) {
+    s.hidden.resize(size(total * call.hidden)), s.inner.resize(size(total * call.inner));
+    float *const sorted = s.hidden.data(), *const inner = s.inner.data();
+    for_rows(total, call.threads, 8 * call.hidden, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t p = begin; p < end; ++p)
+        std::copy_n(call.x + s.order[size(p)] * call.x_row, call.hidden, sorted + p * call.hidden);
+    });
+    const Product up{call.up, call.up_bias, sorted, inner, call.hidden, call.inner, call.gated, call.activation};
+    multiply(call, up, total, s);
+    // The sorted inputs are not needed any more, so the results take their place.
+    multiply(call, {call.down, call.down_bias, inner, sorted, call.inner, call.hidden, false, {}}, total, s);
+  }
+  for_rows(call.rows, call.threads, 8 * call.chosen * call.hidden,
+           [&](std::int64_t begin, std::int64_t end) { combine(call, s.hidden.data(), s.places.data(), begin, end); });
+}
+
+}  // namespace
+
+void experts_cpu(const ExpertsCall &call) {
+  const std::int64_t rows = live_rows(call.rows, call.live);
+  const std::int64_t chunk = std::max<std::int64_t>(kRowsPerExpert * call.experts / call.chosen, 1);
+  for (std::int64_t first = 0; first < rows; first += chunk) {
+    ExpertsCall part = call;
+    part.rows = std::min(chunk, rows - first), part.live = nullptr;
+    part.x += first * call.x_row, part.out += first * call.out_row;
+    part.index += first * call.chosen, part.weights += first * call.chosen;
+    run_chunk(part);
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,33 @@
+// A mixture of experts on the CPU: for each row, the weighted sum of the MLPs that a router chose for it. As in
+// linear.h, activations are float32, weights are widened exactly, and a row's result depends on that row alone.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/layer/linear.h"
+
+namespace weft {
+
+// out[n] = sum_j weights[n, j] (down[e] activation(up[e] x[n] + up_bias[e]) + down_bias[e]), with e = index[n, j] and j
+// in order. An index outside [0, experts) adds nothing.
+//
+// `up` and `down` hold the experts' panels one after another, each as in linear.h. With `gated`, `up` has gates and ups
+// in alternating panels, and up_bias the gates', then the ups'. The panels of experts without rows are not read.
+struct ExpertsCall {
+  const float *x;             // [rows, hidden], x_row floats between rows
+  const std::int64_t *index;  // [rows, chosen]
+  const float *weights;       // [rows, chosen]
+  float *out;                 // [rows, hidden], out_row floats between rows
+  const void *up, *down;
+  const float *up_bias, *down_bias;  // or null
+  DType dtype;
+  bool gated, tiled;
+  Activation activation;
+  std::int64_t rows, hidden, inner, experts, chosen, x_row, out_row;
+  int threads;
+  const std::int64_t *live;  // or null: only the first *live rows are read and written
+};
+
+void experts_cpu(const ExpertsCall &call);
+
+}  // namespace weft

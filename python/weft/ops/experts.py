@@ -1,0 +1,236 @@
+"""Mixtures of experts: for each row, the weighted sum of the MLPs that a router chose for it, in one operation.
+
+    y[n] = sum over j of weights[n, j] * (down[e] @ activation(gate[e] @ x[n], up[e] @ x[n])),   e = index[n, j]
+
+Weights of experts without rows are not read; the others are read once for all their rows. On the CPU, activations are
+float32 and weights keep their dtype, as in `weft.ops.linear`. A row's result depends on that row alone, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from weft import _core
+from weft.ops.huge_pages import reserved
+from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
+from weft.ops.linear import panels_of, tiles_of
+
+
+class Function(IntEnum):
+    """Elementwise functions. The numbers are the kernels'."""
+
+    NONE = 0
+    SILU = 1
+    """x * sigmoid(slope * x)"""
+    GELU = 2
+    GELU_TANH = 3
+    """GELU, approximated with tanh."""
+    RELU = 4
+    RELU_SQUARED = 5
+
+
+@dataclass(frozen=True)
+class Activation:
+    """Between the two products of an MLP: function(min(gate, limit)) * (clamp(up, -limit, limit) + shift), or without
+    gates function(up). `slope` is that of SiLU; the other functions ignore it."""
+
+    function: Function
+    slope: float = 1.0
+    limit: float = math.inf
+    shift: float = 0.0
+
+    def __call__(self, gate: Tensor, up: Tensor | None = None) -> Tensor:
+        """The same with torch's operations. Without gates, the argument is `up`."""
+        if up is None:
+            return self._apply(gate)
+        if self.limit < math.inf:
+            gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+        return self._apply(gate) * (up + self.shift if self.shift else up)
+
+    def _apply(self, x: Tensor) -> Tensor:
+        match self.function:
+            case Function.NONE:
+                return x
+            case Function.SILU:
+                return F.silu(x) if self.slope == 1 else x * torch.sigmoid(self.slope * x)
+            case Function.GELU:
+                return F.gelu(x)
+            case Function.GELU_TANH:
+                return F.gelu(x, approximate="tanh")
+            case Function.RELU:
+                return F.relu(x)
+            case Function.RELU_SQUARED:
+                return F.relu(x).square()
+
+
+class Experts:
+    """The MLPs of a layer's experts, stored in the layout of their device's kernels.
+
+    gate, up: [E, I, H]; `gate` is None for MLPs without gates. down: [E, H, I]. Each is a tensor, any view of one, or a
+        sequence of E matrices, which are read one after another: a lazy sequence need not hold two of them.
+    gate_bias, up_bias: [E, I], down_bias: [E, H], or None. An MLP with gates has both of the first two, or none.
+    dtype: of the stored weights; by default that of the given ones.
+    tiled: as in `Linear`.
+    """
+
+    def __init__(
+        self,
+        gate: Tensor | Sequence[Tensor] | None,
+        up: Tensor | Sequence[Tensor],
+        down: Tensor | Sequence[Tensor],
+        activation: Activation,
+        *,
+        gate_bias: Tensor | None = None,
+        up_bias: Tensor | None = None,
+        down_bias: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        tiled: bool | None = None,
+    ) -> None:
+        require(gate is not None or gate_bias is None, "experts without gates take no gate_bias")
+        require(
+            gate is None or (gate_bias is None) == (up_bias is None), "give biases of gates and ups, or none"
+        )
+        self.activation, self.gated = activation, gate is not None
+        self.num_experts = len(up)
+        first = down[0]
+        self.num_outputs, self.inner = first.shape
+        dtype = first.dtype if dtype is None else dtype
+        require(dtype in DTYPE_CODES, f"weights must be float32, float16 or bfloat16, not {dtype}")
+        can_tile = first.device.type == "cpu" and dtype is torch.bfloat16 and _core.has_tiles()
+        require(can_tile or not tiled, "tiles need weights in bfloat16 on the CPU, and a processor with AMX")
+        tiles = can_tile and tiled is not False
+        if gate is None:
+            self.up = _packed([up], dtype, tiles)
+        else:
+            self.up = _packed([gate, up], dtype, tiles)
+        self.down = _packed([down], dtype, tiles)
+        bias_dtype = torch.float32 if first.device.type == "cpu" else dtype
+        biases = [bias for bias in (gate_bias, up_bias) if bias is not None]
+        self.up_bias = torch.cat(biases, 1).to(bias_dtype) if biases else None
+        self.down_bias = None if down_bias is None else down_bias.to(bias_dtype).contiguous()
+
+    def __call__(
+        self,
+        x: Tensor,
+        index: Tensor,
+        weights: Tensor,
+        live: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """The results [N, H] for `x` [N, H]: a new tensor or `out`, which is not `x`.
+
+        index: int64 [N, k], the experts of each row; an index outside [0, E) adds nothing. weights: float32 [N, k].
+        live: int64 [1], the number of live rows; the others are neither read nor written. The last dimensions are
+        contiguous.
+        """
+        if out is None:
+            out = x.new_empty(x.shape[0], self.num_outputs)
+        act = self.activation
+        _EXPERTS(
+            x, index, weights, self.up, self.down, self.up_bias, self.down_bias, self.inner, self.gated,
+            int(act.function), act.slope, act.limit, act.shift, out, live,
+        )  # fmt: skip
+        return out
+
+
+def _packed(parts: Sequence[Tensor | Sequence[Tensor]], dtype: torch.dtype, tiles: bool) -> Tensor:
+    """Pack the matrices of all experts into one tensor, expert by expert. `parts` are gates and ups, or one of them."""
+    memory: Tensor | None = None
+    for expert in range(len(parts[0])):
+        matrices = [part[expert] for part in parts]
+        if matrices[0].device.type == "cpu":
+            weight = torch.cat(matrices) if len(matrices) > 1 else matrices[0]
+            layout = panels_of(weight.to(dtype), swiglu=len(matrices) > 1)
+            if tiles:
+                layout = tiles_of(layout)
+            if memory is None:
+                memory = reserved((len(parts[0]), *layout.shape), dtype)
+            memory[expert].copy_(layout)
+        else:
+            rows = matrices[0].shape[0]
+            if memory is None:
+                shape = (len(parts[0]), rows * len(parts), matrices[0].shape[1])
+                memory = torch.empty(shape, dtype=dtype, device=matrices[0].device)
+            for number, matrix in enumerate(matrices):
+                memory[expert, number * rows : (number + 1) * rows].copy_(matrix)
+    assert memory is not None
+    return memory
+
+
+def _experts_cpu(
+    x: Tensor,
+    index: Tensor,
+    weights: Tensor,
+    up: Tensor,
+    down: Tensor,
+    up_bias: Tensor | None,
+    down_bias: Tensor | None,
+    inner: int,
+    gated: bool,
+    function: int,
+    slope: float,
+    limit: float,
+    shift: float,
+    out: Tensor,
+    live: Tensor | None = None,
+) -> None:
+    _check(x, index, weights, out)
+    kernel = _core.experts_cpu(
+        x.data_ptr(), index.data_ptr(), weights.data_ptr(), out.data_ptr(), up.data_ptr(), down.data_ptr(),
+        address(up_bias), address(down_bias), DTYPE_CODES[up.dtype], gated, up.dim() > 4, function, slope, limit,
+        shift, x.shape[0], x.shape[1], inner, up.shape[0], index.shape[1], x.stride(0), out.stride(0),
+        torch.get_num_threads(), address(live),
+    )  # fmt: skip
+    run_kernel("experts", kernel)
+
+
+def _check(x: Tensor, index: Tensor, weights: Tensor, out: Tensor) -> None:
+    require(x.dtype is out.dtype is torch.float32, f"on the CPU activations are float32, not {x.dtype}")
+    require(index.dtype is torch.int64, f"indices of experts are int64, not {index.dtype}")
+    require(weights.dtype is torch.float32, f"weights of experts are float32, not {weights.dtype}")
+    require(
+        index.shape == weights.shape and index.shape[0] == x.shape[0],
+        f"{list(x.shape)} rows need indices and weights [{x.shape[0]}, k], not {list(index.shape)} and "
+        f"{list(weights.shape)}",
+    )
+    require(index.is_contiguous() and weights.is_contiguous(), "indices and weights must be contiguous")
+    require(x.stride(-1) == 1 and out.stride(-1) == 1, "the last dimension must be contiguous")
+
+
+def _experts_cuda(
+    x: Tensor,
+    index: Tensor,
+    weights: Tensor,
+    up: Tensor,
+    down: Tensor,
+    up_bias: Tensor | None,
+    down_bias: Tensor | None,
+    inner: int,
+    gated: bool,
+    function: int,
+    slope: float,
+    limit: float,
+    shift: float,
+    out: Tensor,
+    live: Tensor | None = None,
+) -> None:
+    with device_of(x):
+        triton_kernels("experts_triton").experts(
+            x, index, weights, up, down, up_bias, down_bias, gated, function, slope, limit, shift, out, live
+        )
+
+
+_EXPERTS = register(
+    "experts(Tensor x, Tensor index, Tensor weights, Tensor up, Tensor down, Tensor? up_bias, Tensor? down_bias,"
+    " int inner, bool gated, int function, float slope, float limit, float shift, Tensor(a!) out,"
+    " Tensor? live=None) -> ()",
+    cpu=_experts_cpu,
+    cuda=_experts_cuda,
+)
