@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.models.config import DTYPES, Rope
+from weft.models.memory import Pages
 from weft.ops.attention import Heads, Rows, attend
 from weft.ops.linear import Linear, Norm
 from weft.ops.rows import embed
@@ -91,17 +92,18 @@ def embedding(rows: int, dtype: torch.dtype) -> Iterator[Pair]:
 def over_pages(batch: int, width: int, length: int) -> Iterator[Pair]:
     """Yield rotary embedding, the write to the pages and attention, which are a single operation in weft."""
     columns = -(-length // PAGE)
-    cache = torch.randn(1 + batch * columns, PAGE, 2, KV_HEADS, DIM)
+    memory = torch.randn(1 + batch * columns, PAGE, 2 * KV_HEADS * DIM)
     table = (torch.randperm(batch * columns) + 1).view(batch, columns).int()
     base, rotary, scale = torch.full((batch,), length - width), Rope(theta=1e4).table(DIM, length), DIM**-0.5
     rows, heads = Rows(table, base, width), Heads(HEADS, rotary, scale)
     given = torch.randn(batch * width, (HEADS + 2 * KV_HEADS) * DIM)
-    qkv, scratch = given.clone(), cache.clone()
+    qkv, scratch = given.clone(), memory.clone().unflatten(2, (2, KV_HEADS, DIM))
+    layer = Pages(KV_HEADS, DIM, DIM).of(memory)
     turn = torch.view_as_complex(rotary[length - width :])[None, :, None]
     mask = torch.ones(width, length, dtype=torch.bool).tril_(length - width)
 
     def by_weft() -> Tensor:
-        return attend(qkv.copy_(given), cache, rows, heads)
+        return attend(qkv.copy_(given), layer, rows, heads)
 
     def by_torch() -> Tensor:
         new = given.clone().view(batch, width, -1, DIM)

@@ -56,10 +56,10 @@ def test_a_querys_bits_are_its_own(shape: tuple[int, int, int], dtype: str) -> N
     new, rows = inputs.new_tokens().unflatten(0, (4, 4)), inputs.rows()
     for row in range(4):
         one = Rows(rows.page_table[row : row + 1], rows.base[row : row + 1], 4)
-        assert torch.equal(attend(new[row].clone(), alone.cache, one, inputs.heads), whole[row])
+        assert torch.equal(attend(new[row].clone(), alone.layer, one, inputs.heads), whole[row])
     for token in range(4):
         one = replace(rows, width=1, offset=token)
-        got = attend(new[:, token].contiguous(), singly.cache, one, inputs.heads)
+        got = attend(new[:, token].contiguous(), singly.layer, one, inputs.heads)
         assert torch.equal(got, whole[:, token])
 
 

@@ -42,9 +42,9 @@ def traffic(
     """Return the bytes of an iteration that verifies and makes `num_drafts` drafts, for `batch` rows with `context`
     tokens each. `head` is None without a drafter."""
     size = config.dtype.itemsize
-    token_kv = 2 * config.num_kv_heads * config.head_dim * size
     logits = batch * (num_drafts + 1) * config.vocab_size * size
-    kv = config.num_layers * token_kv * context * batch
+    width = sum(memory.pages.width for memory in config.layer_memories if memory.pages is not None)
+    kv = width * size * context * batch
     head_bytes = 0
     if head is not None and num_drafts:
         head_bytes = combine_size(head) * size + num_drafts * draft_size(head) * size

@@ -54,13 +54,14 @@ def build_engine(
     guided_state, proposals = runner.grammar_stream.state, runner.grammar_stream.proposals
     ends = frozenset(end_token_ids)
     drafter = parts.drafter
+    windows = [layer.window for layer in kv.layers if layer is not None]
     capacity = Capacity(
         config,
         build_kv_manager(config, parts),
         max_drafts=parts.max_drafts,
         margin=drafter.reuse_margin if drafter is not None else 0,
         # A drafter with its own KV cache attends to the whole text, so no page can be released early.
-        span=AttentionSpan.of(kv.windows) if drafter is None or drafter.kv is None else None,
+        span=AttentionSpan.of(windows) if drafter is None or drafter.kv is None else None,
     )
 
     def begin_search(sequence: Sequence) -> BeamRun:

@@ -5,89 +5,86 @@ Suffixes: B rows, T new tokens per row, P pages per row, H hidden size, V vocabu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from weft.models.config import ModelConfig
-from weft.ops.attention import NO_WINDOW, Rows, Window
+from weft.models.memory import LayerMemory
+from weft.ops.attention import KVLayer, Rows, Window
 from weft.runtime.host_memory import lazy_zeros
-
-
-class KVShape(NamedTuple):
-    """The sizes of a paged KV cache (`PagedKV`)."""
-
-    num_layers: int
-    num_pages: int
-    page_size: int
-    num_kv_heads: int
-    head_dim: int
 
 
 class PagedKV:
     """Keys and values of all layers, in pages. Page 0 belongs to no request: it fills the page tables of padding rows,
     and attention does not write it.
 
-    `data` is [num_layers, num_pages, page_size, 2, num_kv_heads, head_dim]. `layers[i]` is the cache of layer i,
-    [num_pages, page_size, 2, num_kv_heads, head_dim]. `k` and `v` are views [num_layers, num_pages, page_size,
-    num_kv_heads, head_dim] of the same memory. `windows[i]` is the attention window of layer i (default: no window).
+    `layers[i]` is the memory of layer i; None for a layer without pages. Layers of the same width share a tensor
+    [layers, num_pages, page_size, width] of `groups`.
     """
 
     def __init__(
         self,
-        shape: KVShape,
+        memories: Sequence[LayerMemory],
+        num_pages: int,
+        page_size: int,
         dtype: torch.dtype,
         device: torch.device | str,
-        windows: Sequence[Window] | None = None,
     ) -> None:
-        self.windows = (NO_WINDOW,) * shape.num_layers if windows is None else tuple(windows)
-        assert len(self.windows) == shape.num_layers
-        self.page_size = shape.page_size
-        num_layers, *page, num_kv_heads, head_dim = shape
-        self._hold(_zeros((num_layers, *page, 2, num_kv_heads, head_dim), dtype, torch.device(device)))
+        self.page_size, self.dtype = page_size, dtype
+        self._device = torch.device(device)
+        self._pages = [memory.pages for memory in memories]
+        self._allocate(num_pages)
 
     def resize(self, num_pages: int) -> None:
         """Allocate `num_pages` pages, all zeros. On the CPU they take memory only when they are written. Call it before
         any work that uses the cache is captured or launched."""
-        shape = (self.data.shape[0], num_pages, *self.data.shape[2:])
-        dtype, device = self.data.dtype, self.data.device
-        # The old memory is freed first, because both may not fit together.
-        del self.data, self.layers, self.k, self.v
-        self._hold(_zeros(shape, dtype, device))
+        del self.groups, self.layers  # free the old memory first, because both may not fit together
+        self._allocate(num_pages)
 
-    def _hold(self, data: Tensor) -> None:
-        self.data, self.num_pages = data, data.shape[1]
-        self.layers = data.unbind(0)
-        self.k, self.v = data.unbind(3)
+    def _allocate(self, num_pages: int) -> None:
+        self.num_pages = num_pages
+        counts = Counter(pages.width for pages in self._pages if pages is not None)
+        groups = {
+            width: _zeros((count, num_pages, self.page_size, width), self.dtype, self._device)
+            for width, count in counts.items()
+        }
+        rest = {width: iter(group) for width, group in groups.items()}
+        self.groups = list(groups.values())
+        self.layers: list[KVLayer | None] = [
+            pages.of(next(rest[pages.width])) if pages is not None else None for pages in self._pages
+        ]
 
     @property
     def page_bytes(self) -> int:
         """Bytes of one page over all layers."""
-        return self.data[:, 0].numel() * self.data.element_size()
-
-    def page(self, number: int) -> Tensor:
-        """A view of page `number` of all layers: [num_layers, page_size, 2, num_kv_heads, head_dim]."""
-        return self.data[:, number]
+        return (
+            sum(page.width for page in self._pages if page is not None) * self.page_size * self.dtype.itemsize
+        )
 
     def copy_pages(self, sources: Tensor, targets: Tensor) -> None:
         """Copy whole pages in all layers, from `sources` to `targets`: page numbers, int64 [n] each. No page may be in
         both. A device function."""
-        for layer in self.layers:
-            layer.index_copy_(0, targets, layer.index_select(0, sources))
+        for group in self.groups:
+            group.index_copy_(1, targets, group.index_select(1, sources))
 
     @classmethod
     def for_model(
         cls, model: Model, num_pages: int, page_size: int, windows: Sequence[Window] | None = None
     ) -> PagedKV:
-        """Allocate KV for all layers of `model`, on its device and in its dtype. `windows` defaults to the model's."""
-        config = model.config
-        if windows is None and config.windows:
-            windows = [Window(size) for size in config.windows]
-        shape = KVShape(config.num_layers, num_pages, page_size, config.num_kv_heads, config.head_dim)
-        return cls(shape, config.dtype, model.device, windows)
+        """Allocate KV for all layers of `model`, on its device and in its dtype. `windows` are the layers' windows in
+        place of the model's."""
+        memories = model.config.layer_memories
+        if windows is not None:
+            memories = tuple(
+                replace(memory, pages=memory.pages and replace(memory.pages, window=window))
+                for memory, window in zip(memories, windows, strict=True)
+            )
+        return cls(memories, num_pages, page_size, model.config.dtype, model.device)
 
 
 def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -142,7 +139,7 @@ class Model(Protocol):
         aux_out: Tensor | None = None,
     ) -> Hidden:
         """Run the decoder on the tokens of `rows` and write their KV. `tokens` is int64 [B, T], or [N] for rows of
-        different lengths. Ids outside of the vocabulary are clamped to it. Layer i attends within `kv.windows[i]`.
+        different lengths. Ids outside of the vocabulary are clamped to it. Layer i reads and writes `kv.layers[i]`.
         Tokens after the first `rows.live` are padding: their results are undefined.
 
         `aux_layers` are numbers of layers whose input hidden states are returned, in `aux_out` if given. The number

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from weft.errors import ModelError
+from weft.models.memory import LayerMemory, Pages
+from weft.ops.attention import Window
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -62,8 +64,9 @@ class ModelConfig:
 
     `attention_bias` means biases in the query, key and value projections, `output_bias` a bias in attention's output
     projection. `windows[i]` is the largest number of keys that a query of layer i sees, its own included; 0 means all.
-    `windows` is () if no layer has a window. `num_mtp_modules` counts the multi-token-prediction modules in the
-    checkpoint.
+    `windows` is () if no layer has a window. `memories[i]` is what layer i keeps; () means keys and values of
+    `num_kv_heads` heads of `head_dim` for every layer. `num_mtp_modules` counts the multi-token-prediction modules in
+    the checkpoint.
     """
 
     architecture: str
@@ -83,9 +86,19 @@ class ModelConfig:
     mlp_bias: bool = False
     qk_norm: bool = False
     windows: tuple[int, ...] = ()
+    memories: tuple[LayerMemory, ...] = ()
     num_mtp_modules: int = 0
     dtype: torch.dtype = torch.float32
     weight_dtype: torch.dtype | None = None
+
+    @property
+    def layer_memories(self) -> tuple[LayerMemory, ...]:
+        """What each layer keeps."""
+        if self.memories:
+            return self.memories
+        windows = self.windows or (0,) * self.num_layers
+        sizes = self.num_kv_heads, self.head_dim, self.head_dim
+        return tuple(LayerMemory(Pages(*sizes, window=Window(size))) for size in windows)
 
 
 MOST = 2**31 - 1

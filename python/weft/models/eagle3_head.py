@@ -15,9 +15,10 @@ from torch import Tensor
 
 from weft.core.files import read_json
 from weft.errors import ModelError
-from weft.models.base import KVShape, Model, PagedKV
+from weft.models.base import Model, PagedKV
 from weft.models.config import Fields, ModelConfig, fit_target, parse_decoder
 from weft.models.layers import MLP, Attention, norms
+from weft.models.memory import LayerMemory, Pages
 from weft.models.weights import Checkpoint
 from weft.ops.attention import Rows
 from weft.ops.linear import Linear
@@ -84,8 +85,8 @@ class Eagle3Head:
     def allocate_kv(self, num_pages: int, page_size: int) -> PagedKV:
         """Allocate KV for the head's layer."""
         config = self.config
-        shape = KVShape(1, num_pages, page_size, config.num_kv_heads, config.head_dim)
-        return PagedKV(shape, self.dtype, self.device)
+        memory = LayerMemory(Pages(config.num_kv_heads, config.head_dim, config.head_dim))
+        return PagedKV([memory], num_pages, page_size, self.dtype, self.device)
 
     def combine(self, aux: Tensor, live: Tensor | None = None) -> Tensor:
         """Features [B, T, H] for the target's hidden states `aux` [B, T, len(aux_layers) * H]."""
@@ -100,7 +101,9 @@ class Eagle3Head:
         """
         before, tokens, live = features.reshape(-1, self.hidden_size), tokens.reshape(-1), rows.live
         both = join_norms(self._embedding, tokens, self._input_norm, before, self._hidden_norm, live)
-        heads = self._attention(both, None, rows, kv.layers[0])
+        layer = kv.layers[0]
+        assert layer is not None
+        heads = self._attention(both, None, rows, layer)
         x = self._attention.output(heads, residual=before, live=live)
         out = x if out is None else out.view(x.shape)
         inner = self._mlp(x, self._post_attention_norm, live)

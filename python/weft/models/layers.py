@@ -1,4 +1,4 @@
-"""The layers of a Llama-like decoder, on rows of tokens [N, H] and one layer's paged cache.
+"""The layers of a Llama-like decoder, on rows of tokens [N, H] and one layer's paged KV.
 
 The query, key and value projections are fused into one matrix, gate and up into another. Rows of the query and key
 projections are reordered at load, so that rotary embedding rotates adjacent pairs. Keys in the cache have that order,
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from weft.models.base import WeightSource
 from weft.models.config import ModelConfig
-from weft.ops.attention import NO_WINDOW, Heads, Rows, Window, attend
+from weft.ops.attention import Heads, KVLayer, Rows, attend
 from weft.ops.linear import Linear, Norm
 
 
@@ -53,10 +53,8 @@ class Attention:
             norms = q, k
         self.heads = Heads(heads, rotary, dim**-0.5, norms, config.rms_norm_eps)
 
-    def __call__(
-        self, x: Tensor, norm: Norm | None, rows: Rows, cache: Tensor, window: Window = NO_WINDOW
-    ) -> Tensor:
-        return attend(self.qkv(x, norm, live=rows.live), cache, rows, self.heads, window)
+    def __call__(self, x: Tensor, norm: Norm | None, rows: Rows, kv: KVLayer) -> Tensor:
+        return attend(self.qkv(x, norm, live=rows.live), kv, rows, self.heads)
 
 
 class MLP:
@@ -87,12 +85,10 @@ class DecoderLayer:
         self.input_norm = norm("input_layernorm")
         self.post_attention_norm = norm("post_attention_layernorm")
 
-    def add_to_(
-        self, x: Tensor, rows: Rows, cache: Tensor, window: Window = NO_WINDOW, also: Tensor | None = None
-    ) -> None:
+    def add_to_(self, x: Tensor, rows: Rows, kv: KVLayer, also: Tensor | None = None) -> None:
         """Add this layer's output to the residual stream `x` [N, H] in place, in the live rows of `rows`. `also`
         receives a copy of the result."""
-        heads, live = self.attention(x, self.input_norm, rows, cache, window), rows.live
+        heads, live = self.attention(x, self.input_norm, rows, kv), rows.live
         self.attention.output(heads, residual=x, out=x, live=live)
         inner = self.mlp(x, self.post_attention_norm, live)
         self.mlp.output(inner, residual=x, out=x, also=also, live=live)

@@ -67,11 +67,11 @@ class Llama:
             places[number].append(place)
         for place in places[0]:
             copy_rows_(place, x, live)
-        layers = zip(self.layers, kv.layers, kv.windows, strict=True)
-        for i, (layer, cache, window) in enumerate(layers):
+        for i, (layer, layer_kv) in enumerate(zip(self.layers, kv.layers, strict=True)):
+            assert layer_kv is not None
             mark_output(self._state_names[i], x)
             left = places[i + 1]
-            layer.add_to_(x, rows, cache, window, left[0] if left else None)
+            layer.add_to_(x, rows, layer_kv, left[0] if left else None)
             for place in left[1:]:
                 copy_rows_(place, x, live)
         mark_output(self._state_names[-1], x)

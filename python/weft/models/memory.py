@@ -12,7 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from weft.ops.attention import NO_WINDOW, Window
+from torch import Tensor
+
+from weft.ops.attention import NO_WINDOW, KVLayer, Window
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,14 @@ class Pages:
     def width(self) -> int:
         """The number of elements for each position."""
         return self.num_heads * (self.key_size + (0 if self.values_in_keys else self.value_size))
+
+    def of(self, memory: Tensor) -> KVLayer:
+        """The keys and values in `memory` [pages, page_size, width]."""
+        keys = memory[..., : self.num_heads * self.key_size].unflatten(-1, (self.num_heads, self.key_size))
+        if self.values_in_keys:
+            return KVLayer(keys, keys[..., : self.value_size], self.window)
+        values = memory[..., self.num_heads * self.key_size :]
+        return KVLayer(keys, values.unflatten(-1, (self.num_heads, self.value_size)), self.window)
 
 
 @dataclass(frozen=True)

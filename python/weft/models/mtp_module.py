@@ -16,12 +16,13 @@ from torch import Tensor
 
 from weft.core.files import read_json
 from weft.errors import ModelError
-from weft.models.base import KVShape, Model, PagedKV
+from weft.models.base import Model, PagedKV
 from weft.models.config import MTP_KEY, Fields, ModelConfig, fit_target
 from weft.models.layers import DecoderLayer, norms
+from weft.models.memory import LayerMemory, Pages
 from weft.models.mtp_layout import APART, INSIDE, MtpLayout
 from weft.models.weights import Checkpoint, read_config
-from weft.ops.attention import Rows
+from weft.ops.attention import KVLayer, Rows
 from weft.ops.linear import Linear
 from weft.ops.rows import join_norms
 from weft.registry import MODELS, load
@@ -54,14 +55,14 @@ class MtpModule:
         tokens: Tensor,
         hidden: Tensor,
         rows: Rows,
-        cache: Tensor,
+        kv: KVLayer,
         out: Tensor | None = None,
     ) -> Tensor:
-        """Run the module on `tokens` [N] and `hidden` [N, H], and write their KV to `cache`. Returns the output [N, H],
+        """Run the module on `tokens` [N] and `hidden` [N, H], and write their KV to `kv`. Returns the output [N, H],
         in a new tensor or `out`."""
         both = join_norms(embedding, tokens, self.embedding_norm, hidden, self.hidden_norm, rows.live)
         x = self.projection(both, live=rows.live)
-        self.layer.add_to_(x, rows, cache)
+        self.layer.add_to_(x, rows, kv)
         return self.output_norm(x, out, rows.live)
 
 
@@ -107,8 +108,8 @@ class MtpModules:
     def allocate_kv(self, num_pages: int, page_size: int) -> PagedKV:
         """Allocate KV with one layer per module."""
         config = self.config
-        shape = KVShape(len(self.modules), num_pages, page_size, config.num_kv_heads, config.head_dim)
-        return PagedKV(shape, self.dtype, self.device)
+        memory = LayerMemory(Pages(config.num_kv_heads, config.head_dim, config.head_dim))
+        return PagedKV([memory] * len(self.modules), num_pages, page_size, self.dtype, self.device)
 
     def combine(self, aux: Tensor, live: Tensor | None = None) -> Tensor:
         """The hidden states [B, T, H] that the first module reads: `aux` itself."""
@@ -129,9 +130,10 @@ class MtpModules:
         Returns its output [B, T, H], in a new tensor or `out`, which may be `hidden`.
         """
         flat = hidden.reshape(-1, self.hidden_size)
-        embedding, cache = self._target.embedding, kv.layers[module]
+        embedding, layer = self._target.embedding, kv.layers[module]
+        assert layer is not None
         flat_out = None if out is None else out.view(flat.shape)
-        made = self.modules[module](embedding, tokens.reshape(-1), flat, rows, cache, flat_out)
+        made = self.modules[module](embedding, tokens.reshape(-1), flat, rows, layer, flat_out)
         return made.view(hidden.shape)
 
     def logits(self, x: Tensor, out: Tensor | None = None, live: Tensor | None = None) -> Tensor:

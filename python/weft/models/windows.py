@@ -14,13 +14,16 @@ def layer_windows(
     config: ModelConfig, asked: Sequence[int], sinks: int, max_seq_len: int
 ) -> tuple[Window, ...]:
     """The window of each layer: the smaller of the model's window and the one in `asked`, which is repeated over the
-    layers. 0 means no window.
+    layers. 0 means no window. A layer without pages has none.
 
     A window of `max_seq_len` tokens or more counts as none. The first `sinks` tokens stay visible and count as part of
     each window; raises `InputError` for a window that is not larger than `sinks`.
     """
-    own = config.windows or (0,) * config.num_layers
-    sizes = [min(filter(None, pair), default=0) for pair in zip(own, cycle(asked or (0,)), strict=False)]
+    pairs = zip(config.layer_memories, cycle(asked or (0,)), strict=False)
+    sizes = [
+        min(filter(None, (memory.pages.window.size, size)), default=0) if memory.pages is not None else 0
+        for memory, size in pairs
+    ]
     narrow = [size for size in sizes if 0 < size < max_seq_len]
     if narrow and sinks >= min(narrow):
         raise InputError(

@@ -1,13 +1,13 @@
 """Attention of one layer over paged KV, fused with query and key norms, rotary embedding and the KV writes.
 
-Letters: B rows, N new tokens in total, H query heads, Hkv key/value heads, D head size, P pages per row. The cache of
-a layer is [pages, page_size, 2, Hkv, D]: a token's keys, then its values. Page 0 fills the page tables of padding rows,
-and is never written. Positions beyond a row's page table are neither read nor written."""
+Letters: B rows, N new tokens in total, H query heads, Hkv key/value heads, Dk and Dv sizes of a key and a value, P
+pages per row. Page 0 fills the page tables of padding rows, and is never written. Positions beyond a row's page table
+are neither read nor written."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,15 +70,23 @@ class Rows:
 class Heads:
     """The heads of a layer.
 
-    count: the number of query heads. rotary: float32 [max_positions, D/2, 2] (cos, sin); later positions use the last
-    entry. norms: weights [D] of the query norm and of the key norm.
+    count: the number of query heads.
+    rotary: float32 [max_positions, R, 2] (cos, sin) with R <= Dk / 2; later positions use the last entry. The first 2R
+        dimensions of queries and keys are rotated. None: none are, or the caller has rotated them.
+    scale: the factor of the scores.
+    norms: weights [Dk] of the query norm and of the key norm, before the rotation.
+    softcap: above 0, a score s becomes softcap * tanh(s / softcap), after the scale.
+    sink_logits: float32 [H]. Each softmax of head h also sums exp(sink_logits[h]), for a key without a value. These are
+        not the sinks of a `Window`, which are keys of the text.
     """
 
     count: int
-    rotary: Tensor
+    rotary: Tensor | None
     scale: float
     norms: tuple[Tensor, Tensor] | None = None
     eps: float = 0.0
+    softcap: float = 0.0
+    sink_logits: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -103,26 +111,45 @@ class Window:
 NO_WINDOW = Window()
 
 
-def attend(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads, window: Window = NO_WINDOW) -> Tensor:
-    """Causal attention [N, H * D] of the queries in `qkv` [N, (H + 2 Hkv) * D]. Writes its keys and values to `cache`.
+class KVLayer(NamedTuple):
+    """The paged keys and values of a layer, and its attention window: `keys` [pages, page_size, Hkv, Dk] and `values`
+    [pages, page_size, Hkv, Dv], views of one memory. A token has Hkv keys, then Hkv values. If `values` begin at the
+    address of `keys`, no values are stored: a value is the first Dv elements of its key (multi-head latent attention).
+    `weft.models.memory.Pages` makes such views."""
 
+    keys: Tensor
+    values: Tensor
+    window: Window = NO_WINDOW
+
+    @property
+    def values_in_keys(self) -> bool:
+        """Whether values are parts of the keys."""
+        return self.keys.storage_offset() == self.values.storage_offset()
+
+
+def attend(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads) -> Tensor:
+    """Causal attention [N, H * Dv] of the queries in `qkv`. Writes its keys and values to the pages of `layer`.
+
+    `qkv` is [N, H * Dk + Hkv * Dk + Hkv * Dv]: queries, keys, values; without the values if they are parts of the keys.
     Rotary embedding rotates the adjacent pairs (0, 1), (2, 3), … of a head. The query at position p sees the keys 0..p
-    that are in its `window`. Pages without a visible key may belong to another row. The contents of `qkv` are undefined
-    afterwards.
+    that are in the layer's window. Pages without a visible key may belong to another row. The contents of `qkv` are
+    undefined afterwards.
     """
-    out = qkv.new_empty(qkv.shape[0], heads.count * cache.shape[4])
+    keys, values, window = layer
+    out = qkv.new_empty(qkv.shape[0], heads.count * values.shape[3])
     q_norm, k_norm = heads.norms or (None, None)
     _ATTEND(
-        qkv, cache, rows.page_table, rows.base, rows.count, rows.starts, rows.width, rows.offset, rows.settled,
+        qkv, keys, values, rows.page_table, rows.base, rows.count, rows.starts, rows.width, rows.offset, rows.settled,
         rows.num_short, rows.short_width, heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale,
-        window.size, window.sinks, out,
+        heads.softcap, heads.sink_logits, window.size, window.sinks, out,
     )  # fmt: skip
     return out
 
 
 def _attend_cpu(
     qkv: Tensor,
-    cache: Tensor,
+    keys: Tensor,
+    values: Tensor,
     page_table: Tensor,
     base: Tensor,
     count: Tensor | None,
@@ -132,22 +159,27 @@ def _attend_cpu(
     settled: bool,
     num_short: int,
     short_width: int,
-    rotary: Tensor,
+    rotary: Tensor | None,
     q_norm: Tensor | None,
     k_norm: Tensor | None,
     eps: float,
     num_heads: int,
     scale: float,
+    softcap: float,
+    sink_logits: Tensor | None,
     window: int,
     sinks: int,
     out: Tensor,
 ) -> None:
-    is_plain = qkv.dtype is torch.float32 and qkv.is_contiguous() and cache.dtype is torch.float32
-    require(is_plain, f"on the CPU qkv and cache are float32, contiguous; got {qkv.dtype} and {cache.dtype}")
+    is_plain = qkv.dtype is torch.float32 and qkv.is_contiguous() and keys.dtype is torch.float32
+    require(
+        is_plain, f"on the CPU qkv and keys are float32, qkv contiguous; got {qkv.dtype} and {keys.dtype}"
+    )
     page_table = page_table.contiguous()
-    _, page_size, _, num_kv_heads, head_dim = cache.shape
+    _, page_size, num_kv_heads, head_dim = keys.shape
+    assert rotary is not None and values.shape == keys.shape and not softcap and sink_logits is None
     kernel = _core.attend_cpu(
-        qkv.data_ptr(), rotary.data_ptr(), address(q_norm), address(k_norm), cache.data_ptr(), out.data_ptr(),
+        qkv.data_ptr(), rotary.data_ptr(), address(q_norm), address(k_norm), keys.data_ptr(), out.data_ptr(),
         page_table.data_ptr(), base.data_ptr(), address(count), address(starts), page_table.shape[0], width, offset,
         num_heads, num_kv_heads, head_dim, page_size, page_table.shape[1], rotary.shape[0], window, sinks,
         eps, scale, torch.get_num_threads(),
@@ -165,9 +197,10 @@ def _described(tensor: Tensor) -> str:
 
 
 _ATTEND = register(
-    "attend(Tensor(a!) qkv, Tensor(b!) cache, Tensor page_table, Tensor base, Tensor? count, Tensor? starts, int width,"
-    " int offset, bool settled, int num_short, int short_width, Tensor rotary, Tensor? q_norm, Tensor? k_norm,"
-    " float eps, int num_heads, float scale, int window, int sinks, Tensor(c!) out) -> ()",
+    "attend(Tensor(a!) qkv, Tensor(b!) keys, Tensor(c!) values, Tensor page_table, Tensor base, Tensor? count,"
+    " Tensor? starts, int width, int offset, bool settled, int num_short, int short_width, Tensor? rotary,"
+    " Tensor? q_norm, Tensor? k_norm, float eps, int num_heads, float scale, float softcap, Tensor? sink_logits,"
+    " int window, int sinks, Tensor(d!) out) -> ()",
     cpu=_attend_cpu,
     cuda=_attend_cuda,
 )

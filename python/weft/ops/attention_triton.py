@@ -68,7 +68,8 @@ class Call:
     """The arguments of `weft.ops.attention.attend`, in its operation's order."""
 
     qkv: Tensor
-    cache: Tensor
+    keys: Tensor
+    values: Tensor
     page_table: Tensor
     base: Tensor
     count: Tensor | None
@@ -78,12 +79,14 @@ class Call:
     settled: bool
     num_short: int
     short_width: int
-    rotary: Tensor
+    rotary: Tensor | None
     q_norm: Tensor | None
     k_norm: Tensor | None
     eps: float
     num_heads: int
     scale: float
+    softcap: float
+    sink_logits: Tensor | None
     window: int
     sinks: int
     out: Tensor
@@ -472,7 +475,8 @@ def attend_few_kernel(
 
 def attend_few(call: Call, num_rows: int, shares: int | None = None) -> None:
     """`attend` for the first `num_rows` rows, which have at most `FEW_TOKENS` new tokens."""
-    pages, page, _, num_kv_heads, head_dim = call.cache.shape
+    assert call.rotary is not None
+    pages, page, num_kv_heads, head_dim = call.keys.shape
     columns = call.page_table.shape[1]
     width = call.short_width if call.num_short else call.width
     dim = padded(head_dim)
@@ -486,7 +490,7 @@ def attend_few(call: Call, num_rows: int, shares: int | None = None) -> None:
         lse = torch.empty(lines, shares, dtype=torch.float32, device=call.out.device)
         arrived = counters(call.out, num_rows * groups)
     attend_few_kernel[(num_rows, groups, shares)](
-        call.qkv, call.cache, call.page_table.contiguous(), call.base, call.count, call.starts, call.rotary,
+        call.qkv, call.keys, call.page_table.contiguous(), call.base, call.count, call.starts, call.rotary,
         call.q_norm, call.k_norm, call.out, parts, lse, arrived, call.eps, call.scale * math.log2(math.e),
         width, call.offset, columns, pages, call.rotary.shape[0],
         call.num_heads, num_kv_heads, head_dim, dim, page, FEW_TOKENS, QUERIES, keys, shares,
@@ -502,7 +506,7 @@ def how_early(call: Call) -> int:
     early = {"none": 0, "hinted": 1, "read": 2}[chosen().early_keys]
     # Keys that are read early wait in registers, and a tile of larger heads does not fit there. In a call with long
     # rows, those may write old keys of the short rows.
-    may_read = call.settled and not call.num_short and call.cache.shape[4] <= MAX_IN_REGISTERS
+    may_read = call.settled and not call.num_short and call.keys.shape[3] <= MAX_IN_REGISTERS
     return early if may_read else min(early, 1)
 
 
@@ -598,7 +602,8 @@ def attend_kernel(
 
 def attend_long(call: Call, first_row: int = 0) -> None:
     """`attend` for the rows from `first_row` on, which have any number of new tokens."""
-    _, page, _, num_kv_heads, head_dim = call.cache.shape
+    assert call.rotary is not None
+    _, page, num_kv_heads, head_dim = call.keys.shape
     columns = call.page_table.shape[1]
     num_rows = call.page_table.shape[0] - first_row
     table, dim = call.page_table.contiguous(), padded(head_dim)
@@ -607,13 +612,13 @@ def attend_long(call: Call, first_row: int = 0) -> None:
     chain = chain_options(call.out)
     tiles = num_tiles(call, num_rows, LONG_TOKENS, 1)
     rotate_write_kernel[(tiles, call.num_heads + 2 * num_kv_heads)](
-        call.qkv, call.cache, table, call.base, call.count, call.starts, call.rotary, call.q_norm, call.k_norm,
+        call.qkv, call.keys, table, call.base, call.count, call.starts, call.rotary, call.q_norm, call.k_norm,
         call.eps, first_row, num_rows, call.width, call.offset, columns, call.rotary.shape[0],
         call.num_heads, num_kv_heads, head_dim, dim, page, LONG_TOKENS, most_rows, **chain,
     )  # fmt: skip
     queries, keys = choose_block(dim * call.qkv.element_size())
     attend_kernel[(num_tiles(call, num_rows, queries, group), num_kv_heads)](
-        call.qkv, call.cache, table, call.base, call.count, call.starts, call.out, call.scale * math.log2(math.e),
+        call.qkv, call.keys, table, call.base, call.count, call.starts, call.out, call.scale * math.log2(math.e),
         first_row, num_rows, call.width, call.offset, columns,
         call.num_heads, num_kv_heads, head_dim, dim, page, queries, keys, LONG_STAGES, call.reach, call.sinks,
         most_rows, **chain, num_warps=LONG_WARPS,

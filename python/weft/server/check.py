@@ -47,9 +47,8 @@ class CheckedModel:
     @property
     def page_bytes(self) -> int:
         """Bytes of a page of keys and values, without the drafter's."""
-        model = self.model
-        per_token = 2 * model.num_layers * model.num_kv_heads * model.head_dim * model.dtype.itemsize
-        return per_token * self.engine.page_size
+        width = sum(memory.pages.width for memory in self.model.layer_memories if memory.pages is not None)
+        return width * self.model.dtype.itemsize * self.engine.page_size
 
     @property
     def kv_bytes(self) -> int:

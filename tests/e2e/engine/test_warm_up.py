@@ -34,7 +34,7 @@ def contents(llm: LLM) -> list[torch.Tensor]:
     """All that requests could meet again: keys and values beyond page 0, which is nobody's, and what slots hold."""
     parts = llm.engine.parts
     caches = [parts.kv, *([parts.drafter.kv] if parts.drafter is not None and parts.drafter.kv else [])]
-    pages = [layer[1:] for cache in caches for layer in cache.layers]
+    pages = [group[:, 1:] for cache in caches for group in cache.groups]
     state = parts.state
     slots = [state.length, state.last_token[:-1], state.drafts[:, :-1], state.verified[:-1], state.page_table]
     return [tensor.clone() for tensor in (*pages, *slots)]

@@ -177,7 +177,7 @@ def test_what_is_given_back_is_not_read(
             pages = [*filter(None, sequence.pages[first:stop])]
             release_pages(sequence, first, stop)
             given.update(pages)
-            memory.k[:, pages] = memory.v[:, pages] = float("nan")
+            memory.groups[0][:, pages] = float("nan")
 
         manager.release_pages = poisoned  # type: ignore[method-assign]
         matches(llm.generate(prompts[:1], GREEDY), long_answers[kind][:1])
@@ -205,7 +205,7 @@ def test_a_drafter_that_reads_pages_keeps_them(
 def test_windows_that_no_text_fills_are_none(tiny: Checkpoint, prompts: list[str], windows: Any) -> None:
     engine = EngineConfig(max_seq_len=320, attention_windows=windows, sink_tokens=3)
     with LLM(tiny.path, device="cpu", engine=engine) as llm:
-        assert set(llm.engine.parts.kv.windows) == {NO_WINDOW}
+        assert {layer and layer.window for layer in llm.engine.parts.kv.layers} == {NO_WINDOW}
         matches(llm.generate(prompts[:2], GREEDY), plain(tiny, prompts[:2]))
 
 

@@ -45,7 +45,7 @@ class Drafting:
         self.page_table = self.pages.clone()
         self.base, self.last, self.first = [0] * SLOTS, [0] * SLOTS, [0] * SLOTS
         self.is_new = [True] * SLOTS  # no token of it was decoded yet
-        kv.data.fill_(float("nan"))  # reading memory that was never written gives NaN
+        kv.groups[0].fill_(float("nan"))  # reading memory that was never written gives NaN
         self.compared = self.hits = 0
         self._buffers: dict[tuple[int, int, bool], StepBuffers] = {}
 
@@ -172,7 +172,7 @@ class Drafting:
                     common = min(self.base[2] + 1, LENGTH - max_drafts - 6)
                     self.share(3, 2, common, common + self.rng.randint(0, 3))
                 self._turn(max_drafts, self.rng.choice(num_drafts), wider)
-        assert self.kv.data[:, 0].isnan().all(), "padding rows wrote to page 0"
+        assert self.kv.groups[0][:, 0].isnan().all(), "padding rows wrote to page 0"
 
     def _turn(self, max_drafts: int, num_drafts: int, wider: int) -> None:
         rng = self.rng

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from weft.models.config import Rope
-from weft.ops.attention import NO_WINDOW, Heads, Rows, Window
+from weft.models.memory import Pages
+from weft.ops.attention import NO_WINDOW, Heads, KVLayer, Rows, Window
 
-Attend = Callable[[Tensor, Tensor, Rows, Heads, Window], Tensor]
+Attend = Callable[[Tensor, KVLayer, Rows, Heads], Tensor]
 
 EPS = 1e-6
 
@@ -39,6 +40,10 @@ class Case:
         parts = (*self.lengths, kind, self.heads, self.kv_heads, self.dim, self.dtype)
         name = "-".join(map(str, parts))
         return f"{name}-w{self.window}+{self.sinks}" if self.window else name
+
+    @property
+    def memory(self) -> Pages:
+        return Pages(self.kv_heads, self.dim, self.dim, window=Window(self.window, self.sinks))
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -90,7 +95,6 @@ class Inputs:
         batch, self.dtype = len(case.lengths), getattr(torch, case.dtype)
         total = max(case.lengths)
         heads = case.heads + 2 * case.kv_heads
-        self.window = Window(case.window, case.sinks)
         self.qkv = torch.randn(batch, total, heads, case.dim, generator=generator).to(device, self.dtype)
         columns = -(-total // case.page) + 1
         pages = torch.randperm(batch * columns, generator=generator) + 1
@@ -104,8 +108,9 @@ class Inputs:
         rotary = Rope(theta=100.0).table(case.dim, max(1, total - 2)).to(device)
         self.heads = Heads(case.heads, rotary, case.dim**-0.5, norms, EPS)
         self.texts = [self._heads_of(row, length) for row, length in enumerate(case.lengths)]
-        shape = (1 + batch * columns, case.page, 2, case.kv_heads, case.dim)
+        shape = (1 + batch * columns, case.page, case.memory.width)
         self.cache = torch.full(shape, float("nan"), dtype=self.dtype, device=device)
+        self.layer = case.memory.of(self.cache)
         for row, (length, count) in enumerate(zip(case.lengths, case.counts, strict=True)):
             self.write(self.cache, row, 0, length - count)
 
@@ -131,7 +136,7 @@ class Inputs:
         """Find the pages that none of a row's new tokens attends to. Every other one of them is removed from the
         page table. Returns their columns."""
         case = self.case
-        low = case.lengths[row] - case.counts[row] + 1 - self.window.reach
+        low = case.lengths[row] - case.counts[row] + 1 - case.memory.window.reach
         left = range(-(-case.sinks // case.page), max(low, 0) // case.page if case.window else 0)
         self.page_table[row, left.start : max(left.stop, left.start) : 2] = 0
         return left
@@ -144,7 +149,9 @@ class Inputs:
         kept = [n for n in range(start, stop) if n // self.case.page not in self.left[row]]
         at = torch.tensor(kept, dtype=torch.int64, device=self.device)
         pages = self.page_table[row, at // self.case.page].long()
-        cache[pages, at % self.case.page] = torch.stack((k, v), 1)[at].to(self.dtype)
+        layer = self.case.memory.of(cache)
+        layer.keys[pages, at % self.case.page] = k[at].to(self.dtype)
+        layer.values[pages, at % self.case.page] = v[at].to(self.dtype)
 
     def new_tokens(self) -> Tensor:
         """Return qkv [N, (H + 2 Hkv) * D] of all rows' new tokens."""
@@ -162,7 +169,7 @@ class Inputs:
 
     def run(self, attend: Attend) -> Tensor:
         """Return the attention of the new tokens [N, H * D]. It also writes their keys and values to `cache`."""
-        return attend(self.new_tokens(), self.cache, self.rows(), self.heads, self.window)
+        return attend(self.new_tokens(), self.layer, self.rows(), self.heads)
 
     def textbook(self) -> Tensor:
         """Compute the same attention in float32 from unpaged keys, in the simplest way."""
@@ -208,6 +215,7 @@ def beyond(attend: Attend, width: int, device: str = "cpu", window: Window = NO_
     before = inputs.cache.clone()
     table = torch.stack((inputs.page_table[0], torch.zeros_like(inputs.page_table[0])))[:, :1].contiguous()
     rows = Rows(table, torch.tensor([900, 0], device=device), width)
-    out = attend(inputs.new_tokens()[:1].repeat(2 * width, 1), inputs.cache, rows, inputs.heads, window)
+    layer = inputs.layer._replace(window=window)
+    out = attend(inputs.new_tokens()[:1].repeat(2 * width, 1), layer, rows, inputs.heads)
     changed = (before - inputs.cache)[1:].nan_to_num().abs().max()
     return float("inf") if out[:width].isnan().any() else float(changed)

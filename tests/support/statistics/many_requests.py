@@ -169,8 +169,8 @@ class ManyRequests:
         table = parts.state.page_table[: self.num_slots].long()
         with torch.inference_mode():
             for cache in parts.caches:
-                for layer in cache.layers:
-                    layer[table] = layer[table[0]][None]
+                for group in cache.groups:
+                    group[:, table] = group[:, table[0]][:, None]
 
     def _write_parameters(self) -> None:
         """Write each case's sampling parameters to its slots, as the engine does."""

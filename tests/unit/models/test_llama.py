@@ -80,8 +80,8 @@ class Requests:
         rng.shuffle(pages)
         self.table = torch.tensor(pages, dtype=torch.int32).view(len(lengths), width)
         self.kv = PagedKV.for_model(model, 1 + len(pages), PAGE)
-        for memory in (self.kv.k, self.kv.v):
-            memory.fill_(float("nan"))  # what was never written must never be read
+        for group in self.kv.groups:
+            group.fill_(float("nan"))  # what was never written must never be read
 
     def read(
         self, rows: list[int], starts: list[int], width: int, aux: tuple[int, ...] = ()
@@ -145,7 +145,7 @@ def test_a_row_does_not_notice_its_neighbours(tmp_path: Path) -> None:
         requests.read([row], [0], 10 + row)
     starts = [10 + row for row in range(8)]
     alone = torch.cat([requests.read([r], [starts[r]], 4)[0] for r in range(8)])
-    requests.kv.k[:, requests.table[3].long()] = float("nan")
+    requests.kv.groups[0][:, requests.table[3].long()] = float("nan")
     together, _ = requests.read(list(range(8)), starts, 4)
     assert together[3].isnan().any()
     keep = [0, 1, 2, 4, 5, 6, 7]
@@ -210,10 +210,10 @@ def test_positions_beyond_the_page_table_are_not_written(tmp_path: Path) -> None
     table = torch.tensor([[2]], dtype=torch.int32)
     with torch.inference_mode():
         model.forward(torch.zeros(1, 4, dtype=torch.int64), kv, Rows(table, torch.tensor([0]), 4))
-        before = kv.k[:, 1:].clone()
+        before = kv.groups[0][:, 1:].clone()
         model.forward(torch.ones(1, 2, dtype=torch.int64), kv, Rows(table, torch.tensor([1000]), 2))
     assert before[:, 1].any()
-    assert torch.equal(kv.k[:, 1:], before)
+    assert torch.equal(kv.groups[0][:, 1:], before)
 
 
 def test_rows_refuse_wrong_types_and_shapes() -> None:

@@ -121,7 +121,7 @@ def test_the_dtype_on_a_cpu_is_that_of_matrices_alone(
     model = load_model(checkpoint, dtype=dtype)
     assert model.embedding.dtype == wanted
     assert model.config.dtype == logits(model).dtype == torch.float32
-    assert PagedKV.for_model(model, 2, 4).k.dtype == torch.float32
+    assert PagedKV.for_model(model, 2, 4).dtype == torch.float32
 
 
 @pytest.mark.parametrize("key", ["dtype", "torch_dtype"])

@@ -19,7 +19,7 @@ from support.kernels.interpreter import interpreted, make_hostile, needs_triton
 from support.kernels.ragged import CALLS, UNTOUCHED, RaggedInputs
 from support.kernels.ragged import Call as RaggedCall
 from weft.errors import InterfaceError
-from weft.ops.attention import NO_WINDOW, Heads, Rows, Window, attend
+from weft.ops.attention import NO_WINDOW, Heads, KVLayer, Rows, Window, attend
 from weft.ops.library import triton_kernels
 
 ON_CPU = tuple(case for case in FEW + MANY if case.dtype == "float32")
@@ -70,9 +70,7 @@ def test_ragged_rows_have_the_bits_of_separate_calls_on_the_cpu(call: RaggedCall
             continue
         rows = Rows(separate.page_table[b : b + 1], separate.base[b : b + 1], end - begin)
         texts = separate.texts
-        separate.out[begin:end] = attend(
-            separate.qkv[begin:end], texts.cache, rows, texts.heads, texts.window
-        )
+        separate.out[begin:end] = attend(separate.qkv[begin:end], texts.layer, rows, texts.heads)
     assert torch.equal(ragged.out, separate.out)
     assert torch.equal(ragged.texts.cache.nan_to_num(), separate.texts.cache.nan_to_num())
 
@@ -85,8 +83,8 @@ def test_rows_that_pad_a_batch_give_zeros_on_the_cpu(width: int) -> None:
     qkv[:width] = float("nan")
     before, rows, heads = inputs.cache[0].clone(), inputs.rows(), inputs.heads
     torch.ops.weft.attend(
-        qkv, inputs.cache, rows.page_table, rows.base, None, None, width, 0, False, 0, 0, heads.rotary, None, None,
-        0.0, heads.count, heads.scale, 0, 0, out,
+        qkv, inputs.layer.keys, inputs.layer.values, rows.page_table, rows.base, None, None, width, 0, False, 0, 0,
+        heads.rotary, None, None, 0.0, heads.count, heads.scale, 0.0, None, 0, 0, out,
     )  # fmt: skip
     assert not out[:width].any() and not out[width:].isnan().any()
     assert torch.equal(inputs.cache[0].nan_to_num(), before.nan_to_num())
@@ -101,12 +99,12 @@ def test_the_number_of_live_tokens_is_one_integer() -> None:
 
 def run_ragged(inputs: RaggedInputs) -> None:
     """Attend by one call, on the CPU."""
-    call, texts, heads = inputs.call, inputs.texts, inputs.texts.heads
+    call, layer, heads = inputs.call, inputs.texts.layer, inputs.texts.heads
     q_norm, k_norm = heads.norms or (None, None)
     torch.ops.weft.attend(
-        inputs.qkv, texts.cache, inputs.page_table, inputs.base, None, inputs.starts, call.width, 0, False,
-        len(call.short), call.short_width, heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale,
-        texts.window.size, texts.window.sinks, inputs.out,
+        inputs.qkv, layer.keys, layer.values, inputs.page_table, inputs.base, None, inputs.starts, call.width, 0,
+        False, len(call.short), call.short_width, heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale,
+        heads.softcap, heads.sink_logits, layer.window.size, layer.window.sinks, inputs.out,
     )  # fmt: skip
 
 
@@ -196,7 +194,7 @@ def bits_differ(case: Case, with_shares: Any) -> list[str]:
         base = torch.tensor([case.lengths[r] - width + start for r in rows])
         new = inputs.new_tokens().unflatten(0, (batch, width))[rows, start : start + count].flatten(0, 1)
         table = inputs.page_table[rows].contiguous()
-        out = run(new, inputs.cache, Rows(table, base, count), inputs.heads, inputs.window)
+        out = run(new, inputs.layer, Rows(table, base, count), inputs.heads)
         return out.unflatten(0, (len(rows), count))
 
     whole = part(Inputs(case), list(range(batch)))
@@ -215,24 +213,25 @@ def interpret() -> dict[str, Any]:
     """Every case through the kernels."""
     from weft.ops.attention_triton import Call, attend_few, attend_long
 
-    def call_of(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads, window: Window) -> Call:
-        out = qkv.new_empty(qkv.shape[0], heads.count * cache.shape[4])
+    def call_of(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads) -> Call:
+        out = qkv.new_empty(qkv.shape[0], heads.count * layer.values.shape[3])
         q_norm, k_norm = heads.norms or (None, None)
         return Call(
-            qkv, cache, rows.page_table, rows.base, rows.count, rows.starts, rows.width, rows.offset, rows.settled,
-            0, 0, heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale, window.size, window.sinks, out,
+            qkv, layer.keys, layer.values, rows.page_table, rows.base, rows.count, rows.starts, rows.width,
+            rows.offset, rows.settled, 0, 0, heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale,
+            heads.softcap, heads.sink_logits, layer.window.size, layer.window.sinks, out,
         )  # fmt: skip
 
     def few(shares: int | None, settled: bool = True) -> Attend:
-        def run(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads, window: Window) -> Tensor:
-            call = call_of(qkv, cache, replace(rows, settled=settled), heads, window)
+        def run(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads) -> Tensor:
+            call = call_of(qkv, layer, replace(rows, settled=settled), heads)
             attend_few(call, len(rows.base), shares)
             return call.out
 
         return run
 
-    def long(qkv: Tensor, cache: Tensor, rows: Rows, heads: Heads, window: Window) -> Tensor:
-        call = call_of(qkv, cache, rows, heads, window)
+    def long(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads) -> Tensor:
+        call = call_of(qkv, layer, rows, heads)
         attend_long(call)
         return call.out
 
@@ -254,7 +253,7 @@ def interpret() -> dict[str, Any]:
         rows = inputs.rows()
         base, count = rows.base - torch.tensor([5, 2, 9]), torch.tensor([3, 0, 7])
         moved = replace(rows, base=base, count=count, offset=2)
-        got = run(inputs.new_tokens(), inputs.cache, moved, inputs.heads, inputs.window)
+        got = run(inputs.new_tokens(), inputs.layer, moved, inputs.heads)
         return torch.equal(got, other.run(run)) and torch.equal(inputs.cache.isnan(), other.cache.isnan())
 
     make_hostile(seed=5)

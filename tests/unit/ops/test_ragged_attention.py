@@ -48,11 +48,12 @@ def interpret() -> dict[str, Any]:
         inputs: RaggedInputs, qkv: Tensor, table: Tensor, base: Tensor, starts: Tensor | None, width: int,
         num_short: int, short_width: int, out: Tensor,
     ) -> None:  # fmt: skip
-        heads, window = inputs.texts.heads, inputs.texts.window
+        heads, layer = inputs.texts.heads, inputs.texts.layer
         q_norm, k_norm = heads.norms or (None, None)
         attention_triton.attend(
-            qkv, inputs.texts.cache, table, base, None, starts, width, 0, True, num_short, short_width,
-            heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale, window.size, window.sinks, out,
+            qkv, layer.keys, layer.values, table, base, None, starts, width, 0, True, num_short, short_width,
+            heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale, heads.softcap, heads.sink_logits,
+            layer.window.size, layer.window.sinks, out,
         )  # fmt: skip
 
     def alone(inputs: RaggedInputs, row: int, piece: Piece) -> Tensor:

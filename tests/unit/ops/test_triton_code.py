@@ -12,6 +12,7 @@ import torch
 from support.kernels.interpreter import needs_triton
 from support.kernels.launches import Code, Launch, launches
 from support.kernels.sass import LETS_START, before_wait, instructions
+from weft.models.memory import Pages
 from weft.ops.variants import NAMED, using
 
 SHARED_MEMORY = 99 * 1024  # what the smallest GPU of these capabilities has for a program
@@ -65,11 +66,12 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
         wide = (heads + 2 * kv_heads) * dim
         norm = tensor(dim) if has_norms else None
         base = tensor(rows, dtype=torch.int64)
+        layer = Pages(kv_heads, dim, dim).of(tensor(99, 16, 2 * kv_heads * dim))
         attention_triton.attend(
-            tensor(count, wide), tensor(99, 16, 2, kv_heads, dim), tensor(rows, 512, dtype=torch.int32), base,
+            tensor(count, wide), layer.keys, layer.values, tensor(rows, 512, dtype=torch.int32), base,
             base if counted else None, tensor(rows + 1, dtype=torch.int64) if ragged else None, width, 1, settled,
             1 if ragged else 0, 4, tensor(4096, dim // 2, 2, dtype=torch.float32), norm, norm, 1e-5, heads, dim**-0.5,
-            window, sinks, tensor(count, heads * dim),
+            0.0, None, window, sinks, tensor(count, heads * dim),
         )  # fmt: skip
 
     tokens = tensor(count, dtype=torch.int64)
@@ -228,10 +230,12 @@ def test_ragged_attention_has_a_tile_for_each_block_of_tokens() -> None:
     num_tokens, num_rows, num_short, width = 2048, 72, 8, 2016
     with launches() as found:
         base = tensor(num_rows, dtype=torch.int64)
+        layer = Pages(8, 128, 128).of(tensor(99, 16, 2048))
         attention_triton.attend(
-            tensor(num_tokens, 48 * 128), tensor(99, 16, 2, 8, 128), tensor(num_rows, 512, dtype=torch.int32), base,
+            tensor(num_tokens, 48 * 128), layer.keys, layer.values, tensor(num_rows, 512, dtype=torch.int32), base,
             None, tensor(num_rows + 1, dtype=torch.int64), width, 0, True, num_short, 4,
-            tensor(4096, 64, 2, dtype=torch.float32), None, None, 0.0, 32, 128**-0.5, 0, 0, tensor(num_tokens, 4096),
+            tensor(4096, 64, 2, dtype=torch.float32), None, None, 0.0, 32, 128**-0.5, 0.0, None, 0, 0,
+            tensor(num_tokens, 4096),
         )  # fmt: skip
     num_long = num_rows - num_short
     assert [(launch.name, launch.grid) for launch in found] == [

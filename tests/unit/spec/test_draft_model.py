@@ -80,7 +80,7 @@ def test_it_runs_in_the_targets_dtype(tmp_path: Path, target_path: Path) -> None
     save_draft_model(tmp_path)
     drafter = DraftModel.load(context(target_path, tmp_path, dtype="bfloat16"))
     assert drafter.model.embedding.dtype == torch.bfloat16
-    assert drafter.draft_buffers(2).logits_BD.dtype == drafter.kv.k.dtype == torch.float32
+    assert drafter.draft_buffers(2).logits_BD.dtype == drafter.kv.dtype == torch.float32
 
 
 def edit(file: Path, change: Callable[[Any], object]) -> None:
@@ -164,7 +164,7 @@ def test_drafting_keeps_the_rule_of_launched_functions(tmp_path: Path, target_pa
     save_draft_model(tmp_path)
     drafter = DraftModel.load(context(target_path, tmp_path))
     drafting = Drafting(drafter, drafter.kv, lambda *_: torch.empty(0), 1536, 0, 0)
-    drafter.kv.data.zero_()
+    drafter.kv.groups[0].zero_()
     with torch.inference_mode():
         for slot, length in enumerate([1, 2, 2, 2]):
             drafting.begin(slot, length)

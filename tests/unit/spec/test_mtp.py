@@ -158,7 +158,7 @@ def test_drafting_keeps_the_rule_of_launched_functions(modules: int, tmp_path: P
     save_mtp(tmp_path / "mtp", VOCAB, H, modules)
     drafter = Mtp.load(context(target, tmp_path / "mtp", 3))
     drafting = Drafting(drafter, drafter.kv, lambda *_: torch.empty(0), VOCAB, H, 0)
-    drafter.kv.data.zero_()
+    drafter.kv.groups[0].zero_()
     with torch.inference_mode():
         for slot, length in enumerate([1, 2, 2, 2]):
             drafting.begin(slot, length)

@@ -386,7 +386,7 @@ def caches_of(kv: PagedKV, drafter: Drafter | None) -> list[PagedKV]:
 class HostPages:
     """Host memory for cached pages that were evicted from the device; pinned on CUDA.
 
-    tensors: one for each KV cache, [num_pages, num_layers, page_size, 2, num_kv_heads, head_dim].
+    tensors: one for each group of each KV cache, [num_pages, layers, page_size, width] (`PagedKV.groups`).
     """
 
     num_pages: int
@@ -395,10 +395,8 @@ class HostPages:
     @classmethod
     def allocate(cls, runtime: Runtime, caches: Sequence[PagedKV], num_pages: int) -> HostPages:
         """Allocate `num_pages` host pages for each cache."""
-        shapes = [(num_pages, *cache.page(0).shape) for cache in caches]
-        tensors = [
-            runtime.pinned(shape, cache.data.dtype) for shape, cache in zip(shapes, caches, strict=True)
-        ]
+        groups = [group for cache in caches for group in cache.groups]
+        tensors = [runtime.pinned((num_pages, *group[:, 0].shape), group.dtype) for group in groups]
         return cls(num_pages, tensors)
 
 

@@ -515,13 +515,14 @@ def move_pages(parts: DecodeParts, moves: PageMoves) -> None:
 
 
 def _move_page(parts: DecodeParts, move: Move) -> None:
-    for number, cache in enumerate(parts.caches):
+    groups = (group for cache in parts.caches for group in cache.groups)
+    for number, group in enumerate(groups):
         if move.kind is MoveKind.COPY:
-            cache.page(move.target).copy_(cache.page(move.source))
+            group[:, move.target].copy_(group[:, move.source])
             continue
         assert parts.host is not None
         host_pages = parts.host.tensors[number]
         if move.kind is MoveKind.OFFLOAD:
-            host_pages[move.target].copy_(cache.page(move.source), non_blocking=True)
+            host_pages[move.target].copy_(group[:, move.source], non_blocking=True)
         else:
-            cache.page(move.target).copy_(host_pages[move.source], non_blocking=True)
+            group[:, move.target].copy_(host_pages[move.source], non_blocking=True)

@@ -76,9 +76,9 @@ def test_bytes_are_those_of_the_tensors_that_are_read(bench: Bench, num_drafts: 
     once = head.taken.pop("fc.weight")
     assert found.head == (4 * (once + num_drafts * head.taken.total()) if num_drafts else 0)
 
-    page = PagedKV.for_model(bench.model, 2, 16).layers[0].numel() // 2 * 4
-    head_page = bench.head.allocate_kv(2, 16).layers[0].numel() // 2 * 4
-    assert found.kv == batch * 2 * (TINY.layers * page + num_drafts * head_page)
+    page = PagedKV.for_model(bench.model, 2, 16).page_bytes
+    head_page = bench.head.allocate_kv(2, 16).page_bytes
+    assert found.kv == batch * 2 * (page + num_drafts * head_page)
 
     side = Side(Setting(bench, batch, num_drafts), None)
     buffers = side.engine.graphs.buffers(Plan(batch, num_drafts))
