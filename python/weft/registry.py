@@ -51,12 +51,18 @@ MODELS = {
     "MiMoForCausalLM": "weft.models.mimo:MiMo",
 }
 
+# Ways to run an architecture that is not among MODELS.
+GENERIC_MODELS = {
+    "transformers": "weft.models.generic.model:TransformersModel",
+}
+
 TABLES = {
     "grammars": GRAMMARS,
     "guides": GUIDES,
     "payloads": PAYLOADS,
     "drafters": DRAFTERS,
     "models": MODELS,
+    "generic models": GENERIC_MODELS,
 }
 
 

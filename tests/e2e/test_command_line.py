@@ -103,9 +103,9 @@ def test_a_graph_whose_host_tasks_are_polled() -> None:
 
 
 def test_inspect_tells_a_model_that_does_not_load(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"architectures": ["GPT2LMHeadModel"]}')
+    (tmp_path / "config.json").write_text('{"architectures": ["PerceptronLM"]}')
     result = CliRunner().invoke(app, ["inspect", "-m", str(tmp_path)])
-    assert isinstance(result.exception, ModelError) and "GPT2LMHeadModel" in str(result.exception)
+    assert isinstance(result.exception, ModelError) and "PerceptronLM" in str(result.exception)
     assert "weft can't run it:" in result.output and "LLGuidance matchers: native" in result.output
 
 

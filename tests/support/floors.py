@@ -17,7 +17,7 @@ PYTHON_FLOORS = [
     "grammar/schema/structure",
     "grammar",
     "grammar/schema models",
-    "models/gguf",
+    "models/generic models/gguf",
     "grammar/python_types grammar/xgrammar",
     "grammar/llguidance grammar/kinds aici",
     "grammar/auto grammar/compile",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -108,10 +109,15 @@ class Hidden:
 
 class WeightSource(Protocol):
     """Provides a model's weights by name and shape, on the model's device. `take_matrix` returns projections and
-    embeddings, whose dtype may be narrower than the model's. `take` returns all other tensors, in the model's dtype."""
+    embeddings, whose dtype may be narrower than the model's. `take` returns all other tensors, in the model's dtype.
+    `take_all` returns all tensors as they are stored, on the CPU. `directory` names the source in errors."""
+
+    directory: Path
+    device: torch.device
 
     def take(self, name: str, *shape: int) -> Tensor: ...
     def take_matrix(self, name: str, *shape: int) -> Tensor: ...
+    def take_all(self) -> dict[str, Tensor]: ...
 
 
 class Model(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -66,7 +66,7 @@ class ModelConfig:
     projection. `windows[i]` is the largest number of keys that a query of layer i sees, its own included; 0 means all.
     `windows` is () if no layer has a window. `memories[i]` is what layer i keeps; () means keys and values of
     `num_kv_heads` heads of `head_dim` for every layer. `num_mtp_modules` counts the multi-token-prediction modules in
-    the checkpoint.
+    the checkpoint. `data` is the content of config.json, for models that transformers makes.
     """
 
     architecture: str
@@ -90,6 +90,7 @@ class ModelConfig:
     num_mtp_modules: int = 0
     dtype: torch.dtype = torch.float32
     weight_dtype: torch.dtype | None = None
+    data: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def layer_memories(self) -> tuple[LayerMemory, ...]:

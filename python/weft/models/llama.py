@@ -11,13 +11,10 @@ from torch import Tensor
 from weft.models.base import Hidden, PagedKV, WeightSource
 from weft.models.config import ModelConfig, parse_decoder
 from weft.models.layers import DecoderLayer, norms
-from weft.models.outputs import mark_output, wants_output
+from weft.models.outputs import mark_output, mark_top_logits
 from weft.ops.attention import Rows
 from weft.ops.linear import Linear
 from weft.ops.rows import copy_rows_, embed
-
-TOP_K_LOGITS = 10
-"""The number of logits per position in `TopKLogits`, largest first."""
 
 
 class Llama:
@@ -90,8 +87,5 @@ class Llama:
             out = hidden.new_empty(*hidden.shape[:-1], self.config.vocab_size)
         norm = None if is_normed else self.norm
         self.head(hidden.reshape(-1, hidden.shape[-1]), norm, out=out.view(-1, out.shape[-1]), live=live)
-        if wants_output("TopKLogits") or wants_output("TopKLogitsIndices"):
-            values, indices = out.topk(min(TOP_K_LOGITS, out.shape[-1]))
-            mark_output("TopKLogits", values)
-            mark_output("TopKLogitsIndices", indices)
+        mark_top_logits(out)
         return out

@@ -51,3 +51,15 @@ class collecting:
 
     def __exit__(self, *exc: object) -> None:
         _current.collector = self._before
+
+
+TOP_K_LOGITS = 10
+"""The number of logits per position in `TopKLogits`, largest first."""
+
+
+def mark_top_logits(logits: Tensor) -> None:
+    """Mark the largest logits of each position [..., V] as `TopKLogits`, and their tokens as `TopKLogitsIndices`."""
+    if wants_output("TopKLogits") or wants_output("TopKLogitsIndices"):
+        values, indices = logits.topk(min(TOP_K_LOGITS, logits.shape[-1]))
+        mark_output("TopKLogits", values)
+        mark_output("TopKLogitsIndices", indices)

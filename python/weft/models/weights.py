@@ -55,6 +55,16 @@ class Checkpoint:
         path = self._files.get(name)
         if path is None:
             raise ModelError(f"{self.directory}: no tensor {name!r}; expected one of shape {list(shape)}")
+        tensor = self._stored(name)
+        if tuple(tensor.shape) != shape:
+            raise ModelError(
+                f"{path}: tensor {name!r} has shape {list(tensor.shape)}; config.json wants {list(shape)}"
+            )
+        self._left.discard(name)
+        return tensor
+
+    def _stored(self, name: str) -> Tensor:
+        path = self._files[name]
         if path not in self._open:
             self._open[path] = _open(path)
         try:
@@ -63,11 +73,6 @@ class Checkpoint:
             raise ModelError(
                 f"{path}: tensor {name!r}, which the index places here, can't be read: {error}"
             ) from error
-        if tuple(tensor.shape) != shape:
-            raise ModelError(
-                f"{path}: tensor {name!r} has shape {list(tensor.shape)}; config.json wants {list(shape)}"
-            )
-        self._left.discard(name)
         return tensor
 
     def take(self, name: str, *shape: int) -> Tensor:
@@ -89,6 +94,11 @@ class Checkpoint:
                 f"{self._files[name]}: tensor {name!r} is {tensor.dtype}; expected floating-point weights"
             )
         return tensor
+
+    def take_all(self) -> dict[str, Tensor]:
+        """All tensors by name, in their stored dtypes. Those of files stay there until they are read."""
+        names, self._left = [*self._left], set()
+        return {name: self._stored(name) for name in names}
 
     def drop(self, name: str) -> None:
         """Let the checkpoint contain tensor `name` although it is not used."""
@@ -134,6 +144,9 @@ class WeightsInMemory(Checkpoint):
             raise ModelError(f"{self.directory}: tensor {name!r} {found}; config.json wants {list(shape)}")
         self._left.discard(name)
         return tensor.detach()
+
+    def _stored(self, name: str) -> Tensor:
+        return self._tensors[name].detach()
 
 
 class RandomWeights:
@@ -250,9 +263,9 @@ def parse_config(data: Mapping[str, Any], where: str) -> tuple[type[Model], Mode
         raise ModelError(
             f"{where}: 'architectures' is {names!r}; it must name one, such as ['LlamaForCausalLM']"
         )
-    if names[0] not in MODELS:
-        raise ModelError(f"{where}: 'architectures' names {names[0]}; weft knows {', '.join(sorted(MODELS))}")
-    model_class: type[Model] = load("models", names[0])
+    model_class: type[Model] = (
+        load("models", names[0]) if names[0] in MODELS else load("generic models", "transformers")
+    )
     return model_class, model_class.parse_config(data, where)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from weft import _core
+from weft.ops.attention import Rows
 from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.linear import Norm
 
@@ -47,6 +48,29 @@ def copy_rows_(out: Tensor, x: Tensor, live: Tensor | None = None) -> None:
     """Copy `x` to `out`, both [N, H] of one dtype, with any row stride. On CUDA, torch copies all rows."""
     # On the CPU the calling thread copies, because torch's copy would wake its thread pool.
     _COPY(out, x, live)
+
+
+def packed_places(starts: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The row of each of `count` packed entries, and the entry's offset in that row. Row r has the entries `starts[r]`
+    to `starts[r + 1] - 1`. Entries after the last row are padding; they continue that row."""
+    # An entry's row is the number of rows that end at or before it. On a CPU `torch.searchsorted` is slower: it would
+    # wake torch's thread pool.
+    ends = torch.zeros(count + 1, dtype=torch.int64, device=starts.device)
+    ends.index_add_(0, starts[1:], torch.ones_like(starts[1:]))
+    row = ends[:count].cumsum(0).clamp_(max=starts.shape[0] - 2)
+    return row, torch.arange(count, device=starts.device) - starts.index_select(0, row)
+
+
+def positions_of(rows: Rows, count: int) -> Tensor:
+    """The positions of the `count` packed tokens of `rows`: int64 [count]. Those of padding are arbitrary, but not
+    negative."""
+    first = rows.base if rows.count is None else rows.base + rows.count
+    if rows.starts is None:
+        return (
+            first[:, None] + torch.arange(rows.offset, rows.offset + rows.width, device=first.device)
+        ).view(-1)
+    row, offset = packed_places(rows.starts, count)
+    return first.index_select(0, row) + offset + rows.offset
 
 
 def _embed_cpu(weight: Tensor, tokens: Tensor, out: Tensor, live: Tensor | None = None) -> None:

@@ -163,14 +163,3 @@ class Proposer(Protocol):
 def row_positions(base_B: Tensor, width: int) -> Tensor:
     """The positions base, base + 1, ... of each row: int64 [B, width]."""
     return base_B[:, None] + torch.arange(width, device=base_B.device)
-
-
-def packed_places(starts: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The row of each of `count` packed entries, and the entry's offset in that row. Row r has the entries `starts[r]`
-    to `starts[r + 1] - 1`. Entries after the last row are padding; they continue that row."""
-    # An entry's row is the number of rows that end at or before it. On a CPU `torch.searchsorted` is slower: it would
-    # wake torch's thread pool.
-    ends = torch.zeros(count + 1, dtype=torch.int64, device=starts.device)
-    ends.index_add_(0, starts[1:], torch.ones_like(starts[1:]))
-    row = ends[:count].cumsum(0).clamp_(max=starts.shape[0] - 2)
-    return row, torch.arange(count, device=starts.device) - starts.index_select(0, row)

@@ -22,8 +22,8 @@ from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig
 from weft.models.weights import dtype_name, load_model
 from weft.ops.attention import Rows
-from weft.ops.rows import take_rows
-from weft.spec.base import DraftBuffers, DrafterContext, Verified, packed_places
+from weft.ops.rows import packed_places, take_rows
+from weft.spec.base import DraftBuffers, DrafterContext, Verified
 from weft.tokenizer.files import has_tokenizer, load_tokenizer
 
 

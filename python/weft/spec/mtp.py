@@ -28,8 +28,8 @@ from weft.models.base import PagedKV
 from weft.models.config import ModelConfig
 from weft.models.mtp_module import MtpModules
 from weft.ops.attention import Rows
-from weft.ops.rows import copy_rows_, embed, take_rows
-from weft.spec.base import Context, DraftBuffers, DrafterContext, Verified, packed_places, row_positions
+from weft.ops.rows import copy_rows_, embed, packed_places, take_rows
+from weft.spec.base import Context, DraftBuffers, DrafterContext, Verified, row_positions
 from weft.spec.recurrent import RecurrentDrafter, head_buffers
 
 

@@ -269,8 +269,8 @@ def test_the_hub_has_rules_for_names(hub: Hub, name: str) -> None:
     ("repository", "message"),
     [
         (
-            with_config(architectures=["GPT2LMHeadModel"]),
-            "names GPT2LMHeadModel; weft knows LlamaForCausalLM",
+            with_config(architectures=["PerceptronLM"]),
+            "names PerceptronLM; neither weft nor transformers",
         ),
         (with_config(quantization_config={"quant_method": "awq"}), "quantised checkpoints are not supported"),
         (Repository({"model.gguf": b"x"}), "has no config.json"),

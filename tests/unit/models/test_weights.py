@@ -175,8 +175,8 @@ def test_wrong_weights_are_named(kind: str, checkpoint: Path) -> None:
 
 WRONG_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "architecture": (
-        {"architectures": ["GPT2LMHeadModel"]},
-        "names GPT2LMHeadModel; weft knows .*LlamaForCausalLM",
+        {"architectures": ["PerceptronLM"]},
+        "names PerceptronLM; neither weft nor transformers",
     ),
     "no-architecture": ({"architectures": ...}, "'architectures' is None"),
     "missing": ({"vocab_size": ...}, "'vocab_size' is missing"),

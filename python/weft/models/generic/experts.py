@@ -7,23 +7,22 @@ calls the packed experts, and the module's parameters may be deleted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.integrations.moe import ExpertsInterface
 
 from weft.errors import ModelError
+from weft.models.generic.calls import NAME, current
 from weft.ops.experts import Activation, Experts, Function
-
-NAME = "weft"
-"""The value of `experts_implementation` for weft's function."""
 
 FORM = ("has_gate", "has_bias", "has_post_expert_norm", "is_transposed")
 """Attributes that transformers sets on experts modules that call the registered function."""
 
 
-def pack_experts(module: nn.Module, weight_dtype: torch.dtype | None = None) -> Experts:
+def pack_experts(module: Any, weight_dtype: torch.dtype | None = None) -> Experts:
     """Pack the weights of a transformers experts module, by default in their own dtype. From then on weft's function
     uses the packed copy, and the parameters may be deleted.
 
@@ -68,20 +67,22 @@ def pack_experts(module: nn.Module, weight_dtype: torch.dtype | None = None) -> 
     return packed
 
 
-def register_experts(live: Callable[[], Tensor | None] = lambda: None) -> None:
-    """Register weft's function with transformers. Each call asks `live` for the number of live rows (`Experts`)."""
+def _forward(module: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+    """The function that transformers' experts modules call. Shapes: [N, H], [N, k], [N, k] -> [N, H]."""
+    calls = current()
+    if calls is not None and calls.kv is None:  # only the memory is looked for
+        return torch.zeros_like(hidden_states)
+    packed = getattr(module, "weft_experts", None)
+    if packed is None:
+        raise ModelError(f"{type(module).__name__}: call pack_experts(module) before its forward")
+    live = None if calls is None else calls.live_of(hidden_states)
+    out: Tensor = packed(
+        hidden_states, top_k_index.long().contiguous(), top_k_weights.float().contiguous(), live
+    )
+    return out
 
-    def forward(
-        module: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
-    ) -> Tensor:
-        packed = getattr(module, "weft_experts", None)
-        if packed is None:
-            raise ModelError(f"{type(module).__name__}: call pack_experts(module) before its forward")
-        return packed(
-            hidden_states, top_k_index.long().contiguous(), top_k_weights.float().contiguous(), live()
-        )
 
-    ExpertsInterface.register(NAME, forward)
+ExpertsInterface.register(NAME, _forward)
 
 
 def _halves(tensor: Tensor, interleaved: bool) -> tuple[Tensor, Tensor]:
@@ -92,7 +93,7 @@ def _halves(tensor: Tensor, interleaved: bool) -> tuple[Tensor, Tensor]:
     return gate, up
 
 
-def _activation(module: nn.Module) -> tuple[Activation, bool]:
+def _activation(module: Any) -> tuple[Activation, bool]:
     """Find the activation of a module by comparing it with weft's on sample values, which go beyond its limits.
     Returns it and whether gates and ups are interleaved. The classes have no common attribute for it."""
     limits = _numbers(module, "limit", "swiglu_limit")
@@ -139,6 +140,3 @@ def _numbers(module: nn.Module, *names: str) -> list[float]:
 
 def _agree(actual: Tensor, expected: Tensor) -> bool:
     return actual.shape == expected.shape and torch.allclose(actual.float(), expected, rtol=1e-5, atol=1e-5)
-
-
-register_experts()

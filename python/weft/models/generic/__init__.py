@@ -1,0 +1,1 @@
+"""Models that transformers' code runs, over weft's pages, states and operations."""

@@ -1,0 +1,123 @@
+"""Replaces modules of a transformers network by weft's operations: matrix products, embeddings and norms.
+
+A replaced module computes only the live rows, and a row's result does not depend on its batch. On the CPU, weights stay
+in 16 bits while activations are float32. A module's class is replaced by a subclass, so its attributes and the methods
+that its class adds stay.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from weft.models.generic.calls import current
+from weft.models.generic.experts import pack_experts
+from weft.ops.linear import Linear, Norm
+from weft.ops.rows import embed
+
+
+class PackedLinear(nn.Module):
+    """Mixin for a linear layer whose weight is packed in `product`. The weight that remains is on no device: it tells
+    shape and dtype."""
+
+    product: Linear
+    dtype: torch.dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1]).to(self.dtype).contiguous()
+        calls = current()
+        live = None if calls is None else calls.live_of(rows)
+        return self.product(rows, live=live).view(*x.shape[:-1], self.product.num_outputs)
+
+
+class PackedEmbedding(nn.Embedding):
+    """An embedding whose result has the dtype of activations. Ids outside of the table are clamped to it."""
+
+    dtype: torch.dtype
+
+    def forward(self, ids: Tensor) -> Tensor:
+        rows = embed(self.weight, ids.reshape(-1), self.dtype)
+        return rows.view(*ids.shape, self.weight.shape[1])
+
+
+class PackedNorm(nn.Module):
+    """Mixin for an RMS norm over the last dimension."""
+
+    norm: Norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1]).contiguous()
+        calls = current()
+        live = None if calls is None else calls.live_of(rows)
+        return self.norm(rows, live=live).view(x.shape)
+
+
+def pack_modules(network: Any, dtype: torch.dtype) -> None:
+    """Replace the modules of `network` that weft has operations for, one at a time, so that no second copy of the
+    weights exists. `dtype` is the dtype of activations. All other tensors get it, too."""
+    for module in network.modules():
+        if hasattr(module, "is_transposed") and hasattr(
+            module, "has_gate"
+        ):  # set by transformers' `use_experts_implementation`
+            pack_experts(module)
+            for name in [*module._parameters]:
+                del module._parameters[name]
+        elif type(module) in (nn.Linear, Conv1D):
+            _pack_linear(module, dtype)
+        elif isinstance(module, nn.Embedding) and not isinstance(module, PackedEmbedding):
+            _pack_embedding(module, dtype)
+    tables = {id(module.weight) for module in network.modules() if isinstance(module, PackedEmbedding)}
+    for module in network.modules():
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            if tensor.is_floating_point() and tensor.device.type != "meta" and id(tensor) not in tables:
+                tensor.data = tensor.data.to(dtype)
+    for module in network.modules():
+        _replace_norm(module)
+
+
+def _pack_embedding(module: Any, dtype: torch.dtype) -> None:
+    module.dtype = dtype
+    _become(module, PackedEmbedding)
+
+
+def _pack_linear(module: Any, dtype: torch.dtype) -> None:
+    weight, bias = module.weight.data, module.bias
+    if isinstance(module, Conv1D):
+        weight = weight.t()
+    module.product = Linear(weight, None if bias is None else bias.data.to(dtype))
+    module.dtype = dtype
+    module.weight = nn.Parameter(torch.empty(module.weight.shape, dtype=dtype, device="meta"), False)
+    _become(module, PackedLinear)
+
+
+def _replace_norm(module: Any) -> None:
+    """Replace a module by weft's RMS norm if it computes the same, with its weight or with 1 + weight (Gemma)."""
+    weight: Any = getattr(module, "weight", None)
+    eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    is_norm = "RMSNorm" in type(module).__name__ and isinstance(weight, Tensor) and weight.dim() == 1
+    if not is_norm or not isinstance(eps, float) or type(module).forward.__code__.co_argcount != 2:
+        return
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, weight.shape[0], generator=generator).to(weight.device, weight.dtype)
+    try:
+        wanted = module(x)
+    except Exception:  # it needs more than rows
+        return
+    for factor in (weight, 1 + weight):
+        norm = Norm(factor.detach(), eps)
+        if torch.allclose(norm(x), wanted, rtol=1e-5, atol=1e-5):
+            module.norm = norm
+            _become(module, PackedNorm)
+            return
+
+
+def _become(module: Any, mixin: type[nn.Module]) -> None:
+    """Let `mixin.forward` replace that of the module's library class, below what the module's class adds to it."""
+    own: Any = type(module)
+    if issubclass(mixin, nn.Embedding):
+        module.__class__ = type(own.__name__, (own, mixin), {}) if own is not nn.Embedding else mixin
+    else:
+        module.__class__ = type(own.__name__, (mixin, own), {})

@@ -1,0 +1,180 @@
+"""Makes a transformers network from a config.json, and finds what memory its layers need, before any weight is read.
+
+The network is made on the meta device, where tensors have shapes but no data. A forward there runs the network's own
+code, so the attention calls that it makes are those that a real forward makes.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import transformers
+
+from weft.errors import ModelError
+from weft.models.base import WeightSource
+from weft.models.config import Fields, ModelConfig, parse_dtype
+from weft.models.generic.calls import NAME, PLANNING, Calls
+from weft.models.generic.modules import pack_modules
+from weft.models.memory import LayerMemory
+
+POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length")
+"""Keys of the largest number of positions."""
+
+UNBOUNDED = 1 << 20
+"""The largest number of positions of a network whose config has no limit."""
+
+
+def parse_config(data: Mapping[str, Any], where: str) -> ModelConfig:
+    """The config of a network that transformers runs. Raises `ModelError` if transformers does not know the
+    architecture, or if weft can't serve it."""
+    network = meta_network(data, where)
+    settings = network.config.get_text_config()
+    memories = find_memories(network, where)
+    head, embedding = network.get_output_embeddings(), network.get_input_embeddings()
+    if head is None:
+        raise ModelError(f"{where}: {type(network).__name__} has no output over the vocabulary")
+
+    def number(*names: str) -> int:
+        return next((value for name in names if isinstance(value := getattr(settings, name, None), int)), 0)
+
+    heads = number("num_attention_heads", "n_head")
+    pages = next((memory.pages for memory in memories if memory.pages is not None), None)
+    return ModelConfig(
+        architecture=type(network).__name__,
+        vocab_size=head.weight.shape[0],
+        hidden_size=embedding.weight.shape[1],
+        intermediate_size=number("intermediate_size", "n_inner", "ffn_dim"),
+        num_layers=number("num_hidden_layers", "n_layer", "num_layers"),
+        num_heads=heads,
+        num_kv_heads=pages.num_heads if pages is not None else 0,
+        head_dim=pages.key_size if pages is not None else 0,
+        max_position_embeddings=number(*POSITIONS) or UNBOUNDED,
+        tie_word_embeddings=bool(getattr(network.config, "tie_word_embeddings", False)),
+        dtype=parse_dtype(Fields(data, where)),
+        memories=tuple(memories),
+        data=data,
+    )
+
+
+def network_class(data: Mapping[str, Any], where: str) -> type[Any]:
+    """The transformers class of a config's architecture. Raises `ModelError`."""
+    name, kind, version = data["architectures"][0], data.get("model_type"), transformers.__version__
+    known = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    found: type[Any] | None = getattr(transformers, name, None) if kind in known else None
+    if found is None or not hasattr(found, "from_pretrained"):
+        custom = (
+            "; its code is in the directory, and weft runs no code from there" if data.get("auto_map") else ""
+        )
+        raise ModelError(
+            f"{where}: 'architectures' names {name}; neither weft nor transformers {version} has a causal language "
+            f"model of that name and the 'model_type' {kind!r}{custom}; update transformers if the model is new"
+        )
+    return found
+
+
+def network_config(data: Mapping[str, Any], where: str) -> Any:
+    """transformers' config object. Raises `ModelError` for values that transformers refuses."""
+    config_class = transformers.models.auto.configuration_auto.CONFIG_MAPPING[data["model_type"]]
+    try:
+        values = config_class._decode_special_floats(copy.deepcopy(dict(data)))  # infinity, which JSON lacks
+        return config_class.from_dict(values)
+    except Exception as error:  # transformers raises many types
+        raise ModelError(f"{where}: transformers refuses it: {error}") from error
+
+
+def meta_network(data: Mapping[str, Any], where: str) -> Any:
+    """The network without weights: its tensors have shapes only. Raises `ModelError`."""
+    make, config = network_class(data, where), network_config(data, where)
+    config._attn_implementation, config._experts_implementation = PLANNING, NAME
+    try:
+        with quiet(), torch.device("meta"):
+            network = make(config)
+    except Exception as error:
+        raise ModelError(f"{where}: transformers can't make this network: {error}") from error
+    return network.eval()
+
+
+def load_network(config: ModelConfig, weights: WeightSource) -> Any:
+    """The network with its weights, and with weft's operations in place of its modules. Raises `ModelError` for weights
+    that are missing, misshapen or not used."""
+    where = str(weights.directory)
+    stored = config.weight_dtype or parse_dtype(Fields(config.data, where))
+    try:
+        with quiet():
+            network, report = network_class(config.data, where).from_pretrained(
+                None,
+                config=network_config(config.data, where),
+                state_dict=weights.take_all(),
+                dtype=stored,
+                attn_implementation=NAME,
+                experts_implementation=NAME,
+                output_loading_info=True,
+            )
+    except Exception as error:
+        raise ModelError(f"{where}: transformers can't load the weights: {error}") from error
+    for key, message in (
+        ("mismatched_keys", "have another shape than config.json wants"),
+        ("missing_keys", "are missing"),
+        ("unexpected_keys", "have no place in the architecture that config.json names"),
+    ):
+        names = sorted(name if isinstance(name, str) else name[0] for name in report[key])
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise ModelError(f"{where}: tensors {', '.join(map(repr, names[:3]))}{more} {message}")
+    network.eval().requires_grad_(False).to(weights.device)
+    stop_reading_values(network)
+    pack_modules(network, config.dtype)
+    return network
+
+
+def find_memories(network: Any, where: str) -> list[LayerMemory]:
+    """The memory of each call that the network's layers make, in order, by a forward without data."""
+    tokens = torch.zeros(1, 2, dtype=torch.int64, device="meta")
+    stop_reading_values(network)
+    with torch.inference_mode(), Calls() as calls:
+        try:
+            # With a mask of padding given, transformers does not look for packed texts among the positions.
+            mask = torch.ones(1, 2, dtype=torch.bool, device="meta")
+            network(input_ids=tokens, position_ids=tokens, attention_mask=mask, use_cache=False)
+        except ModelError as error:
+            raise ModelError(
+                f"{where}: {type(network).__name__} can't run on weft's pages: {error}"
+            ) from error
+        except Exception as error:
+            raise ModelError(
+                f"{where}: {type(network).__name__} can't run on weft's pages, since its code failed: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+    return calls.memories
+
+
+def stop_reading_values(network: Any) -> None:
+    """Replace the parts of transformers' code that read values on the host, which a captured forward can't.
+
+    Rotary embeddings then keep their frequencies. transformers chooses some at each forward, by the longest text in the
+    batch, so that a text's tokens would depend on its neighbours."""
+    for module in network.modules():
+        if hasattr(module, "warn_if_padding_and_no_attention_mask"):
+            module.warn_if_padding_and_no_attention_mask = lambda *_: None
+        if "RotaryEmbedding" in type(module).__name__:
+            module.forward = inspect.unwrap(type(module).forward).__get__(module)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Context in which transformers prints nothing."""
+    log = transformers.logging
+    verbosity, has_bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(verbosity)
+        if has_bars:
+            log.enable_progress_bar()

@@ -1,0 +1,247 @@
+"""Small random checkpoints of transformers' families, for tests of models that transformers' code runs.
+
+Each family has the settings that make its parts appear in four layers: windows shorter than the texts, soft caps other
+than the defaults, several experts, and layers of each kind.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from weft.config import package_model_path
+
+BASE = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "sliding_window": 11,
+    "tie_word_embeddings": False,
+    "num_experts": 6,
+    "num_local_experts": 6,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 24,
+    "n_group": 1,
+    "topk_group": 1,
+}
+LATENT = {
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "num_key_value_heads": 4,
+    "head_dim": 8,
+    "first_k_dense_replace": 1,
+    "n_shared_experts": 1,
+}
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+}
+MAMBA2 = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 12,
+    "mamba_n_groups": 2,
+    "mamba_chunk_size": 8,
+    "mamba_expand": 2,
+    "mamba_d_conv": 4,
+}
+GPT2 = {"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 512, "n_inner": 96}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "partial_rotary_factor": 0.75,
+    "short_factor": [1.0 + i / 4 for i in range(6)],
+    "long_factor": [2.0 + i for i in range(6)],
+    "original_max_position_embeddings": 256,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 128}
+MIXED = ["sliding_attention", "full_attention"] * 2
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "apertus": {},
+    "arcee": {},
+    "biogpt": {},
+    "cohere": {"logit_scale": 2.0},
+    "cohere2": {"logit_scale": 2.0, "layer_types": MIXED},
+    "deepseek_v2": {**LATENT, "topk_method": "greedy"},
+    "deepseek_v3": LATENT,
+    "dots1": {"first_k_dense_replace": 1, "routed_scaling_factor": 1.0, "n_shared_experts": 1},
+    "ernie4_5": {},
+    "ernie4_5_moe": {"moe_num_experts": 6, "moe_k": 2},
+    "exaone4": {"layer_types": MIXED},
+    "flex_olmo": {},
+    "gemma": {},
+    "gemma2": {"query_pre_attn_scalar": 40, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 2.0},
+    "gemma3_text": {"query_pre_attn_scalar": 40, "layer_types": MIXED},
+    "glm": {},
+    "glm4": {},
+    "glm4_moe": {"first_k_dense_replace": 1},
+    "gpt2": GPT2,
+    "gpt_bigcode": GPT2,
+    "gpt_neox": {},
+    "gpt_oss": {"swiglu_limit": 0.5, "layer_types": MIXED},
+    "granite": {"logits_scaling": 2.0, "residual_multiplier": 0.5, "embedding_multiplier": 3.0},
+    "granitemoe": {},
+    "helium": {},
+    "hunyuan_v1_dense": {},
+    "hunyuan_v1_moe": {"moe_topk": 2},
+    "minimax_m2": {},
+    "mixtral": {"sliding_window": None},
+    "nemotron": {},
+    "olmo": {},
+    "olmo2": {},
+    "olmo3": {"layer_types": MIXED},
+    "olmoe": {},
+    "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
+    "phi": {},
+    "phi3": {},
+    "phi3 longrope": {
+        "sliding_window": None,
+        "rope_parameters": LONGROPE,
+        "original_max_position_embeddings": 256,
+    },
+    "phimoe": {},
+    "qwen2_moe": {},
+    "qwen3_moe": {},
+    "seed_oss": {},
+    "smollm3": {},
+    "stablelm": {},
+    "starcoder2": {},
+    "llama dynamic": {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+    "llama yarn": {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 1e4,
+            "factor": 4.0,
+            "original_max_position_embeddings": 128,
+        }
+    },
+}
+"""Families without recurrent states."""
+
+HYBRIDS: dict[str, dict[str, Any]] = {
+    "qwen3_next": DELTA,
+    "qwen3_5_text": DELTA,
+    "qwen3_5_moe_text": DELTA,
+    "olmo_hybrid": DELTA,
+    "kimi_linear": {
+        **LATENT,
+        "q_lora_rank": None,
+        "v_head_dim": 8,
+        "linear_num_heads": 4,
+        "linear_head_dim": 16,
+        "layer_types": DELTA["layer_types"],
+    },
+    "bailing_hybrid": {**LATENT, "v_head_dim": 8, "layer_types": DELTA["layer_types"]},
+    "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False},
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"], "num_dense_layers": 2},
+    "mamba": {"state_size": 8, "time_step_rank": 4},
+    "falcon_mamba": {"state_size": 8, "time_step_rank": 4},
+    "mamba2": {"state_size": 12, "num_heads": 8, "head_dim": 16, "n_groups": 2, "chunk_size": 8, "expand": 2},
+    "bamba": {**MAMBA2, "attn_layer_indices": [2]},
+    "falcon_h1": {**MAMBA2, "mamba_d_ssm": 128},
+    "granitemoehybrid": {
+        **MAMBA2,
+        "layer_types": ["mamba", "mamba", "attention", "mamba"],
+        "shared_intermediate_size": 32,
+    },
+    "nemotron_h": {
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "ssm_state_size": 12,
+        "n_groups": 2,
+        "chunk_size": 8,
+        "expand": 2,
+        "layers_block_type": ["mamba", "moe", "attention", "mamba"],
+        "moe_shared_expert_intermediate_size": 24,
+        "moe_latent_size": None,
+    },
+    "jamba": {
+        "mamba_d_state": 8,
+        "mamba_dt_rank": 4,
+        "attn_layer_period": 4,
+        "attn_layer_offset": 2,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+    },
+    "zamba2": {
+        "mamba_d_state": 12,
+        "mamba_ngroups": 2,
+        "n_mamba_heads": 8,
+        "mamba_headdim": 16,
+        "chunk_size": 8,
+        "num_key_value_heads": 4,
+        "attention_head_dim": 32,
+        "layers_block_type": ["mamba", "mamba", "hybrid", "mamba"],
+        "num_mem_blocks": 1,
+        "adapter_rank": 8,
+    },
+}
+"""Families with recurrent states."""
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "bloom": {"n_layer": 4, "n_head": 4},
+    "codegen": {**GPT2, "rotary_dim": 8},
+    "falcon": {"alibi": False},
+    "gptj": {**GPT2, "rotary_dim": 8},
+    "mpt": {"d_model": 64, "n_layers": 4, "n_heads": 4, "max_seq_len": 512},
+    "rwkv": {"attention_hidden_size": 64, "context_length": 256},
+    "recurrent_gemma": {"lru_width": 64, "attention_window_size": 64, "num_hidden_layers": 3},
+}
+"""Families whose layers don't use transformers' interfaces, or keep a state that weft does not know."""
+
+
+def config_of(family: str, settings: dict[str, Any], vocab_size: int) -> Any:
+    """transformers' config of a family, with the small sizes of this file."""
+    config = AutoConfig.for_model(family.split(" ")[0])
+    known = set(config.to_dict())
+    sizes = {**BASE, "vocab_size": vocab_size, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    given = {key: value for key, value in {**sizes, **settings}.items() if key in known or key in settings}
+    if family == "mamba2":
+        given.pop("num_attention_heads", None)
+    return type(config)(**given)
+
+
+def make_network(config: Any, seed: int = 0, spread: float = 3.0) -> Any:
+    """A random network. Larger weights than transformers' make its layers differ and its choices clear."""
+    torch.manual_seed(seed)
+    network = AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.dim() >= 2:
+                parameter.mul_(spread)
+    return network
+
+
+def save(family: str, settings: dict[str, Any], directory: Path) -> Any:
+    """Save a random checkpoint of a family with weft-tiny's tokenizer. Returns transformers' network."""
+    tiny = package_model_path()
+    vocab_size = json.loads((tiny / "config.json").read_text())["vocab_size"]
+    network = make_network(config_of(family, settings, vocab_size))
+    network.save_pretrained(directory)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        if (tiny / name).exists():
+            shutil.copy(tiny / name, directory)
+    return network
+
+
+transformers.logging.set_verbosity_error()
