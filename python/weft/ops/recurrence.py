@@ -12,6 +12,7 @@ batch, and be read as a prompt or as drafts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from weft import _core
+from weft.errors import InputError
 from weft.ops.attention import Rows
 from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.state_rows import StateRows
@@ -157,19 +159,19 @@ def _states(rows: Rows) -> StateRows:
     return rows.states
 
 
-def _check_tokens(tensors: dict[str, Tensor | None]) -> None:
-    # Tokens may be apart, or the same (stride 0), but each is contiguous.
-    for name, tensor in tensors.items():
-        if tensor is None:
-            continue
-        inner, expected = True, 1
-        for size, stride in zip(reversed(tensor.shape[1:]), reversed(tensor.stride()[1:]), strict=True):
-            inner &= size == 1 or stride == expected
-            expected *= size
-        require(
-            tensor.dtype is torch.float32 and inner,
-            f"on the CPU {name} is float32, and contiguous within a token; got {tensor.dtype} {tensor.stride()}",
-        )
+def _check_tokens(name: str, tensor: Tensor, num_tokens: int, shape: Sequence[int]) -> None:
+    """Raise InputError unless `tensor` is float32 [num_tokens, *shape]. Each token is contiguous; tokens may be apart,
+    or the same one (stride 0)."""
+    contiguous, step = True, 1
+    for size, stride in zip(reversed(tensor.shape[1:]), reversed(tensor.stride()[1:]), strict=True):
+        contiguous &= size == 1 or stride == step
+        step *= size
+    if tensor.dtype is torch.float32 and tensor.shape == (num_tokens, *shape) and contiguous:
+        return
+    raise InputError(
+        f"on the CPU {name} is float32 {[num_tokens, *shape]}, and contiguous within a token; "
+        f"got {tensor.dtype} {list(tensor.shape)} with strides {list(tensor.stride())}"
+    )
 
 
 def _state_rows(
@@ -233,7 +235,7 @@ def _convolve_cpu(
     silu: bool,
     out: Tensor,
 ) -> None:
-    _check_tokens({"x": x})
+    _check_tokens("x", x, out.shape[0], window.shape[2:])
     require(
         weight.dtype is torch.float32 and weight.shape == (window.shape[2], window.shape[1] + 1),
         f"weight is float32 [{window.shape[2]}, {window.shape[1] + 1}], not {weight.dtype} {list(weight.shape)}",
@@ -272,16 +274,15 @@ def _recur_cpu(
     saves: Tensor | None,
     out: Tensor,
 ) -> None:
-    _check_tokens({"q": q, "k": k, "v": v, "decay": decay, "beta": beta, "rates": rates})
-    key_heads, key_size, heads, value_size = (*cache_key.shape[2:], *cache_value.shape[2:])
-    require(
-        q.shape[1:] == k.shape[1:] == (key_heads, key_size) and v.shape[1:] == (heads, value_size),
-        f"q and k are [N, {key_heads}, {key_size}] and v is [N, {heads}, {value_size}] in this layer",
-    )
-    require(
-        decay.shape[1:] == cache_decay.shape[2:],
-        f"decay is [N, *{list(cache_decay.shape[2:])}] in this layer, not {list(decay.shape)}",
-    )
+    num_tokens, keys, heads = out.shape[0], cache_key.shape[2:], cache_value.shape[2]
+    _check_tokens("q", q, num_tokens, keys)
+    _check_tokens("k", k, num_tokens, keys)
+    _check_tokens("v", v, num_tokens, cache_value.shape[2:])
+    _check_tokens("decay", decay, num_tokens, cache_decay.shape[2:])
+    if beta is not None:
+        _check_tokens("beta", beta, num_tokens, (heads,))
+    if rates is not None:
+        _check_tokens("rates", rates, heads, (keys[1], cache_value.shape[3]))
     require(rates is None or beta is None, "a decay with rates has no delta rule")
     rows = _state_rows(
         base, count, starts, width, offset, slots, source, target, owed, num_speculative, saves

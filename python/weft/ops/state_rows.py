@@ -41,8 +41,9 @@ class StateRows:
             (self.target, num_slots),
         )
         for tensor, size in (*vectors, (self.owed, num_slots)):
-            if tensor is not None and (tensor.dtype != torch.int64 or tensor.shape != (size,)):
-                described = f"{tensor.dtype} {list(tensor.shape)}"
-                raise TypeError(
-                    f"slots, saves, source, target and owed are int64, here [{size}], not {described}"
-                )
+            if tensor is None or (tensor.dtype is torch.int64 and tensor.shape == (size,)):
+                continue
+            raise TypeError(
+                f"slots, saves, source, target and owed are int64, here [{size}], "
+                f"not {tensor.dtype} {list(tensor.shape)}"
+            )
