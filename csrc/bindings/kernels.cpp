@@ -14,8 +14,10 @@
 #include "hostfunc/host_task.h"
 #include "kernels/kernel.h"
 #include "kernels/layer/attend.h"
+#include "kernels/layer/convolve.h"
 #include "kernels/layer/experts.h"
 #include "kernels/layer/linear.h"
+#include "kernels/layer/recur.h"
 #include "kernels/layer/rows.h"
 #include "kernels/sampling/inputs.h"
 #include "support/instruction_set.h"
@@ -152,6 +154,124 @@ Made strided_copy(Address to, Address from, const std::vector<std::int64_t> &siz
   return kernel_of([call] { copy_cpu(call); });
 }
 
+StateRows state_rows(Address base, Address count, Address starts, Address slots, Address source, Address target,
+                     Address owed, Address saves, std::int64_t rows, std::int64_t width, std::int64_t offset,
+                     std::int64_t speculative, std::int64_t num_slots) {
+  return {pointer<const std::int64_t>(base),
+          pointer<const std::int64_t>(count),
+          pointer<const std::int64_t>(starts),
+          pointer<const std::int64_t>(slots),
+          pointer<const std::int64_t>(source),
+          pointer<const std::int64_t>(target),
+          pointer<const std::int64_t>(owed),
+          pointer<const std::int64_t>(saves),
+          rows,
+          width,
+          offset,
+          speculative,
+          num_slots};
+}
+
+RecurrentCache recurrent_cache(Address base, Address decay, Address key, Address value, std::int64_t base_row,
+                               std::int64_t slot_row, std::int64_t draft_row, std::int64_t drafts, std::int64_t heads,
+                               std::int64_t key_heads, std::int64_t key_size, std::int64_t value_size) {
+  return {pointer<float>(base),
+          pointer<float>(decay),
+          pointer<float>(key),
+          pointer<float>(value),
+          base_row,
+          slot_row,
+          draft_row,
+          drafts,
+          heads,
+          key_heads,
+          key_size,
+          value_size};
+}
+
+Made recur(const StateRows &rows, const RecurrentCache &cache, int kind, Address q, Address k, Address v, Address decay,
+           Address beta, Address rates, Address out, std::int64_t q_row, std::int64_t k_row, std::int64_t v_row,
+           std::int64_t decay_row, std::int64_t beta_row, int threads) {
+  const RecurCall call{rows,
+                       cache,
+                       pointer<const float>(q),
+                       pointer<const float>(k),
+                       pointer<const float>(v),
+                       pointer<const float>(decay),
+                       pointer<const float>(beta),
+                       pointer<const float>(rates),
+                       pointer<float>(out),
+                       q_row,
+                       k_row,
+                       v_row,
+                       decay_row,
+                       beta_row,
+                       static_cast<Decay>(kind),
+                       threads};
+  return kernel_of([call] { recur_cpu(call); });
+}
+
+Made settle_recurrence(const RecurrentCache &cache, int kind, Address rates, Address target, Address slots,
+                       Address targets, Address counts, std::int64_t entries, std::int64_t num_slots, int threads) {
+  const SettleCall call{cache,
+                        pointer<const float>(rates),
+                        pointer<const std::int64_t>(target),
+                        pointer<const std::int64_t>(slots),
+                        pointer<const std::int64_t>(targets),
+                        pointer<const std::int64_t>(counts),
+                        entries,
+                        num_slots,
+                        static_cast<Decay>(kind),
+                        threads};
+  return kernel_of([call] { settle_recurrence_cpu(call); });
+}
+
+ConvolutionCache convolution_cache(Address window, Address inputs, std::int64_t window_row, std::int64_t slot_row,
+                                   std::int64_t draft_row, std::int64_t drafts, std::int64_t channels,
+                                   std::int64_t taps) {
+  return {pointer<float>(window), pointer<float>(inputs), window_row, slot_row, draft_row, drafts, channels, taps};
+}
+
+Made convolve(const StateRows &rows, const ConvolutionCache &cache, Address x, Address weight, Address bias,
+              Address out, std::int64_t x_row, std::int64_t weight_row, std::int64_t weight_tap, bool silu,
+              int threads) {
+  const ConvolveCall call{rows,
+                          cache,
+                          pointer<const float>(x),
+                          pointer<const float>(weight),
+                          pointer<const float>(bias),
+                          pointer<float>(out),
+                          x_row,
+                          weight_row,
+                          weight_tap,
+                          silu,
+                          threads};
+  return kernel_of([call] { convolve_cpu(call); });
+}
+
+Made settle_window(const ConvolutionCache &cache, Address target, Address slots, Address targets, Address counts,
+                   std::int64_t entries, std::int64_t num_slots) {
+  const SettleWindowCall call{cache,
+                              pointer<const std::int64_t>(target),
+                              pointer<const std::int64_t>(slots),
+                              pointer<const std::int64_t>(targets),
+                              pointer<const std::int64_t>(counts),
+                              entries,
+                              num_slots};
+  return kernel_of([call] { settle_window_cpu(call); });
+}
+
+StatesCall states_call(Address storage, Address source, Address target, Address owed, std::int64_t row,
+                       std::int64_t num_slots, int threads) {
+  return {pointer<float>(storage),
+          pointer<std::int64_t>(source),
+          pointer<std::int64_t>(target),
+          pointer<std::int64_t>(owed),
+          row,
+          num_slots,
+          threads};
+}
+
 OpenCall open_call(Address records, Address length, Address last_token, Address request_ids, Address processors,
                    Address page_table, Address params, Address num_verified, Address drafts, Address token_mask,
                    Address temperatures, std::int64_t rows, std::int64_t record_size, std::int64_t slots,
@@ -236,6 +356,31 @@ void bind_kernels(nb::module_ &m) {
   m.def("take_rows_cpu", &take_rows);
   m.def("strided_copy_cpu", &strided_copy, nb::arg("to"), nb::arg("source"), nb::arg("sizes"), nb::arg("to_strides"),
         nb::arg("source_strides"), nb::arg("element"), nb::arg("live") = 0);
+  nb::class_<StateRows>(m, "StateRows");
+  m.def("state_rows", &state_rows);
+  nb::class_<RecurrentCache>(m, "RecurrentCache");
+  m.def("recurrent_cache", &recurrent_cache);
+  m.def("recur_cpu", &recur);
+  m.def("settle_recurrence_cpu", &settle_recurrence);
+  nb::class_<ConvolutionCache>(m, "ConvolutionCache");
+  m.def("convolution_cache", &convolution_cache);
+  m.def("convolve_cpu", &convolve);
+  m.def("settle_window_cpu", &settle_window);
+  nb::class_<StatesCall>(m, "StatesCall");
+  m.def("states_call", &states_call);
+  m.def("open_states_cpu", [](const StatesCall &call, Address slots, std::int64_t count) {
+    return kernel_of([=] { open_states_cpu(call, pointer<const std::int64_t>(slots), count); });
+  });
+  m.def("load_states_cpu", [](const StatesCall &call, Address sources, Address slots, std::int64_t count) {
+    return kernel_of([=] {
+      load_states_cpu(call, pointer<const std::int64_t>(sources), pointer<const std::int64_t>(slots), count);
+    });
+  });
+  m.def("branch_states_cpu", [](const StatesCall &call, Address slots, Address parents, std::int64_t count) {
+    return kernel_of([=] {
+      branch_states_cpu(call, pointer<const std::int64_t>(slots), pointer<const std::int64_t>(parents), count);
+    });
+  });
   nb::class_<OpenCall>(m, "OpenCall");
   m.def("open_call", &open_call);
   m.def("open_slots_cpu", [](const OpenCall &call) { return kernel_of([call] { open_slots_cpu(call); }); });

@@ -203,6 +203,111 @@ def strided_copy_cpu(
     live: int = 0,
 ) -> Kernel: ...
 
+class StateRows:
+    pass
+
+def state_rows(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    /,
+) -> StateRows: ...
+
+class RecurrentCache:
+    pass
+
+def recurrent_cache(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    /,
+) -> RecurrentCache: ...
+def recur_cpu(
+    arg0: StateRows,
+    arg1: RecurrentCache,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    arg14: int,
+    arg15: int,
+    /,
+) -> Kernel: ...
+def settle_recurrence_cpu(
+    arg0: RecurrentCache,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    /,
+) -> Kernel: ...
+
+class ConvolutionCache:
+    pass
+
+def convolution_cache(
+    arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, /
+) -> ConvolutionCache: ...
+def convolve_cpu(
+    arg0: StateRows,
+    arg1: ConvolutionCache,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: bool,
+    arg10: int,
+    /,
+) -> Kernel: ...
+def settle_window_cpu(
+    arg0: ConvolutionCache, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, /
+) -> Kernel: ...
+
+class StatesCall:
+    pass
+
+def states_call(
+    arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, /
+) -> StatesCall: ...
+def open_states_cpu(arg0: StatesCall, arg1: int, arg2: int, /) -> Kernel: ...
+def load_states_cpu(arg0: StatesCall, arg1: int, arg2: int, arg3: int, /) -> Kernel: ...
+def branch_states_cpu(arg0: StatesCall, arg1: int, arg2: int, arg3: int, /) -> Kernel: ...
+
 class OpenCall:
     pass
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import weft.runtime.cpu as cpu
+from weft import _core
 from weft.runtime.graph_memory import Arena
 
 
@@ -26,3 +27,16 @@ class Captured:
         """Replay the graph once, and wait until it has finished."""
         self.graph.launch_on(self.stream.handle)
         self.stream.synchronize()
+
+
+def labels(*functions: Callable[[], object]) -> list[str]:
+    """The labels of the nodes of a graph with one launch for each of the given functions."""
+    stream, graph = cpu.Stream(), cpu.CUDAGraph()
+    with cpu.stream(stream):
+        graph.capture_begin()
+        for fn in functions:
+            stream.launch(fn)
+        raw = graph.end_capture()
+    found = [label for _, _, label in _core.graph_nodes(0, raw)]
+    _core.graph_destroy(0, raw)
+    return found

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft import _core
 from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
+from weft.ops.state_rows import StateRows
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,9 @@ class Rows:
 
     With `settled` the caller promises that attention may read old keys while earlier kernels still run. The last
     `read_slots_` on this stream, or work before it, must have written `base`, `page_table` and all keys before `base`.
-    Work after that must not write them. `count` and `offset` must not be negative."""
+    Work after that must not write them. `count` and `offset` must not be negative.
+
+    `states` maps the rows to the states of layers that have one; None if the model has none."""
 
     page_table: Tensor
     base: Tensor
@@ -45,6 +48,7 @@ class Rows:
     live: Tensor | None = None
     num_short: int = 0
     short_width: int = 0
+    states: StateRows | None = None
 
     def __post_init__(self) -> None:
         # Check shapes and dtypes here, because a kernel can't report a mistake. Values are on the device and are not

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor
 
 import weft.runtime.cpu as cpu
-from support.captured import Captured
-from weft import _core
+from support.captured import Captured, labels
 from weft.ops.linear import Linear, Norm
 from weft.ops.rows import embed
 from weft.runtime.recorder import PYTHON, current_recorder
-
-
-def labels(*functions: Callable[[], object]) -> list[str]:
-    """Of the nodes of a graph of them."""
-    stream, graph = cpu.Stream(), cpu.CUDAGraph()
-    with cpu.stream(stream):
-        graph.capture_begin()
-        for fn in functions:
-            stream.launch(fn)
-        raw = graph.end_capture()
-    found = [label for _, _, label in _core.graph_nodes(0, raw)]
-    _core.graph_destroy(0, raw)
-    return found
 
 
 @pytest.fixture(params=["inline", "threads", "random"], autouse=True)
