@@ -22,14 +22,9 @@ CLAMPED = Activation(Function.SILU, slope=1.702, limit=7.0, shift=1.0)
 
 def experts_of(family: str, name: str, **settings: Any) -> nn.Module:
     """An experts module of transformers with random weights."""
-    sizes = dict(
-        hidden_size=HIDDEN,
-        moe_intermediate_size=INNER,
-        intermediate_size=INNER,
-        num_experts=EXPERTS,
-        num_local_experts=EXPERTS,
-        n_routed_experts=EXPERTS,
-    )
+    names = "num_experts", "num_local_experts", "n_routed_experts"
+    sizes = {"hidden_size": HIDDEN, "moe_intermediate_size": INNER, "intermediate_size": INNER}
+    sizes |= dict.fromkeys(names, EXPERTS)
     known = {**sizes, **settings}
     defaults = AutoConfig.for_model(family).to_dict()
     config = AutoConfig.for_model(
@@ -144,7 +139,7 @@ def test_unknown_tensors_are_refused_by_name() -> None:
         pack_experts(module)
     module = experts_of("mixtral", "MixtralExperts")
     module.down_proj = nn.Parameter(torch.ones(2, 2, 2).to(torch.uint8), requires_grad=False)
-    with pytest.raises(ModelError, match="'down_proj' is torch.uint8; load the weights dequantized"):
+    with pytest.raises(ModelError, match=r"'down_proj' is torch\.uint8; load the weights dequantized"):
         pack_experts(module)
 
 
