@@ -192,6 +192,7 @@ def _experts_cpu(
     out: Tensor,
     live: Tensor | None = None,
 ) -> None:
+    require(x.dtype is out.dtype is torch.float32, f"on the CPU activations are float32, not {x.dtype}")
     _check(x, index, weights, out)
     kernel = _core.experts_cpu(
         x.data_ptr(), index.data_ptr(), weights.data_ptr(), out.data_ptr(), up.data_ptr(), down.data_ptr(),
@@ -203,7 +204,6 @@ def _experts_cpu(
 
 
 def _check(x: Tensor, index: Tensor, weights: Tensor, out: Tensor) -> None:
-    require(x.dtype is out.dtype is torch.float32, f"on the CPU activations are float32, not {x.dtype}")
     require(index.dtype is torch.int64, f"indices of experts are int64, not {index.dtype}")
     require(weights.dtype is torch.float32, f"weights of experts are float32, not {weights.dtype}")
     require(
@@ -232,6 +232,11 @@ def _experts_cuda(
     out: Tensor,
     live: Tensor | None = None,
 ) -> None:
+    require(
+        x.dtype is up.dtype is out.dtype,
+        f"activations on CUDA have the weights' dtype, {up.dtype}, not {x.dtype}",
+    )
+    _check(x, index, weights, out)
     with device_of(x):
         triton_kernels("experts_triton").experts(
             x, index, weights, up, down, up_bias, down_bias, gated, function, slope, limit, shift, out, live
