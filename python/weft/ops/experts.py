@@ -97,24 +97,22 @@ class Experts:
         require(
             gate is None or (gate_bias is None) == (up_bias is None), "give biases of gates and ups, or none"
         )
+        require(
+            dtype is None or dtype in DTYPE_CODES, f"weights are float32, float16 or bfloat16, not {dtype}"
+        )
         self.activation, self.gated = activation, gate is not None
-        self.num_experts = len(up)
-        first = down[0]
-        self.num_outputs, self.inner = first.shape
-        dtype = first.dtype if dtype is None else dtype
-        require(dtype in DTYPE_CODES, f"weights must be float32, float16 or bfloat16, not {dtype}")
-        can_tile = first.device.type == "cpu" and dtype is torch.bfloat16 and _core.has_tiles()
-        require(can_tile or not tiled, "tiles need weights in bfloat16 on the CPU, and a processor with AMX")
-        tiles = can_tile and tiled is not False
-        if gate is None:
-            self.up = _packed([up], dtype, tiles)
-        else:
-            self.up = _packed([gate, up], dtype, tiles)
-        self.down = _packed([down], dtype, tiles)
-        bias_dtype = torch.float32 if first.device.type == "cpu" else dtype
-        biases = [bias for bias in (gate_bias, up_bias) if bias is not None]
-        self.up_bias = torch.cat(biases, 1).to(bias_dtype) if biases else None
-        self.down_bias = None if down_bias is None else down_bias.to(bias_dtype).contiguous()
+        self.up, (self.inner, self.num_inputs) = _packed([up] if gate is None else [gate, up], dtype, tiled)
+        self.down, (self.num_outputs, inner) = _packed([down], dtype, tiled)
+        self.num_experts = self.up.shape[0]
+        require(
+            inner == self.inner and self.down.shape[0] == self.num_experts,
+            f"{self.down.shape[0]} down projections of {inner} inputs do not fit {self.num_experts} up projections of "
+            f"{self.inner} outputs",
+        )
+        # The kernels add biases to sums in float32.
+        biases = [bias.float() for bias in (gate_bias, up_bias) if bias is not None]
+        self.up_bias = torch.cat(biases, 1) if biases else None
+        self.down_bias = None if down_bias is None else down_bias.float().contiguous()
 
     def __call__(
         self,
@@ -132,6 +130,7 @@ class Experts:
         """
         if out is None:
             out = x.new_empty(x.shape[0], self.num_outputs)
+        require(x.shape[-1] == self.num_inputs, f"x must be [N, {self.num_inputs}], not {list(x.shape)}")
         act = self.activation
         _EXPERTS(
             x, index, weights, self.up, self.down, self.up_bias, self.down_bias, self.inner, self.gated,
@@ -140,28 +139,40 @@ class Experts:
         return out
 
 
-def _packed(parts: Sequence[Tensor | Sequence[Tensor]], dtype: torch.dtype, tiles: bool) -> Tensor:
-    """Pack the matrices of all experts into one tensor, expert by expert. `parts` are gates and ups, or one of them."""
-    memory: Tensor | None = None
+def _packed(
+    parts: Sequence[Tensor | Sequence[Tensor]], dtype: torch.dtype | None, tiled: bool | None
+) -> tuple[Tensor, tuple[int, int]]:
+    """Pack the matrices of all experts into one tensor, expert by expert. `parts` are gates and ups, or one of them.
+    Returns the tensor and the shape of a matrix."""
+    memory, shape, tiles = torch.empty(0), torch.Size(), False
     for expert in range(len(parts[0])):
         matrices = [part[expert] for part in parts]
-        if matrices[0].device.type == "cpu":
-            weight = torch.cat(matrices) if len(matrices) > 1 else matrices[0]
-            layout = panels_of(weight.to(dtype), swiglu=len(matrices) > 1)
+        if expert == 0:
+            first = matrices[0]
+            shape, dtype = first.shape, dtype or first.dtype
+            can_tile = first.device.type == "cpu" and dtype is torch.bfloat16 and _core.has_tiles()
+            require(
+                can_tile or not tiled, "tiles need weights in bfloat16 on the CPU, and a processor with AMX"
+            )
+            tiles = can_tile and tiled is not False
+        require(
+            all(matrix.shape == shape for matrix in matrices),
+            f"the matrices of expert {expert} must be {list(shape)}, not {[list(m.shape) for m in matrices]}",
+        )
+        weight = torch.cat([matrix.to(dtype) for matrix in matrices])
+        if weight.device.type == "cpu":
+            weight = panels_of(weight, swiglu=len(parts) > 1)
             if tiles:
-                layout = tiles_of(layout)
-            if memory is None:
-                memory = reserved((len(parts[0]), *layout.shape), dtype)
-            memory[expert].copy_(layout)
-        else:
-            rows = matrices[0].shape[0]
-            if memory is None:
-                shape = (len(parts[0]), rows * len(parts), matrices[0].shape[1])
-                memory = torch.empty(shape, dtype=dtype, device=matrices[0].device)
-            for number, matrix in enumerate(matrices):
-                memory[expert, number * rows : (number + 1) * rows].copy_(matrix)
-    assert memory is not None
-    return memory
+                weight = tiles_of(weight)
+        if expert == 0:
+            sizes = (len(parts[0]), *weight.shape)
+            memory = (
+                reserved(sizes, weight.dtype)
+                if weight.device.type == "cpu"
+                else torch.empty(sizes, dtype=weight.dtype, device=weight.device)
+            )
+        memory[expert].copy_(weight)
+    return memory, (shape[0], shape[1])
 
 
 def _experts_cpu(
@@ -181,6 +192,7 @@ def _experts_cpu(
     out: Tensor,
     live: Tensor | None = None,
 ) -> None:
+    require(x.dtype is out.dtype is torch.float32, f"on the CPU activations are float32, not {x.dtype}")
     _check(x, index, weights, out)
     kernel = _core.experts_cpu(
         x.data_ptr(), index.data_ptr(), weights.data_ptr(), out.data_ptr(), up.data_ptr(), down.data_ptr(),
@@ -192,7 +204,6 @@ def _experts_cpu(
 
 
 def _check(x: Tensor, index: Tensor, weights: Tensor, out: Tensor) -> None:
-    require(x.dtype is out.dtype is torch.float32, f"on the CPU activations are float32, not {x.dtype}")
     require(index.dtype is torch.int64, f"indices of experts are int64, not {index.dtype}")
     require(weights.dtype is torch.float32, f"weights of experts are float32, not {weights.dtype}")
     require(
@@ -221,6 +232,11 @@ def _experts_cuda(
     out: Tensor,
     live: Tensor | None = None,
 ) -> None:
+    require(
+        x.dtype is up.dtype is out.dtype,
+        f"activations on CUDA have the weights' dtype, {up.dtype}, not {x.dtype}",
+    )
+    _check(x, index, weights, out)
     with device_of(x):
         triton_kernels("experts_triton").experts(
             x, index, weights, up, down, up_bias, down_bias, gated, function, slope, limit, shift, out, live

@@ -20,6 +20,7 @@ KERNELS = {
     *("linear_kernel", "attend_few_kernel", "attend_kernel", "rotate_write_kernel", "silu_mul_kernel"),
     *("embed_kernel", "norm_kernel", "join_norms_kernel", "take_kernel"),
 }
+EXPERTS_KERNELS = {"sort_kernel", "experts_kernel", "combine_kernel"}
 SHAPES = {
     # hidden, inner, heads, kv_heads, head_dim, norms of heads, biases
     "llama 8b": (4096, 14336, 32, 8, 128, False, False),
@@ -27,6 +28,14 @@ SHAPES = {
     "135m": (576, 1536, 9, 3, 64, False, False),
     "odd": (320, 584, 6, 3, 80, True, True),
     "gemma": (2048, 8192, 8, 1, 256, True, False),
+}
+
+EXPERTS = {
+    # hidden, inner, experts, chosen, gates, biases
+    "mixtral": (4096, 14336, 8, 2, True, False),
+    "qwen 30b": (2048, 768, 128, 8, True, False),
+    "gpt-oss 20b": (2880, 2880, 32, 4, True, True),
+    "nemotron": (2688, 1856, 128, 6, False, False),
 }
 
 pytestmark = [needs_triton, pytest.mark.slow]
@@ -166,6 +175,52 @@ def test_variants_compile(name: str) -> None:
                 assert not {"PREEXIT", "ACQBULK"} & set(instructions(code.instructions))
 
 
+@pytest.mark.parametrize("rows", [1, 8, 2048])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "capability"),
+    [
+        ("mixtral", torch.bfloat16, 90),
+        ("qwen 30b", torch.bfloat16, 90),
+        ("qwen 30b", torch.float16, 80),
+        ("gpt-oss 20b", torch.bfloat16, 100),
+        ("gpt-oss 20b", torch.float32, 90),
+        ("nemotron", torch.bfloat16, 80),
+    ],
+)
+def test_experts_compile(shape: str, dtype: torch.dtype, capability: int, rows: int) -> None:
+    from weft.ops import experts_triton
+
+    hidden, inner, experts, chosen, gated, has_bias = EXPERTS[shape]
+    outputs = 2 * inner if gated else inner
+
+    def tensor(*sizes: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+        return torch.empty(sizes, dtype=dtype, device="cuda")
+
+    def bias(size: int) -> torch.Tensor | None:
+        return tensor(experts, size, dtype=torch.float32) if has_bias else None
+
+    with launches((capability // 10, capability % 10)) as found:
+        for live in (None, tensor(1, dtype=torch.int64)):
+            experts_triton.experts(
+                tensor(rows, hidden), tensor(rows, chosen, dtype=torch.int64),
+                tensor(rows, chosen, dtype=torch.float32), tensor(experts, outputs, hidden),
+                tensor(experts, hidden, inner), bias(outputs), bias(hidden), gated, 1 if gated else 5, 1.702, 7.0, 1.0,
+                tensor(rows, hidden), live,
+            )  # fmt: skip
+    assert {launch.name for launch in found} == EXPERTS_KERNELS
+    for launch in found:
+        code = launch.compile(capability)
+        assert code.shared <= SHARED_MEMORY, f"{launch.name} takes {code.shared} bytes of shared memory"
+        if dtype is not torch.float32:
+            assert code.stack == code.spills == 0, (
+                f"{launch.name}: {code.registers} registers, {code.spills} spills"
+            )
+        if launch.name == "experts_kernel":
+            assert "LDGSTS" in code.instructions, "it does not load ahead"
+        if capability >= 90:
+            check_chain(launch, code)
+
+
 def is_varied(launch: Launch) -> bool:
     """Whether it is attention, or the product before or after the activation."""
     of = launch.arguments
@@ -247,7 +302,8 @@ def test_ragged_attention_has_a_tile_for_each_block_of_tokens() -> None:
 
 
 def test_kernels_cover_the_modules() -> None:
-    from weft.ops import attention_triton, linear_triton, rows_triton
+    from weft.ops import attention_triton, experts_triton, linear_triton, rows_triton
 
-    modules = (attention_triton, linear_triton, rows_triton)
-    assert {name for module in modules for name in vars(module) if name.endswith("_kernel")} == KERNELS
+    modules = (attention_triton, experts_triton, linear_triton, rows_triton)
+    kernels = {name for module in modules for name in vars(module) if name.endswith("_kernel")}
+    assert kernels == KERNELS | EXPERTS_KERNELS

@@ -1,0 +1,246 @@
+"""Mixtures of experts in Triton: four kernels with static grids, whose numbers of rows are data on the device.
+
+`sort_kernel` sorts the choices (a row and one of its experts) by expert. `experts_kernel` multiplies the sorted rows by
+their experts' weights, once for the up projection with its activation and once for the down projection.
+`combine_kernel` adds the weighted results of each row, in the order of its choices.
+
+A program of `experts_kernel` computes a tile of outputs for up to BM rows of one expert. It finds them among the
+experts' first sorted rows. There are as many programs as any choice of experts needs; the others end at once, so the
+weights of experts without rows are not read.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from weft.ops.experts import Function
+from weft.ops.library import require
+from weft.ops.linear_triton import weight_rows
+from weft.ops.triton_launch import begin, chain_options, is_padding
+
+SORT_BLOCK, SORT_OTHERS = 32, 128
+COMBINE_BLOCK = 1024
+FEW_ROWS_OF_EXPERT = 16
+MAX_EXPERTS = 1 << 10
+MAX_CHOICES: tl.constexpr = tl.constexpr(1 << 21)  # with MAX_EXPERTS, sort keys fit int32
+NONE: tl.constexpr = tl.constexpr(int(Function.NONE))
+SILU: tl.constexpr = tl.constexpr(int(Function.SILU))
+GELU: tl.constexpr = tl.constexpr(int(Function.GELU))
+GELU_TANH: tl.constexpr = tl.constexpr(int(Function.GELU_TANH))
+RELU: tl.constexpr = tl.constexpr(int(Function.RELU))
+
+
+class Tiles(NamedTuple):
+    """The rows, outputs and inputs of a tile, the number of tiles in flight, and the number of warps of a program."""
+
+    rows: int
+    outputs: int
+    inputs: int
+    stages: int
+    warps: int
+
+
+def choose_tiles(choices: int, experts: int, element: int) -> Tiles:
+    """Tiles for `choices` rows of all experts, and weights with elements of `element` bytes. Few rows take the time of
+    reading the weights; many rows share each tile of weights."""
+    few = choices <= FEW_ROWS_OF_EXPERT * experts
+    if element > 2:
+        return Tiles(16 if few else 32, 64, 32, 3, 4)
+    return Tiles(16, 64, 128, 3, 4) if few else Tiles(64, 128, 64, 3, 8)
+
+
+@triton.jit
+def sort_keys(Index, choice, live, E: tl.constexpr):
+    """Numbers in whose order choices are sorted: by expert, then by choice. Expert E stands for none: the choice is
+    not live, or its index is no expert."""
+    expert = tl.load(Index + choice, mask=choice < live, other=E)
+    expert = tl.where((expert >= 0) & (expert < E), expert, E).to(tl.int32)
+    return expert * MAX_CHOICES + choice
+
+
+@triton.jit(do_not_specialize=["choices"], do_not_specialize_on_alignment=["Live"])
+def sort_kernel(
+    Index, Live, Starts, Order, Places, choices, E: tl.constexpr, CHOSEN: tl.constexpr, BLOCK: tl.constexpr,
+    OTHERS: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Places [choices]: the sorted place of each choice, or -1 without an expert; Order: the choice at each place.
+    Starts [E + 1]: the first place of each expert, then the number of places. A program finds BLOCK places or starts by
+    counting the smaller keys, OTHERS at once."""
+    begin(CHAINED)
+    live = choices
+    if Live is not None:
+        live = tl.minimum(choices, tl.load(Live) * CHOSEN).to(tl.int32)
+    blocks = tl.cdiv(choices, BLOCK)
+    program = tl.program_id(0)
+    choice = program * BLOCK + tl.arange(0, BLOCK)
+    expert = (program - blocks) * BLOCK + tl.arange(0, BLOCK)
+    key = tl.where(program < blocks, sort_keys(Index, choice, live, E), expert * MAX_CHOICES)
+    smaller = tl.zeros([BLOCK, OTHERS], tl.int32)
+    for first in range(0, live, OTHERS):
+        others = sort_keys(Index, first + tl.arange(0, OTHERS), live, E)
+        smaller += (others[None, :] < key[:, None]).to(tl.int32)
+    place = tl.sum(smaller, 1)
+    if program < blocks:
+        has_expert = key < E * MAX_CHOICES
+        tl.store(Places + choice, tl.where(has_expert, place, -1), mask=choice < choices)
+        tl.store(Order + place, choice, mask=has_expert)
+    else:
+        tl.store(Starts + expert, place, mask=expert <= E)
+
+
+@triton.jit
+def activated(x, slope, FUNCTION: tl.constexpr):
+    """As in `weft.ops.experts.Activation`. Comparisons keep NaN."""
+    if FUNCTION == NONE:
+        result = x
+    elif FUNCTION == SILU:
+        result = x / (1.0 + tl.exp(-slope * x))
+    elif FUNCTION == GELU:
+        result = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    elif FUNCTION == GELU_TANH:
+        result = x / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
+    elif FUNCTION == RELU:
+        result = tl.where(x < 0, 0.0, x)
+    else:
+        result = tl.where(x < 0, 0.0, x * x)
+    return result
+
+
+@triton.jit(do_not_specialize=["slope", "limit", "shift"])
+def experts_kernel(
+    X, W, Bias, Starts, Order, Out, x_row, slope, limit, shift, E: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    CHOSEN: tl.constexpr, LANES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    GATED: tl.constexpr, FUNCTION: tl.constexpr, STAGES: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    """W: [E, N, K], with gates before ups; Bias: float32 [E, N]; Out: [places, N], or N / 2 with GATED. With Order, the
+    row of a place is that of its choice in X; else X is sorted. LANES: a power of 2, at least E."""
+    begin(CHAINED)
+    tile = tl.program_id(0)
+    number = tl.program_id(1)
+    lane = tl.arange(0, LANES)
+    starts = tl.load(Starts + lane, mask=lane < E, other=0)
+    ends = tl.load(Starts + lane + 1, mask=lane < E, other=0)
+    tiles = (ends - starts + BM - 1) // BM
+    through = tl.cumsum(tiles, 0)
+    expert = tl.sum((through <= number).to(tl.int32), 0)
+    if expert >= E:
+        return
+    is_mine = lane == expert
+    first = tl.sum(tl.where(is_mine, starts + (number - through + tiles) * BM, 0), 0)
+    end = tl.sum(tl.where(is_mine, ends, 0), 0)
+    place = first + tl.arange(0, BM)
+    live = place < end
+    row = place
+    if Order is not None:
+        row = tl.load(Order + place, mask=live, other=0) // CHOSEN
+    x_rows = X + row.to(tl.int64)[:, None] * x_row
+    i = tl.arange(0, BN)
+    n, inside = weight_rows(tile, i, N, BN, GATED)
+    w_rows = W + expert.to(tl.int64) * N * K + n[:, None] * K
+    acc = tl.zeros([BN, BM], tl.float32)
+    for k0 in tl.range(0, K, BK, num_stages=STAGES):
+        k = k0 + tl.arange(0, BK)
+        if K % BK == 0:
+            w = tl.load(w_rows + k[None, :])
+            x = tl.load(x_rows + k[None, :], mask=live[:, None], other=0.0)
+        else:
+            w = tl.load(w_rows + k[None, :], mask=k[None, :] < K, other=0.0)
+            x = tl.load(x_rows + k[None, :], mask=live[:, None] & (k[None, :] < K), other=0.0)
+        acc = tl.dot(w, tl.trans(x), acc, input_precision="ieee")
+    acc = tl.trans(acc)
+    if Bias is not None:
+        acc += tl.load(Bias + expert * N + n)[None, :]
+    if GATED:
+        gate, up = tl.split(tl.reshape(acc, (BM, BN // 2, 2)))
+        gate = tl.where(gate > limit, limit, gate)
+        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
+        value = activated(gate, slope, FUNCTION) * (up + shift)
+        column = tile * (BN // 2) + tl.arange(0, BN // 2)
+        inside = column < N // 2
+        width = N // 2
+    else:
+        value = activated(acc, slope, FUNCTION)
+        column = tile * BN + i
+        width = N
+    target = Out + place.to(tl.int64)[:, None] * width + column[None, :]
+    tl.store(target, value.to(Out.dtype.element_ty), mask=live[:, None] & inside[None, :])
+
+
+@triton.jit(do_not_specialize_on_alignment=["Live"])
+def combine_kernel(
+    Sorted, Places, Weights, Live, Out, out_row, H, CHOSEN: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr
+):  # fmt: skip
+    """Sorted: [places, H], Weights: float32 [rows, CHOSEN]."""
+    begin(CHAINED)
+    row = tl.program_id(0).to(tl.int64)
+    if is_padding(row, Live):
+        return
+    h = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for j in range(CHOSEN):
+        place = tl.load(Places + row * CHOSEN + j).to(tl.int64)
+        if place >= 0:
+            weight = tl.load(Weights + row * CHOSEN + j)
+            total += weight * tl.load(Sorted + place * H + h, mask=h < H, other=0.0).to(tl.float32)
+    tl.store(Out + row * out_row + h, total.to(Out.dtype.element_ty), mask=h < H)
+
+
+def experts(
+    x: Tensor,
+    index: Tensor,
+    weights: Tensor,
+    up: Tensor,
+    down: Tensor,
+    up_bias: Tensor | None,
+    down_bias: Tensor | None,
+    gated: bool,
+    function: int,
+    slope: float,
+    limit: float,
+    shift: float,
+    out: Tensor,
+    live: Tensor | None = None,
+    tiles: Tiles | None = None,
+) -> None:
+    """Launch the experts of `weft.ops.experts.Experts`. up: [E, 2 I, H] with gates before ups, or [E, I, H]. down:
+    [E, H, I]. Both are contiguous."""
+    rows, chosen = index.shape
+    choices, num_experts = rows * chosen, up.shape[0]
+    if choices == 0:
+        return
+    require(num_experts < MAX_EXPERTS, f"there may be at most {MAX_EXPERTS - 1} experts, not {num_experts}")
+    require(choices < MAX_CHOICES.value, f"at most {MAX_CHOICES.value - 1} choices fit a call, not {choices}")
+    tiles = tiles or choose_tiles(choices, num_experts, up.element_size())
+    starts, order, places = (
+        torch.empty(size, dtype=torch.int32, device=x.device) for size in (num_experts + 1, choices, choices)
+    )
+    inner = x.new_empty(choices, down.shape[2])
+    results = x.new_empty(choices, down.shape[1])
+    chain = chain_options(x)
+    blocks = triton.cdiv(choices, SORT_BLOCK) + triton.cdiv(num_experts + 1, SORT_BLOCK)
+    sort_kernel[(blocks,)](
+        index, live, starts, order, places, choices, num_experts, chosen, SORT_BLOCK, SORT_OTHERS, **chain
+    )
+    # Each expert with rows has at most one tile that is not full.
+    row_tiles = choices // tiles.rows + min(choices, num_experts)
+    lanes = triton.next_power_of_2(num_experts)
+    for source, weight, bias, of_choice, target, pairs, number in (
+        (x, up, up_bias, order, inner, gated, function),
+        (inner, down, down_bias, None, results, False, int(Function.NONE)),
+    ):
+        outputs, inputs = weight.shape[1:]
+        experts_kernel[(triton.cdiv(outputs, tiles.outputs), row_tiles)](
+            source, weight, bias, starts, of_choice, target, source.stride(0), slope, limit, shift, num_experts,
+            outputs, inputs, chosen, lanes, tiles.rows, tiles.outputs, tiles.inputs, pairs, number, tiles.stages,
+            **chain, num_warps=tiles.warps,
+        )  # fmt: skip
+    combine_kernel[(rows, triton.cdiv(out.shape[1], COMBINE_BLOCK))](
+        results, places, weights, live, out, out.stride(0), out.shape[1], chosen, COMBINE_BLOCK, **chain
+    )
