@@ -25,7 +25,7 @@ from transformers import Qwen3MoeConfig
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
 
 from weft.models.config import DTYPES
-from weft.models.transformers_experts import pack_experts
+from weft.models.generic.experts import pack_experts
 from weft.ops.experts import Experts
 from weft_bench.report import Report
 

@@ -35,11 +35,12 @@ FAR = 1 << 20
 class Calls:
     """The memory calls of one forward over the tokens of `rows`.
 
-    kv: the pages. None to plan memory: calls only record in `memories` what they need.
+    kv: the pages of attention.
     places: by number of a decoder layer, tensors [N, H] that receive copies of its input.
     live: the number of live tokens, int64 [1] on the device; None if all are live.
     count: the number of tokens.
-    num_calls: the number of calls so far.
+    num_calls: the number of memory calls so far.
+    plan: receives the memory that each call needs, in order. Nothing is computed then. None in an ordinary forward.
     """
 
     rows: Rows | None = None
@@ -47,8 +48,8 @@ class Calls:
     places: Mapping[int, Sequence[Tensor]] = field(default_factory=dict)
     live: Tensor | None = None
     count: int = 0
-    memories: list[LayerMemory] = field(default_factory=list)
     num_calls: int = 0
+    plan: list[LayerMemory] | None = None
 
     def __enter__(self) -> Calls:
         self._outer, _current.calls = _current.calls, self
@@ -120,7 +121,7 @@ def _plan(
 ) -> tuple[Tensor, None]:
     """The attention function that transformers' layers call while memory is planned. Shapes as in `_attention`."""
     calls = current()
-    assert calls is not None
+    assert calls is not None and calls.plan is not None
     if not isinstance(attention_mask, Visible):
         raise ModelError(
             f"{type(module).__name__} has an attention mask that is not transformers' causal one"
@@ -133,7 +134,7 @@ def _plan(
             f"{type(module).__name__} has a window of {window} keys, but its mask shows {attention_mask.window}"
         )
     pages = Pages(key.shape[1], key.shape[3], value.shape[3], window=Window(window))
-    calls.memories.append(LayerMemory(pages))
+    calls.plan.append(LayerMemory(pages))
     batch, heads, count, _ = query.shape
     return query.new_zeros(batch, count, heads, value.shape[3]), None
 

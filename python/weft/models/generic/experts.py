@@ -70,7 +70,7 @@ def pack_experts(module: Any, weight_dtype: torch.dtype | None = None) -> Expert
 def _forward(module: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """The function that transformers' experts modules call. Shapes: [N, H], [N, k], [N, k] -> [N, H]."""
     calls = current()
-    if calls is not None and calls.kv is None:  # only the memory is looked for
+    if calls is not None and calls.plan is not None:
         return torch.zeros_like(hidden_states)
     packed = getattr(module, "weft_experts", None)
     if packed is None:

@@ -136,7 +136,8 @@ def find_memories(network: Any, where: str) -> list[LayerMemory]:
     """The memory of each call that the network's layers make, in order, by a forward without data."""
     tokens = torch.zeros(1, 2, dtype=torch.int64, device="meta")
     stop_reading_values(network)
-    with torch.inference_mode(), Calls() as calls:
+    memories: list[LayerMemory] = []
+    with torch.inference_mode(), Calls(plan=memories):
         try:
             # With a mask of padding given, transformers does not look for packed texts among the positions.
             mask = torch.ones(1, 2, dtype=torch.bool, device="meta")
@@ -150,7 +151,7 @@ def find_memories(network: Any, where: str) -> list[LayerMemory]:
                 f"{where}: {type(network).__name__} can't run on weft's pages, since its code failed: "
                 f"{type(error).__name__}: {error}"
             ) from error
-    return calls.memories
+    return memories
 
 
 def stop_reading_values(network: Any) -> None:

@@ -12,7 +12,8 @@ from transformers import AutoConfig
 
 from support.experts import routed
 from weft.errors import ModelError
-from weft.models.transformers_experts import NAME, pack_experts, register_experts
+from weft.models.generic.calls import NAME, Calls
+from weft.models.generic.experts import pack_experts
 from weft.ops.experts import Activation, Function
 
 HIDDEN, EXPERTS, INNER = 48, 8, 40
@@ -96,13 +97,10 @@ def test_rows_that_are_not_live_are_left_out() -> None:
     pack_experts(module)
     expected = run(module, NAME, 9)
     live = torch.tensor([4])
-    register_experts(lambda: live)
-    try:
+    with Calls(live=live, count=9):
         assert torch.equal(run(module, NAME, 9)[:4], expected[:4])
         live.fill_(9)
         assert torch.equal(run(module, NAME, 9), expected)
-    finally:
-        register_experts()
 
 
 @pytest.mark.parametrize(
