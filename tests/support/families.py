@@ -144,14 +144,23 @@ HYBRIDS: dict[str, dict[str, Any]] = {
     "qwen3_5_moe_text": DELTA,
     "olmo_hybrid": DELTA,
     "kimi_linear": {
-        **LATENT,
+        **{key: LATENT[key] for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")},
+        "num_key_value_heads": 4,
         "q_lora_rank": None,
         "v_head_dim": 8,
         "linear_num_heads": 4,
         "linear_head_dim": 16,
         "layer_types": DELTA["layer_types"],
     },
-    "bailing_hybrid": {**LATENT, "v_head_dim": 8, "layer_types": DELTA["layer_types"]},
+    "bailing_hybrid": {
+        **{
+            key: LATENT[key]
+            for key in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")
+        },
+        "num_key_value_heads": 4,
+        "v_head_dim": 8,
+        "layer_types": DELTA["layer_types"],
+    },
     "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False},
     "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"], "num_dense_layers": 2},
     "mamba": {"state_size": 8, "time_step_rank": 4},
@@ -213,7 +222,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 def config_of(family: str, settings: dict[str, Any], vocab_size: int) -> Any:
     """transformers' config of a family, with the small sizes of this file."""
     config = AutoConfig.for_model(family.split(" ")[0])
-    known = set(config.to_dict())
+    known = {*config.to_dict(), *config.attribute_map}
     sizes = {**BASE, "vocab_size": vocab_size, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     given = {key: value for key, value in {**sizes, **settings}.items() if key in known or key in settings}
     if family == "mamba2":

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from weft.models.config import ModelConfig
 from weft.models.memory import LayerMemory
+from weft.models.states import States
 from weft.ops.attention import KVLayer, Rows, Window
 from weft.runtime.host_memory import lazy_zeros
 
@@ -25,7 +26,8 @@ class PagedKV:
     and attention does not write it.
 
     `layers[i]` is the memory of layer i; None for a layer without pages. Layers of the same width share a tensor
-    [layers, num_pages, page_size, width] of `groups`.
+    [layers, num_pages, page_size, width] of `groups`. `states` are those of layers that keep a fixed size for each
+    slot; None without such layers.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class PagedKV:
         self.page_size, self.dtype = page_size, dtype
         self._device = torch.device(device)
         self._pages = [memory.pages for memory in memories]
+        self.states: States | None = None
         self._allocate(num_pages)
 
     def resize(self, num_pages: int) -> None:

@@ -19,6 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from weft.errors import ModelError
 from weft.models.base import PagedKV
 from weft.models.memory import LayerMemory, Pages
+from weft.models.states import LayerStates
 from weft.ops.attention import Heads, Rows, Window, attend
 
 NAME = "weft"
@@ -40,6 +41,8 @@ class Calls:
     live: the number of live tokens, int64 [1] on the device; None if all are live.
     count: the number of tokens.
     num_calls: the number of memory calls so far.
+    rates: constants of recurrences, by number of the call. They outlive the forward.
+    is_plain: whether layers compute as transformers does, on whole texts without memory.
     plan: receives the memory that each call needs, in order. Nothing is computed then. None in an ordinary forward.
     """
 
@@ -49,6 +52,8 @@ class Calls:
     live: Tensor | None = None
     count: int = 0
     num_calls: int = 0
+    rates: dict[int, Tensor] = field(default_factory=dict)
+    is_plain: bool = False
     plan: list[LayerMemory] | None = None
 
     def __enter__(self) -> Calls:
@@ -61,6 +66,14 @@ class Calls:
     def live_of(self, rows: Tensor) -> Tensor | None:
         """The number of live rows in `rows`, if they are those of the tokens; None if all must be computed."""
         return self.live if rows.shape[0] == self.count else None
+
+    def state(self) -> tuple[Rows, LayerStates]:
+        """The rows, and the states of this call."""
+        assert self.rows is not None and self.kv is not None and self.kv.states is not None
+        layer = self.kv.states.layers[self.num_calls]
+        assert layer is not None
+        self.num_calls += 1
+        return self.rows, layer
 
     def attend(self, qkv: Sequence[Tensor], heads: Heads) -> Tensor:
         """Attention of queries, keys and values [N, heads, size] over the pages of this call: [N, H, value size]."""

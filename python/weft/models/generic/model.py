@@ -36,6 +36,7 @@ class TransformersModel:
         self.device = self.embedding.device
         self._prefix: str = network.base_model_prefix
         self._decoder = getattr(network, self._prefix)
+        self._rates: dict[int, Tensor] = {}
         self._decoded = _Decoded(self._decoder)
         blocks = blocks_of(self._decoder, config.num_layers)
         for i, block in enumerate(blocks):
@@ -64,7 +65,7 @@ class TransformersModel:
             aux_layers, aux_out.flatten(0, -2).split(width, 1) if aux_layers else (), strict=True
         ):
             places[number].append(place)
-        with Calls(rows, kv, places, rows.live, flat.shape[1]):
+        with Calls(rows, kv, places, rows.live, flat.shape[1], rates=self._rates):
             positions = positions_of(rows, flat.shape[1])[None]
             x = self._decoder(input_ids=flat, position_ids=positions, use_cache=False).last_hidden_state[0]
         for place in places[self.config.num_layers + 1]:

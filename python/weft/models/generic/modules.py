@@ -18,6 +18,9 @@ from weft.models.generic.experts import pack_experts
 from weft.ops.linear import Linear, Norm
 from weft.ops.rows import embed
 
+PLAIN = ("dt_proj",)
+"""The ends of names of linear layers whose weights transformers' code reads."""
+
 
 class PackedLinear(nn.Module):
     """Mixin for a linear layer whose weight is packed in `product`. The weight that remains is on no device: it tells
@@ -58,13 +61,17 @@ class PackedNorm(nn.Module):
 def pack_modules(network: Any, dtype: torch.dtype) -> None:
     """Replace the modules of `network` that weft has operations for, one at a time, so that no second copy of the
     weights exists. `dtype` is the dtype of activations. All other tensors get it, too."""
-    for module in network.modules():
+    for name, module in network.named_modules():
         if hasattr(module, "is_transposed") and hasattr(
             module, "has_gate"
         ):  # set by transformers' `use_experts_implementation`
             pack_experts(module)
-            for name in [*module._parameters]:
-                del module._parameters[name]
+            for parameter in [*module._parameters]:
+                del module._parameters[parameter]
+        elif name.endswith(PLAIN):
+            continue
+        elif type(module) is nn.Conv1d:
+            _turn_convolution(module)
         elif type(module) in (nn.Linear, Conv1D):
             _pack_linear(module, dtype)
         elif isinstance(module, nn.Embedding) and not isinstance(module, PackedEmbedding):
@@ -76,6 +83,11 @@ def pack_modules(network: Any, dtype: torch.dtype) -> None:
                 tensor.data = tensor.data.to(dtype)
     for module in network.modules():
         _replace_norm(module)
+
+
+def _turn_convolution(module: Any) -> None:
+    """Store the weight [C, 1, taps] of a convolution so that a tap's channels are adjacent."""
+    module.weight.data = module.weight.data.permute(2, 1, 0).contiguous().permute(2, 1, 0)
 
 
 def _pack_embedding(module: Any, dtype: torch.dtype) -> None:

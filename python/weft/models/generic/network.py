@@ -14,11 +14,13 @@ from typing import Any
 
 import torch
 import transformers
+from transformers import masking_utils
 
 from weft.errors import ModelError
 from weft.models.base import WeightSource
 from weft.models.config import Fields, ModelConfig, parse_dtype
 from weft.models.generic.calls import NAME, PLANNING, Calls
+from weft.models.generic.mixers import replace_functions
 from weft.models.generic.modules import pack_modules
 from weft.models.memory import LayerMemory
 
@@ -134,14 +136,13 @@ def load_network(config: ModelConfig, weights: WeightSource) -> Any:
 
 def find_memories(network: Any, where: str) -> list[LayerMemory]:
     """The memory of each call that the network's layers make, in order, by a forward without data."""
-    tokens = torch.zeros(1, 2, dtype=torch.int64, device="meta")
+    tokens = torch.zeros(1, 1, dtype=torch.int64, device="meta")
+    replace_functions(network)
     stop_reading_values(network)
     memories: list[LayerMemory] = []
-    with torch.inference_mode(), Calls(plan=memories):
+    with torch.inference_mode(), Calls(plan=memories), _single_texts():
         try:
-            # With a mask of padding given, transformers does not look for packed texts among the positions.
-            mask = torch.ones(1, 2, dtype=torch.bool, device="meta")
-            network(input_ids=tokens, position_ids=tokens, attention_mask=mask, use_cache=False)
+            network(input_ids=tokens, position_ids=tokens, use_cache=False)
         except ModelError as error:
             raise ModelError(
                 f"{where}: {type(network).__name__} can't run on weft's pages: {error}"
@@ -152,6 +153,17 @@ def find_memories(network: Any, where: str) -> list[LayerMemory]:
                 f"{type(error).__name__}: {error}"
             ) from error
     return memories
+
+
+@contextmanager
+def _single_texts() -> Iterator[None]:
+    """Context in which transformers does not look for several texts in a row, for which it would read positions."""
+    find = masking_utils.find_packed_sequence_indices
+    masking_utils.find_packed_sequence_indices = lambda _: None
+    try:
+        yield
+    finally:
+        masking_utils.find_packed_sequence_indices = find
 
 
 def stop_reading_values(network: Any) -> None:
