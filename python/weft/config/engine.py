@@ -169,6 +169,10 @@ class CacheConfig(Checked):
     secondary_offload_min_priority: Annotated[int, whole(0, 100, "0 to 100")] = 30
     """Evicted pages with a priority below this are dropped instead of moved to the host."""
 
+    num_snapshots: Annotated[int, whole(0, valid="0 or more (or None)")] | None = None
+    """The number of states that are kept for cached texts, of a model with recurrent layers. It reuses a prefix only up
+    to a position whose state was kept (`docs/kv-cache.md`). Default: twice `max_batch`. 0 reuses nothing."""
+
     kv_event_buffer: Annotated[int, whole(0, valid="0 or more")] = 0
     """The maximum number of KV cache events that are buffered for `Engine.kv_events`. 0 records none."""
 
@@ -309,11 +313,16 @@ class EngineConfig(
     """
 
     def resolved(
-        self, max_position_embeddings: int, num_draft_tokens: int, device: str = "cpu"
+        self,
+        max_position_embeddings: int,
+        num_draft_tokens: int,
+        device: str = "cpu",
+        has_states: bool = False,
     ) -> ResolvedConfig:
         """Return the settings with every default replaced by a number. They are for a model of
         `max_position_embeddings` positions and for `num_draft_tokens` drafts per iteration. `device` is torch's
-        device type."""
+        device type. `has_states`: whether the model has recurrent layers. Without them, or without reuse, there are no
+        snapshots. With them, but without snapshots, nothing is reused."""
         length = self.max_seq_len
         if length is None:
             limit = max_position_embeddings
@@ -336,6 +345,9 @@ class EngineConfig(
         if mask_limit is None:
             mask_limit = UNTRUSTED_MASK_TIME_LIMIT_S if self.untrusted_guides else MASK_TIME_LIMIT_S
         ahead = self.programs_ahead or self.max_batch
+        num_snapshots = 2 * self.max_batch if self.num_snapshots is None else self.num_snapshots
+        if not (has_states and self.reuse):
+            num_snapshots = 0
         settings: dict[str, Any] = {
             **vars(self),
             "max_seq_len": length,
@@ -344,6 +356,8 @@ class EngineConfig(
             "max_num_tokens": tokens,
             "mask_time_limit_s": mask_limit,
             "programs_ahead": ahead,
+            "num_snapshots": num_snapshots,
+            "reuse": self.reuse and (num_snapshots > 0 or not has_states),
             # Twice, because a program may keep a copy for the other sequences of its request.
             "max_program_bytes": self.max_program_bytes or 2 * (self.max_batch + ahead) * PROGRAM_BYTES,
         }
@@ -363,6 +377,7 @@ class ResolvedConfig(EngineConfig):
     max_num_tokens: int
     prefill_chunk: int
     num_pages: int
+    num_snapshots: int
     mask_time_limit_s: float
     programs_ahead: int
     max_program_bytes: int

@@ -114,6 +114,7 @@ def build_kv_manager(config: ResolvedConfig, parts: DecodeParts) -> KvManager:
         copy_on_partial_reuse=config.copy_on_partial_reuse,
         num_host_pages=parts.host.num_pages if parts.host is not None else 0,
         offload_min_priority=config.secondary_offload_min_priority,
+        num_snapshots=config.num_snapshots,
         log=KvEventLog(config.kv_event_buffer, config.max_seq_len) if config.kv_event_buffer else None,
     )
 

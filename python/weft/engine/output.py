@@ -22,7 +22,7 @@ from weft.engine.runner.in_flight import InFlightBatch
 from weft.engine.runner.runner import ModelRunner
 from weft.engine.scheduler.scheduler import Released, Scheduler
 from weft.engine.scheduler.waiting import Waiting
-from weft.engine.sequence import Sequence, Stage
+from weft.engine.sequence import Rest, Sequence, Stage
 from weft.engine.stats import StepRecord
 from weft.errors import DeadEndError, GuideError, GuideStateError, InputError, RequestError
 from weft.guided.answers import Answers
@@ -251,6 +251,8 @@ class OutputProcessor:
         if num_tokens >= sequence.next_cache_at and not sequence.must_reread:
             self._scheduler.cache(sequence)
         if reason is not None:
+            if sequence.search is None:
+                sequence.rest = rest_of(sequence, num_tokens - num_before, results.count(sequence.slot))
             self.finish(sequence, reason)
             return
         if sequence.must_reread:
@@ -266,8 +268,14 @@ class OutputProcessor:
         return commit(sequence, results, self._end_tokens, guided_state, self._drafted_by)
 
     def _retire(self, batch: InFlightBatch) -> None:
+        results = batch.results
         left = batch.end()
         if left:
+            for sequence in left:
+                rest = sequence.rest
+                if rest is not None and results is not None and rest.position == sequence.num_tokens:
+                    token = results.tokens(sequence.slot)[0]
+                    sequence.rest = rest._replace(next_token=token if token >= 0 else None)
             self._scheduler.retire(left)
 
     # -- ends
@@ -306,6 +314,8 @@ class OutputProcessor:
     def _fail_batch(self, batch: InFlightBatch, error: BaseException) -> None:
         """Fail all sequences of a batch, and those of later batches if the device can't go on."""
         self._fail(batch.sequences, error)
+        for sequence in batch.sequences:  # the states of those that had ended are unknown, too
+            sequence.rest = None
         try:
             self._runtime.synchronize()
         except Exception as later:
@@ -329,6 +339,28 @@ class OutputProcessor:
         with suppress(Exception):
             self._runtime.synchronize()
         self._runner.snapshots.drop_pending()
+
+
+def rest_of(sequence: Sequence, num_kept: int, num_accepted: int) -> Rest | None:
+    """The state that the device has for a sequence that ends, for a model with recurrent states. None if the device has
+    gone past the text. The host has just committed an iteration: it accepted `num_accepted` drafts, and `num_kept` of
+    its `num_accepted` + 1 tokens belong to the answer.
+
+    The slot's memory has the state after the first token that the slot's last iteration read, and owes its accepted
+    drafts. Let an iteration read the token at position p and drafts after it. Its tokens are for positions p + 1 on.
+
+    - If it is the slot's last iteration, the memory has the state after p + 1 tokens. The text has p + 1 + `num_kept`
+      tokens. The state of all but the last follows `num_kept` - 1 drafts later, and the iteration accepted them.
+    - With overlap, the next iteration may be launched already. It reads first the last one of the device's tokens. If
+      that is the last token of the text, the memory then has the state of the whole text. If the text was cut before
+      it, the memory has a state beyond the text.
+    """
+    num_later = sequence.num_in_flight - 1  # without the batch that is being read
+    if num_later == 0 and num_kept:
+        return Rest(sequence.num_tokens - 1, num_kept - 1)
+    if num_later == 1 and num_kept == num_accepted + 1:
+        return Rest(sequence.num_tokens, 0)
+    return None
 
 
 def _as_request_error(error: BaseException | None, stage: Stage) -> RequestError | InputError | None:

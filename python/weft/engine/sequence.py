@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from weft.core import FinishReason, Hypothesis, Output
 from weft.core.request import Request, StopWords
@@ -166,6 +166,20 @@ class Search(Protocol):
         """Return the branching for the next iteration and remove it, so that a second call returns None."""
 
 
+class Rest(NamedTuple):
+    """The state that the device has for a sequence that leaves its slot. Models with recurrent states keep it.
+
+    position: the number of tokens of the text that the state covers.
+    num_owed: the number of drafts that it covers and that the slot's memory does not: the device must apply so many
+        (docs/kv-cache.md). -1: all that were accepted in the slot's last iteration.
+    next_token: the token after them, if the text does not have it.
+    """
+
+    position: int
+    num_owed: int
+    next_token: int | None = None
+
+
 SequenceCallback = Callable[["Sequence"], object]
 
 
@@ -226,6 +240,9 @@ class Sequence:
     next_cache_at: int = field(default=AT_FIRST_TOKEN, init=False)  # answer length at which `cache` is due
     must_reread: bool = field(default=False, init=False)  # an edit changed the text: read it again
     has_left: bool = field(default=False, init=False)  # it no longer runs, but still holds its slots
+    rest: Rest | None = field(
+        default=None, init=False
+    )  # if it left while in flight, and its state can be kept
     search: Search | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -296,7 +313,7 @@ class Sequence:
         self.starts_ahead = self.guide is not None and isinstance(self.guide.compiled, StartedGuide)
         self.num_promised, self.next_cache_at = 0, AT_FIRST_TOKEN
         self.must_reread = self.has_left = False
-        self.search = None
+        self.search = self.rest = None
 
     def finish(self, reason: FinishReason, error: RequestError | InputError | None = None) -> None:
         """End the sequence."""

@@ -19,7 +19,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class KvUsage:
-    """The state of the KV pages at one moment. Counters count since the engine was made."""
+    """The state of the KV pages and snapshots at one moment. Counters count since the engine was made."""
 
     page_size: int = 0
     max_pages: int = 0
@@ -55,6 +55,15 @@ class KvUsage:
 
     onboarded_pages: int = 0
     """Counts pages copied from the host to the device."""
+
+    max_snapshots: int = 0
+    """The number of states that can be kept, for a model with recurrent states."""
+
+    snapshots: int = 0
+    """States that are kept for cached texts."""
+
+    snapshot_hits: int = 0
+    """Counts admissions that began with a kept state."""
 
     @property
     def hit_rate(self) -> float:

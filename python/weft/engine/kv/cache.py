@@ -18,6 +18,9 @@ page becomes free. So no page is kept that nothing reads.
 The partly filled page at the end of a text is cached too. A sequence that continues this text takes the page out of the
 tree and continues to write in it.
 
+A model with recurrent states can reuse a prefix only up to a snapshot of its state (`snapshots.py`). Then the cached
+prefix of a text ends at the last usable snapshot.
+
 All of this is the host's view. The device follows in stream order. After a page has been released and allocated to
 another sequence, earlier launches may still read or write it for the old sequence; later launches never do.
 """
@@ -33,7 +36,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from weft.core.retention import Retention
-from weft.engine.kv.checks import check_pages
+from weft.engine.kv.checks import check_pages, check_snapshots
 from weft.engine.kv.events import (
     DEVICE_LEVEL,
     ROOT_HASH,
@@ -45,7 +48,8 @@ from weft.engine.kv.events import (
     page_hash,
 )
 from weft.engine.kv.pool import Move, MoveKind, PagePool
-from weft.engine.kv.prefix_tree import CachedPage, Tokens
+from weft.engine.kv.prefix_tree import CachedPage, Snapshot, Tokens
+from weft.engine.kv.snapshots import PendingSnapshot, SnapshotQuery, Snapshots
 from weft.engine.stats import KvUsage
 
 OFFLOAD_MIN_PRIORITY = 30
@@ -56,12 +60,16 @@ class PrefixMatch(NamedTuple):
     """The cached prefix of a text: full pages, then possibly the first `num_partial` positions of `partial_page`.
 
     continues: whether `partial_page` is the partly filled last page of a cached text that this text continues.
+    snapshot: the state after the prefix. None for a model without states.
+    num_cached: the number of cached tokens, as if the model had no states. 0 without `snapshot`s.
     """
 
     full_pages: list[CachedPage]
     partial_page: CachedPage | None = None
     num_partial: int = 0
     continues: bool = False
+    snapshot: Snapshot | None = None
+    num_cached: int = 0
 
 
 class PageCounts(NamedTuple):
@@ -88,12 +96,14 @@ class _Reuse(Enum):
 
 class Allocation(NamedTuple):
     """The pages of a new sequence. The first `num_partial` positions after the fully matched pages are valid as soon as
-    the device has made the page copies `copies`, (from, to)."""
+    the device has made the page copies `copies`, (from, to). `carried` are the snapshots of a page that was taken out
+    of the cache."""
 
     pages: list[int]
     num_partial: int
     copies: list[tuple[int, int]]
     counts: PageCounts
+    carried: tuple[Snapshot, ...] = ()
 
 
 def match_prefix(
@@ -125,6 +135,39 @@ def match_prefix(
     return PrefixMatch(pages[:num_full], partial_page, num_partial, continues and partial_page is pages[-1])
 
 
+def match_snapshot(
+    root: CachedPage, size: int, tokens: abc.Sequence[int], margin: int, salt: int, partial: bool
+) -> PrefixMatch:
+    """Find the longest cached prefix of `tokens` after which the state was kept. The arguments are those of
+    `match_prefix`."""
+    text = tuple(tokens)
+    whole = match_prefix(root, size, text, 0, salt, partial)
+    pages, start = whole.full_pages, len(whole.full_pages) * size
+    num_cached = start + whole.num_partial
+    if whole.partial_page is not None:
+        # All children that share tokens with the text, because the nearest one may have no snapshot.
+        page_tokens = text[start : min(start + size, len(text) - 1)]
+        parent, salt = (pages[-1], 0) if pages else (root, salt)
+        found = [
+            (snapshot, page)
+            for page, length in parent.similar(page_tokens, salt)
+            if (snapshot := SnapshotQuery(text, start + length, margin).find(page, start)) is not None
+        ]
+        if found:
+            snapshot, page = max(found, key=lambda each: each[0].offset)
+            continues = snapshot.offset == len(page.tokens)
+            return PrefixMatch(pages, page, snapshot.offset, continues, snapshot, num_cached)
+    query = SnapshotQuery(text, num_cached, margin, multiple=1 if partial else size)
+    for index in reversed(range(len(pages))):
+        last = query.find(pages[index], index * size)
+        if last is None:
+            continue
+        if last.offset == size:
+            return PrefixMatch(pages[: index + 1], snapshot=last, num_cached=num_cached)
+        return PrefixMatch(pages[:index], pages[index], last.offset, snapshot=last, num_cached=num_cached)
+    return PrefixMatch([], num_cached=num_cached)
+
+
 @dataclass(eq=False, slots=True)
 class KvSequence:
     """The pages that one sequence holds.
@@ -135,6 +178,13 @@ class KvSequence:
     copies: the moves that copy a partly matched page to a page of the sequence, (from, to).
     chain: the tree's pages for the first `len(chain)` entries of `pages`.
     is_lost: whether the sequence may not cache any more pages.
+
+    For models with states only:
+
+    snapshot: the row of the state after the first `num_reused` tokens. It must be loaded before the sequence reads on.
+        None if nothing is reused.
+    save_at: the positions, in order, at which the state should be kept while the text is read.
+    pending: the rows that the sequence took for states of its text.
     """
 
     pages: list[int]
@@ -146,6 +196,9 @@ class KvSequence:
     salt: int = 0
     counts: PageCounts = field(default_factory=PageCounts)
     is_lost: bool = False
+    snapshot: int | None = None
+    save_at: list[int] = field(default_factory=list)
+    pending: list[PendingSnapshot] = field(default_factory=list)
 
 
 class KvManager:
@@ -156,6 +209,7 @@ class KvManager:
     copy_on_partial_reuse: if False, such a page is not copied but taken out of the cache. That works only if no
         sequence holds it and it has no children; otherwise it is not reused.
     num_host_pages: the number of host pages, for evicted pages of priority `offload_min_priority` or more.
+    num_snapshots: the number of rows for snapshots; 0 for a model without states, or if nothing is reused.
     log: records cache events.
     clock: returns the time in seconds.
     moves: page copies that the device must make, in this order.
@@ -171,6 +225,7 @@ class KvManager:
         copy_on_partial_reuse: bool = True,
         num_host_pages: int = 0,
         offload_min_priority: int = OFFLOAD_MIN_PRIORITY,
+        num_snapshots: int = 0,
         log: KvEventLog | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -181,7 +236,10 @@ class KvManager:
         self._partial_reuse = partial_reuse
         self._copies_partial_pages = copy_on_partial_reuse
         self._num_host_pages = num_host_pages
-        self._pool = PagePool(num_pages, num_host_pages, offload_min_priority, log, clock)
+        assert reuse or not num_snapshots
+        self.num_snapshots = num_snapshots
+        self._snapshots = Snapshots(num_snapshots)
+        self._pool = PagePool(num_pages, num_host_pages, offload_min_priority, log, clock, self._snapshots)
         self.moves = self._pool.moves
         self._sequences: set[KvSequence] = set()
         self._num_reused = self._num_missed = 0
@@ -211,20 +269,24 @@ class KvManager:
         changes nothing, if too few pages are available.
 
         The sequence shares the pages of the cached prefix, which is shortened by `margin` positions and never includes
-        the last token. With `reuse` False, nothing is looked up. Only texts of the same `salt` match.
+        the last token. With `reuse` False, nothing is looked up. Only texts of the same `salt` match. With snapshots,
+        the prefix ends at a snapshot, whose row is the sequence's `snapshot`.
 
         `retention` sets the priorities of pages. It treats the first `num_prompt` tokens as the prompt (default: all).
         A sequence that resumes after preemption has fewer prompt tokens than `tokens`.
         """
         assert 0 < len(tokens) <= num_positions
         salt_number, looks_up = number_of_salt(salt), reuse and self._reuse
-        match = PrefixMatch([])
+        match, lookup = PrefixMatch([]), match_snapshot if self.num_snapshots else match_prefix
         if looks_up:
-            match = match_prefix(
-                self._pool.root, self.page_size, tokens, margin, salt_number, self._partial_reuse
-            )
+            match = lookup(self._pool.root, self.page_size, tokens, margin, salt_number, self._partial_reuse)
+        num_pages, num_text_pages = self.pages_needed(num_positions), self.pages_needed(len(tokens))
+        has_partial = self.num_snapshots and match.partial_page is not None
+        if has_partial and self._reuse_of(match, self._num_spare(match, num_pages)) is _Reuse.NONE:
+            # A snapshot within a page is of no use without that page.
+            match = lookup(self._pool.root, self.page_size, tokens, margin, salt_number, partial=False)
         self._usage = None
-        allocation = self._allocate(match, self.pages_needed(num_positions), self.pages_needed(len(tokens)))
+        allocation = self._allocate(match, num_pages, num_text_pages)
         if allocation is None:
             return None
         num_reused = len(match.full_pages) * self.page_size + allocation.num_partial
@@ -242,6 +304,8 @@ class KvManager:
             counts,
         )
         self._sequences.add(sequence)
+        if self.num_snapshots:
+            self._begin_snapshots(sequence, match, allocation.carried, len(tokens) - 1 - margin)
         if retention is not None:
             for index in range(len(match.full_pages)):
                 self._retain(sequence, index)
@@ -268,6 +332,26 @@ class KvManager:
         if self._reuse and not sequence.is_lost and num_valid >= (len(sequence.chain) + 1) * self.page_size:
             self._usage = None
             self._note_stored(sequence, self._store(sequence, tokens, num_valid))
+            if sequence.pending:
+                self._attach_pending(sequence, tokens, len(sequence.chain) * self.page_size)
+
+    def take_snapshot(self, sequence: KvSequence, position: int, next_token: int | None = None) -> int | None:
+        """Take a row for the state after the first `position` tokens of a sequence's text. Evicts the snapshot that was
+        used least recently if no row is free. Returns None if the row could not be found later, or if all rows are
+        pending.
+
+        Work that is launched later than all earlier work must write the row. The call that stores the position, `store`
+        or `end`, attaches the snapshot to its page; `end` frees the row if the position is not stored. `next_token`
+        is the token after the position, if the text does not have it.
+        """
+        is_findable = self._partial_reuse or position % self.page_size == 0
+        if not self.num_snapshots or sequence.is_lost or not is_findable:
+            return None
+        self._usage = None
+        row = self._snapshots.take()
+        if row is not None:
+            sequence.pending.append(PendingSnapshot(position, row, next_token))
+        return row
 
     def end(self, sequence: KvSequence, tokens: abc.Sequence[int] = (), num_valid: int = 0) -> None:
         """Release all pages of a sequence. Call it exactly once for each sequence. Cached pages stay cached until they
@@ -283,13 +367,16 @@ class KvManager:
             stored = self._store(sequence, tokens, num_valid)
             last = self._store_last(sequence, tokens, num_valid) if self._partial_reuse else None
             self._note_stored(sequence, stored if last is None else [*stored, last])
+            if sequence.pending:
+                self._attach_pending(sequence, tokens, num_valid)
         pool, num_cached = self._pool, len(sequence.chain) + (last is not None)
         pool.free.extend(filter(None, reversed(sequence.pages[num_cached:])))
         for page, number in zip(sequence.chain, sequence.pages, strict=False):
             self._release(page, number)
         if last is not None:
             pool.release(last)
-        sequence.pages, sequence.chain = [], []
+        self._snapshots.free += [each.row for each in sequence.pending]
+        sequence.pages, sequence.chain, sequence.pending = [], [], []
 
     def release_pages(self, sequence: KvSequence, first: int, stop: int) -> None:
         """Release pages `first` to `stop` - 1 of a sequence that no longer reads them. Page 0 replaces them in `pages`.
@@ -343,6 +430,9 @@ class KvManager:
             host_pages=pool.num_on_host,
             offloaded_pages=pool.num_offloaded,
             onboarded_pages=pool.num_onboarded,
+            max_snapshots=self.num_snapshots,
+            snapshots=len(self._snapshots.attached),
+            snapshot_hits=self._snapshots.num_hits,
         )
         return self._usage
 
@@ -350,6 +440,8 @@ class KvManager:
         """Assert the invariants that hold between calls (`checks.py`). Visits every page."""
         held = [(sequence.chain, sequence.pages) for sequence in self._sequences]
         check_pages(self._pool, held, self.page_size, (self.num_pages, self._num_host_pages))
+        pending = [each.row for sequence in self._sequences for each in sequence.pending]
+        check_snapshots(self._snapshots, self._pool.root, pending)
 
     # -- allocation
 
@@ -364,14 +456,15 @@ class KvManager:
         pool, shared = self._pool, match.full_pages
         on_host = [page for page in shared if page.is_on_host]
         num_held = len(shared) - len(on_host)  # without a copy
-        num_taken = num_pages - num_held
-        # `num_available` counts unheld matched pages. This sequence will hold them, so subtract them.
-        available = pool.num_available - sum(not (page.holders or page.is_on_host) for page in shared)
-        if num_taken > available:
+        num_taken, num_spare = num_pages - num_held, self._num_spare(match, num_pages)
+        if num_spare < 0:
             return None
+        reuse = self._reuse_of(match, num_spare)
         for page in shared:
             (pool.pin if page.is_on_host else pool.hold)(page)
-        reuse = self._reuse_of(match, available - num_taken)
+        carried: tuple[Snapshot, ...] = ()
+        if reuse is _Reuse.TAKE_OVER and match.snapshot is not None:
+            carried = self._snapshots.detach(match.snapshot.page)
         taken, are_new, copies = self._take(match.partial_page, reuse, num_taken, len(on_host))
         for page, number in zip(on_host, taken, strict=False):
             pool.onboard(page, number)
@@ -382,7 +475,15 @@ class KvManager:
         allocated = num_text_pages - num_held - num_taken_over
         num_new = sum(are_new[:allocated])  # the text's pages come first
         counts = PageCounts(allocated, num_new, num_matched, num_text_pages - num_matched)
-        return Allocation(pages, 0 if reuse is _Reuse.NONE else match.num_partial, copies, counts)
+        num_partial = 0 if reuse is _Reuse.NONE else match.num_partial
+        return Allocation(pages, num_partial, copies, counts, carried)
+
+    def _num_spare(self, match: PrefixMatch, num_pages: int) -> int:
+        """How many more pages are available than a sequence of `num_pages` pages takes. Negative: too few are."""
+        num_held = sum(not page.is_on_host for page in match.full_pages)
+        # `num_available` counts unheld matched pages. The sequence will hold them, so subtract them.
+        num_unheld = sum(not (page.holders or page.is_on_host) for page in match.full_pages)
+        return self._pool.num_available - num_unheld - (num_pages - num_held)
 
     def _reuse_of(self, match: PrefixMatch, num_spare: int) -> _Reuse:
         """Decide how a sequence uses the partly matched page. `num_spare`: how many more pages are available than the
@@ -432,6 +533,54 @@ class KvManager:
         pool.moves.append(Move(MoveKind.COPY, *copy))
         return taken, are_new, [copy]
 
+    # -- snapshots
+
+    def _begin_snapshots(
+        self, sequence: KvSequence, match: PrefixMatch, carried: abc.Sequence[Snapshot], last: int
+    ) -> None:
+        """Set a new sequence's snapshots. It has the `carried` ones of a page that it took out of the cache. `last` is
+        the last position with a state that other texts can reuse."""
+        size = self.page_size
+        if match.snapshot is not None:
+            sequence.snapshot = self._snapshots.use(match.snapshot)
+        start = len(match.full_pages) * size
+        for snapshot in carried:
+            if snapshot.offset <= match.num_partial:
+                pending = PendingSnapshot(start + snapshot.offset, snapshot.row, snapshot.next_token)
+                sequence.pending.append(pending)
+            else:  # the text differs before it
+                self._snapshots.free.append(snapshot.row)
+        # Keep the state at the end of the text, for texts that continue it, and where it leaves the cached texts, for
+        # other texts that leave them there. Both are rounded down to a page's end, because only full pages are stored
+        # while the text is read.
+        ends = {max(min(last, position), 0) // size * size for position in (last, match.num_cached)}
+        sequence.save_at = sorted(end for end in ends if end > sequence.num_reused)
+
+    def _attach_pending(self, sequence: KvSequence, tokens: abc.Sequence[int], num_stored: int) -> None:
+        """Attach the pending rows of the first `num_stored` positions, which are stored, to their pages."""
+        size, chain, left = self.page_size, sequence.chain, list[PendingSnapshot]()
+        for pending in sequence.pending:
+            position = pending.position
+            if position > num_stored:
+                left.append(pending)
+                continue
+            index = (position - 1) // size
+            start = index * size
+            page: CachedPage | None
+            if index < len(chain):
+                page = chain[index]
+            else:  # the partly filled last page, or another one that begins with its tokens
+                parent = chain[-1] if chain else self._pool.root
+                salt = 0 if index else sequence.salt
+                page, _ = parent.nearest(tuple(tokens[start:num_stored]), salt)
+            if page is None:
+                left.append(pending)
+                continue
+            if pending.next_token is None and position < len(tokens):
+                pending = pending._replace(next_token=tokens[position])
+            self._snapshots.attach(pending, page, position - start)
+        sequence.pending = left
+
     # -- caching
 
     def _store(self, sequence: KvSequence, tokens: abc.Sequence[int], num_valid: int) -> list[CachedPage]:
@@ -473,10 +622,11 @@ class KvManager:
     def _add(self, parent: CachedPage, tokens: Tokens, number: int, salt: int) -> CachedPage:
         """Add a page to the tree, held by the sequence that wrote it."""
         shorter = parent.beginning(tokens, salt)
-        if shorter is not None:
-            self._pool.discard(shorter)  # no page's tokens may be a prefix of a sibling's
         page = parent.add(number, tokens, salt)
         page.holders = 1
+        if shorter is not None:  # no page's tokens may be a prefix of a sibling's
+            self._snapshots.move(shorter, page)
+            self._pool.discard(shorter)
         if self.log is not None:
             parent_hash = ROOT_HASH if parent is self._pool.root else parent.hash
             page.hash = page_hash(parent_hash, tokens, salt)

@@ -1,4 +1,4 @@
-"""Checks the invariants of all pages, which hold between calls of the manager."""
+"""Checks the invariants of all pages and snapshots, which hold between calls of the manager."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from weft.engine.kv.pool import PagePool
 from weft.engine.kv.prefix_tree import CachedPage
+from weft.engine.kv.snapshots import Snapshots
 
 Held = tuple[Sequence[CachedPage], Sequence[int]]
 """A sequence's pages in the tree (`chain`), and the numbers of all its pages."""
@@ -50,6 +51,20 @@ def check_pages(pool: PagePool, sequences: Iterable[Held], size: int, counts: tu
     assert sorted(on_host + pool.host_free) == list(range(num_host_pages)), "a page of the host is missing"
     assert pool.num_on_host == len(on_host)
     assert pool.num_cached == sum(not (page.holders or page.is_on_host) for page in cached)
+
+
+def check_snapshots(snapshots: Snapshots, root: CachedPage, pending: Sequence[int]) -> None:
+    """Assert that each row is free, pending or attached to one page of the tree. `pending` are the rows of
+    sequences."""
+    in_tree = [snapshot for page in root.descendants() for snapshot in page.snapshots]
+    assert set(in_tree) == set(snapshots.attached), "a snapshot is not in the tree"
+    rows = [*snapshots.free, *pending, *(snapshot.row for snapshot in in_tree)]
+    assert sorted(rows) == list(range(snapshots.num_rows)), "a row is missing or exists twice"
+    for page in root.descendants():
+        offsets = [snapshot.offset for snapshot in page.snapshots]
+        assert all(snapshot.page is page for snapshot in page.snapshots)
+        assert offsets == sorted({*offsets}, reverse=True)
+        assert all(0 < offset <= len(page.tokens) for offset in offsets)
 
 
 def _check_page(page: CachedPage, root: CachedPage, size: int) -> None:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from weft.core.retention import DEFAULT_PRIORITY
 from weft.engine.kv.events import DEVICE_LEVEL, HOST_LEVEL, Change, KvEventLog, PagesCreated, PageUpdated
 from weft.engine.kv.prefix_tree import CachedPage
+from weft.engine.kv.snapshots import Snapshots
 
 _stamps = itertools.count(1)
 
@@ -118,7 +119,8 @@ class PagePool:
     """The pool of device pages 1 to `num_pages` - 1, and of host pages 0 to `num_host_pages` - 1.
 
     Evicted device pages of priority `offload_min_priority` or more move to the host. `log` records cache events, and
-    `clock` returns the time in seconds.
+    `clock` returns the time in seconds. When a page leaves the tree, its snapshots leave `snapshots`; on the host it
+    keeps them.
 
     root: the root of the prefix tree.
     free, host_free: the numbers of pages without content, in each tier.
@@ -132,6 +134,7 @@ class PagePool:
         offload_min_priority: int,
         log: KvEventLog | None,
         clock: Callable[[], float],
+        snapshots: Snapshots,
     ) -> None:
         self.root = CachedPage(0, (), None)
         self.root.holders = 1  # so that the root is never evicted
@@ -144,7 +147,7 @@ class PagePool:
         self._order = EvictionOrder(num_pages, clock)
         self._host_order = EvictionOrder(num_host_pages, clock, on_host=True)
         self._has_host, self._offload_min_priority = num_host_pages > 0, offload_min_priority
-        self._log = log
+        self._log, self._snapshots = log, snapshots
         if log is not None:
             log.note(PagesCreated((num_pages - 1, num_host_pages)))
             log.flush()
@@ -254,6 +257,7 @@ class PagePool:
             assert page.parent is not None
             page.parent.remove(page)
             page.parent = None
+            self._snapshots.drop(page)
             if self._log is not None:
                 self._log.note_removed(page.hash)
 
@@ -291,6 +295,8 @@ class PagePool:
         parent = page.parent
         assert parent is not None
         parent.remove(page)
+        if page.snapshots:
+            self._snapshots.drop(page)
         if self._log is not None:
             self._log.note_removed(page.hash)
         self._offer(parent)

@@ -17,6 +17,9 @@ Key = tuple[int, Tokens]
 """Identifies a page below its parent, by the text's salt (0: none) and the page's tokens. Only a text's first page has
 the salt, because all other pages are found through the first."""
 
+MAX_SIMILAR = 8
+"""The number of children on each side of a text's place that `CachedPage.similar` returns."""
+
 
 class CachedPage:
     """A node of the tree: page `number` on the device or, with `is_on_host`, on the host. It holds the keys and values
@@ -32,6 +35,7 @@ class CachedPage:
     released: the stamp of the last release; 0 while the page is held.
     expires: the time at which the priority returns to the default, `duration_s` after the release (None: never).
     hash: identifies the page in events.
+    snapshots: the states that were kept after tokens of this page, the one after the most tokens first.
     """
 
     __slots__ = (
@@ -49,6 +53,7 @@ class CachedPage:
         "priority",
         "released",
         "salt",
+        "snapshots",
         "tokens",
     )
 
@@ -68,6 +73,7 @@ class CachedPage:
         self.is_on_host = False
         self.num_on_device = 0
         self.hash = 0
+        self.snapshots: tuple[Snapshot, ...] = ()
 
     @property
     def is_leaf(self) -> bool:
@@ -91,6 +97,19 @@ class CachedPage:
             if length > longest:
                 best, longest = self.children[neighbor], length
         return best, longest
+
+    def similar(self, tokens: Tokens, salt: int = 0) -> Iterator[tuple[CachedPage, int]]:
+        """Iterate over children that begin with the same token as `tokens`, each with the length of the common prefix.
+        They are the nearest ones, at most `MAX_SIMILAR` on each side of the place of `tokens`."""
+        index = bisect_left(self.keys, (salt, tokens))
+        before = range(index - 1, max(index - 1 - MAX_SIMILAR, -1), -1)
+        for places in (before, range(index, min(index + MAX_SIMILAR, len(self.keys)))):
+            for place in places:
+                other_salt, others = self.keys[place]
+                length = num_common(others, tokens) if other_salt == salt else 0
+                if not length:
+                    break
+                yield self.children[place], length
 
     def beginning(self, tokens: Tokens, salt: int = 0) -> CachedPage | None:
         """The child whose tokens are a proper prefix of `tokens`, or None. There is at most one."""
@@ -123,6 +142,20 @@ class CachedPage:
             page = pending.pop()
             pending.extend(page.children)
             yield page
+
+
+class Snapshot:
+    """A kept state of a model's recurrent layers (`snapshots.py`). The state in `row` is the one after the first
+    `offset` tokens of `page`, and all tokens before the page.
+
+    next_token: the token that followed when the state was kept; None if it is not known. A drafter's entries before the
+        snapshot depend on it.
+    """
+
+    __slots__ = ("next_token", "offset", "page", "row")
+
+    def __init__(self, row: int, page: CachedPage, offset: int, next_token: int | None) -> None:
+        self.row, self.page, self.offset, self.next_token = row, page, offset, next_token
 
 
 def num_common(first: Tokens, second: Tokens) -> int:

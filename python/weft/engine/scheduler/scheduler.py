@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import time
 from collections import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -41,8 +41,33 @@ from weft.engine.scheduler.pace import Pace
 from weft.engine.scheduler.policy import choose_yielding, next_to_run, share_tokens
 from weft.engine.scheduler.tuner import BatchTuner
 from weft.engine.scheduler.waiting import Waiting
-from weft.engine.sequence import AT_FIRST_TOKEN, NEVER, Search, Sequence, Stage
+from weft.engine.sequence import AT_FIRST_TOKEN, NEVER, Rest, Search, Sequence, Stage
 from weft.engine.stats import StepRecord
+
+
+class Save(NamedTuple):
+    """The state of `sequence` after its first `position` tokens must be kept in snapshot `row`. A part of its prompt in
+    the same step reads the token before that position."""
+
+    sequence: Sequence
+    position: int
+    row: int
+
+
+class Settle(NamedTuple):
+    """The state of `slot`, which its sequence has released, must be kept in snapshot `row`, after the next `num_owed`
+    accepted drafts (-1: all of them)."""
+
+    slot: int
+    row: int
+    num_owed: int
+
+
+class Load(NamedTuple):
+    """The state in snapshot `row` must be copied to `slot`."""
+
+    row: int
+    slot: int
 
 
 class Released(NamedTuple):
@@ -63,6 +88,11 @@ class Schedule:
     reading: the prompts to read, each with its number of tokens.
     released: the slots released since the last schedule.
     moves: the page copies to launch first.
+    settles: the states to keep of slots that were released since the last schedule. They come before all other work,
+        because other sequences may already have the slots.
+    saves: the states to keep while prompts are read.
+
+    The device makes settles first, then `loads`, then saves with the iterations. So a row can be in all three.
     """
 
     decoding: list[Sequence] = field(default_factory=list)
@@ -73,6 +103,17 @@ class Schedule:
     reading: list[tuple[Sequence, int]] = field(default_factory=list)
     released: list[Released] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
+    settles: list[Settle] = field(default_factory=list)
+    saves: list[Save] = field(default_factory=list)
+
+    @property
+    def loads(self) -> list[Load]:
+        """The states that admitted sequences begin with. A search reads its prompt in its first slot."""
+        return [
+            Load(sequence.kv.snapshot, sequence.slot)
+            for sequence in self.admitted
+            if sequence.kv.snapshot is not None
+        ]
 
     @property
     def sequences(self) -> list[Sequence]:
@@ -216,15 +257,42 @@ class Capacity:
         due = span.hides(next_page, size) + 1 - len(sequence.prompt)
         sequence.next_cache_at = min(sequence.next_cache_at, max(due, 1))
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Sequence, is_preempted: bool = False) -> Settle | None:
         """Release slots and pages. If the pages surely hold the KV of the text, it is cached first, without the last
-        token and the margin."""
+        token and the margin. Returns the state to keep, for a model with states."""
         self.free_slots.extend(reversed(sequence.slots))
-        has_read = len(sequence.output.token_ids) > sequence.resumed_at and sequence.search is None
-        if self._reuses and has_read and not sequence.must_reread and sequence.output.error is None:
+        is_valid = not sequence.must_reread and sequence.output.error is None and sequence.search is None
+        if is_valid and self.kv.num_snapshots:
+            rest = _rest_of(sequence) if is_preempted else sequence.rest
+            if rest is not None and self._can_begin_at(rest, sequence):
+                return self._end_at(rest, sequence)
+        if self._reuses and is_valid and len(sequence.output.token_ids) > sequence.resumed_at:
             self.kv.end(sequence.kv, sequence.text, max(sequence.num_tokens - 1 - self._margin, 0))
         else:
             self.kv.end(sequence.kv)
+        return None
+
+    def _can_begin_at(self, rest: Rest, sequence: Sequence) -> bool:
+        """Whether a text can begin with this state. A drafter's last `margin` entries depend on later tokens. If that
+        is one token, they are valid for a text that has the same next token."""
+        is_next_known = rest.position < sequence.num_tokens or rest.next_token is not None
+        return self._margin == 0 or (self._margin == 1 and is_next_known)
+
+    def _end_at(self, rest: Rest, sequence: Sequence) -> Settle | None:
+        """Release pages, and cache the KV up to the position of the state. Returns the state to keep; None if it is
+        kept already, or can't be."""
+        row = None
+        if rest.position > sequence.kv.num_reused:
+            row = self.kv.take_snapshot(sequence.kv, rest.position, rest.next_token)
+        self.kv.end(sequence.kv, sequence.text, rest.position)
+        return None if row is None else Settle(sequence.slot, row, rest.num_owed)
+
+
+def _rest_of(sequence: Sequence) -> Rest:
+    """The state of a sequence that is preempted. Nothing is in flight, so the host has read all tokens of the device.
+    The state is that of the tokens that were read, or of all but the last, which the next iteration would read."""
+    position = sequence.num_read if sequence.num_unread else sequence.num_tokens - 1
+    return Rest(position, -1)
 
 
 class Scheduler:
@@ -254,6 +322,7 @@ class Scheduler:
         self._begin_search = begin_search
         self._rereading: list[Sequence] = []
         self._grown: list[Sequence] = []
+        self._settles: list[Settle] = []
         self._lacks_pages = False  # a sequence was preempted for pages in this step
         # The sequence that did not fit in the last step, and how many pages were available then.
         self._refused: tuple[Sequence | None, int] = None, 0
@@ -333,6 +402,7 @@ class Scheduler:
         schedule.grown = [sequence for sequence in schedule.grown if sequence.is_active]
         schedule.admitted = [sequence for sequence in schedule.admitted if sequence.is_active]
         schedule.reading = [(sequence, count) for sequence, count in schedule.reading if sequence.is_active]
+        schedule.saves = [save for save in schedule.saves if save.sequence.is_active]
         schedule.num_drafts = self._num_drafts([*decoding, *schedule.ending])
 
     def schedule_prompts(self, schedule: Schedule, record: StepRecord) -> None:
@@ -347,10 +417,14 @@ class Scheduler:
         schedule.grown = [sequence for sequence in grown if sequence.stage is Stage.GENERATION]
         if len(schedule.decoding) < len(self.running):
             schedule.reading = self._share(budget)
+            if self.capacity.kv.num_snapshots:
+                schedule.saves = [save for sequence, _ in schedule.reading for save in self._saves(sequence)]
             schedule.num_drafts = self._num_drafts([*schedule.decoding, *schedule.ending])
         schedule.released = self.take_released()
         if self.capacity.kv.moves:
             schedule.moves = self.capacity.kv.take_moves()
+        if self._settles:
+            schedule.settles, self._settles = self._settles, []
 
     def num_repeats(self, schedule: Schedule) -> int:
         """The number of steps that may do the work of a schedule again, as long as `Waiting.num_changes` stays the
@@ -459,6 +533,15 @@ class Scheduler:
             sequence.num_read += count
         return [(sequence, count) for sequence, count in zip(reading, shares, strict=True) if count]
 
+    def _saves(self, sequence: Sequence) -> Iterator[Save]:
+        """Take rows for the states that should be kept of a prompt, as far as it is read in this step."""
+        kv = sequence.kv
+        while kv.save_at and kv.save_at[0] <= sequence.num_read:
+            position = kv.save_at.pop(0)
+            row = self.capacity.kv.take_snapshot(kv, position)
+            if row is not None:
+                yield Save(sequence, position, row)
+
     # -- preemption
 
     def _yielding(self) -> list[Sequence]:
@@ -500,18 +583,20 @@ class Scheduler:
         return bool(again)
 
     def _queue_again(self, sequence: Sequence, yields: bool = False) -> None:
-        self._leave(sequence)
+        self._leave(sequence, is_preempted=True)
         sequence.move(Stage.QUEUED)
         self.waiting.add_again(sequence, yields)
 
-    def _leave(self, sequence: Sequence) -> None:
+    def _leave(self, sequence: Sequence, is_preempted: bool = False) -> None:
         self.running.remove(sequence)
         sequence.has_left = True
         if not sequence.num_in_flight:
-            self._release(sequence)
+            self._release(sequence, is_preempted)
 
-    def _release(self, sequence: Sequence) -> None:
-        self.capacity.release(sequence)
+    def _release(self, sequence: Sequence, is_preempted: bool = False) -> None:
+        settle = self.capacity.release(sequence, is_preempted)
+        if settle is not None:
+            self._settles.append(settle)
         self.released.append(Released(sequence, sequence.slots))
         if sequence.is_finished:
             sequence.close()
