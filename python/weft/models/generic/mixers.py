@@ -19,6 +19,8 @@ from torch.nn import functional as F
 from weft.errors import ModelError
 from weft.models.generic.calls import Calls, current
 from weft.models.memory import Convolution, Decay, LayerMemory, Recurrence, State
+from weft.models.states import LayerStates
+from weft.ops.attention import Rows
 from weft.ops.recurrence import convolve, recur
 
 NORM_EPS = 1e-6
@@ -94,11 +96,7 @@ def _delta_rule(
     if use_qk_l2norm_in_kernel:
         query, key = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + NORM_EPS) for x in (query, key))
     query = query * query.shape[-1] ** -0.5
-    out = recur(
-        *map(_plain, (query, key, value[0].float(), g[0].float().exp(), beta[0].float())),
-        cache.recurrences[0],
-        rows,
-    )
+    out = _recur(cache, rows, query, key, value[0].float(), g[0].float().exp(), beta[0].float())
     return out[None].to(value.dtype), None
 
 
@@ -120,27 +118,16 @@ def _scan(
 ) -> Tensor:
     """Mamba 2's scan. Shapes: hidden_states [1, N, H, P], steps dt [1, N, H], rates A [H], B and C [1, N, groups, state
     size], D [H]."""
-    heads, groups, key_size, value_size = (
-        hidden_states.shape[2],
-        B.shape[2],
-        B.shape[3],
-        hidden_states.shape[3],
-    )
     if calls.plan is not None:
-        calls.plan.append(
-            LayerMemory(state=State(recurrences=(Recurrence(heads, groups, key_size, value_size),)))
-        )
+        recurrence = Recurrence(hidden_states.shape[2], B.shape[2], B.shape[3], hidden_states.shape[3])
+        calls.plan.append(LayerMemory(state=State(recurrences=(recurrence,))))
         return torch.zeros_like(hidden_states)
     rows, cache = calls.state()
     steps = dt if dt_bias is None else dt + dt_bias
     steps = (F.softplus(steps) if dt_softplus else steps).clamp(*dt_limit)[0].float()
     x = hidden_states[0].float()
-    out = recur(
-        *map(_plain, (C[0].float(), B[0].float(), x * steps.unsqueeze(-1), (steps * A.float()).exp())),
-        None,
-        cache.recurrences[0],
-        rows,
-    )
+    values, decay = x * steps.unsqueeze(-1), (steps * A.float()).exp()
+    out = _recur(cache, rows, C[0].float(), B[0].float(), values, decay)
     return (out if D is None else out + x * D.float().unsqueeze(-1))[None]
 
 
@@ -167,18 +154,15 @@ def _selective_scan(
         return torch.zeros_like(hidden_states)
     number = calls.num_calls
     rows, cache = calls.state()
-    if (
-        number not in calls.rates
-    ):  # computed once, outside of captures: settling a slot's state reads them, too
+    # Computed once, outside of captures, because settling a slot's state reads them, too.
+    if number not in calls.rates:
         calls.rates[number] = A.float().t().contiguous()[None]
     steps = dt[0].t() if delta_bias is None else dt[0].t() + delta_bias
     steps = (F.softplus(steps) if delta_softplus else steps).float()
     x = hidden_states[0].t().float()
     query, key = (part[0].t().unsqueeze(1).float() for part in (C, B))
     value, steps = (x * steps).unsqueeze(1), steps.unsqueeze(1)
-    out = recur(
-        *map(_plain, (query, key, value, steps)), None, cache.recurrences[0], rows, calls.rates[number]
-    )[:, 0]
+    out = _recur(cache, rows, query, key, value, steps, rates=calls.rates[number])[:, 0]
     if D is not None:
         out = out + x * D.float()
     if z is not None:
@@ -186,9 +170,20 @@ def _selective_scan(
     return out.t()[None]
 
 
-def _plain(x: Tensor) -> Tensor:
-    """`x`, contiguous in all dimensions but the first."""
-    return x if x[:1].is_contiguous() else x.contiguous()
+def _recur(
+    cache: LayerStates,
+    rows: Rows,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    decay: Tensor,
+    beta: Tensor | None = None,
+    rates: Tensor | None = None,
+) -> Tensor:
+    """`recur` for tensors with any strides."""
+    inputs = (query, key, value, decay)
+    plain = (x if x[:1].is_contiguous() else x.contiguous() for x in inputs)
+    return recur(*plain, None if beta is None else beta.contiguous(), cache.recurrences[0], rows, rates)
 
 
 _REPLACEMENTS = {
