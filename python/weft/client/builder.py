@@ -165,7 +165,7 @@ class BuiltEngine:
         runtime = get_runtime(device)
         target = source.load(runtime, dtype)
         limit, num_drafts = target.config.max_position_embeddings, speculation.max_draft_tokens
-        config = settings.resolved(limit, num_drafts, runtime.device.type)
+        config = settings.resolved(limit, num_drafts, runtime.device.type, target.config.has_states)
         # The free memory is known only after all weights, the drafters' too, are loaded. Until then, use one page.
         is_sized_by_memory = settings.num_pages is None or config.is_sized_by_memory
         num_pages = 1 if is_sized_by_memory else config.num_pages

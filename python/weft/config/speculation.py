@@ -209,6 +209,12 @@ class Speculation(Checked):
             return None
         return self.ahead or Lookahead(ngram=self.max_draft_tokens + 1)
 
+    @property
+    def max_tokens_ahead(self) -> int:
+        """The largest number of tokens after a row's last one that a forward reads: drafts, and lookahead's window."""
+        sizes = self.lookahead_sizes
+        return self.max_draft_tokens + (sizes.window if sizes is not None else 0)
+
     @classmethod
     def forced(
         cls, then: Speculation | None = None, *, num_draft_tokens: DraftTokens | None = None

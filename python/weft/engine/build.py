@@ -30,6 +30,7 @@ from weft.guided.grammar_stream import GrammarStream
 from weft.guided.proposals import Proposals
 from weft.guided.state import GuidedShape
 from weft.models.base import Model, PagedKV
+from weft.models.states import States
 from weft.runtime.interface import Runtime
 from weft.spec.load import Drafting
 
@@ -147,6 +148,15 @@ def build_runner(
 ) -> ModelRunner:
     """Build the part of the engine that works on the device: grammar stream, slot state, buffers and graphs."""
     stream, max_drafts = runtime.stream(), drafting.speculation.max_draft_tokens
+    if model.config.has_states:
+        kv.states = States(
+            model.config.layer_memories,
+            config.max_batch,
+            config.num_snapshots + 1,  # one more to read a prompt twice (`SlotStates`)
+            drafting.speculation.max_tokens_ahead,
+            config.max_beam_width > 1,
+            model.device,
+        )
     make_proposals = drafting.proposals_maker(runtime)
     shape = GuidedShape(config.max_batch, max(max_drafts, 1), model.config.vocab_size, end_token_ids)
     grammar_stream = GrammarStream(
@@ -179,7 +189,8 @@ def build_runner(
     num_host_pages = host_pages(config, sum(cache.page_bytes for cache in parts.caches))
     if num_host_pages:
         parts.host = HostPages.allocate(runtime, parts.caches, num_host_pages)
-    num_parts = min(config.max_batch, MAX_PARTS)
+    # A prompt's part is cut where its state is kept, at most twice.
+    num_parts = min(config.max_batch * (1 if kv.states is None else 3), MAX_PARTS)
     graphs = StepGraphs(runtime, stream, grammar_stream, parts, config.graphs, num_parts)
     config = replace(config, host_tasks="polling" if grammar_stream.polls else "callback")
     guidance = DraftGuidance(drafting.speculation.guide_drafts)

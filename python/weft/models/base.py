@@ -78,17 +78,26 @@ class PagedKV:
 
     @classmethod
     def for_model(
-        cls, model: Model, num_pages: int, page_size: int, windows: Sequence[Window] | None = None
+        cls,
+        model: Model,
+        num_pages: int,
+        page_size: int,
+        windows: Sequence[Window] | None = None,
+        num_slots: int = 0,
     ) -> PagedKV:
         """Allocate KV for all layers of `model`, on its device and in its dtype. `windows` are the layers' windows in
-        place of the model's."""
+        place of the model's. With `num_slots`, also allocate states for so many slots, without drafts and snapshots, if
+        the model has any."""
         memories = model.config.layer_memories
         if windows is not None:
             memories = tuple(
                 replace(memory, pages=memory.pages and replace(memory.pages, window=window))
                 for memory, window in zip(memories, windows, strict=True)
             )
-        return cls(memories, num_pages, page_size, model.config.dtype, model.device)
+        kv = cls(memories, num_pages, page_size, model.config.dtype, model.device)
+        if num_slots and model.config.has_states:
+            kv.states = States(memories, num_slots, 0, 0, False, model.device)
+        return kv
 
 
 def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -101,6 +101,11 @@ class ModelConfig:
         sizes = self.num_kv_heads, self.head_dim, self.head_dim
         return tuple(LayerMemory(Pages(*sizes, window=Window(size))) for size in windows)
 
+    @property
+    def has_states(self) -> bool:
+        """Whether a layer keeps a state."""
+        return any(memory.state is not None for memory in self.memories)
+
 
 MOST = 2**31 - 1
 """The largest integer that a config may contain."""

@@ -183,7 +183,8 @@ class _Taken:
     def take(self, shape: Sequence[int]) -> Tensor:
         """The next view, [..., *shape]."""
         begin, self.at = self.at, self.at + _size(shape)
-        return self.tensor[..., begin : begin + prod(shape)].unflatten(-1, shape)
+        view: Tensor = self.tensor[..., begin : begin + prod(shape)].unflatten(-1, shape)
+        return view
 
 
 def _take(drafts: _Taken, part: Convolution | Recurrence) -> list[Tensor]:

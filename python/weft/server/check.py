@@ -119,7 +119,7 @@ def _check(config: ServedModelConfig) -> CheckedModel:
         sampling_defaults(path, config.generation_config)
     with faults.noted():
         drafts = config.speculation.max_draft_tokens
-        engine = config.engine.resolved(model.max_position_embeddings, drafts, device.type)
+        engine = config.engine.resolved(model.max_position_embeddings, drafts, device.type, model.has_states)
         check_beam_width(engine.max_beam_width, config.speculation, engine)
     faults.check()
     return CheckedModel(config, path, device, engine, model, count, drafter_count, bool(drafter_paths))

@@ -67,6 +67,11 @@ class DraftModel:
         _check_vocabulary(path, model, target)
         _check_tokens(path, context, model.config.vocab_size)
         _check_positions(path, model, context)
+        if model.config.has_states:
+            raise ModelError(
+                f"{path}: {model.config.architecture} has recurrent layers, and a draft model must have none; use "
+                "another one with the same tokenizer"
+            )
         kv = PagedKV.for_model(model, context.num_pages, context.page_size)
         return cls(model, kv, target.config.vocab_size)
 

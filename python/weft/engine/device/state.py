@@ -21,6 +21,7 @@ from weft.core.request import MAX_BAD_WORD_TOKENS, MAX_END_TOKENS
 from weft.engine.device.tensors import OutputBuffers
 from weft.guided.grammar_stream import GrammarStream
 from weft.models.base import Model, PagedKV
+from weft.models.states import States
 from weft.ops.attention import Rows
 from weft.ops.slots import SlotParams, advance_slots_
 from weft.runtime.interface import Runtime
@@ -188,6 +189,7 @@ class ContextInputs(Generic[Numbers]):
     live_N, live_BT, live_B: [1], the number of all tokens, of the sampling rows' tokens, and of sampling rows.
     slots, base: [B + R], each row's slot and the position of its first token. `read_slots_` writes the sampling rows'
         base.
+    saves: [B + R], the storage row that receives the state after each part (`StateRows.saves`); -1 for none.
     first_R: [R], the position from which each part's prompt is read; those before come from the cache.
     starts: [B + R + 1]; row b has the tokens `starts[b]` to `starts[b + 1] - 1`.
     tokens_N, after_N: the tokens, and the token after each. `read_slots_` writes the sampling rows' tokens, and
@@ -211,6 +213,7 @@ class ContextInputs(Generic[Numbers]):
         self.live_B: Numbers = view(1)
         self.slots: Numbers = view(batch + parts)
         self.base: Numbers = view(batch + parts)
+        self.saves: Numbers = view(batch + parts)
         self.first_R: Numbers = view(parts)
         self.starts: Numbers = view(batch + parts + 1)
         self.tokens_N: Numbers = view(tokens)
@@ -220,12 +223,14 @@ class ContextInputs(Generic[Numbers]):
     def size(sizes: tuple[int, int, int]) -> int:
         """The number of integers for inputs of these sizes."""
         batch, parts, tokens = sizes
-        return 6 + 3 * (batch + parts + 2) + parts + 2 + 2 * (tokens + 1)
+        return 6 + 4 * (batch + parts + 2) + parts + 2 + 2 * (tokens + 1)
 
     @staticmethod
     def on_host(sizes: tuple[int, int, int]) -> ContextInputs[NDArray[np.int64]]:
-        """Zeros on the host."""
-        return ContextInputs(np.zeros(ContextInputs.size(sizes), dtype=np.int64), sizes)
+        """Inputs on the host, all zeros but `saves`."""
+        inputs = ContextInputs(np.zeros(ContextInputs.size(sizes), dtype=np.int64), sizes)
+        inputs.saves[:] = -1
+        return inputs
 
 
 @dataclass(frozen=True)
@@ -262,6 +267,7 @@ class StepBuffers:
         model: Model,
         state: SlotState,
         drafter: Drafter | None,
+        states: States | None = None,
     ) -> StepBuffers:
         """Allocate buffers for `width` positions of each row. The graphs of one batch size share `slots_B`."""
         config, device, batch = model.config, state.length.device, slots_B.shape[0]
@@ -294,7 +300,13 @@ class StepBuffers:
                 tokens=tokens_BT,
                 after=sampled_BT,
                 aux=torch.zeros(batch, width, aux * config.hidden_size, dtype=config.dtype, device=device),
-                rows=Rows(table_BP, base_B, width, settled=True),
+                rows=Rows(
+                    table_BP,
+                    base_B,
+                    width,
+                    settled=True,
+                    states=states.rows(slots_B, batch) if states is not None else None,
+                ),
             ),
             draft=drafter.draft_buffers(batch) if drafter is not None else None,
             logits_NV=all_logits,
@@ -305,13 +317,14 @@ class StepBuffers:
         """Buffers for iterations that also read up to `num_tokens` tokens of `num_parts` parts of prompts. They share
         the memory of logits and drafts with these buffers."""
         batch, width = self.tokens_BT.shape
-        state, of_rows = parts.state, self.verified
+        state, of_rows, states = parts.state, self.verified, parts.kv.states
         device, num_sampled = state.length.device, batch * width
         total = num_sampled + num_tokens
         sizes = (batch, num_parts, total)
         data = torch.zeros(ContextInputs.size(sizes), dtype=torch.int64, device=device)
         inputs = ContextInputs(data, sizes)
         inputs.slots.fill_(state.dummy)
+        inputs.saves.fill_(-1)
         table = torch.zeros(batch + num_parts, state.page_table.shape[1], dtype=torch.int32, device=device)
         tokens_BT, sampled_BT = (
             tensor[:num_sampled].view(batch, width) for tensor in (inputs.tokens_N, inputs.after_N)
@@ -324,6 +337,7 @@ class StepBuffers:
             live=inputs.live_N,
             num_short=batch,
             short_width=width,
+            states=states.rows(inputs.slots, batch, inputs.saves) if states is not None else None,
         )
         context = Context(
             inputs.slots[batch:],

@@ -58,6 +58,8 @@ def branch(parts: DecodeParts, inputs: BranchInputs) -> None:
             cache.copy_pages(sources, targets)
     columns = (inputs.slots, inputs.parents, inputs.tokens, inputs.positions, inputs.pages)
     slots, parents, tokens, positions, pages = (tensor.to(device, non_blocking=True) for tensor in columns)
+    if parts.kv.states is not None:
+        parts.kv.states.branch(slots, parents)
     state.page_table.index_copy_(0, slots, pages)
     state.length.index_copy_(0, slots, positions)
     state.last_token.index_copy_(0, slots, tokens)

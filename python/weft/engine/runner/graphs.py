@@ -85,6 +85,7 @@ class StepGraphs:
                     parts.model,
                     parts.state,
                     parts.drafter,
+                    parts.kv.states,
                 )
             self._buffers[key] = buffers
             self._runtime.publish()

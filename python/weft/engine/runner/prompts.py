@@ -29,6 +29,7 @@ from weft.engine.device.state import ContextInputs, DecodeParts, SlotState
 from weft.engine.device.tensors import ContextOutputs
 from weft.engine.features.processors import CapturedProcessor, CapturedProcessors
 from weft.engine.runner.in_flight import InFlightBatch, PromptInputs
+from weft.engine.runner.states import SlotStates, open_states
 from weft.engine.runner.step import write_windows
 from weft.engine.sequence import Sequence
 from weft.guided.grammar_stream import GrammarStream
@@ -48,11 +49,16 @@ MAX_PARTS = 64
 @dataclass(frozen=True)
 class PromptPart:
     """A part of a prompt that an iteration reads: its positions start..stop-1. The last token of a prompt is
-    decoded, so it is in no part, except in one that only a drafter needs."""
+    decoded, so it is in no part, except in one that only a drafter needs.
+
+    For a model with states, `saves` are pairs of a position from start + 1 to stop and a storage row, which receives
+    the state before that position. A packed part has at most one, at its end.
+    """
 
     prompt: PromptInputs
     start: int
     stop: int
+    saves: tuple[tuple[int, int], ...] = ()
 
     @property
     def count(self) -> int:
@@ -70,17 +76,23 @@ class PromptPart:
         return self.stop == self.prompt.first == self.prompt.length - 1
 
 
-def pack_parts(parts: Iterable[PromptPart], num_tokens: int, num_parts: int) -> Iterator[list[PromptPart]]:
-    """Split parts into iterations that read at most `num_tokens` tokens of `num_parts` parts each."""
+def pack_parts(
+    parts: Iterable[PromptPart], num_tokens: int, num_parts: int, one_each: bool = False
+) -> Iterator[list[PromptPart]]:
+    """Split parts into iterations that read at most `num_tokens` tokens of `num_parts` parts each. With `one_each` an
+    iteration has at most one part of each prompt."""
     packed: list[PromptPart] = []
     room = num_tokens
     for part in parts:
         start = part.start
+        saves = dict(part.saves)
         while start < part.stop:
-            piece = PromptPart(part.prompt, start, min(part.stop, start + room))
+            # The kernels save the state after the last token of a piece.
+            stop = min([part.stop, start + room, *(position for position in saves if position > start)])
+            piece = PromptPart(part.prompt, start, stop, ((stop, saves[stop]),) if stop in saves else ())
             packed.append(piece)
             start, room = piece.stop, room - piece.count
-            if not room or len(packed) == num_parts:
+            if not room or len(packed) == num_parts or (one_each and start < part.stop):
                 yield packed
                 packed, room = [], num_tokens
     if packed:
@@ -101,13 +113,14 @@ class Prompts:
         grammar_stream: GrammarStream,
         parts: DecodeParts,
         *,
+        states: SlotStates | None,
         max_tokens: int,
         close_graphs_of: Callable[[CapturedProcessor], None],
     ) -> None:
         self.recorder: FlightRecorder | None = None
         self._runtime, self._stream = runtime, stream
         self._grammar_stream, self._parts = grammar_stream, parts
-        self._max_tokens = max_tokens
+        self._states, self._max_tokens = states, max_tokens
         self._captured = CapturedProcessors(close_graphs=close_graphs_of)
         self._prompts: dict[Sequence, PromptInputs] = {}
         self._in_use: dict[Sequence, CapturedProcessor] = {}
@@ -196,8 +209,10 @@ class Prompts:
         records = _slot_records(runtime, prompts, state.page_table.shape[1])
         masks, temperatures = self._grammar_stream.token_mask, self._grammar_stream.temperatures
         stream.launch(guarded, prompts, open_slots, records, state, masks, temperatures)
+        slots = pinned_copy(runtime, [slot for prompt in prompts for slot in prompt.slots], torch.int64)
+        if self._states is not None:
+            stream.launch(guarded, prompts, open_states, self._states.states, slots)
         if state.window is not None:
-            slots = pinned_copy(runtime, [slot for prompt in prompts for slot in prompt.slots], torch.int64)
             windows = runtime.pinned((slots.shape[0], state.num_beside), torch.int64)
             for place, window in enumerate(prompt.window for prompt in prompts for _ in prompt.slots):
                 windows[place] = torch.tensor(window or [0] * state.num_beside)
@@ -225,12 +240,17 @@ class Prompts:
     def read_outputs(self, part: PromptPart) -> None:
         """Launch eager forwards over a part, and over the prompt's last token after the last part. They collect the
         outputs that the request wants."""
-        prompt, stop = part.prompt, part.stop + part.is_last
+        prompt, stop, states = part.prompt, part.stop + part.is_last, self._states
+        # The iteration reads these positions again, from the state before them. At position 0 there is none.
+        if states is not None and part.start:
+            states.keep(prompt.slot)
         for start in range(part.start, stop, self._max_tokens):
             tokens = pinned_copy(
                 self._runtime, prompt.tokens[start : min(start + self._max_tokens, stop)], torch.int64
             )
             self._stream.launch(guarded, [prompt], read_outputs, self._parts, prompt, tokens, start)
+        if states is not None and part.start:
+            states.put_back(prompt.slot)
 
 
 # -- slots on the device
@@ -312,6 +332,8 @@ def write_inputs(
         all_slots[row], base[row], inputs.first_R[row - batch] = prompt.slot, part.start, prompt.first
         starts[row + 1 :] = end
         inputs.tokens_N[begin:end] = prompt.tokens[part.start : part.stop]
+        for _, storage_row in part.saves:
+            inputs.saves[row] = storage_row
         # After a prompt's last token no token is known yet.
         known = prompt.tokens[part.start + 1 : part.stop + 1]
         inputs.after_N[begin : begin + len(known)] = known
@@ -324,7 +346,10 @@ def read_outputs(parts: DecodeParts, prompt: PromptInputs, tokens: Tensor, start
     state, outputs, count = parts.state, parts.outputs, tokens.shape[0]
     device = state.length.device
     base = torch.full((1,), start, dtype=torch.int64, device=device)
-    rows = Rows(state.page_table[prompt.slot][None], base, count)
+    states = parts.kv.states
+    slot = torch.full((1,), prompt.slot, dtype=torch.int64, device=device)
+    of_states = states.rows(slot, num_speculative=0) if states is not None else None
+    rows = Rows(state.page_table[prompt.slot][None], base, count, states=of_states)
     with collecting(ContextOutputs(prompt.context, start, start + count)):
         hidden = parts.model.forward(tokens.to(device, non_blocking=True)[None], parts.kv, rows).last
         if outputs.of_logits(prompt.context):

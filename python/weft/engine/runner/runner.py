@@ -35,6 +35,7 @@ from weft.engine.runner.draft_guidance import DraftGuidance
 from weft.engine.runner.graphs import StepGraphs
 from weft.engine.runner.in_flight import InFlightBatch, PageMoves, Snapshots
 from weft.engine.runner.prompts import PromptPart, Prompts, pack_parts
+from weft.engine.runner.states import SlotStates
 from weft.engine.runner.step import NO_PROCESSORS, GuidedLogits, Plan, Processors
 from weft.engine.scheduler.scheduler import Released, Schedule
 from weft.engine.sequence import Branching, Sequence, Stage
@@ -90,11 +91,14 @@ class ModelRunner:
         self.num_iterations = 0
         self._rings = ResultRings(runtime, stream, parts.state, parts.outputs)
         self._tap: StepTap | None = None
+        states = parts.kv.states
+        self._states = SlotStates(runtime, stream, states) if states is not None else None
         self._prompts = Prompts(
             runtime,
             stream,
             grammar_stream,
             parts,
+            states=self._states,
             max_tokens=config.prefill_chunk,
             close_graphs_of=graphs.close_graphs_of,
         )
@@ -119,7 +123,10 @@ class ModelRunner:
             return True
         num_tokens = sum(count for _, count in schedule.reading) - len(ending)
         reads = num_tokens > 0 or (bool(ending) and self.parts.drafter is not None)
-        is_one = num_tokens <= self.config.prefill_chunk and len(schedule.reading) <= self.graphs.max_parts
+        num_parts = len(schedule.reading) + len(schedule.saves)
+        is_one = num_tokens <= self.config.prefill_chunk and num_parts <= self.graphs.max_parts
+        if schedule.saves and self.parts.drafter is not None:  # see `_packed`
+            is_one = False
         sizes: list[int | None] = [None]
         if reads:
             sizes = [self._context_size(num_tokens)] if is_one else [*self.context_sizes]
@@ -135,11 +142,14 @@ class ModelRunner:
         if self._tap is not None:
             self._tap.begin()
         self.release(schedule.released)
-        # Moves come first, since the iterations may use moved pages.
-        if schedule.moves and not self._move_pages(batch, schedule):
+        # Moves come first, since the iterations may use moved pages, and other sequences the slots of settled states.
+        moves = schedule.moves or schedule.settles or schedule.loads
+        if moves and not self._move(batch, schedule):
             return batch
         if schedule.admitted:
             self._prompts.open(batch, schedule.admitted)
+        if schedule.loads and not self._load_states(batch, schedule):
+            return batch
         if schedule.decoding or schedule.reading:
             self._launch_iterations(batch, schedule)
         if batch.is_launched:
@@ -200,17 +210,33 @@ class ModelRunner:
             self.snapshots.release(sequence, slots)
             self._prompts.release(sequence)
 
-    def _move_pages(self, batch: InFlightBatch, schedule: Schedule) -> bool:
-        """Launch the page moves. Returns False if that fails: the host's view of the pages is then wrong, and nothing
-        else may be launched."""
+    def _move(self, batch: InFlightBatch, schedule: Schedule) -> bool:
+        """Launch the copies of states to keep, and the page moves. Returns False if that fails: the host's view of what
+        is cached is then wrong, and nothing else may be launched."""
         batch.moves = moves = PageMoves(schedule.moves)
         try:
-            self.stream.launch(move_pages, self.parts, moves)
+            if self._states is not None:
+                self._states.settle(schedule.settles, moves)
+            if schedule.moves:
+                self.stream.launch(move_pages, self.parts, moves)
         except Exception as error:
             moves.error = error
-        if moves.error is not None:
-            batch.failures.append((schedule.sequences, moves.error))
-        return moves.error is None
+        return self._have_moved(batch, schedule)
+
+    def _load_states(self, batch: InFlightBatch, schedule: Schedule) -> bool:
+        """Launch the copies of kept states to the slots of admitted sequences. Returns False as `_move`."""
+        assert self._states is not None and batch.moves is not None
+        try:
+            self._states.load(schedule.loads, batch.moves)
+        except Exception as error:
+            batch.moves.error = error
+        return self._have_moved(batch, schedule)
+
+    def _have_moved(self, batch: InFlightBatch, schedule: Schedule) -> bool:
+        assert batch.moves is not None
+        if batch.moves.error is not None:
+            batch.failures.append((schedule.sequences, batch.moves.error))
+        return batch.moves.error is None
 
     def _launch_iterations(self, batch: InFlightBatch, schedule: Schedule) -> None:
         """Launch the iterations of a step. If that fails, its sequences fail. If captured logits processors are the
@@ -272,7 +298,14 @@ class ModelRunner:
         elif ending and has_drafter and not plan.num_context:
             # If a prompt's last token is the first after the cached ones, an iteration reads it for the drafter, before
             # the token is decoded.
-            portions += self._packed(replace(part, stop=part.stop + 1) for part in parts if part.is_lone)
+            lone = [replace(part, stop=part.stop + 1) for part in parts if part.is_lone]
+            if self._states is None:
+                portions += self._packed(lone)
+            else:
+                for part in lone:  # the token is decoded later, from the state before it
+                    self._states.keep(part.prompt.slot)
+                    self._read([part])
+                    self._states.put_back(part.prompt.slot)
         for portion in portions:
             self._read(portion)
         if decoding or ending:
@@ -281,16 +314,24 @@ class ModelRunner:
 
     def _packed(self, parts: abc.Iterable[PromptPart]) -> abc.Iterator[list[PromptPart]]:
         """Pack parts of prompts into iterations."""
-        return pack_parts(parts, self.config.prefill_chunk, self.graphs.max_parts)
+        # A drafter may keep a slot's inputs from one iteration to the next, so it reads one part of a slot in each.
+        has_drafter = self.parts.drafter is not None
+        return pack_parts(parts, self.config.prefill_chunk, self.graphs.max_parts, one_each=has_drafter)
 
     def _reading(self, schedule: Schedule) -> dict[Sequence, PromptPart]:
         """The parts of prompts to read, by sequence. A part may have no tokens, if only the prompt's last is left."""
+        states = self.parts.kv.states
         parts: dict[Sequence, PromptPart] = {}
         for sequence, count in schedule.reading:
             prompt = self._prompts.inputs(sequence)
             if prompt is not None:
                 stop = min(prompt.position + count, prompt.length - 1)
                 parts[sequence] = PromptPart(prompt, prompt.position, stop)
+        for sequence, position, row in schedule.saves:
+            if sequence in parts and states is not None:
+                part = parts[sequence]
+                save = position, states.first_snapshot + row
+                parts[sequence] = replace(part, saves=(*part.saves, save))
         return parts
 
     def _read(self, portion: abc.Sequence[PromptPart]) -> None:

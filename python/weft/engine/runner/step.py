@@ -210,6 +210,8 @@ def sample_and_verify(parts: DecodeParts, buf: StepBuffers, temperatures: Tensor
         logits_NV, buf.slots_B, verified.base_B, buf.tokens_BT, state.params, temperatures
     )
     parts.verify(state, buf, token_N.view(buf.tokens_BT.shape))
+    if parts.kv.states is not None:
+        parts.kv.states.owed.index_copy_(0, buf.slots_B, verified.count_B)
 
 
 def take_proposals(state: SlotState, proposed: Tensor, slots_B: Tensor, num_drafts: int) -> None:
@@ -258,7 +260,8 @@ def forward_with_windows(parts: DecodeParts, buf: StepBuffers) -> None:
     window_BW = state.window.index_select(0, buf.slots_B)[:, :num_beside]
     line_BX = torch.cat((buf.tokens_BT, window_BW), 1).gather(1, buf.lines.read.index_select(0, num_B))
     place_BW = buf.lines.places.index_select(0, num_B)
-    rows = Rows(verified.page_table_BP, verified.base_B, width + num_beside)
+    states = verified.rows.states
+    rows = Rows(verified.page_table_BP, verified.base_B, width + num_beside, states=states)
     hidden_BXH = parts.model.forward(line_BX, parts.kv, rows).last
     size = hidden_BXH.shape[2]
     windows_BWH = hidden_BXH.gather(1, place_BW[:, :, None].expand(batch, num_beside, size))

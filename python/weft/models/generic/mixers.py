@@ -31,6 +31,7 @@ def replace_functions(network: nn.Module) -> None:
     """Replace the functions of the modules in which the network's layers are defined, once for each module."""
     for name in {type(module).__module__ for module in network.modules()}:
         module = sys.modules[name]
+        replacement: Callable[..., Any]
         for function_name, replacement in _REPLACEMENTS.items():
             original = getattr(module, function_name, None)
             if original is not None and not hasattr(original, "weft_replacement"):
@@ -182,8 +183,9 @@ def _recur(
 ) -> Tensor:
     """`recur` for tensors with any strides."""
     inputs = (query, key, value, decay)
-    plain = (x if x[:1].is_contiguous() else x.contiguous() for x in inputs)
-    return recur(*plain, None if beta is None else beta.contiguous(), cache.recurrences[0], rows, rates)
+    query, key, value, decay = (x if x[:1].is_contiguous() else x.contiguous() for x in inputs)
+    beta = None if beta is None else beta.contiguous()
+    return recur(query, key, value, decay, beta, cache.recurrences[0], rows, rates)
 
 
 _REPLACEMENTS = {
