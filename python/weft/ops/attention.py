@@ -192,8 +192,8 @@ def _attend_cpu(
         qkv.data_ptr(), address(rotary), address(q_norm), address(k_norm), address(sink_logits), keys.data_ptr(),
         out.data_ptr(), page_table.data_ptr(), base.data_ptr(), address(count), address(starts), page_table.shape[0],
         width, offset, num_heads, num_kv_heads, key_size, values.shape[3], page_size, keys.stride(1),
-        values.storage_offset() - keys.storage_offset(), page_table.shape[1], rotary_rows, rotary_pairs, window, sinks,
-        eps, scale, softcap, torch.get_num_threads(),
+        (values.data_ptr() - keys.data_ptr()) // keys.itemsize, page_table.shape[1], rotary_rows, rotary_pairs, window,
+        sinks, eps, scale, softcap, torch.get_num_threads(),
     )  # fmt: skip
     run_kernel("attend", kernel)
 
