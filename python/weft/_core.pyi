@@ -165,9 +165,15 @@ def attend_cpu(
     arg18: int,
     arg19: int,
     arg20: int,
-    arg21: float,
-    arg22: float,
+    arg21: int,
+    arg22: int,
     arg23: int,
+    arg24: int,
+    arg25: int,
+    arg26: float,
+    arg27: float,
+    arg28: float,
+    arg29: int,
     /,
 ) -> Kernel: ...
 def embed_cpu(

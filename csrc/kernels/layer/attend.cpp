@@ -13,6 +13,7 @@ namespace weft {
 namespace {
 
 constexpr std::int64_t kTokenBlock = 16;  // new tokens of a row in one task
+constexpr std::int64_t kMostHeads = 32;   // query heads in one task
 
 // The new tokens of one row: index of the first in the call, their number, and the position of the first in its text.
 struct Tokens {
@@ -34,38 +35,47 @@ std::int64_t place_of(const AttendCall &call, std::int64_t b, std::int64_t posit
   return page > 0 ? page * call.page_size + position % call.page_size : -1;
 }
 
-// out = head, normalised with `norm` unless it is null, and rotated (RoPE).
+// out = head, normalised with `norm` unless it is null, and rotated (RoPE) in its first `pairs` pairs of dimensions.
 WEFT_MULTIVERSION void rotate_head(const float *head, const float *norm, float eps, const float *rotary,
-                                   std::int64_t size, float *out) {
+                                   std::int64_t pairs, std::int64_t size, float *out) {
   float scale = 1;
   if (norm) {
     float squares = 0;
     for (std::int64_t d = 0; d < size; ++d) squares += head[d] * head[d];
     scale = 1 / std::sqrt(squares / static_cast<float>(size) + eps);
   }
-  for (std::int64_t d = 0; d < size; d += 2) {
+  for (std::int64_t d = 0; d < 2 * pairs; d += 2) {
     const float a = norm ? head[d] * scale * norm[d] : head[d];
     const float b = norm ? head[d + 1] * scale * norm[d + 1] : head[d + 1];
     const float cos = rotary[d], sin = rotary[d + 1];
     out[d] = a * cos - b * sin;
     out[d + 1] = a * sin + b * cos;
   }
+  for (std::int64_t d = 2 * pairs; d < size; ++d) out[d] = norm ? head[d] * scale * norm[d] : head[d];
 }
 
 const float *rotary_at(const AttendCall &call, std::int64_t position) {
-  return call.rotary + std::min(position, call.rotary_rows - 1) * call.head_dim;
+  return call.rotary + std::min(position, call.rotary_rows - 1) * 2 * call.rotary_pairs;
+}
+
+// The number of floats of a token in qkv.
+std::int64_t token_width(const AttendCall &call) {
+  return (call.heads + call.kv_heads) * call.key_size + (call.values ? call.kv_heads * call.value_size : 0);
 }
 
 // Writes the keys and values of key head `h` for new tokens begin..end-1 of a row to the cache.
 void write_keys(const AttendCall &call, const Tokens &tokens, std::int64_t h, std::int64_t begin, std::int64_t end) {
-  const std::int64_t dim = call.head_dim, width = (call.heads + 2 * call.kv_heads) * dim;
+  const std::int64_t dim = call.key_size, width = token_width(call);
   for (std::int64_t t = begin; t < end; ++t) {
     const std::int64_t position = tokens.position + t, place = place_of(call, tokens.row, position);
     if (place < 0) continue;
-    const float *key = call.qkv + (tokens.first + t) * width + (call.heads + h) * dim;
-    float *to = call.cache + (place * 2 * call.kv_heads + h) * dim;
-    rotate_head(key, call.k_norm, call.eps, rotary_at(call, position), dim, to);
-    std::memcpy(to + call.kv_heads * dim, key + call.kv_heads * dim, static_cast<std::size_t>(dim) * sizeof(float));
+    const float *keys = call.qkv + (tokens.first + t) * width + call.heads * dim;
+    float *to = call.cache + place * call.token_size;
+    rotate_head(keys + h * dim, call.k_norm, call.eps, rotary_at(call, position), call.rotary_pairs, dim, to + h * dim);
+    if (!call.values) continue;
+    const std::int64_t size = call.value_size;
+    std::memcpy(to + call.values + h * size, keys + call.kv_heads * dim + h * size,
+                static_cast<std::size_t>(size) * sizeof(float));
   }
 }
 
@@ -74,7 +84,7 @@ struct Scratch {
   std::vector<const float *> tokens, queries;
   std::vector<float *> outs;
   std::vector<std::int64_t> lengths, starts;
-  std::vector<float> rotated, keys, scores;
+  std::vector<float> rotated, keys, scores, sink_logits;
 };
 
 std::int64_t round_up(std::int64_t n) { return (n + kKeyTile - 1) / kKeyTile * kKeyTile; }
@@ -82,24 +92,42 @@ std::int64_t round_up(std::int64_t n) { return (n + kKeyTile - 1) / kKeyTile * k
 // Writes the addresses of key head `h`'s keys to `out`, for positions begin..end-1 of row `b`.
 void point_to_keys(const AttendCall &call, std::int64_t b, std::int64_t h, std::int64_t begin, std::int64_t end,
                    const float **out) {
-  const std::int64_t size = call.page_size, token = 2 * call.kv_heads * call.head_dim;
+  const std::int64_t size = call.page_size, token = call.token_size;
   const std::int32_t *pages = call.page_table + b * call.table_width;
   for (std::int64_t n = begin; n < end;) {
-    const float *at = call.cache + (pages[n / size] * size + n % size) * token + h * call.head_dim;
+    const float *at = call.cache + (pages[n / size] * size + n % size) * token + h * call.key_size;
     const std::int64_t last = std::min(n - n % size + size, end);
     for (; n < last; ++n, at += token) *out++ = at;
   }
 }
 
-// Computes attention for new tokens begin..end-1 of a row, for all query heads that share key head `h`.
+// A range of the query heads that share a key head.
+struct Heads {
+  std::int64_t key_head, begin, end;
+};
+
+// The number of tasks into which the query heads of a key head are divided. With more of them, more threads can attend
+// from one token; with fewer, each key is read less often.
+std::int64_t parts_of_group(const AttendCall &call) {
+  return (call.heads / call.kv_heads + kMostHeads - 1) / kMostHeads;
+}
+
+// The heads of part `part`, numbered over all key heads.
+Heads heads_of(const AttendCall &call, std::int64_t part) {
+  const std::int64_t group = call.heads / call.kv_heads, parts = parts_of_group(call);
+  const std::int64_t h = part / parts, first = part % parts * kMostHeads;
+  return {h, h * group + first, h * group + std::min(first + kMostHeads, group)};
+}
+
+// Computes attention for new tokens begin..end-1 of a row, for some query heads.
 //
 // With a window, no query sees keys sinks..low-1. Whole tiles of these keys are skipped, `gap` keys in all. The others
 // of them keep their places in their tiles, because the order of the sums must not change. Their pages may already
 // belong to another row, so their addresses are replaced by that of a visible key.
-void attend_block(const AttendCall &call, const Tokens &all, std::int64_t h, std::int64_t begin, std::int64_t end,
+void attend_block(const AttendCall &call, const Tokens &all, const Heads &heads, std::int64_t begin, std::int64_t end,
                   Scratch &scratch) {
-  const std::int64_t dim = call.head_dim, group = call.heads / call.kv_heads, count = (end - begin) * group;
-  const std::int64_t width = (call.heads + 2 * call.kv_heads) * dim;
+  const std::int64_t dim = call.key_size, h = heads.key_head, count = (end - begin) * (heads.end - heads.begin);
+  const std::int64_t width = token_width(call), values = call.values ? call.values + h * (call.value_size - dim) : 0;
   const std::int64_t longest = std::min(all.position + end, call.table_width * call.page_size);
   const std::int64_t sinks = call.window ? call.sinks : 0, reach = call.window ? call.window - sinks : longest;
   const std::int64_t low = std::max(std::min(all.position + begin + 1, longest) - reach, sinks);
@@ -110,6 +138,7 @@ void attend_block(const AttendCall &call, const Tokens &all, std::int64_t h, std
   scratch.lengths.resize(size(count)), scratch.starts.resize(size(count));
   scratch.rotated.resize(size(count * dim)), scratch.keys.resize(size(dim * kKeyTile));
   scratch.tokens.resize(size(num_keys)), scratch.scores.resize(size(count * stride));
+  scratch.sink_logits.resize(call.sink_logits ? size(count) : 0);
   const float **const tokens = scratch.tokens.data();
   point_to_keys(call, all.row, h, 0, std::min(sinks, longest), tokens);
   if (low < longest) {
@@ -118,19 +147,22 @@ void attend_block(const AttendCall &call, const Tokens &all, std::int64_t h, std
   }
   for (std::int64_t t = begin, m = 0; t < end; ++t) {
     const float *rotary = rotary_at(call, all.position + t);
-    for (std::int64_t head = h * group; head < (h + 1) * group; ++head, ++m) {
+    for (std::int64_t head = heads.begin; head < heads.end; ++head, ++m) {
       float *rotated = scratch.rotated.data() + m * dim;
-      rotate_head(call.qkv + (all.first + t) * width + head * dim, call.q_norm, call.eps, rotary, dim, rotated);
+      rotate_head(call.qkv + (all.first + t) * width + head * dim, call.q_norm, call.eps, rotary, call.rotary_pairs,
+                  dim, rotated);
       scratch.queries[size(m)] = rotated;
-      scratch.outs[size(m)] = call.out + ((all.first + t) * call.heads + head) * dim;
+      scratch.outs[size(m)] = call.out + ((all.first + t) * call.heads + head) * call.value_size;
+      if (call.sink_logits) scratch.sink_logits[size(m)] = call.sink_logits[head];
       const std::int64_t length = std::min(all.position + t + 1, longest);
       scratch.lengths[size(m)] = length - gap;
-      scratch.starts[size(m)] = std::max(length - reach, sinks) - gap;
+      scratch.starts[size(m)] = length - reach > sinks ? length - reach - gap : -1;
     }
   }
   attend_group({scratch.queries.data(), scratch.lengths.data(), call.window ? scratch.starts.data() : nullptr, sinks,
-                scratch.outs.data(), count, tokens, num_keys, call.kv_heads * dim, dim, call.scale, scratch.keys.data(),
-                scratch.scores.data(), stride});
+                scratch.outs.data(), count, tokens, num_keys, values, dim, call.value_size, call.scale, call.softcap,
+                call.sink_logits ? scratch.sink_logits.data() : nullptr, scratch.keys.data(), scratch.scores.data(),
+                stride});
 }
 
 Scratch &thread_scratch() {
@@ -147,19 +179,20 @@ bool is_padding(const AttendCall &call, const Tokens &tokens) {
 // Sets a row's outputs to zero, for all query heads that share key head `h`. Later operations compute padding rows too,
 // and arbitrary numbers may take longer.
 void clear_outputs(const AttendCall &call, const Tokens &tokens, std::int64_t h) {
-  const std::int64_t group = call.heads / call.kv_heads * call.head_dim, width = call.heads * call.head_dim;
+  const std::int64_t group = call.heads / call.kv_heads * call.value_size, width = call.heads * call.value_size;
   for (std::int64_t t = 0; t < tokens.count; ++t)
     std::fill_n(call.out + (tokens.first + t) * width + h * group, group, 0.0f);
 }
 
-// The cost of attention of `count` tokens of a row for one key head.
+// The cost of attention of `count` tokens of a row for one key head, or one part of its query heads.
 std::int64_t attend_cost(const AttendCall &call, std::int64_t length, std::int64_t count) {
   const std::int64_t seen = call.window ? std::min(length, call.window + kTokenBlock) : length;
-  return seen * call.head_dim * (4 + 2 * call.heads / call.kv_heads * count);
+  const std::int64_t size = (call.key_size + call.value_size) / 2;
+  return seen * size * (4 + 2 * std::min(call.heads / call.kv_heads, kMostHeads) * count);
 }
 
-// Attention for rows of the same number of tokens, at most kTokenBlock: the tokens of a row and a key head are one
-// task, which also writes their keys.
+// Attention for rows of the same number of tokens, at most kTokenBlock, and at most kMostHeads queries for a key head:
+// the tokens of a row and a key head are one task, which also writes their keys.
 void attend_short(const AttendCall &call) {
   std::int64_t longest = 0;
   for (std::int64_t b = 0; b < call.rows; ++b) longest = std::max(longest, tokens_of(call, b).position + call.width);
@@ -173,7 +206,7 @@ void attend_short(const AttendCall &call) {
                  continue;
                }
                write_keys(call, tokens, u % heads, 0, tokens.count);
-               attend_block(call, tokens, u % heads, 0, tokens.count, thread_scratch());
+               attend_block(call, tokens, heads_of(call, u % heads), 0, tokens.count, thread_scratch());
              }
            });
 }
@@ -184,7 +217,7 @@ struct Block {
   std::int64_t begin, end;
 };
 
-// Attention for rows of any number of tokens: a block of a row's tokens and a key head are one task. The keys of all
+// Attention for any rows and heads: a block of a row's tokens and a part of the heads are one task. The keys of all
 // rows are written first, because blocks of other workers read them.
 void attend_blocks(const AttendCall &call) {
   static thread_local std::vector<Block> callers_blocks;
@@ -206,18 +239,18 @@ void attend_blocks(const AttendCall &call) {
   }
   const auto num_blocks = static_cast<std::int64_t>(blocks.size());
   if (num_blocks == 0) return;
-  const std::int64_t heads = call.kv_heads;
-  for_rows(num_blocks * heads, call.threads, kTokenBlock * call.head_dim * 8,
+  const std::int64_t heads = call.kv_heads, parts = heads * parts_of_group(call);
+  for_rows(num_blocks * heads, call.threads, kTokenBlock * call.key_size * 8,
            [&](std::int64_t begin, std::int64_t end) {
              for (std::int64_t u = begin; u < end; ++u) {
                const Block &block = blocks[static_cast<std::size_t>(u / heads)];
                write_keys(call, block.tokens, u % heads, block.begin, block.end);
              }
            });
-  for_rows(num_blocks * heads, call.threads, cost / num_blocks, [&](std::int64_t begin, std::int64_t end) {
+  for_rows(num_blocks * parts, call.threads, cost / num_blocks, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t u = begin; u < end; ++u) {
-      const Block &block = blocks[static_cast<std::size_t>(u / heads)];
-      attend_block(call, block.tokens, u % heads, block.begin, block.end, thread_scratch());
+      const Block &block = blocks[static_cast<std::size_t>(u / parts)];
+      attend_block(call, block.tokens, heads_of(call, u % parts), block.begin, block.end, thread_scratch());
     }
   });
 }
@@ -225,7 +258,7 @@ void attend_blocks(const AttendCall &call) {
 }  // namespace
 
 void attend_cpu(const AttendCall &call) {
-  if (call.starts || call.width > kTokenBlock) return attend_blocks(call);
+  if (call.starts || call.width > kTokenBlock || parts_of_group(call) > 1) return attend_blocks(call);
   attend_short(call);
 }
 

@@ -7,13 +7,21 @@
 namespace weft {
 
 // Row b has the new tokens starts[b]..starts[b + 1]-1 of the call, which may be none; without `starts`, each row has
-// `width` tokens. Their positions begin at base[b] + count[b] + offset. qkv [tokens, heads + 2 kv_heads, head_dim]
-// holds their queries, keys and values. The pairs of dimensions (0, 1), (2, 3), ... of a head are rotated by their
-// position's row of `rotary` [rotary_rows, head_dim / 2, 2] (cos, sin). Keys and values are written to cache [pages,
-// page_size, 2, kv_heads, head_dim] at the row's page_table [rows, table_width], but not to page 0 or beyond the table.
-// The query at position p sees keys 0..p, as far as the table reaches. The result is out [tokens, heads, head_dim].
+// `width` tokens. Their positions begin at base[b] + count[b] + offset. A token of `qkv` has `heads` queries and
+// kv_heads keys of key_size floats each, and kv_heads values of value_size. The first `rotary_pairs` pairs of
+// dimensions (0, 1), (2, 3), ... of a query or key are rotated by their position's row of `rotary` [rotary_rows,
+// rotary_pairs, 2] (cos, sin). Keys and values are written to `cache` at the row's page_table [rows, table_width], but
+// not to page 0 or beyond the table. The query at position p sees keys 0..p, as far as the table reaches. The result is
+// out [tokens, heads, value_size].
+//
+// The cache has page_size tokens a page, each of token_size floats: its keys, and its values from `values` on. If
+// `values` is 0, neither the cache nor qkv has values: a value is the first value_size floats of its key.
+//
 // With `starts`, all keys are written before any row attends, so a row may see keys of another row's new tokens. A row
 // whose first new token is on page 0 only pads a graph's rows: its output is zero, or unchanged with `starts`.
+//
+// A score s = scale q k becomes softcap tanh(s / softcap) if `softcap` is above 0. With `sink_logits` [heads], the
+// softmax of a query of head h has one more term exp(sink_logits[h]), without a value.
 //
 // With a `window` above 0 a query sees at most that many keys: 0..sinks-1 and the last window - sinks, including its
 // own. A page is not read if none of the row's new tokens sees a key in it. 0 <= sinks < window.
@@ -21,12 +29,14 @@ namespace weft {
 // The bits of a row's result depend on that row alone, not on the batch: sums over keys have a fixed order.
 struct AttendCall {
   const float *qkv, *rotary;
-  const float *q_norm, *k_norm;  // [head_dim] each, or null: no norm
+  const float *q_norm, *k_norm;  // [key_size] each, or null: no norm
+  const float *sink_logits;      // or null
   float *cache, *out;
   const std::int32_t *page_table;
   const std::int64_t *base, *count, *starts;  // the last two may be null
-  std::int64_t rows, width, offset, heads, kv_heads, head_dim, page_size, table_width, rotary_rows, window, sinks;
-  float eps, scale;
+  std::int64_t rows, width, offset, heads, kv_heads, key_size, value_size, page_size, token_size, values, table_width;
+  std::int64_t rotary_rows, rotary_pairs, window, sinks;
+  float eps, scale, softcap;
   int threads;
 };
 

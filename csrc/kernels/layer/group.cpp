@@ -37,13 +37,23 @@ WEFT_INLINE void store(float *to, const V &lanes) {
   std::memcpy(to, &lanes, sizeof lanes);
 }
 
+// Returns a + b. The compiler must not change the order of a chain of such sums (-ffast-math).
+template <class T>
+WEFT_INLINE T add_in_order(const T &a, const T &b) {
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+  return __builtin_assoc_barrier(a + b);
+#else
+  return a + b;
+#endif
+}
+
 // Computes the scores of queries m .. m + kQueries - 1 with kLanes transposed keys. Several queries at once hide the
 // latency of each sum, and do not change the order within a sum.
 template <int kLanes, int kQueries>
 WEFT_INLINE void score_keys(const Group &g, std::int64_t m, const float *keys, std::int64_t first,
-                            std::int64_t head_dim) {
+                            std::int64_t key_size) {
   Lanes<kLanes> even[kQueries] = {}, odd[kQueries] = {};
-  for (std::int64_t d = 0; d + 1 < head_dim; d += 2) {
+  for (std::int64_t d = 0; d + 1 < key_size; d += 2) {
     const auto these = load<kLanes>(keys + d * kKeyTile), next = load<kLanes>(keys + (d + 1) * kKeyTile);
     for (int k = 0; k < kQueries; ++k) {
       even[k] += g.queries[m + k][d] * these;
@@ -51,22 +61,23 @@ WEFT_INLINE void score_keys(const Group &g, std::int64_t m, const float *keys, s
     }
   }
   for (int k = 0; k < kQueries; ++k) {
-    if (head_dim % 2) even[k] += g.queries[m + k][head_dim - 1] * load<kLanes>(keys + (head_dim - 1) * kKeyTile);
+    if (key_size % 2)
+      even[k] = add_in_order(even[k], g.queries[m + k][key_size - 1] * load<kLanes>(keys + (key_size - 1) * kKeyTile));
     store(g.scores + (m + k) * g.stride + first, (even[k] + odd[k]) * g.scale);
   }
 }
 
 template <int kLanes, int kQueries>
-WEFT_INLINE void score_tile(const Group &g, std::int64_t m, std::int64_t first, std::int64_t head_dim) {
+WEFT_INLINE void score_tile(const Group &g, std::int64_t m, std::int64_t first, std::int64_t key_size) {
   for (std::int64_t n = 0; n < kKeyTile; n += kLanes)
-    score_keys<kLanes, kQueries>(g, m, g.keys + n, first + n, head_dim);
+    score_keys<kLanes, kQueries>(g, m, g.keys + n, first + n, key_size);
 }
 
 // Computes the scores of all queries from `m` on, in tiles of at most kQueries.
 template <int kLanes, int kQueries>
-WEFT_INLINE void score_queries(const Group &g, std::int64_t m, std::int64_t first, std::int64_t head_dim) {
-  for (; m + kQueries <= g.count; m += kQueries) score_tile<kLanes, kQueries>(g, m, first, head_dim);
-  if constexpr (kQueries > 1) score_queries<kLanes, kQueries - 1>(g, m, first, head_dim);
+WEFT_INLINE void score_queries(const Group &g, std::int64_t m, std::int64_t first, std::int64_t key_size) {
+  for (; m + kQueries <= g.count; m += kQueries) score_tile<kLanes, kQueries>(g, m, first, key_size);
+  if constexpr (kQueries > 1) score_queries<kLanes, kQueries - 1>(g, m, first, key_size);
 }
 
 // Transposes kLanes x kLanes in stages, each of which swaps the off-diagonal halves of blocks.
@@ -98,10 +109,10 @@ WEFT_INLINE void prefetch_tokens(const Group &g, std::int64_t first, std::int64_
 
 // Transposes a tile of keys, so that a vector holds one dimension of several keys.
 template <int kLanes>
-WEFT_INLINE void transpose_keys(const Group &g, std::int64_t first, std::int64_t head_dim) {
+WEFT_INLINE void transpose_keys(const Group &g, std::int64_t first, std::int64_t key_size) {
   const std::int64_t last = g.length - 1 - first;
   std::int64_t d = 0;
-  for (; d + kLanes <= head_dim; d += kLanes) {
+  for (; d + kLanes <= key_size; d += kLanes) {
     for (std::int64_t n = 0; n < kKeyTile; n += kLanes) {
       Lanes<kLanes> rows[kLanes];
       for (std::int64_t k = 0; k < kLanes; ++k) rows[k] = load<kLanes>(g.tokens[first + std::min(n + k, last)] + d);
@@ -109,29 +120,20 @@ WEFT_INLINE void transpose_keys(const Group &g, std::int64_t first, std::int64_t
       for (std::int64_t k = 0; k < kLanes; ++k) store(g.keys + (d + k) * kKeyTile + n, rows[k]);
     }
   }
-  for (; d < head_dim; ++d)
+  for (; d < key_size; ++d)
     for (std::int64_t n = 0; n < kKeyTile; ++n) g.keys[d * kKeyTile + n] = g.tokens[first + std::min(n, last)][d];
 }
 
 // Computes the scores of all queries with the keys that they see, in whole tiles.
 template <int kLanes>
-WEFT_INLINE void score(const Group &g, std::int64_t head_dim) {
+WEFT_INLINE void score(const Group &g, std::int64_t key_size) {
   for (std::int64_t first = 0; first < g.length; first += kKeyTile) {
-    prefetch_tokens(g, first + kKeysAhead, first + kKeysAhead + kKeyTile - 1, 0, head_dim);
-    transpose_keys<kLanes>(g, first, head_dim);
+    prefetch_tokens(g, first + kKeysAhead, first + kKeysAhead + kKeyTile - 1, 0, key_size);
+    transpose_keys<kLanes>(g, first, key_size);
     std::int64_t m = 0;
     for (; m < g.count && g.lengths[m] <= first; ++m) continue;  // queries before these keys
-    score_queries<kLanes, kQueryTile>(g, m / kQueryTile * kQueryTile, first, head_dim);
+    score_queries<kLanes, kQueryTile>(g, m / kQueryTile * kQueryTile, first, key_size);
   }
-}
-
-// Returns a + b. The compiler must not change the order of a chain of such sums (-ffast-math).
-WEFT_INLINE float add_in_order(float a, float b) {
-#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
-  return __builtin_assoc_barrier(a + b);
-#else
-  return a + b;
-#endif
 }
 
 // Returns `lanes` in another order: lane k becomes lane k ^ kDistance.
@@ -161,13 +163,21 @@ WEFT_INLINE float sum_of(const Lanes<kLanes> &lanes) {
   }
 }
 
-// Replaces a row of scores by exp(score - maximum), and returns their sum: a softmax without the division. Scores after
-// `length`, up to a multiple of kKeyTile, are overwritten, because whole tiles are faster than single scores.
+// Caps a row of scores softly. Scores after `length`, up to a multiple of kKeyTile, are overwritten, because whole
+// tiles are faster than single scores.
+WEFT_INLINE void cap_scores(float *scores, std::int64_t length, float softcap) {
+  const float scale = 1 / softcap;
+  for (std::int64_t at = 0; at < length; at += kKeyTile)
+    for (int k = 0; k < kKeyTile; ++k) scores[at + k] = softcap * vector_tanh(scores[at + k] * scale);
+}
+
+// Replaces a row of scores by exp(score - maximum), and returns their sum: a softmax without the division. `sink` is a
+// further logit of the maximum and the sum, or null. Scores after `length` are overwritten as by `cap_scores`.
 //
 // The order of the sum is fixed: kLanes sums; half as many, which get kLanes / 2 scores if there are as many left; the
-// sum of these; and then the other scores one by one.
+// sum of these; then the other scores one by one; and last the sink.
 template <int kLanes>
-WEFT_INLINE float exponentiate(float *scores, std::int64_t length) {
+WEFT_INLINE float exponentiate(float *scores, std::int64_t length, const float *sink) {
   const std::int64_t whole = length / kLanes * kLanes;
   const auto lowest = Lanes<kLanes>{} - INFINITY;
   auto highest = lowest;
@@ -181,7 +191,8 @@ WEFT_INLINE float exponentiate(float *scores, std::int64_t length) {
     const auto tile = places < static_cast<int>(length - whole) ? load<kLanes>(scores + whole) : lowest;
     highest = tile > highest ? tile : highest;
   }
-  const float top = largest_of<kLanes, kLanes>(highest);
+  float top = largest_of<kLanes, kLanes>(highest);
+  if (sink) top = std::max(top, *sink);
   for (std::int64_t at = 0; at < length; at += kKeyTile)
     for (int k = 0; k < kKeyTile; ++k) scores[at + k] = vector_exp(scores[at + k] - top);
   constexpr int kHalf = kLanes / 2;
@@ -195,12 +206,13 @@ WEFT_INLINE float exponentiate(float *scores, std::int64_t length) {
   }
   float sum = sum_of<kLanes, kHalf>(sums);
   for (int k = 0; k < kHalf - 1; ++k) sum = add_in_order(sum, at + k < length ? scores[at + k] : 0.0f);
-  return sum;
+  return sink ? add_in_order(sum, vector_exp(*sink - top)) : sum;
 }
 
 // Does the same for a query that does not see keys hidden..first-1; their weights become 0. Each place in a tile has
-// its own sum, so the result has the same bits if whole hidden tiles are left out.
-WEFT_INLINE float exponentiate_around(float *scores, std::int64_t hidden, std::int64_t first, std::int64_t length) {
+// its own sum, so the result has the same bits if some or all whole hidden tiles are left out.
+WEFT_INLINE float exponentiate_around(float *scores, std::int64_t hidden, std::int64_t first, std::int64_t length,
+                                      const float *sink) {
   float highest[kKeyTile], sums[kKeyTile] = {}, top = -INFINITY, total = 0;
   const auto is_seen = [=](std::int64_t n) { return (n < hidden) | ((n >= first) & (n < length)); };
   for (int k = 0; k < kKeyTile; ++k) highest[k] = -INFINITY;
@@ -210,21 +222,24 @@ WEFT_INLINE float exponentiate_around(float *scores, std::int64_t hidden, std::i
       highest[k] = score > highest[k] ? score : highest[k];
     }
   for (int k = 0; k < kKeyTile; ++k) top = std::max(top, highest[k]);
+  if (sink) top = std::max(top, *sink);
   for (std::int64_t at = 0; at < length; at += kKeyTile)
     for (int k = 0; k < kKeyTile; ++k) {
       const float weight = vector_exp(scores[at + k] - top);
       scores[at + k] = is_seen(at + k) ? weight : 0;
       sums[k] += scores[at + k];
     }
-  for (int k = 0; k < kKeyTile; ++k) total += sums[k];
-  return total;
+  for (int k = 0; k < kKeyTile; ++k) total = add_in_order(total, sums[k]);
+  return sink ? add_in_order(total, vector_exp(*sink - top)) : total;
 }
 
 template <int kLanes>
 WEFT_INLINE float exponentiate(const Group &g, std::int64_t m) {
   float *const scores = g.scores + m * g.stride;
-  if (g.starts && g.starts[m] > g.sinks) return exponentiate_around(scores, g.sinks, g.starts[m], g.lengths[m]);
-  return exponentiate<kLanes>(scores, g.lengths[m]);
+  const float *const sink = g.sink_logits ? g.sink_logits + m : nullptr;
+  if (g.softcap > 0) cap_scores(scores, g.lengths[m], g.softcap);
+  if (g.starts && g.starts[m] >= 0) return exponentiate_around(scores, g.sinks, g.starts[m], g.lengths[m], sink);
+  return exponentiate<kLanes>(scores, g.lengths[m], sink);
 }
 
 // Computes outputs, the weighted sums of values, for queries m .. m + kQueries - 1: kVectors vectors of each, from
@@ -252,21 +267,26 @@ WEFT_INLINE void sum_values(const Group &g, std::int64_t m, std::int64_t first, 
   }
 }
 
+// Computes the last dimensions, fewer than kLanes from `first` on, by a vector that overlaps the one before it, or by
+// smaller vectors if there is none.
+template <int kLanes, int kQueries>
+WEFT_INLINE void sum_last_values(const Group &g, std::int64_t m, std::int64_t first, const float *scales) {
+  if (g.value_size >= kLanes) {
+    for (; first < g.value_size; first += kLanes)
+      sum_values<kLanes, kQueries, 1>(g, m, std::min(first, g.value_size - kLanes), scales);
+  } else if constexpr (kLanes > 1) {
+    sum_last_values<kLanes / 2, kQueries>(g, m, first, scales);
+  }
+}
+
 template <int kLanes, int kQueries>
 WEFT_INLINE void attend_tile(const Group &g, std::int64_t m) {
   float scales[kQueries];
   for (int k = 0; k < kQueries; ++k) scales[k] = 1 / exponentiate<kLanes>(g, m + k);
   std::int64_t d = 0;
-  for (; d + 2 * kLanes <= g.head_dim; d += 2 * kLanes) sum_values<kLanes, kQueries, 2>(g, m, d, scales);
-  for (; d + kLanes <= g.head_dim; d += kLanes) sum_values<kLanes, kQueries, 1>(g, m, d, scales);
-  for (; d < g.head_dim; ++d) {
-    for (int k = 0; k < kQueries; ++k) {
-      float sum = 0;
-      for (std::int64_t n = 0; n < g.lengths[m + k]; ++n)
-        sum += g.scores[(m + k) * g.stride + n] * g.tokens[n][g.values + d];
-      g.outs[m + k][d] = sum * scales[k];
-    }
-  }
+  for (; d + 2 * kLanes <= g.value_size; d += 2 * kLanes) sum_values<kLanes, kQueries, 2>(g, m, d, scales);
+  for (; d + kLanes <= g.value_size; d += kLanes) sum_values<kLanes, kQueries, 1>(g, m, d, scales);
+  if (d < g.value_size) sum_last_values<kLanes, kQueries>(g, m, d, scales);
 }
 
 // Computes the outputs of all queries from `m` on, in tiles of at most kQueries.
@@ -278,7 +298,7 @@ WEFT_INLINE void attend_queries(const Group &g, std::int64_t m) {
 
 template <int kLanes>
 WEFT_INLINE void attend(const Group &g) {
-  score<kLanes>(g, g.head_dim);
+  score<kLanes>(g, g.key_size);
   attend_queries<kLanes, kQueryTile>(g, 0);
 }
 

@@ -11,15 +11,16 @@ constexpr std::int64_t kKeyTile = 16;  // keys that are scored at once
 struct Group {
   const float *const *queries;
   const std::int64_t *lengths;  // [count] each query sees keys 0..length-1, except keys sinks..start-1
-  const std::int64_t *starts;   // [count], or null: each query sees all keys below its length
+  const std::int64_t *starts;   // [count], -1 for a query that sees all keys below its length; or null: all do
   std::int64_t sinks;
   float *const *outs;
   std::int64_t count;
   const float *const *tokens;  // [length] the key of each token; its value lies `values` floats after it
-  std::int64_t length, values, head_dim;
-  float scale;
-  float *keys;    // scratch for [head_dim, kKeyTile]
-  float *scores;  // scratch for [count, stride]
+  std::int64_t length, values, key_size, value_size;
+  float scale, softcap;      // softcap is 0 for none
+  const float *sink_logits;  // [count] a further logit of each query, without a value; or null
+  float *keys;               // scratch for [key_size, kKeyTile]
+  float *scores;             // scratch for [count, stride]
   std::int64_t stride;
 };
 

@@ -140,7 +140,13 @@ def attend(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads) -> Tensor:
     undefined afterwards.
     """
     keys, values, window = layer
-    out = qkv.new_empty(qkv.shape[0], heads.count * values.shape[3])
+    num_kv_heads, key_size, value_size = *keys.shape[2:], values.shape[3]
+    width = (heads.count + num_kv_heads) * key_size + (
+        0 if layer.values_in_keys else num_kv_heads * value_size
+    )
+    if qkv.shape[1] != width:
+        raise TypeError(f"for these heads a token of qkv has {width} elements, not {qkv.shape[1]}")
+    out = qkv.new_empty(qkv.shape[0], heads.count * value_size)
     q_norm, k_norm = heads.norms or (None, None)
     _ATTEND(
         qkv, keys, values, rows.page_table, rows.base, rows.count, rows.starts, rows.width, rows.offset, rows.settled,
@@ -180,13 +186,14 @@ def _attend_cpu(
         is_plain, f"on the CPU qkv and keys are float32, qkv contiguous; got {qkv.dtype} and {keys.dtype}"
     )
     page_table = page_table.contiguous()
-    _, page_size, num_kv_heads, head_dim = keys.shape
-    assert rotary is not None and values.shape == keys.shape and not softcap and sink_logits is None
+    _, page_size, num_kv_heads, key_size = keys.shape
+    rotary_rows, rotary_pairs = (0, 0) if rotary is None else rotary.shape[:2]
     kernel = _core.attend_cpu(
-        qkv.data_ptr(), rotary.data_ptr(), address(q_norm), address(k_norm), keys.data_ptr(), out.data_ptr(),
-        page_table.data_ptr(), base.data_ptr(), address(count), address(starts), page_table.shape[0], width, offset,
-        num_heads, num_kv_heads, head_dim, page_size, page_table.shape[1], rotary.shape[0], window, sinks,
-        eps, scale, torch.get_num_threads(),
+        qkv.data_ptr(), address(rotary), address(q_norm), address(k_norm), address(sink_logits), keys.data_ptr(),
+        out.data_ptr(), page_table.data_ptr(), base.data_ptr(), address(count), address(starts), page_table.shape[0],
+        width, offset, num_heads, num_kv_heads, key_size, values.shape[3], page_size, keys.stride(1),
+        (values.data_ptr() - keys.data_ptr()) // keys.itemsize, page_table.shape[1], rotary_rows, rotary_pairs, window,
+        sinks, eps, scale, softcap, torch.get_num_threads(),
     )  # fmt: skip
     run_kernel("attend", kernel)
 

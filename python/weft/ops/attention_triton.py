@@ -52,6 +52,7 @@ LONG_STAGES = 2
 def attend(*args: Any) -> None:
     """Launch the kernels of `weft.ops.attention.attend`."""
     call = Call(*args)
+    assert call.keys.shape == call.values.shape and not call.softcap and call.sink_logits is None
     num_rows = call.page_table.shape[0]
     if call.num_short:
         num_few = call.num_short if call.short_width <= FEW_TOKENS else 0

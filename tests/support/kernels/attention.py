@@ -20,7 +20,9 @@ EPS = 1e-6
 @dataclass(frozen=True)
 class Case:
     """Rows of these lengths, new tokens included. Each row has `width` new tokens, or its entry of `widths`.
-    `shares` is the number of splits over the keys in the kernel for few tokens."""
+    `shares` is the number of splits over the keys in the kernel for few tokens. Keys have `dim` elements, values
+    `value_dim` (default: as many), or they are the first `value_dim` of the keys, if `in_keys`. `pairs` is the number
+    of rotated pairs (default: all); 0 means no rotation. `logits`: whether heads have sink logits."""
 
     lengths: tuple[int, ...]
     width: int = 0
@@ -34,16 +36,25 @@ class Case:
     widths: tuple[int, ...] = ()
     window: int = 0
     sinks: int = 0
+    value_dim: int = 0
+    in_keys: bool = False
+    pairs: int | None = None
+    softcap: float = 0.0
+    logits: bool = False
 
     def __str__(self) -> str:
         kind = f"t{'+'.join(map(str, self.widths)) or self.width}"
-        parts = (*self.lengths, kind, self.heads, self.kv_heads, self.dim, self.dtype)
-        name = "-".join(map(str, parts))
-        return f"{name}-w{self.window}+{self.sinks}" if self.window else name
+        dim = f"{self.dim}{'>' if self.in_keys else '+'}{self.value_dim}" if self.value_dim else self.dim
+        parts = [*self.lengths, kind, self.heads, self.kv_heads, dim, self.dtype]
+        parts += [f"w{self.window}+{self.sinks}"] if self.window else []
+        parts += [f"r{self.pairs}"] if self.pairs is not None else []
+        parts += [f"c{self.softcap:g}"] if self.softcap else []
+        return "-".join(map(str, parts + ["l"] * self.logits + ["n"] * self.norm))
 
     @property
     def memory(self) -> Pages:
-        return Pages(self.kv_heads, self.dim, self.dim, window=Window(self.window, self.sinks))
+        sizes = self.dim, self.value_dim or self.dim, self.in_keys
+        return Pages(self.kv_heads, *sizes, Window(self.window, self.sinks))
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -84,6 +95,35 @@ MANY = (
     Case((200,), 90, window=64, sinks=16, dtype="float16", norm=True),
 )
 
+MLA = Case((130, 17), 4, heads=16, kv_heads=1, dim=80, value_dim=64, in_keys=True, pairs=0, shares=4)
+MIXED = Case(
+    (70, 133), 2, heads=6, dim=40, value_dim=16, in_keys=True, pairs=12, norm=True, logits=True, page=8, shares=2
+)  # fmt: skip
+
+OTHER_FEW = (
+    MLA,
+    MIXED,
+    replace(MLA, lengths=(90, 40), width=3, heads=40, window=30, softcap=2.0, dtype="float16"),
+    Case((150, 7, 33), 4, softcap=1.5, shares=4),
+    Case((200, 30, 65), 2, heads=6, kv_heads=3, logits=True, shares=4),
+    Case((150, 300, 5), 5, window=8, sinks=2, heads=6, kv_heads=3, softcap=3.0, logits=True, shares=4),
+    Case((64, 9, 70), 3, dim=24, value_dim=16, pairs=0, shares=2),
+    Case((40, 90), 2, dim=16, value_dim=24, pairs=3, norm=True, shares=2),
+    Case((70, 45), 2, dim=80, pairs=10, shares=2),
+    Case((70,), 3, dim=96, dtype="bfloat16", norm=True, logits=True, shares=2),
+    Case((40, 50), 1, heads=2, kv_heads=1, dim=256, softcap=20.0, shares=2),
+)
+"""Rows with few new tokens and attention of other kinds: soft caps, sink logits, values of another size or inside keys,
+heads that are not rotated or in part."""
+
+OTHER_MANY = (
+    replace(MLA, lengths=(60, 90, 46), width=0, widths=(40, 1, 17)),
+    replace(MIXED, lengths=(50,), width=20, softcap=2.0),
+    Case((60, 90), 40, window=30, sinks=4, softcap=1.5, logits=True, norm=True),
+    Case((50, 70), widths=(40, 17), dim=24, value_dim=16, pairs=0, logits=True),
+    Case((40,), 18, dim=96, pairs=24, dtype="float16", logits=True),
+)
+
 
 class Inputs:
     """Random q, k and v of a case, in shuffled pages. The cache holds the tokens before the new ones. Memory that
@@ -94,8 +134,7 @@ class Inputs:
         self.case, self.device = case, device
         batch, self.dtype = len(case.lengths), getattr(torch, case.dtype)
         total = max(case.lengths)
-        heads = case.heads + 2 * case.kv_heads
-        self.qkv = torch.randn(batch, total, heads, case.dim, generator=generator).to(device, self.dtype)
+        self.qkv = torch.randn(batch, total, sum(self._widths()), generator=generator).to(device, self.dtype)
         columns = -(-total // case.page) + 1
         pages = torch.randperm(batch * columns, generator=generator) + 1
         self.page_table = pages.view(batch, columns).int().to(device)
@@ -105,8 +144,11 @@ class Inputs:
             q, k = (torch.rand(case.dim, generator=generator).add(0.5) for _ in range(2))
             norms = q.to(device, self.dtype), k.to(device, self.dtype)
         # The table is shorter than the texts. Later positions use its last row.
-        rotary = Rope(theta=100.0).table(case.dim, max(1, total - 2)).to(device)
-        self.heads = Heads(case.heads, rotary, case.dim**-0.5, norms, EPS)
+        pairs = case.dim // 2 if case.pairs is None else case.pairs
+        rotary = Rope(theta=100.0).table(2 * pairs, max(1, total - 2)).to(device) if pairs else None
+        logits = torch.randn(case.heads, generator=generator).to(device) if case.logits else None
+        scale = 1.5 * case.dim**-0.5 if case.softcap else case.dim**-0.5
+        self.heads = Heads(case.heads, rotary, scale, norms, EPS, case.softcap, logits)
         self.texts = [self._heads_of(row, length) for row, length in enumerate(case.lengths)]
         shape = (1 + batch * columns, case.page, case.memory.width)
         self.cache = torch.full(shape, float("nan"), dtype=self.dtype, device=device)
@@ -114,23 +156,35 @@ class Inputs:
         for row, (length, count) in enumerate(zip(case.lengths, case.counts, strict=True)):
             self.write(self.cache, row, 0, length - count)
 
+    def _widths(self) -> tuple[int, int, int]:
+        """Return the numbers of elements of a token's queries, keys and values."""
+        case = self.case
+        keys = case.kv_heads * case.dim
+        return case.heads * case.dim, keys, case.memory.width - keys
+
     def _heads_of(self, row: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values of a row's text after norm and RoPE, in float32."""
         case = self.case
-        q, k, v = self.qkv[row, :length].float().split((case.heads, case.kv_heads, case.kv_heads), 1)
+        q, k, v = self.qkv[row, :length].float().split(self._widths(), 1)
+        q, k = q.unflatten(1, (-1, case.dim)), k.unflatten(1, (-1, case.dim))
         if self.heads.norms is not None:
             q, k = (
                 x * (x.square().mean(-1, keepdim=True) + EPS).rsqrt() * w.float()
                 for x, w in zip((q, k), self.heads.norms, strict=True)
             )
-        at = torch.arange(length, device=self.device).clamp(max=self.heads.rotary.shape[0] - 1)
-        cos, sin = self.heads.rotary[at, None].unbind(-1)
+        if self.heads.rotary is not None:
+            at = torch.arange(length, device=self.device).clamp(max=self.heads.rotary.shape[0] - 1)
+            cos, sin = self.heads.rotary[at, None].unbind(-1)
+            rotated = 2 * cos.shape[-1]
 
-        def turn(x: Tensor) -> Tensor:
-            a, b = x[..., 0::2], x[..., 1::2]
-            return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
+            def turn(x: Tensor) -> Tensor:
+                a, b = x[..., 0:rotated:2], x[..., 1:rotated:2]
+                turned = torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
+                return torch.cat((turned, x[..., rotated:]), -1)
 
-        return turn(q), turn(k), v
+            q, k = turn(q), turn(k)
+        size = case.value_dim or case.dim
+        return q, k, k[..., :size] if case.in_keys else v.unflatten(1, (-1, size))
 
     def _give_back(self, row: int) -> range:
         """Find the pages that none of a row's new tokens attends to. Every other one of them is removed from the
@@ -151,12 +205,13 @@ class Inputs:
         pages = self.page_table[row, at // self.case.page].long()
         layer = self.case.memory.of(cache)
         layer.keys[pages, at % self.case.page] = k[at].to(self.dtype)
-        layer.values[pages, at % self.case.page] = v[at].to(self.dtype)
+        if not self.case.in_keys:
+            layer.values[pages, at % self.case.page] = v[at].to(self.dtype)
 
     def new_tokens(self) -> Tensor:
-        """Return qkv [N, (H + 2 Hkv) * D] of all rows' new tokens."""
+        """Return the queries, keys and values of all rows' new tokens."""
         pairs = zip(self.case.lengths, self.case.counts, strict=True)
-        return torch.cat([self.qkv[r, n - c : n] for r, (n, c) in enumerate(pairs)]).flatten(1)
+        return torch.cat([self.qkv[r, n - c : n] for r, (n, c) in enumerate(pairs)])
 
     def rows(self) -> Rows:
         """The positions and pages of the new tokens."""
@@ -168,7 +223,7 @@ class Inputs:
         return Rows(self.page_table, first, max(counts), starts=starts)
 
     def run(self, attend: Attend) -> Tensor:
-        """Return the attention of the new tokens [N, H * D]. It also writes their keys and values to `cache`."""
+        """Return the attention of the new tokens [N, H * Dv]. It also writes their keys and values to `cache`."""
         return attend(self.new_tokens(), self.layer, self.rows(), self.heads)
 
     def textbook(self) -> Tensor:
@@ -178,12 +233,19 @@ class Inputs:
         for (q, k, v), length, count in zip(self.texts, case.lengths, case.counts, strict=True):
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
             scores = torch.einsum("thd,nhd->htn", q, k) * self.heads.scale
+            if case.softcap:
+                scores = case.softcap * (scores / case.softcap).tanh()
             at = torch.arange(length, device=self.device)
             hidden = at[None, :] > at[:, None]
             if case.window:
                 recent = at[:, None] - at[None, :] < case.window - case.sinks
                 hidden |= ~(recent | (at[None, :] < case.sinks))
-            weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+            scores = scores.masked_fill(hidden, float("-inf"))
+            if self.heads.sink_logits is not None:
+                sinks = self.heads.sink_logits[:, None, None].expand(-1, length, 1)
+                weights = torch.cat((scores, sinks), -1).softmax(-1)[..., :-1]
+            else:
+                weights = scores.softmax(-1)
             rows.append(torch.einsum("htn,nhd->thd", weights, v)[length - count :])
         return torch.cat(rows).flatten(1)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from support.kernels.attention import Case, Inputs
+from support.kernels.attention import MIXED, MLA, Case, Inputs
 
 UNTOUCHED = 7.0
 
@@ -79,6 +79,20 @@ CALLS = (
     ),
 )
 
+OTHER_CALLS = (
+    Call(
+        replace(MIXED, lengths=(70, 33, 90), width=0, widths=(3, 21, 40), window=30, sinks=3, softcap=2.0),
+        (Piece(3, 0, 67), PADDING, Piece(1, 1, 32)),
+        (Piece(20, 1, 12), Piece(40, 2, 50), PADDING),
+    ),
+    Call(
+        replace(MLA, lengths=(70, 33), width=0, widths=(2, 21), page=8),
+        (Piece(2, 0, 68), Piece(1, 1, 32)),
+        (EMPTY, Piece(20, 1, 12)),
+    ),
+)
+"""Attention of other kinds (`OTHER_FEW`)."""
+
 
 class RaggedInputs:
     """The tensors of a call. Tokens of padding rows, and those that pad the call, are NaN."""
@@ -87,14 +101,14 @@ class RaggedInputs:
         self.call, self.texts = call, Inputs(call.texts)
         self.pieces = (*call.short, *call.long)
         inputs = self.texts
-        wide = inputs.qkv.shape[2] * call.texts.dim
+        wide = inputs.qkv.shape[2]
         tokens, tables, base = [], [], []
         for piece in self.pieces:
             if piece.text is None:
                 tokens.append(torch.full((piece.count, wide), float("nan"), dtype=inputs.dtype))
                 tables.append(torch.zeros_like(inputs.page_table[0]))
             else:
-                tokens.append(inputs.qkv[piece.text, piece.begin : piece.begin + piece.count].flatten(1))
+                tokens.append(inputs.qkv[piece.text, piece.begin : piece.begin + piece.count])
                 tables.append(inputs.page_table[piece.text])
             base.append(piece.begin)
         tokens.append(torch.full((call.num_padding, wide), float("nan"), dtype=inputs.dtype))
@@ -102,7 +116,9 @@ class RaggedInputs:
         self.page_table = torch.stack(tables)
         self.base = torch.tensor(base)
         self.starts = torch.tensor([0, *(piece.count for piece in self.pieces)]).cumsum(0)
-        self.out = self.qkv.new_full((len(self.qkv), call.texts.heads * call.texts.dim), UNTOUCHED)
+        self.out = self.qkv.new_full(
+            (len(self.qkv), call.texts.heads * inputs.layer.values.shape[3]), UNTOUCHED
+        )
 
     def results(self, out: Tensor) -> list[Tensor]:
         """Return the results of each row that has a text, from the result [N, H * D] of the call."""

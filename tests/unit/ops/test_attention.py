@@ -8,26 +8,43 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from support.kernels.attention import FEW, MANY, Attend, Case, Inputs, beyond, error
+from support.kernels.attention import (
+    FEW,
+    MANY,
+    MLA,
+    OTHER_FEW,
+    OTHER_MANY,
+    Attend,
+    Case,
+    Inputs,
+    beyond,
+    error,
+)
 from support.kernels.interpreter import interpreted, make_hostile, needs_triton
-from support.kernels.ragged import CALLS, UNTOUCHED, RaggedInputs
+from support.kernels.ragged import CALLS, OTHER_CALLS, UNTOUCHED, RaggedInputs
 from support.kernels.ragged import Call as RaggedCall
 from weft.errors import InterfaceError
 from weft.ops.attention import NO_WINDOW, Heads, KVLayer, Rows, Window, attend
 from weft.ops.library import triton_kernels
 
-ON_CPU = tuple(case for case in FEW + MANY if case.dtype == "float32")
+ON_CPU = tuple(case for case in FEW + MANY + OTHER_FEW + OTHER_MANY if case.dtype == "float32")
 BITS = (
     Case((150, 7, 66, 33), 4, shares=4),
     Case((90, 300), 3, heads=6, kv_heads=2, shares=8, norm=True),
     Case((150, 7, 66, 33), 4, shares=4, window=30),
     Case((90, 300, 181), 15, heads=6, kv_heads=2, shares=8, window=70, sinks=3),
+)
+OTHER_BITS = (
+    replace(MLA, lengths=(90, 33), width=3, logits=True),
+    Case((150, 33), 3, dim=24, value_dim=32, pairs=5, window=30, sinks=3, softcap=2.0, logits=True, shares=4),
+    Case((50, 17, 33), 17, heads=6, window=9),
 )
 EARLY = (FEW[2], FEW[4], FEW[7])
 
@@ -53,12 +70,53 @@ def test_a_window_has_room_besides_its_sinks(size: int, sinks: int) -> None:
         Window(size, sinks)
 
 
-@pytest.mark.parametrize("case", BITS, ids=str)
+@pytest.mark.parametrize("case", BITS + OTHER_BITS, ids=str)
 def test_a_querys_bits_are_its_own_on_the_cpu(case: Case) -> None:
     assert bits_differ(case, lambda _: attend) == []
 
 
-@pytest.mark.parametrize("call", [call for call in CALLS if call.texts.dtype == "float32"], ids=str)
+@pytest.mark.parametrize("logits", [False, True])
+@pytest.mark.parametrize("softcap", [0.0, 1.5])
+@pytest.mark.parametrize("window", [(0, 0), (9, 0), (20, 3)], ids=str)
+def test_all_arguments_combine_on_the_cpu(window: tuple[int, int], softcap: float, logits: bool) -> None:
+    """Sizes, rotation and norms of every kind, for rows of few tokens and of many."""
+    size, sinks = window
+    sizes = ((24, 16, False), (24, 16, True), (17, 33, False), (40, 40, True))
+    others = product(sizes, (0, 3, None), (False, True), (3, 17))
+    for (dim, value_dim, in_keys), pairs, norm, width in others:
+        case = Case(
+            (50, 17, 33), width, heads=6, dim=dim, value_dim=value_dim, in_keys=in_keys, pairs=pairs, norm=norm,
+            window=size, sinks=sinks, softcap=softcap, logits=logits, page=8,
+        )  # fmt: skip
+        assert error(case, attend) < case.tolerance, case
+        assert bits_differ(case, lambda _: attend) == [], case
+
+
+def test_large_sink_logits_and_scores_leave_nothing_undefined() -> None:
+    """A sink may be far above or below all scores, and scores far above a soft cap."""
+    inputs = Inputs(Case((40, 60), 2, logits=True))
+    logits = inputs.heads.sink_logits
+    assert logits is not None
+    logits.copy_(torch.tensor([1e4, -1e4, 200.0, -200.0]))
+    out = inputs.run(attend).view(4, 4, 16)
+    torch.testing.assert_close(out.flatten(1), inputs.textbook(), atol=2e-5, rtol=0)
+    assert out[:, (0, 2)].abs().max() < 1e-30 and out[:, (1, 3)].abs().max() > 0.1
+    inputs = Inputs(Case((40, 60), 2, softcap=2.0))
+    inputs.heads = replace(inputs.heads, scale=1e4)
+    torch.testing.assert_close(inputs.run(attend), inputs.textbook(), atol=2e-4, rtol=0)
+
+
+@pytest.mark.parametrize("case", [Case((20,), 2), Case((20,), 2, value_dim=8, in_keys=True)], ids=str)
+def test_tokens_of_another_width_are_refused(case: Case) -> None:
+    inputs = Inputs(case)
+    width = inputs.qkv.shape[2]
+    with pytest.raises(TypeError, match=f"has {width} elements, not {width + 8}"):
+        attend(torch.zeros(2, width + 8), inputs.layer, inputs.rows(), inputs.heads)
+
+
+@pytest.mark.parametrize(
+    "call", [call for call in CALLS + OTHER_CALLS if call.texts.dtype == "float32"], ids=str
+)
 def test_ragged_rows_have_the_bits_of_separate_calls_on_the_cpu(call: RaggedCall) -> None:
     ragged, separate = RaggedInputs(call), RaggedInputs(call)
     run_ragged(ragged)
