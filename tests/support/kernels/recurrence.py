@@ -259,6 +259,9 @@ class Trace:
 
     machine: Machine
     seed: int
+    share: float = (
+        1.0  # of rows that are checked; what is wrong with the others shows in later rows of their texts
+    )
     wrong: list[str] = field(default_factory=list)
     error: float = 0.0
     done: Counter[str] = field(default_factory=Counter)
@@ -373,11 +376,12 @@ class Trace:
             return
         text = self.texts[piece.slot]
         inputs = torch.cat((text.certain, piece.inputs))
+        text.certain, text.accepted = inputs[: piece.begin + num_certain], 0
+        if self.chooser.random() >= self.share:
+            return
         whole = self.machine.whole(inputs)
         if not torch.equal(output, whole[piece.begin :]):
             self.wrong.append(f"slot {piece.slot}, {len(piece.inputs)} tokens from {piece.begin} on")
         if self.chooser.random() < 0.2:  # because the textbook is slow
             off = (whole.double() - self.machine.layer.textbook(inputs)).abs().max()
             self.error = max(self.error, float(off.nan_to_num(nan=float("inf"))))
-        text.certain = inputs[: piece.begin + num_certain]
-        text.accepted = 0

@@ -5,14 +5,17 @@ Run as a script under TRITON_INTERPRET=1 this file checks the Triton kernels and
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from support.captured import Captured, labels
+from support.kernels.interpreter import interpreted, make_hostile, needs_triton
 from support.kernels.recurrence import KINDS, NAN, Kind, Layer, Machine, Piece, Trace
 from weft.errors import InputError
 from weft.models.memory import Convolution, LayerMemory, Recurrence, State
@@ -48,16 +51,25 @@ def test_a_trace_notices_a_state_of_another_position() -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("num_speculative", [0, 3])
 def test_rows_of_the_same_width(kind: Kind, num_speculative: int) -> None:
-    """Without `starts` a row that pads gives zeros."""
-    layer, generator = Layer(kind), torch.Generator().manual_seed(0)
+    layer = Layer(kind)
+    assert has_rows_of_the_same_width(layer, num_speculative)
+    pieces = [Piece(layer.draw(5, torch.Generator()) * NAN), Piece(layer.draw(5, torch.Generator()), 1)]
+    given = (pieces, []) if num_speculative else ([], pieces)
+    assert not Machine(layer).call(*given, ragged=False)[0].any(), "a row that pads gives zeros"
+
+
+def has_rows_of_the_same_width(layer: Layer, num_speculative: int) -> bool:
+    """Whether rows of a call without `starts` have the bits of their texts."""
+    generator = torch.Generator().manual_seed(0)
     machine = Machine(layer)
     pieces = [Piece(layer.draw(5, generator), slot) for slot in (2, None, 0)]
     pieces[1].inputs.fill_(NAN)
     given = (pieces, []) if num_speculative else ([], pieces)
     outputs = machine.call(*given, ragged=False)
-    assert not outputs[1].any()
-    for piece, output in zip(pieces, outputs, strict=True):
-        assert piece.slot is None or torch.equal(output, machine.whole(piece.inputs))
+    return all(
+        piece.slot is None or torch.equal(output, machine.whole(piece.inputs))
+        for piece, output in zip(pieces, outputs, strict=True)
+    )
 
 
 def test_drafts_beyond_those_that_are_kept_have_outputs() -> None:
@@ -72,6 +84,11 @@ def test_drafts_beyond_those_that_are_kept_have_outputs() -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_beams_read_their_parents_rows(kind: Kind) -> None:
     """Each beam of an iteration goes on from any beam of the iteration before."""
+    search(kind, 12)
+
+
+def search(kind: Kind, num_calls: int) -> None:
+    """Run random beams, and check each output."""
     layer, generator, chooser = Layer(kind), torch.Generator().manual_seed(0), random.Random(0)
     machine, slots, width = Machine(layer, num_slots=6, has_beams=True), [1, 4, 2], 3
     prompt, other = layer.draw(7, generator), layer.draw(40, generator)
@@ -79,7 +96,7 @@ def test_beams_read_their_parents_rows(kind: Kind) -> None:
     machine.call([Piece(other[:3], 5)], [Piece(prompt[:4], 1)])
     machine.call([Piece(other[1:2], 5, 1)], [Piece(prompt[4:], 1, 4)])
     texts, parents = [prompt] * width, [0] * width
-    for number in range(12):
+    for number in range(num_calls):
         before = machine.states.source.clone(), machine.states.target.clone()
         machine.states.branch(
             machine.integers(*slots, machine.num_slots), machine.integers(*(slots[p] for p in parents), 0)
@@ -235,3 +252,73 @@ def test_wrong_arguments_are_named() -> None:
         recur(q, q, v, decay, None, cache, Rows(rows.page_table, rows.base, 2))
     with pytest.raises(TypeError, match=r"here \[3\], not torch.int64 \[2\]"):
         StateRows(rows.base, states.source[:2], states.target, states.owed, 0)
+
+
+IN_TRITON = (KINDS[0], KINDS[1], KINDS[3], KINDS[6])
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    """What the Triton kernels gave, from one interpreter process."""
+    return interpreted(__file__)
+
+
+@pytest.mark.slow
+@needs_triton
+@pytest.mark.parametrize("kind", IN_TRITON, ids=str)
+def test_a_texts_bits_are_its_own_in_triton(kind: Kind, found: dict[str, Any]) -> None:
+    assert found[kind.name]["wrong"] == []
+    assert found[kind.name]["done"] >= 6
+
+
+@pytest.mark.slow
+@needs_triton
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_triton_matches_the_textbook(kind: Kind, found: dict[str, Any]) -> None:
+    assert found[f"textbook {kind}"] < TOLERANCE
+    assert found[f"bfloat16 {kind}"] < 2**-8
+
+
+@pytest.mark.slow
+@needs_triton
+@pytest.mark.parametrize("kind", IN_TRITON, ids=str)
+def test_rows_of_the_same_width_in_triton(kind: Kind, found: dict[str, Any]) -> None:
+    assert found[f"same width {kind}"]
+
+
+@pytest.mark.slow
+@needs_triton
+def test_beams_read_their_parents_rows_in_triton(found: dict[str, Any]) -> None:
+    assert found["beams"] == "right"
+
+
+def interpret() -> dict[str, Any]:
+    """What the Triton kernels give, by test."""
+    from weft.ops import recurrence, recurrence_triton
+
+    make_hostile(seed=5)
+    for name in ("convolve", "recur", "settle_window", "settle_recurrence"):
+        setattr(recurrence, f"_{name.upper()}", getattr(recurrence_triton, name))
+    for name in ("open", "load", "branch"):
+        setattr(recurrence, f"_{name.upper()}", getattr(recurrence, f"_{name}_cuda"))
+    generator = torch.Generator().manual_seed(0)
+    results: dict[str, Any] = {}
+    for kind in KINDS:
+        for name, dtype in (("textbook", torch.float32), ("bfloat16", torch.bfloat16)):
+            layer = Layer(kind, dtype)
+            inputs = layer.draw(9, generator)
+            wanted = layer.textbook(inputs)
+            off = (Machine(layer).whole(inputs).double() - wanted).abs() / (1 + wanted.abs())
+            results[f"{name} {kind}"] = float(off.max())
+    for kind in IN_TRITON:
+        layer = Layer(kind)
+        trace = Trace(Machine(layer, num_slots=3, num_snapshots=3, max_drafts=3), 1, share=0.2).run(9)
+        results[kind.name] = {"wrong": trace.wrong, "done": len(trace.done)}
+        results[f"same width {kind}"] = all(has_rows_of_the_same_width(layer, n) for n in (0, 3))
+    search(KINDS[-1], 4)
+    results["beams"] = "right"
+    return results
+
+
+if __name__ == "__main__":
+    print(json.dumps(interpret()))
