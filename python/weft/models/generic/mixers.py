@@ -31,7 +31,7 @@ def replace_functions(network: nn.Module) -> None:
     """Replace the functions of the modules in which the network's layers are defined, once for each module."""
     for name in {type(module).__module__ for module in network.modules()}:
         module = sys.modules[name]
-        replacement: Callable[..., Any]
+
         for function_name, replacement in _REPLACEMENTS.items():
             original = getattr(module, function_name, None)
             if original is not None and not hasattr(original, "weft_replacement"):
@@ -188,7 +188,7 @@ def _recur(
     return recur(query, key, value, decay, beta, cache.recurrences[0], rows, rates)
 
 
-_REPLACEMENTS = {
+_REPLACEMENTS: dict[str, Callable[..., Any]] = {
     "causal_conv1d_fn": _convolve,
     "chunk_kimi_delta_attention": _delta_rule,
     "mamba2_chunk_scan": _scan,
