@@ -14,7 +14,7 @@ from weft.client.model_text import ModelText
 from weft.config import EngineConfig, ResolvedConfig, Speculation, model_directory
 from weft.core.files import read_json
 from weft.engine.admission import can_grow
-from weft.engine.build import build_engine
+from weft.engine.build import build_engine, state_sizes
 from weft.engine.device.state import caches_of
 from weft.engine.engine import Engine
 from weft.engine.kv.size import DeviceMemory, pages_in_memory
@@ -24,6 +24,7 @@ from weft.grammar.vocabulary.materials import VocabularyMaterials
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig
+from weft.models.states import state_bytes
 from weft.models.weights import load_model, model_in_memory
 from weft.models.windows import layer_windows
 from weft.runtime import get as get_runtime
@@ -190,7 +191,8 @@ class BuiltEngine:
         if is_sized_by_memory:
             caches = caches_of(kv, drafting.drafter)
             wanted = config.num_pages
-            config = sized_by_memory(runtime, caches, config, settings.num_pages, num_drafts)
+            states = state_bytes(target.config.layer_memories, *state_sizes(config, speculation))
+            config = sized_by_memory(runtime, caches, config, settings.num_pages, num_drafts, states)
             if config.num_pages < wanted:
                 _log.warning(
                     "the memory for keys and values holds %d tokens, not the %d of max_batch requests of max_seq_len "
@@ -217,16 +219,21 @@ class BuiltEngine:
 
 
 def sized_by_memory(
-    runtime: Runtime, caches: Sequence[PagedKV], config: ResolvedConfig, given: int | None, num_drafts: int
+    runtime: Runtime,
+    caches: Sequence[PagedKV],
+    config: ResolvedConfig,
+    given: int | None,
+    num_drafts: int,
+    state_bytes: int = 0,
 ) -> ResolvedConfig:
-    """Resize all caches to the pages that the config's memory limits allow. Returns the config with the resulting
-    `num_pages`. All weights must be loaded. `given` is the caller's `num_pages`. Raises `InputError` if too few pages
-    fit."""
+    """Resize all caches to the pages that the config's memory limits allow, beside `state_bytes` of states. Returns
+    the config with the resulting `num_pages`. All weights must be loaded. `given` is the caller's `num_pages`. Raises
+    `InputError` if too few pages fit."""
     by_share = given is None or config.kv_memory_fraction is not None
     free = runtime.free_memory() if by_share else 0
     memory = DeviceMemory(free, is_shared=runtime.device.type == "cpu")
     page_bytes = sum(cache.page_bytes for cache in caches)
-    num_pages = pages_in_memory(config, given, page_bytes, memory, num_drafts)
+    num_pages = pages_in_memory(config, given, page_bytes, memory, num_drafts, state_bytes)
     for cache in caches:
         cache.resize(num_pages)
     return replace(config, num_pages=num_pages)

@@ -138,6 +138,12 @@ def drafted_by(speculation: Speculation, proposals: Proposals | None) -> Drafted
     return drafters
 
 
+def state_sizes(config: ResolvedConfig, speculation: Speculation) -> tuple[int, int, int, bool]:
+    """The sizes of an engine's `States`: the numbers of slots, snapshots and drafts, and whether there are beams."""
+    num_snapshots = config.num_snapshots + 1  # one more, to read a prompt twice (`SlotStates`)
+    return config.max_batch, num_snapshots, speculation.max_tokens_ahead, config.max_beam_width > 1
+
+
 def build_runner(
     runtime: Runtime,
     model: Model,
@@ -149,14 +155,8 @@ def build_runner(
     """Build the part of the engine that works on the device: grammar stream, slot state, buffers and graphs."""
     stream, max_drafts = runtime.stream(), drafting.speculation.max_draft_tokens
     if model.config.has_states:
-        kv.states = States(
-            model.config.layer_memories,
-            config.max_batch,
-            config.num_snapshots + 1,  # one more to read a prompt twice (`SlotStates`)
-            drafting.speculation.max_tokens_ahead,
-            config.max_beam_width > 1,
-            model.device,
-        )
+        memories = model.config.layer_memories
+        kv.states = States(memories, *state_sizes(config, drafting.speculation), model.device)
     make_proposals = drafting.proposals_maker(runtime)
     shape = GuidedShape(config.max_batch, max(max_drafts, 1), model.config.vocab_size, end_token_ids)
     grammar_stream = GrammarStream(

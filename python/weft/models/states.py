@@ -126,6 +126,14 @@ class States:
         return (layer for layer in self.layers if layer is not None)
 
 
+def state_bytes(
+    memories: Sequence[LayerMemory], num_slots: int, num_snapshots: int, max_drafts: int, has_beams: bool
+) -> int:
+    """Bytes of `States` with these arguments; 0 if no layer has a state."""
+    slots = (num_slots + 1) * slot_bytes(memories, max_drafts, has_beams)
+    return slots + num_snapshots * snapshot_bytes(memories)
+
+
 def slot_bytes(memories: Sequence[LayerMemory], max_drafts: int, has_beams: bool) -> int:
     """Bytes of a slot, with the inputs of `max_drafts` drafts. A model whose `States` has S slots needs S + 1 times
     as much, and `snapshot_bytes` for each snapshot. 0 if no layer has a state."""

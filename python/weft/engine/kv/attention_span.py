@@ -18,8 +18,8 @@ class AttentionSpan:
 
     @classmethod
     def of(cls, windows: Sequence[Window]) -> AttentionSpan | None:
-        """The span over layers with these windows; None if a layer attends to the whole text."""
-        if not all(window.size for window in windows):
+        """The span over layers with these windows; None if a layer attends to the whole text, or if none attends."""
+        if not windows or not all(window.size for window in windows):
             return None
         return cls(max(window.sinks for window in windows), max(window.reach for window in windows))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.config import CacheConfig, ResolvedConfig
 from weft.errors import InputError
@@ -20,7 +20,12 @@ class DeviceMemory:
 
 
 def pages_in_memory(
-    config: ResolvedConfig, given: int | None, page_bytes: int, memory: DeviceMemory, num_draft_tokens: int
+    config: ResolvedConfig,
+    given: int | None,
+    page_bytes: int,
+    memory: DeviceMemory,
+    num_draft_tokens: int,
+    state_bytes: int = 0,
 ) -> int:
     """The number of device pages of `page_bytes` bytes each. It includes page 0, which is reserved for padding.
 
@@ -29,7 +34,21 @@ def pages_in_memory(
     and without `given`, the full need and a default fraction are further limits. With a fraction of shared memory and
     without `given`, twice the full need is a further limit, to leave the rest to other processes. Raises `InputError`
     if neither a text of `max_seq_len` tokens nor `given` pages fit.
+
+    `state_bytes` are taken first, for the states of a model with recurrent layers; raises `InputError` if they do not
+    fit. If no layer keeps keys and values, pages take no memory, and the limits do not matter.
     """
+    is_measured = given is None or config.kv_memory_fraction is not None
+    if state_bytes and is_measured:
+        free = memory.free_bytes - state_bytes
+        if free < 0:
+            raise InputError(
+                f"the states of {config.max_batch} requests and {config.num_snapshots} cached texts take {state_bytes} "
+                f"bytes, and {memory.free_bytes} are free; lower max_batch or num_snapshots"
+            )
+        memory = replace(memory, free_bytes=free)
+    if not page_bytes:
+        return given or config.num_pages
     limits: dict[str, int] = {}
     fraction = config.kv_memory_fraction
     if fraction is None and given is None:
