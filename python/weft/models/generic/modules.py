@@ -18,7 +18,7 @@ from weft.models.generic.experts import is_experts, pack_experts
 from weft.ops.linear import Linear, Norm
 from weft.ops.rows import embed
 
-PLAIN = ("dt_proj",)
+PLAIN = ("dt_proj", "router.classifier")
 """The ends of names of linear layers whose weights transformers' code reads."""
 
 
