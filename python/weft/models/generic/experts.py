@@ -163,9 +163,7 @@ def _gate(module: Any) -> tuple[Activation, bool]:
     gate, up = (grid.flatten() for grid in torch.meshgrid(sample, sample, indexing="ij"))
     for interleaved in (False, True):
         both = torch.stack((gate, up), 1).flatten() if interleaved else torch.cat((gate, up))
-        found = _matching(
-            lambda both=both: module._apply_gate(both), _activations(limits, slopes), (gate, up)
-        )
+        found = _matching(partial(module._apply_gate, both), _activations(limits, slopes), (gate, up))
         if found is not None:
             return found, interleaved
     raise _unknown(module, getattr(module, "act_fn", None))
@@ -174,7 +172,7 @@ def _gate(module: Any) -> tuple[Activation, bool]:
 def _activation(module: Any, function: Any) -> Activation:
     """Find the activation that computes the same as `function` of a module."""
     sample = _sample()
-    found = _matching(lambda: function(sample), _activations([], []), (sample,))
+    found = _matching(partial(function, sample), _activations([], []), (sample,))
     if found is None:
         raise _unknown(module, function)
     return found
@@ -186,7 +184,7 @@ def _unknown(module: Any, function: Any) -> ModelError:
 
 
 def _sample(*limits: float) -> Tensor:
-    return torch.linspace(-1.5, 1.5, 61) * max((12.0, *limits))
+    return torch.linspace(-1.5, 1.5, 61, dtype=torch.float32, device="cpu") * max((12.0, *limits))
 
 
 def _matching(
