@@ -100,6 +100,7 @@ class Experts:
         require(
             dtype is None or dtype in DTYPE_CODES, f"weights are float32, float16 or bfloat16, not {dtype}"
         )
+        require(len(up) > 0, "there must be at least one expert")
         self.activation, self.gated = activation, gate is not None
         self.up, (self.inner, self.num_inputs) = _packed([up] if gate is None else [gate, up], dtype, tiled)
         self.down, (self.num_outputs, inner) = _packed([down], dtype, tiled)
@@ -211,6 +212,7 @@ def _check(x: Tensor, index: Tensor, weights: Tensor, out: Tensor) -> None:
         f"{list(x.shape)} rows need indices and weights [{x.shape[0]}, k], not {list(index.shape)} and "
         f"{list(weights.shape)}",
     )
+    require(index.shape[1] > 0, "a row needs at least one expert")
     require(index.is_contiguous() and weights.is_contiguous(), "indices and weights must be contiguous")
     require(x.stride(-1) == 1 and out.stride(-1) == 1, "the last dimension must be contiguous")
 

@@ -224,6 +224,7 @@ def test_arguments_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) 
         "float32, not torch.float64": (x, index, weights.double()),
         r"\[9, k\], not \[8, 2\]": (x, index[:8], weights[:8]),
         r"\[9, k\], not \[9, 2\] and \[9, 1\]": (x, index, weights[:, :1]),
+        "at least one expert": (x, index[:, :0], weights[:, :0]),
         "must be contiguous": (x, index.T.contiguous().T, weights),
         r"\[N, 48\], not \[9, 47\]": (x[:, :47], index, weights),
     }.items():
@@ -237,6 +238,8 @@ def test_arguments_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) 
         Experts(layer.gate, layer.up[:, :39], layer.down, SILU)
     with pytest.raises(InputError, match="4 down projections of 39 inputs"):
         Experts(layer.gate, layer.up, layer.down[..., :39], SILU)
+    with pytest.raises(InputError, match="at least one expert"):
+        Experts(None, layer.up[:0], layer.down[:0], SILU)
     with pytest.raises(InputError, match="float64"):
         Experts(layer.gate, layer.up, layer.down, SILU, dtype=torch.float64)
     with pytest.raises(InputError, match="tiles need"):

@@ -121,8 +121,10 @@ class _Output(BaseModelOutputWithPast):  # type: ignore[misc]
 
 
 def blocks_of(decoder: nn.Module, count: int) -> nn.ModuleList:
-    """The decoder layers of a network: its first list of `count` modules."""
-    return next(m for m in decoder.modules() if isinstance(m, nn.ModuleList) and len(m) == count)
+    """The decoder layers of a network: its first list of `count` modules, or its first list. Layers of LongCat-Flash
+    count twice in its config."""
+    lists = [module for module in decoder.modules() if isinstance(module, nn.ModuleList)]
+    return next((layers for layers in lists if len(layers) == count), lists[0])
 
 
 def _enter(number: int, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from weft.models.generic.calls import current
-from weft.models.generic.experts import pack_experts
+from weft.models.generic.experts import is_experts, pack_experts
 from weft.ops.linear import Linear, Norm
 from weft.ops.rows import embed
 
-PLAIN = ("dt_proj",)
+PLAIN = ("dt_proj", "router.classifier")
 """The ends of names of linear layers whose weights transformers' code reads."""
 
 
@@ -62,12 +62,8 @@ def pack_modules(network: Any, dtype: torch.dtype) -> None:
     """Replace the modules of `network` that weft has operations for, one at a time, so that no second copy of the
     weights exists. `dtype` is the dtype of activations. All other tensors get it, too."""
     for name, module in network.named_modules():
-        if hasattr(module, "is_transposed") and hasattr(
-            module, "has_gate"
-        ):  # set by transformers' `use_experts_implementation`
+        if is_experts(module):
             pack_experts(module)
-            for parameter in [*module._parameters]:
-                del module._parameters[parameter]
         elif name.endswith(PLAIN):
             continue
         elif type(module) is nn.Conv1d:

@@ -20,6 +20,7 @@ from weft.errors import ModelError
 from weft.models.base import WeightSource
 from weft.models.config import Fields, ModelConfig, parse_dtype
 from weft.models.generic.calls import NAME, PLANNING, Calls
+from weft.models.generic.experts import take_calls
 from weft.models.generic.mixers import replace_functions
 from weft.models.generic.modules import pack_modules
 from weft.models.memory import LayerMemory
@@ -172,6 +173,7 @@ def stop_reading_values(network: Any) -> None:
     Rotary embeddings then keep their frequencies. transformers chooses some at each forward, by the longest text in the
     batch, so that a text's tokens would depend on its neighbours."""
     for module in network.modules():
+        take_calls(module)
         if hasattr(module, "warn_if_padding_and_no_attention_mask"):
             module.warn_if_padding_and_no_attention_mask = lambda *_: None
         if "RotaryEmbedding" in type(module).__name__:
