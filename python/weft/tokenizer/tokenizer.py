@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal, overload
 
 import tokenizers
@@ -19,6 +21,9 @@ class Tokenizer:
     `special_tokens_map` names special tokens: `{"eos_token": "</s>", ...}`. They are also attributes (`eos_token`,
     `bos_token`, `unk_token`, `pad_token`, `sep_token`, `cls_token`, `mask_token`; None if absent), as are their ids
     (`eos_token_id`, ...). `extra_special_tokens` have no name. `chat_template` may be assigned.
+
+    With `reads_special_tokens`, as with most models, a text that has the name of a special token is encoded as that
+    token. Without, as in Mistral's own programs, only a chat template writes special tokens (`encode_chat`).
     """
 
     def __init__(
@@ -27,8 +32,12 @@ class Tokenizer:
         special_tokens_map: Mapping[str, str] | None = None,
         extra_special_tokens: Sequence[str] = (),
         chat_template: ChatTemplate | None = None,
+        *,
+        reads_special_tokens: bool = True,
     ) -> None:
         self.backend_tokenizer = backend
+        self.reads_special_tokens = reads_special_tokens
+        backend.encode_special_tokens = not reads_special_tokens
         self.special_tokens_map = dict(special_tokens_map or {})
         self.extra_special_tokens = tuple(extra_special_tokens)
         self.chat_template = chat_template
@@ -52,6 +61,27 @@ class Tokenizer:
         texts."""
         ids: list[int] = self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
+
+    def encode_chat(self, text: str) -> list[int]:
+        """The token ids of a rendered conversation (`apply_chat_template` with `tokenize=False`)."""
+        if self.reads_special_tokens:
+            return self.encode(text, add_special_tokens=False)
+        # A `ChatText` has the places of the special tokens that the template wrote.
+        everywhere = [found.span() for found in self._special.finditer(text)]
+        places = getattr(text, "special", everywhere)
+        ids, at = [], 0
+        for begin, end in (*places, (len(text), len(text))):
+            ids += self.encode(text[at:begin], add_special_tokens=False) if at < begin else []
+            ids += [self.backend_tokenizer.token_to_id(text[begin:end])] if begin < end else []
+            at = end
+        return ids
+
+    @cached_property
+    def _special(self) -> re.Pattern[str]:
+        """Matches the names of special tokens; of several, the longest."""
+        added = self.backend_tokenizer.get_added_tokens_decoder().values()
+        names = sorted((token.content for token in added if token.special), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, names)) or "(?!)")
 
     def decode(self, tokens: int | Sequence[int], skip_special_tokens: bool = False) -> str:
         """The text of one or several token ids, without any clean-up of spaces."""
@@ -108,7 +138,7 @@ class Tokenizer:
         an answer. With `continue_final_message` the text ends inside the last message. Raises `InputError` if the
         template refuses the conversation.
         """
-        from weft.tokenizer.chat_template import render
+        from weft.tokenizer.chat_template import render  # jinja2 takes a while to import
 
         text = render(
             self.template(chat_template, has_tools=tools is not None),
@@ -117,8 +147,9 @@ class Tokenizer:
             tools=tools,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
+            special=None if self.reads_special_tokens else self._special,
         )
-        return self.encode(text, add_special_tokens=False) if tokenize else text
+        return self.encode_chat(text) if tokenize else text
 
     def template(self, given: str | None = None, *, has_tools: bool = False) -> str:
         """The template for a conversation. `given` is a template, or the name of one of the tokenizer's templates.

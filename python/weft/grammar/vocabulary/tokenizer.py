@@ -78,8 +78,8 @@ class Vocabulary:
         vocab_size: int | None = None,
         end_ids: Iterable[int] | None = None,
     ) -> Vocabulary:
-        """From a Hugging Face fast tokenizer: transformers', a `tokenizers.Tokenizer`, or a directory with
-        tokenizer.json.
+        """From a Hugging Face fast tokenizer: transformers', a `tokenizers.Tokenizer`, or the directory of any
+        tokenizer that `load_tokenizer` reads.
 
         The end ids are `end_ids`. By default they come from the tokenizer, and from the config files of `model_path`
         or of the directory. `vocab_size` is the model's (default: that of config.json, or else the tokenizer's). Raises
