@@ -12,6 +12,21 @@ from weft.parsing.formats import FormatReader, Loop, Marker, Nodes, functions_of
 from weft.parsing.markers import spelled
 from weft.parsing.parts import Answer, Part, PartWriter
 from weft.parsing.states import Searching, States
+from weft.tokenizer.formats import CHANNELS
+
+MESSAGES = {
+    "type": "tags_with_separator",
+    "separator": "<|start|>assistant",
+    "tags": [
+        {
+            "begin": f"<|channel|>{channel}<|message|>",
+            "content": {"type": "any_text"},
+            "end": ["<|end|>", "<|return|>"],
+        }
+        for channel in ("analysis", "commentary", "final")
+    ],
+}
+"""The format of gpt-oss's answers without calls."""
 
 
 class AnswerParser:
@@ -47,9 +62,12 @@ class AnswerParser:
     def of_reasoning(cls, begin: str | None, end: str, *, starts_inside: bool) -> AnswerParser:
         """A parser for answers without calls: reasoning up to `end`, then text.
 
-        With `starts_inside` the prompt has already opened the reasoning. Otherwise it starts only at `begin`. Raises
+        With `starts_inside` the prompt has already opened the reasoning. Otherwise it starts only at `begin`. The
+        markers of gpt-oss (`weft.tokenizer.formats.CHANNELS`) stand for its channels: all its messages are read. Raises
         `GuideError` for a marker that is only whitespace.
         """
+        if (begin, end) == CHANNELS:
+            return cls(FormatReader(()).nodes(MESSAGES, ()))
         if not end.strip() or (begin is not None and not begin.strip()):
             raise GuideError("a marker of reasoning needs a character that is no blank")
         reasoning = reasoning_until([end.rstrip()], ())

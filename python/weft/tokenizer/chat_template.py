@@ -65,6 +65,17 @@ class PlainNamespace(Namespace):
         super().__setitem__(name, value)
 
 
+class PlainDict:
+    """The name `dict` of templates, without access to the class."""
+
+    def __call__(self, *given: Any, **values: Any) -> dict[Any, Any]:
+        return dict(*given, **values)
+
+    def fromkeys(self, *given: Any) -> dict[Any, Any]:
+        """`dict.fromkeys`."""
+        return dict.fromkeys(*given)
+
+
 class ChatText(str):
     """A rendered conversation. `special` are the places (begin, end) of the special tokens that the template wrote."""
 
@@ -227,7 +238,7 @@ def _compiled(template: str) -> jinja2.Template:
         "raise_exception": _raise,
         "strftime_now": lambda form: datetime.now().strftime(form),
         "namespace": PlainNamespace,
-        "dict": lambda *given, **values: dict(*given, **values),
+        "dict": PlainDict(),
     }
     return environment.from_string(template)
 

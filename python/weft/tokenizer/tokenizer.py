@@ -10,6 +10,7 @@ from typing import Any, Literal, overload
 import tokenizers
 
 from weft.errors import InputError
+from weft.tokenizer.formats import marker_tokens
 
 ChatTemplate = str | dict[str, str]
 """A Jinja template, or several by name: "default", and "tool_use" for conversations with tools."""
@@ -24,6 +25,9 @@ class Tokenizer:
 
     With `reads_special_tokens`, as with most models, a text that has the name of a special token is encoded as that
     token. Without, as in Mistral's own programs, only a chat template writes special tokens (`encode_chat`).
+
+    `marker_ids` are the tokens that mark reasoning and calls (`weft.tokenizer.formats`). Answers have their names as
+    text, even if they are special tokens.
     """
 
     def __init__(
@@ -41,6 +45,8 @@ class Tokenizer:
         self.special_tokens_map = dict(special_tokens_map or {})
         self.extra_special_tokens = tuple(extra_special_tokens)
         self.chat_template = chat_template
+        named = map(backend.token_to_id, marker_tokens(chat_template))
+        self.marker_ids = frozenset(token for token in named if token is not None)
 
     def __repr__(self) -> str:
         return f"Tokenizer({len(self)} tokens, end {self.eos_token!r}, chat template: {bool(self.chat_template)})"
@@ -61,6 +67,12 @@ class Tokenizer:
         texts."""
         ids: list[int] = self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
+
+    @cached_property
+    def hidden_ids(self) -> frozenset[int]:
+        """The ids of tokens that an answer's text leaves out: the special tokens but `marker_ids`."""
+        added = self.backend_tokenizer.get_added_tokens_decoder()
+        return frozenset(i for i, token in added.items() if token.special) - self.marker_ids
 
     def encode_chat(self, text: str) -> list[int]:
         """The token ids of a rendered conversation (`apply_chat_template` with `tokenize=False`)."""

@@ -60,6 +60,7 @@ def read_huggingface(tokenizer: Any, model_path: Path | None) -> HuggingFaceVoca
     added = backend.get_added_tokens_decoder()
     specials = special_ids(vocabulary.items(), added)
     specials |= {i for i in getattr(tokenizer, "all_special_ids", ()) if i is not None}
+    specials -= getattr(tokenizer, "marker_ids", frozenset())  # text, as in answers
 
     decode = _decoder([text for text, i in vocabulary.items() if i not in added])
     tokens = [b""] * (max(vocabulary.values()) + 1)

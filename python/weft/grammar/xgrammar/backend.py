@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 import warnings
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from weft.grammar.base import NO_REQUEST, CompiledGuide, Matcher, Opening, Prepa
 from weft.grammar.guide import Guide, words
 from weft.grammar.limits import CompileLimits, check_costs
 from weft.grammar.notes import Notes, refuse
+from weft.grammar.tag_forms import ended_by
 from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
 from weft.grammar.xgrammar.rules import byte_rules, check_least
 from weft.grammar.xgrammar.translate import (
@@ -89,7 +91,7 @@ class CompiledXGrammar:
         # quadratic.
         if self.guide.kind == "compiled":
             return str(parse_ebnf(str(self)).serialize_json())
-        return serialised(self.guide)
+        return serialised(_ended_by(self.guide, self.vocabulary))
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
         """A new matcher at the start of the guide."""
@@ -104,6 +106,14 @@ class CompiledXGrammar:
 
     def __str__(self) -> str:
         return str(self.compiled.grammar)
+
+
+def _ended_by(guide: Guide, vocabulary: Vocabulary) -> Guide:
+    """A structural tag whose ends are not the names of the vocabulary's end tokens."""
+    if guide.kind != "structural_tag":
+        return guide
+    ends = {name for name, token in vocabulary.special_names.items() if token in vocabulary.end_ids}
+    return replace(guide, source=ended_by(guide.source, ends))
 
 
 class XGrammarBackend:
@@ -146,7 +156,7 @@ class XGrammarBackend:
         refuse(
             words(guide), "XGrammar", notes if guide.strict else Notes.of(not_enforced_in_strict_parts(guide))
         )
-        text = serialised(guide)
+        text = serialised(_ended_by(guide, self.vocabulary))
         check_least(text, self._limits)
         return Prepared(GRAMMAR, text, notes.texts())
 
