@@ -14,7 +14,7 @@ from weft.parsing.parts import Answer, Part, PartWriter
 from weft.parsing.states import Searching, States
 from weft.tokenizer.formats import CHANNELS
 
-MESSAGES = {
+MESSAGES: dict[str, Any] = {
     "type": "tags_with_separator",
     "separator": "<|start|>assistant",
     "tags": [
@@ -63,14 +63,17 @@ class AnswerParser:
         """A parser for answers without calls: reasoning up to `end`, then text.
 
         With `starts_inside` the prompt has already opened the reasoning. Otherwise it starts only at `begin`. The
-        markers of gpt-oss (`weft.tokenizer.formats.CHANNELS`) stand for its channels: all its messages are read. Raises
-        `GuideError` for a marker that is only whitespace.
+        markers of gpt-oss (`weft.tokenizer.formats.CHANNELS`) stand for all its channels. Raises `GuideError` for a
+        marker that is only whitespace.
         """
+        ends = [end.rstrip()]
         if (begin, end) == CHANNELS:
-            return cls(FormatReader(()).nodes(MESSAGES, ()))
+            if not starts_inside:
+                return cls(FormatReader(()).nodes(MESSAGES, ()))
+            ends = [f"<|end|>{MESSAGES['separator']}{end}", end]
         if not end.strip() or (begin is not None and not begin.strip()):
             raise GuideError("a marker of reasoning needs a character that is no blank")
-        reasoning = reasoning_until([end.rstrip()], ())
+        reasoning = reasoning_until(ends, ())
         opens: Nodes = (Marker(spelled(begin), reasoning),) if begin is not None else ()
         return cls((*opens, *(reasoning if starts_inside else (Loop(True, (), ()),))))
 

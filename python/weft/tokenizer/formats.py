@@ -84,9 +84,12 @@ _PAIRS = (
     (re.compile(r"<\|(?:START|END)_(THINKING|THOUGHT|REASONING)\|>"), "<|START_{}|>", "<|END_{}|>"),
     (re.compile(rf"<\|(?:begin|end)_of_({_WORD})\|>"), "<|begin_of_{}|>", "<|end_of_{}|>"),
     (re.compile(rf"<\|(?:open|close)\|>({_WORD})<\|sep\|>"), "<|open|>{}<|sep|>", "<|close|>{}<|sep|>"),
+    (re.compile(r"<\|channel>(thought)"), "<|channel>{}", "<channel|>"),  # Gemma 4
 )
 """The known pairs of reasoning markers. Each entry has a pattern that matches either marker, and templates of the begin
 and the end marker."""
+_TOKEN = re.compile(r"<[^<>]+>|\[[^\[\]]+\]|◁[^◁▷]+▷")
+"""The name of a token in a marker."""
 
 
 def answer_format_of(chat_template: ChatTemplate | None) -> AnswerFormat | None:
@@ -126,8 +129,9 @@ def reasoning_markers(chat_template: ChatTemplate | None) -> tuple[str, str] | N
 
 def marker_tokens(chat_template: ChatTemplate | None) -> frozenset[str]:
     """The names that tokens with a part in the format of answers may have."""
-    found = answer_format_of(chat_template)
-    return frozenset((*(found.markers if found else ()), *(reasoning_markers(chat_template) or ())))
+    found, pair = answer_format_of(chat_template), reasoning_markers(chat_template) or ()
+    names = (name for marker in pair for name in _TOKEN.findall(marker))
+    return frozenset((*(found.markers if found else ()), *names))
 
 
 def starts_inside(rendered_prompt: str, begin: str, end: str) -> bool:

@@ -77,6 +77,7 @@ def test_markers_are_more_than_blanks(markers: tuple[str | None, str]) -> None:
         ("{{ '◁think▷' }}{{ '◁/think▷' }}", ("◁think▷", "◁/think▷")),
         ("<|open|>think<|sep|>…<|close|>think<|sep|>", ("<|open|>think<|sep|>", "<|close|>think<|sep|>")),
         ("<|begin_of_thought|>…<|end_of_thought|>", ("<|begin_of_thought|>", "<|end_of_thought|>")),
+        ("{{ '<|channel>thought\n' + text + '\n<channel|>' }}", ("<|channel>thought", "<channel|>")),
         ("<reasoning>…</reasoning> <think>", ("<reasoning>", "</reasoning>")),
         ("<|channel|>analysis<|message|>{{ message.thinking }}<|end|>", None),
         ("{{ messages[0].content }} thinking", None),

@@ -115,6 +115,13 @@ def test_channels_are_read_without_tools(text: str, reasoning: str, content: str
     assert parser.read(text) == Answer(reasoning, content)
 
 
+def test_channels_are_read_before_a_guide() -> None:
+    for before in ("hm", "<|channel|>analysis<|message|>hm"):
+        for end in ("<|end|><|start|>assistant", ""):
+            parser = AnswerParser.of_reasoning(*CHANNELS, starts_inside=True)
+            assert parser.read(f"{before}{end}<|channel|>final<|message|>{{}}") == Answer("hm", "{}")
+
+
 def test_other_families_write_their_markers_as_special_tokens(tmp_path: Path) -> None:
     template = "{# <|tool_calls_section_begin|> <|tool_call_argument_begin|> <think> #}{{ messages[0].content }}"
     names = sorted(marker_tokens(template))
@@ -137,4 +144,5 @@ def test_other_families_write_their_markers_as_special_tokens(tmp_path: Path) ->
 
 def test_a_template_without_formats_has_no_markers() -> None:
     assert marker_tokens("{{ messages[0].content }}") == frozenset() == marker_tokens(None)
+    assert marker_tokens("<|channel>thought{{ text }}<channel|>") == {"<|channel>", "<channel|>"}
     assert marker_tokens({"default": "[THINK]{{ thinking }}[/THINK]"}) == {"[THINK]", "[/THINK]"}
