@@ -27,6 +27,8 @@ HARMONY = """{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content
 
 def test_the_table_has_every_style() -> None:
     assert {form.tool_style for form in FORMATS} == set(tool_styles())
+    page = (Path(__file__).parents[3] / "docs" / "tokenizers.md").read_text()
+    assert all(f"`{form.tool_style}`" in page for form in FORMATS)
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.tool_style)
@@ -66,8 +68,12 @@ def test_gpt_oss_writes_its_markers_as_special_tokens(tmp_path: Path) -> None:
     assert tool_style_of(HARMONY) == "harmony" and reasoning_markers(HARMONY) == CHANNELS
     assert tokenizer.marker_ids == {ids[name] for name in SPECIAL[:-1]}
     vocabulary = Vocabulary.from_huggingface(tokenizer, model_path=tmp_path)
-    assert [vocabulary.tokens[ids[name]] for name in SPECIAL] == [n.encode() for n in SPECIAL[:-1]] + [b""]
-    assert vocabulary.tokens[ids["<|call|>"]] == b""
+    texts = [vocabulary.with_markers.tokens[ids[name]] for name in SPECIAL]
+    assert texts == [name.encode() for name in SPECIAL[:-1]] + [b""]
+    assert vocabulary.with_markers.tokens[ids["<|call|>"]] == b""
+    assert {vocabulary.tokens[ids[name]] for name in SPECIAL} == {b""}
+    vocabulary.dump(tmp_path / "vocabulary.json")
+    assert Vocabulary.load(tmp_path / "vocabulary.json").fingerprint == vocabulary.fingerprint
 
     analysis = "<|channel|>analysis<|message|>hm<|end|>"
     final = "<|start|>assistant<|channel|>final<|message|>Hi {}"
@@ -83,7 +89,9 @@ def test_gpt_oss_writes_its_markers_as_special_tokens(tmp_path: Path) -> None:
     guides = {
         Guide.tools(TOOLS, style="harmony", reasoning="auto"): [analysis + final, analysis + call],
         Guide.tools(TOOLS, style="harmony", reasoning="auto", required=True): [analysis + call],
-        Guide.tools(TOOLS, style="harmony", reasoning="auto", required="f", parallel=False): [analysis + call],
+        Guide.tools(TOOLS, style="harmony", reasoning="auto", required="f", parallel=False): [
+            analysis + call
+        ],
         Guide.after(CHANNELS[1], Guide.regex("Hi .*")): [analysis + final],
     }
     with GuideCompiler(vocabulary) as compiler:
@@ -94,6 +102,10 @@ def test_gpt_oss_writes_its_markers_as_special_tokens(tmp_path: Path) -> None:
                 assert all(matcher.accept(token) for token in tokenizer.encode_chat(text)), text
                 assert matcher.accept(ids["<|call|>" if text.endswith(call) else "<|return|>"])
                 assert matcher.is_terminated()
+        for guide in (Guide.json(), Guide.regex(".*")):
+            matcher = compiler.compile(guide).matcher()
+            assert guide.kind == "regex" or all(map(matcher.accept, tokenizer.encode_chat('{"')))
+            assert not matcher.accept(ids["<|channel|>"])
         for guide in list(guides)[1:3]:
             matcher = compiler.compile(guide).matcher()
             assert all(matcher.accept(token) for token in tokenizer.encode_chat(analysis))
@@ -103,7 +115,11 @@ def test_gpt_oss_writes_its_markers_as_special_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reasoning", "content"),
     [
-        ("<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi", "hm", "Hi"),
+        (
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi",
+            "hm",
+            "Hi",
+        ),
         ("<|channel|>final<|message|>Hi", "", "Hi"),
         ("<|channel|>analysis<|message|>hm", "hm", ""),
         ("<|channel|>commentary<|message|>Well.<|end|><|start|>assistant", "", "Well."),
@@ -123,7 +139,9 @@ def test_channels_are_read_before_a_guide() -> None:
 
 
 def test_other_families_write_their_markers_as_special_tokens(tmp_path: Path) -> None:
-    template = "{# <|tool_calls_section_begin|> <|tool_call_argument_begin|> <think> #}{{ messages[0].content }}"
+    template = (
+        "{# <|tool_calls_section_begin|> <|tool_call_argument_begin|> <think> #}{{ messages[0].content }}"
+    )
     names = sorted(marker_tokens(template))
     ids = save(tmp_path, template, names, ["<|im_end|>"])
     tokenizer = load_tokenizer(tmp_path)

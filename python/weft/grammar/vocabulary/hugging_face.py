@@ -29,13 +29,14 @@ CONTROL = re.compile(
 @dataclass(frozen=True)
 class HuggingFaceVocabulary:
     """A vocabulary read from a tokenizer and the config files beside it. `vocab_size` is the model's; None if no file
-    has it."""
+    has it. `markers` are the special tokens that mark parts of an answer."""
 
     tokens: list[bytes]
     special_ids: frozenset[int]
     special_names: dict[str, int]
     end_ids: tuple[int, ...]
     vocab_size: int | None
+    markers: dict[str, int]
 
 
 def read_huggingface(tokenizer: Any, model_path: Path | None) -> HuggingFaceVocabulary:
@@ -60,7 +61,6 @@ def read_huggingface(tokenizer: Any, model_path: Path | None) -> HuggingFaceVoca
     added = backend.get_added_tokens_decoder()
     specials = special_ids(vocabulary.items(), added)
     specials |= {i for i in getattr(tokenizer, "all_special_ids", ()) if i is not None}
-    specials -= getattr(tokenizer, "marker_ids", frozenset())  # text, as in answers
 
     decode = _decoder([text for text, i in vocabulary.items() if i not in added])
     tokens = [b""] * (max(vocabulary.values()) + 1)
@@ -72,7 +72,9 @@ def read_huggingface(tokenizer: Any, model_path: Path | None) -> HuggingFaceVoca
     ends = tuple(dict.fromkeys(config_ends + end_ids))
     control_ids = specials | set(ends)
     names = {text: i for text, i in vocabulary.items() if i in control_ids}
-    return HuggingFaceVocabulary(tokens, frozenset(specials), names, ends, vocab_size)
+    marker_ids = getattr(tokenizer, "marker_ids", frozenset())
+    markers = {text: i for text, i in names.items() if i in marker_ids and i not in ends}
+    return HuggingFaceVocabulary(tokens, frozenset(specials), names, ends, vocab_size, markers)
 
 
 def _read_configs(directory: Path | None, vocabulary: dict[str, int]) -> tuple[list[int], int | None]:
