@@ -81,12 +81,13 @@ class Tokenizer:
         # A `ChatText` has the places of the special tokens that the template wrote.
         everywhere = [found.span() for found in self._special.finditer(text)]
         places = getattr(text, "special", everywhere)
-        ids, at = [], 0
-        for begin, end in (*places, (len(text), len(text))):
+        ids: list[int] = []
+        at = 0
+        for begin, end in places:
             ids += self.encode(text[at:begin], add_special_tokens=False) if at < begin else []
-            ids += [self.backend_tokenizer.token_to_id(text[begin:end])] if begin < end else []
+            ids.append(self.backend_tokenizer.token_to_id(text[begin:end]))
             at = end
-        return ids
+        return ids + (self.encode(text[at:], add_special_tokens=False) if at < len(text) else [])
 
     @cached_property
     def _special(self) -> re.Pattern[str]:

@@ -72,7 +72,7 @@ def read_huggingface(tokenizer: Any, model_path: Path | None) -> HuggingFaceVoca
     ends = tuple(dict.fromkeys(config_ends + end_ids))
     control_ids = specials | set(ends)
     names = {text: i for text, i in vocabulary.items() if i in control_ids}
-    marker_ids = getattr(tokenizer, "marker_ids", frozenset())
+    marker_ids: frozenset[int] = getattr(tokenizer, "marker_ids", frozenset())
     markers = {text: i for text, i in names.items() if i in marker_ids and i not in ends}
     return HuggingFaceVocabulary(tokens, frozenset(specials), names, ends, vocab_size, markers)
 
