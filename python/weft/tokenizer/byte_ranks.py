@@ -222,18 +222,20 @@ def _tekken_special(file: Path, data: dict[str, Any], count: int) -> list[str]:
 
 
 def _ranks(file: Path) -> dict[bytes, int]:
-    """The ranks of a tiktoken file. Raises `TokenizerError` for other contents, and unless the ranks are 0, 1, ..."""
-    ranks: dict[bytes, int] = {}
+    """The ids of the tokens of a tiktoken file. Raises `TokenizerError` for other contents, and unless the ranks are
+    0, 1, ... in order."""
+    ids: dict[bytes, int] = {}
     try:
-        for line in file.read_bytes().splitlines():
-            if line:
-                token, rank = line.split()
-                ranks.setdefault(b64decode(token, validate=True), int(rank))
+        for number, line in enumerate(filter(None, file.read_bytes().splitlines())):
+            token, rank = line.split()
+            if int(rank) != number:
+                raise TokenizerError(f"{file}: tiktoken's ranks must be 0, 1, 2, ..., without gaps")
+            ids.setdefault(b64decode(token, validate=True), len(ids))  # Hunyuan's file repeats tokens
     except ValueError as error:
+        if isinstance(error, TokenizerError):
+            raise
         raise TokenizerError(f"{file}: can't be read as tiktoken's base64 and ranks: {error}") from error
-    if sorted(ranks.values()) != list(range(len(ranks))):
-        raise TokenizerError(f"{file}: tiktoken's ranks must be 0, 1, 2, ..., without gaps")
-    return ranks
+    return ids
 
 
 def _byte_level(
@@ -247,10 +249,14 @@ def _byte_level(
     # Ids after the ranks are given in order. Names in the vocabulary would be found in plain text, too.
     last = max(ranks.values(), default=-1)
     vocab |= {token.content: number for number, token in added.items() if number < last}
+    try:
+        words = Regex(pattern)
+    except Exception as error:  # tokenizers raises no more precise type
+        raise TokenizerError(f"{file}: the pattern that splits texts can't be read: {error}") from error
     backend = Tokenizer(models.BPE(vocab=vocab, merges=_merges(ranks, texts), ignore_merges=True))
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
+            pre_tokenizers.Split(words, behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

@@ -427,6 +427,12 @@ def test_broken_tekken_files_are_refused(tmp_path: Path) -> None:
     save_tekken(tmp_path, special_tokens=[{"rank": i, "token_str": "<s>"} for i in range(2)])
     with pytest.raises(TokenizerError, match="two tokens are called '<s>'"):
         load_tokenizer(tmp_path)
+    save_tekken(tmp_path)
+    data = json.loads((tmp_path / "tekken.json").read_text())
+    data["config"]["pattern"] = "("
+    (tmp_path / "tekken.json").write_text(json.dumps(data))
+    with pytest.raises(TokenizerError, match="pattern that splits texts can't be read"):
+        load_tokenizer(tmp_path)
     save_tekken(tmp_path, config={})
     with pytest.raises(TokenizerError, match="can't be read as Tekken's vocabulary"):
         load_tokenizer(tmp_path)
