@@ -7,6 +7,7 @@ model, which weft never runs. `FAMILIES` has them.
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -205,6 +206,16 @@ def convert_tekken(file: Path) -> tuple[Tokenizer, Settings]:
     return backend, {name: token for name, token in named.items() if token in names} | {"add_bos_token": True}
 
 
+def split_as_tekken(backend: Tokenizer, file: Path) -> None:
+    """Let a tokenizer split texts with the pattern of the tekken.json beside its tokenizer.json. Several of Mistral's
+    models were published with another pattern in tokenizer.json, which gives other tokens."""
+    pattern = read_json(file).get("config", {}).get("pattern")
+    rule = json.loads(backend.pre_tokenizer.__getstate__()) if backend.pre_tokenizer is not None else {}
+    first = (rule.get("pretokenizers") or [rule])[0]
+    if first.get("type") == "Split" and pattern and first["pattern"] != {"Regex": pattern}:
+        backend.pre_tokenizer = _words(file, pattern)
+
+
 def _tekken_special(file: Path, data: dict[str, Any], count: int) -> list[str]:
     """The special tokens of a tekken.json, by rank. Files before version 11 don't list them."""
     listed = data.get("special_tokens")
@@ -249,17 +260,8 @@ def _byte_level(
     # Ids after the ranks are given in order. Names in the vocabulary would be found in plain text, too.
     last = max(ranks.values(), default=-1)
     vocab |= {token.content: number for number, token in added.items() if number < last}
-    try:
-        words = Regex(pattern)
-    except Exception as error:  # tokenizers raises no more precise type
-        raise TokenizerError(f"{file}: the pattern that splits texts can't be read: {error}") from error
     backend = Tokenizer(models.BPE(vocab=vocab, merges=_merges(ranks, texts), ignore_merges=True))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(words, behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    backend.pre_tokenizer = _words(file, pattern)
     backend.decoder = decoders.ByteLevel()
     backend.add_tokens(list(added.values()))
     wrong = next((n for n, token in added.items() if backend.token_to_id(token.content) != n), None)
@@ -268,6 +270,15 @@ def _byte_level(
             f"{file}: two tokens are called {added[wrong].content!r}, one of them is {wrong}"
         )
     return backend
+
+
+def _words(file: Path, pattern: str) -> pre_tokenizers.PreTokenizer:
+    """The rule that splits a text into words, and writes their bytes as characters."""
+    try:
+        split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+    except Exception as error:  # tokenizers raises no more precise type
+        raise TokenizerError(f"{file}: the pattern that splits texts can't be read: {error}") from error
+    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 def _merges(ranks: Mapping[bytes, int], texts: Mapping[bytes, str]) -> list[tuple[str, str]]:

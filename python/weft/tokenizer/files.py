@@ -53,6 +53,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     is_fast = (path / "tokenizer.json").is_file()
     if is_fast:
         backend, defaults = _backend(path / "tokenizer.json")
+        if (path / TEKKEN).is_file():
+            byte_ranks.split_as_tekken(backend, path / TEKKEN)
     elif (path / TEKKEN).is_file() or _model_file(path) is not None:
         backend, defaults = _converted(path, settings)
     else:

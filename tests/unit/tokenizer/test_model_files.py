@@ -15,6 +15,8 @@ import pytest
 import sentencepiece
 import tiktoken
 from tiktoken.load import load_tiktoken_bpe
+from tokenizers import Regex, pre_tokenizers
+from tokenizers import Tokenizer as Backend
 
 from weft import load_tokenizer
 from weft.client.chat import chat_text
@@ -421,6 +423,24 @@ def test_users_do_not_write_special_tokens_of_tekken(tmp_path: Path) -> None:
     assert tokenizer.encode_chat("[INST]") == [3]
     continued = tokenizer.apply_chat_template(messages, continue_final_message=True)
     assert continued == expected[:-1]
+
+
+@pytest.mark.parametrize("pattern", [byte_ranks.ONE_DIGIT, byte_ranks.THREE_DIGITS])
+def test_the_pattern_of_tekken_holds_beside_a_tokenizer_json(pattern: str, tmp_path: Path) -> None:
+    """Some tokenizer.json files of Mistral's models split texts otherwise than the models were trained with."""
+    save_tekken(tmp_path)
+    tekken = load_tokenizer(tmp_path)
+    backend = Backend.from_str(tekken.backend_tokenizer.to_str())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.reads_special_tokens
+    assert tokenizer.encode("ab 123") == tekken.encode("ab 123")
+    (tmp_path / "tekken.json").unlink()
+    is_same = load_tokenizer(tmp_path).encode("ab 123") == tekken.encode("ab 123")
+    assert is_same == (pattern == byte_ranks.THREE_DIGITS)
 
 
 def test_broken_tekken_files_are_refused(tmp_path: Path) -> None:
