@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.errors import GuideError
@@ -12,7 +12,7 @@ from weft.parsing.formats import FormatReader, Loop, Marker, Nodes, functions_of
 from weft.parsing.markers import spelled
 from weft.parsing.parts import Answer, Part, PartWriter
 from weft.parsing.states import Searching, States
-from weft.tokenizer.formats import CHANNELS
+from weft.tokenizer.formats import CHANNELS, reasoning_markers, starts_inside
 
 MESSAGES: dict[str, Any] = {
     "type": "tags_with_separator",
@@ -76,6 +76,21 @@ class AnswerParser:
         reasoning = reasoning_until(ends, ())
         opens: Nodes = (Marker(spelled(begin), reasoning),) if begin is not None else ()
         return cls((*opens, *(reasoning if starts_inside else (Loop(True, (), ()),))))
+
+    @classmethod
+    def of_template(
+        cls, chat_template: str | Mapping[str, str] | None, prompt: str, *, is_guided: bool = False
+    ) -> AnswerParser:
+        """A parser for answers without calls of a model with this chat template, after the text `prompt`.
+
+        The template shows the markers of reasoning (`reasoning_markers`), and the prompt whether it has opened or
+        closed the reasoning. `is_guided`: the answer's guide begins after the end marker (`Guide.after`). Without
+        reasoning, all of the answer is content.
+        """
+        markers = reasoning_markers(chat_template)
+        if markers is None or prompt.rstrip().endswith(markers[1]):
+            return cls((Loop(True, (), ()),))
+        return cls.of_reasoning(*markers, starts_inside=is_guided or starts_inside(prompt, *markers))
 
     def read(self, text: str) -> Answer:
         """Parse a whole answer."""
