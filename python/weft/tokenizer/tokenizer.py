@@ -85,16 +85,20 @@ class Tokenizer:
         at = 0
         for begin, end in places:
             ids += self.encode(text[at:begin], add_special_tokens=False) if at < begin else []
-            ids.append(self.backend_tokenizer.token_to_id(text[begin:end]))
+            ids.append(self._special_numbers[text[begin:end]])
             at = end
         return ids + (self.encode(text[at:], add_special_tokens=False) if at < len(text) else [])
 
     @cached_property
     def _special(self) -> re.Pattern[str]:
         """Matches the names of special tokens; of several, the longest."""
-        added = self.backend_tokenizer.get_added_tokens_decoder().values()
-        names = sorted((token.content for token in added if token.special), key=len, reverse=True)
+        names = sorted(self._special_numbers, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, names)) or "(?!)")
+
+    @cached_property
+    def _special_numbers(self) -> dict[str, int]:
+        added = self.backend_tokenizer.get_added_tokens_decoder()
+        return {token.content: i for i, token in added.items() if token.special}
 
     def decode(self, tokens: int | Sequence[int], skip_special_tokens: bool = False) -> str:
         """The text of one or several token ids, without any clean-up of spaces."""
