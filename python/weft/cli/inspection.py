@@ -6,7 +6,7 @@ import platform
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -17,6 +17,7 @@ from weft.engine.runner.step import GuidedLogits, Plan
 from weft.errors import InterfaceError, WeftError
 from weft.runtime import get
 from weft.runtime.cuda import unavailable_reason
+from weft.tokenizer.formats import reasoning_markers, tool_style_of
 
 
 def report(model: Path) -> Iterator[str]:
@@ -83,10 +84,10 @@ def model_lines(path: Path) -> Iterator[str]:
             f"{config.num_heads} heads ({config.num_kv_heads} for keys), vocabulary {config.vocab_size}, "
             f"{config.max_position_embeddings} positions{window}, {config.dtype}"
         )
-        vocabulary = Vocabulary.from_huggingface(
-            load_tokenizer(path), model_path=path, vocab_size=config.vocab_size
-        )
+        tokenizer = load_tokenizer(path)
+        vocabulary = Vocabulary.from_huggingface(tokenizer, model_path=path, vocab_size=config.vocab_size)
         yield f"  tokenizer: {len(vocabulary.special_ids)} special tokens, end tokens {list(vocabulary.end_ids)}"
+        yield from _format_lines(tokenizer.chat_template)
         if (path / "eagle3").is_dir():
             head = Eagle3Head.load(path / "eagle3", model)
             yield (
@@ -99,6 +100,16 @@ def model_lines(path: Path) -> Iterator[str]:
     except WeftError:
         yield "  weft can't run it:"
         raise
+
+
+def _format_lines(template: str | Mapping[str, str] | None) -> Iterator[str]:
+    """Yield lines about the formats that a chat template shows."""
+    if not template:
+        yield "  chat template: none"
+        return
+    style, pair = tool_style_of(template), reasoning_markers(template)
+    calls = f"calls in the style {style}" if style else "calls in no known style (--tool-style sets one)"
+    yield f"  chat template: {calls}, {f'reasoning from {pair[0]} to {pair[1]}' if pair else 'no reasoning'}"
 
 
 def graph_dump(

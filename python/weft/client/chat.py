@@ -66,7 +66,7 @@ def chat_tokens(
     tokenizer = text.tokenizer_for("a conversation")
     rendered = chat_text(tokenizer, messages, options, model)
     text.check_text(rendered)
-    return TextTokens(tokenizer.encode(rendered, add_special_tokens=False), rendered)
+    return TextTokens(tokenizer.encode_chat(rendered), rendered)
 
 
 def chat_text(

@@ -81,7 +81,8 @@ class WordRules:
             self.text.check(names.stop_words, sequence)
         vocabulary = self.text.vocabulary
         strings = [word for word in words if isinstance(word, str)]
-        texts = StopTexts(strings, token_texts(vocabulary) if strings and vocabulary is not None else None)
+        shown = None if vocabulary is None else vocabulary.with_markers
+        texts = StopTexts(strings, token_texts(shown) if strings and shown is not None else None)
         make = partial(RunningText, self.text.tokenizer_for("stop words"), texts) if texts else None
         if not sequences:
             return make or (lambda: None)
@@ -118,7 +119,7 @@ class WordRules:
     @cached_property
     def _speller(self) -> Speller:
         assert self.text.vocabulary is not None
-        return Speller(self.text.tokenizer_for("bad_words"), self.text.vocabulary.tokens)
+        return Speller(self.text.tokenizer_for("bad_words"), self.text.vocabulary.with_markers.tokens)
 
 
 def num_bytes(word: str | Sequence[int] | int) -> int:

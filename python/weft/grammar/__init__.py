@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from weft.grammar.compile.compiler import GuideCompiler
     from weft.grammar.guide import Guide as Guide  # public in `weft`
     from weft.grammar.interfaces import PythonMatcher, Recognizer
-    from weft.grammar.kinds.tool_style import tool_style_of
     from weft.grammar.kinds.tools import tool_styles
     from weft.grammar.limits import CompileLimits
     from weft.grammar.vocabulary.materials import VocabularyMaterials
     from weft.grammar.vocabulary.tokenizer import Vocabulary
+    from weft.tokenizer.formats import tool_style_of
 
 __all__ = [
     "Backend",
@@ -39,7 +39,7 @@ if not TYPE_CHECKING:
         "weft.grammar.compile.compiler": ("GuideCompiler",),
         "weft.grammar.guide": ("Guide",),
         "weft.grammar.interfaces": ("PythonMatcher", "Recognizer"),
-        "weft.grammar.kinds.tool_style": ("tool_style_of",),
+        "weft.tokenizer.formats": ("tool_style_of",),
         "weft.grammar.kinds.tools": ("tool_styles",),
         "weft.grammar.limits": ("CompileLimits",),
         "weft.grammar.vocabulary.materials": ("VocabularyMaterials",),

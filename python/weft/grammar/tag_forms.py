@@ -8,7 +8,7 @@ free again. The current form calls this `triggered_tags`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from weft import _core
@@ -26,6 +26,26 @@ def tag_of(source: str) -> Any:
     except (ValueError, RecursionError) as error:
         raise GuideError(f"structural tag: it is not valid JSON: {error}") from None
     return of_older(tag) if _is_older(tag) else tag
+
+
+def ended_by(source: str, names: Collection[str]) -> str:
+    """A tag without the texts `names` at the ends of its parts, where "" stands for each. They are the names of end
+    tokens, which end the answer and are not part of its text."""
+    return json.dumps(_ended(tag_of(source), names)) if any(name in source for name in names) else source
+
+
+def _ended(form: Any, names: Collection[str]) -> Any:
+    if isinstance(form, list):
+        return [_ended(item, names) for item in form]
+    if not isinstance(form, dict):
+        return form
+    result = {key: value if key == "json_schema" else _ended(value, names) for key, value in form.items()}
+    end = form.get("end")
+    if form.get("type") == "tag" and isinstance(end, list):
+        result["end"] = list(dict.fromkeys("" if each in names else each for each in end))
+    elif form.get("type") == "tag" and end in names:
+        result["end"] = ""
+    return result
 
 
 def depth_of_texts(source: str) -> int:

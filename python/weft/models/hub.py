@@ -26,14 +26,19 @@ SMALL_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",
+    "tiktoken.model",
     "tekken.json",
+    "spiece.model",
+    "vocab.json",
+    "merges.txt",
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    "chat_template.json",
     WEIGHTS_INDEX,
 )
 """The files of a model besides its config and weights, as far as a repository has them."""
-TEMPLATES = re.compile(r"additional_chat_templates/[^/]+\.jinja")
+OTHER_FILES = re.compile(r"additional_chat_templates/[^/]+\.jinja|[^/]+\.tiktoken|[^/]+\.model\.v\d\w*")
 
 
 def get_from_hub(name: str, say: Say) -> Path:
@@ -50,7 +55,7 @@ def get_from_hub(name: str, say: Say) -> Path:
     sizes = _files(name)
     if CONFIG not in sizes:
         raise ModelError(f"{name}: the repository has no {CONFIG}, and so no model that weft can load")
-    small = [file for file in sizes if file in SMALL_FILES or TEMPLATES.fullmatch(file)]
+    small = [file for file in sizes if file in SMALL_FILES or OTHER_FILES.fullmatch(file)]
     for file in (CONFIG, *small):
         if sizes[file] > MAX_JSON_BYTES:
             raise ModelError(

@@ -11,7 +11,7 @@ from weft.parsing.parts import (
     Part,
     Reasoning,
 )
-from weft.parsing.reasoning import reasoning_markers, starts_inside
+from weft.tokenizer.formats import reasoning_markers, starts_inside
 
 __all__ = [
     "Answer",

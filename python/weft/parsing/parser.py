@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.errors import GuideError
@@ -12,6 +12,21 @@ from weft.parsing.formats import FormatReader, Loop, Marker, Nodes, functions_of
 from weft.parsing.markers import spelled
 from weft.parsing.parts import Answer, Part, PartWriter
 from weft.parsing.states import Searching, States
+from weft.tokenizer.formats import CHANNELS, reasoning_markers, starts_inside
+
+MESSAGES: dict[str, Any] = {
+    "type": "tags_with_separator",
+    "separator": "<|start|>assistant",
+    "tags": [
+        {
+            "begin": f"<|channel|>{channel}<|message|>",
+            "content": {"type": "any_text"},
+            "end": ["<|end|>", "<|return|>"],
+        }
+        for channel in ("analysis", "commentary", "final")
+    ],
+}
+"""The format of gpt-oss's answers without calls."""
 
 
 class AnswerParser:
@@ -47,14 +62,35 @@ class AnswerParser:
     def of_reasoning(cls, begin: str | None, end: str, *, starts_inside: bool) -> AnswerParser:
         """A parser for answers without calls: reasoning up to `end`, then text.
 
-        With `starts_inside` the prompt has already opened the reasoning. Otherwise it starts only at `begin`. Raises
-        `GuideError` for a marker that is only whitespace.
+        With `starts_inside` the prompt has already opened the reasoning. Otherwise it starts only at `begin`. The
+        markers of gpt-oss (`weft.tokenizer.formats.CHANNELS`) stand for all its channels. Raises `GuideError` for a
+        marker that is only whitespace.
         """
+        ends = [end.rstrip()]
+        if (begin, end) == CHANNELS:
+            if not starts_inside:
+                return cls(FormatReader(()).nodes(MESSAGES, ()))
+            ends = [f"<|end|>{MESSAGES['separator']}{end}", end]
         if not end.strip() or (begin is not None and not begin.strip()):
             raise GuideError("a marker of reasoning needs a character that is no blank")
-        reasoning = reasoning_until([end.rstrip()], ())
+        reasoning = reasoning_until(ends, ())
         opens: Nodes = (Marker(spelled(begin), reasoning),) if begin is not None else ()
         return cls((*opens, *(reasoning if starts_inside else (Loop(True, (), ()),))))
+
+    @classmethod
+    def of_template(
+        cls, chat_template: str | Mapping[str, str] | None, prompt: str, *, is_guided: bool = False
+    ) -> AnswerParser:
+        """A parser for answers without calls of a model with this chat template, after the text `prompt`.
+
+        The template shows the markers of reasoning (`reasoning_markers`), and the prompt whether it has opened or
+        closed the reasoning. `is_guided`: the answer's guide begins after the end marker (`Guide.after`). Without
+        reasoning, all of the answer is content.
+        """
+        markers = reasoning_markers(chat_template)
+        if markers is None or prompt.rstrip().endswith(markers[1]):
+            return cls((Loop(True, (), ()),))
+        return cls.of_reasoning(*markers, starts_inside=is_guided or starts_inside(prompt, *markers))
 
     def read(self, text: str) -> Answer:
         """Parse a whole answer."""

@@ -27,12 +27,11 @@ from weft.core.request import Request
 from weft.errors import InputError, ModelError, UnavailableError
 from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.guide import Guide
-from weft.grammar.kinds.tool_style import tool_style_of
 from weft.grammar.kinds.tools import tool_styles
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.weights import count_parameters
-from weft.parsing import reasoning_markers
 from weft.server.faults import FaultList
+from weft.tokenizer.formats import reasoning_markers, tool_style_of
 from weft.tokenizer.tokenizer import ChatTemplate
 
 _log = logging.getLogger("weft.server")
@@ -353,8 +352,7 @@ def family_of(template: ChatTemplate | None, config: ServedModelConfig) -> Famil
     tool_template = (
         (template.get("tool_use") or template.get("default")) if isinstance(template, dict) else template
     )
-    default_template = template.get("default") if isinstance(template, dict) else template
-    thinking = reasoning_markers(default_template) if default_template else None
+    thinking = reasoning_markers(template)
     if config.thinking is not None:
         thinking = (config.thinking[0], config.thinking[1]) if config.thinking else None
     return Family(

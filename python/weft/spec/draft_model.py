@@ -24,7 +24,7 @@ from weft.models.weights import dtype_name, load_model
 from weft.ops.attention import Rows
 from weft.ops.rows import packed_places, take_rows
 from weft.spec.base import DraftBuffers, DrafterContext, Verified
-from weft.tokenizer.files import has_tokenizer, load_tokenizer
+from weft.tokenizer.files import has_tokenizer
 
 
 class DraftModel:
@@ -176,8 +176,7 @@ def _target_tokens(context: DrafterContext) -> Sequence[bytes] | None:
 
 
 def _read(path: Path) -> list[bytes]:
-    fast = (path / "tokenizer.json").is_file()
-    return read_huggingface(path if fast else load_tokenizer(path), None).tokens
+    return read_huggingface(path, None).tokens
 
 
 def _at(tokens: Sequence[bytes], number: int) -> bytes:

@@ -26,6 +26,9 @@ from weft.errors import InputError
 MARK = "\ue000weft: the last message goes on here\ue001 "
 """Is appended to the last message before rendering, if the answer continues that message: the text before the mark is
 the prompt. Texts never contain the mark. If its last space is missing from the output, the template trims messages."""
+GUARDS = ("\ufdd0", "\ufdd1")
+"""Surround the names of special tokens in the texts of a conversation, so that the template's own are known. No text
+has these characters: Unicode reserves them for the inside of programs."""
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """Keys that may hold a message's reasoning. Most templates read the first; the template of gpt-oss reads the
 second."""
@@ -62,6 +65,23 @@ class PlainNamespace(Namespace):
         super().__setitem__(name, value)
 
 
+class PlainDict:
+    """The name `dict` of templates, without access to the class."""
+
+    def __call__(self, *given: Any, **values: Any) -> dict[Any, Any]:
+        return dict(*given, **values)
+
+    def fromkeys(self, *given: Any) -> dict[Any, Any]:
+        """`dict.fromkeys`."""
+        return dict.fromkeys(*given)
+
+
+class ChatText(str):
+    """A rendered conversation. `special` are the places (begin, end) of the special tokens that the template wrote."""
+
+    special: tuple[tuple[int, int], ...] = ()
+
+
 def render(
     template: str,
     messages: Sequence[Mapping[str, Any]],
@@ -70,28 +90,33 @@ def render(
     tools: Sequence[Mapping[str, Any]] | None = None,
     add_generation_prompt: bool = False,
     continue_final_message: bool = False,
-) -> str:
-    """Render a conversation with a template. Raises `InputError` if the template refuses it or fails."""
+    special: re.Pattern[str] | None = None,
+) -> ChatText:
+    """Render a conversation with a template. `special` matches the names of special tokens; with it, the result has
+    their places. Raises `InputError` if the template refuses the conversation or fails."""
     if add_generation_prompt and continue_final_message:
         raise InputError(
             "add_generation_prompt opens a new message, continue_final_message does not; give one"
         )
     chat = [_message(plain(message)) for message in messages]
+    shown, named = plain(tools), {"documents": None, **plain(arguments)}
+    if special is not None:
+        chat, shown = _guarded(chat, special), _guarded(shown, special)
+        names = special.fullmatch
+        named = {
+            name: value if isinstance(value, str) and names(value) else _guarded(value, special)
+            for name, value in named.items()
+        }
     if continue_final_message:
         _mark(chat)
     try:
-        text = _rendered(
-            template,
-            chat,
-            tools=plain(tools),
-            add_generation_prompt=add_generation_prompt,
-            **{"documents": None, **plain(arguments)},
-        )
+        text = _rendered(template, chat, tools=shown, add_generation_prompt=add_generation_prompt, **named)
     except jinja2.TemplateSyntaxError as error:
         raise InputError(f"the chat template can't be read: line {error.lineno}: {error.message}") from None
     except Exception as error:  # a template can raise any exception
         raise InputError(f"the chat template refuses this conversation: {error}") from error
-    return _until_mark(text) if continue_final_message else text
+    text = _until_mark(text) if continue_final_message else text
+    return ChatText(text) if special is None else _unguarded(text, special)
 
 
 @lru_cache(maxsize=16)
@@ -149,6 +174,40 @@ def _rendered(template: str, chat: list[dict[str, Any]], /, **variables: Any) ->
         raise
 
 
+def _guarded(value: Any, special: re.Pattern[str]) -> Any:
+    """A copy of plain data, with `GUARDS` around the names of special tokens in texts."""
+    opening, closing = GUARDS
+    match value:
+        case str():
+            text = value.replace(opening, "").replace(closing, "")
+            return special.sub(rf"{opening}\g<0>{closing}", text)
+        case dict():
+            return {key: _guarded(item, special) for key, item in value.items()}
+        case list():
+            return [_guarded(item, special) for item in value]
+    return value
+
+
+def _unguarded(text: str, special: re.Pattern[str]) -> ChatText:
+    """The text without `GUARDS`. The names without guards are the template's."""
+    opening, closing = GUARDS
+    pieces: list[str] = []
+    places: list[tuple[int, int]] = []
+    at = size = 0
+    for found in re.finditer(
+        rf"{opening}(?:{special.pattern}){closing}|{special.pattern}|[{opening}{closing}]", text
+    ):
+        name = found[0].strip("".join(GUARDS))
+        pieces += [text[at : found.start()], name]
+        size += found.start() - at + len(name)
+        if name == found[0]:
+            places.append((size - len(name), size))
+        at = found.end()
+    result = ChatText("".join([*pieces, text[at:]]))
+    result.special = tuple(places)
+    return result
+
+
 def _mark(chat: list[dict[str, Any]]) -> None:
     """Append the mark to the last message's text. Raises `InputError` if it has no text."""
     content = chat[-1].get("content") if chat else None
@@ -179,7 +238,7 @@ def _compiled(template: str) -> jinja2.Template:
         "raise_exception": _raise,
         "strftime_now": lambda form: datetime.now().strftime(form),
         "namespace": PlainNamespace,
-        "dict": lambda *given, **values: dict(*given, **values),
+        "dict": PlainDict(),
     }
     return environment.from_string(template)
 

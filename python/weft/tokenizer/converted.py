@@ -1,25 +1,15 @@
-"""Loads tokenizers of directories without a tokenizer.json: transformers converts their files."""
+"""Loads tokenizers of directories whose files only transformers can convert, such as vocab.json with merges.txt."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 from weft.errors import TokenizerError
 from weft.tokenizer.tokenizer import Tokenizer
 
-NEEDED = {"sentencepiece": "sentencepiece", "google.protobuf": "protobuf"}
-"""Modules that transformers needs to read a tokenizer.model of SentencePiece, and their packages on PyPI."""
-
 
 def convert(path: Path) -> Tokenizer:
-    """Convert the tokenizer of a directory. Raises `TokenizerError`; the message names packages that are missing."""
-    missing = [package for module, package in NEEDED.items() if not _is_there(module)]
-    if missing and _is_sentencepiece(path / "tokenizer.model"):
-        raise TokenizerError(
-            f"{path}: tokenizer.model is SentencePiece's, and there is no tokenizer.json; to convert it, "
-            f"pip install {' '.join(missing)}"
-        )
+    """Convert the tokenizer of a directory. Raises `TokenizerError`."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     try:
@@ -35,19 +25,3 @@ def convert(path: Path) -> Tokenizer:
         [str(token) for token in found.extra_special_tokens],
         found.chat_template,
     )
-
-
-def _is_there(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
-
-
-def _is_sentencepiece(file: Path) -> bool:
-    """Whether a tokenizer.model is SentencePiece's protocol buffer, not tiktoken's lines of base64 and ranks."""
-    if not file.is_file():
-        return False
-    # The protocol buffer begins with the tag of its first field, 0x0A.
-    with file.open("rb") as stream:
-        return stream.read(1) == b"\n"

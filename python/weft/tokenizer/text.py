@@ -22,8 +22,10 @@ MAX_OPEN_TOKENS = 8
 
 
 def decode(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
-    """Decode tokens without special tokens and without any clean-up of spaces."""
-    text: str = tokenizer.backend_tokenizer.decode(tokens, skip_special_tokens=True)
+    """Decode tokens without special tokens and without any clean-up of spaces. Markers of reasoning and calls stay."""
+    if tokenizer.marker_ids:
+        tokens = [token for token in tokens if token not in tokenizer.hidden_ids]
+    text: str = tokenizer.backend_tokenizer.decode(tokens, skip_special_tokens=not tokenizer.marker_ids)
     return text
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal, overload
 
 import tokenizers
 
 from weft.errors import InputError
+from weft.tokenizer.formats import marker_tokens
 
 ChatTemplate = str | dict[str, str]
 """A Jinja template, or several by name: "default", and "tool_use" for conversations with tools."""
@@ -19,6 +22,12 @@ class Tokenizer:
     `special_tokens_map` names special tokens: `{"eos_token": "</s>", ...}`. They are also attributes (`eos_token`,
     `bos_token`, `unk_token`, `pad_token`, `sep_token`, `cls_token`, `mask_token`; None if absent), as are their ids
     (`eos_token_id`, ...). `extra_special_tokens` have no name. `chat_template` may be assigned.
+
+    With `reads_special_tokens`, as with most models, a text that has the name of a special token is encoded as that
+    token. Without, as in Mistral's own programs, only a chat template writes special tokens (`encode_chat`).
+
+    `marker_ids` are the tokens that mark reasoning and calls (`weft.tokenizer.formats`). Answers have their names as
+    text, even if they are special tokens.
     """
 
     def __init__(
@@ -27,11 +36,17 @@ class Tokenizer:
         special_tokens_map: Mapping[str, str] | None = None,
         extra_special_tokens: Sequence[str] = (),
         chat_template: ChatTemplate | None = None,
+        *,
+        reads_special_tokens: bool = True,
     ) -> None:
         self.backend_tokenizer = backend
+        self.reads_special_tokens = reads_special_tokens
+        backend.encode_special_tokens = not reads_special_tokens
         self.special_tokens_map = dict(special_tokens_map or {})
         self.extra_special_tokens = tuple(extra_special_tokens)
         self.chat_template = chat_template
+        named = map(backend.token_to_id, marker_tokens(chat_template))
+        self.marker_ids = frozenset(token for token in named if token is not None)
 
     def __repr__(self) -> str:
         return f"Tokenizer({len(self)} tokens, end {self.eos_token!r}, chat template: {bool(self.chat_template)})"
@@ -52,6 +67,38 @@ class Tokenizer:
         texts."""
         ids: list[int] = self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
+
+    @cached_property
+    def hidden_ids(self) -> frozenset[int]:
+        """The ids of tokens that an answer's text leaves out: the special tokens but `marker_ids`."""
+        added = self.backend_tokenizer.get_added_tokens_decoder()
+        return frozenset(i for i, token in added.items() if token.special) - self.marker_ids
+
+    def encode_chat(self, text: str) -> list[int]:
+        """The token ids of a rendered conversation (`apply_chat_template` with `tokenize=False`)."""
+        if self.reads_special_tokens:
+            return self.encode(text, add_special_tokens=False)
+        # A `ChatText` has the places of the special tokens that the template wrote.
+        everywhere = [found.span() for found in self._special.finditer(text)]
+        places = getattr(text, "special", everywhere)
+        ids: list[int] = []
+        at = 0
+        for begin, end in places:
+            ids += self.encode(text[at:begin], add_special_tokens=False) if at < begin else []
+            ids.append(self._special_numbers[text[begin:end]])
+            at = end
+        return ids + (self.encode(text[at:], add_special_tokens=False) if at < len(text) else [])
+
+    @cached_property
+    def _special(self) -> re.Pattern[str]:
+        """Matches the names of special tokens; of several, the longest."""
+        names = sorted(self._special_numbers, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, names)) or "(?!)")
+
+    @cached_property
+    def _special_numbers(self) -> dict[str, int]:
+        added = self.backend_tokenizer.get_added_tokens_decoder()
+        return {token.content: i for i, token in added.items() if token.special}
 
     def decode(self, tokens: int | Sequence[int], skip_special_tokens: bool = False) -> str:
         """The text of one or several token ids, without any clean-up of spaces."""
@@ -108,7 +155,7 @@ class Tokenizer:
         an answer. With `continue_final_message` the text ends inside the last message. Raises `InputError` if the
         template refuses the conversation.
         """
-        from weft.tokenizer.chat_template import render
+        from weft.tokenizer.chat_template import render  # jinja2 takes a while to import
 
         text = render(
             self.template(chat_template, has_tools=tools is not None),
@@ -117,8 +164,9 @@ class Tokenizer:
             tools=tools,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
+            special=None if self.reads_special_tokens else self._special,
         )
-        return self.encode(text, add_special_tokens=False) if tokenize else text
+        return self.encode_chat(text) if tokenize else text
 
     def template(self, given: str | None = None, *, has_tools: bool = False) -> str:
         """The template for a conversation. `given` is a template, or the name of one of the tokenizer's templates.

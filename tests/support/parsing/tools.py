@@ -6,7 +6,6 @@ import random
 from typing import Any
 
 from weft import Guide
-from weft.errors import GuideError
 from weft.grammar.kinds.tools import Reasoning
 
 TEXTS = [
@@ -112,16 +111,13 @@ def value_of(schema: dict[str, Any], rng: random.Random) -> Any:
     return rng.choice(plain[kind])
 
 
-def guide_of(style: str, required: bool | str, reasoning: Reasoning, parallel: bool) -> Guide | None:
-    """Return the guide for calls of these tools; None if the format does not support the settings."""
-    try:
-        return Guide.tools(
-            tools_of(style),
-            style=style,
-            required=required,
-            reasoning=reasoning,
-            parallel=parallel,
-            max_whitespace=2,
-        )
-    except GuideError:
-        return None
+def guide_of(style: str, required: bool | str, reasoning: Reasoning, parallel: bool) -> Guide:
+    """Return the guide for calls of these tools."""
+    return Guide.tools(
+        tools_of(style),
+        style=style,
+        required=required,
+        reasoning=reasoning,
+        parallel=parallel,
+        max_whitespace=2,
+    )

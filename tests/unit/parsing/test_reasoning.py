@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from support.parsing.reading import read
@@ -77,6 +79,7 @@ def test_markers_are_more_than_blanks(markers: tuple[str | None, str]) -> None:
         ("{{ '◁think▷' }}{{ '◁/think▷' }}", ("◁think▷", "◁/think▷")),
         ("<|open|>think<|sep|>…<|close|>think<|sep|>", ("<|open|>think<|sep|>", "<|close|>think<|sep|>")),
         ("<|begin_of_thought|>…<|end_of_thought|>", ("<|begin_of_thought|>", "<|end_of_thought|>")),
+        ("{{ '<|channel>thought\n' + text + '\n<channel|>' }}", ("<|channel>thought", "<channel|>")),
         ("<reasoning>…</reasoning> <think>", ("<reasoning>", "</reasoning>")),
         ("<|channel|>analysis<|message|>{{ message.thinking }}<|end|>", None),
         ("{{ messages[0].content }} thinking", None),
@@ -85,6 +88,29 @@ def test_markers_are_more_than_blanks(markers: tuple[str | None, str]) -> None:
 )
 def test_markers_of_a_chat_template(template: str, markers: tuple[str, str] | None) -> None:
     assert reasoning_markers(template) == markers
+
+
+@pytest.mark.parametrize(
+    ("template", "prompt", "text", "reasoning", "content"),
+    [
+        ("<think>", "hi<think>\n", "hm</think>Yes", "hm", "Yes"),
+        ("<think>", "hi", "<think>hm</think>Yes", "hm", "Yes"),
+        ("<think>", "hi<think>\n\n</think>\n\n", "Yes <think>", "", "Yes <think>"),
+        ({"default": "<think>"}, "hi", "Yes", "", "Yes"),
+        ("{{ text }}", "hi", "<think>Yes", "", "<think>Yes"),
+        (None, "hi", "Yes", "", "Yes"),
+    ],
+)
+def test_a_template_and_a_prompt_show_the_reasoning(
+    template: Any, prompt: str, text: str, reasoning: str, content: str
+) -> None:
+    parser = AnswerParser.of_template(template, prompt)
+    assert parser.read(text) == Answer(reasoning, content)
+
+
+def test_reasoning_before_a_guide_needs_no_begin() -> None:
+    parser = AnswerParser.of_template("<think>", "hi", is_guided=True)
+    assert parser.read("hm</think>{}") == Answer("hm", "{}")
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,8 @@ LLAMA = """{{ bos_token }}{% for message in messages %}
     {%- endif %}
 {% endfor %}
 {{ documents | tojson(indent=2) if documents else '' }}{{ dict(a=1) | tojson }}
+{{ dict.fromkeys(['é', 'b'], 1) | tojson(separators=(',', ':'), sort_keys=true, ensure_ascii=true) }}
+{{ strftime_now('%Y') }}
 {% if add_generation_prompt %}[go]{% endif %}"""
 
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": "<é>", "y": [1, None]}}}

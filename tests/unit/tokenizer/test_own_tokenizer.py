@@ -121,6 +121,27 @@ def save_numbered(directory: Path) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
 
 
+def save_with_ends(directory: Path) -> None:
+    """Settings that ask for tokens around texts; the rule of tokenizer.json holds."""
+    byte_level().save(str(directory / "tokenizer.json"))
+    ends = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": False, "add_eos_token": True}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "split_special_tokens": False, **ends}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def save_with_begin(directory: Path) -> None:
+    byte_fallback().save(str(directory / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "add_bos_token": True}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def save_split(directory: Path) -> None:
+    """Texts never have special tokens."""
+    byte_level().save(str(directory / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "split_special_tokens": True}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+
+
 def save_bare(directory: Path) -> None:
     byte_level().save(str(directory / "tokenizer.json"))
 
@@ -129,6 +150,9 @@ SAVED = {
     "numbered": save_with_numbers,
     "older": save_without_numbers,
     "llama": save_numbered,
+    "ends": save_with_ends,
+    "begin": save_with_begin,
+    "split": save_split,
     "bare": save_bare,
 }
 
@@ -180,20 +204,22 @@ def test_vocabularies_read_of_both_are_the_same(directory: Path, theirs: Any) ->
     assert read(load_tokenizer(directory)).special_names == read(theirs).special_names
 
 
-def test_a_sentencepiece_model_is_converted(tmp_path: Path) -> None:
+def test_packages_that_sentencepiece_needs_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_sentencepiece(tmp_path)
-    pytest.importorskip("google.protobuf", reason="the package protobuf is not installed")
+    monkeypatch.setattr("weft.tokenizer.sentence_pieces.find_spec", lambda _: None)
+    with pytest.raises(TokenizerError, match=r"SentencePiece.*pip install sentencepiece protobuf"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "qwen2"])
+def test_a_vocabulary_with_merges_is_converted_by_transformers(kind: str, tmp_path: Path) -> None:
+    byte_level().model.save(str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>"}))
     ours, theirs = load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     for text in TEXTS:
         assert ours.encode(text) == theirs.encode(text)
-    assert ours.eos_token == "</s>"
-
-
-def test_packages_that_sentencepiece_needs_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_sentencepiece(tmp_path)
-    monkeypatch.setattr("weft.tokenizer.converted.find_spec", lambda _: None)
-    with pytest.raises(TokenizerError, match=r"SentencePiece.*pip install sentencepiece protobuf"):
-        load_tokenizer(tmp_path)
+    assert ours.eos_token_id == theirs.eos_token_id is not None
 
 
 def save_sentencepiece(directory: Path) -> None:

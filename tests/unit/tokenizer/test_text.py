@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, decoders, models
-from transformers import PreTrainedTokenizerFast
 
 from weft.config import package_model_path
 from weft.grammar.vocabulary.tokenizer import Vocabulary
@@ -17,6 +16,7 @@ from weft.tokenizer.files import load_tokenizer
 from weft.tokenizer.spelling import Speller
 from weft.tokenizer.stop_words import StopSequences, StopTexts, StopTokens
 from weft.tokenizer.text import RunningText, decode
+from weft.tokenizer.tokenizer import Tokenizer as WeftTokenizer
 
 PIECES = ["▁", "▁a", "a", "b", "▁the", "é", "日"]
 
@@ -41,7 +41,8 @@ def byte_fallback() -> Any:
             decoders.Strip(content=" ", left=1, right=0),
         ]
     )
-    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="</s>", bos_token="<s>")
+    made.add_special_tokens(["<s>", "</s>"])
+    return WeftTokenizer(made, {"eos_token": "</s>", "bos_token": "<s>"})
 
 
 def pieces(tokenizer: Any, text: str) -> list[int]:
@@ -81,7 +82,10 @@ def test_any_tokens_make_a_running_text(name: str, request: pytest.FixtureReques
 
 
 def test_special_tokens_do_not_cost_the_space_after_them(byte_fallback: Any) -> None:
-    text, ids = RunningText(byte_fallback), byte_fallback.convert_tokens_to_ids(["a", "<s>", "▁a", "b"])
+    text, ids = (
+        RunningText(byte_fallback),
+        [*map(byte_fallback.convert_tokens_to_ids, ("a", "<s>", "▁a", "b"))],
+    )
     for token in ids:
         text.feed(token)
     assert text.text == decode(byte_fallback, ids) == "a ab"

@@ -140,7 +140,7 @@ def compile_after(guide: Guide, parts: CompileParts) -> CompiledGuide:
 
 def _rules(after: After, inner: CompiledGuide, vocabulary: Vocabulary) -> _core.AfterRules:
     trigger = _resolve(after.trigger, vocabulary)
-    texts = token_texts(vocabulary)
+    texts = token_texts(vocabulary.with_markers)
     if isinstance(trigger, int):
         return _core.AfterRules(texts, vocabulary.vocab_size, trigger)
     rules = _core.AfterRules(texts, vocabulary.vocab_size, trigger.encode())
@@ -162,7 +162,8 @@ def _resolve(trigger: int | str, vocabulary: Vocabulary) -> int | str:
         token = vocabulary.special_names.get(trigger)
         if token is None:
             held = next(
-                (name for name in vocabulary.special_names if len(name) > 2 and name in trigger), None
+                (name for name in vocabulary.with_markers.special_names if len(name) > 2 and name in trigger),
+                None,
             )
             if held is not None:
                 raise GuideError(

@@ -17,10 +17,10 @@ import xgrammar as xgr
 from weft import _core
 from weft.errors import GuideError
 from weft.grammar.guide import TIDY, Guide, MaxWhitespace
-from weft.grammar.kinds.tool_style import tool_style_of
 from weft.grammar.schema import structure
 from weft.grammar.xgrammar.schema import opened_schema
 from weft.grammar.xgrammar.separators import LAYOUT
+from weft.tokenizer.formats import tool_style_of
 
 Reasoning = Literal["enabled", "disabled", "auto"]
 
@@ -120,20 +120,41 @@ def tools_tag(
         raise GuideError(f"tools in the style {style}: {error}") from None
     data = json.loads(tag.model_dump_json())
     _finish(data["format"])
-    if required:
-        _require(data["format"], style, reasoning)
+    if required and style == CHANNELS:
+        data["format"] = _with_call(data["format"])
+    elif required:
+        _require(data["format"])
     return json.dumps(data)
 
 
-def _require(form: dict[str, Any], style: str, reasoning: Reasoning) -> None:
+CHANNELS = "harmony"
+"""The style of gpt-oss: an answer is a list of messages, and calls are messages."""
+
+
+def _require(form: dict[str, Any]) -> None:
     """Require a call in a format with separated tags, in place. XGrammar's builders allow such a format to have no tag
     at all."""
     if form["type"] == "tags_with_separator":
-        if reasoning != "disabled":
-            raise GuideError(
-                f'the style {style} can\'t require a call where it reasons; give reasoning="disabled"'
-            )
         form["at_least_one"] = True
+
+
+def _with_call(form: dict[str, Any]) -> dict[str, Any]:
+    """The format of messages that end with calls, at least one: other messages may come before the first call."""
+    if form["type"] == "or":  # at most one call; the first alternative has none
+        return {**form, "elements": form["elements"][1:]}
+    if form["type"] != "tags_with_separator":
+        return form if form["type"] != "optional" else form["content"]
+    others = [tag for tag in form["tags"] if _is_analysis(tag)]
+    calls = {**form, "tags": [tag for tag in form["tags"] if tag not in others], "at_least_one": True}
+    if not others:
+        return calls
+    before = {**form, "tags": others, "at_least_one": True}
+    separator = {"type": "const_string", "value": form["separator"]}
+    return {"type": "or", "elements": [calls, {"type": "sequence", "elements": [before, separator, calls]}]}
+
+
+def _is_analysis(tag: dict[str, Any]) -> bool:
+    return bool(tag["begin"].startswith("<|channel|>analysis<"))
 
 
 def _built(function: dict[str, Any], open_objects: bool) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from tokenizers import AddedToken, Tokenizer
 
 from weft.core.files import read_json
 from weft.errors import TokenizerError
+from weft.tokenizer.byte_ranks import byte_characters
+from weft.tokenizer.files import load_tokenizer
 
 # Names of control tokens. Some tokenizers do not mark them as special.
 CONTROL = re.compile(
@@ -27,24 +29,25 @@ CONTROL = re.compile(
 @dataclass(frozen=True)
 class HuggingFaceVocabulary:
     """A vocabulary read from a tokenizer and the config files beside it. `vocab_size` is the model's; None if no file
-    has it."""
+    has it. `markers` are the special tokens that mark parts of an answer."""
 
     tokens: list[bytes]
     special_ids: frozenset[int]
     special_names: dict[str, int]
     end_ids: tuple[int, ...]
     vocab_size: int | None
+    markers: dict[str, int]
 
 
 def read_huggingface(tokenizer: Any, model_path: Path | None) -> HuggingFaceVocabulary:
-    """Read a tokenizer object, or a directory with a tokenizer.json. `model_path` has the config files (None: that
+    """Read a tokenizer object, or the tokenizer of a directory. `model_path` has the config files (None: that
     directory, if any). Raises `TokenizerError`."""
     end_ids: list[int] = []
     if isinstance(tokenizer, str | Path):
         model_path = model_path or Path(tokenizer)
-        backend: Any = _load(Path(tokenizer))
-    elif isinstance(tokenizer, Tokenizer):
-        backend = tokenizer
+        tokenizer = load_tokenizer(tokenizer)
+    if isinstance(tokenizer, Tokenizer):
+        backend: Any = tokenizer
     else:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if not isinstance(backend, Tokenizer):
@@ -62,22 +65,16 @@ def read_huggingface(tokenizer: Any, model_path: Path | None) -> HuggingFaceVoca
     decode = _decoder([text for text, i in vocabulary.items() if i not in added])
     tokens = [b""] * (max(vocabulary.values()) + 1)
     for text, i in vocabulary.items():
-        tokens[i] = added[i].content.encode() if i in added else decode(text)
+        # Decoders replace U+2581 in added tokens, too, such as the runs of spaces of Gemma's vocabulary.
+        in_text = i not in added or (not added[i].special and text.startswith(SPACE))
+        tokens[i] = decode(text) if in_text else text.encode()
     config_ends, vocab_size = _read_configs(model_path, vocabulary)
     ends = tuple(dict.fromkeys(config_ends + end_ids))
     control_ids = specials | set(ends)
     names = {text: i for text, i in vocabulary.items() if i in control_ids}
-    return HuggingFaceVocabulary(tokens, frozenset(specials), names, ends, vocab_size)
-
-
-def _load(directory: Path) -> Tokenizer:
-    path = directory / "tokenizer.json"
-    if not path.is_file():
-        raise TokenizerError(f"{path}: no such file; weft reads fast tokenizers (tokenizer.json)")
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises no more precise type
-        raise TokenizerError(f"{path}: can't be read as a tokenizer: {error}") from error
+    marker_ids: frozenset[int] = getattr(tokenizer, "marker_ids", frozenset())
+    markers = {text: i for text, i in names.items() if i in marker_ids and i not in ends}
+    return HuggingFaceVocabulary(tokens, frozenset(specials), names, ends, vocab_size, markers)
 
 
 def _read_configs(directory: Path | None, vocabulary: dict[str, int]) -> tuple[list[int], int | None]:
@@ -165,13 +162,8 @@ def decoder_of(encoding: Encoding) -> Callable[[str], bytes]:
 
 
 def _byte_level_table() -> dict[str, str]:
-    """Map each character of a byte-level vocabulary to its byte, as a Latin-1 character. Printable characters map to
-    themselves. The other bytes are written as characters from U+0100 on."""
-    kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    shifted = [byte for byte in range(256) if byte not in set(kept)]
-    return {chr(byte): chr(byte) for byte in kept} | {
-        chr(256 + i): chr(byte) for i, byte in enumerate(shifted)
-    }
+    """Map each character of a byte-level vocabulary to its byte, as a Latin-1 character."""
+    return {char: chr(byte) for byte, char in enumerate(byte_characters())}
 
 
 def _decode_sentencepiece(text: str) -> bytes:

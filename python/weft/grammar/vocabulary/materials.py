@@ -65,7 +65,7 @@ class VocabularyMaterials:
         cls, tokenizer: Any, *, model_path: str | Path | None = None, end_ids: Iterable[int] | None = None
     ) -> VocabularyMaterials:
         """From a Hugging Face fast tokenizer: transformers', weft's, a `tokenizers.Tokenizer`, or a model directory.
-        With the same `vocab_size`, `vocabulary` then returns that of `Vocabulary.from_huggingface`.
+        With the same `vocab_size`, `vocabulary` then returns that of `Vocabulary.from_huggingface`, without `markers`.
 
         The end ids are `end_ids`. By default they come from the tokenizer and the files of `model_path` (or of the
         directory); None if there are none. Tokens that are special only by their name are marked as special in the

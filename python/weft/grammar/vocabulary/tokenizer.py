@@ -12,7 +12,7 @@ import hashlib
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,14 @@ from weft.grammar.vocabulary.hugging_face import read_huggingface
 @dataclass(frozen=True, eq=False, repr=False)
 class Vocabulary:
     """Tokens as bytes. `tokens[i]` is b"" for a special, end or unused id. `len(tokens)` is the model's vocabulary
-    size. `special_names` maps the known names of special and end tokens to their ids."""
+    size. `special_names` maps the known names of special and end tokens to their ids. `markers` are those of them that
+    mark parts of an answer, such as its reasoning; they have bytes in `with_markers`."""
 
     tokens: tuple[bytes, ...]
     special_ids: frozenset[int]
     end_ids: tuple[int, ...]
     special_names: Mapping[str, int] = field(default_factory=dict)
+    markers: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_tokens(
@@ -78,21 +80,22 @@ class Vocabulary:
         vocab_size: int | None = None,
         end_ids: Iterable[int] | None = None,
     ) -> Vocabulary:
-        """From a Hugging Face fast tokenizer: transformers', a `tokenizers.Tokenizer`, or a directory with
-        tokenizer.json.
+        """From a Hugging Face fast tokenizer: transformers', a `tokenizers.Tokenizer`, or the directory of any
+        tokenizer that `load_tokenizer` reads.
 
         The end ids are `end_ids`. By default they come from the tokenizer, and from the config files of `model_path`
         or of the directory. `vocab_size` is the model's (default: that of config.json, or else the tokenizer's). Raises
         `TokenizerError`.
         """
         read = read_huggingface(tokenizer, None if model_path is None else Path(model_path))
-        return cls.from_tokens(
+        vocabulary = cls.from_tokens(
             read.tokens,
             end_ids=read.end_ids if end_ids is None else end_ids,
             special_ids=read.special_ids,
             special_names=read.special_names,
             vocab_size=read.vocab_size if vocab_size is None else vocab_size,
         )
+        return vocabulary._marked(read.markers)
 
     @classmethod
     def from_tiktoken(
@@ -146,13 +149,31 @@ class Vocabulary:
         """The model's vocabulary size: the number of bits of a mask."""
         return len(self.tokens)
 
+    def _marked(self, markers: Mapping[str, int]) -> Vocabulary:
+        known = {name: i for name, i in markers.items() if i < self.vocab_size and i not in self.end_ids}
+        return replace(self, markers=known) if known else self
+
+    @cached_property
+    def with_markers(self) -> Vocabulary:
+        """The vocabulary in which `markers` have their names as bytes, and are no special tokens: that of an answer's
+        text, of free text before a guide, and of structural tags. Elsewhere no guide allows a marker."""
+        if not self.markers:
+            return self
+        tokens, ids = list(self.tokens), set(self.markers.values())
+        for name, token in self.markers.items():
+            tokens[token] = name.encode()
+        names = {name: i for name, i in self.special_names.items() if i not in ids}
+        return Vocabulary(tuple(tokens), self.special_ids - ids, self.end_ids, names)
+
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the tokens and the end ids."""
+        """A hash of the tokens, the end ids and the markers."""
         digest = hashlib.sha256()
         for token in self.tokens:
             digest.update(len(token).to_bytes(4, "little") + token)
         digest.update(repr(self.end_ids).encode())
+        if self.markers:
+            digest.update(repr(sorted(self.markers.items())).encode())
         return digest.hexdigest()
 
     def decode(self, ids: Iterable[int]) -> bytes:
@@ -167,6 +188,7 @@ class Vocabulary:
             "special_ids": sorted(self.special_ids),
             "special_names": dict(self.special_names),
             "end_ids": list(self.end_ids),
+            "markers": dict(self.markers),
         }
         Path(path).write_text(json.dumps(data))
 
@@ -182,7 +204,7 @@ class Vocabulary:
                 end_ids=data["end_ids"],
                 special_ids=data["special_ids"],
                 special_names=data.get("special_names"),
-            )
+            )._marked(data.get("markers") or {})
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, TokenizerError):
                 raise

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 import warnings
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from weft.grammar.base import NO_REQUEST, CompiledGuide, Matcher, Opening, Prepa
 from weft.grammar.guide import Guide, words
 from weft.grammar.limits import CompileLimits, check_costs
 from weft.grammar.notes import Notes, refuse
+from weft.grammar.tag_forms import ended_by
 from weft.grammar.vocabulary.tokenizer import Vocabulary, token_texts
 from weft.grammar.xgrammar.rules import byte_rules, check_least
 from weft.grammar.xgrammar.translate import (
@@ -89,7 +91,7 @@ class CompiledXGrammar:
         # quadratic.
         if self.guide.kind == "compiled":
             return str(parse_ebnf(str(self)).serialize_json())
-        return serialised(self.guide)
+        return serialised(_ended_by(self.guide, self.vocabulary))
 
     def matcher(self, opening: Opening = NO_REQUEST) -> Matcher:
         """A new matcher at the start of the guide."""
@@ -104,6 +106,14 @@ class CompiledXGrammar:
 
     def __str__(self) -> str:
         return str(self.compiled.grammar)
+
+
+def _ended_by(guide: Guide, vocabulary: Vocabulary) -> Guide:
+    """A structural tag whose ends are not the names of the vocabulary's end tokens."""
+    if guide.kind != "structural_tag":
+        return guide
+    ends = {name for name, token in vocabulary.special_names.items() if token in vocabulary.end_ids}
+    return replace(guide, source=ended_by(guide.source, ends))
 
 
 class XGrammarBackend:
@@ -125,7 +135,6 @@ class XGrammarBackend:
     ) -> None:
         self.vocabulary = vocabulary
         self._limits = limits or CompileLimits()
-        self._info = tokenizer_info(vocabulary)
         self._threads = threads or THREADS
         self._native = native is not False and native_is_usable()
         if native and not self._native:
@@ -146,20 +155,20 @@ class XGrammarBackend:
         refuse(
             words(guide), "XGrammar", notes if guide.strict else Notes.of(not_enforced_in_strict_parts(guide))
         )
-        text = serialised(guide)
+        text = serialised(_ended_by(guide, self.vocabulary))
         check_least(text, self._limits)
         return Prepared(GRAMMAR, text, notes.texts())
 
     def build(self, guide: Guide, prepared: Prepared) -> CompiledGuide:
         """Compile a prepared grammar. Raises `GuideError`."""
         grammar = translated("guide", lambda: xgr.Grammar.deserialize_json(prepared.text))
-        compiled = translated("guide", lambda: self._compile(grammar))
+        compiled = translated("guide", lambda: self._compile(grammar, self._vocabulary_of(guide)))
         return self._compiled(guide, compiled, prepared.notes)
 
     def _compiled(
         self, guide: Guide, compiled: xgr.CompiledGrammar, notes: tuple[str, ...]
     ) -> CompiledXGrammar:
-        result = CompiledXGrammar(guide, compiled, self.vocabulary, self._native, notes)
+        result = CompiledXGrammar(guide, compiled, self._vocabulary_of(guide), self._native, notes)
         row = np.zeros(-(-self.vocabulary.vocab_size // 32), dtype=np.int32)
         result.matcher().fill(row)
         if not row.any():
@@ -169,24 +178,30 @@ class XGrammarBackend:
     def restore(self, guide: Guide, text: str, notes: tuple[str, ...]) -> CompiledGuide:
         """Rebuild a guide from the text of `CompiledXGrammar.dumped`. Raises `GuideError`."""
         try:
-            compiled = xgr.CompiledGrammar.deserialize_json(text, self._info)
+            info = tokenizer_info(self._vocabulary_of(guide))
+            compiled = xgr.CompiledGrammar.deserialize_json(text, info)
         except (RuntimeError, ValueError, TypeError) as error:
             raise GuideError(f"XGrammar can't read the compiled guide: {error}") from None
-        return CompiledXGrammar(guide, compiled, self.vocabulary, self._native, notes)
+        return CompiledXGrammar(guide, compiled, self._vocabulary_of(guide), self._native, notes)
 
-    def _compile(self, grammar: xgr.Grammar) -> xgr.CompiledGrammar:
+    def _vocabulary_of(self, guide: Guide) -> Vocabulary:
+        """Structural tags may write the markers of the model's formats."""
+        return self.vocabulary.with_markers if guide.kind == "structural_tag" else self.vocabulary
+
+    def _compile(self, grammar: xgr.Grammar, vocabulary: Vocabulary) -> xgr.CompiledGrammar:
         # A compiler, and so a cache, for each grammar. The cache of XGrammar 0.2.8 mixes up the masks of similar rules
         # of different grammars, and so allows forbidden tokens. Within one grammar the cache is sound.
         try:
-            return self._compiler(cache_enabled=True).compile_grammar(grammar)
+            return self._compiler(vocabulary, cache_enabled=True).compile_grammar(grammar)
         except RuntimeError as error:
             # XGrammar bug: with the cache it fails on some repetitions of more than about 128.
             if "per_rule_fsm_hashes" not in str(error):
                 raise
-            return self._compiler(cache_enabled=False).compile_grammar(grammar)
+            return self._compiler(vocabulary, cache_enabled=False).compile_grammar(grammar)
 
-    def _compiler(self, cache_enabled: bool) -> xgr.GrammarCompiler:
-        return xgr.GrammarCompiler(self._info, max_threads=self._threads, cache_enabled=cache_enabled)
+    def _compiler(self, vocabulary: Vocabulary, *, cache_enabled: bool) -> xgr.GrammarCompiler:
+        info = tokenizer_info(vocabulary)
+        return xgr.GrammarCompiler(info, max_threads=self._threads, cache_enabled=cache_enabled)
 
     def _check_vocabulary(self, compiled: xgr.CompiledGrammar) -> None:
         size = compiled.tokenizer_info.vocab_size

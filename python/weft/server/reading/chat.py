@@ -39,7 +39,7 @@ def chat_job(
     guide, is_tools = _guide(served, program, body, choice, thinking)
     given = _prediction(served, body)
     served.text.check_text(prompt)
-    tokens = list(served.text.tokenizer_for("a conversation").encode(prompt, add_special_tokens=False))
+    tokens = served.text.tokenizer_for("a conversation").encode_chat(prompt)
     answer_id = new_id(prefix, body.request_id)
     job = job_of(served, body, [tokens], tenant, answer_id, guide=guide, given=given)
     for _ in range(body.num_answers):

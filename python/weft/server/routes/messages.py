@@ -53,7 +53,7 @@ def _counted(state: ServerState, body: CountTokensBody) -> dict[str, Any]:
         text.check_text(prompt)
     except WeftError as error:
         raise api_error(error, ["messages"]) from error
-    tokens = text.tokenizer_for("a conversation").encode(prompt, add_special_tokens=False)
+    tokens = text.tokenizer_for("a conversation").encode_chat(prompt)
     return {"input_tokens": len(tokens)}
 
 

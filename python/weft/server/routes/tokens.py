@@ -72,7 +72,7 @@ def _tokenized(state: ServerState, body: TokenizeBody) -> dict[str, Any]:
         functions_of(body.tools or ())
         prompt = prompt_of(served.text, body.messages, body)
         _check(served, prompt, "messages")
-        tokens = list(tokenizer.encode(prompt, add_special_tokens=False))
+        tokens = tokenizer.encode_chat(prompt)
     else:
         _check(served, body.prompt or "", "prompt")
         tokens = list(tokenizer.encode(body.prompt or "", add_special_tokens=body.add_special_tokens))

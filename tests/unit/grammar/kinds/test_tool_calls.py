@@ -255,11 +255,6 @@ def test_a_strict_function_is_enforced_whole_among_others() -> None:
         ([{"name": "a"}], {"required": "b"}, "no tool is called 'b'; the tools are a"),
         ([{"name": "a"}], {"style": "gpt"}, "style is 'gpt'; it must be one of .*llama.*qwen_3"),
         ([{"name": "a", "parameters": {"type": "nothing"}}], {}, "type is 'nothing'"),
-        (
-            [{"name": "a"}],
-            {"style": "harmony", "required": True, "reasoning": "auto"},
-            "can't require a call",
-        ),
         ([{"name": "a"}], {"reasoning": "often"}, "reasoning"),
         ([{"name": "a", "strict": "false"}], {}, "strict is 'false'; it must be true or false"),
         ([{"name": "a", "strict": 0}], {}, "strict is 0; it must be true or false"),

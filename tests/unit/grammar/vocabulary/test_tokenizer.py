@@ -160,9 +160,9 @@ def test_what_is_no_vocabulary(tokens: list[bytes], options: dict[str, Any], tex
 
 
 def test_tokenizers_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"tokenizer\.json: no such file"):
+    with pytest.raises(TokenizerError, match=r"no tokenizer\.json"):
         Vocabulary.from_huggingface(tmp_path)
-    with pytest.raises(TokenizerError, match="no such file"):
+    with pytest.raises(TokenizerError, match="no such directory"):
         Vocabulary.from_huggingface("nowhere")
     with pytest.raises(TokenizerError, match="object is not a fast tokenizer"):
         Vocabulary.from_huggingface(object())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import xgrammar as xgr
 
 from support.grammar.grammars import END, ids, new_row, small_vocabulary, takes
-from weft.grammar import Guide
+from weft.grammar import Guide, Vocabulary
 from weft.grammar.xgrammar import backend as adapter
 from weft.grammar.xgrammar.backend import XGrammarBackend
 
@@ -25,9 +27,11 @@ def test_repetitions_that_break_the_cache_are_retried(monkeypatch: pytest.Monkey
             raise RuntimeError("Check failed: per_rule_fsm_hashes[0] ...")
 
     make = backend._compiler
-    monkeypatch.setattr(
-        backend, "_compiler", lambda cache_enabled: Failing() if cache_enabled else make(cache_enabled=False)
-    )
+
+    def made(vocabulary: Vocabulary, *, cache_enabled: bool) -> Any:
+        return Failing() if cache_enabled else make(vocabulary, cache_enabled=False)
+
+    monkeypatch.setattr(backend, "_compiler", made)
     assert backend.compile(Guide.regex("abc")).matcher().validate(ids("abc")) == 3
     assert len(calls) == 1
 
