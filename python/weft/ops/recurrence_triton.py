@@ -526,7 +526,7 @@ def settle_window(
 
 
 def _kept(taps: int) -> int:
-    return triton.next_power_of_2(max(taps - 1, 1))
+    return int(triton.next_power_of_2(max(taps - 1, 1)))
 
 
 def _blocks(
