@@ -28,6 +28,18 @@ NAME = "weft"
 PLANNING = "weft-planning"
 """The name of the attention function that only records which memory a call needs, and of its mask function."""
 
+SETTINGS = {
+    "scaling",
+    "softcap",
+    "s_aux",
+    "sliding_window",
+    "dropout",
+    "is_causal",
+    "position_ids",
+    "use_cache",
+}
+"""Arguments of attention functions that weft follows, or that don't matter for it."""
+
 FAR = 1 << 20
 """A position beyond all windows."""
 
@@ -138,6 +150,11 @@ def _plan(
     if not isinstance(attention_mask, Visible):
         raise ModelError(
             f"{type(module).__name__} has an attention mask that is not transformers' causal one"
+        )
+    unknown = sorted(key for key in settings if settings[key] is not None and key not in SETTINGS)
+    if unknown:
+        raise ModelError(
+            f"{type(module).__name__} attends with {', '.join(unknown)}, which weft does not know"
         )
     if attention_mask.problem:
         raise ModelError(attention_mask.problem)

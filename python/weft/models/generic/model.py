@@ -19,6 +19,7 @@ from weft.models.base import Hidden, PagedKV, WeightSource
 from weft.models.config import ModelConfig
 from weft.models.generic.calls import Calls, current
 from weft.models.generic.network import load_network, parse_config
+from weft.models.generic.probe import check_logits
 from weft.models.outputs import mark_output, mark_top_logits
 from weft.ops.attention import Rows
 from weft.ops.rows import copy_rows_, positions_of
@@ -42,6 +43,7 @@ class TransformersModel:
         for i, block in enumerate(blocks):
             block.register_forward_pre_hook(partial(_enter, i), with_kwargs=True)
         blocks[-1].register_forward_hook(partial(_leave, len(blocks)))
+        check_logits(self, network, str(weights.directory))
 
     @classmethod
     def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:

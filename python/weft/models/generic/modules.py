@@ -7,7 +7,7 @@ that its class adds stay.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +22,24 @@ PLAIN = ("dt_proj", "router.classifier")
 """The ends of names of linear layers whose weights transformers' code reads."""
 
 
+class PackedWeight(NamedTuple):
+    """Stands in the place of a weight that is packed. Code that uses it in an operation of torch fails."""
+
+    dtype: torch.dtype
+    device: torch.device
+    shape: torch.Size
+
+
 class PackedLinear(nn.Module):
-    """Mixin for a linear layer whose weight is packed in `product`. The weight that remains is on no device: it tells
-    shape and dtype."""
+    """Mixin for a linear layer whose weight is packed in `product`."""
 
     product: Linear
     dtype: torch.dtype
+    packed: PackedWeight
+
+    @property
+    def weight(self) -> PackedWeight:
+        return self.packed
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1]).to(self.dtype).contiguous()
@@ -96,8 +108,9 @@ def _pack_linear(module: Any, dtype: torch.dtype) -> None:
     if isinstance(module, Conv1D):
         weight = weight.t()
     module.product = Linear(weight, None if bias is None else bias.data.to(dtype))
+    module.packed = PackedWeight(dtype, weight.device, weight.shape)
     module.dtype = dtype
-    module.weight = nn.Parameter(torch.empty(module.weight.shape, dtype=dtype, device="meta"), False)
+    del module.weight
     _become(module, PackedLinear)
 
 
