@@ -50,6 +50,8 @@ class Rope:
         """Cosines and sines of each position, float32 [length, head_dim / 2, 2]."""
         # The result is allocated first: a table that does not fit in memory fails before its parts use memory.
         table = torch.empty(length, head_dim // 2, 2, dtype=torch.float32, device=device)
+        if table.is_meta:  # torch would import its compiler for the operations below
+            return table
         positions = torch.arange(length, dtype=torch.float32, device=device)
         angles = torch.outer(positions, self.frequencies(head_dim, device))
         return torch.stack((angles.cos(), angles.sin()), -1, out=table)
