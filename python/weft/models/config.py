@@ -228,8 +228,7 @@ def parse_decoder(data: Mapping[str, Any], where: str, windowed: bool = False, *
     `windowed`: whether the architecture uses `sliding_window`."""
     fields = Fields(data, where)
     fields.must_be("hidden_act", "silu", "swish")
-    if data.get("quantization_config") is not None:
-        raise fields.error("quantization_config", _quantised(data["quantization_config"]))
+    refuse_quantized(fields)
     hidden_size, num_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     num_kv_heads = fields.integer("num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:
@@ -269,10 +268,16 @@ def parse_decoder(data: Mapping[str, Any], where: str, windowed: bool = False, *
     )
 
 
-def _quantised(settings: Any) -> str:
-    method = settings.get("quant_method") if isinstance(settings, dict) else None
-    named = f"says {method!r}" if isinstance(method, str) else "is there"
-    return f"{named}: quantised checkpoints are not supported; use the original one, in bfloat16"
+def refuse_quantized(fields: Fields) -> None:
+    """Raise `ModelError` for the config of a quantized checkpoint."""
+    settings = fields.data.get("quantization_config")
+    if settings is not None:
+        method = settings.get("quant_method") if isinstance(settings, dict) else None
+        named = f"says {method!r}" if isinstance(method, str) else "is there"
+        raise fields.error(
+            "quantization_config",
+            f"{named}: quantised checkpoints are not supported; use the original one, in bfloat16",
+        )
 
 
 def fit_target(config: ModelConfig, target: ModelConfig, where: str) -> ModelConfig:

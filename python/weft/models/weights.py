@@ -21,7 +21,7 @@ from torch import Tensor
 from weft.core.files import read_json
 from weft.errors import InputError, ModelError
 from weft.models.base import Model
-from weft.models.config import DTYPES, ModelConfig
+from weft.models.config import DTYPES, Fields, ModelConfig, refuse_quantized
 from weft.models.mtp_layout import INSIDE
 from weft.models.progress import LoadProgress
 from weft.models.stored import DTYPES as STORED_DTYPES
@@ -450,6 +450,7 @@ def parse_config(data: Mapping[str, Any], where: str) -> tuple[type[Model], Mode
         raise ModelError(
             f"{where}: 'architectures' is {names!r}; it must name one, such as ['LlamaForCausalLM']"
         )
+    refuse_quantized(Fields(data, where))
     model_class: type[Model] = (
         load("models", names[0]) if names[0] in MODELS else load("generic models", "transformers")
     )

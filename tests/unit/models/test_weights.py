@@ -218,6 +218,14 @@ def test_what_a_config_says_wrongly_is_named(kind: str, checkpoint: Path) -> Non
     assert str(checkpoint / "config.json") in str(caught.value)
 
 
+def test_quantized_checkpoints_are_refused_whoever_would_run_them(checkpoint: Path) -> None:
+    edit_config(checkpoint, architectures=["GemmaForCausalLM"], quantization_config={"quant_method": "awq"})
+    with pytest.raises(
+        ModelError, match=r"config.json: 'quantization_config' says 'awq': .* use the original"
+    ):
+        load_model(checkpoint)
+
+
 def test_a_lora_adapter_is_told_apart(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
     with pytest.raises(ModelError, match=r"LoRA adapter .* merge it into its base model org/base"):
