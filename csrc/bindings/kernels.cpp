@@ -5,6 +5,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "kernels/layer/convolve.h"
 #include "kernels/layer/experts.h"
 #include "kernels/layer/linear.h"
+#include "kernels/layer/pack.h"
 #include "kernels/layer/recur.h"
 #include "kernels/layer/rows.h"
 #include "kernels/sampling/inputs.h"
@@ -102,10 +104,21 @@ Made attend(Address qkv, Address rotary, Address q_norm, Address k_norm, Address
   return kernel_of([call] { attend_cpu(call); });
 }
 
-EmbedCall embed_call(Address weight, int dtype, Address tokens, Address out, std::int64_t rows, std::int64_t vocab,
-                     std::int64_t width, Address live) {
+Made pack(Address weight, std::int64_t element, const std::vector<std::int64_t> &sizes,
+          const std::vector<std::int64_t> &strides, std::int64_t inputs, Address packed, std::int64_t first,
+          std::int64_t panel_step, bool tiled) {
+  PackCall call{};
+  call.weight = pointer<const void>(weight), call.element = element, call.inputs = inputs;
+  std::copy_n(sizes.begin(), 3, call.sizes), std::copy_n(strides.begin(), 3, call.strides);
+  call.packed = pointer<void>(packed), call.first = first, call.panel_step = panel_step, call.tiled = tiled;
+  return kernel_of([call] { pack_cpu(call); });
+}
+
+EmbedCall embed_call(Address weight, int dtype, int layout, Address tokens, Address out, std::int64_t rows,
+                     std::int64_t vocab, std::int64_t width, Address live) {
   return {pointer<const void>(weight),
           static_cast<DType>(dtype),
+          static_cast<EmbedLayout>(layout),
           pointer<const std::int64_t>(tokens),
           pointer<float>(out),
           rows,
@@ -114,16 +127,16 @@ EmbedCall embed_call(Address weight, int dtype, Address tokens, Address out, std
           pointer<const std::int64_t>(live)};
 }
 
-Made embed(Address weight, int dtype, Address tokens, Address out, std::int64_t rows, std::int64_t vocab,
+Made embed(Address weight, int dtype, int layout, Address tokens, Address out, std::int64_t rows, std::int64_t vocab,
            std::int64_t width, Address live) {
-  const EmbedCall call = embed_call(weight, dtype, tokens, out, rows, vocab, width, live);
+  const EmbedCall call = embed_call(weight, dtype, layout, tokens, out, rows, vocab, width, live);
   return kernel_of([call] { embed_cpu(call); });
 }
 
-Made join_norms(Address weight, int dtype, Address tokens, Address hidden, Address embed_norm, Address hidden_norm,
-                Address out, std::int64_t rows, std::int64_t vocab, std::int64_t width, std::int64_t hidden_row,
-                float embed_eps, float hidden_eps, Address live) {
-  const JoinCall call{embed_call(weight, dtype, tokens, out, rows, vocab, width, live),
+Made join_norms(Address weight, int dtype, int layout, Address tokens, Address hidden, Address embed_norm,
+                Address hidden_norm, Address out, std::int64_t rows, std::int64_t vocab, std::int64_t width,
+                std::int64_t hidden_row, float embed_eps, float hidden_eps, Address live) {
+  const JoinCall call{embed_call(weight, dtype, layout, tokens, out, rows, vocab, width, live),
                       pointer<const float>(hidden),
                       pointer<const float>(embed_norm),
                       pointer<const float>(hidden_norm),
@@ -349,6 +362,7 @@ void bind_kernels(nb::module_ &m) {
   m.def("chain_kernels", [](bool chains) { chains_kernels = chains; }, nb::arg("chains"));  // CUDA kernels only
   m.def("linear_cpu", &linear);
   m.def("experts_cpu", &experts);
+  m.def("pack_cpu", &pack);
   m.def("has_tiles", &has_tiles);
   instruction_set_name();  // throws here, and not in a kernel, if WEFT_INSTRUCTION_SET has a wrong value
   m.def("instruction_set", &instruction_set_name);

@@ -138,6 +138,18 @@ def experts_cpu(
     arg23: int,
     /,
 ) -> Kernel: ...
+def pack_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: Sequence[int],
+    arg3: Sequence[int],
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: bool,
+    /,
+) -> Kernel: ...
 def has_tiles() -> bool: ...
 def instruction_set() -> str: ...
 def rms_norm_cpu(
@@ -177,7 +189,7 @@ def attend_cpu(
     /,
 ) -> Kernel: ...
 def embed_cpu(
-    arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, /
+    arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, /
 ) -> Kernel: ...
 def join_norms_cpu(
     arg0: int,
@@ -191,9 +203,10 @@ def join_norms_cpu(
     arg8: int,
     arg9: int,
     arg10: int,
-    arg11: float,
+    arg11: int,
     arg12: float,
-    arg13: int,
+    arg13: float,
+    arg14: int,
     /,
 ) -> Kernel: ...
 def take_rows_cpu(

@@ -73,7 +73,12 @@ def test_what_does_not_fit_is_said(weights: dict[str, Tensor], config_json: dict
         (None, {"config_json": config_json}, InputError, "config_json is for weights in memory"),
         (5, {}, InputError, "give a directory, None, or a dict of tensors"),
         ("/nowhere", {}, ModelError, "no such directory"),
-        (missing, {"config_json": config_json}, ModelError, "weights in memory: tensor .* is not there"),
+        (
+            missing,
+            {"config_json": config_json},
+            ModelError,
+            "weights in memory: no tensor '.*'; expected one of",
+        ),
         (misshapen, {"config_json": config_json}, ModelError, "has shape \\[3\\]"),
         (weights | {"extra": torch.zeros(1)}, {"config_json": config_json}, ModelError, "unexpected tensors"),
         (

@@ -140,7 +140,7 @@ def test_a_configuration_without_faults_is_summed_up(file: Path) -> None:
     assert f"port {port}: API at http://127.0.0.1:{port}/v1, page at" in run.stdout
     assert "keys: ada" in run.stdout and "nobody prints this" not in run.stdout
     assert "drafter forced+eagle3; guides year" in run.stdout and "\nweft-tiny: " in run.stdout
-    assert "2 million parameters in float32 on cpu" in run.stdout
+    assert "2 million parameters in float16 on cpu" in run.stdout
     assert "of weights and pages" in run.stdout
     assert f"note: can't listen at 127.0.0.1, port {port}" in run.stdout
 
@@ -163,7 +163,9 @@ def test_the_estimate_is_what_an_engine_takes(file: Path) -> None:
     try:
         engine = model.client.engine
         assert checked.engine.num_pages == engine.config.num_pages
-        assert checked.kv_bytes == sum(cache.data.nbytes for cache in engine.parts.caches)
+        assert checked.kv_bytes == sum(
+            group.nbytes for cache in engine.parts.caches for group in cache.groups
+        )
     finally:
         model.close()
 

@@ -31,7 +31,7 @@ NOT_RUN = {
         "tests/e2e/engine/test_sampling_params.py",
         "the checkout",
     ],
-    "docs/command-line.md": ["the Hugging Face hub", "SmolLM2"],
+    "docs/command-line.md": ["the Hugging Face hub", "SmolLM2", "SmolLM2"],
     "docs/getting-started.md": ["a checkout", "a wheel", "PyPI", "the Hugging Face hub"],
     "docs/grammars.md": ["some minutes", "a folder of schemas"],
     "docs/releasing.md": ["a checkout"],

@@ -19,14 +19,45 @@ WEFT_MULTIVERSION void widen_bfloats(const BFloat16 *from, float *to, std::int64
   for (std::int64_t i = 0; i < count; ++i) to[i] = widen(from[i]);
 }
 
+// Output `token` of a linear layer's panels: its weights are kPanel elements apart.
+template <class W>
+void read_panels(const W *panels, std::int64_t token, float *out, std::int64_t width) {
+  const W *from = panels + token / kPanel * width * kPanel + token % kPanel;
+  for (std::int64_t i = 0; i < width; ++i) out[i] = widen(from[i * kPanel]);
+}
+
+// The same for tiles, which hold a pair of weights for each of 16 outputs after the other.
+void read_tiles(const BFloat16 *tiles, std::int64_t token, float *out, std::int64_t width) {
+  constexpr std::int64_t kInputs = 32, kOutputs = 16, kBlock = kInputs * kPanel, kTile = kInputs * kOutputs;
+  const std::int64_t blocks = (width + kInputs - 1) / kInputs, lane = token % kPanel;
+  const BFloat16 *from = tiles + token / kPanel * blocks * kBlock + lane / kOutputs * kTile + lane % kOutputs * 2;
+  for (; width > 0; from += kBlock, out += kInputs, width -= kInputs) {
+    if (width < kInputs) {
+      for (std::int64_t i = 0; i < width; ++i) out[i] = widen(from[i / 2 * 2 * kOutputs + i % 2]);
+    } else {
+      for (std::int64_t i = 0; i < kInputs; i += 2)
+        out[i] = widen(from[i * kOutputs]), out[i + 1] = widen(from[i * kOutputs + 1]);
+    }
+  }
+}
+
 // Writes the embedding of row `r`'s token to `out`.
 void embed_row(const EmbedCall &call, std::int64_t r, float *out) {
   const std::int64_t token = std::min(std::max<std::int64_t>(call.tokens[r], 0), call.vocab - 1),
                      at = token * call.width;
-  if (call.dtype == DType::kFloat16)
+  const bool is_packed = call.layout != EmbedLayout::kRows;
+  if (call.layout == EmbedLayout::kTiles)
+    read_tiles(static_cast<const BFloat16 *>(call.weight), token, out, call.width);
+  else if (call.dtype == DType::kFloat16 && is_packed)
+    read_panels(static_cast<const Half *>(call.weight), token, out, call.width);
+  else if (call.dtype == DType::kFloat16)
     widen_halves(static_cast<const Half *>(call.weight) + at, out, call.width);
+  else if (call.dtype == DType::kBFloat16 && is_packed)
+    read_panels(static_cast<const BFloat16 *>(call.weight), token, out, call.width);
   else if (call.dtype == DType::kBFloat16)
     widen_bfloats(static_cast<const BFloat16 *>(call.weight) + at, out, call.width);
+  else if (is_packed)
+    read_panels(static_cast<const float *>(call.weight), token, out, call.width);
   else
     std::copy_n(static_cast<const float *>(call.weight) + at, call.width, out);
 }

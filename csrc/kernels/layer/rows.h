@@ -8,10 +8,14 @@
 
 namespace weft {
 
+// How a matrix of embeddings is stored: as rows, or as the panels or tiles of a linear layer that shares it (linear.h).
+enum class EmbedLayout { kRows, kPanels, kTiles };
+
 // out[r] = weight[tokens[r]], widened to float32. Ids outside [0, vocab) are clamped.
 struct EmbedCall {
-  const void *weight;  // [vocab, width]
-  DType dtype;
+  const void *weight;  // [vocab, width] in `layout`
+  DType dtype;         // tiles are bfloat16
+  EmbedLayout layout;
   const std::int64_t *tokens;
   float *out;
   std::int64_t rows, vocab, width;

@@ -6,7 +6,7 @@ import platform
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -17,18 +17,17 @@ from weft.engine.runner.step import GuidedLogits, Plan
 from weft.errors import InterfaceError, WeftError
 from weft.runtime import get
 from weft.runtime.cuda import unavailable_reason
-from weft.tokenizer.formats import reasoning_markers, tool_style_of
 
 
-def report(model: Path) -> Iterator[str]:
-    """Yield lines about this machine, its packages, and a model directory."""
+def report(model: Path, device: str = "auto") -> Iterator[str]:
+    """Yield lines about this machine, its packages, and a model directory for `device`."""
     found = ", ".join(f"{name} {version}" for name, version in versions().items())
     yield f"versions: {found}, Python {sys.version.split()[0]}"
     yield f"machine: {processor()}, {torch.get_num_threads()} torch threads, {platform.system()} {platform.machine()}"
     yield from cuda_lines()
     yield matcher_line()
     yield llguidance_line()
-    yield from model_lines(model)
+    yield from model_lines(model, device)
 
 
 def cuda_lines() -> Iterator[str]:
@@ -66,50 +65,18 @@ def llguidance_line() -> str:
     return "LLGuidance matchers: native, without the GIL"
 
 
-def model_lines(path: Path) -> Iterator[str]:
-    """Yield lines about the content of a model directory."""
-    from weft.grammar.vocabulary.tokenizer import Vocabulary
-    from weft.models.eagle3_head import Eagle3Head
-    from weft.models.weights import load_model
-    from weft.tokenizer.files import load_tokenizer
+def model_lines(path: Path, device: str) -> Iterator[str]:
+    """Yield lines about the content of a model directory. Reads no weights."""
+    from weft.client.model_facts import ModelFacts, fact_lines
 
     yield f"model directory: {path}"
     try:
-        model = load_model(path)
-        config = model.config
-        sizes = sorted({*config.windows} - {0})
-        window = f" (windows of {', '.join(map(str, sizes))})" if sizes else ""
-        yield (
-            f"  model: {config.architecture}, {config.num_layers} layers, hidden {config.hidden_size}, "
-            f"{config.num_heads} heads ({config.num_kv_heads} for keys), vocabulary {config.vocab_size}, "
-            f"{config.max_position_embeddings} positions{window}, {config.dtype}"
-        )
-        tokenizer = load_tokenizer(path)
-        vocabulary = Vocabulary.from_huggingface(tokenizer, model_path=path, vocab_size=config.vocab_size)
-        yield f"  tokenizer: {len(vocabulary.special_ids)} special tokens, end tokens {list(vocabulary.end_ids)}"
-        yield from _format_lines(tokenizer.chat_template)
-        if (path / "eagle3").is_dir():
-            head = Eagle3Head.load(path / "eagle3", model)
-            yield (
-                f"  EAGLE3 head: draft vocabulary {head.draft_vocab_size}, reads layers {list(head.aux_layers)}"
-            )
-        else:
-            yield "  EAGLE3 head: none (no eagle3/ in the directory)"
-        for name, directory in (("MTP layers", "mtp"), ("draft model", "draft")):
-            yield f"  {name}: {f'in {directory}/' if (path / directory).is_dir() else f'none (no {directory}/)'}"
+        runtime = get(device)
+        facts = ModelFacts.read(path, runtime.device)
+        yield from (f"  {line}" for line in fact_lines(facts, runtime.free_memory()))
     except WeftError:
         yield "  weft can't run it:"
         raise
-
-
-def _format_lines(template: str | Mapping[str, str] | None) -> Iterator[str]:
-    """Yield lines about the formats that a chat template shows."""
-    if not template:
-        yield "  chat template: none"
-        return
-    style, pair = tool_style_of(template), reasoning_markers(template)
-    calls = f"calls in the style {style}" if style else "calls in no known style (--tool-style sets one)"
-    yield f"  chat template: {calls}, {f'reasoning from {pair[0]} to {pair[1]}' if pair else 'no reasoning'}"
 
 
 def graph_dump(

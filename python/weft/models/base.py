@@ -18,6 +18,7 @@ from weft.models.config import ModelConfig
 from weft.models.memory import LayerMemory
 from weft.models.states import States
 from weft.ops.attention import KVLayer, Rows, Window
+from weft.ops.linear import Linear
 from weft.runtime.host_memory import lazy_zeros
 
 
@@ -121,8 +122,12 @@ class Hidden:
 
 class WeightSource(Protocol):
     """Provides a model's weights by name and shape, on the model's device. `take_matrix` returns projections and
-    embeddings, whose dtype may be narrower than the model's. `take` returns all other tensors, in the model's dtype.
-    `take_all` returns all tensors as they are stored, on the CPU. `directory` names the source in errors."""
+    embeddings, whose dtype may be narrower than the model's, and which may be views of a file's pages: `Linear` copies
+    them. `take` returns all other tensors, in the model's dtype. `take_all` returns all tensors as they are stored, on
+    the CPU. `directory` names the source in errors.
+
+    A model is built twice. The first time, its weights are on the device "meta" and have no contents, so that missing
+    and wrong tensors are found before any is read."""
 
     directory: Path
     device: torch.device
@@ -145,8 +150,8 @@ class Model(Protocol):
     def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
         """Parse the contents of a config.json. `where` names the file in errors (`ModelError`)."""
 
-    embedding: Tensor
-    """The embedding matrix [V, H]; see `weft.ops.rows.embed`."""
+    embedding: Tensor | Linear
+    """The embedding matrix [V, H], or the output projection that shares it; see `weft.ops.rows.embed`."""
 
     def forward(
         self,

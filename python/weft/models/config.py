@@ -50,6 +50,8 @@ class Rope:
         """Cosines and sines of each position, float32 [length, head_dim / 2, 2]."""
         # The result is allocated first: a table that does not fit in memory fails before its parts use memory.
         table = torch.empty(length, head_dim // 2, 2, dtype=torch.float32, device=device)
+        if table.is_meta:  # torch would import its compiler for the operations below
+            return table
         positions = torch.arange(length, dtype=torch.float32, device=device)
         angles = torch.outer(positions, self.frequencies(head_dim, device))
         return torch.stack((angles.cos(), angles.sin()), -1, out=table)
@@ -226,8 +228,7 @@ def parse_decoder(data: Mapping[str, Any], where: str, windowed: bool = False, *
     `windowed`: whether the architecture uses `sliding_window`."""
     fields = Fields(data, where)
     fields.must_be("hidden_act", "silu", "swish")
-    if data.get("quantization_config") is not None:
-        raise fields.error("quantization_config", _quantised(data["quantization_config"]))
+    refuse_quantized(fields)
     hidden_size, num_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     num_kv_heads = fields.integer("num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:
@@ -267,10 +268,16 @@ def parse_decoder(data: Mapping[str, Any], where: str, windowed: bool = False, *
     )
 
 
-def _quantised(settings: Any) -> str:
-    method = settings.get("quant_method") if isinstance(settings, dict) else None
-    named = f"says {method!r}" if isinstance(method, str) else "is there"
-    return f"{named}: quantised checkpoints are not supported; use the original one, in bfloat16"
+def refuse_quantized(fields: Fields) -> None:
+    """Raise `ModelError` for the config of a quantized checkpoint."""
+    settings = fields.data.get("quantization_config")
+    if settings is not None:
+        method = settings.get("quant_method") if isinstance(settings, dict) else None
+        named = f"says {method!r}" if isinstance(method, str) else "is there"
+        raise fields.error(
+            "quantization_config",
+            f"{named}: quantised checkpoints are not supported; use the original one, in bfloat16",
+        )
 
 
 def fit_target(config: ModelConfig, target: ModelConfig, where: str) -> ModelConfig:

@@ -19,7 +19,7 @@ from weft.models.base import Model, PagedKV
 from weft.models.config import Fields, ModelConfig, fit_target, parse_decoder
 from weft.models.layers import MLP, Attention, norms
 from weft.models.memory import LayerMemory, Pages
-from weft.models.weights import Checkpoint
+from weft.models.weights import META, Checkpoint
 from weft.ops.attention import Rows
 from weft.ops.linear import Linear
 from weft.ops.rows import join_norms
@@ -47,7 +47,7 @@ class Eagle3Head:
         self.draft_vocab_size = draft_vocab_size
         self.hidden_size = hidden
         self.dtype = config.dtype
-        self.device = target.device
+        self.device = weights.device
         self.d2t = _take_d2t(weights, draft_vocab_size, config.vocab_size)
         self._embedding = target.embedding
         if "embed_tokens.weight" in weights:
@@ -77,9 +77,10 @@ class Eagle3Head:
         fields.must_be("norm_before_residual", False)
         fields.must_be("target_hidden_size", config.hidden_size)
         draft_vocab_size = fields.integer("draft_vocab_size", config.vocab_size)
-        with torch.inference_mode(), Checkpoint(directory, target.config, target.device) as weights:
-            head = cls(config, aux_layers, draft_vocab_size, weights, target)
-            weights.finish()
+        for device in (META, target.device):  # the headers first
+            with torch.inference_mode(), Checkpoint(directory, target.config, device) as weights:
+                head = cls(config, aux_layers, draft_vocab_size, weights, target)
+                weights.finish()
         return head
 
     def allocate_kv(self, num_pages: int, page_size: int) -> PagedKV:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from weft.models.base import WeightSource
@@ -36,20 +35,20 @@ class Attention:
         inputs = input_size or config.hidden_size
         parts = (("q_proj", heads, True), ("k_proj", kv_heads, True), ("v_proj", kv_heads, False))
 
-        def fused(take: Callable[..., Tensor], kind: str, *shape: int) -> Tensor:
-            taken = ((take(f"{prefix}{n}.{kind}", h * dim, *shape), turned) for n, h, turned in parts)
-            return torch.cat([pair_order(w, dim) if turned else w for w, turned in taken])
+        def taken(take: Callable[..., Tensor], kind: str, *shape: int) -> list[Tensor]:
+            each = ((take(f"{prefix}{n}.{kind}", h * dim, *shape), turned) for n, h, turned in parts)
+            return [pairs(w, dim) if turned else w for w, turned in each]
 
-        bias = fused(weights.take, "bias") if config.attention_bias else None
-        self.qkv = Linear(fused(weights.take_matrix, "weight", inputs), bias)
-        bias = weights.take(f"{prefix}o_proj.bias", config.hidden_size) if config.output_bias else None
+        bias = [part.flatten() for part in taken(weights.take, "bias")] if config.attention_bias else None
+        self.qkv = Linear(taken(weights.take_matrix, "weight", inputs), bias)
+        output_bias = weights.take(f"{prefix}o_proj.bias", config.hidden_size) if config.output_bias else None
         self.output = Linear(
-            weights.take_matrix(f"{prefix}o_proj.weight", config.hidden_size, heads * dim), bias
+            weights.take_matrix(f"{prefix}o_proj.weight", config.hidden_size, heads * dim), output_bias
         )
         norms = None
         if config.qk_norm:
             names = ("q_norm", "k_norm")
-            q, k = (pair_order(weights.take(f"{prefix}{name}.weight", dim), dim) for name in names)
+            q, k = (pairs(weights.take(f"{prefix}{name}.weight", dim), dim).flatten() for name in names)
             norms = q, k
         self.heads = Heads(heads, rotary, dim**-0.5, norms, config.rms_norm_eps)
 
@@ -63,11 +62,9 @@ class MLP:
     def __init__(self, config: ModelConfig, weights: WeightSource, prefix: str) -> None:
         hidden, inner = config.hidden_size, config.intermediate_size
         halves = ("gate_proj", "up_proj")
-        gate_up = torch.cat([weights.take_matrix(f"{prefix}{n}.weight", inner, hidden) for n in halves])
-        bias = (
-            torch.cat([weights.take(f"{prefix}{n}.bias", inner) for n in halves]) if config.mlp_bias else None
-        )
-        self.gate_up = Linear(gate_up, bias, swiglu=True)
+        gate_up = [weights.take_matrix(f"{prefix}{n}.weight", inner, hidden) for n in halves]
+        biases = [weights.take(f"{prefix}{n}.bias", inner) for n in halves] if config.mlp_bias else None
+        self.gate_up = Linear(gate_up, biases, swiglu=True)
         bias = weights.take(f"{prefix}down_proj.bias", hidden) if config.mlp_bias else None
         self.output = Linear(weights.take_matrix(f"{prefix}down_proj.weight", hidden, inner), bias)
 
@@ -99,7 +96,7 @@ def norms(config: ModelConfig, weights: WeightSource, prefix: str) -> Callable[[
     return lambda name: Norm(weights.take(f"{prefix}{name}.weight", config.hidden_size), config.rms_norm_eps)
 
 
-def pair_order(weight: Tensor, head_dim: int) -> Tensor:
-    """Reorder the rows of each head so that rotated pairs are adjacent: (i, i + D/2) becomes (2i, 2i + 1)."""
-    halves = weight.view(-1, 2, head_dim // 2, *weight.shape[1:])
-    return halves.transpose(1, 2).reshape(weight.shape)
+def pairs(weight: Tensor, head_dim: int) -> Tensor:
+    """View the rows [H * D, ...] of heads as rotated pairs [H, D / 2, 2, ...]: flattened, (i, i + D/2) of a head are
+    (2i, 2i + 1)."""
+    return weight.view(-1, 2, head_dim // 2, *weight.shape[1:]).transpose(1, 2)

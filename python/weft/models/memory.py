@@ -9,9 +9,11 @@ drafts that were accepted. So a refused draft costs nothing, and no state is cop
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
+import torch
 from torch import Tensor
 
 from weft.ops.attention import NO_WINDOW, KVLayer, Window
@@ -92,3 +94,8 @@ class LayerMemory:
 
     pages: Pages | None = None
     state: State | None = None
+
+
+def token_bytes(memories: Iterable[LayerMemory], dtype: torch.dtype) -> int:
+    """Bytes of the keys and values of a position in all layers."""
+    return sum(memory.pages.width for memory in memories if memory.pages is not None) * dtype.itemsize

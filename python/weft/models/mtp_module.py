@@ -21,7 +21,7 @@ from weft.models.config import MTP_KEY, Fields, ModelConfig, fit_target
 from weft.models.layers import DecoderLayer, norms
 from weft.models.memory import LayerMemory, Pages
 from weft.models.mtp_layout import APART, INSIDE, MtpLayout
-from weft.models.weights import Checkpoint, read_config
+from weft.models.weights import META, Checkpoint, read_config
 from weft.ops.attention import KVLayer, Rows
 from weft.ops.linear import Linear
 from weft.ops.rows import join_norms
@@ -51,7 +51,7 @@ class MtpModule:
 
     def __call__(
         self,
-        embedding: Tensor,
+        embedding: Tensor | Linear,
         tokens: Tensor,
         hidden: Tensor,
         rows: Rows,
@@ -94,15 +94,16 @@ class MtpModules:
         where = str(directory / "config.json")
         data = read_json(directory / "config.json")
         count = Fields(data, where).integer(MTP_KEY)
-        with torch.inference_mode(), Checkpoint(directory, target.config, target.device) as weights:
-            layout = _layout(weights, target.config.num_layers)
-            config = _apart_config(data, where) if layout is APART else read_config(directory)[1]
-            config = fit_target(config, target.config, where)
-            prefixes = [layout.prefix(module, target.config.num_layers) for module in range(count)]
-            rotary = config.rope.table(config.head_dim, config.max_position_embeddings, target.device)
-            modules = [MtpModule(config, weights, layout, prefix, rotary) for prefix in prefixes]
-            for prefix in [""] if layout is APART else prefixes:
-                weights.finish(prefix)
+        for device in (META, target.device):  # the headers first
+            with torch.inference_mode(), Checkpoint(directory, target.config, device) as weights:
+                layout = _layout(weights, target.config.num_layers)
+                config = _apart_config(data, where) if layout is APART else read_config(directory)[1]
+                config = fit_target(config, target.config, where)
+                prefixes = [layout.prefix(module, target.config.num_layers) for module in range(count)]
+                rotary = config.rope.table(config.head_dim, config.max_position_embeddings, device)
+                modules = [MtpModule(config, weights, layout, prefix, rotary) for prefix in prefixes]
+                for prefix in [""] if layout is APART else prefixes:
+                    weights.finish(prefix)
         return cls(config, modules, target)
 
     def allocate_kv(self, num_pages: int, page_size: int) -> PagedKV:

@@ -1,104 +1,215 @@
-"""Loads a Hugging Face directory: config.json, and weights in one safetensors file or in shards. Unused tensors are an
-error."""
+"""Loads a Hugging Face directory: config.json, and weights in one safetensors file or in shards.
+
+A model is built twice. The first time its weights have no contents, so that a missing, wrong or unused tensor is found
+before any is read and before memory is allocated.
+"""
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from math import prod
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from weft.core.files import inside, read_json
-from weft.errors import ModelError
+from weft.core.files import read_json
+from weft.errors import InputError, ModelError
 from weft.models.base import Model
-from weft.models.config import DTYPES, ModelConfig
+from weft.models.config import DTYPES, Fields, ModelConfig, refuse_quantized
 from weft.models.mtp_layout import INSIDE
+from weft.models.progress import LoadProgress
+from weft.models.stored import DTYPES as STORED_DTYPES
+from weft.models.stored import MappedFiles, Stored, stored_tensors
+from weft.ops.huge_pages import converted
+from weft.ops.packing import PackingThreads
 from weft.registry import MODELS, load
+from weft.runtime.host_memory import available_bytes
 
+META = torch.device("meta")
 _IGNORABLE = ("rotary_emb.inv_freq",)
 _HALVES = (torch.float16, torch.bfloat16)
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_QUANTIZED = (
+    ".qweight",
+    ".weight_packed",
+    ".weight_scale",
+    ".weight_scale_inv",
+    ".absmax",
+    ".SCB",
+    "_scales",
+    "_blocks",
+)
+"""Ends of the names of tensors that only quantized checkpoints have."""
+_LAYER = re.compile(r"layers\.(\d+)\.")
 
 
 class Checkpoint:
     """The tensors of a directory's `model.safetensors`, or of the shards in its index. A context manager.
 
-    `take`, `take_matrix` and `take_raw` return tensors by name; `finish` raises if some were never taken.
-    """
+    `take`, `take_matrix` and `take_raw` return tensors by name; `finish` raises if some were never taken. On the device
+    "meta", `take` and `take_matrix` read only headers, and return tensors without contents. Then `taken` has the names
+    in order, `num_bytes` is the memory that the tensors will need on a device, and `matrix_dtypes` are the dtypes of
+    matrices there. `like` is such a checkpoint of the
+    same model: its order is the one in which the system reads the files. `progress` is advanced by the bytes of each
+    tensor."""
 
-    def __init__(self, directory: Path, config: ModelConfig, device: torch.device) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        config: ModelConfig,
+        device: torch.device,
+        like: Checkpoint | None = None,
+        progress: LoadProgress | None = None,
+    ) -> None:
         self.directory = directory
         self.config = config
         self.device = device
-        self._files = _tensor_files(directory)
-        self._open: dict[Path, Any] = {}
-        self._left = set(self._files)
+        self.taken: list[str] = []
+        self.num_bytes = 0
+        self.matrix_dtypes: set[torch.dtype] = set()
+        self._progress = progress
+        self._stored: Mapping[str, Stored] = like._stored if like is not None else stored_tensors(directory)
+        self._left = set(self._stored)
+        self._files = MappedFiles(self._stored, like.taken if like is not None else ())
 
     def __enter__(self) -> Checkpoint:
+        self._files.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.clear()
+    def __exit__(self, *error: object) -> None:
+        self._files.__exit__()
 
     def __contains__(self, name: str) -> bool:
-        return name in self._files
+        return name in self._stored
+
+    @property
+    def stored_bytes(self) -> int:
+        """The bytes in the files of the tensors that were taken."""
+        return sum(self._stored[name].num_bytes for name in self.taken)
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of elements of the tensors that were taken."""
+        return sum(prod(self._stored[name].shape) for name in self.taken)
+
+    @property
+    def num_files(self) -> int:
+        """The number of files that hold the tensors that were taken."""
+        return len({self._stored[name].path for name in self.taken})
 
     def take_raw(self, name: str, *shape: int) -> Tensor:
-        """Tensor `name` in its stored dtype, on the CPU. Raises `ModelError` if it is missing or has another shape."""
-        path = self._files.get(name)
-        if path is None:
-            raise ModelError(f"{self.directory}: no tensor {name!r}; expected one of shape {list(shape)}")
-        tensor = self._stored(name)
-        if tuple(tensor.shape) != shape:
-            raise ModelError(
-                f"{path}: tensor {name!r} has shape {list(tensor.shape)}; config.json wants {list(shape)}"
-            )
-        self._left.discard(name)
-        return tensor
-
-    def _stored(self, name: str) -> Tensor:
-        path = self._files[name]
-        if path not in self._open:
-            self._open[path] = _open(path)
-        try:
-            tensor: Tensor = self._open[path].get_tensor(name)
-        except SafetensorError as error:
-            raise ModelError(
-                f"{path}: tensor {name!r}, which the index places here, can't be read: {error}"
-            ) from error
-        return tensor
+        """Tensor `name` in its stored dtype, on the CPU: a view of the file's pages. Raises `ModelError` if it is
+        missing or has another shape."""
+        self._check(name, shape)
+        return self._read(name)
 
     def take(self, name: str, *shape: int) -> Tensor:
         """Tensor `name`, rounded to the dtype of the weights, then in the model's dtype, on its device."""
         tensor = self._floats(name, *shape)
         # The first conversion rounds as on CUDA, where this tensor too has the weights' dtype.
-        return tensor.to(self.config.weight_dtype or tensor.dtype).to(self.device, self.config.dtype)
+        result = tensor.to(self.config.weight_dtype or tensor.dtype).to(self.device, self.config.dtype)
+        return self._counted(result.clone() if result is tensor else result)
 
     def take_matrix(self, name: str, *shape: int) -> Tensor:
-        """Tensor `name` in the dtype of the weights, on the model's device."""
+        """Tensor `name` in the dtype of the weights, on the model's device. On the CPU it may be a view of the file's
+        pages."""
         tensor = self._floats(name, *shape)
         own = tensor.dtype if tensor.dtype in _HALVES else self.config.dtype
-        return tensor.to(self.device, self.config.weight_dtype or own)
+        dtype = self.config.weight_dtype or own
+        self.matrix_dtypes.add(dtype)
+        matrix = converted(tensor, dtype) if self.device.type == "cpu" else tensor.to(self.device, dtype)
+        return self._counted(matrix)
 
     def _floats(self, name: str, *shape: int) -> Tensor:
-        tensor = self.take_raw(name, *shape)
-        if not tensor.is_floating_point():
-            raise ModelError(
-                f"{self._files[name]}: tensor {name!r} is {tensor.dtype}; expected floating-point weights"
-            )
+        self._check(name, shape)
+        stored = self._stored[name]
+        if stored.dtype not in _FLOATS:
+            raise _wrong_dtype(name, stored)
+        if self.device.type == "meta":
+            return torch.empty(shape, dtype=STORED_DTYPES[stored.dtype], device=META)
+        return self.take_raw(name, *shape)
+
+    def _counted(self, tensor: Tensor) -> Tensor:
+        self.num_bytes += tensor.numel() * tensor.element_size()
         return tensor
 
     def take_all(self) -> dict[str, Tensor]:
-        """All tensors by name, in their stored dtypes. Those of files stay there until they are read."""
-        names, self._left = [*self._left], set()
-        return {name: self._stored(name) for name in names}
+        """All tensors by name, in their stored dtypes: on the CPU, views of the files' pages, or on the device "meta"
+        without contents. Raises `ModelError` for dtypes that weft does not read."""
+        tensors: dict[str, Tensor] = {}
+        for name in [name for name in self._stored if name in self._left]:
+            stored = self._stored[name]
+            if stored.dtype not in STORED_DTYPES:
+                raise _wrong_dtype(name, stored)
+            self._left.discard(name)
+            self.taken.append(name)
+            dtype = STORED_DTYPES[stored.dtype]
+            if self.device.type == "meta":
+                tensors[name] = torch.empty(stored.shape, dtype=dtype, device=META)
+            else:
+                tensors[name] = self._read(name, is_advanced_later=True)
+            if len(stored.shape) > 1:
+                dtype = self.config.weight_dtype or dtype
+                self.matrix_dtypes.add(dtype)
+            else:
+                dtype = self.config.dtype
+            self.num_bytes += prod(stored.shape) * dtype.itemsize
+        return tensors
+
+    def _read(self, name: str, is_advanced_later: bool = False) -> Tensor:
+        """Tensor `name`, a view of the file's pages. The progress advances now, or when the last view is gone."""
+        progress, num_bytes = self._progress, self._stored[name].num_bytes
+        if progress is None or not is_advanced_later:
+            if progress is not None:
+                progress.advance(num_bytes)
+            return self._files.take(name)
+        return self._files.take(name, partial(progress.advance, num_bytes))
+
+    def _check(self, name: str, shape: tuple[int, ...]) -> None:
+        """Take note of a tensor that is used. Raises `ModelError` if it is missing or has another shape."""
+        stored = self._stored.get(name)
+        if stored is None:
+            raise ModelError(
+                f"{self.directory}: no tensor {name!r}; expected one of shape {list(shape)}. "
+                f"{self._why_missing(name)}"
+            )
+        if stored.shape != shape:
+            raise ModelError(
+                f"{stored.path}: tensor {name!r} has shape {list(stored.shape)}; config.json wants {list(shape)}. "
+                f"{_why_misshapen(self.config, stored.shape, shape)}"
+            )
+        if name in self._left:
+            self._left.discard(name)
+            self.taken.append(name)
+
+    def _why_missing(self, name: str) -> str:
+        """Tell what to do about a tensor that is missing."""
+        config = self.config
+        if any(other.endswith(_QUANTIZED) for other in self._stored):
+            return "The weights are quantized, which is not supported; use the original model, in bfloat16"
+        if name == "lm_head.weight":
+            return (
+                "If the output projection shares the embedding's weights, 'tie_word_embeddings' in config.json must "
+                "be true; else get the model again"
+            )
+        layer = _LAYER.search(name)
+        if layer is not None and not any(layer[0] in other for other in self._stored):
+            return (
+                f"'num_hidden_layers' in config.json is {config.num_layers}, and the weights have no layer {layer[1]}; "
+                "get the weights and the config.json of one model"
+            )
+        if name.endswith(".bias"):
+            return (
+                "config.json or the architecture that it names wants biases ('attention_bias', 'mlp_bias'); get the "
+                "weights and the config.json of one model"
+            )
+        return "Get the model again, its weights and its config.json"
 
     def drop(self, name: str) -> None:
         """Let the checkpoint contain tensor `name` although it is not used."""
@@ -113,13 +224,45 @@ class Checkpoint:
         left = sorted(
             name for name in self._left if name.startswith(prefix) and not name.endswith(_IGNORABLE)
         )
-        if left:
-            more = f" and {len(left) - 3} more" if len(left) > 3 else ""
-            raise ModelError(
-                f"{self._files[left[0]]}: unexpected tensors {', '.join(map(repr, left[:3]))}{more}; "
-                "the architecture "
-                "that config.json names has no place for them"
-            )
+        if not left:
+            return
+        more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+        reason = "The architecture that config.json names has no place for them"
+        layers = {int(layer[1]) for layer in map(_LAYER.search, left) if layer is not None}
+        if layers and min(layers) >= self.config.num_layers:
+            reason = f"'num_hidden_layers' in config.json is {self.config.num_layers}, and the weights have more layers"
+        elif all(name.endswith(".bias") for name in left):
+            reason += ", or a key such as 'attention_bias' is false there"
+        elif any(name.endswith(_QUANTIZED) for name in left):
+            reason = "The weights are quantized, which is not supported; use the original model, in bfloat16"
+        raise ModelError(
+            f"{self._stored[left[0]].path}: unexpected tensors {', '.join(map(repr, left[:3]))}{more}. {reason}"
+        )
+
+
+def _wrong_dtype(name: str, stored: Stored) -> ModelError:
+    return ModelError(
+        f"{stored.path}: tensor {name!r} is {stored.dtype}; expected floating-point weights, of {', '.join(_FLOATS)}. "
+        "Quantized checkpoints are not supported; use the original one, in bfloat16"
+    )
+
+
+def _why_misshapen(config: ModelConfig, shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """Name the keys of config.json that contradict a tensor's shape."""
+    advice = "Get the weights and the config.json of one model"
+    sizes = {
+        "'vocab_size'": config.vocab_size,
+        "'hidden_size'": config.hidden_size,
+        "'intermediate_size'": config.intermediate_size,
+        "'num_attention_heads' times 'head_dim'": config.num_heads * config.head_dim,
+        "'num_key_value_heads' times 'head_dim'": config.num_kv_heads * config.head_dim,
+        "'head_dim'": config.head_dim,
+    }
+    for size, want in zip(shape, wanted, strict=False):
+        keys = [key for key, value in sizes.items() if value == want]
+        if size != want and keys and len(shape) == len(wanted):
+            return f"{' or '.join(keys)} is {want} there, where the tensor has {size}. {advice}"
+    return advice
 
 
 class WeightsInMemory(Checkpoint):
@@ -128,24 +271,29 @@ class WeightsInMemory(Checkpoint):
     def __init__(
         self, tensors: Mapping[str, Tensor], config: ModelConfig, device: torch.device, where: Path
     ) -> None:
+        names = {dtype: name for name, dtype in STORED_DTYPES.items()}
         self.directory = where
         self.config = config
         self.device = device
+        self.taken = []
+        self.num_bytes = 0
+        self.matrix_dtypes = set()
+        self._progress = None
+        wrong = [name for name, tensor in tensors.items() if not isinstance(tensor, Tensor)]
+        if wrong:
+            raise ModelError(f"{where}: {wrong[0]!r} is a {type(tensors[wrong[0]]).__name__}, not a tensor")
         self._tensors = tensors
-        self._files = dict.fromkeys(tensors, where)
-        self._open = {}
-        self._left = set(tensors)
+        self._stored = {
+            name: Stored(
+                where, names.get(t.dtype, str(t.dtype)), tuple(t.shape), 0, t.numel() * t.element_size()
+            )
+            for name, t in self._tensors.items()
+        }
+        self._files = MappedFiles({})
+        self._left = set(self._stored)
 
-    def take_raw(self, name: str, *shape: int) -> Tensor:
-        """Tensor `name` as given, without a copy. Raises `ModelError` if it is missing or has another shape."""
-        tensor = self._tensors.get(name)
-        if not isinstance(tensor, Tensor) or tuple(tensor.shape) != shape:
-            found = f"has shape {list(tensor.shape)}" if isinstance(tensor, Tensor) else "is not there"
-            raise ModelError(f"{self.directory}: tensor {name!r} {found}; config.json wants {list(shape)}")
-        self._left.discard(name)
-        return tensor.detach()
-
-    def _stored(self, name: str) -> Tensor:
+    def _read(self, name: str, is_advanced_later: bool = False) -> Tensor:
+        """Tensor `name` as given, without a copy."""
         return self._tensors[name].detach()
 
 
@@ -180,8 +328,39 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: str 
     directory, device = Path(path), torch.device(device)
     model_class, config = read_config(directory)
     config = with_dtype(config, dtype, device)
-    with torch.inference_mode(), Checkpoint(directory, config, device) as weights:
+    _, headers = check_weights(model_class, config, directory)
+    _check_room(headers, device)
+    with (
+        torch.inference_mode(),
+        LoadProgress(directory, headers.stored_bytes) as progress,
+        Checkpoint(directory, config, device, headers, progress) as weights,
+    ):
         return build_model(model_class, config, weights)
+
+
+def check_weights(model_class: type[Model], config: ModelConfig, directory: Path) -> tuple[Model, Checkpoint]:
+    """Check a directory's weights by their headers. Returns the model without contents, on the device "meta", and the
+    headers of the tensors that it takes. Raises `ModelError` for missing, unexpected or misshapen tensors and for wrong
+    dtypes."""
+    headers = Checkpoint(directory, config, META)
+    with torch.inference_mode():
+        return build_model(model_class, config, headers), headers
+
+
+def _check_room(headers: Checkpoint, device: torch.device) -> None:
+    """Raise `ModelError` if the weights do not fit in the free memory. Else the system would end a process."""
+    if device.type != "cpu":
+        return  # the device's allocator refuses
+    try:
+        free = available_bytes()
+    except InputError:  # unknown
+        return
+    if headers.num_bytes > free:
+        raise ModelError(
+            f"{headers.directory}: there is no memory for a model of this size: its weights need "
+            f"{headers.num_bytes / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; use a smaller model, or end other "
+            "processes"
+        )
 
 
 def model_in_memory(
@@ -200,6 +379,7 @@ def model_in_memory(
     model_class, config = parse_config(config_json, f"{where}: config.json")
     config = with_dtype(config, dtype, device)
     with torch.inference_mode():
+        build_model(model_class, config, WeightsInMemory(tensors, config, META, where))
         return build_model(model_class, config, WeightsInMemory(tensors, config, device, where))
 
 
@@ -231,9 +411,16 @@ def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoi
         for module in range(config.num_mtp_modules):
             weights.drop_all(layout.prefix(module, config.num_layers))
     try:
-        model = model_class(config, weights)
-    except (RuntimeError, MemoryError) as error:  # torch's CPU allocators raise nothing more specific
+        with PackingThreads():
+            model = model_class(config, weights)
+    except (
+        RuntimeError,
+        MemoryError,
+        OSError,
+    ) as error:  # torch's CPU allocators raise nothing more specific
         if isinstance(error, RuntimeError) and "alloc" not in str(error):
+            raise
+        if isinstance(error, OSError) and error.errno != errno.ENOMEM:
             raise
         reason = str(error).splitlines()[0][:200]
         raise ModelError(
@@ -263,48 +450,19 @@ def parse_config(data: Mapping[str, Any], where: str) -> tuple[type[Model], Mode
         raise ModelError(
             f"{where}: 'architectures' is {names!r}; it must name one, such as ['LlamaForCausalLM']"
         )
+    refuse_quantized(Fields(data, where))
     model_class: type[Model] = (
         load("models", names[0]) if names[0] in MODELS else load("generic models", "transformers")
     )
     return model_class, model_class.parse_config(data, where)
 
 
-def count_parameters(directory: Path) -> int:
-    """The number of parameters in a directory's weights. Reads only the headers of the files. Raises `ModelError`."""
-    files, count = _tensor_files(directory), 0
-    opened = {path: _open(path) for path in set(files.values())}
-    for name, path in files.items():
-        try:
-            count += prod(opened[path].get_slice(name).get_shape())
-        except SafetensorError as error:
-            raise ModelError(
-                f"{path}: tensor {name!r}, which the index places here, can't be read: {error}"
-            ) from error
-    return count
-
-
-def _tensor_files(directory: Path) -> dict[str, Path]:
-    """The file of each tensor, by name."""
-    index = directory / "model.safetensors.index.json"
-    single = directory / "model.safetensors"
-    if index.exists():
-        places = read_json(index).get("weight_map")
-        if not isinstance(places, dict):
-            raise ModelError(f"{index}: 'weight_map' is missing; it must map tensor names to files")
-        return {name: inside(directory, file, index) for name, file in places.items()}
-    if single.exists():
-        return dict.fromkeys(_open(single).keys(), single)
-    if any(directory.glob("*.bin")):
-        raise ModelError(
-            f"{directory}: has weights only as .bin, which weft does not read; convert to safetensors"
-        )
-    raise ModelError(f"{directory}: has neither model.safetensors nor model.safetensors.index.json")
-
-
-def _open(path: Path) -> Any:
-    try:
-        return safe_open(str(path), framework="pt")
-    except FileNotFoundError:
-        raise ModelError(f"{path}: there is no such file, though the index names it") from None
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"{path}: can't be read as safetensors: {error}") from error
+def how_it_runs(model: Model) -> tuple[str, str]:
+    """The code that runs a model, and the reason."""
+    architecture, kind = model.config.architecture, type(model)
+    if architecture in MODELS:
+        return f"{kind.__module__}.{kind.__name__}", f"weft has a module of its own for {architecture}"
+    return (
+        f"transformers' {architecture}, over weft's pages and operations",
+        "weft has no module of its own for it, which would be faster",
+    )

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from weft import _core
 from weft.ops.huge_pages import reserved
 from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
-from weft.ops.linear import panels_of, tiles_of
+from weft.ops.packing import pack, packed_shape
 
 
 class Function(IntEnum):
@@ -145,35 +145,34 @@ def _packed(
 ) -> tuple[Tensor, tuple[int, int]]:
     """Pack the matrices of all experts into one tensor, expert by expert. `parts` are gates and ups, or one of them.
     Returns the tensor and the shape of a matrix."""
-    memory, shape, tiles = torch.empty(0), torch.Size(), False
+    memory, num_outputs, num_inputs, tiles = torch.empty(0), 0, 0, False
     for expert in range(len(parts[0])):
         matrices = [part[expert] for part in parts]
         if expert == 0:
             first = matrices[0]
-            shape, dtype = first.shape, dtype or first.dtype
-            can_tile = first.device.type == "cpu" and dtype is torch.bfloat16 and _core.has_tiles()
+            num_outputs, num_inputs = first.shape
+            stored = dtype or first.dtype
+            can_tile = first.device.type == "cpu" and stored is torch.bfloat16 and _core.has_tiles()
             require(
                 can_tile or not tiled, "tiles need weights in bfloat16 on the CPU, and a processor with AMX"
             )
             tiles = can_tile and tiled is not False
+            if first.device.type == "cpu":
+                sizes = packed_shape(num_outputs, num_inputs, len(parts), tiles)
+                memory = reserved((len(parts[0]), *sizes), stored)
+            else:
+                sizes = (len(parts) * num_outputs, num_inputs)
+                memory = torch.empty((len(parts[0]), *sizes), dtype=stored, device=first.device)
         require(
-            all(matrix.shape == shape for matrix in matrices),
-            f"the matrices of expert {expert} must be {list(shape)}, not {[list(m.shape) for m in matrices]}",
+            all(matrix.shape == (num_outputs, num_inputs) for matrix in matrices),
+            f"the matrices of expert {expert} must be {[num_outputs, num_inputs]}, not "
+            f"{[list(m.shape) for m in matrices]}",
         )
-        weight = torch.cat([matrix.to(dtype) for matrix in matrices])
-        if weight.device.type == "cpu":
-            weight = panels_of(weight, swiglu=len(parts) > 1)
-            if tiles:
-                weight = tiles_of(weight)
-        if expert == 0:
-            sizes = (len(parts[0]), *weight.shape)
-            memory = (
-                reserved(sizes, weight.dtype)
-                if weight.device.type == "cpu"
-                else torch.empty(sizes, dtype=weight.dtype, device=weight.device)
-            )
-        memory[expert].copy_(weight)
-    return memory, (shape[0], shape[1])
+        if memory.device.type == "cpu":
+            pack(matrices, len(matrices), tiles, memory.dtype, memory[expert])
+        else:
+            torch.cat([matrix.to(memory.dtype) for matrix in matrices], out=memory[expert])
+    return memory, (num_outputs, num_inputs)
 
 
 def _experts_cpu(

@@ -31,17 +31,27 @@ _chunks = _Chunks()
 
 
 def settled(tensor: Tensor) -> Tensor:
-    """Copy a CPU tensor to huge pages, right after the thread's previous copies. Returns the copy, which is
-    contiguous."""
+    """Copy a CPU tensor to huge pages. Returns the copy, which is contiguous."""
     return reserved(tensor.shape, tensor.dtype).copy_(tensor)
 
 
+def converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert a CPU tensor for a short time. The system gets the memory back when the result is freed: an allocator
+    would keep it, and a model's weights are converted one after another."""
+    if tensor.dtype is dtype or not tensor.numel():
+        return tensor.to(dtype)
+    memory = _mapped(tensor.numel() * dtype.itemsize)
+    return memory.view(dtype).view(tensor.shape).copy_(tensor)
+
+
 def reserved(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """A contiguous tensor in huge pages, right after the thread's previous ones. Its values are undefined."""
+    """A contiguous tensor in huge pages, right after the thread's previous ones. Its values are zero. It takes memory
+    when it is written."""
     used = math.prod(shape) * dtype.itemsize
     size = -(-used // _ALIGNMENT) * _ALIGNMENT
     if _chunks.taken + size > _chunks.memory.numel():
         _chunks.memory, _chunks.taken = _mapped(max(size, _CHUNK)), 0
+    # Nothing else was ever there, so it is zero.
     memory = _chunks.memory.narrow(0, _chunks.taken, used)
     _chunks.taken += size
     return memory.view(dtype).view(tuple(shape))

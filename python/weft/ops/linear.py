@@ -11,17 +11,18 @@ summation, so the last bits of results differ from those on other processors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from weft import _core
-from weft.ops.huge_pages import settled
 from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
+from weft.ops.packing import pack
 
-PANEL = 64
 FEW_ROWS = 16
 """The largest number of rows for weft's kernel on CUDA. With more rows, torch computes the matmul."""
 
@@ -42,7 +43,11 @@ class Norm:
 
 
 class Linear:
-    """A weight [out, in], with `bias` [out] or None, stored in the layout of its device's kernels.
+    """A weight [out, in], with `bias` [out] or None, stored in the layout of its device's kernels. Both may be given in
+    parts, one below the other. A part of the weight may have several leading dimensions, which are flattened.
+
+    On the CPU the weight is copied once, from the parts to the final layout. While a model loads, threads do that
+    (`PackingThreads`), and `weight` is complete when the model is.
 
     swiglu: the first half of the outputs are gates, the second half ups; the result has half as many outputs.
     tiled: multiply in bfloat16 with AMX's tiles. By default, if that is possible. Raises `InputError` if True and not
@@ -50,22 +55,25 @@ class Linear:
     """
 
     def __init__(
-        self, weight: Tensor, bias: Tensor | None = None, *, swiglu: bool = False, tiled: bool | None = None
+        self,
+        weight: Tensor | Sequence[Tensor],
+        bias: Tensor | Sequence[Tensor] | None = None,
+        *,
+        swiglu: bool = False,
+        tiled: bool | None = None,
     ) -> None:
-        self.num_outputs = weight.shape[0] // (2 if swiglu else 1)
-        self.bias, self.swiglu = bias, swiglu
-        is_cpu = weight.device.type == "cpu"
-        can_tile = is_cpu and weight.dtype is torch.bfloat16 and _core.has_tiles()
+        parts = [weight] if isinstance(weight, Tensor) else list(weight)
+        self.num_outputs = sum(prod(part.shape[:-1]) for part in parts) // (2 if swiglu else 1)
+        self.num_inputs = parts[0].shape[-1]
+        self.bias = bias if isinstance(bias, Tensor | None) else _joined(bias)
+        self.swiglu = swiglu
+        is_cpu = parts[0].device.type == "cpu"
+        can_tile = is_cpu and all(part.dtype is torch.bfloat16 for part in parts) and bool(_core.has_tiles())
         require(can_tile or not tiled, "tiles need weights in bfloat16 on the CPU, and a processor with AMX")
         if is_cpu:
-            panels = panels_of(weight, swiglu)
-            # One copy writes the final layout: each pass over the weights takes about as long as reading the file.
-            if can_tile and tiled is not False:
-                self.weight = settled(tiles_of(panels)).flatten(4)
-            else:
-                self.weight = settled(panels)
+            self.weight = pack(parts, 2 if swiglu else 1, can_tile and tiled is not False)
         else:
-            self.weight = weight.contiguous()
+            self.weight = _joined(parts)
 
     def __call__(
         self,
@@ -95,24 +103,14 @@ class Linear:
         return out
 
 
-def panels_of(weight: Tensor, swiglu: bool = False) -> Tensor:
-    """View `weight` [out, in] as panels of 64 outputs: [ceil(out / 64), in, 64], padded with zeros. With `swiglu`,
-    panels of gate outputs and of up outputs alternate. The result is not contiguous."""
-    halves = [_padded(half, PANEL).unflatten(0, (-1, PANEL)) for half in weight.chunk(2 if swiglu else 1)]
-    return torch.stack(halves, 1).flatten(0, 1).transpose(1, 2) if swiglu else halves[0].transpose(1, 2)
-
-
-def tiles_of(panels: Tensor) -> Tensor:
-    """View `panels` [P, in, 64] as AMX tiles of 16 pairs of inputs by 16 outputs: [P, ceil(in / 32), 4, 16, 16, 2],
-    padded with zeros. The result is not contiguous."""
-    pairs: Tensor = _padded(panels.transpose(0, 1), 32).unflatten(0, (-1, 16, 2)).unflatten(4, (4, 16))
-    return pairs.permute(3, 0, 4, 1, 5, 2)  # from [blocks, 16, 2, P, 4, 16]
-
-
-def _padded(weight: Tensor, multiple: int) -> Tensor:
-    """Pad the first dimension with zeros to a multiple. Returns the same tensor if nothing is missing."""
-    missing = -weight.shape[0] % multiple
-    return torch.cat((weight, weight.new_zeros(missing, *weight.shape[1:]))) if missing else weight
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """Concatenate biases, or weights after flattening all dimensions but the last."""
+    flat = [part.flatten(0, -2) if part.dim() > 2 else part for part in parts]
+    if len(flat) == 1:
+        return flat[0].contiguous()
+    if flat[0].is_meta:  # torch would import its compiler to concatenate them
+        return flat[0].new_empty(sum(len(part) for part in flat), *flat[0].shape[1:])
+    return torch.cat(flat)
 
 
 def _linear_cpu(

@@ -1,7 +1,7 @@
 """Operations on rows of activations: embeddings, joined norms, and gathering and copying rows.
 
 `live` (int64 [1], on the device) is the number of live rows. The kernels neither read nor write the others. None means
-all rows."""
+all rows. `vocab` is the number of embeddings of a packed weight, which may be padded."""
 
 from __future__ import annotations
 
@@ -11,19 +11,33 @@ from torch import Tensor
 from weft import _core
 from weft.ops.attention import Rows
 from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
-from weft.ops.linear import Norm
+from weft.ops.linear import Linear, Norm
+
+_LAYOUTS = {2: 0, 3: 1, 5: 2}
+"""The number of a layout in the native kernels, by the number of dimensions: rows [V, H], or a `Linear`'s panels or
+tiles."""
 
 
-def embed(weight: Tensor, tokens: Tensor, dtype: torch.dtype, live: Tensor | None = None) -> Tensor:
-    """Look up the embeddings [N, H] of `tokens` [N] int64 in `weight` [V, H]. `dtype` is the dtype of the result: the
-    weight's, but on the CPU float32. Ids outside of the vocabulary are clamped to it."""
-    out = torch.empty(tokens.shape[0], weight.shape[1], dtype=dtype, device=weight.device)
-    _EMBED(weight, tokens, out, live)
+def embed(weight: Tensor | Linear, tokens: Tensor, dtype: torch.dtype, live: Tensor | None = None) -> Tensor:
+    """Look up the embeddings [N, H] of `tokens` [N] int64 in `weight` [V, H], or in a `Linear` with this weight.
+    `dtype` is the dtype of the result: the weight's, but on the CPU float32. Ids outside of the vocabulary are clamped
+    to it."""
+    matrix, vocab_size, width = _stored(weight)
+    out = torch.empty(tokens.shape[0], width, dtype=dtype, device=matrix.device)
+    _EMBED(matrix, tokens, out, live, vocab_size)
     return out
 
 
+def _stored(weight: Tensor | Linear) -> tuple[Tensor, int, int]:
+    """The tensor that stores embeddings, the size of the vocabulary, and the hidden size."""
+    if isinstance(weight, Linear):
+        require(not weight.swiglu, "a Linear with swiglu has no embeddings")
+        return weight.weight, weight.num_outputs, weight.num_inputs
+    return weight, weight.shape[0], weight.shape[1]
+
+
 def join_norms(
-    weight: Tensor,
+    weight: Tensor | Linear,
     tokens: Tensor,
     embed_norm: Norm,
     hidden: Tensor,
@@ -31,9 +45,11 @@ def join_norms(
     live: Tensor | None = None,
 ) -> Tensor:
     """Concatenate the normed embeddings of `tokens` (see `embed`) and the normed `hidden` [N, H] to rows [N, 2 H]."""
+    matrix, vocab_size, _ = _stored(weight)
     out = hidden.new_empty(hidden.shape[0], 2 * hidden.shape[1])
     _JOIN(
-        weight, tokens, embed_norm.weight, embed_norm.eps, hidden, hidden_norm.weight, hidden_norm.eps, out, live
+        matrix, tokens, embed_norm.weight, embed_norm.eps, hidden, hidden_norm.weight, hidden_norm.eps, out, live,
+        vocab_size,
     )  # fmt: skip
     return out
 
@@ -73,16 +89,20 @@ def positions_of(rows: Rows, count: int) -> Tensor:
     return first.index_select(0, row) + offset + rows.offset
 
 
-def _embed_cpu(weight: Tensor, tokens: Tensor, out: Tensor, live: Tensor | None = None) -> None:
+def _embed_cpu(
+    weight: Tensor, tokens: Tensor, out: Tensor, live: Tensor | None = None, vocab: int | None = None
+) -> None:
     tokens = tokens.contiguous()
     kernel = _core.embed_cpu(
-        weight.data_ptr(), DTYPE_CODES[weight.dtype], tokens.data_ptr(), out.data_ptr(), tokens.shape[0],
-        weight.shape[0], weight.shape[1], address(live),
+        weight.data_ptr(), DTYPE_CODES[weight.dtype], _LAYOUTS[weight.dim()], tokens.data_ptr(), out.data_ptr(),
+        tokens.shape[0], vocab or weight.shape[0], out.shape[1], address(live),
     )  # fmt: skip
     run_kernel("embed", kernel)
 
 
-def _embed_cuda(weight: Tensor, tokens: Tensor, out: Tensor, live: Tensor | None = None) -> None:
+def _embed_cuda(
+    weight: Tensor, tokens: Tensor, out: Tensor, live: Tensor | None = None, vocab: int | None = None
+) -> None:
     with device_of(out):
         triton_kernels("rows_triton").embed(weight, tokens, out, live=live)
 
@@ -97,13 +117,14 @@ def _join_cpu(
     hidden_eps: float,
     out: Tensor,
     live: Tensor | None = None,
+    vocab: int | None = None,
 ) -> None:
     require(hidden.dtype is torch.float32 and hidden.stride(1) == 1, "hidden must be float32 rows")
     tokens = tokens.contiguous()
     kernel = _core.join_norms_cpu(
-        weight.data_ptr(), DTYPE_CODES[weight.dtype], tokens.data_ptr(), hidden.data_ptr(), embed_norm.data_ptr(),
-        hidden_norm.data_ptr(), out.data_ptr(), tokens.shape[0], weight.shape[0], weight.shape[1],
-        hidden.stride(0), embed_eps, hidden_eps, address(live),
+        weight.data_ptr(), DTYPE_CODES[weight.dtype], _LAYOUTS[weight.dim()], tokens.data_ptr(), hidden.data_ptr(),
+        embed_norm.data_ptr(), hidden_norm.data_ptr(), out.data_ptr(), tokens.shape[0], vocab or weight.shape[0],
+        hidden.shape[1], hidden.stride(0), embed_eps, hidden_eps, address(live),
     )  # fmt: skip
     run_kernel("join_norms", kernel)
 
@@ -118,6 +139,7 @@ def _join_cuda(
     hidden_eps: float,
     out: Tensor,
     live: Tensor | None = None,
+    vocab: int | None = None,
 ) -> None:
     with device_of(weight):
         triton_kernels("rows_triton").join_norms(
@@ -157,13 +179,13 @@ def _copy_cuda(out: Tensor, x: Tensor, live: Tensor | None = None) -> None:
 
 
 _EMBED = register(
-    "embed(Tensor weight, Tensor tokens, Tensor(a!) out, Tensor? live=None) -> ()",
+    "embed(Tensor weight, Tensor tokens, Tensor(a!) out, Tensor? live=None, int? vocab=None) -> ()",
     cpu=_embed_cpu,
     cuda=_embed_cuda,
 )
 _JOIN = register(
     "join_norms(Tensor weight, Tensor tokens, Tensor embed_norm, float embed_eps, Tensor hidden, Tensor hidden_norm,"
-    " float hidden_eps, Tensor(a!) out, Tensor? live=None) -> ()",
+    " float hidden_eps, Tensor(a!) out, Tensor? live=None, int? vocab=None) -> ()",
     cpu=_join_cpu,
     cuda=_join_cuda,
 )

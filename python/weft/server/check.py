@@ -11,13 +11,15 @@ import torch
 
 from weft.client.builder import ModelSource
 from weft.client.generation_config import sampling_defaults
+from weft.client.model_facts import ModelFacts
 from weft.config import ResolvedConfig
-from weft.engine.build import check_beam_width
+from weft.engine.build import check_beam_width, state_sizes
 from weft.engine.kv.size import DeviceMemory, pages_in_memory
 from weft.errors import InputError, WeftError
 from weft.grammar.compile.compiler import GuideCompiler
-from weft.models.config import ModelConfig
-from weft.models.weights import count_parameters, read_config, with_dtype
+from weft.models.states import state_bytes
+from weft.models.stored import count_parameters
+from weft.models.weights import read_config
 from weft.runtime import get as get_runtime
 from weft.server import models
 from weft.server.faults import FaultList
@@ -27,28 +29,24 @@ from weft.spec.load import find_weights
 
 @dataclass(frozen=True)
 class CheckedModel:
-    """A model without faults, and the numbers of its parameters and of its drafter's."""
+    """A model without faults, and the number of its drafter's parameters."""
 
     config: ServedModelConfig
-    path: Path
-    device: torch.device
+    facts: ModelFacts
     engine: ResolvedConfig
-    model: ModelConfig
-    num_parameters: int
     num_drafter_parameters: int
     has_drafter_weights: bool
 
     @property
     def weight_bytes(self) -> int:
-        """The estimated bytes of the weights, also the drafter's."""
-        count = self.num_parameters + self.num_drafter_parameters
-        return count * (self.model.weight_dtype or self.model.dtype).itemsize
+        """The bytes of the weights, also the drafter's, which are estimated."""
+        itemsize = max(dtype.itemsize for dtype in self.facts.headers.matrix_dtypes)
+        return self.facts.weight_bytes + self.num_drafter_parameters * itemsize
 
     @property
     def page_bytes(self) -> int:
         """Bytes of a page of keys and values, without the drafter's."""
-        width = sum(memory.pages.width for memory in self.model.layer_memories if memory.pages is not None)
-        return width * self.model.dtype.itemsize * self.engine.page_size
+        return self.facts.token_bytes * self.engine.page_size
 
     @property
     def kv_bytes(self) -> int:
@@ -56,15 +54,14 @@ class CheckedModel:
         return self.engine.num_pages * self.page_bytes
 
     def __str__(self) -> str:
-        config, engine = self.config, self.engine
-        dtype = str(self.model.weight_dtype or self.model.dtype).removeprefix("torch.")
+        config, facts, engine = self.config, self.facts, self.engine
         # A drafter with weights has keys and values of its own.
         exception = ", without the drafter's" if self.has_drafter_weights else ""
         guides = f"; guides {', '.join(config.handles)}" if config.handles else ""
         return (
-            f"{models.name_of(config)}: {self.path}\n"
-            f"    {self.model.architecture}, {in_millions(self.num_parameters)} parameters in {dtype} on "
-            f"{self.device}; drafter {config.speculation.name}{guides}\n"
+            f"{models.name_of(config)}: {facts.path}\n"
+            f"    {facts.config.architecture}, {in_millions(facts.headers.num_parameters)} parameters in "
+            f"{facts.weight_dtypes} on {facts.device}; drafter {config.speculation.name}{guides}\n"
             f"    {engine.max_batch} requests of up to {engine.max_seq_len:,} tokens; "
             f"{in_bytes(self.weight_bytes)} of weights, up to {in_bytes(self.kv_bytes)} of pages{exception}"
         )
@@ -96,7 +93,7 @@ def check_contents(checked: Iterable[CheckedModel], faults: FaultList) -> list[C
 
 
 def _check(config: ServedModelConfig) -> CheckedModel:
-    faults, device, count, drafter_count = FaultList(), torch.device("cpu"), 0, 0
+    faults, device, drafter_count = FaultList(), torch.device("cpu"), 0
     drafter_paths: list[Path] = []
     with faults.noted():
         models.check(config)
@@ -108,10 +105,10 @@ def _check(config: ServedModelConfig) -> CheckedModel:
     except WeftError as error:  # nothing else can be checked
         faults.add(error)
         raise faults.error from None
+    facts: ModelFacts | None = None
     with faults.noted():
-        model = with_dtype(model, config.dtype, device)
-    with faults.noted():
-        count = count_parameters(path)
+        facts = ModelFacts.read(path, device, config.dtype)
+        model = facts.config
     with faults.noted():
         drafter_paths = list(find_weights(config.speculation, path, model))
         drafter_count = sum(count_parameters(directory) for directory in drafter_paths if directory != path)
@@ -122,15 +119,16 @@ def _check(config: ServedModelConfig) -> CheckedModel:
         engine = config.engine.resolved(model.max_position_embeddings, drafts, device.type, model.has_states)
         check_beam_width(engine.max_beam_width, config.speculation, engine)
     faults.check()
-    return CheckedModel(config, path, device, engine, model, count, drafter_count, bool(drafter_paths))
+    assert facts is not None
+    return CheckedModel(config, facts, engine, drafter_count, bool(drafter_paths))
 
 
 def _check_contents(checked: CheckedModel, taken_bytes: int) -> CheckedModel:
     """Check one model. Others will take `taken_bytes` of the memory that is free now."""
     faults, config, engine = FaultList(), checked.config, checked.engine
     with faults.noted():
-        source = ModelSource.of(checked.path)
-        text = source.text(checked.model.vocab_size, engine.max_seq_len)
+        source = ModelSource.of(checked.facts.path)
+        text = source.text(checked.facts.config.vocab_size, engine.max_seq_len)
         vocabulary = source.guide_vocabulary(text)
         if config.handles and vocabulary is not None:
             with GuideCompiler(
@@ -144,9 +142,11 @@ def _check_contents(checked: CheckedModel, taken_bytes: int) -> CheckedModel:
     with faults.noted():
         if given is None or engine.is_sized_by_memory:
             free = get_runtime(config.device).free_memory() - taken_bytes - checked.weight_bytes
-            memory = DeviceMemory(max(free, 0), is_shared=checked.device.type == "cpu")
+            memory = DeviceMemory(max(free, 0), is_shared=checked.facts.device.type == "cpu")
             drafts = config.speculation.max_draft_tokens
-            num_pages = pages_in_memory(engine, given, checked.page_bytes, memory, drafts)
+            sizes = state_sizes(engine, config.speculation)
+            states = state_bytes(checked.facts.config.layer_memories, *sizes)
+            num_pages = pages_in_memory(engine, given, checked.page_bytes, memory, drafts, states)
             checked = replace(checked, engine=replace(engine, num_pages=num_pages))
     faults.check()
     return checked

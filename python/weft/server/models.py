@@ -29,7 +29,7 @@ from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.guide import Guide
 from weft.grammar.kinds.tools import tool_styles
 from weft.grammar.vocabulary.tokenizer import Vocabulary
-from weft.models.weights import count_parameters
+from weft.models.stored import count_parameters
 from weft.server.faults import FaultList
 from weft.tokenizer.formats import reasoning_markers, tool_style_of
 from weft.tokenizer.tokenizer import ChatTemplate

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,15 @@ from weft.config import package_model_path
 from weft.core.request import OWN_NAMES
 from weft.engine.admission import can_grow, shorten
 from weft.errors import ModelError
+from weft.models import weights
 from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig, Rope, parse_decoder
-from weft.models.weights import load_model, with_dtype
+from weft.models.llama import Llama
+from weft.models.stored import MappedFiles
+from weft.models.weights import RandomWeights, check_weights, load_model, read_config, with_dtype
+from weft.ops import packing
 from weft.ops.attention import Rows
+from weft.ops.rows import embed
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -159,7 +166,7 @@ WRONG_WEIGHTS: dict[str, tuple[Callable[[dict[str, Tensor]], object], str]] = {
     ),
     "integers": (
         lambda t: t.update({"model.norm.weight": torch.zeros(32, dtype=torch.int8)}),
-        "'model.norm.weight' is torch.int8; expected floating-point",
+        "'model.norm.weight' is I8; expected floating-point weights",
     ),
 }
 
@@ -209,6 +216,14 @@ def test_what_a_config_says_wrongly_is_named(kind: str, checkpoint: Path) -> Non
     with pytest.raises(ModelError, match=message) as caught:
         load_model(checkpoint)
     assert str(checkpoint / "config.json") in str(caught.value)
+
+
+def test_quantized_checkpoints_are_refused_whoever_would_run_them(checkpoint: Path) -> None:
+    edit_config(checkpoint, architectures=["GemmaForCausalLM"], quantization_config={"quant_method": "awq"})
+    with pytest.raises(
+        ModelError, match=r"config.json: 'quantization_config' says 'awq': .* use the original"
+    ):
+        load_model(checkpoint)
 
 
 def test_a_lora_adapter_is_told_apart(tmp_path: Path) -> None:
@@ -289,7 +304,10 @@ def test_large_weights_multiply_as_small_ones_do() -> None:
     x = torch.randn(5, 1024)
     with torch.inference_mode():
         torch.testing.assert_close(
-            model.logits(x, is_normed=True), x @ model.embedding.T, atol=1e-4, rtol=1e-4
+            model.logits(x, is_normed=True),
+            x @ embed(model.embedding, torch.arange(1100), torch.float32).T,
+            atol=1e-4,
+            rtol=1e-4,
         )
 
 
@@ -300,3 +318,148 @@ def test_the_embedded_model_is_read_as_transformers_reads_it() -> None:
     with torch.inference_mode():
         wanted = oracle(torch.arange(12)[None]).logits
     torch.testing.assert_close(logits(model), wanted, atol=1e-4, rtol=1e-4)
+
+
+CONTRADICTIONS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Tensor]], object], str]] = {
+    "size": (
+        {"intermediate_size": 64},
+        lambda t: None,
+        r"gate_proj.weight' has shape \[48, 32\]; config.json wants \[64, 32\]. 'intermediate_size' is 64 there, "
+        r"where the tensor has 48",
+    ),
+    "heads": (
+        {"num_key_value_heads": 4},
+        lambda t: None,
+        "'num_key_value_heads' times 'head_dim' is 32 there",
+    ),
+    "layers": (
+        {"num_hidden_layers": 3},
+        lambda t: None,
+        "'num_hidden_layers' in config.json is 3, .* no layer 2",
+    ),
+    "more-layers": (
+        {"num_hidden_layers": 1},
+        lambda t: None,
+        "unexpected .*'num_hidden_layers' .* is 1, .* more",
+    ),
+    "bias": ({"attention_bias": True}, lambda t: None, "q_proj.bias'.*wants biases .'attention_bias'"),
+    "tie": ({}, lambda t: t.pop("lm_head.weight"), "'tie_word_embeddings' in config.json must be true"),
+    "float8": (
+        {},
+        lambda t: t.update({"lm_head.weight": t["lm_head.weight"].to(torch.float8_e4m3fn)}),
+        "'lm_head.weight' is F8_E4M3; expected floating-point weights, of .*use the original one",
+    ),
+    "scales": (
+        {},
+        lambda t: t.update({"model.layers.0.mlp.up_proj.weight_scale": torch.ones(1)}),
+        "unexpected .* The weights are quantized, which is not supported",
+    ),
+    "packed": (
+        {},
+        lambda t: t.update(
+            {"model.layers.0.mlp.up_proj.qweight": t.pop("model.layers.0.mlp.up_proj.weight")}
+        ),
+        "no tensor .* The weights are quantized, which is not supported",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", [*CONTRADICTIONS, *WRONG_WEIGHTS])
+def test_nothing_is_read_or_allocated_before_weights_are_refused(
+    kind: str, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors name the file, the key and what to do."""
+    if kind in CONTRADICTIONS:
+        changes, change, message = CONTRADICTIONS[kind]
+        edit_config(checkpoint, **changes)
+    else:
+        change, message = WRONG_WEIGHTS[kind]
+    edit_weights(checkpoint, change)
+
+    def fail(*_: object) -> None:
+        raise AssertionError("nothing may be read or allocated")
+
+    monkeypatch.setattr(MappedFiles, "take", fail)
+    monkeypatch.setattr(packing, "reserved", fail)
+    with pytest.raises(ModelError, match=message) as caught:
+        load_model(checkpoint)
+    assert str(checkpoint) in str(caught.value)
+
+
+def test_code_of_the_models_own_is_refused(checkpoint: Path) -> None:
+    edit_config(
+        checkpoint, architectures=["OwnForCausalLM"], auto_map={"AutoModel": "modeling_own.OwnForCausalLM"}
+    )
+    with pytest.raises(
+        ModelError, match=r"names OwnForCausalLM.* code is in the directory, and weft runs no code"
+    ):
+        load_model(checkpoint)
+    edit_config(checkpoint, architectures=["LlamaForCausalLM"])
+    load_model(checkpoint)
+
+
+def test_weights_that_do_not_fit_in_memory_are_refused(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "available_bytes", lambda: 10_000)
+    with pytest.raises(ModelError, match=r"no memory for a model of this size: its weights need .* are free"):
+        load_model(checkpoint)
+
+
+def test_headers_say_what_will_be_in_memory(checkpoint: Path) -> None:
+    """As measured: of a model with an output projection of its own, and of one that shares the embedding's."""
+    for changes, parameters in (({}, 18_720), ({"tie_word_embeddings": True}, 18_720 - 50 * 32)):
+        edit_config(checkpoint, **changes)
+        model_class, config = read_config(checkpoint)
+        model, headers = check_weights(
+            model_class, with_dtype(config, "bfloat16", torch.device("cpu")), checkpoint
+        )
+        assert headers.num_parameters == parameters
+        assert headers.stored_bytes == 4 * parameters
+        norms = 32 * 5
+        assert headers.num_bytes == 2 * (parameters - norms) + 4 * norms
+        assert headers.matrix_dtypes == {torch.bfloat16} and headers.num_files == 1
+        assert model.device.type == "meta"
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from weft.config import package_model_path
+from weft.models.weights import load_model
+
+def field(name):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name)) * 1024
+
+load_model(package_model_path())  # the libraries' own memory
+Path("/proc/self/clear_refs").write_text("5")  # the peak from now on
+before = field("VmRSS")
+model = load_model(sys.argv[1])
+print(field("VmHWM") - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_the_peak_of_memory_is_that_of_the_weights(is_tied: bool, tmp_path: Path) -> None:
+    """The embedding of a model that is not tied stays in the file's pages."""
+    data = {**CONFIG, "vocab_size": 20_001, "hidden_size": 512, "intermediate_size": 2048}
+    data |= {"num_hidden_layers": 24, "dtype": "bfloat16", "tie_word_embeddings": is_tied}
+    (tmp_path / "config.json").write_text(json.dumps(data))
+    config = with_dtype(parse_decoder(data, "c"), "auto", torch.device("cuda"))
+    stored: dict[str, Tensor] = {}
+
+    class Recorded(RandomWeights):
+        def take(self, name: str, *shape: int) -> Tensor:
+            stored[name] = torch.zeros(shape, dtype=torch.bfloat16)
+            return torch.empty(shape, device="meta")
+
+    with torch.inference_mode():
+        Llama(config, Recorded(config, 0, "meta"))
+    save_file(stored, tmp_path / "model.safetensors")
+    num_bytes = sum(tensor.numel() * 2 for tensor in stored.values())
+    run = subprocess.run(
+        [sys.executable, "-c", PEAK, str(tmp_path)], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert num_bytes * 0.7 < int(run.stdout) < num_bytes * 1.1

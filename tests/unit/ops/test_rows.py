@@ -6,11 +6,20 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from weft import _core
 from weft.errors import InputError
-from weft.ops.linear import Norm
+from weft.ops.linear import Linear, Norm
 from weft.ops.rows import copy_rows_, embed, join_norms, take_rows
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+KINDS = (
+    *((dtype, False) for dtype in DTYPES),
+    pytest.param(
+        (torch.bfloat16, True),
+        marks=pytest.mark.skipif(not _core.has_tiles(), reason="needs a processor with AMX"),
+    ),
+)
+"""Dtypes of a `Linear`, and whether it stores AMX tiles."""
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -19,6 +28,28 @@ def test_embeddings_are_the_weights_rows(dtype: torch.dtype) -> None:
     tokens = torch.tensor([[3, 49, 0], [7, 3, 1]])
     for ids in (tokens[0], tokens[1], tokens[:, 1]):  # of any stride
         assert torch.equal(embed(weight, ids, torch.float32), weight[ids].float())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [1, 8, 31, 32, 33, 96, 577])
+def test_embeddings_are_the_rows_of_a_linear_that_shares_them(
+    width: int, kind: tuple[torch.dtype, bool]
+) -> None:
+    dtype, tiled = kind
+    for vocab in (1, 16, 64, 130):
+        weight = torch.randn(vocab, width).to(dtype)
+        linear, tokens = Linear(weight, tiled=tiled), torch.randperm(vocab)
+        assert torch.equal(embed(linear, tokens, torch.float32), weight[tokens].float())
+        outside = embed(linear, torch.tensor([-3, vocab, 2**40]), torch.float32)
+        assert torch.equal(outside, weight[[0, vocab - 1, vocab - 1]].float())
+        hidden, norm = torch.randn(vocab, width), Norm(torch.rand(width) + 0.5, 1e-5)
+        joined = [join_norms(matrix, tokens, norm, hidden, norm) for matrix in (linear, weight)]
+        assert torch.equal(*joined)
+
+
+def test_a_linear_with_swiglu_has_no_embeddings() -> None:
+    with pytest.raises(InputError, match="swiglu has no embeddings"):
+        embed(Linear(torch.randn(8, 4), swiglu=True), torch.tensor([0]), torch.float32)
 
 
 def test_an_id_that_is_none_is_taken_for_the_nearest() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
 from transformers import masking_utils
 
 from weft.errors import ModelError
@@ -103,16 +104,19 @@ def meta_network(data: Mapping[str, Any], where: str) -> Any:
 
 
 def load_network(config: ModelConfig, weights: WeightSource) -> Any:
-    """The network with its weights, and with weft's operations in place of its modules. Raises `ModelError` for weights
-    that are missing, misshapen or not used."""
-    where = str(weights.directory)
+    """The network with its weights, and with weft's operations in place of its modules. On the device "meta" it has
+    neither. Raises `ModelError` for weights that are missing, misshapen or not used; on "meta", for those that are
+    misshapen and that transformers does not rename."""
+    where, tensors = str(weights.directory), weights.take_all()
+    if weights.device.type == "meta":
+        return _checked_shapes(meta_network(config.data, where), tensors, where)
     stored = config.weight_dtype or parse_dtype(Fields(config.data, where))
     try:
         with quiet():
             network, report = network_class(config.data, where).from_pretrained(
                 None,
                 config=network_config(config.data, where),
-                state_dict=weights.take_all(),
+                state_dict=tensors,
                 dtype=stored,
                 attn_implementation=NAME,
                 experts_implementation=NAME,
@@ -132,6 +136,17 @@ def load_network(config: ModelConfig, weights: WeightSource) -> Any:
     network.eval().requires_grad_(False).to(weights.device)
     stop_reading_values(network)
     pack_modules(network, config.dtype)
+    return network
+
+
+def _checked_shapes(network: Any, tensors: Mapping[str, Tensor], where: str) -> Any:
+    """The same network. Raises `ModelError` if a tensor of its name has another shape."""
+    for name, parameter in network.state_dict().items():
+        if name in tensors and tensors[name].shape != parameter.shape:
+            raise ModelError(
+                f"{where}: tensor {name!r} has shape {list(tensors[name].shape)}; config.json wants "
+                f"{list(parameter.shape)}. Get the weights and the config.json of one model"
+            )
     return network
 
 

@@ -1,0 +1,190 @@
+"""Facts about a model directory: how it would run, its sizes, and the parts that are there.
+
+They come from config.json, the headers of the weights and the tokenizer's files. No weights are read, and no memory is
+allocated for them. Each function reports one fact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from weft.config import EngineConfig, ResolvedConfig
+from weft.engine.kv.size import DEVICE_FRACTION, SHARED_FRACTION
+from weft.errors import ModelError
+from weft.grammar.vocabulary.tokenizer import Vocabulary
+from weft.models.base import Model
+from weft.models.config import ModelConfig
+from weft.models.eagle3_head import Eagle3Head
+from weft.models.memory import token_bytes
+from weft.models.mtp_module import MtpModules
+from weft.models.progress import size_of
+from weft.models.states import slot_bytes
+from weft.models.weights import Checkpoint, check_weights, how_it_runs, read_config, with_dtype
+from weft.tokenizer.files import load_tokenizer
+from weft.tokenizer.formats import reasoning_markers, tool_style_of
+from weft.tokenizer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A model directory whose config and weights fit together. `model` has no contents: its tensors are on the device
+    "meta". `headers` are those of the tensors that it takes. `device` is the device that the model is meant for."""
+
+    path: Path
+    device: torch.device
+    model: Model
+    headers: Checkpoint
+
+    @classmethod
+    def read(cls, path: Path, device: torch.device, dtype: str = "auto") -> ModelFacts:
+        """Check a directory as `load_model` does, with the same arguments and errors."""
+        model_class, config = read_config(path)
+        model, headers = check_weights(model_class, with_dtype(config, dtype, device), path)
+        return cls(path, device, model, headers)
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.model.config
+
+    @property
+    def weight_dtypes(self) -> str:
+        """The dtypes of the matrices in memory."""
+        return " and ".join(sorted(str(each).removeprefix("torch.") for each in self.headers.matrix_dtypes))
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights in memory, without the padding of packed matrices."""
+        return self.headers.num_bytes
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of the keys and values of a token."""
+        return token_bytes(self.config.layer_memories, self.config.dtype)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the states of a sequence without drafts; 0 for a model without states."""
+        return slot_bytes(self.config.layer_memories, 0, False)
+
+    def num_sequences(self, engine: ResolvedConfig, free_bytes: int) -> int:
+        """The number of sequences of `max_seq_len` tokens that fit in the share of the free memory that an engine uses
+        by default, once the weights are in it."""
+        fraction = SHARED_FRACTION if self.device.type == "cpu" else DEVICE_FRACTION
+        num_pages = engine.pages_for(engine.max_seq_len, 0)
+        each = num_pages * engine.page_size * self.token_bytes + self.state_bytes
+        room = int((free_bytes - self.weight_bytes) * fraction)
+        return max(room, 0) // max(each, 1)
+
+
+def runner_line(facts: ModelFacts) -> str:
+    """How the model would run, and why."""
+    module, reason = how_it_runs(facts.model)
+    return f"runs by: {module}; {reason}"
+
+
+def shape_line(facts: ModelFacts) -> str:
+    """The sizes in the config."""
+    config = facts.config
+    sizes = sorted({*config.windows} - {0})
+    window = f" (windows of {', '.join(map(str, sizes))})" if sizes else ""
+    return (
+        f"model: {config.architecture}, {config.num_layers} layers, hidden {config.hidden_size}, {config.num_heads} "
+        f"heads ({config.num_kv_heads} for keys), vocabulary {config.vocab_size}, {config.max_position_embeddings} "
+        f"positions{window}"
+    )
+
+
+def weights_line(facts: ModelFacts) -> str:
+    """The number of parameters, and their bytes on the disk and in memory."""
+    headers = facts.headers
+    files = f"{headers.num_files} file{'s' if headers.num_files != 1 else ''}"
+    return (
+        f"weights: {headers.num_parameters / 1e6:,.0f} million parameters, {size_of(headers.stored_bytes)} in {files}; "
+        f"{size_of(facts.weight_bytes)} in memory, with matrices in {facts.weight_dtypes}"
+    )
+
+
+def cache_line(facts: ModelFacts, engine: ResolvedConfig) -> str:
+    """The bytes of keys, values and states."""
+    state = f"; {size_of(facts.state_bytes)} of state a sequence" if facts.state_bytes else ""
+    return (
+        f"cache: {size_of(facts.token_bytes)} a token, {size_of(facts.token_bytes * engine.page_size)} a page of "
+        f"{engine.page_size} tokens{state}"
+    )
+
+
+def room_line(facts: ModelFacts, engine: ResolvedConfig, free_bytes: int) -> str:
+    """The number of sequences that fit in the free memory."""
+    free = f"{size_of(free_bytes)} free on {facts.device}"
+    if facts.weight_bytes > free_bytes:
+        return f"room: none for the weights: {free}"
+    count = facts.num_sequences(engine, free_bytes)
+    return f"room: {count:,} sequences of {engine.max_seq_len:,} tokens beside the weights, with {free}"
+
+
+def tokenizer_line(facts: ModelFacts, tokenizer: Tokenizer) -> str:
+    """The tokenizer's sizes and end tokens. Raises `TokenizerError` for a tokenizer that does not fit the model."""
+    vocab_size = facts.config.vocab_size
+    vocabulary = Vocabulary.from_huggingface(tokenizer, model_path=facts.path, vocab_size=vocab_size)
+    return (
+        f"tokenizer: {len(tokenizer):,} tokens, {len(vocabulary.special_ids)} of them special, end tokens "
+        f"{list(vocabulary.end_ids)}"
+    )
+
+
+def template_line(tokenizer: Tokenizer) -> str:
+    """The formats that the chat template shows."""
+    template = tokenizer.chat_template
+    if not template:
+        return "chat template: none; chat needs one"
+    style, pair = tool_style_of(template), reasoning_markers(template)
+    calls = f"calls in the style {style}" if style else "calls in no known style (--tool-style sets one)"
+    return f"chat template: {calls}, {f'reasoning from {pair[0]} to {pair[1]}' if pair else 'no reasoning'}"
+
+
+def drafter_lines(facts: ModelFacts) -> list[str]:
+    """The drafters in the directory. Raises `ModelError` for one that does not fit the model."""
+    path, target = facts.path, facts.model
+    lines = [
+        "EAGLE3 head: none (no eagle3/ in the directory)",
+        "MTP layers: none (no mtp/)",
+        "draft model: none (no draft/)",
+    ]
+    if (path / "eagle3").is_dir():
+        head = Eagle3Head.load(path / "eagle3", target)
+        lines[0] = (
+            f"EAGLE3 head: draft vocabulary {head.draft_vocab_size}, reads layers {list(head.aux_layers)}"
+        )
+    if (path / "mtp").is_dir() or facts.config.num_mtp_modules:
+        has_own = (path / "mtp").is_dir()
+        modules = MtpModules.load(path / "mtp" if has_own else path, target)
+        lines[1] = f"MTP layers: {len(modules.modules)}, in {'mtp/' if has_own else 'the weights'}"
+    if (path / "draft").is_dir():
+        draft = ModelFacts.read(path / "draft", facts.device)
+        if draft.config.vocab_size != facts.config.vocab_size:
+            raise ModelError(
+                f"{path / 'draft'}: the draft model has {draft.config.vocab_size} tokens, and the model has "
+                f"{facts.config.vocab_size}"
+            )
+        lines[2] = f"draft model: {draft.config.architecture}, {size_of(draft.weight_bytes)} in memory"
+    return lines
+
+
+def fact_lines(facts: ModelFacts, free_bytes: int) -> list[str]:
+    """All facts, one a line. Raises `ModelError` or `TokenizerError` for parts that do not fit together."""
+    tokenizer = load_tokenizer(facts.path)
+    config = facts.config
+    engine = EngineConfig().resolved(config.max_position_embeddings, 0, facts.device.type, config.has_states)
+    return [
+        runner_line(facts),
+        shape_line(facts),
+        weights_line(facts),
+        cache_line(facts, engine),
+        room_line(facts, engine, free_bytes),
+        tokenizer_line(facts, tokenizer),
+        template_line(tokenizer),
+        *drafter_lines(facts),
+    ]

@@ -1,0 +1,141 @@
+"""Copies weights into the layout of the CPU's kernels, on several threads while a model loads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import reduce
+from math import prod
+
+import torch
+from torch import Tensor
+
+from weft import _core
+from weft.ops.huge_pages import reserved
+
+PANEL = 64
+MAX_THREADS = 4
+"""More threads than this rarely read a file or write memory faster."""
+
+PIECE_BYTES = 4 << 20
+
+
+class PackingThreads:
+    """While it is open, `pack` returns before it has packed. `__exit__` waits for all copies that the thread started.
+    A context manager, for one model.
+
+    Torch's own threads would split each copy and wait for each other at its end. That takes many times as long if other
+    processes use the processor, because a model has hundreds of copies."""
+
+    def __init__(self) -> None:
+        self._num_threads = min(MAX_THREADS, len(os.sched_getaffinity(0)))
+        self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="weft-pack")
+        # Tensors that wait to be packed are in memory.
+        self._room = threading.Semaphore(2 * self._num_threads)
+        self._copies: list[Future[None]] = []
+
+    def __enter__(self) -> PackingThreads:
+        _thread.packing = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _thread.packing = None
+        self._pool.shutdown()
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until all copies so far are complete, and raise the first error."""
+        for copy in self._copies:
+            copy.result()
+        self._copies.clear()
+
+    def run(self, copy: Callable[[], None]) -> None:
+        """Run `copy` on a thread. Waits while many copies wait."""
+
+        def run() -> None:
+            try:
+                copy()
+            finally:
+                self._room.release()
+
+        self._room.acquire()
+        self._copies.append(self._pool.submit(run))
+
+
+class _Thread(threading.local):
+    packing: PackingThreads | None = None
+
+
+_thread = _Thread()
+
+
+def finish_packing() -> None:
+    """Wait until all weights that this thread has packed are complete: before a model that still loads is run."""
+    if _thread.packing is not None:
+        _thread.packing.wait()
+
+
+def packed_shape(num_outputs: int, num_inputs: int, num_groups: int, is_tiled: bool) -> tuple[int, ...]:
+    """The shape of packed weights: panels of 64 outputs, [P, in, 64], or AMX tiles of 16 pairs of inputs by 16 outputs,
+    [P, ceil(in / 32), 4, 16, 32]. `num_outputs` is that of each of `num_groups` groups, whose panels alternate."""
+    num_panels = num_groups * -(-num_outputs // PANEL)
+    return (num_panels, -(-num_inputs // 32), 4, 16, 32) if is_tiled else (num_panels, num_inputs, PANEL)
+
+
+def pack(
+    parts: Sequence[Tensor],
+    num_groups: int,
+    is_tiled: bool,
+    dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Copy `parts` [..., in], one below the other, to the layout of `packed_shape`, padded with zeros: to a new tensor
+    of dtype `dtype`, or to `out`, which holds zeros. The outputs are the leading dimensions of a part, in order.
+
+    The result is complete when `PackingThreads` is closed, if one is open in this thread."""
+    dtype = dtype or reduce(torch.promote_types, (part.dtype for part in parts))
+    num_outputs = sum(prod(part.shape[:-1]) for part in parts) // num_groups
+    packed = out
+    if packed is None:
+        packed = reserved(packed_shape(num_outputs, parts[0].shape[-1], num_groups, is_tiled), dtype)
+    first = 0
+    for part in parts:
+        part = part.to(dtype)
+        if part.dim() > 4 or part.stride(-1) != 1 or num_groups > 1:
+            part = part.contiguous().flatten(0, -2)
+        count = prod(part.shape[:-1])
+        for group in range(num_groups):
+            begin, end = max(group * num_outputs, first), min((group + 1) * num_outputs, first + count)
+            if begin >= end:
+                continue
+            rows = part if num_groups == 1 else part[begin - first : end - first]
+            place = begin - group * num_outputs
+            # Threads share a large matrix, so that its file's pages are free before many others are mapped.
+            for piece in rows.split(max(1, PIECE_BYTES // (rows[0].numel() * rows.element_size()))):
+                kernel = _copy(piece, packed[group], place, num_groups, is_tiled)
+                _start(kernel, piece, packed)
+                place += prod(piece.shape[:-1])
+        first += count
+    return packed
+
+
+def _copy(rows: Tensor, panel: Tensor, first: int, num_groups: int, is_tiled: bool) -> _core.Kernel:
+    """The kernel that copies `rows` to the outputs from `first` on of the group whose first panel is `panel`."""
+    missing = 4 - rows.dim()
+    sizes, strides = [1] * missing + list(rows.shape[:-1]), [0] * missing + list(rows.stride()[:-1])
+    return _core.pack_cpu(
+        rows.data_ptr(), rows.element_size(), sizes, strides, rows.shape[-1], panel.data_ptr(), first,
+        num_groups * panel.numel(), is_tiled,
+    )  # fmt: skip
+
+
+def _start(kernel: _core.Kernel, *tensors: Tensor) -> None:
+    def copy(_: tuple[Tensor, ...] = tensors) -> None:  # the tensors live until the kernel has run
+        kernel.run()
+
+    if _thread.packing is None:
+        copy()
+    else:
+        _thread.packing.run(copy)
