@@ -25,7 +25,7 @@ from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig
 from weft.models.states import state_bytes
-from weft.models.weights import load_model, model_in_memory
+from weft.models.weights import load_model, model_in_memory, parse_config, read_config
 from weft.models.windows import layer_windows
 from weft.runtime import get as get_runtime
 from weft.runtime.interface import Runtime
@@ -85,12 +85,19 @@ class ModelSource:
         path = model_directory(model)
         return cls(path, tokenizer=words if words is not None else path, guides=guides)
 
-    def load(self, runtime: Runtime, dtype: str) -> Model:
-        """Load the model onto the runtime's device."""
+    def model_config(self) -> ModelConfig:
+        """The model's config. Raises `ModelError`."""
         if self.tensors is None:
-            return load_model(self.path, runtime.device, dtype)
+            return read_config(self.path)[1]
         assert self.config_json is not None
-        return model_in_memory(self.tensors, self.config_json, runtime.device, dtype, self.path)
+        return parse_config(self.config_json, f"{self.path}: config.json")[1]
+
+    def load(self, runtime: Runtime, dtype: str, max_seq_len: int) -> Model:
+        """Load the model onto the runtime's device, for texts of at most `max_seq_len` tokens."""
+        if self.tensors is None:
+            return load_model(self.path, runtime.device, dtype, max_seq_len)
+        assert self.config_json is not None
+        return model_in_memory(self.tensors, self.config_json, runtime.device, dtype, self.path, max_seq_len)
 
     def text(self, vocab_size: int, max_seq_len: int | None) -> ModelText:
         """The model's tokenizer and vocabulary. Without a tokenizer, the end tokens are those of config.json or, if it
@@ -164,9 +171,10 @@ class BuiltEngine:
         """Load the model and build the engine. Raises `ModelError`, `TokenizerError` or `InputError` for parts that
         can't be loaded or do not fit together."""
         runtime = get_runtime(device)
-        target = source.load(runtime, dtype)
-        limit, num_drafts = target.config.max_position_embeddings, speculation.max_draft_tokens
-        config = settings.resolved(limit, num_drafts, runtime.device.type, target.config.has_states)
+        parsed, num_drafts = source.model_config(), speculation.max_draft_tokens
+        limit = parsed.max_position_embeddings
+        config = settings.resolved(limit, num_drafts, runtime.device.type, parsed.has_states)
+        target = source.load(runtime, dtype, config.max_seq_len)
         # The free memory is known only after all weights, the drafters' too, are loaded. Until then, use one page.
         is_sized_by_memory = settings.num_pages is None or config.is_sized_by_memory
         num_pages = 1 if is_sized_by_memory else config.num_pages

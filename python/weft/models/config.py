@@ -68,7 +68,8 @@ class ModelConfig:
     projection. `windows[i]` is the largest number of keys that a query of layer i sees, its own included; 0 means all.
     `windows` is () if no layer has a window. `memories[i]` is what layer i keeps; () means keys and values of
     `num_kv_heads` heads of `head_dim` for every layer. `num_mtp_modules` counts the multi-token-prediction modules in
-    the checkpoint. `data` is the content of config.json, for models that transformers makes.
+    the checkpoint. `data` is the content of config.json, for models that transformers runs, and
+    `why_generic` says why it does. `max_seq_len` bounds the texts that the model will read, if that is known.
     """
 
     architecture: str
@@ -93,6 +94,8 @@ class ModelConfig:
     dtype: torch.dtype = torch.float32
     weight_dtype: torch.dtype | None = None
     data: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    why_generic: str = ""
+    max_seq_len: int | None = None
 
     @property
     def layer_memories(self) -> tuple[LayerMemory, ...]:
@@ -107,6 +110,10 @@ class ModelConfig:
     def has_states(self) -> bool:
         """Whether a layer keeps a state."""
         return any(memory.state is not None for memory in self.memories)
+
+
+class UnsupportedConfig(ModelError):
+    """Raised for a valid value that weft's own modules do not implement. Another way to run the model may."""
 
 
 MOST = 2**31 - 1
@@ -156,12 +163,14 @@ class Fields:
         return value
 
     def must_be(self, key: str, *allowed: Any) -> None:
-        """Raise `ModelError` for a value that weft does not implement. A missing or null key is allowed."""
+        """Raise `UnsupportedConfig` for a value that weft does not implement. A missing or null key is allowed."""
         value = self.data.get(key)
         if value is not None and value not in allowed:
-            raise self.error(
-                key, f"is {value!r}; weft runs {' or '.join(map(repr, allowed)) or 'models without it'}"
-            )
+            wanted = " or ".join(map(repr, allowed)) or "models without it"
+            raise self.unsupported(key, f"is {value!r}; weft runs {wanted}")
+
+    def unsupported(self, key: str, message: str) -> UnsupportedConfig:
+        return UnsupportedConfig(f"{self.where}: {key!r} {message}")
 
 
 def parse_rope(fields: Fields, max_position: int) -> Rope:
@@ -188,7 +197,7 @@ def parse_rope(fields: Fields, max_position: int) -> Rope:
             scaling.number("high_freq_factor"),
             scaling.integer("original_max_position_embeddings", max_position),
         )
-    raise fields.error(key, f"has rope_type {kind!r}; weft knows 'default', 'linear' and 'llama3'")
+    raise fields.unsupported(key, f"has rope_type {kind!r}; weft knows 'default', 'linear' and 'llama3'")
 
 
 def parse_dtype(fields: Fields) -> torch.dtype:

@@ -21,7 +21,7 @@ from torch import Tensor
 from weft.core.files import read_json
 from weft.errors import InputError, ModelError
 from weft.models.base import Model
-from weft.models.config import DTYPES, Fields, ModelConfig, refuse_quantized
+from weft.models.config import DTYPES, Fields, ModelConfig, UnsupportedConfig, refuse_quantized
 from weft.models.mtp_layout import INSIDE
 from weft.models.progress import LoadProgress
 from weft.models.stored import DTYPES as STORED_DTYPES
@@ -319,15 +319,20 @@ class RandomWeights:
         return tensor.to(self.device, self.dtype)
 
 
-def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: str = "auto") -> Model:
-    """Load the model of a directory onto `device`.
+def load_model(
+    path: str | Path,
+    device: str | torch.device = "cpu",
+    dtype: str = "auto",
+    max_seq_len: int | None = None,
+) -> Model:
+    """Load the model of a directory onto `device`, for texts of at most `max_seq_len` tokens (default: unknown).
 
     `dtype` is "float32", "float16", "bfloat16" or "auto" (`with_dtype`): on CUDA the dtype in config.json, on the CPU
     the stored one. Raises `ModelError` for missing, unexpected or misshapen tensors and for unknown architectures.
     """
     directory, device = Path(path), torch.device(device)
     model_class, config = read_config(directory)
-    config = with_dtype(config, dtype, device)
+    config = replace(with_dtype(config, dtype, device), max_seq_len=max_seq_len)
     _, headers = check_weights(model_class, config, directory)
     _check_room(headers, device)
     with (
@@ -369,6 +374,7 @@ def model_in_memory(
     device: str | torch.device = "cpu",
     dtype: str = "auto",
     where: Path = Path("weights in memory"),
+    max_seq_len: int | None = None,
 ) -> Model:
     """Make a model like `load_model`, from a checkpoint's tensors by name and the contents of its config.json.
 
@@ -377,7 +383,7 @@ def model_in_memory(
     """
     device = torch.device(device)
     model_class, config = parse_config(config_json, f"{where}: config.json")
-    config = with_dtype(config, dtype, device)
+    config = replace(with_dtype(config, dtype, device), max_seq_len=max_seq_len)
     with torch.inference_mode():
         build_model(model_class, config, WeightsInMemory(tensors, config, META, where))
         return build_model(model_class, config, WeightsInMemory(tensors, config, device, where))
@@ -451,18 +457,28 @@ def parse_config(data: Mapping[str, Any], where: str) -> tuple[type[Model], Mode
             f"{where}: 'architectures' is {names!r}; it must name one, such as ['LlamaForCausalLM']"
         )
     refuse_quantized(Fields(data, where))
-    model_class: type[Model] = (
-        load("models", names[0]) if names[0] in MODELS else load("generic models", "transformers")
-    )
-    return model_class, model_class.parse_config(data, where)
+    native: type[Model] | None = load("models", names[0]) if names[0] in MODELS else None
+    unsupported, why = None, f"weft has no module of its own for {names[0]}"
+    if native is not None:
+        try:
+            return native, native.parse_config(data, where)
+        except UnsupportedConfig as error:
+            unsupported, why = error, str(error)
+    generic: type[Model] = load("generic models", "transformers")
+    try:
+        return generic, replace(generic.parse_config(data, where), why_generic=why)
+    except ModelError:
+        if unsupported is not None:
+            raise unsupported from None
+        raise
 
 
 def how_it_runs(model: Model) -> tuple[str, str]:
     """The code that runs a model, and the reason."""
-    architecture, kind = model.config.architecture, type(model)
-    if architecture in MODELS:
-        return f"{kind.__module__}.{kind.__name__}", f"weft has a module of its own for {architecture}"
+    config, kind = model.config, type(model)
+    if not config.why_generic:
+        return f"{kind.__module__}.{kind.__name__}", f"weft has a module of its own for {config.architecture}"
     return (
-        f"transformers' {architecture}, over weft's pages and operations",
-        "weft has no module of its own for it, which would be faster",
+        f"transformers' {config.architecture}, over weft's pages and operations (slower)",
+        config.why_generic,
     )

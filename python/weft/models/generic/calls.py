@@ -29,14 +29,8 @@ PLANNING = "weft-planning"
 """The name of the attention function that only records which memory a call needs, and of its mask function."""
 
 SETTINGS = {
-    "scaling",
-    "softcap",
-    "s_aux",
-    "sliding_window",
-    "dropout",
-    "is_causal",
-    "position_ids",
-    "use_cache",
+    *("scaling", "softcap", "s_aux", "sliding_window", "dropout", "is_causal", "position_ids", "use_cache"),
+    "output_router_logits",
 }
 """Arguments of attention functions that weft follows, or that don't matter for it."""
 

@@ -22,6 +22,7 @@ from weft.models.generic.network import load_network, parse_config
 from weft.models.generic.probe import check_logits
 from weft.models.outputs import mark_output, mark_top_logits
 from weft.ops.attention import Rows
+from weft.ops.linear import Linear
 from weft.ops.rows import copy_rows_, positions_of
 
 
@@ -33,8 +34,9 @@ class TransformersModel:
     def __init__(self, config: ModelConfig, weights: WeightSource) -> None:
         self.config = config
         self.network = network = load_network(config, weights)
-        self.embedding: Tensor = network.get_input_embeddings().weight
-        self.device = self.embedding.device
+        embedding = network.get_input_embeddings()
+        self.embedding: Tensor | Linear = getattr(embedding, "table", embedding.weight)
+        self.device = weights.device
         self._prefix: str = network.base_model_prefix
         self._decoder = getattr(network, self._prefix)
         self._rates: dict[int, Tensor] = {}
@@ -43,7 +45,8 @@ class TransformersModel:
         for i, block in enumerate(blocks):
             block.register_forward_pre_hook(partial(_enter, i), with_kwargs=True)
         blocks[-1].register_forward_hook(partial(_leave, len(blocks)))
-        check_logits(self, network, str(weights.directory))
+        if self.device.type != "meta":
+            check_logits(self, network, str(weights.directory))
 
     @classmethod
     def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:

@@ -16,6 +16,7 @@ from transformers.pytorch_utils import Conv1D
 from weft.models.generic.calls import current
 from weft.models.generic.experts import is_experts, pack_experts
 from weft.ops.linear import Linear, Norm
+from weft.ops.packing import finish_packing
 from weft.ops.rows import embed
 
 PLAIN = ("dt_proj", "router.classifier")
@@ -49,13 +50,19 @@ class PackedLinear(nn.Module):
 
 
 class PackedEmbedding(nn.Embedding):
-    """An embedding whose result has the dtype of activations. Ids outside of the table are clamped to it."""
+    """An embedding whose result has the dtype of activations. Ids outside of the table are clamped to it. The `table`
+    may be the output projection that has the same weight."""
 
+    table: Tensor | Linear
     dtype: torch.dtype
+    packed: PackedWeight
+
+    @property
+    def weight(self) -> PackedWeight:  # type: ignore[override]
+        return self.packed
 
     def forward(self, ids: Tensor) -> Tensor:
-        rows = embed(self.weight, ids.reshape(-1), self.dtype)
-        return rows.view(*ids.shape, self.weight.shape[1])
+        return embed(self.table, ids.reshape(-1), self.dtype).view(*ids.shape, self.packed.shape[1])
 
 
 class PackedNorm(nn.Module):
@@ -73,6 +80,8 @@ class PackedNorm(nn.Module):
 def pack_modules(network: Any, dtype: torch.dtype) -> None:
     """Replace the modules of `network` that weft has operations for, one at a time, so that no second copy of the
     weights exists. `dtype` is the dtype of activations. All other tensors get it, too."""
+    head, embedding = network.get_output_embeddings(), network.get_input_embeddings()
+    is_tied = head.weight is embedding.weight
     for name, module in network.named_modules():
         if is_experts(module):
             pack_experts(module)
@@ -82,13 +91,15 @@ def pack_modules(network: Any, dtype: torch.dtype) -> None:
             _turn_convolution(module)
         elif type(module) in (nn.Linear, Conv1D):
             _pack_linear(module, dtype)
-        elif isinstance(module, nn.Embedding) and not isinstance(module, PackedEmbedding):
+        elif isinstance(module, nn.Embedding):
             _pack_embedding(module, dtype)
-    tables = {id(module.weight) for module in network.modules() if isinstance(module, PackedEmbedding)}
+    if is_tied:
+        embedding.table = head.product
     for module in network.modules():
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
-            if tensor.is_floating_point() and tensor.device.type != "meta" and id(tensor) not in tables:
+            if tensor.is_floating_point() and tensor.device.type != "meta":
                 tensor.data = tensor.data.to(dtype)
+    finish_packing()
     for module in network.modules():
         _replace_norm(module)
 
@@ -99,7 +110,10 @@ def _turn_convolution(module: Any) -> None:
 
 
 def _pack_embedding(module: Any, dtype: torch.dtype) -> None:
-    module.dtype = dtype
+    weight = module.weight.data
+    module.packed = PackedWeight(weight.dtype, weight.device, weight.shape)
+    module.table, module.dtype = weight, dtype
+    del module.weight
     _become(module, PackedEmbedding)
 
 

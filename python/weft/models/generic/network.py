@@ -16,11 +16,12 @@ import torch
 import transformers
 from torch import Tensor
 from transformers import masking_utils
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from weft.errors import ModelError
 from weft.models.base import WeightSource
 from weft.models.config import Fields, ModelConfig, parse_dtype
-from weft.models.generic.calls import NAME, PLANNING, Calls
+from weft.models.generic.calls import NAME, PLANNING, Calls, Visible
 from weft.models.generic.experts import take_calls
 from weft.models.generic.mixers import replace_functions
 from weft.models.generic.modules import pack_modules
@@ -28,6 +29,8 @@ from weft.models.memory import LayerMemory
 
 POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length")
 """Keys of the largest number of positions."""
+
+OWN_ATTENTION = "its layers have attention of their own, and not transformers' attention interface"
 
 UNBOUNDED = 1 << 20
 """The largest number of positions of a network whose config has no limit."""
@@ -98,6 +101,10 @@ def meta_network(data: Mapping[str, Any], where: str) -> Any:
     try:
         with quiet(), torch.device("meta"):
             network = make(config)
+    except KeyError as error:
+        if PLANNING not in str(error):
+            raise ModelError(f"{where}: transformers can't make this network: {error!r}") from error
+        raise ModelError(f"{where}: weft can't run {make.__name__}: {OWN_ATTENTION}") from error
     except Exception as error:
         raise ModelError(f"{where}: transformers can't make this network: {error}") from error
     return network.eval()
@@ -134,7 +141,7 @@ def load_network(config: ModelConfig, weights: WeightSource) -> Any:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise ModelError(f"{where}: tensors {', '.join(map(repr, names[:3]))}{more} {message}")
     network.eval().requires_grad_(False).to(weights.device)
-    stop_reading_values(network)
+    stop_reading_values(network, config.max_seq_len or config.max_position_embeddings)
     pack_modules(network, config.dtype)
     return network
 
@@ -159,15 +166,13 @@ def find_memories(network: Any, where: str) -> list[LayerMemory]:
     with torch.inference_mode(), Calls(plan=memories), _single_texts():
         try:
             network(input_ids=tokens, position_ids=tokens, use_cache=False)
-        except ModelError as error:
-            raise ModelError(
-                f"{where}: {type(network).__name__} can't run on weft's pages: {error}"
-            ) from error
-        except Exception as error:
-            raise ModelError(
-                f"{where}: {type(network).__name__} can't run on weft's pages, since its code failed: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+        except Exception as error:  # transformers' code raises many types
+            problem = f"its code failed: {type(error).__name__}: {error}"
+            if isinstance(error, ModelError):
+                problem = str(error)
+            elif Visible.__name__ in str(error):
+                problem = OWN_ATTENTION
+            raise ModelError(f"{where}: weft can't run {type(network).__name__}: {problem}") from error
     return memories
 
 
@@ -182,17 +187,32 @@ def _single_texts() -> Iterator[None]:
         masking_utils.find_packed_sequence_indices = find
 
 
-def stop_reading_values(network: Any) -> None:
+def stop_reading_values(network: Any, max_seq_len: int | None = None) -> None:
     """Replace the parts of transformers' code that read values on the host, which a captured forward can't.
 
     Rotary embeddings then keep their frequencies. transformers chooses some at each forward, by the longest text in the
-    batch, so that a text's tokens would depend on its neighbours."""
+    batch, so that a text's tokens would depend on its neighbours. weft chooses by the longest text that it will read.
+    """
     for module in network.modules():
         take_calls(module)
         if hasattr(module, "warn_if_padding_and_no_attention_mask"):
             module.warn_if_padding_and_no_attention_mask = lambda *_: None
         if "RotaryEmbedding" in type(module).__name__:
             module.forward = inspect.unwrap(type(module).forward).__get__(module)
+            if max_seq_len is not None:
+                _choose_frequencies(module, network.config.get_text_config(), max_seq_len)
+
+
+def _choose_frequencies(module: Any, config: Any, max_seq_len: int) -> None:
+    """Give a rotary embedding with longrope the frequencies for texts of at most `max_seq_len` tokens."""
+    kinds = module.rope_type if isinstance(module.rope_type, dict) else {None: module.rope_type}
+    for layer_type, kind in kinds.items():
+        parameters = config.rope_parameters if layer_type is None else config.rope_parameters[layer_type]
+        if kind == "longrope" and max_seq_len > parameters["original_max_position_embeddings"]:
+            frequencies = getattr(module, "inv_freq" if layer_type is None else f"{layer_type}_inv_freq")
+            longest = parameters["original_max_position_embeddings"] + 1
+            make = ROPE_INIT_FUNCTIONS[kind]
+            frequencies.copy_(make(config, frequencies.device, seq_len=longest, layer_type=layer_type)[0])
 
 
 @contextmanager

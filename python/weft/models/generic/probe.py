@@ -6,6 +6,7 @@ that weft does not know of, or read it otherwise, the logits would differ from t
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ def check_logits(model: Model, network: Any, where: str) -> None:
     tokens = (torch.arange(2 * LENGTH, device=device).view(2, LENGTH) * 7919 + 12345) % (vocab_size - 3) + 3
     try:
         expected = _plain_logits(network, tokens).float()
-        with _NoReads():
+        with _NoReads():  # type: ignore[no-untyped-call]
             actual = _logits_in_parts(model, tokens).float()
     except Exception as error:  # transformers' code raises many types
         kind = "" if isinstance(error, ModelError) else f"its code failed: {type(error).__name__}: "
@@ -94,9 +95,7 @@ def _logits_in_parts(model: Model, tokens: Tensor) -> Tensor:
     out = torch.full((batch, length, model.config.vocab_size), torch.nan, device=device)
 
     def read(base: list[int], ids: Tensor, starts: list[int] | None = None, is_draft: bool = False) -> Tensor:
-        width = (
-            ids.shape[-1] if starts is None else max(b - a for a, b in zip(starts, starts[1:], strict=False))
-        )
+        width = ids.shape[-1] if starts is None else max(b - a for a, b in pairwise(starts))
         of_states = kv.states.rows(slots, batch if is_draft else 0) if kv.states is not None else None
         rows = Rows(
             table,
