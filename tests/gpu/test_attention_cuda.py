@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from support.engine.random_model import random_model
-from support.kernels.attention import FEW, MANY, Case, Inputs, beyond, error
+from support.kernels.attention import FEW, MANY, MLA, OTHER_FEW, OTHER_MANY, Case, Inputs, beyond, error
 from weft.models.base import PagedKV
 from weft.models.config import ModelConfig
 from weft.models.weights import RandomWeights
@@ -23,6 +23,12 @@ pytestmark = [
 
 TOLERANCE = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 4e-2}
 SHAPES = [(32, 8, 128), (6, 3, 32), (8, 1, 80), (4, 4, 256)]
+OTHER_LARGE = (
+    replace(MLA, heads=128, dim=576, value_dim=512),
+    Case((), heads=64, kv_heads=8, dim=64, pairs=0, window=128, logits=True),
+    Case((), heads=16, kv_heads=8, dim=256, pairs=0, softcap=50.0),
+    Case((), heads=40, kv_heads=40, dim=96, value_dim=64, pairs=0),
+)
 CONFIG = ModelConfig("Qwen3ForCausalLM", 512, 256, 384, 3, 8, 2, 64, 2048, qk_norm=True)
 
 
@@ -32,10 +38,12 @@ def large_cases() -> list[Case]:
     for (heads, kv_heads, dim), width, dtype in product(SHAPES, (1, 4, 9, 70), TOLERANCE):
         for lengths in ((width,), (3000, 70, 555, 71), (200,) * 33):
             cases.append(Case(lengths, width, heads, kv_heads, dim, dtype=dtype, norm=True))
+    for case, width, dtype in product(OTHER_LARGE, (1, 4, 70), ("float16", "bfloat16")):
+        cases.append(replace(case, lengths=(3000, 70, 555, 71), width=width, dtype=dtype))
     return cases
 
 
-@pytest.mark.parametrize("case", [*FEW, *MANY, *large_cases()], ids=str)
+@pytest.mark.parametrize("case", [*FEW, *MANY, *OTHER_FEW, *OTHER_MANY, *large_cases()], ids=str)
 def test_attention_matches_the_textbook(case: Case) -> None:
     assert error(case, attend, "cuda") < TOLERANCE[case.dtype]
 
@@ -45,12 +53,13 @@ def test_rows_do_not_write_beyond_their_table(width: int) -> None:
     assert beyond(attend, width, "cuda") == 0.0
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "case", [*(Case((), 4, *shape, norm=True) for shape in SHAPES), *OTHER_LARGE], ids=str
+)
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
-def test_a_querys_bits_are_its_own(shape: tuple[int, int, int], dtype: str) -> None:
+def test_a_querys_bits_are_its_own(case: Case, dtype: str) -> None:
     """Among others, alone, and read token by token."""
-    heads, kv_heads, dim = shape
-    case = Case((3000, 70, 555, 71), 4, heads, kv_heads, dim, dtype=dtype, norm=True)
+    case = replace(case, lengths=(3000, 70, 555, 71), width=4, dtype=dtype)
     inputs, alone, singly = (Inputs(case, "cuda") for _ in range(3))
     whole = inputs.run(attend).unflatten(0, (4, 4))
     new, rows = inputs.new_tokens().unflatten(0, (4, 4)), inputs.rows()

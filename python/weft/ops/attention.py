@@ -92,6 +92,11 @@ class Heads:
     softcap: float = 0.0
     sink_logits: Tensor | None = None
 
+    def __post_init__(self) -> None:
+        logits = self.sink_logits
+        if logits is not None and (logits.dtype != torch.float32 or logits.shape != (self.count,)):
+            raise TypeError(f"sink_logits is float32 [{self.count}], not {_described(logits)}")
+
 
 @dataclass(frozen=True)
 class Window:
@@ -146,6 +151,8 @@ def attend(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads) -> Tensor:
     )
     if qkv.shape[1] != width:
         raise TypeError(f"for these heads a token of qkv has {width} elements, not {qkv.shape[1]}")
+    if heads.rotary is not None and 2 * heads.rotary.shape[1] > key_size:
+        raise TypeError(f"rotary has {heads.rotary.shape[1]} pairs, but a key has {key_size} elements")
     out = qkv.new_empty(qkv.shape[0], heads.count * value_size)
     q_norm, k_norm = heads.norms or (None, None)
     _ATTEND(

@@ -6,6 +6,10 @@ them. The last program to arrive joins the shares. The sizes of tiles and shares
 of page tables, and a block always has room for 16 queries. So the bits of a query's result depend on its own text
 alone.
 
+A key has two parts, of sizes D1 and D2. If values are parts of the keys (multi-head latent attention), the first part
+is the value, so that a tile is loaded once. Otherwise the second part is empty. DV is the size of a value. P1, P2 and
+PV are the powers of two to which these sizes are padded.
+
 Keys before a row's base are older than the step. With `Rows.settled` a program reads those of its first tile while
 earlier kernels still run. The caller promises that these kernels don't write the keys, bases and page tables. Without
 it, the program only prefetches the keys. That is safe, because the L2 cache is never stale.
@@ -33,6 +37,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from weft.ops.library import require
 from weft.ops.triton_launch import begin, chain_options, counters, let_next_start, wait_for_earlier
 from weft.ops.variants import chosen
 
@@ -52,7 +57,11 @@ LONG_STAGES = 2
 def attend(*args: Any) -> None:
     """Launch the kernels of `weft.ops.attention.attend`."""
     call = Call(*args)
-    assert call.keys.shape == call.values.shape and not call.softcap and call.sink_logits is None
+    first = call.sizes[0]
+    require(
+        first % 2 == 0 or 2 * call.num_pairs <= first,
+        f"on CUDA values of {first} elements inside keys can't end within a rotated pair",
+    )
     num_rows = call.page_table.shape[0]
     if call.num_short:
         num_few = call.num_short if call.short_width <= FEW_TOKENS else 0
@@ -97,10 +106,44 @@ class Call:
         """The window without sinks (`Window.reach`); 0 means no limit."""
         return self.window - self.sinks
 
+    @property
+    def values_in_keys(self) -> bool:
+        return self.keys.storage_offset() == self.values.storage_offset()
 
-def padded(head_dim: int) -> int:
-    """The head size with which kernels compute: a power of two, at least 16."""
-    return max(16, int(triton.next_power_of_2(head_dim)))
+    @property
+    def sizes(self) -> tuple[int, int, int, int, int, int]:
+        """D1, P1, D2, P2, DV and PV."""
+        size, value = self.keys.shape[3], self.values.shape[3]
+        first = value if self.values_in_keys else size
+        return first, padded(first), size - first, padded(size - first), value, padded(value)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a key with which the kernels compute."""
+        _, first, _, rest, _, _ = self.sizes
+        return (first + rest) * self.qkv.element_size()
+
+    @property
+    def num_pairs(self) -> int:
+        """The number of rotated pairs of a head's dimensions."""
+        return 0 if self.rotary is None else self.rotary.shape[1]
+
+    @property
+    def num_positions(self) -> int:
+        return 0 if self.rotary is None else self.rotary.shape[0]
+
+    @property
+    def score_scales(self) -> tuple[float, float]:
+        """`scale` and `cap` of `attend_tile`."""
+        log2_e = math.log2(math.e)
+        if self.softcap:
+            return self.scale / self.softcap, self.softcap * log2_e
+        return self.scale * log2_e, 0.0
+
+
+def padded(size: int) -> int:
+    """The size with which kernels compute: a power of two, at least 16, or 0."""
+    return max(16, int(triton.next_power_of_2(size))) if size else 0
 
 
 def keys_of_tile(row_bytes: int) -> int:
@@ -162,21 +205,93 @@ def load_heads(at, d, live, D: tl.constexpr, DP: tl.constexpr):
 
 
 @triton.jit
-def rotate(
-    heads, Norm, Rotary, positions, live, d, eps, num_positions, R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
-):  # fmt: skip
-    """Norm `heads` [R, DP] if there is a norm, and rotate adjacent pairs by the (cos, sin) of `positions`."""
+def sum_squares(heads):
+    """The sum of the squares of each head in `heads` [R, DP]."""
     f = heads.to(tl.float32)
-    if Norm is not None:
-        scale = tl.rsqrt(tl.sum(f * f, 1) / D + eps)
-        weight = tl.load(Norm + d, mask=d < D, other=0.0).to(tl.float32)
-        f = f * scale[:, None] * weight[None, :]
-    line = tl.minimum(positions, num_positions - 1)
-    angles = load_heads(Rotary + line[:, None] * D, d, live, D, DP)
-    even, odd = tl.split(tl.reshape(f, (R, DP // 2, 2)))
-    cos, sin = tl.split(tl.reshape(angles, (R, DP // 2, 2)))
-    both = tl.join(even * cos - odd * sin, even * sin + odd * cos)
-    return tl.reshape(both, (R, DP)).to(heads.dtype)
+    return tl.sum(f * f, 1)
+
+
+@triton.jit
+def rotate(
+    heads, squares, Norm, Rotary, positions, live, eps, num_positions, R: tl.constexpr, FIRST: tl.constexpr,
+    D: tl.constexpr, DP: tl.constexpr, SIZE: tl.constexpr, PAIRS: tl.constexpr,
+):  # fmt: skip
+    """Norm `heads` [R, DP] if there is a norm, and rotate adjacent pairs by the (cos, sin) of `positions`.
+
+    They are the D dimensions from FIRST on of heads of size SIZE, of which the first PAIRS pairs are rotated. `squares`
+    [R] are the sums of squares over all dimensions."""
+    if Norm is not None or FIRST < 2 * PAIRS:
+        f = heads.to(tl.float32)
+        d = tl.arange(0, DP)
+        if Norm is not None:
+            scale = tl.rsqrt(squares / SIZE + eps)
+            weight = tl.load(Norm + FIRST + d, mask=d < D, other=0.0).to(tl.float32)
+            f = f * scale[:, None] * weight[None, :]
+        if FIRST < 2 * PAIRS:
+            line = tl.minimum(positions, num_positions - 1)
+            table = Rotary + line[:, None] * 2 * PAIRS + FIRST
+            if FIRST + D > 2 * PAIRS:
+                # Other pairs are rotated by nothing: cos is 1, sin is 0.
+                inside = live[:, None] & (d < 2 * PAIRS - FIRST)[None, :]
+                still = (1 - d % 2).to(tl.float32)[None, :] + tl.zeros([R, DP], tl.float32)
+                angles = tl.load(table + d[None, :], mask=inside, other=still)
+            else:
+                angles = load_heads(table, d, live, D, DP)
+            even, odd = tl.split(tl.reshape(f, (R, DP // 2, 2)))
+            cos, sin = tl.split(tl.reshape(angles, (R, DP // 2, 2)))
+            f = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (R, DP))
+        heads = f.to(heads.dtype)
+    return heads
+
+
+@triton.jit
+def load_parts(
+    at, Norm, Rotary, positions, live, eps, num_positions, R: tl.constexpr, D1: tl.constexpr, P1: tl.constexpr,
+    D2: tl.constexpr, P2: tl.constexpr, PAIRS: tl.constexpr,
+):  # fmt: skip
+    """Load both parts of heads from the addresses `at` [R, 1], and `rotate` them. Without a second part, the first one
+    is returned twice."""
+    heads = load_heads(at, tl.arange(0, P1), live, D1, P1)
+    squares = sum_squares(heads)
+    if D2 > 0:
+        rest = load_heads(at + D1, tl.arange(0, P2), live, D2, P2)
+        squares += sum_squares(rest)
+    heads = rotate(
+        heads, squares, Norm, Rotary, positions, live, eps, num_positions, R, 0, D1, P1, D1 + D2, PAIRS
+    )  # fmt: skip
+    if D2 > 0:
+        rest = rotate(
+            rest, squares, Norm, Rotary, positions, live, eps, num_positions, R, D1, D2, P2, D1 + D2, PAIRS
+        )  # fmt: skip
+    else:
+        rest = heads
+    return heads, rest
+
+
+@triton.jit
+def store_parts(
+    at, heads, rest, live, D1: tl.constexpr, P1: tl.constexpr, D2: tl.constexpr, P2: tl.constexpr,
+):  # fmt: skip
+    """Store the parts of `live` heads at the addresses `at` [R, 1]."""
+    d = tl.arange(0, P1)
+    tl.store(at + d[None, :], heads, mask=live[:, None] & (d < D1)[None, :])
+    if D2 > 0:
+        e = tl.arange(0, P2)
+        tl.store(at + D1 + e[None, :], rest, mask=live[:, None] & (e < D2)[None, :])
+
+
+@triton.jit
+def tanh(x):
+    """tanh to some units in the last place."""
+    square = x * x
+    # The Taylor series, for small |x|, where the fraction below would lose digits.
+    series = square * -0.008863236 + 0.021869488
+    series = series * square - 0.053968254
+    series = series * square + 0.13333334
+    series = series * square - 0.33333334
+    fade = tl.exp2(tl.abs(x) * -2.885390081777927)
+    fraction = (1.0 - fade) / (1.0 + fade)
+    return tl.where(square < 0.09, x + x * square * series, tl.where(x < 0, -fraction, fraction))
 
 
 @triton.jit
@@ -195,10 +310,17 @@ def skip_hidden(start, hidden, BN: tl.constexpr, SINKS: tl.constexpr):
 
 
 @triton.jit
-def attend_tile(q, k, v, seen, scale, m, total, acc):
-    """Update the online softmax of queries `q` with a tile of keys `k` and values `v`. `m`, `total` and `acc` are its
-    running maximum, sum and weighted values. `seen` marks the keys that each query sees."""
-    score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+def attend_tile(q, q2, k, k2, v, seen, scale, cap, m, total, acc, D2: tl.constexpr, CAPPED: tl.constexpr):
+    """Update the online softmax of queries with a tile of keys and values `v`. `q` and `k` are the first parts of
+    queries and keys, `q2` and `k2` the second ones. `m`, `total` and `acc` are the softmax's running maximum, sum and
+    weighted values. `seen` marks the keys that each query sees. Scores are in units of log 2: `scale` q k, or `cap`
+    tanh(`scale` q k) if CAPPED."""
+    score = tl.dot(q, tl.trans(k), input_precision="ieee")
+    if D2 > 0:
+        score = tl.dot(q2, tl.trans(k2), acc=score, input_precision="ieee")
+    score *= scale
+    if CAPPED:
+        score = cap * tanh(score)
     score = tl.where(seen, score, float("-inf"))
     peak = tl.maximum(m, tl.max(score, 1))
     safe = tl.where(peak == float("-inf"), 0.0, peak)
@@ -216,12 +338,25 @@ def choose_shares(num_kv_heads: int, capacity: int, keys: int) -> int:
 
 
 @triton.jit
+def begin_softmax(SinkLogits, head, live, BM: tl.constexpr, PV: tl.constexpr):
+    """The softmax of `attend_tile` before its first key. The logits of sinks count for `live` queries; their values are
+    0."""
+    if SinkLogits is not None:
+        m = tl.load(SinkLogits + head, mask=live, other=float("-inf")) * 1.4426950408889634
+        total = tl.where(live, 1.0, 0.0)
+    else:
+        m = tl.full([BM], float("-inf"), tl.float32)
+        total = tl.zeros([BM], tl.float32)
+    return m, total, tl.zeros([BM, PV], tl.float32)
+
+
+@triton.jit
 def read_old_keys(
     Cache, PageTable, Base, row, key_head, start, num_columns,
     HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Read the old keys and values of the tile at `start`. Returns the row's base, the number of its old keys that have
-    pages, and the tile's keys and values [BN, DP], zeros beyond the old ones."""
+    """Read the old keys and values of the tile at `start`, both of size D. Returns the row's base, the number of its
+    old keys that have pages, and the tile's keys and values [BN, DP], zeros beyond the old ones."""
     # Bypass the L1 cache, which may not have the latest writes of other kernels.
     base = tl.load(Base + row, cache_modifier=".cg")
     old = tl.minimum(base, num_columns * PAGE).to(tl.int32)
@@ -243,7 +378,7 @@ def prefetch_keys(
     Cache, PageTable, Base, row, key_head, start, num_columns, num_pages,
     HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Prefetch the old keys and values of the tile at `start` to the L2 cache."""
+    """Prefetch the old keys and values of the tile at `start`, both of size D, to the L2 cache."""
     # An earlier kernel may still write bases and page tables, so every address is clamped to the cache's pages.
     SIZE: tl.constexpr = Cache.dtype.element_ty.primitive_bitwidth // 8
     LINES: tl.constexpr = DP * SIZE // 128 if DP * SIZE > 128 else 1
@@ -265,34 +400,38 @@ def prefetch_keys(
 def write_new_keys(
     Cache, PageTable, Rotary, KNorm, row_qkv, row, key_head, share, count, first, length,
     eps, num_columns, num_positions,
-    H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr,
-    BT: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr,
+    H: tl.constexpr, HKV: tl.constexpr, D1: tl.constexpr, P1: tl.constexpr, D2: tl.constexpr, P2: tl.constexpr,
+    DV: tl.constexpr, PV: tl.constexpr, IN_KEYS: tl.constexpr, PAIRS: tl.constexpr, WIDE: tl.constexpr,
+    TOKEN: tl.constexpr, PAGE: tl.constexpr, BT: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
     """Rotate the row's new keys in the tiles of `share`, and write them and their values to the cache. `row_qkv` points
     to the row's first token."""
-    WIDE: tl.constexpr = (H + 2 * HKV) * D
+    DK: tl.constexpr = D1 + D2
     if (first // BN % SHARES == share) | ((length - 1) // BN % SHARES == share):
-        d = tl.arange(0, DP)
         t = tl.arange(0, BT)
         n = first + t
         new = (t < count) & (n < length) & (n // BN % SHARES == share)
         page = tl.load(PageTable + row * num_columns + n // PAGE, mask=new, other=0).to(tl.int64)
-        source = row_qkv + (t * WIDE + (H + key_head) * D)[:, None]
-        v = load_heads(source + HKV * D, d, new, D, DP)
-        k = load_heads(source, d, new, D, DP)
-        k = rotate(k, KNorm, Rotary, n, new, d, eps, num_positions, BT, D, DP)
-        entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None] + d[None, :]
-        written = (page > 0)[:, None] & (d < D)[None, :]
+        source = row_qkv + (t * WIDE + H * DK)[:, None]
+        k, k2 = load_parts(
+            source + key_head * DK, KNorm, Rotary, n, new, eps, num_positions, BT, D1, P1, D2, P2, PAIRS
+        )
+        entry = Cache + ((page * PAGE + n % PAGE) * TOKEN)[:, None]
         # Programs of other blocks write the same values. Each reads its own writes.
-        tl.store(entry, k, mask=written)
-        tl.store(entry + HKV * D, v, mask=written)
+        store_parts(entry + key_head * DK, k, k2, page > 0, D1, P1, D2, P2)
+        if not IN_KEYS:
+            d = tl.arange(0, PV)
+            v = load_heads(source + HKV * DK + key_head * DV, d, new, DV, PV)
+            place = entry + HKV * DK + key_head * DV + d[None, :]
+            tl.store(place, v, mask=(page > 0)[:, None] & (d < DV)[None, :])
         tl.debug_barrier()
 
 
 @triton.jit
 def attend_first_tile(
-    q, position, Cache, PageTable, row, key_head, start, old, old_k, old_v, length, scale, num_columns, m, total, acc,
-    HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,
+    q, position, Cache, PageTable, row, key_head, start, old, old_k, old_v, length, scale, cap, num_columns,
+    m, total, acc,
+    HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr, CAPPED: tl.constexpr,
 ):  # fmt: skip
     """Attend to the tile at `start`, of which `read_old_keys` has read the old keys. Only its new keys are read here.
     `m`, `total` and `acc` are those of `attend_tile`."""
@@ -306,18 +445,20 @@ def attend_first_tile(
     k = tl.load(entry + d[None, :], mask=mask, other=old_k)
     v = tl.load(entry + HKV * D + d[None, :], mask=mask, other=old_v)
     seen = (n[None, :] <= position[:, None]) & inside[None, :]
-    return attend_tile(q, k, v, seen, scale, m, total, acc)
+    return attend_tile(q, q, k, k, v, seen, scale, cap, m, total, acc, 0, CAPPED)
 
 
 @triton.jit
 def attend_share(
-    q, position, Cache, PageTable, row, key_head, begin, low, hidden, length, scale, num_columns, m, total, acc,
-    HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr,
-    STAGES: tl.constexpr, REACH: tl.constexpr, SINKS: tl.constexpr,
+    q, q2, position, Cache, PageTable, row, key_head, begin, low, hidden, length, scale, cap, num_columns,
+    m, total, acc,
+    HKV: tl.constexpr, D1: tl.constexpr, P1: tl.constexpr, D2: tl.constexpr, P2: tl.constexpr, DV: tl.constexpr,
+    PV: tl.constexpr, IN_KEYS: tl.constexpr, CAPPED: tl.constexpr, TOKEN: tl.constexpr, PAGE: tl.constexpr,
+    BN: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr, REACH: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     """Attend to the tiles at `begin`, `begin` + STEP, ... With REACH, a query sees only the last REACH keys and the
     sinks, and `hidden` keys before `low` are skipped. `m`, `total` and `acc` are those of `attend_tile`."""
-    d = tl.arange(0, DP)
+    DK: tl.constexpr = D1 + D2
     for start in tl.range(begin, length - hidden, STEP, num_stages=STAGES):
         if REACH > 0:
             n = skip_hidden(start, hidden, BN, SINKS) + tl.arange(0, BN)
@@ -326,13 +467,18 @@ def attend_share(
             n = start + tl.arange(0, BN)
             inside = n < length
         page = tl.load(PageTable + row * num_columns + n // PAGE, mask=inside, other=0).to(tl.int64)
-        entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None]
-        k = load_heads(entry, d, inside, D, DP)
-        v = load_heads(entry + HKV * D, d, inside, D, DP)
+        entry = Cache + ((page * PAGE + n % PAGE) * TOKEN)[:, None]
+        k = load_heads(entry + key_head * DK, tl.arange(0, P1), inside, D1, P1)
+        k2 = k
+        if D2 > 0:
+            k2 = load_heads(entry + key_head * DK + D1, tl.arange(0, P2), inside, D2, P2)
+        v = k
+        if not IN_KEYS:
+            v = load_heads(entry + HKV * DK + key_head * DV, tl.arange(0, PV), inside, DV, PV)
         seen = (n[None, :] <= position[:, None]) & inside[None, :]
         if REACH > 0:
             seen = seen & ((n[None, :] > position[:, None] - REACH) | (n < SINKS)[None, :])
-        m, total, acc = attend_tile(q, k, v, seen, scale, m, total, acc)
+        m, total, acc = attend_tile(q, q2, k, k2, v, seen, scale, cap, m, total, acc, D2, CAPPED)
     return m, total, acc
 
 
@@ -382,37 +528,40 @@ def join_shares(
 
 
 @triton.jit(
-    do_not_specialize=["width", "offset", "num_columns", "num_pages", "num_positions", "eps", "scale"],
+    do_not_specialize=["width", "offset", "num_columns", "num_pages", "num_positions", "eps", "scale", "cap"],
     do_not_specialize_on_alignment=["PageTable", "Base", "Count", "Starts"],
 )
 def attend_few_kernel(
-    QKV, Cache, PageTable, Base, Count, Starts, Rotary, QNorm, KNorm, Out, Parts, Lse, Counters,
-    eps, scale, width, offset, num_columns, num_pages, num_positions,
-    H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr,
+    QKV, Cache, PageTable, Base, Count, Starts, Rotary, QNorm, KNorm, SinkLogits, Out, Parts, Lse, Counters,
+    eps, scale, cap, width, offset, num_columns, num_pages, num_positions,
+    H: tl.constexpr, HKV: tl.constexpr, D1: tl.constexpr, P1: tl.constexpr, D2: tl.constexpr, P2: tl.constexpr,
+    DV: tl.constexpr, PV: tl.constexpr, IN_KEYS: tl.constexpr, PAIRS: tl.constexpr, CAPPED: tl.constexpr,
+    WIDE: tl.constexpr, TOKEN: tl.constexpr, PAGE: tl.constexpr,
     BT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr, CHUNK: tl.constexpr,
     STAGES: tl.constexpr, REACH: tl.constexpr, SINKS: tl.constexpr, EARLY: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """A program attends for a row, a key head, a block of queries and a share of the keys. Parts: float32 [rows *
-    width * H, SHARES, D]. Lse: float32 [rows * width * H, SHARES]. Counters: int32, one for each row, key head and
-    block, zero before and after. EARLY: keys of earlier steps are prefetched (1) or read (2) before the wait."""
+    width * H, SHARES, DV]. Lse: float32 [rows * width * H, SHARES]. Counters: int32, one for each row, key head and
+    block, zero before and after. EARLY: keys of earlier steps are prefetched (1) or read (2) before the wait; only for
+    values of the same size. A token has WIDE elements in QKV and TOKEN in the cache."""
     let_next_start(CHAINED)
     G: tl.constexpr = H // HKV
-    WIDE: tl.constexpr = (H + 2 * HKV) * D
+    DK: tl.constexpr = D1 + D2
     row = tl.program_id(0)
     key_head = tl.program_id(1) % HKV
     block = tl.program_id(1) // HKV
     share = tl.program_id(2)
-    d = tl.arange(0, DP)
+    d = tl.arange(0, PV)
     KNOWN: tl.constexpr = EARLY == 2 and Count is None and Starts is None
     if EARLY == 1 and CHAINED:
         prefetch_keys(
-            Cache, PageTable, Base, row, key_head, share * BN, num_columns, num_pages, HKV, D, DP, PAGE, BN
+            Cache, PageTable, Base, row, key_head, share * BN, num_columns, num_pages, HKV, D1, P1, PAGE, BN
         )
     if EARLY == 2:
         # Earlier kernels may still run. The caller has promised that none of them writes these keys, bases and page
         # tables (`Rows.settled`). The row of this kernel in csrc/kernels/README.md says why that holds.
         base, old, old_k, old_v = read_old_keys(
-            Cache, PageTable, Base, row, key_head, share * BN, num_columns, HKV, D, DP, PAGE, BN
+            Cache, PageTable, Base, row, key_head, share * BN, num_columns, HKV, D1, P1, PAGE, BN
         )
     if KNOWN:
         begin_token, count, first = tokens_of(
@@ -433,16 +582,17 @@ def attend_few_kernel(
         head = key_head * G + query % G
         live = token < count
         row_qkv = QKV + begin_token * WIDE
-        q = load_heads(row_qkv + (token * WIDE + head * D)[:, None], d, live, D, DP)
-        q = rotate(q, QNorm, Rotary, first + token, live, d, eps, num_positions, BM, D, DP)
+        q, q2 = load_parts(
+            row_qkv + (token * WIDE + head * DK)[:, None], QNorm, Rotary, first + token, live, eps, num_positions,
+            BM, D1, P1, D2, P2, PAIRS,
+        )  # fmt: skip
         position = tl.where(live, tl.minimum(first + token, length - 1), -1)
         write_new_keys(
             Cache, PageTable, Rotary, KNorm, row_qkv, row, key_head, share, count, first, length,
-            eps, num_columns, num_positions, H, HKV, D, DP, PAGE, BT, BN, SHARES,
+            eps, num_columns, num_positions, H, HKV, D1, P1, D2, P2, DV, PV, IN_KEYS, PAIRS, WIDE, TOKEN, PAGE,
+            BT, BN, SHARES,
         )  # fmt: skip
-        m = tl.full([BM], float("-inf"), tl.float32)
-        total = tl.zeros([BM], tl.float32)
-        acc = tl.zeros([BM, DP], tl.float32)
+        m, total, acc = begin_softmax(SinkLogits, head, live & (share == 0), BM, PV)
         low = 0
         hidden = 0
         if REACH > 0:
@@ -451,18 +601,19 @@ def attend_few_kernel(
         begin = share * BN
         if EARLY == 2:
             m, total, acc = attend_first_tile(
-                q, position, Cache, PageTable, row, key_head, begin, old, old_k, old_v, length, scale, num_columns,
-                m, total, acc, HKV, D, DP, PAGE, BN,
+                q, position, Cache, PageTable, row, key_head, begin, old, old_k, old_v, length, scale, cap, num_columns,
+                m, total, acc, HKV, D1, P1, PAGE, BN, CAPPED,
             )  # fmt: skip
             begin += SHARES * BN
         m, total, acc = attend_share(
-            q, position, Cache, PageTable, row, key_head, begin, low, hidden, length, scale, num_columns,
-            m, total, acc, HKV, D, DP, PAGE, BN, SHARES * BN, STAGES, REACH, SINKS,
+            q, q2, position, Cache, PageTable, row, key_head, begin, low, hidden, length, scale, cap, num_columns,
+            m, total, acc, HKV, D1, P1, D2, P2, DV, PV, IN_KEYS, CAPPED, TOKEN, PAGE, BN, SHARES * BN, STAGES,
+            REACH, SINKS,
         )  # fmt: skip
         acc = acc / tl.where(total > 0, total, 1.0)[:, None]
-        cell = live[:, None] & (d < D)[None, :]
+        cell = live[:, None] & (d < DV)[None, :]
         line = (begin_token + token) * H + head
-        target = Out + line[:, None] * D + d[None, :]
+        target = Out + line[:, None] * DV + d[None, :]
         if alive == 1:
             tl.store(target, acc.to(Out.dtype.element_ty), mask=cell)
         elif SHARES > 1:
@@ -470,39 +621,41 @@ def attend_few_kernel(
             query_line = (row.to(tl.int64) * width + token) * H + head
             join_shares(
                 m, total, acc, target, query_line, live, cell, Out, Parts, Lse, Counters, group, share, alive,
-                D, DP, BM, SHARES, CHUNK,
+                DV, PV, BM, SHARES, CHUNK,
             )  # fmt: skip
 
 
 def attend_few(call: Call, num_rows: int, shares: int | None = None) -> None:
     """`attend` for the first `num_rows` rows, which have at most `FEW_TOKENS` new tokens."""
-    assert call.rotary is not None
-    pages, page, num_kv_heads, head_dim = call.keys.shape
+    pages, page, num_kv_heads, _ = call.keys.shape
     columns = call.page_table.shape[1]
     width = call.short_width if call.num_short else call.width
-    dim = padded(head_dim)
-    keys = keys_of_tile(dim * call.qkv.element_size())
+    size, dim = call.sizes[-2:]
+    keys = keys_of_tile(call.row_bytes)
     shares = shares or choose_shares(num_kv_heads, columns * page, keys)
     lines = num_rows * width * call.num_heads
     groups = num_kv_heads * triton.cdiv(width * (call.num_heads // num_kv_heads), QUERIES)
     parts = lse = arrived = call.out
     if shares > 1:
-        parts = torch.empty(lines, shares, head_dim, dtype=torch.float32, device=call.out.device)
+        parts = torch.empty(lines, shares, size, dtype=torch.float32, device=call.out.device)
         lse = torch.empty(lines, shares, dtype=torch.float32, device=call.out.device)
         arrived = counters(call.out, num_rows * groups)
     attend_few_kernel[(num_rows, groups, shares)](
         call.qkv, call.keys, call.page_table.contiguous(), call.base, call.count, call.starts, call.rotary,
-        call.q_norm, call.k_norm, call.out, parts, lse, arrived, call.eps, call.scale * math.log2(math.e),
-        width, call.offset, columns, pages, call.rotary.shape[0],
-        call.num_heads, num_kv_heads, head_dim, dim, page, FEW_TOKENS, QUERIES, keys, shares,
+        call.q_norm, call.k_norm, call.sink_logits, call.out, parts, lse, arrived, call.eps, *call.score_scales,
+        width, call.offset, columns, pages, call.num_positions,
+        call.num_heads, num_kv_heads, *call.sizes, call.values_in_keys, call.num_pairs, call.softcap > 0,
+        call.qkv.shape[1], call.keys.stride(1), page, FEW_TOKENS, QUERIES, keys, shares,
         min(shares, max(1, JOINED // dim)), STAGES, call.reach, call.sinks, how_early(call), **chain_options(call.out),
-        num_warps=8 if dim >= 128 and call.qkv.element_size() == 4 else 4,
+        num_warps=8 if call.row_bytes >= 512 and call.qkv.element_size() == 4 else 4,
     )  # fmt: skip
 
 
 def how_early(call: Call) -> int:
     """The value of EARLY for `attend_few_kernel`: 0 for no early access to keys, 1 for prefetching, 2 for reading."""
     if call.reach:  # the first tile depends on the new tokens' positions
+        return 0
+    if call.values_in_keys or call.keys.shape != call.values.shape:
         return 0
     early = {"none": 0, "hinted": 1, "read": 2}[chosen().early_keys]
     # Keys that are read early wait in registers, and a tile of larger heads does not fit there. In a call with long
@@ -518,13 +671,14 @@ def how_early(call: Call) -> int:
 def rotate_write_kernel(
     QKV, Cache, PageTable, Base, Count, Starts, Rotary, QNorm, KNorm,
     eps, first_row, num_rows, width, offset, num_columns, num_positions,
-    H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr, BT: tl.constexpr,
-    ROWS: tl.constexpr, CHAINED: tl.constexpr,
+    H: tl.constexpr, HKV: tl.constexpr, D1: tl.constexpr, P1: tl.constexpr, D2: tl.constexpr, P2: tl.constexpr,
+    DV: tl.constexpr, PV: tl.constexpr, PAIRS: tl.constexpr, WIDE: tl.constexpr, TOKEN: tl.constexpr,
+    PAGE: tl.constexpr, BT: tl.constexpr, ROWS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """A program handles one head for a tile of a row's tokens. It rotates queries in place, and writes keys and values
     to the cache."""
     begin(CHAINED)
-    WIDE: tl.constexpr = (H + 2 * HKV) * D
+    DK: tl.constexpr = D1 + D2
     row, number = tile_of(Starts, tl.program_id(0), first_row, num_rows, width, 1, BT, ROWS)
     head = tl.program_id(1)
     begin_token, count, first = tokens_of(
@@ -534,33 +688,44 @@ def rotate_write_kernel(
         return
     token = number * BT + tl.arange(0, BT)
     live = token < count
-    d = tl.arange(0, DP)
     position = first + token
-    source = QKV + ((begin_token + token) * WIDE + head * D)[:, None]
-    heads = load_heads(source, d, live, D, DP)
+    tokens = QKV + ((begin_token + token) * WIDE)[:, None]
     if head < H:
-        rotated = rotate(heads, QNorm, Rotary, position, live, d, eps, num_positions, BT, D, DP)
-        tl.store(source + d[None, :], rotated, mask=live[:, None] & (d < D)[None, :])
+        if PAIRS > 0 or QNorm is not None:
+            source = tokens + head * DK
+            q, q2 = load_parts(
+                source, QNorm, Rotary, position, live, eps, num_positions, BT, D1, P1, D2, P2, PAIRS
+            )
+            store_parts(source, q, q2, live, D1, P1, D2, P2)
     else:
-        if head < H + HKV:
-            heads = rotate(heads, KNorm, Rotary, position, live, d, eps, num_positions, BT, D, DP)
         column = position // PAGE
         page = tl.load(
             PageTable + row * num_columns + column, mask=live & (column < num_columns), other=0
         ).to(tl.int64)
-        target = Cache + (((page * PAGE + position % PAGE) * 2 * HKV + head - H) * D)[:, None]
-        tl.store(target + d[None, :], heads, mask=(live & (page > 0))[:, None] & (d < D)[None, :])
+        target = Cache + ((page * PAGE + position % PAGE) * TOKEN)[:, None]
+        if head < H + HKV:
+            k, k2 = load_parts(
+                tokens + head * DK, KNorm, Rotary, position, live, eps, num_positions, BT, D1, P1, D2, P2, PAIRS
+            )  # fmt: skip
+            store_parts(target + (head - H) * DK, k, k2, page > 0, D1, P1, D2, P2)
+        else:
+            d = tl.arange(0, PV)
+            place = (head - H - HKV) * DV
+            v = load_heads(tokens + (H + HKV) * DK + place, d, live, DV, PV)
+            tl.store(target + HKV * DK + place + d[None, :], v, mask=(page > 0)[:, None] & (d < DV)[None, :])
 
 
 @triton.jit(
-    do_not_specialize=["first_row", "num_rows", "width", "offset", "num_columns", "scale"],
+    do_not_specialize=["first_row", "num_rows", "width", "offset", "num_columns", "scale", "cap"],
     do_not_specialize_on_alignment=["PageTable", "Base", "Count", "Starts"],
 )
 def attend_kernel(
-    QKV, Cache, PageTable, Base, Count, Starts, Out, scale, first_row, num_rows, width, offset, num_columns,
-    H: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PAGE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr, REACH: tl.constexpr, SINKS: tl.constexpr,
-    ROWS: tl.constexpr, CHAINED: tl.constexpr,
+    QKV, Cache, PageTable, Base, Count, Starts, SinkLogits, Out, scale, cap, first_row, num_rows, width, offset,
+    num_columns,
+    H: tl.constexpr, HKV: tl.constexpr, D1: tl.constexpr, P1: tl.constexpr, D2: tl.constexpr, P2: tl.constexpr,
+    DV: tl.constexpr, PV: tl.constexpr, IN_KEYS: tl.constexpr, CAPPED: tl.constexpr, WIDE: tl.constexpr,
+    TOKEN: tl.constexpr, PAGE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
+    REACH: tl.constexpr, SINKS: tl.constexpr, ROWS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """A program attends for a key head and a tile of a row's queries."""
     begin(CHAINED)
@@ -576,52 +741,55 @@ def attend_kernel(
     token = query // G
     head = key_head * G + query % G
     live = token < count
-    d = tl.arange(0, DP)
-    q = load_heads(QKV + ((begin_token + token) * (H + 2 * HKV) * D + head * D)[:, None], d, live, D, DP)
+    source = QKV + ((begin_token + token) * WIDE + head * (D1 + D2))[:, None]
+    q = load_heads(source, tl.arange(0, P1), live, D1, P1)
+    q2 = q
+    if D2 > 0:
+        q2 = load_heads(source + D1, tl.arange(0, P2), live, D2, P2)
     position = tl.where(live, first + token, -1)
     length = tl.minimum(tl.max(position, 0) + 1, num_columns * PAGE)
-    m = tl.full([BM], float("-inf"), tl.float32)
-    total = tl.zeros([BM], tl.float32)
-    acc = tl.zeros([BM, DP], tl.float32)
+    m, total, acc = begin_softmax(SinkLogits, head, live, BM, PV)
     low = 0
     hidden = 0
     if REACH > 0:
         low = tl.maximum(tl.minimum(first + number * BM // G, length - 1) - REACH + 1, 0)
         hidden = hidden_keys(low, 0, BN, BN, SINKS)
     m, total, acc = attend_share(
-        q, position, Cache, PageTable, row, key_head, 0, low, hidden, length, scale, num_columns,
-        m, total, acc, HKV, D, DP, PAGE, BN, BN, STAGES, REACH, SINKS,
+        q, q2, position, Cache, PageTable, row, key_head, 0, low, hidden, length, scale, cap, num_columns,
+        m, total, acc, HKV, D1, P1, D2, P2, DV, PV, IN_KEYS, CAPPED, TOKEN, PAGE, BN, BN, STAGES, REACH, SINKS,
     )  # fmt: skip
     acc = acc / tl.where(total > 0, total, 1.0)[:, None]
     line = (begin_token + token) * H + head
+    d = tl.arange(0, PV)
     tl.store(
-        Out + line[:, None] * D + d[None, :],
+        Out + line[:, None] * DV + d[None, :],
         acc.to(Out.dtype.element_ty),
-        mask=live[:, None] & (d < D)[None, :],
+        mask=live[:, None] & (d < DV)[None, :],
     )
 
 
 def attend_long(call: Call, first_row: int = 0) -> None:
     """`attend` for the rows from `first_row` on, which have any number of new tokens."""
-    assert call.rotary is not None
-    _, page, num_kv_heads, head_dim = call.keys.shape
+    _, page, num_kv_heads, _ = call.keys.shape
     columns = call.page_table.shape[1]
     num_rows = call.page_table.shape[0] - first_row
-    table, dim = call.page_table.contiguous(), padded(head_dim)
+    table = call.page_table.contiguous()
     group = call.num_heads // num_kv_heads
     most_rows = triton.next_power_of_2(num_rows) if call.starts is not None else 1
     chain = chain_options(call.out)
     tiles = num_tiles(call, num_rows, LONG_TOKENS, 1)
-    rotate_write_kernel[(tiles, call.num_heads + 2 * num_kv_heads)](
+    rotate_write_kernel[(tiles, call.num_heads + num_kv_heads * (1 if call.values_in_keys else 2))](
         call.qkv, call.keys, table, call.base, call.count, call.starts, call.rotary, call.q_norm, call.k_norm,
-        call.eps, first_row, num_rows, call.width, call.offset, columns, call.rotary.shape[0],
-        call.num_heads, num_kv_heads, head_dim, dim, page, LONG_TOKENS, most_rows, **chain,
+        call.eps, first_row, num_rows, call.width, call.offset, columns, call.num_positions,
+        call.num_heads, num_kv_heads, *call.sizes, call.num_pairs, call.qkv.shape[1], call.keys.stride(1), page,
+        LONG_TOKENS, most_rows, **chain, num_warps=8 if call.row_bytes >= 512 else 4,
     )  # fmt: skip
-    queries, keys = choose_block(dim * call.qkv.element_size())
+    queries, keys = choose_block(call.row_bytes)
     attend_kernel[(num_tiles(call, num_rows, queries, group), num_kv_heads)](
-        call.qkv, call.keys, table, call.base, call.count, call.starts, call.out, call.scale * math.log2(math.e),
-        first_row, num_rows, call.width, call.offset, columns,
-        call.num_heads, num_kv_heads, head_dim, dim, page, queries, keys, LONG_STAGES, call.reach, call.sinks,
+        call.qkv, call.keys, table, call.base, call.count, call.starts, call.sink_logits, call.out,
+        *call.score_scales, first_row, num_rows, call.width, call.offset, columns,
+        call.num_heads, num_kv_heads, *call.sizes, call.values_in_keys, call.softcap > 0, call.qkv.shape[1],
+        call.keys.stride(1), page, queries, keys, LONG_STAGES, call.reach, call.sinks,
         most_rows, **chain, num_warps=LONG_WARPS,
     )  # fmt: skip
 

@@ -21,12 +21,12 @@ needs_triton = pytest.mark.skipif(
 )
 
 
-def interpreted(script: str) -> dict[str, Any]:
+def interpreted(script: str, *arguments: str) -> dict[str, Any]:
     """Run `script` with Triton's interpreter. Returns the JSON in the last line of its output."""
     tests = Path(__file__).parents[2]
     paths = os.pathsep.join([str(tests), *sys.path])
     result = subprocess.run(
-        [sys.executable, script],
+        [sys.executable, script, *arguments],
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": paths},
         capture_output=True,
         text=True,

@@ -114,6 +114,16 @@ def test_tokens_of_another_width_are_refused(case: Case) -> None:
         attend(torch.zeros(2, width + 8), inputs.layer, inputs.rows(), inputs.heads)
 
 
+def test_tables_and_logits_of_other_sizes_are_refused() -> None:
+    inputs = Inputs(Case((20,), 2))
+    heads = replace(inputs.heads, rotary=torch.zeros(20, 9, 2))
+    with pytest.raises(TypeError, match="rotary has 9 pairs, but a key has 16 elements"):
+        attend(inputs.new_tokens(), inputs.layer, inputs.rows(), heads)
+    for logits in (torch.zeros(5), torch.zeros(4, dtype=torch.float16)):
+        with pytest.raises(TypeError, match=r"sink_logits is float32 \[4\], not torch.float"):
+            replace(heads, sink_logits=logits)
+
+
 @pytest.mark.parametrize(
     "call", [call for call in CALLS + OTHER_CALLS if call.texts.dtype == "float32"], ids=str
 )
@@ -168,20 +178,20 @@ def run_ragged(inputs: RaggedInputs) -> None:
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    """What the Triton kernels gave, from one interpreter process."""
-    return interpreted(__file__)
+    """What the Triton kernels gave, from two interpreter processes."""
+    return interpreted(__file__, "usual") | interpreted(__file__, "other")
 
 
 @pytest.mark.slow
 @needs_triton
-@pytest.mark.parametrize("case", FEW + MANY, ids=str)
+@pytest.mark.parametrize("case", FEW + MANY + OTHER_FEW + OTHER_MANY, ids=str)
 def test_triton_attention_matches_the_textbook(case: Case, found: dict[str, Any]) -> None:
     assert found[str(case)] < case.tolerance
 
 
 @pytest.mark.slow
 @needs_triton
-@pytest.mark.parametrize("case", FEW, ids=str)
+@pytest.mark.parametrize("case", FEW + OTHER_FEW, ids=str)
 def test_rows_of_few_tokens_may_go_the_way_of_many(case: Case, found: dict[str, Any]) -> None:
     assert found[f"long {case}"] < case.tolerance
 
@@ -195,7 +205,7 @@ def test_triton_rows_do_not_write_beyond_their_table(width: int, found: dict[str
 
 @pytest.mark.slow
 @needs_triton
-@pytest.mark.parametrize("case", BITS, ids=str)
+@pytest.mark.parametrize("case", BITS + OTHER_BITS[:2], ids=str)
 def test_a_querys_bits_are_its_own_in_triton(case: Case, found: dict[str, Any]) -> None:
     """Again, in other company, at other places, alone, and read token by token."""
     assert found[f"bits {case}"] == []
@@ -267,8 +277,8 @@ def bits_differ(case: Case, with_shares: Any) -> list[str]:
     return [name for name, other in others.items() if not torch.equal(other, whole)]
 
 
-def interpret() -> dict[str, Any]:
-    """Every case through the kernels."""
+def interpret(kinds: str) -> dict[str, Any]:
+    """Every case of usual or other attention through the kernels."""
     from weft.ops.attention_triton import Call, attend_few, attend_long
 
     def call_of(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads) -> Call:
@@ -315,6 +325,11 @@ def interpret() -> dict[str, Any]:
         return torch.equal(got, other.run(run)) and torch.equal(inputs.cache.isnan(), other.cache.isnan())
 
     make_hostile(seed=5)
+    if kinds == "other":
+        others: dict[str, Any] = {str(case): error(case, few(case.shares)) for case in OTHER_FEW}
+        others |= {f"long {case}": error(case, long) for case in OTHER_FEW}
+        others |= {f"bits {case}": bits_differ(case, few) for case in OTHER_BITS[:2]}
+        return others | {str(case): error(case, long) for case in OTHER_MANY}
     results: dict[str, Any] = {str(case): error(case, few(case.shares)) for case in FEW}
     results |= {f"early {case}": early(case) for case in EARLY}
     results |= {f"long {case}": error(case, long) for case in FEW}
@@ -328,4 +343,4 @@ def interpret() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(interpret()))
+    print(json.dumps(interpret(sys.argv[1])))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from support.kernels.interpreter import interpreted, make_hostile, needs_triton
-from support.kernels.ragged import CALLS, Call, Piece, RaggedInputs
+from support.kernels.ragged import CALLS, OTHER_CALLS, Call, Piece, RaggedInputs
 
 pytestmark = [pytest.mark.slow, needs_triton]
 
@@ -24,18 +24,18 @@ def found() -> dict[str, Any]:
     return interpreted(__file__)
 
 
-@pytest.mark.parametrize("call", CALLS, ids=str)
+@pytest.mark.parametrize("call", CALLS + OTHER_CALLS, ids=str)
 def test_triton_matches_the_textbook(call: Call, found: dict[str, Any]) -> None:
     assert found[str(call)]["error"] < call.texts.tolerance
 
 
-@pytest.mark.parametrize("call", CALLS, ids=str)
+@pytest.mark.parametrize("call", CALLS + OTHER_CALLS, ids=str)
 def test_padding_is_skipped(call: Call, found: dict[str, Any]) -> None:
     """Its tokens are NaN, and the output at padding rows and at padding tokens stays as it was."""
     assert found[str(call)]["untouched"]
 
 
-@pytest.mark.parametrize("call", CALLS, ids=str)
+@pytest.mark.parametrize("call", CALLS + OTHER_CALLS, ids=str)
 def test_a_row_has_the_bits_of_a_call_of_its_own(call: Call, found: dict[str, Any]) -> None:
     assert found[str(call)]["different"] == []
 
@@ -93,7 +93,7 @@ def interpret() -> dict[str, Any]:
         }
 
     make_hostile(seed=12)
-    return {str(call): check(call) for call in CALLS}
+    return {str(call): check(call) for call in CALLS + OTHER_CALLS}
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from support.kernels.interpreter import needs_triton
 from support.kernels.launches import Code, Launch, launches
 from support.kernels.sass import LETS_START, before_wait, instructions
 from weft.models.memory import Pages
+from weft.ops.attention import Window
 from weft.ops.variants import NAMED, using
 
 SHARED_MEMORY = 99 * 1024  # what the smallest GPU of these capabilities has for a program
@@ -30,6 +31,14 @@ SHAPES = {
     "gemma": (2048, 8192, 8, 1, 256, True, False),
 }
 
+ATTENTION = {
+    # pages, heads, rotated pairs, soft cap, sink logits
+    "gpt-oss 20b": (Pages(8, 64, 64, window=Window(128)), 64, 0, 0.0, True),
+    "gemma-2 9b": (Pages(8, 256, 256, window=Window(4096)), 16, 0, 50.0, False),
+    "deepseek v3": (Pages(1, 576, 512, values_in_keys=True), 128, 0, 0.0, False),
+    "minicpm3": (Pages(40, 96, 64), 40, 0, 0.0, False),
+    "phi-2": (Pages(32, 80, 80), 32, 16, 0.0, False),
+}
 EXPERTS = {
     # hidden, inner, experts, chosen, gates, biases
     "mixtral": (4096, 14336, 8, 2, True, False),
@@ -155,6 +164,50 @@ def test_kernels_compile(shape: str, dtype: torch.dtype, capability: int) -> Non
         if launch.name in ("linear_kernel", "attend_few_kernel"):
             assert "LDGSTS" in code.instructions, f"{launch.name} does not load ahead"
         if capability >= 90 and launch.name != "silu_mul_kernel":
+            check_chain(launch, code)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "capability"),
+    [
+        ("gpt-oss 20b", torch.bfloat16, 90),
+        ("gemma-2 9b", torch.float16, 80),
+        ("deepseek v3", torch.bfloat16, 90),
+        ("deepseek v3", torch.bfloat16, 100),
+        ("deepseek v3", torch.bfloat16, 80),
+        ("minicpm3", torch.bfloat16, 90),
+        ("phi-2", torch.float16, 80),
+        ("gpt-oss 20b", torch.float32, 100),
+    ],
+)
+def test_attention_of_other_kinds_compiles(name: str, dtype: torch.dtype, capability: int) -> None:
+    from weft.ops import attention_triton
+
+    pages, num_heads, num_pairs, softcap, has_sinks = ATTENTION[name]
+
+    def tensor(*sizes: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+        return torch.empty(sizes, dtype=dtype, device="cuda")
+
+    with launches((capability // 10, capability % 10)) as found:
+        keys, values, window = pages.of(tensor(99, 16, pages.width))
+        wide = num_heads * pages.key_size + pages.width
+        for rows, width in ((2, 4), (2, 100)):
+            rotary = tensor(4096, num_pairs, 2, dtype=torch.float32) if num_pairs else None
+            logits = tensor(num_heads, dtype=torch.float32) if has_sinks else None
+            attention_triton.attend(
+                tensor(rows * width, wide), keys, values, tensor(rows, 512, dtype=torch.int32),
+                tensor(rows, dtype=torch.int64), None, None, width, 0, True, 0, 0, rotary, None, None, 0.0, num_heads,
+                0.1, softcap, logits, window.size, window.sinks, tensor(rows * width, num_heads * pages.value_size),
+            )  # fmt: skip
+    assert [launch.name for launch in found] == ["attend_few_kernel", "rotate_write_kernel", "attend_kernel"]
+    for launch in found:
+        code = launch.compile(capability)
+        assert code.shared <= SHARED_MEMORY, f"{launch.name} takes {code.shared} bytes of shared memory"
+        if dtype is not torch.float32:
+            assert code.stack == code.spills == 0, (
+                f"{launch.name}: {code.registers} registers, {code.spills} spills"
+            )
+        if capability >= 90:
             check_chain(launch, code)
 
 
