@@ -5,6 +5,8 @@ all rows. `vocab` is the number of embeddings of a packed weight, which may be p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -80,13 +82,18 @@ def packed_places(starts: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def positions_of(rows: Rows, count: int) -> Tensor:
     """The positions of the `count` packed tokens of `rows`: int64 [count]. Those of padding are arbitrary, but not
     negative."""
-    first = rows.base if rows.count is None else rows.base + rows.count
+    parts = [rows.base] if rows.count is None else [rows.base, rows.count]
     if rows.starts is None:
-        return (
-            first[:, None] + torch.arange(rows.offset, rows.offset + rows.width, device=first.device)
-        ).view(-1)
+        column = torch.arange(rows.offset, rows.offset + rows.width, device=rows.base.device)
+        return _sum([*(part[:, None] for part in parts), column]).view(-1)
     row, offset = packed_places(rows.starts, count)
-    return first.index_select(0, row) + offset + rows.offset
+    places = _sum([*(part.index_select(0, row) for part in parts), offset])
+    return places + rows.offset if rows.offset else places
+
+
+def _sum(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of integer tensors, broadcast. A captured `sum` runs natively, and `+` of integers would not."""
+    return torch.stack(torch.broadcast_tensors(*parts)).sum(0)
 
 
 def _embed_cpu(

@@ -44,6 +44,7 @@ class TorchNodes:
         place. Returns None if the C interface can't express the call."""
         if not _core.has_torch_calls() or func.namespace != "aten":
             return None
+        func, args = self._rewritten(func, args)
         try:
             return self._add(func, args, kwargs, outs) or self._call(func, args, kwargs, outs)
         except _NotExpressible:
@@ -84,6 +85,18 @@ class TorchNodes:
             raise _NotExpressible
         alpha = sign * float(kwargs.get("alpha", 1))
         return _core.torch_add(_described(args[0]), _described(other), alpha, _described(out))
+
+    def _rewritten(self, func: Operation, args: Sequence[Any]) -> tuple[Operation, Sequence[Any]]:
+        """An operation with the same bits that the interface can express, for some on scalars; else the same one."""
+        name = func._schema.name
+        if name == "aten::pow" and func._schema.overload_name == "Tensor_Scalar" and args[1] == 2:
+            return torch.ops.aten.mul.Tensor, (args[0], args[0])
+        if name == "aten::scatter_" and func._schema.overload_name == "value":
+            target, dim, index, value = args
+            source = torch.full(index.shape, value, dtype=target.dtype)
+            self.constants.append(source)
+            return torch.ops.aten.scatter_.src, (target, dim, index, source)
+        return func, args
 
     def _on_tensors(
         self, func: Operation, args: Sequence[Any], kwargs: dict[str, Any]

@@ -125,7 +125,7 @@ def _scan(
         return torch.zeros_like(hidden_states)
     rows, cache = calls.state()
     steps = dt if dt_bias is None else dt + dt_bias
-    steps = (F.softplus(steps) if dt_softplus else steps).clamp(*dt_limit)[0].float()
+    steps = (_softplus(steps) if dt_softplus else steps).clamp(*dt_limit)[0].float()
     x = hidden_states[0].float()
     values, decay = x * steps.unsqueeze(-1), (steps * A.float()).exp()
     out = _recur(cache, rows, C[0].float(), B[0].float(), values, decay)
@@ -159,7 +159,7 @@ def _selective_scan(
     if number not in calls.rates:
         calls.rates[number] = A.float().t().contiguous()[None]
     steps = dt[0].t() if delta_bias is None else dt[0].t() + delta_bias
-    steps = (F.softplus(steps) if delta_softplus else steps).float()
+    steps = (_softplus(steps) if delta_softplus else steps).float()
     x = hidden_states[0].t().float()
     query, key = (part[0].t().unsqueeze(1).float() for part in (C, B))
     value, steps = (x * steps).unsqueeze(1), steps.unsqueeze(1)
@@ -186,6 +186,11 @@ def _recur(
     query, key, value, decay = (x if x[:1].is_contiguous() else x.contiguous() for x in inputs)
     beta = None if beta is None else beta.contiguous()
     return recur(query, key, value, decay, beta, cache.recurrences[0], rows, rates)
+
+
+def _softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)). Captured, it runs natively, and torch's softplus would not."""
+    return torch.logaddexp(x, torch.zeros((), dtype=x.dtype, device=x.device))
 
 
 _REPLACEMENTS: dict[str, Callable[..., Any]] = {
