@@ -7,7 +7,7 @@ the same dtype. Operations that the interface can't express have no native call.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -88,14 +88,14 @@ class TorchNodes:
 
     def _rewritten(self, func: Operation, args: Sequence[Any]) -> tuple[Operation, Sequence[Any]]:
         """An operation with the same bits that the interface can express, for some on scalars; else the same one."""
-        name = func._schema.name
+        name, aten = func._schema.name, cast("Any", torch.ops.aten)
         if name == "aten::pow" and func._schema.overload_name == "Tensor_Scalar" and args[1] == 2:
-            return torch.ops.aten.mul.Tensor, (args[0], args[0])
+            return aten.mul.Tensor, (args[0], args[0])
         if name == "aten::scatter_" and func._schema.overload_name == "value":
             target, dim, index, value = args
             source = torch.full(index.shape, value, dtype=target.dtype)
             self.constants.append(source)
-            return torch.ops.aten.scatter_.src, (target, dim, index, source)
+            return aten.scatter_.src, (target, dim, index, source)
         return func, args
 
     def _on_tensors(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
 from weft.models.generic.calls import current
@@ -49,6 +50,20 @@ class PackedLinear(nn.Module):
         return self.product(rows, live=live).view(*x.shape[:-1], self.product.num_outputs)
 
 
+class PackedMLP(nn.Module):
+    """Mixin for an MLP with SwiGLU: down_proj(silu(gate) * up), with gate and up in one product."""
+
+    gate_up: Linear
+    down_proj: nn.Module
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1]).contiguous()
+        calls = current()
+        inner = self.gate_up(rows, live=None if calls is None else calls.live_of(rows))
+        out: Tensor = self.down_proj(inner)
+        return out.view(*x.shape[:-1], out.shape[-1])
+
+
 class PackedEmbedding(nn.Embedding):
     """An embedding whose result has the dtype of activations. Ids outside of the table are clamped to it. The `table`
     may be the output projection that has the same weight."""
@@ -82,9 +97,11 @@ def pack_modules(network: Any, dtype: torch.dtype) -> None:
     weights exists. `dtype` is the dtype of activations. All other tensors get it, too."""
     head, embedding = network.get_output_embeddings(), network.get_input_embeddings()
     is_tied = head.weight is embedding.weight
-    for name, module in network.named_modules():
+    for name, module in network.named_modules():  # lazily: packing an MLP takes modules out of it
         if is_experts(module):
             pack_experts(module)
+        elif _is_swiglu(module):
+            _pack_mlp(module, dtype)
         elif name.endswith(PLAIN):
             continue
         elif type(module) is nn.Conv1d:
@@ -102,6 +119,35 @@ def pack_modules(network: Any, dtype: torch.dtype) -> None:
     finish_packing()
     for module in network.modules():
         _replace_norm(module)
+
+
+def _is_swiglu(module: Any) -> bool:
+    """Whether a module is an MLP with SwiGLU. Its parts and its result on a sample must be those of one."""
+    projections: list[Any] = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
+    activation = getattr(module, "act_fn", None)
+    if not all(type(projection) is nn.Linear for projection in projections) or not callable(activation):
+        return False
+    gate, up, down = projections
+    grid = torch.linspace(-8, 8, 65)
+    if gate.weight.shape != up.weight.shape or (gate.bias is None) != (up.bias is None):
+        return False
+    if not torch.allclose(activation(grid), F.silu(grid), atol=1e-6):
+        return False
+    sample = torch.randn(3, gate.in_features, generator=torch.Generator().manual_seed(0)).to(gate.weight)
+    try:
+        result = module(sample)
+    except Exception:  # it needs more than rows
+        return False
+    expected = down(F.silu(gate(sample)) * up(sample))
+    return isinstance(result, Tensor) and torch.allclose(result, expected, rtol=1e-2, atol=1e-2)
+
+
+def _pack_mlp(module: Any, dtype: torch.dtype) -> None:
+    halves = module.gate_proj, module.up_proj
+    biases = None if halves[0].bias is None else [half.bias.data.to(dtype) for half in halves]
+    module.gate_up = Linear([half.weight.data for half in halves], biases, swiglu=True)
+    del module.gate_proj, module.up_proj
+    _become(module, PackedMLP)
 
 
 def _turn_convolution(module: Any) -> None:
