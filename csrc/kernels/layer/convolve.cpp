@@ -30,7 +30,9 @@ WEFT_INLINE void convolve_taps(const float *const *inputs, const float *weights,
                                std::int64_t first, std::int64_t count, float *out) {
   const float *x[kTaps];
   for (int j = 0; j < kTaps; ++j) x[j] = inputs[j] + first;
-#pragma GCC ivdep
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC ivdep  // the compiler can't know that the outputs are not among the inputs
+#endif
   for (std::int64_t c = 0; c < count; ++c) {
     float sum = bias[c];
     for (int j = 0; j < kTaps; ++j) sum += weights[j * stride + c] * x[j][c];
