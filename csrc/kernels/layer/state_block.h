@@ -173,16 +173,30 @@ WEFT_INLINE Columns<kBlocks> updated(const Columns<kBlocks> &s, const Columns<kB
   return next;
 }
 
-// to = the state after a draft.
-template <Decay kDecay, int kBlocks>
-WEFT_INLINE void apply_draft(const RecurrentCache &cache, const float *rates, std::int64_t slot, std::int64_t draft,
-                             const Place &place, const float *from, float *to) {
-  const std::int64_t at = slot * cache.slot_row + draft * cache.draft_row, size = cache.key_size * kStateColumns;
-  const float *k = cache.key + at + place.key_head * cache.key_size;
-  const auto u = load_columns<kBlocks>(cache.value + at + place.head * cache.value_size + place.column, place.valid);
-  const Decays<kDecay, kBlocks> decays(cache.decay + at, rates, cache, place);
-  for (std::int64_t i = 0; i < cache.key_size; ++i)
-    store_row(updated(load_row<kBlocks>(from, size, i), decays.at(i), k[i], u), to, size, i);
+// Applies drafts first..first + count-1, at most kDraftsAtOnce: to = the state after them. With `kSees`, returns what
+// `weights` see of it.
+constexpr std::int64_t kDraftsAtOnce = 4;
+template <Decay kDecay, int kBlocks, bool kSees>
+WEFT_INLINE Columns<kBlocks> apply_drafts(const RecurrentCache &cache, const float *rates, std::int64_t slot,
+                                          std::int64_t first, std::int64_t count, const Place &place, const float *from,
+                                          float *to, const float *weights) {
+  const std::int64_t size = cache.key_size * kStateColumns;
+  const float *keys[kDraftsAtOnce], *decays[kDraftsAtOnce];
+  Columns<kBlocks> values[kDraftsAtOnce];
+  for (std::int64_t d = 0; d < count; ++d) {
+    const std::int64_t at = slot * cache.slot_row + (first + d) * cache.draft_row;
+    keys[d] = cache.key + at + place.key_head * cache.key_size, decays[d] = cache.decay + at;
+    values[d] = load_columns<kBlocks>(cache.value + at + place.head * cache.value_size + place.column, place.valid);
+  }
+  Sum<kBlocks> sum;
+  for_keys(cache.key_size, [&](std::int64_t i, auto half) {
+    auto s = load_row<kBlocks>(from, size, i);
+    for (std::int64_t d = 0; d < count; ++d)
+      s = updated(s, Decays<kDecay, kBlocks>(decays[d], rates, cache, place).at(i), keys[d][i], values[d]);
+    store_row(s, to, size, i);
+    if constexpr (kSees) sum.add(half, weights[i], s);
+  });
+  return sum.total();
 }
 
 // Returns S^T weights.
@@ -239,13 +253,16 @@ WEFT_INLINE void recur_blocks(const RecurCall &call, const Chain &chain, const C
     std::fill_n(own, kBlocks * size, 0.0f);
   else
     from = cache.base + chain.source * cache.base_row + block * size;
-  for (std::int64_t draft = 0; draft < chain.owed; ++draft, from = own)
-    apply_draft<kDecay, kBlocks>(cache, call.rates, chain.slot, draft, place, from, own);
+  C see{};
+  const float *first_weights = weights_of<kDecay>(call, place, rows[chain.begin].first, weights);
+  for (std::int64_t draft = 0; draft < chain.owed; draft += kDraftsAtOnce, from = own)
+    see = apply_drafts<kDecay, kBlocks, kDelta>(cache, call.rates, chain.slot, draft,
+                                                std::min(kDraftsAtOnce, chain.owed - draft), place, from, own,
+                                                first_weights);
   for (std::int64_t r = chain.begin; r < chain.end; ++r) {
     const ChainRow &row = rows[r];
-    const bool is_last_row = r + 1 == chain.end;
-    C see{};
-    if constexpr (kDelta) see = seen<kBlocks>(from, weights_of<kDecay>(call, place, row.first, weights), keys);
+    const bool is_last_row = r + 1 == chain.end, has_seen = r == chain.begin && chain.owed > 0;
+    if (kDelta && !has_seen) see = seen<kBlocks>(from, weights_of<kDecay>(call, place, row.first, weights), keys);
     for (std::int64_t t = 0; t < row.count; ++t) {
       const std::int64_t token = row.first + t;
       const bool is_last = t + 1 == row.count;
@@ -324,8 +341,9 @@ WEFT_INLINE void settle_kind(const SettleCall &call, std::int64_t i, std::int64_
   float *to = cache.base + call.targets[i] * cache.base_row + block * size;
   const std::int64_t count = std::clamp<std::int64_t>(call.counts[i], 0, cache.drafts);
   if (count == 0 && from != to) std::memcpy(to, from, static_cast<std::size_t>(size) * sizeof(float));
-  for (std::int64_t draft = 0; draft < count; ++draft, from = to)
-    apply_draft<kDecay, 1>(cache, call.rates, slot, draft, place, from, to);
+  for (std::int64_t draft = 0; draft < count; draft += kDraftsAtOnce, from = to)
+    apply_drafts<kDecay, 1, false>(cache, call.rates, slot, draft, std::min(kDraftsAtOnce, count - draft), place, from,
+                                   to, nullptr);
 }
 
 void settle_any(const SettleCall &call, std::int64_t i, std::int64_t block) {
