@@ -136,14 +136,14 @@ class OfTransformers:
 
 def times(ours: Callable[[], Tensor], theirs: Callable[[], Tensor], rounds: int) -> tuple[float, float]:
     """The median microseconds of processor time of a layer."""
-    found: tuple[list[float], list[float]] = ([], [])
+    timings: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + 1):
-        for run, seconds in zip((ours, theirs), found, strict=True):
+        for run, seconds in zip((ours, theirs), timings, strict=True):
             begin = time.process_time()
             run()
             if number:
                 seconds.append(time.process_time() - begin)
-    return 1e6 * median(found[0]) / LAYERS, 1e6 * median(found[1]) / LAYERS
+    return 1e6 * median(timings[0]) / LAYERS, 1e6 * median(timings[1]) / LAYERS
 
 
 def rows_of(batch: int, width: int, is_prompt: bool, rounds: int) -> list[dict[str, Any]]:
@@ -153,10 +153,10 @@ def rows_of(batch: int, width: int, is_prompt: bool, rounds: int) -> list[dict[s
     for name in ("recur", "convolve"):  # both begin with zeros
         torch.testing.assert_close(getattr(ours, name)(), getattr(theirs, name)(), rtol=1e-3, atol=1e-4)
     ours.owe(0 if is_prompt else width // 2)
-    found = []
+    rows = []
     for name, what in (("recur", "gated delta rule"), ("convolve", "convolution")):
         weft, transformers = times(getattr(ours, name), getattr(theirs, name), 3 if is_prompt else rounds)
-        found.append(
+        rows.append(
             {
                 "operation": what,
                 "kind": "prompt" if is_prompt else "step",
@@ -167,7 +167,7 @@ def rows_of(batch: int, width: int, is_prompt: bool, rounds: int) -> list[dict[s
                 "ratio": round(transformers / weft, 2),
             }
         )
-    return found
+    return rows
 
 
 @torch.inference_mode()

@@ -246,18 +246,18 @@ WEFT_INLINE void recur_blocks(const RecurCall &call, const Chain &chain, const C
   const RecurrentCache &cache = call.cache;
   const std::int64_t keys = cache.key_size, size = keys * kStateColumns;
   const Place place = place_of<kBlocks>(cache, block);
-  float *const own = scratch, *const weights = scratch + kBlocks * size;
+  float *const held = scratch, *const weights = scratch + kBlocks * size;
   float *const target = cache.base + chain.target * cache.base_row + block * size;
-  const float *from = own;
+  const float *from = held;
   if (chain.source < 0)
-    std::fill_n(own, kBlocks * size, 0.0f);
+    std::fill_n(held, kBlocks * size, 0.0f);
   else
     from = cache.base + chain.source * cache.base_row + block * size;
   C see{};
   const float *first_weights = weights_of<kDecay>(call, place, rows[chain.begin].first, weights);
-  for (std::int64_t draft = 0; draft < chain.owed; draft += kDraftsAtOnce, from = own)
+  for (std::int64_t draft = 0; draft < chain.owed; draft += kDraftsAtOnce, from = held)
     see = apply_drafts<kDecay, kBlocks, kDelta>(cache, call.rates, chain.slot, draft,
-                                                std::min(kDraftsAtOnce, chain.owed - draft), place, from, own,
+                                                std::min(kDraftsAtOnce, chain.owed - draft), place, from, held,
                                                 first_weights);
   for (std::int64_t r = chain.begin; r < chain.end; ++r) {
     const ChainRow &row = rows[r];
@@ -283,7 +283,7 @@ WEFT_INLINE void recur_blocks(const RecurCall &call, const Chain &chain, const C
         store_columns(u, kept + place.head * cache.value_size + place.column, place.valid);
       }
       // The state after the token is the target, is needed for the next token only, or is not needed at all.
-      float *to = own;
+      float *to = held;
       if (row.is_speculative ? t == 0 : is_last && (is_last_row || row.saves >= 0)) to = target;
       const bool stores = !(row.is_speculative && is_last && t > 0);
       C out;

@@ -190,9 +190,9 @@ class Machine:
 
     @property
     def of_layer(self) -> LayerStates:
-        found = self.states.layers[1]
-        assert found is not None
-        return found
+        states = self.states.layers[1]
+        assert states is not None
+        return states
 
     def rows(self, speculative: Sequence[Piece], parts: Sequence[Piece], ragged: bool = True) -> Rows:
         """The rows of a call. Without `ragged` all have the same number of tokens."""
