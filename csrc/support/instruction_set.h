@@ -22,7 +22,8 @@ bool has_amx();
 // chooses one. WEFT_INLINE marks a part of such a function, which is compiled for the instruction set of its caller.
 #define WEFT_INLINE [[gnu::always_inline]] inline
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+// ThreadSanitizer is not ready yet when the loader chooses.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 #define WEFT_MULTIVERSION __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define WEFT_MULTIVERSION

@@ -11,7 +11,8 @@
 namespace weft {
 namespace {
 
-constexpr std::int64_t kChannels = 256;  // of a task
+constexpr std::int64_t kChannels = 512;  // of a task
+constexpr float kZeros[kChannels] = {};
 
 struct Scratch {
   std::vector<float> window, weights;
@@ -24,16 +25,41 @@ Scratch &thread_scratch() {
 }
 
 // out = bias + sum_j weights[j] * inputs[j], for `count` channels. Each tap has `stride` weights.
-WEFT_MULTIVERSION void convolve_token(const float *const *inputs, const float *weights, std::int64_t stride,
-                                      std::int64_t taps, const float *bias, std::int64_t first, std::int64_t count,
-                                      bool silu, float *out) {
-  for (std::int64_t c = 0; c < count; ++c) out[c] = bias ? bias[c] : 0.0f;
+template <bool kSilu, int kTaps>
+WEFT_INLINE void convolve_taps(const float *const *inputs, const float *weights, std::int64_t stride, const float *bias,
+                               std::int64_t first, std::int64_t count, float *out) {
+  const float *x[kTaps];
+  for (int j = 0; j < kTaps; ++j) x[j] = inputs[j] + first;
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC ivdep  // the compiler can't know that the outputs are not among the inputs
+#endif
+  for (std::int64_t c = 0; c < count; ++c) {
+    float sum = bias[c];
+    for (int j = 0; j < kTaps; ++j) sum += weights[j * stride + c] * x[j][c];
+    out[c] = kSilu ? sum / (1.0f + vector_exp(-sum)) : sum;
+  }
+}
+
+// The same for any number of taps.
+template <bool kSilu>
+WEFT_INLINE void convolve_any(const float *const *inputs, const float *weights, std::int64_t stride, std::int64_t taps,
+                              const float *bias, std::int64_t first, std::int64_t count, float *out) {
+  if (taps == 4) return convolve_taps<kSilu, 4>(inputs, weights, stride, bias, first, count, out);
+  if (taps == 3) return convolve_taps<kSilu, 3>(inputs, weights, stride, bias, first, count, out);
+  for (std::int64_t c = 0; c < count; ++c) out[c] = bias[c];
   for (std::int64_t j = 0; j < taps; ++j) {
     const float *input = inputs[j] + first, *weight = weights + j * stride;
     for (std::int64_t c = 0; c < count; ++c) out[c] += weight[c] * input[c];
   }
-  if (!silu) return;
+  if (!kSilu) return;
   for (std::int64_t c = 0; c < count; ++c) out[c] = out[c] / (1.0f + vector_exp(-out[c]));
+}
+
+WEFT_MULTIVERSION void convolve_token(const float *const *inputs, const float *weights, std::int64_t stride,
+                                      std::int64_t taps, const float *bias, std::int64_t first, std::int64_t count,
+                                      bool silu, float *out) {
+  if (silu) return convolve_any<true>(inputs, weights, stride, taps, bias, first, count, out);
+  convolve_any<false>(inputs, weights, stride, taps, bias, first, count, out);
 }
 
 // Copies the window before the next token, after `owed` drafts, to `out` [taps - 1, stride]: `count` channels from
@@ -85,7 +111,7 @@ void convolve_chain(const ConvolveCall &call, const Chain &chain, const ChainRow
   for (std::int64_t r = chain.begin; r < chain.end; ++r) {
     const ChainRow &row = rows[r];
     for (std::int64_t t = 0; t < row.count; ++t, ++at) {
-      convolve_token(at, weights, stride, taps, call.bias ? call.bias + first : nullptr, first, count, call.silu,
+      convolve_token(at, weights, stride, taps, call.bias ? call.bias + first : kZeros, first, count, call.silu,
                      call.out + (row.first + t) * cache.channels + first);
       if (!row.is_speculative) continue;
       if (t == 0) write_window(cache, chain.target, at + 1, first, count);

@@ -48,16 +48,18 @@ namespace avx512 {
 #endif
 
 struct Variant {
-  void (*recur)(const RecurCall &, const Chain &, const ChainRow *, std::int64_t, float *);
-  void (*settle)(const SettleCall &, std::int64_t, std::int64_t);
+  std::int64_t together;  // blocks
+  void (*recur)(const RecurCall &, const Chain &, const ChainRow *, std::int64_t block, std::int64_t count, float *);
+  void (*settle)(const SettleCall &, std::int64_t entry, std::int64_t block);
 };
 
 Variant best_variant() {
 #if WEFT_HAS_TARGETS
-  if (instruction_set() == InstructionSet::kAvx512) return {avx512::recur_any, avx512::settle_any};
-  if (instruction_set() == InstructionSet::kAvx2) return {avx2::recur_any, avx2::settle_any};
+  if (instruction_set() == InstructionSet::kAvx512)
+    return {avx512::kMostTogether, avx512::recur_any, avx512::settle_any};
+  if (instruction_set() == InstructionSet::kAvx2) return {avx2::kMostTogether, avx2::recur_any, avx2::settle_any};
 #endif
-  return {plain::recur_any, plain::settle_any};
+  return {plain::kMostTogether, plain::recur_any, plain::settle_any};
 }
 
 const Variant &variant() {
@@ -95,13 +97,18 @@ void recur_cpu(const RecurCall &call) {
   const Chains &all = chains_of(call.rows, cache.drafts);
   const auto num_chains = static_cast<std::int64_t>(all.chains.size());
   if (num_chains == 0) return;
-  const std::int64_t blocks = cache.heads * blocks_of(cache), size = cache.key_size * kStateColumns;
-  const std::int64_t cost = size * (8 + 2 * all.tokens / num_chains);
-  const auto recur = variant().recur;
-  for_rows(num_chains * blocks, call.threads, cost, [&](std::int64_t begin, std::int64_t end) {
-    float *scratch = thread_scratch(size + cache.key_size);
-    for (std::int64_t u = begin; u < end; ++u)
-      recur(call, all.chains[static_cast<std::size_t>(u / blocks)], all.rows.data(), u % blocks, scratch);
+  const Variant &chosen = variant();
+  const std::int64_t together = chosen.together;
+  const std::int64_t blocks = blocks_of(cache), groups = (blocks + together - 1) / together;
+  const std::int64_t size = cache.key_size * kStateColumns, units = cache.heads * groups;
+  const std::int64_t cost = together * size * (8 + 2 * all.tokens / num_chains);
+  for_rows(num_chains * units, call.threads, cost, [&](std::int64_t begin, std::int64_t end) {
+    float *scratch = thread_scratch(together * size + cache.key_size);
+    for (std::int64_t u = begin; u < end; ++u) {
+      const std::int64_t head = u % units / groups, block = u % groups * together;
+      chosen.recur(call, all.chains[static_cast<std::size_t>(u / units)], all.rows.data(), head * blocks + block,
+                   std::min(together, blocks - block), scratch);
+    }
   });
   for (const Chain &chain : all.chains) {
     const ChainRow &last = all.rows[static_cast<std::size_t>(chain.end - 1)];

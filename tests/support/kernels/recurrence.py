@@ -57,12 +57,12 @@ class Layer:
     """A layer with random weights. A token's inputs are a row of floats: those of the convolutions, then q, k, v, decay
     and beta. A token's outputs are a row too."""
 
-    def __init__(self, kind: Kind, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, kind: Kind, dtype: torch.dtype = torch.float32, device: str = "cpu") -> None:
         generator = torch.Generator().manual_seed(3)
         self.kind, self.dtype = kind, dtype
 
         def random(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=generator)
+            return torch.randn(*shape, generator=generator).to(device)
 
         # One weight is as a checkpoint has it, the next as the kernel likes it.
         self.weights = [
@@ -80,7 +80,7 @@ class Layer:
             if r.decay is Decay.ELEMENT:
                 self.rates = -random(r.num_heads, r.key_size, r.value_size).abs()
             if kind.is_constant:
-                self.constant = torch.rand(r.num_heads, generator=generator)
+                self.constant = torch.rand(r.num_heads, generator=generator).to(device)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Random inputs of `count` tokens."""
@@ -117,7 +117,11 @@ class Layer:
         return torch.cat(outs, 1)
 
     def textbook(self, inputs: Tensor) -> Tensor:
-        """The outputs of a whole text in plain torch, in float64."""
+        """The outputs of a whole text in plain torch, in float64, on the CPU."""
+        layer = Layer(self.kind, self.dtype)
+        return layer._textbook(inputs)
+
+    def _textbook(self, inputs: Tensor) -> Tensor:
         xs, of_recurrence = self._split(inputs)
         outs = []
         for i, x in enumerate(xs):
@@ -186,9 +190,9 @@ class Machine:
 
     @property
     def of_layer(self) -> LayerStates:
-        found = self.states.layers[1]
-        assert found is not None
-        return found
+        states = self.states.layers[1]
+        assert states is not None
+        return states
 
     def rows(self, speculative: Sequence[Piece], parts: Sequence[Piece], ragged: bool = True) -> Rows:
         """The rows of a call. Without `ragged` all have the same number of tokens."""

@@ -45,7 +45,7 @@ def launched(model: str, dtype: torch.dtype, capability: int, ragged: bool) -> I
     def integers(count: int) -> Tensor:
         return tensor(count, dtype=torch.int64)
 
-    with launches((capability // 10, capability % 10)) as found:
+    with launches((capability // 10, capability % 10)) as recorded:
         rows = speculative + (parts if ragged else 0)
         num_tokens = tokens if ragged else speculative * (drafts + 1)
         decay = {Decay.HEAD: (r.num_heads,), Decay.KEY: (r.num_heads, r.key_size)}.get(
@@ -87,7 +87,7 @@ def launched(model: str, dtype: torch.dtype, capability: int, ragged: bool) -> I
             *place, True, tensor(num_tokens, channels),
         )  # fmt: skip
         recurrence_triton.settle_window(*windows, integers(slots), *moves)
-    yield from found
+    yield from recorded
 
 
 @pytest.mark.parametrize(
