@@ -96,7 +96,12 @@ def pack_modules(network: Any, dtype: torch.dtype) -> None:
     """Replace the modules of `network` that weft has operations for, one at a time, so that no second copy of the
     weights exists. `dtype` is the dtype of activations. All other tensors get it, too."""
     head, embedding = network.get_output_embeddings(), network.get_input_embeddings()
-    is_tied = head.weight is embedding.weight
+    if head.weight is embedding.weight and type(head) is nn.Linear:
+        # First, while little else is in memory: for a moment the largest weight is there twice.
+        _pack_linear(head, dtype)
+        _pack_embedding(embedding, dtype)
+        embedding.table = head.product
+        finish_packing()
     for name, module in network.named_modules():  # lazily: packing an MLP takes modules out of it
         if is_experts(module):
             pack_experts(module)
@@ -108,10 +113,8 @@ def pack_modules(network: Any, dtype: torch.dtype) -> None:
             _turn_convolution(module)
         elif type(module) in (nn.Linear, Conv1D):
             _pack_linear(module, dtype)
-        elif isinstance(module, nn.Embedding):
+        elif isinstance(module, nn.Embedding) and not isinstance(module, PackedEmbedding):
             _pack_embedding(module, dtype)
-    if is_tied:
-        embedding.table = head.product
     for module in network.modules():
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             if tensor.is_floating_point() and tensor.device.type != "meta":

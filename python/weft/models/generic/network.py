@@ -140,6 +140,7 @@ def load_network(config: ModelConfig, weights: WeightSource) -> Any:
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise ModelError(f"{where}: tensors {', '.join(map(repr, names[:3]))}{more} {message}")
+    tensors.clear()  # from here on, a file's pages are needed only until the module with them is packed
     network.eval().requires_grad_(False).to(weights.device)
     stop_reading_values(network, config.max_seq_len or config.max_position_embeddings)
     pack_modules(network, config.dtype)
