@@ -88,7 +88,8 @@ def runner_line(facts: ModelFacts) -> str:
 def shape_line(facts: ModelFacts) -> str:
     """The sizes in the config."""
     config = facts.config
-    sizes = sorted({*config.windows} - {0})
+    pages = (memory.pages for memory in config.layer_memories)
+    sizes = sorted({layer.window.size for layer in pages if layer is not None} - {0})
     window = f" (windows of {', '.join(map(str, sizes))})" if sizes else ""
     return (
         f"model: {config.architecture}, {config.num_layers} layers, hidden {config.hidden_size}, {config.num_heads} "

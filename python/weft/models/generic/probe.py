@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from weft.errors import ModelError
 from weft.models.base import Model, PagedKV
 from weft.models.generic.calls import NAME, Calls
+from weft.models.generic.quiet import quiet
 from weft.models.states import States
 from weft.ops.attention import Rows
 
@@ -50,7 +51,8 @@ def check_logits(model: Model, network: Any, where: str) -> None:
     # Texts without structure, the same on each machine.
     tokens = (torch.arange(2 * LENGTH, device=device).view(2, LENGTH) * 7919 + 12345) % (vocab_size - 3) + 3
     try:
-        expected = _plain_logits(network, tokens).float()
+        with quiet():  # transformers would warn of its slow recurrences, which weft does not use
+            expected = _plain_logits(network, tokens).float()
         with _NoReads():  # type: ignore[no-untyped-call]
             actual = _logits_in_parts(model, tokens).float()
     except Exception as error:  # transformers' code raises many types
