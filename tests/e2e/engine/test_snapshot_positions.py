@@ -94,7 +94,7 @@ class Followed:
 
 def follow(monkeypatch: pytest.MonkeyPatch) -> Followed:
     followed = Followed()
-    resolved, launch, end_at = EngineConfig.resolved, ModelRunner.launch, Capacity._end_at
+    resolved, launch, end_at = EngineConfig.resolved, ModelRunner.launch, Capacity.end_at
 
     def with_states(config: EngineConfig, *args: Any, **how: Any) -> ResolvedConfig:
         return resolved(config, *args, **how | {"has_states": True})
@@ -112,7 +112,7 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> Followed:
 
     monkeypatch.setattr(EngineConfig, "resolved", with_states)
     monkeypatch.setattr(ModelRunner, "launch", launched)
-    monkeypatch.setattr(Capacity, "_end_at", ended)
+    monkeypatch.setattr(Capacity, "end_at", ended)
     return followed
 
 
