@@ -96,8 +96,10 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> Followed:
     followed = Followed()
     resolved, launch, end_at = EngineConfig.resolved, ModelRunner.launch, Capacity.end_at
 
-    def with_states(config: EngineConfig, *args: Any, **how: Any) -> ResolvedConfig:
-        return resolved(config, *args, **how | {"has_states": True})
+    def with_states(
+        config: EngineConfig, limit: int, num_drafts: int, device: str = "cpu", has_states: bool = False
+    ) -> ResolvedConfig:
+        return resolved(config, limit, num_drafts, device, has_states=True)
 
     def launched(runner: ModelRunner, schedule: Schedule) -> InFlightBatch:
         followed.launch(runner, schedule)
