@@ -345,6 +345,7 @@ class KvManager:
             self._usage = None
             sequence.pages += self._pool.take(count)[0]
         if self.windowed is not None and sequence.windowed is not None:
+            self._usage = None
             self.windowed.grow(sequence.windowed, num_positions)
         return True
 
@@ -450,7 +451,7 @@ class KvManager:
         if self._usage is not None:
             return self._usage
         pool = self._pool
-        available = len(pool.free) + pool.num_cached
+        available, windowed = len(pool.free) + pool.num_cached, self.windowed
         self._usage = KvUsage(
             page_size=self.page_size,
             max_pages=self.num_pages - 1,
@@ -465,6 +466,8 @@ class KvManager:
             host_pages=pool.num_on_host,
             offloaded_pages=pool.num_offloaded,
             onboarded_pages=pool.num_onboarded,
+            max_windowed_pages=windowed.num_pages - 1 if windowed is not None else 0,
+            free_windowed_pages=windowed.num_available if windowed is not None else 0,
             max_snapshots=self.num_snapshots,
             snapshots=len(self._snapshots.attached),
             snapshot_hits=self._snapshots.num_hits,

@@ -61,6 +61,11 @@ class WindowedPages:
         self.claimed = 0
         self._num_decoding = pages_while_decoding(span, page_size, positions_ahead)
 
+    @property
+    def num_available(self) -> int:
+        """The number of pages that no sequence holds: free and cached pages."""
+        return len(self.free) + len(self.cached) + len(self.passed)
+
     def num_usable(self, pages: Sequence[CachedPage], position: int) -> int:
         """How many of a text's first `pages` the text can begin with. The last page is cached up to `position`, the
         others are full. If the result is less than all pages, the text begins at the end of the last one."""
@@ -121,10 +126,16 @@ class WindowedPages:
     def release_hidden(self, window: HeldWindow, chain: Sequence[CachedPage], position: int) -> None:
         """Release the pages of a sequence that no query at `position` or later sees."""
         hidden = self.span.hidden(position, self.page_size)
+        # The same prompt begins at its last page's end, or a page earlier with a drafter's margin. Its window there is
+        # in the last pages of the chain.
+        first_useful = len(chain)
+        if not window.is_read:
+            first_useful = self.span.hidden(max(len(chain) - 1, 0) * self.page_size, self.page_size).stop
         for index in range(max(hidden.start, window.start), hidden.stop):
-            self._release_at(window, chain, index, is_useful=index < window.num_useful)
+            is_useful = index < window.num_useful or first_useful <= index < len(chain)
+            self._release_at(window, chain, index, is_useful)
         window.start = max(window.start, hidden.stop)
-        if not window.is_read:  # the other pages of the chain are the window before the prompt's end
+        if not window.is_read:
             window.is_read, window.num_useful = True, len(chain)
         claim = max(self._num_decoding, len(window.pages) - len(hidden))
         if claim < window.claimed:

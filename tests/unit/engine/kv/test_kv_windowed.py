@@ -48,6 +48,8 @@ def test_pages_behind_the_window_are_released_and_stay_cached() -> None:
     manager.release_hidden(sequence, 29)
     manager.check()
     assert [bool(page) for page in pages(sequence)] == [False] * 6 + [True] * 2
+    usage = manager.usage()
+    assert (usage.max_windowed_pages, usage.free_windowed_pages) == (39, 37)
     other = began(manager, TEXT)
     assert other.num_reused == 28
     assert pages(other)[6] == pages(sequence)[6] and 0 not in pages(other)[6:]
@@ -96,6 +98,21 @@ def test_a_copied_page_is_copied_in_all_layers() -> None:
     manager.check()
     again = began(manager, [*TEXT[:29], 5, 5])  # takes over the last page
     assert again.num_reused == 29 and manager.take_moves() == []
+
+
+def test_the_windows_before_a_prompts_end_outlive_those_within_it() -> None:
+    manager = manager_of(26)
+    for base in (100, 200, 300):  # eight pages each, of which two are before the end
+        text = [*range(base, base + 30)]
+        sequence = began(manager, text)
+        manager.store(sequence, text, 29)
+        manager.release_hidden(sequence, 29)
+        manager.end(sequence)
+    manager.end(began(manager, [7] * 40))
+    manager.check()
+    for base in (100, 200, 300):
+        assert began(manager, [*range(base, base + 30)]).num_reused == 28
+    assert began(manager, [*range(100, 114), 1, 2, 3]).num_reused == 0
 
 
 # -- long runs: the content of windowed pages is simulated
