@@ -1,5 +1,6 @@
-"""Models with recurrent layers give the same tokens whether states are kept and loaded or all texts are read again:
-chats whose turns continue earlier ones, with drafts, overlap, preemption and few rows for states."""
+"""Models with recurrent layers, and those with windows in some layers, give the same tokens whether prefixes are reused
+or all texts are read again: chats whose turns continue earlier ones, with drafts, overlap, preemption, and little
+memory for states and windowed pages."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from support.engine.checkpoints import TOKENIZER_FILES
 from support.products import each_value
 from weft import LLM, EngineConfig, SamplingParams, Speculation
+from weft.client import builder
 from weft.config import package_model_path
 
 LAYERS = ["linear_attention", "full_attention"] * 2
@@ -30,6 +32,19 @@ MODELS: dict[str, dict[str, Any]] = {
         "linear_key_head_dim": 16,
         "linear_value_head_dim": 16,
         **DELTA,
+    },
+}
+WINDOWED: dict[str, dict[str, Any]] = {
+    "gemma3_text": {
+        "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+        "sliding_window": 16,
+        "query_pre_attn_scalar": 16,
+    },
+    "gpt_oss": {
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "sliding_window": 16,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
     },
 }
 WAYS: dict[str, dict[str, Any]] = {
@@ -57,7 +72,9 @@ def save(tmp_path_factory: pytest.TempPathFactory) -> abc.Callable[[str], Path]:
         ids = {name: tiny[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
         terms = {**sizes, **heads, **ids, "max_position_embeddings": 512, "tie_word_embeddings": False}
         torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**terms, **MODELS[kind]}))
+        model = AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(kind, **{**terms, **{**MODELS, **WINDOWED}[kind]})
+        )
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if parameter.dim() > 1 and "conv" not in name:
@@ -133,3 +150,23 @@ def test_kept_states_change_no_token(
     usage = llm.engine.kv.usage()
     assert usage.snapshot_hits > 0
     assert bool(num_accepted) == drafts
+
+
+@pytest.mark.parametrize("num_windowed", [None, 60])
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_windowed_pages_change_no_token(
+    save: abc.Callable[[str], Path],
+    read_again: abc.Callable[[str], Answers],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    num_windowed: int | None,
+) -> None:
+    """The reference has one kind of pages, because there would be no fewer windowed pages."""
+    expected = read_again(kind)
+    if num_windowed is not None:  # little more than one text needs
+        monkeypatch.setattr(builder, "windowed_pages", lambda *_: num_windowed)
+    answers, llm, num_accepted = chat(save(kind), expected, page_size=4, overlap=True)
+    assert answers == expected and num_accepted
+    usage = llm.engine.kv.usage()
+    assert 0 < usage.max_windowed_pages < usage.max_pages
+    assert usage.reused_pages > 100 or num_windowed is not None
