@@ -17,7 +17,7 @@ from weft.engine.admission import can_grow
 from weft.engine.build import build_engine, state_sizes
 from weft.engine.device.state import caches_of
 from weft.engine.engine import Engine
-from weft.engine.kv.size import DeviceMemory, pages_in_memory
+from weft.engine.kv.size import DeviceMemory, pages_in_memory, windowed_pages
 from weft.errors import InputError, TokenizerError
 from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.vocabulary.materials import VocabularyMaterials
@@ -27,6 +27,7 @@ from weft.models.config import ModelConfig
 from weft.models.states import state_bytes
 from weft.models.weights import load_model, model_in_memory, parse_config, read_config
 from weft.models.windows import layer_windows
+from weft.ops.attention import NO_WINDOW, Window
 from weft.runtime import get as get_runtime
 from weft.runtime.interface import Runtime
 from weft.spec.base import DrafterContext
@@ -195,12 +196,21 @@ class BuiltEngine:
             tokenizer=text.tokenizer or text.vocabulary or vocabulary,
         )
         drafting = Drafting.load(context)
-        kv = PagedKV.for_model(target, num_pages, config.page_size, windows)
+        memories = target.config.layer_memories
+        of_pages = [window for memory, window in zip(memories, windows, strict=True) if memory.pages]
+        if drafting.drafter is not None and drafting.drafter.kv is not None:
+            of_pages.append(NO_WINDOW)  # whatever its own windows are
+        if speculation.lookahead_sizes is not None:  # its forward reads rows of its own
+            of_pages = []
+        num_windowed = 0 if is_sized_by_memory else windowed_pages(config, of_pages, num_drafts)
+        kv = PagedKV.for_model(target, num_pages, config.page_size, windows, num_windowed=num_windowed)
         if is_sized_by_memory:
             caches = caches_of(kv, drafting.drafter)
             wanted = config.num_pages
             states = state_bytes(target.config.layer_memories, *state_sizes(config, speculation))
-            config = sized_by_memory(runtime, caches, config, settings.num_pages, num_drafts, states)
+            config = sized_by_memory(
+                runtime, caches, config, settings.num_pages, num_drafts, of_pages, states
+            )
             if config.num_pages < wanted:
                 _log.warning(
                     "the memory for keys and values holds %d tokens, not the %d of max_batch requests of max_seq_len "
@@ -232,16 +242,22 @@ def sized_by_memory(
     config: ResolvedConfig,
     given: int | None,
     num_drafts: int,
+    windows: Sequence[Window],
     state_bytes: int = 0,
 ) -> ResolvedConfig:
     """Resize all caches to the pages that the config's memory limits allow, beside `state_bytes` of states. Returns
-    the config with the resulting `num_pages`. All weights must be loaded. `given` is the caller's `num_pages`. Raises
-    `InputError` if too few pages fit."""
+    the config with the resulting `num_pages`. All weights must be loaded. `given` is the caller's `num_pages`, and
+    `windows` are those of all layers, as for `windowed_pages`. Raises `InputError` if too few pages fit."""
     by_share = given is None or config.kv_memory_fraction is not None
     free = runtime.free_memory() if by_share else 0
     memory = DeviceMemory(free, is_shared=runtime.device.type == "cpu")
-    page_bytes = sum(cache.page_bytes for cache in caches)
+    page_bytes, windowed_bytes = sum(cache.page_bytes for cache in caches), caches[0].windowed_bytes
     num_pages = pages_in_memory(config, given, page_bytes, memory, num_drafts, state_bytes)
+    num_windowed = windowed_pages(replace(config, num_pages=num_pages), windows, num_drafts)
+    if num_windowed:  # fewer than `num_pages`, so that more of the others fit
+        page_bytes -= windowed_bytes
+        taken = num_windowed * windowed_bytes
+        num_pages = pages_in_memory(config, given, page_bytes, memory, num_drafts, state_bytes, taken)
     for cache in caches:
-        cache.resize(num_pages)
+        cache.resize(num_pages, num_windowed if cache is caches[0] else 0)
     return replace(config, num_pages=num_pages)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.config import ResolvedConfig, SchedulerConfig, Speculation
+from weft.config import ResolvedConfig, SchedulerConfig, Speculation, positions_ahead
 from weft.engine.admission import Admission
 from weft.engine.device.state import DecodeParts, HostPages, SlotState
 from weft.engine.device.tensors import OutputBuffers
@@ -14,6 +14,7 @@ from weft.engine.kv.attention_span import AttentionSpan
 from weft.engine.kv.cache import KvManager
 from weft.engine.kv.events import KvEventLog
 from weft.engine.kv.size import host_pages
+from weft.engine.kv.windowed import WindowedPages
 from weft.engine.output import DraftedBy, OutputProcessor
 from weft.engine.runner.draft_guidance import DraftGuidance
 from weft.engine.runner.graphs import StepGraphs
@@ -55,14 +56,13 @@ def build_engine(
     guided_state, proposals = runner.grammar_stream.state, runner.grammar_stream.proposals
     ends = frozenset(end_token_ids)
     drafter = parts.drafter
-    windows = [layer.window for layer in kv.layers if layer is not None]
     capacity = Capacity(
         config,
         build_kv_manager(config, parts),
         max_drafts=parts.max_drafts,
         margin=drafter.reuse_margin if drafter is not None else 0,
         # A drafter with its own KV cache attends to the whole text, so no page can be released early.
-        span=AttentionSpan.of(windows) if drafter is None or drafter.kv is None else None,
+        span=AttentionSpan.of(kv.windows) if drafter is None or drafter.kv is None else None,
     )
 
     def begin_search(sequence: Sequence) -> BeamRun:
@@ -107,6 +107,11 @@ def check_beam_width(max_beam_width: int, speculation: Speculation, config: Sche
 
 def build_kv_manager(config: ResolvedConfig, parts: DecodeParts) -> KvManager:
     """Build the manager of the KV pages on the device and on the host."""
+    windowed, num_windowed = None, parts.kv.num_windowed
+    span = AttentionSpan.of([window for window in parts.kv.windows if window.size])
+    if num_windowed and span is not None:
+        ahead = positions_ahead(parts.max_drafts)
+        windowed = WindowedPages(num_windowed, config.page_size, span, ahead)
     return KvManager(
         config.num_pages,
         config.page_size,
@@ -116,6 +121,7 @@ def build_kv_manager(config: ResolvedConfig, parts: DecodeParts) -> KvManager:
         num_host_pages=parts.host.num_pages if parts.host is not None else 0,
         offload_min_priority=config.secondary_offload_min_priority,
         num_snapshots=config.num_snapshots,
+        windowed=windowed,
         log=KvEventLog(config.kv_event_buffer, config.max_seq_len) if config.kv_event_buffer else None,
     )
 
@@ -180,7 +186,7 @@ def build_runner(
         model,
         kv,
         drafting.drafter,
-        SlotState(grammar_stream, pages_per_slot, config.max_seq_len),
+        SlotState(grammar_stream, pages_per_slot, config.max_seq_len, has_windowed=kv.num_windowed > 0),
         has_proposals=make_proposals is not None,
         max_drafts=max_drafts,
         outputs=outputs,

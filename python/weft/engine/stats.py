@@ -56,6 +56,12 @@ class KvUsage:
     onboarded_pages: int = 0
     """Counts pages copied from the host to the device."""
 
+    max_windowed_pages: int = 0
+    """Pages of layers with windows, if these have pages of their own (docs/windows.md)."""
+
+    free_windowed_pages: int = 0
+    """Windowed pages that no sequence holds, cached ones too."""
+
     max_snapshots: int = 0
     """The number of states that can be kept, for a model with recurrent states."""
 

@@ -6,7 +6,7 @@ Suffixes: B rows, T new tokens per row, P pages per row, H hidden size, V vocabu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from weft.models.config import ModelConfig
-from weft.models.memory import LayerMemory
+from weft.models.memory import LayerMemory, Pages
 from weft.models.states import States
 from weft.ops.attention import KVLayer, Rows, Window
 from weft.ops.linear import Linear
@@ -29,6 +29,9 @@ class PagedKV:
     `layers[i]` is the memory of layer i; None for a layer without pages. Layers of the same width share a tensor
     [layers, num_pages, page_size, width] of `groups`. `states` are those of layers that keep a fixed size for each
     slot; None without such layers.
+
+    With `num_windowed` pages, layers with windows have pages of their own, which are numbered apart. They share the
+    tensors of `windowed_groups`, [layers, num_windowed, page_size, width].
     """
 
     def __init__(
@@ -38,42 +41,76 @@ class PagedKV:
         page_size: int,
         dtype: torch.dtype,
         device: torch.device | str,
+        num_windowed: int = 0,
     ) -> None:
         self.page_size, self.dtype = page_size, dtype
         self._device = torch.device(device)
         self._pages = [memory.pages for memory in memories]
         self.states: States | None = None
-        self._allocate(num_pages)
+        self._allocate(num_pages, num_windowed)
 
-    def resize(self, num_pages: int) -> None:
-        """Allocate `num_pages` pages, all zeros. On the CPU they take memory only when they are written. Call it before
+    def resize(self, num_pages: int, num_windowed: int = 0) -> None:
+        """Allocate the pages anew, all zeros. On the CPU they take memory only when they are written. Call it before
         any work that uses the cache is captured or launched."""
-        del self.groups, self.layers  # free the old memory first, because both may not fit together
-        self._allocate(num_pages)
+        del self.groups, self.windowed_groups, self.layers  # first, because both may not fit together
+        self._allocate(num_pages, num_windowed)
 
-    def _allocate(self, num_pages: int) -> None:
-        self.num_pages = num_pages
-        counts = Counter(pages.width for pages in self._pages if pages is not None)
+    def _allocate(self, num_pages: int, num_windowed: int) -> None:
+        self.num_pages, self.num_windowed = num_pages, num_windowed
+        counts = Counter(
+            (self._is_windowed(pages), pages.width) for pages in self._pages if pages is not None
+        )
         groups = {
-            width: _zeros((count, num_pages, self.page_size, width), self.dtype, self._device)
-            for width, count in counts.items()
+            (is_windowed, width): _zeros(
+                (count, num_windowed if is_windowed else num_pages, self.page_size, width),
+                self.dtype,
+                self._device,
+            )
+            for (is_windowed, width), count in counts.items()
         }
-        rest = {width: iter(group) for width, group in groups.items()}
-        self.groups = list(groups.values())
-        self.layers: list[KVLayer | None] = [
-            pages.of(next(rest[pages.width])) if pages is not None else None for pages in self._pages
-        ]
+        rest = {key: iter(group) for key, group in groups.items()}
+        self.groups = [group for (is_windowed, _), group in groups.items() if not is_windowed]
+        self.windowed_groups = [group for (is_windowed, _), group in groups.items() if is_windowed]
+        self.layers: list[KVLayer | None] = []
+        for pages in self._pages:
+            if pages is None:
+                self.layers.append(None)
+                continue
+            is_windowed = self._is_windowed(pages)
+            layer = pages.of(next(rest[is_windowed, pages.width]))
+            self.layers.append(layer._replace(is_windowed=is_windowed))
+
+    def _is_windowed(self, pages: Pages) -> bool:
+        return self.num_windowed > 0 and pages.window.size > 0
+
+    @property
+    def windows(self) -> list[Window]:
+        """The windows of the layers with pages."""
+        return [pages.window for pages in self._pages if pages is not None]
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of one page over all layers."""
-        return (
-            sum(page.width for page in self._pages if page is not None) * self.page_size * self.dtype.itemsize
+        """Bytes of one page over all layers whose pages `num_pages` counts."""
+        return self._bytes(
+            pages for pages in self._pages if pages is not None and not self._is_windowed(pages)
         )
 
+    @property
+    def windowed_bytes(self) -> int:
+        """Bytes of one page over all layers with windows."""
+        return self._bytes(pages for pages in self._pages if pages is not None and pages.window.size)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all pages."""
+        return sum(group.nbytes for group in (*self.groups, *self.windowed_groups))
+
+    def _bytes(self, layers: Iterable[Pages]) -> int:
+        return sum(pages.width for pages in layers) * self.page_size * self.dtype.itemsize
+
     def copy_pages(self, sources: Tensor, targets: Tensor) -> None:
-        """Copy whole pages in all layers, from `sources` to `targets`: page numbers, int64 [n] each. No page may be in
-        both. A device function."""
+        """Copy whole pages in all layers of `groups`, from `sources` to `targets`: page numbers, int64 [n] each. No
+        page may be in both. A device function."""
         for group in self.groups:
             group.index_copy_(1, targets, group.index_select(1, sources))
 
@@ -85,6 +122,7 @@ class PagedKV:
         page_size: int,
         windows: Sequence[Window] | None = None,
         num_slots: int = 0,
+        num_windowed: int = 0,
     ) -> PagedKV:
         """Allocate KV for all layers of `model`, on its device and in its dtype. `windows` are the layers' windows in
         place of the model's. With `num_slots`, also allocate states for so many slots, without drafts and snapshots, if
@@ -95,7 +133,7 @@ class PagedKV:
                 replace(memory, pages=memory.pages and replace(memory.pages, window=window))
                 for memory, window in zip(memories, windows, strict=True)
             )
-        kv = cls(memories, num_pages, page_size, model.config.dtype, model.device)
+        kv = cls(memories, num_pages, page_size, model.config.dtype, model.device, num_windowed)
         if num_slots and model.config.has_states:
             kv.states = States(memories, num_slots, 0, 0, False, model.device)
         return kv

@@ -36,7 +36,8 @@ class Rows:
     `read_slots_` on this stream, or work before it, must have written `base`, `page_table` and all keys before `base`.
     Work after that must not write them. `count` and `offset` must not be negative.
 
-    `states` maps the rows to the states of layers that have one; None if the model has none."""
+    `states` maps the rows to the states of layers that have one; None if the model has none. `windowed_table` (int32
+    [B, P]) are the rows' pages in the layers with `KVLayer.is_windowed`."""
 
     page_table: Tensor
     base: Tensor
@@ -49,14 +50,16 @@ class Rows:
     num_short: int = 0
     short_width: int = 0
     states: StateRows | None = None
+    windowed_table: Tensor | None = None
 
     def __post_init__(self) -> None:
         # Check shapes and dtypes here, because a kernel can't report a mistake. Values are on the device and are not
         # checked.
         batch = self.page_table.shape[0]
         vectors = ((self.base, batch), (self.count, batch), (self.starts, batch + 1), (self.live, 1))
-        if self.page_table.dtype != torch.int32 or self.page_table.dim() != 2:
-            raise TypeError(f"page_table is int32 [B, P], not {_described(self.page_table)}")
+        for table in (self.page_table, self.windowed_table):
+            if table is not None and (table.dtype != torch.int32 or table.dim() != 2 or len(table) != batch):
+                raise TypeError(f"page tables are int32 [B, P], not {_described(table)}")
         for tensor, size in vectors:
             if tensor is not None and (tensor.dtype != torch.int64 or tensor.shape != (size,)):
                 raise TypeError(
@@ -124,11 +127,13 @@ class KVLayer(NamedTuple):
     """The paged keys and values of a layer, and its attention window: `keys` [pages, page_size, Hkv, Dk] and `values`
     [pages, page_size, Hkv, Dv], views of one memory. A token has Hkv keys, then Hkv values. If `values` begin at the
     address of `keys`, no values are stored: a value is the first Dv elements of its key (multi-head latent attention).
-    `weft.models.memory.Pages` makes such views."""
+    `weft.models.memory.Pages` makes such views. `is_windowed`: whether its pages are those of
+    `Rows.windowed_table`."""
 
     keys: Tensor
     values: Tensor
     window: Window = NO_WINDOW
+    is_windowed: bool = False
 
     @property
     def values_in_keys(self) -> bool:
@@ -144,7 +149,8 @@ def attend(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads) -> Tensor:
     that are in the layer's window. Pages without a visible key may belong to another row. The contents of `qkv` are
     undefined afterwards.
     """
-    keys, values, window = layer
+    keys, values, window, is_windowed = layer
+    page_table = rows.windowed_table if is_windowed else rows.page_table
     num_kv_heads, key_size, value_size = *keys.shape[2:], values.shape[3]
     width = (heads.count + num_kv_heads) * key_size + (
         0 if layer.values_in_keys else num_kv_heads * value_size
@@ -156,7 +162,7 @@ def attend(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads) -> Tensor:
     out = qkv.new_empty(qkv.shape[0], heads.count * value_size)
     q_norm, k_norm = heads.norms or (None, None)
     _ATTEND(
-        qkv, keys, values, rows.page_table, rows.base, rows.count, rows.starts, rows.width, rows.offset, rows.settled,
+        qkv, keys, values, page_table, rows.base, rows.count, rows.starts, rows.width, rows.offset, rows.settled,
         rows.num_short, rows.short_width, heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale,
         heads.softcap, heads.sink_logits, window.size, window.sinks, out,
     )  # fmt: skip

@@ -323,11 +323,11 @@ def warm_up(models: Iterable[ServedModel]) -> None:
 def _described(built: BuiltEngine) -> str:
     config, model = built.config, built.model_config
     dtype = str(model.weight_dtype or model.dtype).removeprefix("torch.")
-    page_bytes = sum(cache.page_bytes for cache in built.engine.parts.caches)
+    num_bytes = sum(cache.num_bytes for cache in built.engine.parts.caches)
     return (
         f"{model.architecture}, {in_millions(count_parameters(built.path))} parameters in {dtype} on "
         f"{built.runtime.device}; room for {(config.num_pages - 1) * config.page_size:,} tokens in pages of up to "
-        f"{in_bytes(config.num_pages * page_bytes)}"
+        f"{in_bytes(num_bytes)}"
     )
 
 

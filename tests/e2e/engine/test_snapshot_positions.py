@@ -94,13 +94,17 @@ class Followed:
 
 def follow(monkeypatch: pytest.MonkeyPatch) -> Followed:
     followed = Followed()
-    resolved, launch, end_at = EngineConfig.resolved, ModelRunner.launch, Capacity._end_at
+    resolved, launch, end_at = EngineConfig.resolved, ModelRunner.launch, Capacity.end_at
 
-    def with_states(config: EngineConfig, *args: Any, **how: Any) -> ResolvedConfig:
-        return resolved(config, *args, **how | {"has_states": True})
+    def with_states(
+        config: EngineConfig, limit: int, num_drafts: int, device: str = "cpu", has_states: bool = False
+    ) -> ResolvedConfig:
+        return resolved(config, limit, num_drafts, device, has_states=True)
 
     def launched(runner: ModelRunner, schedule: Schedule) -> InFlightBatch:
         followed.launch(runner, schedule)
+        for sequence in schedule.admitted:  # there are no states to load
+            sequence.kv.snapshot = None
         batch = launch(runner, schedule)
         followed.launched(batch)
         return batch
@@ -112,7 +116,7 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> Followed:
 
     monkeypatch.setattr(EngineConfig, "resolved", with_states)
     monkeypatch.setattr(ModelRunner, "launch", launched)
-    monkeypatch.setattr(Capacity, "_end_at", ended)
+    monkeypatch.setattr(Capacity, "end_at", ended)
     return followed
 
 

@@ -20,6 +20,7 @@ from support.engine.requests import WAYS
 from support.engine.windowed import windowed_model
 from support.products import each_value, every_third, pairwise
 from weft import LLM, EngineConfig, InputError, Output, SamplingParams, Speculation
+from weft.client import builder
 from weft.engine.kv.cache import KvSequence
 from weft.engine.stats import StepRecord
 from weft.ops.attention import NO_WINDOW
@@ -34,8 +35,10 @@ WINDOWS: dict[str, tuple[tuple[int, ...], int]] = {
     "8": ((8,), 0),
     "8 with sinks": ((8,), 2),
     "8 and 32 with sinks": ((8, 32), 2),
+    "8 with sinks, and none": ((8, 1000), 2),
 }
 KINDS = list(WINDOWS)
+MIXED = KINDS[-1]
 GREEDY = SamplingParams(max_tokens=60)
 
 
@@ -163,7 +166,7 @@ def test_pages_that_no_layer_sees_are_given_back(
         assert again.stats.reused_tokens == (prompt - 1 if reuse else 0), "the prompt is still found"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS[:-1])
 def test_what_is_given_back_is_not_read(
     tiny: Checkpoint, prompts: list[str], long_answers: dict[str, list[Reference]], kind: str
 ) -> None:
@@ -182,6 +185,63 @@ def test_what_is_given_back_is_not_read(
         manager.release_pages = poisoned  # type: ignore[method-assign]
         matches(llm.generate(prompts[:1], GREEDY), long_answers[kind][:1])
     assert len(given) >= 4
+
+
+@pytest.mark.parametrize("policy", ["max_utilization", "guaranteed_no_evict"])
+@pytest.mark.parametrize("drafter", ["ngram", "eagle3"])
+def test_layers_with_windows_have_pages_of_their_own(
+    tiny: Checkpoint,
+    prompts: list[str],
+    long_answers: dict[str, list[Reference]],
+    drafters: Path,
+    drafter: str,
+    policy: Any,
+) -> None:
+    """A page that is behind the window is NaN from then on, but for the cached ones."""
+    terms = {"max_batch": 4, "page_size": 4, "policy": policy}
+    with make(tiny.path, MIXED, DRAFTERS[drafter](drafters, 2), **terms) as llm:
+        manager, memory = llm.engine.kv, llm.engine.parts.kv
+        windowed = manager.windowed
+        assert windowed is not None and memory.num_windowed == windowed.num_pages < memory.num_pages
+        release_hidden, held = manager.release_hidden, list[int]()
+
+        def poisoned(sequence: KvSequence, position: int) -> None:
+            release_hidden(sequence, position)
+            assert sequence.windowed is not None
+            held.append(sum(map(bool, sequence.windowed.pages)))
+            for group in memory.windowed_groups:
+                group[:, windowed.free] = float("nan")
+            manager.check()
+
+        manager.release_hidden = poisoned  # type: ignore[method-assign]
+        matches(llm.generate(prompts[:4], GREEDY), long_answers[MIXED])
+        again = llm.generate(prompts[:4], GREEDY)
+        matches(again, long_answers[MIXED])
+        assert all(output.stats.reused_tokens > len(output.prompt_token_ids) - 6 for output in again)
+    assert len(held) > 20 and max(held) <= 1 + 6 // 4 + 1 + 4, "a sink page, the window, and positions ahead"
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("policy", ["max_utilization", "guaranteed_no_evict"])
+def test_few_pages_of_both_kinds(
+    tiny: Checkpoint,
+    prompts: list[str],
+    turns: list[StepRecord],
+    monkeypatch: pytest.MonkeyPatch,
+    policy: Any,
+    overlap: bool,
+) -> None:
+    """Requests are preempted for pages, and wait for windowed pages."""
+    monkeypatch.setattr(builder, "windowed_pages", lambda *_: 50)
+    short = [prompt[:16] for prompt in prompts[:6]]
+    expected = plain(windowed(tiny, *WINDOWS[MIXED]), short)
+    terms = {"max_batch": 4, "page_size": 4, "num_pages": 52, "policy": policy, "overlap": overlap}
+    with make(tiny.path, MIXED, Speculation.ngram(num_draft_tokens=3), seq_len=160, **terms) as llm:
+        for _ in range(3):
+            matches(llm.generate(short, GREEDY), expected)
+        assert llm.engine.kv.windowed is not None
+    paused = [turn.paused for turn in turns if turn.paused]
+    assert bool(paused) == (policy == "max_utilization")
 
 
 def test_a_drafter_that_reads_pages_keeps_them(

@@ -141,7 +141,11 @@ class Drafting:
         key = (batch, width, reads)
         if key not in self._buffers:
             state: Any = SimpleNamespace(
-                length=torch.zeros(SLOTS + 1), num_beside=0, page_table=self.page_table, dummy=SLOTS
+                length=torch.zeros(SLOTS + 1),
+                num_beside=0,
+                page_table=self.page_table,
+                windowed_table=None,
+                dummy=SLOTS,
             )
             if reads:
                 parts: Any = SimpleNamespace(state=state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weft.core.retention import Retention, RetentionRange
 from weft.engine.kv.cache import KvManager, KvSequence, match_prefix
+from weft.engine.kv.prefix_tree import CachedPage
 
 SIZE = 4
 TEXT = list(range(100, 114))  # three full pages and two tokens
@@ -36,9 +37,22 @@ def leave(manager: KvManager, tokens: list[int], retention: Retention | None = N
     manager.check()
 
 
+def root_of(manager: KvManager) -> CachedPage:
+    return manager._pool.root
+
+
+def cached_texts(manager: KvManager) -> dict[CachedPage, tuple[int, ...]]:
+    """Each page of the tree, with the text up to its end."""
+    root = root_of(manager)
+    texts: dict[CachedPage | None, tuple[int, ...]] = {root: ()}
+    for page in root.descendants():
+        texts[page] = texts[page.parent] + page.tokens
+    return {page: text for page, text in texts.items() if page is not None and page is not root}
+
+
 def num_found(manager: KvManager, tokens: list[int]) -> int:
     """The number of tokens of a text that are cached. The lookup changes nothing."""
-    match = match_prefix(manager._pool.root, SIZE, [*tokens, -1], 0, 0, True)
+    match = match_prefix(root_of(manager), SIZE, [*tokens, -1], 0, 0, True)
     return len(match.full_pages) * SIZE + match.num_partial
 
 

@@ -109,12 +109,19 @@ class SlotState:
         the last window began. None without lookahead.
     request_ids, processors: [S+1], each request's id, and the number of its captured processor (0: none).
     page_table: int32 [S+1, pages_per_slot].
+    windowed_table: the same for windowed pages; None without.
     params: the sampling parameters.
     logprobs: [S+1, K+1, ...], for the tokens in `verified`.
     dummy: the slot of rows that pad a batch.
     """
 
-    def __init__(self, grammar_stream: GrammarStream, pages_per_slot: int, max_seq_len: int) -> None:
+    def __init__(
+        self,
+        grammar_stream: GrammarStream,
+        pages_per_slot: int,
+        max_seq_len: int,
+        has_windowed: bool = False,
+    ) -> None:
         guided_state, device = grammar_stream.state, grammar_stream.drafts.device
         self.drafts, self.verified = grammar_stream.drafts, grammar_stream.verified
         self.verified_host, self.drafts_host = guided_state.verified_host, guided_state.drafts_host
@@ -127,6 +134,7 @@ class SlotState:
         self.request_ids = torch.zeros(num_slots, dtype=torch.int64, device=device)
         self.processors = torch.zeros(num_slots, dtype=torch.int64, device=device)
         self.page_table = torch.zeros(num_slots, pages_per_slot, dtype=torch.int32, device=device)
+        self.windowed_table = torch.zeros_like(self.page_table) if has_windowed else None
         # An iteration may write tokens beyond `max_seq_len` before the host cuts them.
         history_length = max_seq_len + 2 * self.verified.shape[1]
         vocab_size = guided_state.vocab_size
@@ -306,6 +314,7 @@ class StepBuffers:
                     width,
                     settled=True,
                     states=states.rows(slots_B, batch) if states is not None else None,
+                    windowed_table=torch.zeros_like(table_BP) if state.windowed_table is not None else None,
                 ),
             ),
             draft=drafter.draft_buffers(batch) if drafter is not None else None,
@@ -338,6 +347,7 @@ class StepBuffers:
             num_short=batch,
             short_width=width,
             states=states.rows(inputs.slots, batch, inputs.saves) if states is not None else None,
+            windowed_table=torch.zeros_like(table) if state.windowed_table is not None else None,
         )
         context = Context(
             inputs.slots[batch:],

@@ -18,7 +18,8 @@ page becomes free. So no page is kept that nothing reads.
 The partly filled page at the end of a text is cached too. A sequence that continues this text takes the page out of the
 tree and continues to write in it.
 
-A model with recurrent states can reuse a prefix only up to a snapshot of its state (`snapshots.py`). Then the cached
+In a model with windows in some layers only, a page of a text is also a page in those layers (`windowed.py`). A model
+with recurrent states can reuse a prefix only up to a snapshot of its state (`snapshots.py`). Then the cached
 prefix of a text ends at the last usable snapshot.
 
 All of this is the host's view. The device follows in stream order. After a page has been released and allocated to
@@ -36,7 +37,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from weft.core.retention import Retention
-from weft.engine.kv.checks import check_pages, check_snapshots
+from weft.engine.kv.checks import check_pages, check_snapshots, check_windowed
 from weft.engine.kv.events import (
     DEVICE_LEVEL,
     ROOT_HASH,
@@ -50,6 +51,7 @@ from weft.engine.kv.events import (
 from weft.engine.kv.pool import Move, MoveKind, PagePool
 from weft.engine.kv.prefix_tree import CachedPage, Snapshot, Tokens
 from weft.engine.kv.snapshots import PendingSnapshot, SnapshotQuery, Snapshots
+from weft.engine.kv.windowed import HeldWindow, WindowedPages
 from weft.engine.stats import KvUsage
 
 OFFLOAD_MIN_PRIORITY = 30
@@ -97,13 +99,15 @@ class _Reuse(Enum):
 class Allocation(NamedTuple):
     """The pages of a new sequence. The first `num_partial` positions after the fully matched pages are valid as soon as
     the device has made the page copies `copies`, (from, to). `carried` are the snapshots of a page that was taken out
-    of the cache."""
+    of the cache, and `windowed` is its windowed page. `source` is a page that was copied."""
 
     pages: list[int]
     num_partial: int
     copies: list[tuple[int, int]]
     counts: PageCounts
     carried: tuple[Snapshot, ...] = ()
+    source: CachedPage | None = None
+    windowed: int = 0
 
 
 def match_prefix(
@@ -185,6 +189,8 @@ class KvSequence:
         None if nothing is reused.
     save_at: the positions, in order, at which the state should be kept while the text is read.
     pending: the rows that the sequence took for states of its text.
+
+    windowed: the windowed pages, for models with windows in some layers only.
     """
 
     pages: list[int]
@@ -199,6 +205,12 @@ class KvSequence:
     snapshot: int | None = None
     save_at: list[int] = field(default_factory=list)
     pending: list[PendingSnapshot] = field(default_factory=list)
+    windowed: HeldWindow | None = None
+
+    @property
+    def num_pages(self) -> int:
+        """The number of all pages, windowed ones too."""
+        return len(self.pages) + (len(self.windowed.pages) if self.windowed is not None else 0)
 
 
 class KvManager:
@@ -210,6 +222,8 @@ class KvManager:
         sequence holds it and it has no children; otherwise it is not reused.
     num_host_pages: the number of host pages, for evicted pages of priority `offload_min_priority` or more.
     num_snapshots: the number of rows for snapshots; 0 for a model without states, or if nothing is reused.
+    windowed: the windowed pages, if the layers with windows have pages of their own. They work neither with snapshots
+        nor with host pages, and not for beam searches.
     log: records cache events.
     clock: returns the time in seconds.
     moves: page copies that the device must make, in this order.
@@ -226,6 +240,7 @@ class KvManager:
         num_host_pages: int = 0,
         offload_min_priority: int = OFFLOAD_MIN_PRIORITY,
         num_snapshots: int = 0,
+        windowed: WindowedPages | None = None,
         log: KvEventLog | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -239,7 +254,11 @@ class KvManager:
         assert reuse or not num_snapshots
         self.num_snapshots = num_snapshots
         self._snapshots = Snapshots(num_snapshots)
-        self._pool = PagePool(num_pages, num_host_pages, offload_min_priority, log, clock, self._snapshots)
+        assert windowed is None or not (num_host_pages or num_snapshots)
+        self.windowed = windowed
+        self._pool = PagePool(
+            num_pages, num_host_pages, offload_min_priority, log, clock, self._snapshots, windowed
+        )
         self.moves = self._pool.moves
         self._sequences: set[KvSequence] = set()
         self._num_reused = self._num_missed = 0
@@ -277,16 +296,15 @@ class KvManager:
         """
         assert 0 < len(tokens) <= num_positions
         salt_number, looks_up = number_of_salt(salt), reuse and self._reuse
-        match, lookup = PrefixMatch([]), match_snapshot if self.num_snapshots else match_prefix
+        match, num_pages = PrefixMatch([]), self.pages_needed(num_positions)
         if looks_up:
-            match = lookup(self._pool.root, self.page_size, tokens, margin, salt_number, self._partial_reuse)
-        num_pages, num_text_pages = self.pages_needed(num_positions), self.pages_needed(len(tokens))
-        has_partial = self.num_snapshots and match.partial_page is not None
-        if has_partial and self._reuse_of(match, self._num_spare(match, num_pages)) is _Reuse.NONE:
-            # A snapshot within a page is of no use without that page.
-            match = lookup(self._pool.root, self.page_size, tokens, margin, salt_number, partial=False)
+            match = self._match(tokens, margin, salt_number, num_pages)
+        if self.windowed is not None and not self.windowed.can_begin(
+            len(match.full_pages) * self.page_size + match.num_partial, len(tokens)
+        ):
+            return None
         self._usage = None
-        allocation = self._allocate(match, num_pages, num_text_pages)
+        allocation = self._allocate(match, num_pages, self.pages_needed(len(tokens)))
         if allocation is None:
             return None
         num_reused = len(match.full_pages) * self.page_size + allocation.num_partial
@@ -304,6 +322,12 @@ class KvManager:
             counts,
         )
         self._sequences.add(sequence)
+        if self.windowed is not None:
+            sequence.windowed, copy = self.windowed.begin(
+                sequence.chain, num_reused, len(tokens), allocation.source, allocation.windowed
+            )
+            if copy is not None:
+                self.moves.append(Move(MoveKind.COPY_WINDOWED, *copy))
         if self.num_snapshots:
             self._begin_snapshots(sequence, match, allocation.carried, len(tokens) - 1 - margin)
         if retention is not None:
@@ -315,13 +339,22 @@ class KvManager:
         """Append pages until the sequence has room for `num_positions` positions. Returns False and changes nothing if
         too few pages are available."""
         count = self.pages_needed(num_positions) - len(sequence.pages)
-        if count <= 0:
-            return True
-        if count > self.num_available:
-            return False
-        self._usage = None
-        sequence.pages += self._pool.take(count)[0]
+        if count > 0:
+            if count > self.num_available:
+                return False
+            self._usage = None
+            sequence.pages += self._pool.take(count)[0]
+        if self.windowed is not None and sequence.windowed is not None:
+            self._usage = None
+            self.windowed.grow(sequence.windowed, num_positions)
         return True
+
+    def release_hidden(self, sequence: KvSequence, position: int) -> None:
+        """Release the windowed pages that no query at `position` or later sees. Cached ones stay cached until they are
+        evicted."""
+        assert self.windowed is not None and sequence.windowed is not None
+        self._usage = None
+        self.windowed.release_hidden(sequence.windowed, sequence.chain, position)
 
     def store(self, sequence: KvSequence, tokens: abc.Sequence[int], num_valid: int) -> None:
         """Cache the full pages among the first `num_valid` positions.
@@ -369,6 +402,9 @@ class KvManager:
             self._note_stored(sequence, stored if last is None else [*stored, last])
             if sequence.pending:
                 self._attach_pending(sequence, tokens, num_valid)
+        if self.windowed is not None and sequence.windowed is not None:
+            chain = sequence.chain if last is None else [*sequence.chain, last]
+            self.windowed.end(sequence.windowed, chain)
         pool, num_cached = self._pool, len(sequence.chain) + (last is not None)
         pool.free.extend(filter(None, reversed(sequence.pages[num_cached:])))
         for page, number in zip(sequence.chain, sequence.pages, strict=False):
@@ -415,7 +451,7 @@ class KvManager:
         if self._usage is not None:
             return self._usage
         pool = self._pool
-        available = len(pool.free) + pool.num_cached
+        available, windowed = len(pool.free) + pool.num_cached, self.windowed
         self._usage = KvUsage(
             page_size=self.page_size,
             max_pages=self.num_pages - 1,
@@ -430,6 +466,8 @@ class KvManager:
             host_pages=pool.num_on_host,
             offloaded_pages=pool.num_offloaded,
             onboarded_pages=pool.num_onboarded,
+            max_windowed_pages=windowed.num_pages - 1 if windowed is not None else 0,
+            free_windowed_pages=windowed.num_available if windowed is not None else 0,
             max_snapshots=self.num_snapshots,
             snapshots=len(self._snapshots.attached),
             snapshot_hits=self._snapshots.num_hits,
@@ -442,8 +480,38 @@ class KvManager:
         check_pages(self._pool, held, self.page_size, (self.num_pages, self._num_host_pages))
         pending = [each.row for sequence in self._sequences for each in sequence.pending]
         check_snapshots(self._snapshots, self._pool.root, pending)
+        if self.windowed is not None:
+            windows = [(each.chain, each.windowed) for each in self._sequences if each.windowed is not None]
+            check_windowed(self.windowed, self._pool.root, windows)
 
     # -- allocation
+
+    def _match(self, tokens: abc.Sequence[int], margin: int, salt: int, num_pages: int) -> PrefixMatch:
+        """Find the cached prefix that a new sequence of `num_pages` pages begins with."""
+        root, size = self._pool.root, self.page_size
+        if not self.num_snapshots and self.windowed is None:
+            return match_prefix(root, size, tokens, margin, salt, self._partial_reuse)
+        for partial in (True, False) if self._partial_reuse else (False,):
+            if self.num_snapshots:
+                match = match_snapshot(root, size, tokens, margin, salt, partial)
+            else:
+                match = self._within_windows(match_prefix(root, size, tokens, margin, salt, partial))
+            # A prefix that ends within a page is of no use without that page: a snapshot there can't be loaded, and the
+            # windows of a shorter prefix begin earlier.
+            if match.partial_page is None:
+                break
+            if self._reuse_of(match, self._num_spare(match, num_pages)) is not _Reuse.NONE:
+                break
+        return match
+
+    def _within_windows(self, match: PrefixMatch) -> PrefixMatch:
+        """Shorten a match to a prefix after which all windows are cached."""
+        assert self.windowed is not None
+        pages, partial = match.full_pages, match.partial_page
+        position = len(pages) * self.page_size + match.num_partial
+        all_pages = pages if partial is None else [*pages, partial]
+        count = self.windowed.num_usable(all_pages, position)
+        return match if count == len(all_pages) else PrefixMatch(pages[:count])
 
     def _allocate(self, match: PrefixMatch, num_pages: int, num_text_pages: int) -> Allocation | None:
         """Hold the matched pages and take new ones, `num_pages` in all. The first `num_text_pages` hold the text.
@@ -463,8 +531,10 @@ class KvManager:
         for page in shared:
             (pool.pin if page.is_on_host else pool.hold)(page)
         carried: tuple[Snapshot, ...] = ()
-        if reuse is _Reuse.TAKE_OVER and match.snapshot is not None:
-            carried = self._snapshots.detach(match.snapshot.page)
+        windowed, source = 0, match.partial_page
+        if reuse is _Reuse.TAKE_OVER and source is not None:
+            carried = self._snapshots.detach(source)
+            windowed = self.windowed.take_over(source) if self.windowed is not None else 0
         taken, are_new, copies = self._take(match.partial_page, reuse, num_taken, len(on_host))
         for page, number in zip(on_host, taken, strict=False):
             pool.onboard(page, number)
@@ -476,7 +546,8 @@ class KvManager:
         num_new = sum(are_new[:allocated])  # the text's pages come first
         counts = PageCounts(allocated, num_new, num_matched, num_text_pages - num_matched)
         num_partial = 0 if reuse is _Reuse.NONE else match.num_partial
-        return Allocation(pages, num_partial, copies, counts, carried)
+        copied = source if reuse is _Reuse.COPY else None
+        return Allocation(pages, num_partial, copies, counts, carried, copied, windowed)
 
     def _num_spare(self, match: PrefixMatch, num_pages: int) -> int:
         """How many more pages are available than a sequence of `num_pages` pages takes. Negative: too few are."""
@@ -597,6 +668,8 @@ class KvManager:
                 new.append(page)
             else:
                 self._share(page, sequence.pages[index])
+            if self.windowed is not None and sequence.windowed is not None:
+                self.windowed.store(page, sequence.windowed.pages[index])
             chain.append(page)
             self._retain(sequence, index, is_new=bool(new))  # after a new page, all pages are new
         return new
@@ -615,6 +688,8 @@ class KvManager:
         if parent.nearest(page_tokens, salt)[1] == len(page_tokens):
             return None
         page = self._add(parent, page_tokens, sequence.pages[index], salt)
+        if self.windowed is not None and sequence.windowed is not None:
+            self.windowed.store(page, sequence.windowed.pages[index])
         if sequence.retention is not None:
             self._set_priority(page, sequence, index)
         return page

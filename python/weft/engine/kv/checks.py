@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from weft.engine.kv.pool import PagePool
 from weft.engine.kv.prefix_tree import CachedPage
 from weft.engine.kv.snapshots import Snapshots
+from weft.engine.kv.windowed import HeldWindow, WindowedPages
 
 Held = tuple[Sequence[CachedPage], Sequence[int]]
 """A sequence's pages in the tree (`chain`), and the numbers of all its pages."""
@@ -65,6 +66,34 @@ def check_snapshots(snapshots: Snapshots, root: CachedPage, pending: Sequence[in
         assert all(snapshot.page is page for snapshot in page.snapshots)
         assert offsets == sorted({*offsets}, reverse=True)
         assert all(0 < offset <= len(page.tokens) for offset in offsets)
+
+
+def check_windowed(
+    windowed: WindowedPages, root: CachedPage, sequences: Iterable[tuple[Sequence[CachedPage], HeldWindow]]
+) -> None:
+    """Assert that each windowed page exists once and has the right holders, and that claims are kept."""
+    in_tree = {page for page in root.descendants() if page.windowed}
+    holders: dict[CachedPage, int] = {}
+    numbers: list[int] = []
+    claimed = 0
+    for chain, window in sequences:
+        held = [(index, number) for index, number in enumerate(window.pages) if number]
+        assert len(held) <= window.claimed, "a sequence holds more windowed pages than it claimed"
+        claimed += window.claimed
+        for index, number in held:
+            if index < len(chain) and chain[index].windowed == number:
+                holders[chain[index]] = holders.get(chain[index], 0) + 1
+            else:
+                numbers.append(number)
+    assert claimed == windowed.claimed < windowed.num_pages
+    numbers += [page.windowed for page in {*in_tree, *holders}]
+    assert sorted(numbers + windowed.free) == list(range(1, windowed.num_pages)), (
+        "a windowed page is missing or exists twice"
+    )
+    assert all(page.window_holders == holders.get(page, 0) for page in in_tree)
+    assert {page for page in in_tree if not page.window_holders} == {*windowed.cached, *windowed.passed}
+    assert not set(windowed.cached) & set(windowed.passed)
+    assert all(page.parent is None for page in set(holders) - in_tree)
 
 
 def _check_page(page: CachedPage, root: CachedPage, size: int) -> None:

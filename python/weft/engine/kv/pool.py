@@ -21,6 +21,7 @@ from weft.core.retention import DEFAULT_PRIORITY
 from weft.engine.kv.events import DEVICE_LEVEL, HOST_LEVEL, Change, KvEventLog, PagesCreated, PageUpdated
 from weft.engine.kv.prefix_tree import CachedPage
 from weft.engine.kv.snapshots import Snapshots
+from weft.engine.kv.windowed import WindowedPages
 
 _stamps = itertools.count(1)
 
@@ -29,12 +30,13 @@ class MoveKind(Enum):
     """The direction of a page copy."""
 
     COPY = "from the device to the device"
+    COPY_WINDOWED = "from the device to the device, in the layers with windows"
     OFFLOAD = "from the device to the host"
     ONBOARD = "from the host to the device"
 
 
 class Move(NamedTuple):
-    """A copy of page `source` to page `target`. Device pages and host pages are numbered separately."""
+    """A copy of page `source` to page `target`. Device pages, windowed pages and host pages are numbered separately."""
 
     kind: MoveKind
     source: int
@@ -119,8 +121,8 @@ class PagePool:
     """The pool of device pages 1 to `num_pages` - 1, and of host pages 0 to `num_host_pages` - 1.
 
     Evicted device pages of priority `offload_min_priority` or more move to the host. `log` records cache events, and
-    `clock` returns the time in seconds. When a page leaves the tree, its snapshots leave `snapshots`; on the host it
-    keeps them.
+    `clock` returns the time in seconds. When a page leaves the tree, its snapshots leave `snapshots`, and its windowed
+    page leaves `windowed`; on the host it keeps its snapshots.
 
     root: the root of the prefix tree.
     free, host_free: the numbers of pages without content, in each tier.
@@ -135,6 +137,7 @@ class PagePool:
         log: KvEventLog | None,
         clock: Callable[[], float],
         snapshots: Snapshots,
+        windowed: WindowedPages | None,
     ) -> None:
         self.root = CachedPage(0, (), None)
         self.root.holders = 1  # so that the root is never evicted
@@ -147,7 +150,7 @@ class PagePool:
         self._order = EvictionOrder(num_pages, clock)
         self._host_order = EvictionOrder(num_host_pages, clock, on_host=True)
         self._has_host, self._offload_min_priority = num_host_pages > 0, offload_min_priority
-        self._log, self._snapshots = log, snapshots
+        self._log, self._snapshots, self._windowed = log, snapshots, windowed
         if log is not None:
             log.note(PagesCreated((num_pages - 1, num_host_pages)))
             log.flush()
@@ -257,7 +260,7 @@ class PagePool:
             assert page.parent is not None
             page.parent.remove(page)
             page.parent = None
-            self._snapshots.drop(page)
+            self._drop_contents(page)
             if self._log is not None:
                 self._log.note_removed(page.hash)
 
@@ -295,12 +298,18 @@ class PagePool:
         parent = page.parent
         assert parent is not None
         parent.remove(page)
-        if page.snapshots:
-            self._snapshots.drop(page)
+        self._drop_contents(page)
         if self._log is not None:
             self._log.note_removed(page.hash)
         self._offer(parent)
         return page.number
+
+    def _drop_contents(self, page: CachedPage) -> None:
+        """Release what a page has besides its own number, when it leaves the tree."""
+        if page.snapshots:
+            self._snapshots.drop(page)
+        if self._windowed is not None:
+            self._windowed.drop(page)
 
     def _offer(self, parent: CachedPage) -> None:
         """Make a page that lost a child evictable, unless a sequence holds it."""

@@ -36,6 +36,8 @@ class CachedPage:
     expires: the time at which the priority returns to the default, `duration_s` after the release (None: never).
     hash: identifies the page in events.
     snapshots: the states that were kept after tokens of this page, the one after the most tokens first.
+    windowed: the number of its page in the layers with windows, if these have pages of their own (`windowed.py`); 0:
+        none. `window_holders` sequences hold that page.
     """
 
     __slots__ = (
@@ -55,6 +57,8 @@ class CachedPage:
         "salt",
         "snapshots",
         "tokens",
+        "window_holders",
+        "windowed",
     )
 
     def __init__(self, number: int, tokens: Tokens, parent: CachedPage | None, salt: int = 0) -> None:
@@ -74,6 +78,7 @@ class CachedPage:
         self.num_on_device = 0
         self.hash = 0
         self.snapshots: tuple[Snapshot, ...] = ()
+        self.windowed = self.window_holders = 0
 
     @property
     def is_leaf(self) -> bool:

@@ -31,7 +31,7 @@ class PromptInputs:
     slots: the sequence's slots. The prompt is read into the first.
     tokens: int64, the text so far. Its first `first` tokens come from the cache. Those before `position` have been
         read, or the iterations that read them are launched.
-    pages: the KV pages.
+    pages, windowed: the KV pages, and the windowed ones.
     window: the first lookahead window.
     context: pinned memory for the outputs of the prompt's positions, by name.
     request_id, processor: as in `SlotState`.
@@ -45,6 +45,7 @@ class PromptInputs:
     first: int = 0
     window: abc.Sequence[int] = ()
     context: Mapping[str, Tensor] = field(default_factory=dict)
+    windowed: abc.Sequence[int] = ()
     request_id: int = 0
     processor: int = 0
     position: int = field(init=False)

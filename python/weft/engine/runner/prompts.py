@@ -175,6 +175,9 @@ class Prompts:
             first=sequence.kv.num_reused,
             window=proposals.first_window(tokens) if proposals is not None else (),
             context=sequence.gathered.context,
+            windowed=sequence.kv.windowed.pages[: parts.state.page_table.shape[1]]
+            if sequence.kv.windowed is not None
+            else (),
             request_id=sequence.id if processor is None else processor.number_for(sequence.id),
             processor=self._capture(sequence),  # last: nothing may raise after the processor is taken
         )
@@ -212,6 +215,11 @@ class Prompts:
         slots = pinned_copy(runtime, [slot for prompt in prompts for slot in prompt.slots], torch.int64)
         if self._states is not None:
             stream.launch(guarded, prompts, open_states, self._states.states, slots)
+        if state.windowed_table is not None:
+            for prompt in prompts:
+                padding = [0] * (state.windowed_table.shape[1] - len(prompt.windowed))
+                pages = pinned_copy(runtime, [*prompt.windowed, *padding], torch.int32)
+                stream.launch(guarded, [prompt], write_pages, state.windowed_table, prompt.slot, pages)
         if state.window is not None:
             windows = runtime.pinned((slots.shape[0], state.num_beside), torch.int64)
             for place, window in enumerate(prompt.window for prompt in prompts for _ in prompt.slots):
@@ -287,6 +295,11 @@ def open_slots(records: Tensor, state: SlotState, token_mask: Tensor, temperatur
     )  # fmt: skip
 
 
+def write_pages(table: Tensor, slot: int, pages: Tensor) -> None:
+    """Write a slot's row of a page table. `pages`: int32 [n], pinned. A device function."""
+    table[slot, : pages.shape[0]] = pages.to(table.device, non_blocking=True)
+
+
 def guarded(prompts: abc.Sequence[PromptInputs], fn: Callable[..., None], *args: Any) -> None:
     """Call `fn(*args)` unless all prompts have failed. If it raises, the exception becomes the error of every prompt
     that has none."""
@@ -349,7 +362,9 @@ def read_outputs(parts: DecodeParts, prompt: PromptInputs, tokens: Tensor, start
     states = parts.kv.states
     slot = torch.full((1,), prompt.slot, dtype=torch.int64, device=device)
     of_states = states.rows(slot, num_speculative=0) if states is not None else None
-    rows = Rows(state.page_table[prompt.slot][None], base, count, states=of_states)
+    windowed = state.windowed_table[prompt.slot][None] if state.windowed_table is not None else None
+    table = state.page_table[prompt.slot][None]
+    rows = Rows(table, base, count, states=of_states, windowed_table=windowed)
     with collecting(ContextOutputs(prompt.context, start, start + count)):
         hidden = parts.model.forward(tokens.to(device, non_blocking=True)[None], parts.kv, rows).last
         if outputs.of_logits(prompt.context):

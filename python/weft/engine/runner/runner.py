@@ -23,18 +23,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import Tensor
 
 from weft.config import ResolvedConfig, Speculation
 from weft.engine.device.results import ResultRings, note_logprobs, note_offers
-from weft.engine.device.state import DecodeParts, SlotState, StepBuffers
+from weft.engine.device.state import DecodeParts, StepBuffers
 from weft.engine.features.processors import HostRows, failure
 from weft.engine.kv.pool import Move, MoveKind
 from weft.engine.runner.branching import BranchInputs, branch
 from weft.engine.runner.draft_guidance import DraftGuidance
 from weft.engine.runner.graphs import StepGraphs
 from weft.engine.runner.in_flight import InFlightBatch, PageMoves, Snapshots
-from weft.engine.runner.prompts import PromptPart, Prompts, pack_parts
+from weft.engine.runner.prompts import PromptPart, Prompts, pack_parts, write_pages
 from weft.engine.runner.states import SlotStates
 from weft.engine.runner.step import NO_PROCESSORS, GuidedLogits, Plan, Processors
 from weft.engine.scheduler.scheduler import Released, Schedule
@@ -350,8 +349,12 @@ class ModelRunner:
         """Launch the iteration with sampling rows. If the plan has context, it also reads a portion of the prompts."""
         self.prepare(plan)  # first, since it may fail
         for sequence in schedule.grown:
-            pages = pinned_copy(self.runtime, sequence.kv.pages, torch.int32)
-            self.stream.launch(write_pages, self.parts.state, sequence.slot, pages)
+            state, kv = self.parts.state, sequence.kv
+            pages = pinned_copy(self.runtime, kv.pages, torch.int32)
+            self.stream.launch(write_pages, state.page_table, sequence.slot, pages)
+            if kv.windowed is not None:
+                pages = pinned_copy(self.runtime, kv.windowed.pages, torch.int32)
+                self.stream.launch(write_pages, state.windowed_table, sequence.slot, pages)
         self._branch(decoding)
         for sequence in ending:
             guide = sequence.guide
@@ -541,11 +544,6 @@ def _captured_failure(sequence: Sequence) -> BaseException | None:
 # -- pages
 
 
-def write_pages(state: SlotState, slot: int, pages: Tensor) -> None:
-    """Write a slot's row of the page table. `pages`: int32 [n], pinned. A device function."""
-    state.page_table[slot, : pages.shape[0]] = pages.to(state.page_table.device, non_blocking=True)
-
-
 def move_pages(parts: DecodeParts, moves: PageMoves) -> None:
     """Copy the pages in order, in every cache. An exception becomes the moves' error. A device function."""
     try:
@@ -556,6 +554,10 @@ def move_pages(parts: DecodeParts, moves: PageMoves) -> None:
 
 
 def _move_page(parts: DecodeParts, move: Move) -> None:
+    if move.kind is MoveKind.COPY_WINDOWED:
+        for group in parts.kv.windowed_groups:
+            group[:, move.target].copy_(group[:, move.source])
+        return
     groups = (group for cache in parts.caches for group in cache.groups)
     for number, group in enumerate(groups):
         if move.kind is MoveKind.COPY:

@@ -170,6 +170,9 @@ def target_forward(plan: Plan, parts: DecodeParts, buf: StepBuffers) -> None:
     drafts that were not accepted."""
     state, verified, slots_B = parts.state, buf.verified, buf.slots_B
     rows = verified.rows
+    if state.windowed_table is not None and rows.windowed_table is not None:
+        # Before `read_slots_`, after which attention may begin (`Rows.settled`).
+        torch.index_select(state.windowed_table, 0, buf.slots, out=rows.windowed_table)
     read_slots_(buf.slots, state.inputs, rows.base, buf.tokens_BT, rows.page_table)
     with collecting(parts.outputs.decoding(slots_B, plan.num_drafts + 1)):
         if state.window is not None and plan.num_drafts and not plan.num_context:

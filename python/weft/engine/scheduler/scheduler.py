@@ -208,19 +208,28 @@ class Capacity:
         num_tokens = self._max_tokens(sequence) if self.reserves_all else sequence.num_tokens
         return num_tokens + self._positions_ahead
 
+    @property
+    def grows(self) -> bool:
+        """Whether sequences get pages while they decode. Windowed pages are never reserved."""
+        return not self.reserves_all or self.kv.windowed is not None
+
     def grow(self, sequence: Sequence) -> bool | None:
         """Allocate the pages that the next iteration may write. Returns whether pages were added, or None if too few
         are available."""
-        if self.reserves_all or sequence.search is not None:
+        if not self.grows or sequence.search is not None:
             return False
-        num_before = len(sequence.kv.pages)
+        num_before = sequence.kv.num_pages
         if not self.kv.grow(sequence.kv, sequence.num_tokens + self._positions_ahead):
             return None
-        return len(sequence.kv.pages) > num_before
+        return sequence.kv.num_pages > num_before
 
     def num_positions_left(self, sequence: Sequence) -> int:
         """The number of positions that the sequence's pages have room for before it must `grow`."""
-        return len(sequence.kv.pages) * self.kv.page_size - sequence.num_tokens - self._positions_ahead
+        kv = sequence.kv
+        num_pages = len(kv.pages)
+        if kv.windowed is not None:
+            num_pages = min(num_pages, len(kv.windowed.pages))
+        return num_pages * self.kv.page_size - sequence.num_tokens - self._positions_ahead
 
     def cache(self, sequence: Sequence) -> None:
         """Cache the sequence's full pages, and release those that no layer attends to any more. Sets `next_cache_at`,
@@ -236,6 +245,10 @@ class Capacity:
             self._store(sequence)
         if span is not None:
             self._release_hidden(sequence, span, hidden)
+        if self.kv.windowed is not None and not sequence.num_unread:
+            self.kv.release_hidden(sequence.kv, position)
+            due = len(sequence.output.token_ids) + self.kv.page_size
+            sequence.next_cache_at = min(sequence.next_cache_at, due)
 
     def _store(self, sequence: Sequence) -> None:
         kv = sequence.kv
@@ -265,7 +278,7 @@ class Capacity:
         if is_valid and self.kv.num_snapshots:
             rest = _rest_of(sequence) if is_preempted else sequence.rest
             if rest is not None and self._can_begin_at(rest, sequence):
-                return self._end_at(rest, sequence)
+                return self.end_at(rest, sequence)
         if self._reuses and is_valid and len(sequence.output.token_ids) > sequence.resumed_at:
             self.kv.end(sequence.kv, sequence.text, max(sequence.num_tokens - 1 - self._margin, 0))
         else:
@@ -278,7 +291,7 @@ class Capacity:
         is_next_known = rest.position < sequence.num_tokens or rest.next_token is not None
         return self._margin == 0 or (self._margin == 1 and is_next_known)
 
-    def _end_at(self, rest: Rest, sequence: Sequence) -> Settle | None:
+    def end_at(self, rest: Rest, sequence: Sequence) -> Settle | None:
         """Release pages, and cache the KV up to the position of the state. Returns the state to keep; None if it is
         kept already, or can't be."""
         row = None
@@ -438,7 +451,7 @@ class Scheduler:
         is_full = not self.capacity.free_slots or self._refused[0] is not None
         if len(self.waiting.queue) and (self._shares or not is_full):
             return 0
-        if self.capacity.reserves_all:
+        if not self.capacity.grows:
             return NEVER
         num_left = min(map(self.capacity.num_positions_left, decoding))
         return max(num_left // (schedule.num_drafts + 1) - 1, 0)
@@ -448,7 +461,7 @@ class Scheduler:
 
     def _grow(self, decoding: abc.Sequence[Sequence]) -> bool:
         """Allocate the pages that each sequence may write next. Returns False if too few are available."""
-        if self.capacity.reserves_all:
+        if not self.capacity.grows:
             return True
         for sequence in decoding:
             has_more = self.capacity.grow(sequence)

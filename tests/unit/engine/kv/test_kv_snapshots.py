@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from support.engine.kv_pages import SIZE, TEXT, began
+from support.engine.kv_pages import SIZE, TEXT, began, cached_texts
 from weft.engine.kv.cache import KvManager, KvSequence
-from weft.engine.kv.prefix_tree import CachedPage, Snapshot
+from weft.engine.kv.prefix_tree import Snapshot
 
 
 def manager_of(num_snapshots: int = 8, **how: object) -> KvManager:
@@ -316,7 +316,7 @@ class RowsHaveTheStatesOfTheirTexts(RuleBasedStateMachine):
     @invariant()
     def all_is_well(self) -> None:
         self.manager.check()
-        texts = self.texts()
+        texts = cached_texts(self.manager)
         for page, text in texts.items():
             for snapshot in page.snapshots:
                 start = len(text) - len(page.tokens)
@@ -330,7 +330,8 @@ class RowsHaveTheStatesOfTheirTexts(RuleBasedStateMachine):
             self.all_is_well()
         if hasattr(self, "manager"):
             self.manager.discard_cache()
-            assert sorted(self.manager._snapshots.free) == list(range(len(self.rows)))
+            self.manager.check()
+            assert self.manager.usage().snapshots == 0
             assert self.manager.num_available == self.num_pages - 1
 
     # Bookkeeping
@@ -342,16 +343,9 @@ class RowsHaveTheStatesOfTheirTexts(RuleBasedStateMachine):
                 assert sum(each.row == row for each in other.sequence.pending) == (other is reading)
             self.rows[row] = reading.text[:position]
 
-    def texts(self) -> dict[CachedPage, tuple[int, ...]]:
-        texts: dict[CachedPage | None, tuple[int, ...]] = {self.manager._pool.root: ()}
-        for page in self.manager._pool.root.descendants():
-            texts[page] = texts[page.parent] + page.tokens
-        del texts[self.manager._pool.root]
-        return texts  # type: ignore[return-value]
-
     def usable_on_path(self, text: tuple[int, ...]) -> list[int]:
         """The positions of the snapshots on the text's cached path that it may begin with."""
-        texts = self.texts()
+        texts = cached_texts(self.manager)
         path = {page: known for page, known in texts.items() if text[: len(known)] == known}
         matched = max(map(len, path.values()), default=0)
         usable: list[tuple[int, Snapshot]] = []
