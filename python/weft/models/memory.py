@@ -40,7 +40,7 @@ class Pages:
         """The keys and values in `memory` [pages, page_size, width]."""
         keys = memory[..., : self.num_heads * self.key_size].unflatten(-1, (self.num_heads, self.key_size))
         if self.values_in_keys:
-            return KVLayer(keys, keys[..., : self.value_size], self.window)
+            return KVLayer(keys, keys[..., : self.value_size], self.window, values_in_keys=True)
         values = memory[..., self.num_heads * self.key_size :]
         return KVLayer(keys, values.unflatten(-1, (self.num_heads, self.value_size)), self.window)
 

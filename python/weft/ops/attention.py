@@ -125,20 +125,17 @@ NO_WINDOW = Window()
 
 class KVLayer(NamedTuple):
     """The paged keys and values of a layer, and its attention window: `keys` [pages, page_size, Hkv, Dk] and `values`
-    [pages, page_size, Hkv, Dv], views of one memory. A token has Hkv keys, then Hkv values. If `values` begin at the
-    address of `keys`, no values are stored: a value is the first Dv elements of its key (multi-head latent attention).
-    `weft.models.memory.Pages` makes such views. `is_windowed`: whether its pages are those of
-    `Rows.windowed_table`."""
+    [pages, page_size, Hkv, Dv], views of one memory. A token has Hkv keys, then Hkv values. With `values_in_keys`, no
+    values are stored: a value is the first Dv elements of its key (multi-head latent attention), and `values` begin at
+    the address of `keys`. `weft.models.memory.Pages` makes such views.
+
+    is_windowed: whether the layer's pages are those of `Rows.windowed_table`."""
 
     keys: Tensor
     values: Tensor
     window: Window = NO_WINDOW
+    values_in_keys: bool = False
     is_windowed: bool = False
-
-    @property
-    def values_in_keys(self) -> bool:
-        """Whether values are parts of the keys."""
-        return self.keys.storage_offset() == self.values.storage_offset()
 
 
 def attend(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads) -> Tensor:
@@ -149,12 +146,10 @@ def attend(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads) -> Tensor:
     that are in the layer's window. Pages without a visible key may belong to another row. The contents of `qkv` are
     undefined afterwards.
     """
-    keys, values, window, is_windowed = layer
+    keys, values, window, values_in_keys, is_windowed = layer
     page_table = rows.windowed_table if is_windowed else rows.page_table
     num_kv_heads, key_size, value_size = *keys.shape[2:], values.shape[3]
-    width = (heads.count + num_kv_heads) * key_size + (
-        0 if layer.values_in_keys else num_kv_heads * value_size
-    )
+    width = (heads.count + num_kv_heads) * key_size + (0 if values_in_keys else num_kv_heads * value_size)
     if qkv.shape[1] != width:
         raise TypeError(f"for these heads a token of qkv has {width} elements, not {qkv.shape[1]}")
     if heads.rotary is not None and 2 * heads.rotary.shape[1] > key_size:

@@ -148,7 +148,7 @@ class Drafting:
                 dummy=SLOTS,
             )
             if reads:
-                parts: Any = SimpleNamespace(state=state)
+                parts: Any = SimpleNamespace(state=state, kv=SimpleNamespace(states=None))
                 made = self.buffers(batch, width, False).with_context(MAX_CONTEXT, MAX_PARTS, parts)
             else:
                 size = self.aux.shape[2] // max(len(self.drafter.aux_layers), 1)

@@ -145,6 +145,8 @@ class CountingRuntime:
 class EmptyWeights:
     """A weight loader that returns empty bfloat16 tensors of any name and shape."""
 
+    device = torch.device("cuda")
+
     def take(self, name: str, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.bfloat16, device="cuda")
 

@@ -26,7 +26,7 @@ from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig, Rope, parse_decoder
 from weft.models.llama import Llama
 from weft.models.stored import MappedFiles
-from weft.models.weights import RandomWeights, check_weights, load_model, read_config, with_dtype
+from weft.models.weights import RandomWeights, check_weights, how_it_runs, load_model, read_config, with_dtype
 from weft.ops import packing
 from weft.ops.attention import Rows
 from weft.ops.rows import embed
@@ -193,7 +193,7 @@ WRONG_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "flag": ({"attention_bias": "yes"}, "'attention_bias' is 'yes'; it must be true or false"),
     "heads": ({"num_key_value_heads": 3}, "'num_key_value_heads' is 3; it must divide the 4"),
     "odd-head": ({"head_dim": 7}, "'head_dim' is 7"),
-    "activation": ({"hidden_act": "gelu"}, "'hidden_act' is 'gelu'; weft runs 'silu'"),
+    "activation": ({"hidden_act": "sulu"}, "'hidden_act' is 'sulu'; weft runs 'silu'"),
     "quantised": ({"quantization_config": {"bits": 4}}, "quantised checkpoints are not supported"),
     "dtype": ({"dtype": "float8"}, "'dtype' is 'float8'; weft runs float32"),
     "rope": (
@@ -205,8 +205,18 @@ WRONG_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
         "'rope_scaling' has rope_type 'dyn",
     ),
     "rope-factor": ({"rope_parameters": {"rope_type": "linear"}}, "rope_parameters: 'factor' is missing"),
-    "partial-rope": ({"partial_rotary_factor": 0.5}, "'partial_rotary_factor' is 0.5"),
 }
+
+
+def test_values_that_wefts_module_lacks_run_by_transformers_code(checkpoint: Path) -> None:
+    edit_config(checkpoint, hidden_act="gelu")
+    model = load_model(checkpoint)
+    module, reason = how_it_runs(model)
+    assert "transformers' LlamaForCausalLM" in module and "'hidden_act' is 'gelu'" in reason
+    oracle = transformers.LlamaForCausalLM.from_pretrained(checkpoint).eval()
+    with torch.inference_mode():
+        wanted = oracle(torch.arange(12)[None]).logits
+    torch.testing.assert_close(logits(model), wanted, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", WRONG_CONFIGS)
