@@ -200,7 +200,8 @@ def stop_reading_values(network: Any, max_seq_len: int | None = None) -> None:
         if hasattr(module, "warn_if_padding_and_no_attention_mask"):
             module.warn_if_padding_and_no_attention_mask = lambda *_: None
         if "RotaryEmbedding" in type(module).__name__:
-            module.forward = inspect.unwrap(type(module).forward).__get__(module)
+            kind = type(module)
+            module.__class__ = type(kind.__name__, (kind,), {"forward": inspect.unwrap(kind.forward)})
             if max_seq_len is not None:
                 _choose_frequencies(module, network.config.get_text_config(), max_seq_len)
 
