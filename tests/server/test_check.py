@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.families import HYBRIDS, save
 from weft.server.check import check_contents, check_models
 from weft.server.config_file import read_config
 from weft.server.faults import FaultList, Faults
@@ -141,7 +142,7 @@ def test_a_configuration_without_faults_is_summed_up(file: Path) -> None:
     assert "keys: ada" in run.stdout and "nobody prints this" not in run.stdout
     assert "drafter forced+eagle3; guides year" in run.stdout and "\nweft-tiny: " in run.stdout
     assert "2 million parameters in float16 on cpu" in run.stdout
-    assert "of weights and pages" in run.stdout
+    assert "of weights, pages and states" in run.stdout
     assert f"note: can't listen at 127.0.0.1, port {port}" in run.stdout
 
 
@@ -166,6 +167,24 @@ def test_the_estimate_is_what_an_engine_takes(file: Path) -> None:
         assert checked.kv_bytes == sum(
             group.nbytes for cache in engine.parts.caches for group in cache.groups
         )
+    finally:
+        model.close()
+
+
+def test_the_estimate_has_the_states_of_recurrent_layers(file: Path, tmp_path: Path) -> None:
+    from weft.server.models import build
+
+    save("mamba2", HYBRIDS["mamba2"], tmp_path / "model")
+    file.write_text(f"[[models]]\npath = '{tmp_path / 'model'}'\n[models.engine]\nmax_batch = 2\n")
+    faults, read = FaultList(), read_config(file)
+    (checked,) = check_contents(check_models(read.models, faults), faults)
+    faults.check()
+    assert str(checked).endswith("0 MB of pages, 0 MB of states") and checked.kv_bytes == 0
+    assert checked.num_bytes == checked.weight_bytes + checked.state_bytes
+    model = build(read.models[0])
+    try:
+        states = model.client.engine.parts.kv.states
+        assert states is not None and checked.state_bytes == states.storage.nbytes + states.drafts.nbytes
     finally:
         model.close()
 

@@ -53,17 +53,29 @@ class CheckedModel:
         """Bytes of all pages, without the drafter's."""
         return self.engine.num_pages * self.page_bytes
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the states of all slots and snapshots; 0 for a model without recurrent layers."""
+        sizes = state_sizes(self.engine, self.config.speculation)
+        return state_bytes(self.facts.config.layer_memories, *sizes)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights, pages and states."""
+        return self.weight_bytes + self.kv_bytes + self.state_bytes
+
     def __str__(self) -> str:
         config, facts, engine = self.config, self.facts, self.engine
         # A drafter with weights has keys and values of its own.
         exception = ", without the drafter's" if self.has_drafter_weights else ""
         guides = f"; guides {', '.join(config.handles)}" if config.handles else ""
+        states = f", {in_bytes(self.state_bytes)} of states" if self.state_bytes else ""
         return (
             f"{models.name_of(config)}: {facts.path}\n"
             f"    {facts.config.architecture}, {in_millions(facts.headers.num_parameters)} parameters in "
             f"{facts.weight_dtypes} on {facts.device}; drafter {config.speculation.name}{guides}\n"
             f"    {engine.max_batch} requests of up to {engine.max_seq_len:,} tokens; "
-            f"{in_bytes(self.weight_bytes)} of weights, up to {in_bytes(self.kv_bytes)} of pages{exception}"
+            f"{in_bytes(self.weight_bytes)} of weights, up to {in_bytes(self.kv_bytes)} of pages{exception}{states}"
         )
 
 
@@ -87,7 +99,7 @@ def check_contents(checked: Iterable[CheckedModel], faults: FaultList) -> list[C
     found: list[CheckedModel] = []
     for model in checked:
         with faults.noted(f"{models.placed(model.config)}: "):
-            taken = sum(other.weight_bytes + other.kv_bytes for other in found)
+            taken = sum(other.num_bytes for other in found)
             found.append(_check_contents(model, taken))
     return found
 
@@ -144,9 +156,9 @@ def _check_contents(checked: CheckedModel, taken_bytes: int) -> CheckedModel:
             free = get_runtime(config.device).free_memory() - taken_bytes - checked.weight_bytes
             memory = DeviceMemory(max(free, 0), is_shared=checked.facts.device.type == "cpu")
             drafts = config.speculation.max_draft_tokens
-            sizes = state_sizes(engine, config.speculation)
-            states = state_bytes(checked.facts.config.layer_memories, *sizes)
-            num_pages = pages_in_memory(engine, given, checked.page_bytes, memory, drafts, states)
+            num_pages = pages_in_memory(
+                engine, given, checked.page_bytes, memory, drafts, checked.state_bytes
+            )
             checked = replace(checked, engine=replace(engine, num_pages=num_pages))
     faults.check()
     return checked

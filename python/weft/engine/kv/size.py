@@ -103,9 +103,9 @@ def pages_in_memory(
 
 
 def host_pages(config: CacheConfig, page_bytes: int) -> int:
-    """The number of host pages that fit into `host_cache_bytes`; 0 without it or without reuse. Raises `InputError` if
-    not even one page fits."""
-    if not (config.host_cache_bytes and config.reuse):
+    """The number of host pages that fit into `host_cache_bytes`; 0 without it, without reuse, or if pages are empty,
+    because all layers are recurrent. Raises `InputError` if not even one page fits."""
+    if not (config.host_cache_bytes and config.reuse and page_bytes):
         return 0
     if config.host_cache_bytes < page_bytes:
         raise InputError(

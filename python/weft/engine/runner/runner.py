@@ -282,15 +282,19 @@ class ModelRunner:
     ) -> tuple[Plan, bool]:
         """Issue the iterations that read `parts` and sample for the sequences in `decoding` and `ending`. Returns the
         plan of the iteration that samples, and whether the grammar masks its drafts."""
-        for part in parts:
-            if part.prompt.context:
-                self._prompts.read_outputs(part)
         portions = [*self._packed(parts)]
         has_drafter = self.parts.drafter is not None
         size = None
         if portions or (ending and has_drafter):  # a drafter reads a prompt's first token only beside context
             size = self._context_size(sum(part.count for part in portions[-1]) if portions else 0)
         plan, masks_drafts = self._plan([*decoding, *ending], schedule.num_drafts, size)
+        if decoding or ending:
+            # First, since it may fail. If a processor is the cause, all other work is issued again, and no state may
+            # have read a token before that.
+            self.prepare(plan)
+        for part in parts:
+            if part.prompt.context:
+                self._prompts.read_outputs(part)
         beside: list[PromptPart] = []
         if plan.num_context and portions and (decoding or ending):
             beside = portions.pop()
@@ -347,7 +351,6 @@ class ModelRunner:
         portion: abc.Sequence[PromptPart],
     ) -> None:
         """Launch the iteration with sampling rows. If the plan has context, it also reads a portion of the prompts."""
-        self.prepare(plan)  # first, since it may fail
         for sequence in schedule.grown:
             state, kv = self.parts.state, sequence.kv
             pages = pinned_copy(self.runtime, kv.pages, torch.int32)

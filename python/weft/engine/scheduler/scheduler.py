@@ -88,8 +88,8 @@ class Schedule:
     reading: the prompts to read, each with its number of tokens.
     released: the slots released since the last schedule.
     moves: the page copies to launch first.
-    settles: the states to keep of slots that were released since the last schedule. They come before all other work,
-        because other sequences may already have the slots.
+    settles: the states to keep of slots that were released since the last schedule, each in a row of its own. They come
+        before all other work, because other sequences may already have the slots.
     saves: the states to keep while prompts are read.
 
     The device makes settles first, then `loads`, then saves with the iterations. So a row can be in all three.
@@ -335,7 +335,7 @@ class Scheduler:
         self._begin_search = begin_search
         self._rereading: list[Sequence] = []
         self._grown: list[Sequence] = []
-        self._settles: list[Settle] = []
+        self._settles: dict[int, Settle] = {}  # by row: a row may be evicted and taken again
         self._lacks_pages = False  # a sequence was preempted for pages in this step
         # The sequence that did not fit in the last step, and how many pages were available then.
         self._refused: tuple[Sequence | None, int] = None, 0
@@ -437,7 +437,8 @@ class Scheduler:
         if self.capacity.kv.moves:
             schedule.moves = self.capacity.kv.take_moves()
         if self._settles:
-            schedule.settles, self._settles = self._settles, []
+            schedule.settles = [*self._settles.values()]
+            self._settles.clear()
 
     def num_repeats(self, schedule: Schedule) -> int:
         """The number of steps that may do the work of a schedule again, as long as `Waiting.num_changes` stays the
@@ -609,7 +610,7 @@ class Scheduler:
     def _release(self, sequence: Sequence, is_preempted: bool = False) -> None:
         settle = self.capacity.release(sequence, is_preempted)
         if settle is not None:
-            self._settles.append(settle)
+            self._settles[settle.row] = settle
         self.released.append(Released(sequence, sequence.slots))
         if sequence.is_finished:
             sequence.close()

@@ -73,6 +73,7 @@ def test_the_host_has_pages_for_its_bytes() -> None:
     config = EngineConfig(host_cache_bytes=1050)
     assert (host_pages(config, 100), host_pages(EngineConfig(), 100)) == (10, 0)
     assert host_pages(replace(config, reuse=False), 100) == 0
+    assert host_pages(config, 0) == 0  # all layers are recurrent
     with pytest.raises(InputError, match="a page takes 1051 bytes"):
         host_pages(config, 1051)
 
