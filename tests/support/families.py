@@ -17,6 +17,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from weft.config import package_model_path
+from weft.models.generic.network import quiet
 
 BASE = {
     "hidden_size": 64,
@@ -75,6 +76,9 @@ LONGROPE = {
 }
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 128}
 MIXED = ["sliding_attention", "full_attention"] * 2
+
+OWN: dict[str, dict[str, Any]] = {"llama": {}, "mistral": {}, "qwen2": {}, "qwen3": {}}
+"""Families that weft's own modules run."""
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "apertus": {},
@@ -261,7 +265,8 @@ def save(family: str, settings: dict[str, Any], directory: Path) -> Any:
     tiny = package_model_path()
     vocab_size = json.loads((tiny / "config.json").read_text())["vocab_size"]
     network = make_network(config_of(family, settings, vocab_size))
-    network.save_pretrained(directory)
+    with quiet():
+        network.save_pretrained(directory)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         if (tiny / name).exists():
             shutil.copy(tiny / name, directory)
