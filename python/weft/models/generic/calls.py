@@ -30,7 +30,7 @@ PLANNING = "weft-planning"
 
 SETTINGS = {
     *("scaling", "softcap", "s_aux", "sliding_window", "dropout", "is_causal", "position_ids", "use_cache"),
-    "output_router_logits",
+    *("output_router_logits", "logits_to_keep"),
 }
 """Arguments of attention functions that weft follows, or that don't matter for it."""
 
