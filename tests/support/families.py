@@ -17,6 +17,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from weft.config import package_model_path
+from weft.models.generic.network import quiet
 
 BASE = {
     "hidden_size": 64,
@@ -74,7 +75,37 @@ LONGROPE = {
     "original_max_position_embeddings": 256,
 }
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 128}
+VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+GEMMA3N = {"hidden_size_per_layer_input": 8, "num_kv_shared_layers": 2}
 MIXED = ["sliding_attention", "full_attention"] * 2
+GEMMA4 = {**GEMMA3N, "layer_types": MIXED, "per_layer_config": {1: {"head_dim": 32}, 3: {"head_dim": 32}}}
+
+CLASS = "class"
+"""The key of a transformers class, if it is not the family's causal language model."""
+
+SMALL: dict[str, Any] = {
+    **BASE,
+    **{f"{part}_attention_heads": 4 for part in ("encoder", "decoder", "num_encoder", "num_decoder")},
+    **{f"{part}_layers": 4 for part in ("encoder", "decoder", "num_encoder", "num_decoder")},
+    **{key: LATENT[key] for key in ("q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "kv_lora_rank")},
+    "d_model": 64,
+    "decoder_ffn_dim": 96,
+    "encoder_ffn_dim": 96,
+    "hidden_size_per_layer_input": 8,
+    "image_size": 32,
+    "index_head_dim": 16,
+    "index_n_heads": 2,
+    "max_window_layers": 4,
+    "num_heads": 4,
+    "num_kv_shared_layers": 2,
+    "num_layers": 4,
+    "v_head_dim": 8,
+}
+"""Sizes by key for a small network of any family."""
+
+
+OWN: dict[str, dict[str, Any]] = {"llama": {}, "mistral": {}, "qwen2": {}, "qwen3": {}}
+"""Families that weft's own modules run."""
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "apertus": {},
@@ -98,7 +129,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "flex_olmo": {},
     "gemma": {},
     "gemma2": {"query_pre_attn_scalar": 40, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 2.0},
+    "gemma3": {
+        "text_config": {"query_pre_attn_scalar": 40, "layer_types": MIXED},
+        "vision_config": VISION,
+    },
     "gemma3_text": {"query_pre_attn_scalar": 40, "layer_types": MIXED},
+    "gemma3n_text": {**GEMMA3N, "layer_types": MIXED},
+    "gemma4": {"text_config": GEMMA4},
+    "gemma4_text": GEMMA4,
     "glm": {},
     "glm4": {},
     "glm4_moe": {"first_k_dense_replace": 1},
@@ -155,6 +193,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 HYBRIDS: dict[str, dict[str, Any]] = {
     "qwen3_next": DELTA,
+    "qwen3_5": {
+        "text_config": DELTA,
+        "vision_config": {**VISION, "depth": 2, "num_heads": 4, "out_hidden_size": 64},
+        CLASS: "Qwen3_5ForConditionalGeneration",
+    },
     "qwen3_5_text": DELTA,
     "qwen3_5_moe_text": DELTA,
     "olmo_hybrid": DELTA,
@@ -234,21 +277,54 @@ REFUSED: dict[str, dict[str, Any]] = {
 """Families whose layers don't use transformers' interfaces, or keep a state that weft does not know."""
 
 
+def small_settings(family: str, vocab_size: int) -> dict[str, Any]:
+    """Settings that make a small network of most families, also of those whose network has an image encoder."""
+
+    def small(data: dict[str, Any], keys: set[str]) -> dict[str, Any]:
+        sizes = {**SMALL}
+        if "kv_lora_rank" in keys:
+            sizes |= {"num_key_value_heads": 4, "head_dim": 8}
+        if "linear_num_key_heads" in keys:
+            sizes |= DELTA
+        settings = {key: value for key, value in sizes.items() if key in keys}
+        for key, value in data.items():
+            if key.endswith("_config") and isinstance(value, dict) and "model_type" in value:
+                nested = {**small(value, set(value)), "model_type": value["model_type"]}
+                if "vocab_size" in value:
+                    nested |= {"vocab_size": vocab_size, "pad_token_id": 0}
+                if "vocab_size_per_layer_input" in value:
+                    nested["vocab_size_per_layer_input"] = vocab_size
+                settings[key] = nested
+        return settings
+
+    config = AutoConfig.for_model(family)
+    return small(config.to_dict(), {*config.to_dict(), *config.attribute_map})
+
+
 def config_of(family: str, settings: dict[str, Any], vocab_size: int) -> Any:
     """transformers' config of a family, with the small sizes of this file."""
     config = AutoConfig.for_model(family.split(" ")[0])
     known = {*config.to_dict(), *config.attribute_map}
-    sizes = {**BASE, "vocab_size": vocab_size, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    words = {"vocab_size": vocab_size, "vocab_size_per_layer_input": vocab_size}
+    sizes = {**BASE, **words, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     given = {key: value for key, value in {**sizes, **settings}.items() if key in known or key in settings}
+    if "text_config" in settings:
+        given["text_config"] = {**sizes, **settings["text_config"]}
     if family == "mamba2":
         given.pop("num_attention_heads", None)
+    given.pop(CLASS, None)
     return type(config)(**given)
 
 
-def make_network(config: Any, seed: int = 0, spread: float = 3.0) -> Any:
-    """A random network. Larger weights than transformers' make its layers differ and its choices clear."""
+def make_network(config: Any, seed: int = 0, spread: float = 3.0, name: str | None = None) -> Any:
+    """A random network, of transformers' class `name` or of the family's causal language model. Larger weights than
+    transformers' make its layers differ and its choices clear."""
     torch.manual_seed(seed)
-    network = AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32).eval()
+    config = copy.deepcopy(config)
+    if name is None:
+        network = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    else:
+        network = getattr(transformers, name)._from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():
         for parameter in network.parameters():
             if parameter.dim() >= 2:
@@ -260,8 +336,9 @@ def save(family: str, settings: dict[str, Any], directory: Path) -> Any:
     """Save a random checkpoint of a family with weft-tiny's tokenizer. Returns transformers' network."""
     tiny = package_model_path()
     vocab_size = json.loads((tiny / "config.json").read_text())["vocab_size"]
-    network = make_network(config_of(family, settings, vocab_size))
-    network.save_pretrained(directory)
+    network = make_network(config_of(family, settings, vocab_size), name=settings.get(CLASS))
+    with quiet():
+        network.save_pretrained(directory)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         if (tiny / name).exists():
             shutil.copy(tiny / name, directory)

@@ -30,7 +30,7 @@ PLANNING = "weft-planning"
 
 SETTINGS = {
     *("scaling", "softcap", "s_aux", "sliding_window", "dropout", "is_causal", "position_ids", "use_cache"),
-    "output_router_logits",
+    *("output_router_logits", "logits_to_keep"),
 }
 """Arguments of attention functions that weft follows, or that don't matter for it."""
 
@@ -121,8 +121,11 @@ def _visible(*_: object, mask_function: Callable[..., Any], **__: Any) -> Visibl
     def sees(query: int, key: int) -> bool:
         return bool(mask_function(zero, zero, zero + query, zero + key))
 
-    if sees(FAR, FAR + 1) or not sees(FAR, FAR):
-        return Visible(problem="its attention is not causal")
+    try:
+        if sees(FAR, FAR + 1) or not sees(FAR, FAR):
+            return Visible(problem="its attention is not causal")
+    except NotImplementedError:  # a tensor without data
+        return Visible(problem="its attention mask depends on the tokens or on their number")
     if sees(FAR, 0):
         return Visible(0)
     near, far = 0, FAR  # the query sees the key at distance `near`, but not the one at `far`
@@ -145,7 +148,11 @@ def _plan(
         raise ModelError(
             f"{type(module).__name__} has an attention mask that is not transformers' causal one"
         )
-    unknown = sorted(key for key in settings if settings[key] is not None and key not in SETTINGS)
+    unknown = sorted(
+        key
+        for key, value in settings.items()
+        if value is not None and value is not False and key not in SETTINGS
+    )
     if unknown:
         raise ModelError(
             f"{type(module).__name__} attends with {', '.join(unknown)}, which weft does not know"

@@ -145,6 +145,8 @@ def _take(number: int, x: Tensor) -> None:
     calls = current()
     if calls is None:
         return
+    if x.dim() > 3:  # Gemma 3n has several streams of hidden states, and its layers attend with the first
+        x = x[0]
     rows = x.reshape(-1, x.shape[-1])
     mark_output(f"hidden_states.{number}", rows)
     for place in calls.places.get(number, ()):

@@ -7,7 +7,8 @@ that its class adds stay.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +25,28 @@ PLAIN = ("dt_proj", "router.classifier")
 """The ends of names of linear layers whose weights transformers' code reads."""
 
 
-class PackedWeight(NamedTuple):
+@dataclass(frozen=True)
+class PackedWeight:
     """Stands in the place of a weight that is packed. Code that uses it in an operation of torch fails."""
 
     dtype: torch.dtype
     device: torch.device
     shape: torch.Size
+
+
+@dataclass(frozen=True)
+class PackedTable(PackedWeight):
+    """Stands in the place of the weight of an embedding. Code may read one row of it, as Gemma 4's does."""
+
+    module: PackedEmbedding
+
+    def __getitem__(self, key: Any) -> Tensor:
+        row, columns = key if isinstance(key, tuple) else (key, slice(None))
+        if not isinstance(row, int):
+            raise TypeError("only single rows of an embedding's weight can be read")
+        ids = torch.full((1,), row % self.shape[0], device=self.device)
+        # Not the method of a subclass, which may scale the row.
+        return PackedEmbedding.forward(self.module, ids)[0, columns]
 
 
 class PackedLinear(nn.Module):
@@ -70,10 +87,10 @@ class PackedEmbedding(nn.Embedding):
 
     table: Tensor | Linear
     dtype: torch.dtype
-    packed: PackedWeight
+    packed: PackedTable
 
     @property
-    def weight(self) -> PackedWeight:  # type: ignore[override]
+    def weight(self) -> PackedTable:  # type: ignore[override]
         return self.packed
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -160,7 +177,7 @@ def _turn_convolution(module: Any) -> None:
 
 def _pack_embedding(module: Any, dtype: torch.dtype) -> None:
     weight = module.weight.data
-    module.packed = PackedWeight(weight.dtype, weight.device, weight.shape)
+    module.packed = PackedTable(weight.dtype, weight.device, weight.shape, module)
     module.table, module.dtype = weight, dtype
     del module.weight
     _become(module, PackedEmbedding)

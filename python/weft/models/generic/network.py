@@ -33,6 +33,8 @@ POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "m
 
 OWN_ATTENTION = "its layers have attention of their own, and not transformers' attention interface"
 
+READS_VALUES = "its code reads values of tensors, which a captured forward can't"
+
 UNBOUNDED = 1 << 20
 """The largest number of positions of a network whose config has no limit."""
 
@@ -174,6 +176,8 @@ def find_memories(network: Any, where: str) -> list[LayerMemory]:
                 problem = str(error)
             elif Visible.__name__ in str(error):
                 problem = OWN_ATTENTION
+            elif "meta tensor" in str(error):
+                problem = READS_VALUES
             raise ModelError(f"{where}: weft can't run {type(network).__name__}: {problem}") from error
     return memories
 
