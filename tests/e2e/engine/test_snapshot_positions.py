@@ -125,8 +125,6 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> Followed:
 
     def launched(runner: ModelRunner, schedule: Schedule) -> InFlightBatch:
         followed.launch(runner, schedule)
-        for sequence in schedule.admitted:  # there are no states to load
-            sequence.kv.snapshot = None
         batch = launch(runner, schedule)
         followed.launched(batch)
         return batch
