@@ -142,7 +142,7 @@ def template_line(tokenizer: Tokenizer) -> str:
     if not template:
         return "chat template: none; chat needs one"
     style, pair = tool_style_of(template), reasoning_markers(template)
-    calls = f"calls in the style {style}" if style else "calls in no known style (--tool-style sets one)"
+    calls = f"calls in the style {style}" if style else "calls in no style that weft knows"
     return f"chat template: {calls}, {f'reasoning from {pair[0]} to {pair[1]}' if pair else 'no reasoning'}"
 
 

@@ -164,6 +164,12 @@ def attend(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads) -> Tensor:
     return out
 
 
+def token_stride(keys: Tensor) -> int:
+    """The elements from a token's keys to the next token's. `keys.stride(1)` may be another number if a page has one
+    token."""
+    return keys.stride(0) // keys.shape[1]
+
+
 def _attend_cpu(
     qkv: Tensor,
     keys: Tensor,
@@ -199,7 +205,7 @@ def _attend_cpu(
     kernel = _core.attend_cpu(
         qkv.data_ptr(), address(rotary), address(q_norm), address(k_norm), address(sink_logits), keys.data_ptr(),
         out.data_ptr(), page_table.data_ptr(), base.data_ptr(), address(count), address(starts), page_table.shape[0],
-        width, offset, num_heads, num_kv_heads, key_size, values.shape[3], page_size, keys.stride(1),
+        width, offset, num_heads, num_kv_heads, key_size, values.shape[3], page_size, token_stride(keys),
         (values.data_ptr() - keys.data_ptr()) // keys.itemsize, page_table.shape[1], rotary_rows, rotary_pairs, window,
         sinks, eps, scale, softcap, torch.get_num_threads(),
     )  # fmt: skip

@@ -37,6 +37,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from weft.ops.attention import token_stride
 from weft.ops.library import require
 from weft.ops.triton_launch import begin, chain_options, counters, let_next_start, wait_for_earlier
 from weft.ops.variants import chosen
@@ -645,7 +646,7 @@ def attend_few(call: Call, num_rows: int, shares: int | None = None) -> None:
         call.q_norm, call.k_norm, call.sink_logits, call.out, parts, lse, arrived, call.eps, *call.score_scales,
         width, call.offset, columns, pages, call.num_positions,
         call.num_heads, num_kv_heads, *call.sizes, call.values_in_keys, call.num_pairs, call.softcap > 0,
-        call.qkv.shape[1], call.keys.stride(1), page, FEW_TOKENS, QUERIES, keys, shares,
+        call.qkv.shape[1], token_stride(call.keys), page, FEW_TOKENS, QUERIES, keys, shares,
         min(shares, max(1, JOINED // dim)), STAGES, call.reach, call.sinks, how_early(call), **chain_options(call.out),
         num_warps=8 if call.row_bytes >= 512 and call.qkv.element_size() == 4 else 4,
     )  # fmt: skip
@@ -781,7 +782,7 @@ def attend_long(call: Call, first_row: int = 0) -> None:
     rotate_write_kernel[(tiles, call.num_heads + num_kv_heads * (1 if call.values_in_keys else 2))](
         call.qkv, call.keys, table, call.base, call.count, call.starts, call.rotary, call.q_norm, call.k_norm,
         call.eps, first_row, num_rows, call.width, call.offset, columns, call.num_positions,
-        call.num_heads, num_kv_heads, *call.sizes, call.num_pairs, call.qkv.shape[1], call.keys.stride(1), page,
+        call.num_heads, num_kv_heads, *call.sizes, call.num_pairs, call.qkv.shape[1], token_stride(call.keys), page,
         LONG_TOKENS, most_rows, **chain, num_warps=8 if call.row_bytes >= 512 else 4,
     )  # fmt: skip
     queries, keys = choose_block(call.row_bytes)
@@ -789,7 +790,7 @@ def attend_long(call: Call, first_row: int = 0) -> None:
         call.qkv, call.keys, table, call.base, call.count, call.starts, call.sink_logits, call.out,
         *call.score_scales, first_row, num_rows, call.width, call.offset, columns,
         call.num_heads, num_kv_heads, *call.sizes, call.values_in_keys, call.softcap > 0, call.qkv.shape[1],
-        call.keys.stride(1), page, queries, keys, LONG_STAGES, call.reach, call.sinks,
+        token_stride(call.keys), page, queries, keys, LONG_STAGES, call.reach, call.sinks,
         most_rows, **chain, num_warps=LONG_WARPS,
     )  # fmt: skip
 

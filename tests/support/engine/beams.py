@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer
 
 from support.engine.requests import engine_request
 from weft.config import EngineConfig, Graphs, Speculation
@@ -25,6 +24,7 @@ from weft.models.weights import load_model
 from weft.runtime import get
 from weft.runtime.interface import Runtime
 from weft.spec.load import Drafting
+from weft.tokenizer.files import load_tokenizer
 
 
 class Beams:
@@ -59,7 +59,7 @@ class Beams:
         model = load_model(path, self.runtime.device, "float32")
         self.config = config = config.resolved(model.config.max_position_embeddings, 0)
         assert config.num_pages is not None
-        self.tokenizer = tokenizer = AutoTokenizer.from_pretrained(path)
+        self.tokenizer = tokenizer = load_tokenizer(path)
         self.vocabulary = Vocabulary.from_huggingface(
             tokenizer, model_path=path, vocab_size=model.config.vocab_size
         )
