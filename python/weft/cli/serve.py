@@ -233,7 +233,9 @@ def _sum_up(server: ServerConfig, checked: list[CheckedModel], programs: Mapping
     if programs:
         typer.echo(f"programs: {', '.join(programs)}")
     num_bytes = sum(model.num_bytes for model in checked)
-    typer.echo(f"memory: up to {in_bytes(num_bytes)} of weights, pages and states, without the processes' own")
+    typer.echo(
+        f"memory: up to {in_bytes(num_bytes)} of weights, pages and states, without the processes' own"
+    )
     try:
         check_address(server)
     except InputError as error:
