@@ -225,7 +225,7 @@ def _become(module: Any, mixin: type[nn.Module]) -> None:
     """Give a module the forward of `mixin`, by a class of its own. A subclass of `nn.Embedding` keeps its forward, for
     example one that scales the result: the mixin's forward replaces the one that it calls."""
     kind: Any = type(module)
-    bases = (mixin, kind)
+    bases: tuple[Any, ...] = (mixin, kind)
     if issubclass(mixin, nn.Embedding):
         bases = (mixin,) if kind is nn.Embedding else (kind, mixin)
     module.__class__ = type(kind.__name__, bases, {})
