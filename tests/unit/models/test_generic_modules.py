@@ -113,3 +113,15 @@ def test_a_module_with_other_arguments_keeps_its_forward() -> None:
     x, gates = torch.randn(5, SIZE), torch.rand(5, 1)
     assert torch.allclose(module(x, gates), before(x, gates), atol=1e-6)
     assert not isinstance(module, PackedMLP) and isinstance(module.gate_proj, PackedLinear)
+
+
+@torch.inference_mode()
+def test_tensors_become_no_narrower() -> None:
+    module = Gated()
+    module.register_buffer("frequencies", torch.tensor([1 / 3]))
+    module.register_buffer("rates", torch.tensor([1 / 3], dtype=torch.bfloat16))
+    before = module.frequencies.clone()
+    pack_modules(Network(module), torch.bfloat16)
+    assert torch.equal(module.frequencies, before) and module.rates.dtype is torch.bfloat16
+    pack_modules(Network(module), torch.float32)
+    assert module.rates.dtype is torch.float32

@@ -108,7 +108,7 @@ class PackedNorm(nn.Module):
 
 def pack_modules(network: Any, dtype: torch.dtype) -> None:
     """Replace the modules of `network` that weft has operations for, one at a time, so that no second copy of the
-    weights exists. `dtype` is the dtype of activations. All other tensors get it, too."""
+    weights exists. `dtype` is the dtype of activations. Other tensors get it, too, unless they are wider."""
     head, embedding = network.get_output_embeddings(), network.get_input_embeddings()
     if head.weight is embedding.weight and type(head) is nn.Linear:
         # First, while little else is in memory: for a moment the largest weight is there twice.
@@ -131,11 +131,14 @@ def pack_modules(network: Any, dtype: torch.dtype) -> None:
             _pack_embedding(module, dtype)
     for module in network.modules():
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
-            if tensor.is_floating_point() and tensor.device.type != "meta":
+            # transformers keeps some tensors in float32, such as the frequencies of rotary embeddings: rounded to
+            # bfloat16, they would turn far positions by other angles.
+            is_narrower = tensor.is_floating_point() and tensor.dtype.itemsize < dtype.itemsize
+            if is_narrower and tensor.device.type != "meta":
                 tensor.data = tensor.data.to(dtype)
     finish_packing()
     for module in network.modules():
-        _replace_norm(module)
+        _replace_norm(module, dtype)
 
 
 def _is_swiglu(module: Any) -> bool:
@@ -200,21 +203,22 @@ def _pack_linear(module: Any, dtype: torch.dtype) -> None:
     _become(module, PackedLinear)
 
 
-def _replace_norm(module: Any) -> None:
-    """Replace a module by weft's RMS norm if it computes the same, with its weight or with 1 + weight (Gemma)."""
+def _replace_norm(module: Any, dtype: torch.dtype) -> None:
+    """Replace a module by weft's RMS norm of activations of `dtype` if it computes the same, with its weight or with
+    1 + weight (Gemma)."""
     weight: Any = getattr(module, "weight", None)
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     is_norm = "RMSNorm" in type(module).__name__ and isinstance(weight, Tensor) and weight.dim() == 1
     if not is_norm or not isinstance(eps, float) or type(module).forward.__code__.co_argcount != 2:
         return
-    sample = _sample(weight.shape[0]).to(weight)
+    sample = _sample(weight.shape[0]).to(weight.device, dtype)
     samples = sample, 1e-3 * sample  # the result of small rows depends on the epsilon
     try:
         expected = [module(x) for x in samples]
     except Exception:  # it takes other arguments
         return
     for factor in (weight, 1 + weight):
-        norm = Norm(factor.detach(), eps)
+        norm = Norm(factor.detach().to(dtype), eps)
         if all(_is_close(norm(x), result, 1e-5) for x, result in zip(samples, expected, strict=True)):
             module.norm = norm
             _become(module, PackedNorm)
