@@ -197,19 +197,19 @@ class BuiltEngine:
         )
         drafting = Drafting.load(context)
         memories = target.config.layer_memories
-        of_pages = [window for memory, window in zip(memories, windows, strict=True) if memory.pages]
+        page_windows = [window for memory, window in zip(memories, windows, strict=True) if memory.pages]
         if drafting.drafter is not None and drafting.drafter.kv is not None:
-            of_pages.append(NO_WINDOW)  # whatever its own windows are
+            page_windows.append(NO_WINDOW)  # whatever its own windows are
         if speculation.lookahead_sizes is not None:  # its forward reads rows of its own
-            of_pages = []
-        num_windowed = 0 if is_sized_by_memory else windowed_pages(config, of_pages, num_drafts)
+            page_windows = []
+        num_windowed = 0 if is_sized_by_memory else windowed_pages(config, page_windows, num_drafts)
         kv = PagedKV.for_model(target, num_pages, config.page_size, windows, num_windowed=num_windowed)
         if is_sized_by_memory:
             caches = caches_of(kv, drafting.drafter)
             wanted = config.num_pages
-            states = state_bytes(target.config.layer_memories, *state_sizes(config, speculation))
+            states = state_bytes(memories, *state_sizes(config, speculation))
             config = sized_by_memory(
-                runtime, caches, config, settings.num_pages, num_drafts, of_pages, states
+                runtime, caches, config, settings.num_pages, num_drafts, page_windows, states
             )
             if config.num_pages < wanted:
                 _log.warning(
@@ -247,7 +247,7 @@ def sized_by_memory(
 ) -> ResolvedConfig:
     """Resize all caches to the pages that the config's memory limits allow, beside `state_bytes` of states. Returns
     the config with the resulting `num_pages`. All weights must be loaded. `given` is the caller's `num_pages`, and
-    `windows` are those of all layers, as for `windowed_pages`. Raises `InputError` if too few pages fit."""
+    `windows` are those of the layers with pages, as for `windowed_pages`. Raises `InputError` if too few pages fit."""
     by_share = given is None or config.kv_memory_fraction is not None
     free = runtime.free_memory() if by_share else 0
     memory = DeviceMemory(free, is_shared=runtime.device.type == "cpu")

@@ -91,9 +91,14 @@ def shape_line(facts: ModelFacts) -> str:
     pages = (memory.pages for memory in config.layer_memories)
     sizes = sorted({layer.window.size for layer in pages if layer is not None} - {0})
     window = f" (windows of {', '.join(map(str, sizes))})" if sizes else ""
+    heads = (
+        f"{config.num_heads} heads ({config.num_kv_heads} for keys)"
+        if config.num_kv_heads
+        else "no attention"
+    )
     return (
-        f"model: {config.architecture}, {config.num_layers} layers, hidden {config.hidden_size}, {config.num_heads} "
-        f"heads ({config.num_kv_heads} for keys), vocabulary {config.vocab_size}, {config.max_position_embeddings} "
+        f"model: {config.architecture}, {config.num_layers} layers, hidden {config.hidden_size}, {heads}, "
+        f"vocabulary {config.vocab_size}, {config.max_position_embeddings} "
         f"positions{window}"
     )
 

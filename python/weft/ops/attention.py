@@ -66,12 +66,6 @@ class Rows:
                     f"base, count, starts and live are int64, here [{size}], not {_described(tensor)}"
                 )
 
-    @property
-    def positions(self) -> Tensor:
-        """The positions of the new tokens, int64 [B, width], if all rows have `width` tokens."""
-        first = self.base if self.count is None else self.base + self.count
-        return first[:, None] + torch.arange(self.offset, self.offset + self.width, device=first.device)
-
 
 @dataclass(frozen=True)
 class Heads:

@@ -11,8 +11,8 @@ import torch
 from support.families import HYBRIDS, save
 from weft import LLM, EngineConfig, SamplingParams
 from weft.core.logits_processors import LogitsProcessor
-from weft.engine.runner.graphs import StepGraphs
-from weft.engine.runner.step import Plan
+from weft.engine.runner import graphs
+from weft.engine.runner.step import Iteration, decode_step
 
 
 def likeliest(network: Any, prompt: list[int], count: int) -> list[int]:
@@ -29,18 +29,17 @@ def test_prompts_are_read_once_if_the_capture_with_a_processor_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = save("mamba2", HYBRIDS["mamba2"], tmp_path)
-    capture = StepGraphs._capture
 
-    def failing(graphs: StepGraphs, plan: Plan) -> None:
-        if plan.processors.captured:
+    def failing(iteration: Iteration) -> None:
+        if iteration.plan.processors.captured:
             raise RuntimeError("no memory")
-        capture(graphs, plan)
+        decode_step(iteration)
 
     def same(rows: object, logits: torch.Tensor, stream: object) -> torch.Tensor:
         return logits
 
     same.allows_capture = True  # type: ignore[attr-defined]
-    monkeypatch.setattr(StepGraphs, "_capture", failing)
+    monkeypatch.setattr(graphs, "decode_step", failing)
     system = [(i * 7 + 5) % 90 + 10 for i in range(24)]
     prompts = [[*system, 40, 41, 42, 43, 44], [*system, 50, 51, 52, 53, 54, 55]]
     engine = EngineConfig(max_batch=4, max_seq_len=128, page_size=8)

@@ -67,7 +67,8 @@ class PromptInputs:
 
 @dataclass(eq=False)
 class PageMoves:
-    """Page copies that are launched together. After an `error`, the host's view of the pages' content is wrong."""
+    """The page copies of a step, which are launched together with its moves of states. After an `error` of any of them,
+    the host's view of what is cached is wrong."""
 
     moves: abc.Sequence[Move]
     error: BaseException | None = None

@@ -69,10 +69,6 @@ class Calls:
     def __exit__(self, *exc: object) -> None:
         _current.calls = self._outer
 
-    def live_of(self, rows: Tensor) -> Tensor | None:
-        """The number of live rows in `rows`, if they are those of the tokens; None if all must be computed."""
-        return self.live if rows.shape[0] == self.count else None
-
     def state(self) -> tuple[Rows, LayerStates]:
         """The rows, and the states of this call."""
         assert self.rows is not None and self.kv is not None and self.kv.states is not None
@@ -102,6 +98,13 @@ _current = _Current()
 def current() -> Calls | None:
     """The calls of this thread's forward; None outside of one."""
     return _current.calls
+
+
+def live_of(rows: Tensor) -> Tensor | None:
+    """The number of live rows in `rows` [n, size], if they are those of the current forward's tokens. None if all rows
+    must be computed."""
+    calls = current()
+    return calls.live if calls is not None and rows.shape[0] == calls.count else None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers.integrations.moe import ExpertsInterface
 
 from weft.errors import ModelError
-from weft.models.generic.calls import NAME, current
+from weft.models.generic.calls import NAME, current, live_of
 from weft.ops.experts import Activation, Experts, Function
 
 FORM = ("has_gate", "has_bias", "has_post_expert_norm", "is_transposed")
@@ -72,7 +72,7 @@ def _forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weig
         raise ModelError(f"{type(module).__name__}: call pack_experts(module) before its forward")
     rows = hidden_states.reshape(-1, hidden_states.shape[-1]).contiguous()
     index, weights = top_k_index.long().contiguous(), top_k_weights.float().contiguous()
-    out = packed(rows, index, weights, None if calls is None else calls.live_of(rows))
+    out = packed(rows, index, weights, live_of(rows))
     if getattr(module, "zero_expert_num", 0):
         # Experts beyond the packed ones return their input. The loop fixes the order of the sum.
         shares = torch.where(index >= packed.num_experts, weights, 0.0).unbind(1)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
-from weft.models.generic.calls import current
+from weft.models.generic.calls import live_of
 from weft.models.generic.experts import is_experts, pack_experts
 from weft.ops.linear import Linear, Norm
 from weft.ops.packing import finish_packing
@@ -23,6 +23,9 @@ from weft.ops.rows import embed
 
 PLAIN = ("dt_proj", "router.classifier")
 """The ends of names of linear layers whose weights transformers' code reads."""
+
+LARGE = 40.0
+"""A gate beyond the limits of MLPs that clamp. Its products are far from the largest float16."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1]).to(self.dtype).contiguous()
-        calls = current()
-        live = None if calls is None else calls.live_of(rows)
-        return self.product(rows, live=live).view(*x.shape[:-1], self.product.num_outputs)
+        return self.product(rows, live=live_of(rows)).view(*x.shape[:-1], self.product.num_outputs)
 
 
 class PackedMLP(nn.Module):
@@ -75,9 +76,7 @@ class PackedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1]).contiguous()
-        calls = current()
-        inner = self.gate_up(rows, live=None if calls is None else calls.live_of(rows))
-        out: Tensor = self.down_proj(inner)
+        out: Tensor = self.down_proj(self.gate_up(rows, live=live_of(rows)))
         return out.view(*x.shape[:-1], out.shape[-1])
 
 
@@ -104,14 +103,12 @@ class PackedNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1]).contiguous()
-        calls = current()
-        live = None if calls is None else calls.live_of(rows)
-        return self.norm(rows, live=live).view(x.shape)
+        return self.norm(rows, live=live_of(rows)).view(x.shape)
 
 
 def pack_modules(network: Any, dtype: torch.dtype) -> None:
     """Replace the modules of `network` that weft has operations for, one at a time, so that no second copy of the
-    weights exists. `dtype` is the dtype of activations. All other tensors get it, too."""
+    weights exists. `dtype` is the dtype of activations. Other tensors get it, too, unless they are wider."""
     head, embedding = network.get_output_embeddings(), network.get_input_embeddings()
     if head.weight is embedding.weight and type(head) is nn.Linear:
         # First, while little else is in memory: for a moment the largest weight is there twice.
@@ -134,32 +131,44 @@ def pack_modules(network: Any, dtype: torch.dtype) -> None:
             _pack_embedding(module, dtype)
     for module in network.modules():
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
-            if tensor.is_floating_point() and tensor.device.type != "meta":
+            # transformers keeps some tensors in float32, such as the frequencies of rotary embeddings: rounded to
+            # bfloat16, they would turn far positions by other angles.
+            is_narrower = tensor.is_floating_point() and tensor.dtype.itemsize < dtype.itemsize
+            if is_narrower and tensor.device.type != "meta":
                 tensor.data = tensor.data.to(dtype)
     finish_packing()
     for module in network.modules():
-        _replace_norm(module)
+        _replace_norm(module, dtype)
 
 
 def _is_swiglu(module: Any) -> bool:
-    """Whether a module is an MLP with SwiGLU. Its parts and its result on a sample must be those of one."""
+    """Whether a module is an MLP with SwiGLU. Its parts and its results on samples must be those of one."""
     projections: list[Any] = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
-    activation = getattr(module, "act_fn", None)
-    if not all(type(projection) is nn.Linear for projection in projections) or not callable(activation):
+    if not all(type(projection) is nn.Linear for projection in projections):
         return False
     gate, up, down = projections
-    grid = torch.linspace(-8, 8, 65)
     if gate.weight.shape != up.weight.shape or (gate.bias is None) != (up.bias is None):
         return False
-    if not torch.allclose(activation(grid), F.silu(grid), atol=1e-6):
-        return False
-    sample = torch.randn(3, gate.in_features, generator=torch.Generator().manual_seed(0)).to(gate.weight)
+    grid, sample = torch.linspace(-8, 8, 65), _sample(gate.in_features).to(gate.weight)
+    large = sample * (LARGE / gate(sample).abs().max())  # reaches the limits of modules that clamp
     try:
-        result = module(sample)
-    except Exception:  # it needs more than rows
+        return torch.allclose(module.act_fn(grid), F.silu(grid), atol=1e-6) and all(
+            _is_close(module(x), down(F.silu(gate(x)) * up(x)), 1e-2) for x in (sample, large)
+        )
+    except Exception:  # it has no activation of its own, or takes other arguments
         return False
-    expected = down(F.silu(gate(sample)) * up(sample))
-    return isinstance(result, Tensor) and torch.allclose(result, expected, rtol=1e-2, atol=1e-2)
+
+
+def _sample(size: int) -> Tensor:
+    """Random rows [4, size] on the CPU, always the same."""
+    return torch.randn(4, size, generator=torch.Generator().manual_seed(0), device="cpu")
+
+
+def _is_close(result: Tensor, expected: Tensor, tolerance: float) -> bool:
+    """Whether two tensors differ by at most `tolerance`, relative to the largest element. Small weights give small
+    results, so an absolute difference means nothing."""
+    is_alike = isinstance(result, Tensor) and result.shape == expected.shape
+    return is_alike and bool((result - expected).abs().max() <= tolerance * expected.abs().max())
 
 
 def _pack_mlp(module: Any, dtype: torch.dtype) -> None:
@@ -194,31 +203,33 @@ def _pack_linear(module: Any, dtype: torch.dtype) -> None:
     _become(module, PackedLinear)
 
 
-def _replace_norm(module: Any) -> None:
-    """Replace a module by weft's RMS norm if it computes the same, with its weight or with 1 + weight (Gemma)."""
+def _replace_norm(module: Any, dtype: torch.dtype) -> None:
+    """Replace a module by weft's RMS norm of activations of `dtype` if it computes the same, with its weight or with
+    1 + weight (Gemma)."""
     weight: Any = getattr(module, "weight", None)
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     is_norm = "RMSNorm" in type(module).__name__ and isinstance(weight, Tensor) and weight.dim() == 1
     if not is_norm or not isinstance(eps, float) or type(module).forward.__code__.co_argcount != 2:
         return
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(3, weight.shape[0], generator=generator).to(weight.device, weight.dtype)
+    sample = _sample(weight.shape[0]).to(weight.device, dtype)
+    samples = sample, 1e-3 * sample  # the result of small rows depends on the epsilon
     try:
-        wanted = module(x)
-    except Exception:  # it needs more than rows
+        expected = [module(x) for x in samples]
+    except Exception:  # it takes other arguments
         return
     for factor in (weight, 1 + weight):
-        norm = Norm(factor.detach(), eps)
-        if torch.allclose(norm(x), wanted, rtol=1e-5, atol=1e-5):
+        norm = Norm(factor.detach().to(dtype), eps)
+        if all(_is_close(norm(x), result, 1e-5) for x, result in zip(samples, expected, strict=True)):
             module.norm = norm
             _become(module, PackedNorm)
             return
 
 
 def _become(module: Any, mixin: type[nn.Module]) -> None:
-    """Let `mixin.forward` replace that of the module's library class, below what the module's class adds to it."""
-    own: Any = type(module)
+    """Give a module the forward of `mixin`, by a class of its own. A subclass of `nn.Embedding` keeps its forward, for
+    example one that scales the result: the mixin's forward replaces the one that it calls."""
+    kind: Any = type(module)
+    bases: tuple[Any, ...] = (mixin, kind)
     if issubclass(mixin, nn.Embedding):
-        module.__class__ = type(own.__name__, (own, mixin), {}) if own is not nn.Embedding else mixin
-    else:
-        module.__class__ = type(own.__name__, (mixin, own), {})
+        bases = (mixin,) if kind is nn.Embedding else (kind, mixin)
+    module.__class__ = type(kind.__name__, bases, {})
