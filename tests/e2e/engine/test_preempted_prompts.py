@@ -18,7 +18,7 @@ LENGTH = 90
 def test_what_was_not_read_is_not_found(tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     read: dict[Sequence, int] = {}
     found: list[tuple[int, int]] = []
-    preempt, take = Scheduler._preempt, Capacity.take
+    preempt, take = Scheduler.preempt, Capacity.take
 
     def preempted(scheduler: Scheduler, running: Sequence, record: StepRecord) -> None:
         if running.stage is Stage.CONTEXT:
@@ -31,7 +31,7 @@ def test_what_was_not_read_is_not_found(tiny: Checkpoint, monkeypatch: pytest.Mo
             found.append((read.pop(request), request.num_read))
         return is_admitted
 
-    monkeypatch.setattr(Scheduler, "_preempt", preempted)
+    monkeypatch.setattr(Scheduler, "preempt", preempted)
     monkeypatch.setattr(Capacity, "take", taken)
     rng = random.Random(1)
     prompts = [[rng.randrange(10, 900) for _ in range(count)] for count in (20, 20, 20, *[LENGTH] * 3)]

@@ -189,13 +189,13 @@ def run(family: Family, setting: Setting) -> Results:
 @contextmanager
 def count_preemptions() -> Iterator[list[int]]:
     """Context that lists the preempted sequences."""
-    preempt, preempted = Scheduler._preempt, list[int]()
+    preempt, preempted = Scheduler.preempt, list[int]()
 
     def noted(scheduler: Scheduler, sequence: Any, *args: Any, **how: Any) -> None:
         preempted.append(sequence.id)
         preempt(scheduler, sequence, *args, **how)
 
-    with patch.object(Scheduler, "_preempt", noted):
+    with patch.object(Scheduler, "preempt", noted):
         yield preempted
 
 

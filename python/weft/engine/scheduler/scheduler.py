@@ -6,7 +6,7 @@ slots and pages. A `Sequence` moves between these places:
 
     waiting (COMPILING, QUEUED)  --_admit-->  running (CONTEXT)  --runner-->  running (GENERATION)
           ^                                       |                               |
-          +------------ _preempt, _queue_again ---+-------------------------------+
+          +------------ preempt, _queue_again ---+-------------------------------+
                                                   |
                                            remove (FINISHED)
 
@@ -392,14 +392,14 @@ class Scheduler:
         if yielding and has_in_flight:
             return None
         for sequence in yielding:
-            self._preempt(sequence, record, yields=True)
+            self.preempt(sequence, record, yields=True)
         decoding = self._decoding()
         while decoding and not self._grow(decoding):
             if has_in_flight:
                 return None
             self._lacks_pages = True
             if not self._preempt_rereading():  # these release their pages anyway, so preempt them first
-                self._preempt(max(self.running, key=self.waiting.turns.place), record)
+                self.preempt(max(self.running, key=self.waiting.turns.place), record)
             decoding = self._decoding()
         return Schedule(decoding, _num_rows(decoding), self._num_drafts(decoding))
 
@@ -576,7 +576,7 @@ class Scheduler:
         # sequence yield at a time.
         return choose_yielding(newcomer, queue, turns, self.running, self._num_slots_taken, max_yielding=1)
 
-    def _preempt(self, sequence: Sequence, record: StepRecord, yields: bool = False) -> None:
+    def preempt(self, sequence: Sequence, record: StepRecord, yields: bool = False) -> None:
         """Take slots and pages from a sequence and queue it again. It must not be in flight. It keeps its text and
         matcher."""
         assert not sequence.num_in_flight
