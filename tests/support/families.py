@@ -19,6 +19,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from weft.config import package_model_path
 from weft.models.generic.network import quiet
 
+TINY = package_model_path()
+VOCAB_SIZE: int = json.loads((TINY / "config.json").read_text())["vocab_size"]
+
 BASE = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -265,23 +268,71 @@ HYBRIDS: dict[str, dict[str, Any]] = {
 }
 """Families with recurrent states."""
 
-REFUSED: dict[str, dict[str, Any]] = {
-    "bloom": {"n_layer": 4, "n_head": 4},
-    "codegen": {**GPT2, "rotary_dim": 8},
-    "falcon": {"alibi": False},
-    "gptj": {**GPT2, "rotary_dim": 8},
-    "mpt": {"d_model": 64, "n_layers": 4, "n_heads": 4, "max_seq_len": 512},
-    "rwkv": {"attention_hidden_size": 64, "context_length": 256},
-    "recurrent_gemma": {"lru_width": 64, "attention_window_size": 64, "num_hidden_layers": 3},
+OWN_CODE = "its layers have attention of their own"
+KEEPS_MORE = "read in parts, texts have other logits than read whole"
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "bert": ({}, "its attention is not causal"),
+    "bloom": ({"n_layer": 4, "n_head": 4}, OWN_CODE),
+    "codegen": ({**GPT2, "rotary_dim": 8}, OWN_CODE),
+    "deepseek_v32": ({**LATENT, "index_head_dim": 16, "index_n_heads": 2, "index_topk": 8}, OWN_CODE),
+    "falcon": ({"alibi": False}, OWN_CODE),
+    "gpt_neo": ({"attention_types": [[["global", "local"], 2]], "window_size": 11}, OWN_CODE),
+    "gptj": ({**GPT2, "rotary_dim": 8}, OWN_CODE),
+    "inkling_text": ({}, "InklingAttention attends with position_bias, which weft does not know"),
+    "jetmoe": ({}, "its code reads values of tensors, which a captured forward can't"),
+    "llama4_text": ({}, "its attention mask depends on the tokens or on their number"),
+    "minimax": ({}, KEEPS_MORE),
+    "minimax_m3_vl_text": (
+        {
+            "layer_types": ["minimax_m3_sparse"] * 4,
+            "index_head_dim": 16,
+            "index_n_heads": 2,
+            "index_block_size": 4,
+        },
+        "MiniMaxM3VLAttention attends with block_indices, which weft does not know",
+    ),
+    "mpt": ({"d_model": 64, "n_layers": 4, "n_heads": 4, "max_seq_len": 512}, OWN_CODE),
+    "recurrent_gemma": (
+        {"lru_width": 64, "attention_window_size": 64, "num_hidden_layers": 3},
+        KEEPS_MORE,
+    ),
+    "rwkv": (
+        {"attention_hidden_size": 64, "context_length": 256},
+        "its code reads weights that weft keeps in another form",
+    ),
 }
-"""Families whose layers don't use transformers' interfaces, or keep a state that weft does not know."""
+"""Families that weft refuses, each with the beginning of the reason."""
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "gemma4_unified_text": GEMMA4,
+    "xlnet": {"d_model": 64, "n_head": 4, "d_head": 16, "d_inner": 96, "n_layer": 4},
+    "zaya": {"num_experts_per_tok": 1},
+}
+"""Settings of families that `small_settings` does not know."""
+
+UNBUILT = (
+    "blt",
+    "cohere_compass_text",
+    "dots3_note",
+    "gemma3n",
+    "gemma4_assistant",
+    "gemma4_unified",
+    "gemma4_unified_assistant",
+    "musicgen",
+    "musicgen_melody",
+    "qwen4_exp",
+    "qwen4_exp_text",
+    "reformer",
+)
+"""Families of which `small_settings` makes no small network."""
 
 
-def small_settings(family: str, vocab_size: int) -> dict[str, Any]:
+def small_settings(family: str) -> dict[str, Any]:
     """Settings that make a small network of most families, also of those whose network has an image encoder."""
 
     def small(data: dict[str, Any], keys: set[str]) -> dict[str, Any]:
-        sizes = {**SMALL}
+        sizes = {**SMALL, "vocab_size_per_layer_input": VOCAB_SIZE}
         if "kv_lora_rank" in keys:
             sizes |= {"num_key_value_heads": 4, "head_dim": 8}
         if "linear_num_key_heads" in keys:
@@ -291,9 +342,7 @@ def small_settings(family: str, vocab_size: int) -> dict[str, Any]:
             if key.endswith("_config") and isinstance(value, dict) and "model_type" in value:
                 nested = {**small(value, set(value)), "model_type": value["model_type"]}
                 if "vocab_size" in value:
-                    nested |= {"vocab_size": vocab_size, "pad_token_id": 0}
-                if "vocab_size_per_layer_input" in value:
-                    nested["vocab_size_per_layer_input"] = vocab_size
+                    nested |= {"vocab_size": VOCAB_SIZE, "pad_token_id": 0}
                 settings[key] = nested
         return settings
 
@@ -301,11 +350,11 @@ def small_settings(family: str, vocab_size: int) -> dict[str, Any]:
     return small(config.to_dict(), {*config.to_dict(), *config.attribute_map})
 
 
-def config_of(family: str, settings: dict[str, Any], vocab_size: int) -> Any:
+def config_of(family: str, settings: dict[str, Any]) -> Any:
     """transformers' config of a family, with the small sizes of this file."""
     config = AutoConfig.for_model(family.split(" ")[0])
     known = {*config.to_dict(), *config.attribute_map}
-    words = {"vocab_size": vocab_size, "vocab_size_per_layer_input": vocab_size}
+    words = {"vocab_size": VOCAB_SIZE, "vocab_size_per_layer_input": VOCAB_SIZE}
     sizes = {**BASE, **words, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     given = {key: value for key, value in {**sizes, **settings}.items() if key in known or key in settings}
     if "text_config" in settings:
@@ -334,14 +383,12 @@ def make_network(config: Any, seed: int = 0, spread: float = 3.0, name: str | No
 
 def save(family: str, settings: dict[str, Any], directory: Path) -> Any:
     """Save a random checkpoint of a family with weft-tiny's tokenizer. Returns transformers' network."""
-    tiny = package_model_path()
-    vocab_size = json.loads((tiny / "config.json").read_text())["vocab_size"]
-    network = make_network(config_of(family, settings, vocab_size), name=settings.get(CLASS))
+    network = make_network(config_of(family, settings), name=settings.get(CLASS))
     with quiet():
         network.save_pretrained(directory)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        if (tiny / name).exists():
-            shutil.copy(tiny / name, directory)
+        if (TINY / name).exists():
+            shutil.copy(TINY / name, directory)
     return network
 
 

@@ -7,9 +7,10 @@ before it. So a wrong token can't hide behind a tie before it, and transformers'
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,12 @@ from weft.client.builder import ModelSource
 from weft.config import Graphs
 from weft.core.beam_params import BeamParams
 from weft.engine.scheduler.scheduler import Scheduler
+from weft.models.generic import calls, modules
+from weft.models.generic.experts import pack_experts
+from weft.models.memory import LayerMemory
+from weft.ops.attention import Heads
+from weft.ops.experts import Experts
+from weft.registry import MODELS
 
 ROUNDING = 5e-5
 """The largest difference of logits from transformers', relative to the largest logit."""
@@ -86,9 +93,64 @@ class Results:
     done: set[str] = field(default_factory=set)
     difference: float = 0.0
     num_accepted: int = 0
+    facts: Facts | None = None
 
-    def as_data(self) -> dict[str, Any]:
-        return {**asdict(self), "done": sorted(self.done)}
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts about a model for `docs/models.md`: its class in transformers, whether weft's own module runs it, and the
+    kinds of its layers' memory and operations."""
+
+    architecture: str
+    is_own: bool
+    memory: str
+    parts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, llm: LLM, operations: set[str]) -> Facts:
+        config = llm.model_config
+        parts, kinds = set(operations), Counter[str]()
+        for layer in config.layer_memories:
+            kinds.update(_kinds(layer))
+            if layer.pages is not None:
+                parts |= {"windows"} if layer.pages.window.size else set()
+                parts |= (
+                    {"values of another size"} if layer.pages.value_size != layer.pages.key_size else set()
+                )
+        if len({layer.pages.width for layer in config.layer_memories if layer.pages is not None}) > 1:
+            parts.add("layers of several sizes")
+        memory = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items(), reverse=True))
+        is_own = config.architecture in MODELS and not config.why_generic
+        return cls(config.architecture, is_own, memory, tuple(sorted(parts)))
+
+
+def _kinds(layer: LayerMemory) -> Iterator[str]:
+    """The kinds of what a layer keeps."""
+    if layer.pages is not None:
+        yield "pages"
+    for _ in layer.state.convolutions if layer.state is not None else ():
+        yield "convolution"
+    for recurrence in layer.state.recurrences if layer.state is not None else ():
+        rule = "delta rule" if recurrence.is_delta else "recurrence"
+        yield f"{rule} (decay by {recurrence.decay.name.lower()})"
+
+
+@contextmanager
+def note_operations() -> Iterator[set[str]]:
+    """Context that collects the names of the operations that a generic model calls, beyond plain attention."""
+    noted: set[str] = set()
+
+    def heads(count: int, rotary: Any, scale: float, **how: Any) -> Heads:
+        noted.update({"soft caps"} if how["softcap"] else set())
+        noted.update({"sink logits"} if how["sink_logits"] is not None else set())
+        return Heads(count, rotary, scale, **how)
+
+    def experts(module: Any) -> Experts:
+        noted.add("experts")
+        return pack_experts(module)
+
+    with patch.object(calls, "Heads", heads), patch.object(modules, "pack_experts", experts):
+        yield noted
 
 
 @dataclass(eq=False)
@@ -170,6 +232,7 @@ def run(family: Family, setting: Setting) -> Results:
         policy="max_utilization" if setting.few_pages else "guaranteed_no_evict",
     )
     with (
+        note_operations() as operations,
         count_preemptions() as preempted,
         LLM(family.path, device="cpu", engine=engine, speculation=family.speculation(setting.drafter)) as llm,
     ):
@@ -182,6 +245,7 @@ def run(family: Family, setting: Setting) -> Results:
             checked.beams()
         checked.context_logits()
         replays, iterations = llm.num_graph_replays, llm.num_iterations
+        checked.results.facts = Facts.of(llm, operations)
         assert iterations and (replays >= iterations if setting.graphs == "one" else not replays)
         return checked.results
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 from transformers.pytorch_utils import Conv1D
 
 from weft.models.generic.calls import live_of
@@ -136,9 +137,61 @@ def pack_modules(network: Any, dtype: torch.dtype) -> None:
             is_narrower = tensor.is_floating_point() and tensor.dtype.itemsize < dtype.itemsize
             if is_narrower and tensor.device.type != "meta":
                 tensor.data = tensor.data.to(dtype)
+    for module in list(network.modules()):
+        _pack_products(module)
     finish_packing()
     for module in network.modules():
         _replace_norm(module, dtype)
+
+
+class _Products(TorchFunctionMode):
+    """Computes products with known weights by weft, so that a row's bits do not depend on its batch. torch chooses
+    another algorithm for a single row than for several."""
+
+    def __init__(self, weights: list[Tensor]) -> None:
+        super().__init__()
+        # Packed copies. The weights stay, because code that is not known may read them.
+        self.products = {id(weight): Linear(weight.data) for weight in weights}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.linear and len(args) >= 2 and id(args[1]) in self.products:
+            out = self.multiply(args[0], args[1])
+            bias = args[2] if len(args) > 2 else kwargs.get("bias")
+            return out if bias is None else out + bias
+        if func in (torch.matmul, Tensor.matmul, Tensor.__matmul__) and id(args[0]) in self.products:
+            return self.multiply(args[1].transpose(-1, -2), args[0]).transpose(-1, -2)
+        return func(*args, **kwargs)
+
+    def multiply(self, x: Tensor, weight: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1]).contiguous()
+        calls = current()
+        live = None if calls is None else calls.live_of(rows)
+        out = self.products[id(weight)](rows, live=live)
+        return out.view(*x.shape[:-1], out.shape[1])
+
+
+def _pack_products(module: Any) -> None:
+    """Let weft compute the products of a module's code with matrices of its own, such as a router's, or with those of
+    linear layers whose weights it reads."""
+    weights = [weight for weight in module.parameters(recurse=False) if _is_matrix(weight)]
+    if type(module) is nn.Linear:
+        return
+    for name, child in module.named_children():
+        if type(child) is nn.Linear and name.endswith(PLAIN):
+            weights.append(child.weight)
+    if weights:
+        products, forward = _Products(weights), module.forward
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with products:
+                return forward(*args, **kwargs)
+
+        module.forward = call
+
+
+def _is_matrix(weight: Tensor) -> bool:
+    return weight.dim() == 2 and weight.is_floating_point() and weight.device.type != "meta"
 
 
 def _is_swiglu(module: Any) -> bool:

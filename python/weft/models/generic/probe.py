@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from weft.errors import ModelError
 from weft.models.base import Model, PagedKV
 from weft.models.generic.calls import NAME, Calls
+from weft.models.generic.modules import PackedWeight
 from weft.models.generic.quiet import quiet
 from weft.models.states import States
 from weft.ops.attention import Rows
@@ -56,8 +57,12 @@ def check_logits(model: Model, network: Any, where: str) -> None:
         with _NoReads():  # type: ignore[no-untyped-call]
             actual = _logits_in_parts(model, tokens).float()
     except Exception as error:  # transformers' code raises many types
-        kind = "" if isinstance(error, ModelError) else f"its code failed: {type(error).__name__}: "
-        raise ModelError(f"{where}: weft can't run {model.config.architecture}: {kind}{error}") from error
+        problem = f"its code failed: {type(error).__name__}: {error}"
+        if isinstance(error, ModelError):
+            problem = str(error)
+        elif PackedWeight.__name__ in str(error):
+            problem = "its code reads weights that weft keeps in another form"
+        raise ModelError(f"{where}: weft can't run {model.config.architecture}: {problem}") from error
     difference = ((actual - expected).abs().max() / expected.abs().max()).item()
     if not difference < TOLERANCES[model.config.dtype]:
         raise ModelError(
