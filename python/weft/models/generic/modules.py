@@ -165,10 +165,18 @@ class _Products(TorchFunctionMode):
 
     def multiply(self, x: Tensor, weight: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1]).contiguous()
-        calls = current()
-        live = None if calls is None else calls.live_of(rows)
-        out = self.products[id(weight)](rows, live=live)
+        out = self.products[id(weight)](rows, live=live_of(rows))
         return out.view(*x.shape[:-1], out.shape[1])
+
+
+class PackedProducts(nn.Module):
+    """Mixin for a module whose code multiplies with weights of its own, such as a router's."""
+
+    products: _Products
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with self.products:
+            return super().forward(*args, **kwargs)
 
 
 def _pack_products(module: Any) -> None:
@@ -181,13 +189,8 @@ def _pack_products(module: Any) -> None:
         if type(child) is nn.Linear and name.endswith(PLAIN):
             weights.append(child.weight)
     if weights:
-        products, forward = _Products(weights), module.forward
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with products:
-                return forward(*args, **kwargs)
-
-        module.forward = call
+        module.products = _Products(weights)
+        _become(module, PackedProducts)
 
 
 def _is_matrix(weight: Tensor) -> bool:
