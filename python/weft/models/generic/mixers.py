@@ -28,14 +28,12 @@ NORM_EPS = 1e-6
 
 
 def replace_functions(network: nn.Module) -> None:
-    """Replace the functions of the modules in which the network's layers are defined, once for each module."""
-    for name in {type(module).__module__ for module in network.modules()}:
-        module = sys.modules[name]
-
-        for function_name, replacement in _REPLACEMENTS.items():
-            original = getattr(module, function_name, None)
+    """Replace the functions in the files that define the network's layers, once for each file."""
+    for file in {type(layer).__module__ for layer in network.modules()}:
+        for name, replacement in _REPLACEMENTS.items():
+            original = getattr(sys.modules[file], name, None)
             if original is not None and not hasattr(original, "weft_replacement"):
-                setattr(module, function_name, _in_forwards(original, replacement))
+                setattr(sys.modules[file], name, _in_forwards(original, replacement))
 
 
 def _in_forwards(original: Callable[..., Any], replacement: Callable[..., Any]) -> Callable[..., Any]:
@@ -182,6 +180,7 @@ def _recur(
     rates: Tensor | None = None,
 ) -> Tensor:
     """`recur` for tensors with any strides."""
+    # Tokens may be apart, so a view of a wider tensor needs no copy.
     inputs = (query, key, value, decay)
     query, key, value, decay = (x if x[:1].is_contiguous() else x.contiguous() for x in inputs)
     beta = None if beta is None else beta.contiguous()

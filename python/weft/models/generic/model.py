@@ -66,10 +66,9 @@ class TransformersModel:
             aux_shape = (*tokens.shape, len(aux_layers) * width)
             aux_out = torch.empty(aux_shape, dtype=self.config.dtype, device=tokens.device)
         places: defaultdict[int, list[Tensor]] = defaultdict(list)
-        for number, place in zip(
-            aux_layers, aux_out.flatten(0, -2).split(width, 1) if aux_layers else (), strict=True
-        ):
-            places[number].append(place)
+        if aux_layers:
+            for number, place in zip(aux_layers, aux_out.flatten(0, -2).split(width, 1), strict=True):
+                places[number].append(place)
         with Calls(rows, kv, places, rows.live, flat.shape[1], rates=self._rates):
             positions = positions_of(rows, flat.shape[1])[None]
             x = self._decoder(input_ids=flat, position_ids=positions, use_cache=False).last_hidden_state[0]

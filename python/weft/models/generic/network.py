@@ -142,7 +142,10 @@ def load_network(config: ModelConfig, weights: WeightSource) -> Any:
         names = sorted(name if isinstance(name, str) else name[0] for name in report[key])
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            raise ModelError(f"{where}: tensors {', '.join(map(repr, names[:3]))}{more} {message}")
+            raise ModelError(
+                f"{where}: tensors {', '.join(map(repr, names[:3]))}{more} {message}. "
+                "Get the weights and the config.json of one model"
+            )
     tensors.clear()  # from here on, a file's pages are needed only until the module with them is packed
     network.eval().requires_grad_(False).to(weights.device)
     stop_reading_values(network, config.max_seq_len or config.max_position_embeddings)
@@ -151,7 +154,7 @@ def load_network(config: ModelConfig, weights: WeightSource) -> Any:
 
 
 def _checked_shapes(network: Any, tensors: Mapping[str, Tensor], where: str) -> Any:
-    """The same network. Raises `ModelError` if a tensor of its name has another shape."""
+    """Return `network`. Raises `ModelError` if one of `tensors` has another shape than the parameter of its name."""
     for name, parameter in network.state_dict().items():
         if name in tensors and tensors[name].shape != parameter.shape:
             raise ModelError(
