@@ -44,7 +44,8 @@ class States:
 
     layers: by layer, None for a layer without a state.
     storage: [storage rows, floats of a row].
-    drafts: [S+1, D, floats], the inputs of the last D drafts by slot, before which a slot's storage row is.
+    drafts: [S+1, D, floats], the inputs of the drafts in each slot's last iteration. The slot's storage row is the
+        state before them.
     source, target, owed: int64 [S+1], see `StateRows`. The engine writes `owed` when it has verified drafts.
     first_snapshot: the storage row of snapshot 0.
     """
@@ -71,17 +72,17 @@ class States:
         self.source = torch.arange(num_slots, device=device)
         self.target = torch.arange(num_slots, device=device)
         self.owed = torch.zeros(num_slots, dtype=torch.int64, device=device)
-        rows, drafts = _Taken(self.storage), _Taken(self.drafts)
+        rows, drafts = _Views(self.storage), _Views(self.drafts)
         self.layers = [
             None
             if memory.state is None
             else LayerStates(
                 tuple(
-                    ConvolutionCache(*(rows.take(shape) for shape in _row_shapes(part)), *_take(drafts, part))
+                    ConvolutionCache(*rows.take(_row_shapes(part)), *drafts.take(_draft_shapes(part)))
                     for part in memory.state.convolutions
                 ),
                 tuple(
-                    RecurrentCache(*(rows.take(shape) for shape in _row_shapes(part)), *_take(drafts, part))
+                    RecurrentCache(*rows.take(_row_shapes(part)), *drafts.take(_draft_shapes(part)))
                     for part in memory.state.recurrences
                 ),
             )
@@ -182,21 +183,17 @@ def _size(shape: Sequence[int]) -> int:
     return -(-prod(shape) // _ALIGNMENT) * _ALIGNMENT
 
 
-class _Taken:
-    """Views of a tensor's last dimension, taken one after another."""
+class _Views:
+    """Divides a tensor's last dimension into views, one after another."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor, self.at = tensor, 0
 
-    def take(self, shape: Sequence[int]) -> Tensor:
-        """The next view, [..., *shape]."""
-        begin, self.at = self.at, self.at + _size(shape)
-        view: Tensor = self.tensor[..., begin : begin + prod(shape)].unflatten(-1, shape)
-        return view
-
-
-def _take(drafts: _Taken, part: Convolution | Recurrence) -> list[Tensor]:
-    return [drafts.take(shape) for shape in _draft_shapes(part)]
+    def take(self, shapes: Sequence[Sequence[int]]) -> Iterator[Tensor]:
+        """The next views, [..., *shape] each."""
+        for shape in shapes:
+            begin, self.at = self.at, self.at + _size(shape)
+            yield self.tensor[..., begin : begin + prod(shape)].unflatten(-1, shape)
 
 
 def _zeros(shape: tuple[int, ...], device: torch.device) -> Tensor:

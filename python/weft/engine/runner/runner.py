@@ -1,8 +1,9 @@
 """The model runner: launches the work of a schedule.
 
-This file chooses each iteration's plan, and the order of launches: page moves, the slots of admitted sequences, the
-iteration, copies of results. The work itself is in other files: the iteration in `step.py` and `graphs.py`, the
-branching of beams in `branching.py`, prompts in `prompts.py`, results in `engine/device/results.py`.
+This file chooses each iteration's plan, and the order of launches: states to keep, page moves, the slots of admitted
+sequences, kept states to load, iterations, copies of results. The work itself is in other files: the iteration in
+`step.py` and `graphs.py`, the branching of beams in `branching.py`, prompts in `prompts.py`, moves of states in
+`states.py`, results in `engine/device/results.py`.
 
 Mostly one iteration does a step's whole work: its sampling rows decode, and prompts that fit are read beside them.
 Before it, an iteration without sampling rows reads each further portion of the prompts. It also reads the prompts if
