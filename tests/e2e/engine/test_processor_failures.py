@@ -14,8 +14,8 @@ from support.engine.requests import make_request, run
 from support.products import rest_slow
 from weft import LLM
 from weft.core.logits_processors import LogitsProcessor, ProcessorRows
-from weft.engine.runner.graphs import StepGraphs
-from weft.engine.runner.step import Plan
+from weft.engine.runner import graphs
+from weft.engine.runner.step import Iteration, decode_step
 from weft.engine.scheduler.scheduler import Schedule
 from weft.errors import GraphError, RequestError
 
@@ -108,18 +108,17 @@ def test_what_can_not_be_captured_ends_its_own_requests_alone(
     """On CUDA a function may run well and still not be captured: one that reads a device value, say."""
     llm = make_llm("eagle3")
     expected = answers(llm, prompts, None)
-    capture = StepGraphs._capture
 
-    def refuse(self: StepGraphs, plan: Plan) -> None:
-        if plan.processors.captured:
+    def refuse(iteration: Iteration) -> None:
+        if iteration.plan.processors.captured:
             raise GraphError("the capture failed")
-        capture(self, plan)
+        decode_step(iteration)
 
     requests = [
         make_request(llm, prompts[i], GREEDY, processor=one(Steer()) if i == 1 else None) for i in range(3)
     ]
     with monkeypatch.context() as patch:
-        patch.setattr(StepGraphs, "_capture", refuse)
+        patch.setattr(graphs, "decode_step", refuse)
         run(llm, requests)
     with pytest.raises(RequestError, match="'ours' raised GraphError: the capture failed"):
         raise requests[1].output.error or AssertionError
@@ -132,21 +131,20 @@ def test_who_broke_a_capture_is_who_raised_first(
     """What one raises may end the capture, and the error that comes of it is that of whatever comes next."""
     llm = make_llm("eagle3")
     expected = answers(llm, prompts, one(Steer()))
-    capture = StepGraphs._capture
 
-    def break_it(self: StepGraphs, plan: Plan) -> None:
-        for processor in plan.processors.captured:
+    def break_it(iteration: Iteration) -> None:
+        for processor in iteration.plan.processors.captured:
             if processor.name == "breaks":
                 processor.failure = ValueError("it reads a device value")
                 raise GraphError("the capture failed: an earlier call invalidated it")
-        capture(self, plan)
+        decode_step(iteration)
 
     breaks = LogitsProcessor("breaks", Steer())
     requests = [
         make_request(llm, prompts[i], GREEDY, processor=breaks if i == 1 else one(Steer())) for i in range(3)
     ]
     with monkeypatch.context() as patch:
-        patch.setattr(StepGraphs, "_capture", break_it)
+        patch.setattr(graphs, "decode_step", break_it)
         run(llm, requests)
     with pytest.raises(RequestError, match="'breaks' raised ValueError: it reads a device value") as error:
         raise requests[1].output.error or AssertionError
