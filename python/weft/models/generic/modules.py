@@ -165,9 +165,7 @@ class _Products(TorchFunctionMode):
 
     def multiply(self, x: Tensor, weight: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1]).contiguous()
-        calls = current()
-        live = None if calls is None else calls.live_of(rows)
-        out = self.products[id(weight)](rows, live=live)
+        out = self.products[id(weight)](rows, live=live_of(rows))
         return out.view(*x.shape[:-1], out.shape[1])
 
 
