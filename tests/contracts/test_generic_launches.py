@@ -15,7 +15,7 @@ from weft.models.weights import load_model
 from weft.ops.attention import Rows
 
 SETTINGS = {**FAMILIES, **HYBRIDS}
-UNCOPIED = {"biogpt", "gpt_neox", "zamba2", "dbrx", "longcat_flash"}
+UNCOPIED = {"biogpt", "gpt_neox", "zamba2", "dbrx", "longcat_flash", "gemma4", "gemma4_text"}
 """Families with modules that the check can't copy to a fake device."""
 
 QUICK = {

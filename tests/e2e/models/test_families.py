@@ -38,7 +38,7 @@ SETTINGS = [
             "overlap": [False, True],
             "few_pages": [False, True],
         },
-        lambda values: values["batch"] > 1 or not values["few_pages"],
+        lambda values: values["batch"] > 1 or not (values["few_pages"] or values["drafter"] == "beams"),
     )
 ]
 STRIDE = 5

@@ -107,6 +107,46 @@ class PackedNorm(nn.Module):
         return self.norm(rows, live=live_of(rows)).view(x.shape)
 
 
+class Products(TorchFunctionMode):
+    """Context in which weft computes torch's products with some matrices, so that a row's bits do not depend on its
+    batch. torch multiplies a single row by another algorithm than several."""
+
+    def __init__(self, matrices: list[nn.Parameter]) -> None:
+        super().__init__()
+        self.matrices = {id(matrix): matrix for matrix in matrices}
+        # By the first product: the check at loading makes those that there are. The matrices stay, because other code
+        # may read them.
+        self.packed: dict[int, Linear] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.linear and len(args) > 1 and id(args[1]) in self.matrices:
+            out = self.multiply(args[0], args[1])
+            bias = args[2] if len(args) > 2 else kwargs.get("bias")
+            return out if bias is None else out + bias
+        if func in (torch.matmul, Tensor.matmul, Tensor.__matmul__) and id(args[0]) in self.matrices:
+            return self.multiply(args[1].transpose(-1, -2), args[0]).transpose(-1, -2)
+        return func(*args, **kwargs)
+
+    def multiply(self, x: Tensor, matrix: Tensor) -> Tensor:
+        if id(matrix) not in self.packed:
+            self.packed[id(matrix)] = Linear(matrix.data)
+            finish_packing()
+        rows = x.reshape(-1, x.shape[-1]).to(matrix.dtype).contiguous()
+        out = self.packed[id(matrix)](rows, live=live_of(rows))
+        return out.view(*x.shape[:-1], out.shape[1])
+
+
+class WithProducts(nn.Module):
+    """Mixin for a module whose code multiplies with matrices of its own, such as a router."""
+
+    products: Products
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with self.products:
+            return super().forward(*args, **kwargs)  # type: ignore[misc]
+
+
 def pack_modules(network: Any, dtype: torch.dtype) -> None:
     """Replace the modules of `network` that weft has operations for, one at a time, so that no second copy of the
     weights exists. `dtype` is the dtype of activations. Other tensors get it, too, unless they are wider."""
@@ -138,63 +178,25 @@ def pack_modules(network: Any, dtype: torch.dtype) -> None:
             if is_narrower and tensor.device.type != "meta":
                 tensor.data = tensor.data.to(dtype)
     for module in list(network.modules()):
-        _pack_products(module)
+        _take_products(module)
     finish_packing()
     for module in network.modules():
         _replace_norm(module, dtype)
 
 
-class _Products(TorchFunctionMode):
-    """Computes products with known weights by weft, so that a row's bits do not depend on its batch. torch chooses
-    another algorithm for a single row than for several."""
-
-    def __init__(self, weights: list[Tensor]) -> None:
-        super().__init__()
-        # Packed copies. The weights stay, because code that is not known may read them.
-        self.products = {id(weight): Linear(weight.data) for weight in weights}
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is F.linear and len(args) >= 2 and id(args[1]) in self.products:
-            out = self.multiply(args[0], args[1])
-            bias = args[2] if len(args) > 2 else kwargs.get("bias")
-            return out if bias is None else out + bias
-        if func in (torch.matmul, Tensor.matmul, Tensor.__matmul__) and id(args[0]) in self.products:
-            return self.multiply(args[1].transpose(-1, -2), args[0]).transpose(-1, -2)
-        return func(*args, **kwargs)
-
-    def multiply(self, x: Tensor, weight: Tensor) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1]).contiguous()
-        out = self.products[id(weight)](rows, live=live_of(rows))
-        return out.view(*x.shape[:-1], out.shape[1])
-
-
-class PackedProducts(nn.Module):
-    """Mixin for a module whose code multiplies with weights of its own, such as a router's."""
-
-    products: _Products
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        with self.products:
-            return super().forward(*args, **kwargs)
-
-
-def _pack_products(module: Any) -> None:
-    """Let weft compute the products of a module's code with matrices of its own, such as a router's, or with those of
-    linear layers whose weights it reads."""
-    weights = [weight for weight in module.parameters(recurse=False) if _is_matrix(weight)]
-    if type(module) is nn.Linear:
+def _take_products(module: Any) -> None:
+    """Let weft compute the products of a module's code with its own matrices, and with those of linear layers whose
+    weights it reads."""
+    if type(module) is nn.Linear or "forward" in vars(module):
         return
+    matrices = [matrix for matrix in module.parameters(recurse=False) if matrix.dim() == 2]
     for name, child in module.named_children():
         if type(child) is nn.Linear and name.endswith(PLAIN):
-            weights.append(child.weight)
-    if weights:
-        module.products = _Products(weights)
-        _become(module, PackedProducts)
-
-
-def _is_matrix(weight: Tensor) -> bool:
-    return weight.dim() == 2 and weight.is_floating_point() and weight.device.type != "meta"
+            matrices.append(child.weight)
+    matrices = [matrix for matrix in matrices if matrix.is_floating_point() and matrix.device.type != "meta"]
+    if matrices:
+        module.products = Products(matrices)
+        _become(module, WithProducts)
 
 
 def _is_swiglu(module: Any) -> bool:
