@@ -144,7 +144,7 @@ class WithProducts(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with self.products:
-            return super().forward(*args, **kwargs)  # type: ignore[misc]
+            return super().forward(*args, **kwargs)
 
 
 def pack_modules(network: Any, dtype: torch.dtype) -> None:
