@@ -245,7 +245,7 @@ def sized_by_memory(
     windows: Sequence[Window],
     state_bytes: int = 0,
 ) -> ResolvedConfig:
-    """Resize all caches to the pages that the config's memory limits allow, beside `state_bytes` of states. Returns
+    """Resize all caches to the pages that the config's memory limits allow, besides `state_bytes` of states. Returns
     the config with the resulting `num_pages`. All weights must be loaded. `given` is the caller's `num_pages`, and
     `windows` are those of the layers with pages, as for `windowed_pages`. Raises `InputError` if too few pages fit."""
     by_share = given is None or config.kv_memory_fraction is not None

@@ -170,7 +170,7 @@ class Rest(NamedTuple):
     """The state that the device has for a sequence that leaves its slot. Models with recurrent states keep it.
 
     position: the number of tokens of the text that the state covers.
-    num_owed: the number of drafts that it covers and that the slot's memory does not: the device must apply so many
+    num_owed: the number of drafts that it covers and that the slot's memory does not. The device must apply them
         (docs/kv-cache.md). -1: all that were accepted in the slot's last iteration.
     next_token: the token after them, if the text does not have it.
     """

@@ -50,7 +50,7 @@ class PagedKV:
         self._allocate(num_pages, num_windowed)
 
     def resize(self, num_pages: int, num_windowed: int = 0) -> None:
-        """Allocate the pages anew, all zeros. On the CPU they take memory only when they are written. Call it before
+        """Allocate other pages, all zeros. On the CPU they take memory only when they are written. Call it before
         any work that uses the cache is captured or launched."""
         del self.groups, self.windowed_groups, self.layers  # first, because both may not fit together
         self._allocate(num_pages, num_windowed)
@@ -125,8 +125,8 @@ class PagedKV:
         num_windowed: int = 0,
     ) -> PagedKV:
         """Allocate KV for all layers of `model`, on its device and in its dtype. `windows` are the layers' windows in
-        place of the model's. With `num_slots`, also allocate states for so many slots, without drafts and snapshots, if
-        the model has any."""
+        place of the model's. With `num_slots`, also allocate the states of that number of slots, without drafts and
+        snapshots, if the model has any. `num_windowed` is that of the class."""
         memories = model.config.layer_memories
         if windows is not None:
             memories = tuple(

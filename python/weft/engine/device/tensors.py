@@ -165,10 +165,8 @@ def marked_outputs(runtime: Runtime, stream: Stream, model: Model) -> dict[str, 
     with runtime.use(stream), collecting(names):
         tokens = torch.zeros(1, 2, dtype=torch.int64, device=device)
         table = torch.ones(1, 1, dtype=torch.int32, device=device)
-        kv, zero = (
-            PagedKV.for_model(model, 2, 16, num_slots=1),
-            torch.zeros(1, dtype=torch.int64, device=device),
-        )
+        kv = PagedKV.for_model(model, 2, 16, num_slots=1)
+        zero = torch.zeros(1, dtype=torch.int64, device=device)
         states = kv.states.rows(zero, num_speculative=0) if kv.states is not None else None
         hidden = model.forward(tokens, kv, Rows(table, zero, 2, states=states))
         names.of_logits = True
