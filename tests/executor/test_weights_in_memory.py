@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from support.executor import GUIDED, PROMPT, answer, request, until_final
+from support.families import FAMILIES, save
 from weft import InputError, ModelError, Speculation, TokenizerError
 from weft.config import package_model_path
 from weft.executor import (
@@ -47,6 +49,16 @@ def test_they_say_what_the_directory_says(
         number = bare.enqueue_request(request(2, stop_words=["a"]))
         (response,) = until_final(bare, number)
         assert "there is no tokenizer" in response.error_msg
+
+
+def test_models_that_transformers_runs_are_those_of_their_directory(tmp_path: Path) -> None:
+    save("gpt_oss", FAMILIES["gpt_oss"], tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    weights = load_file(tmp_path / "model.safetensors")
+    with Executor(tmp_path, SMALL, device="cpu") as made:
+        expected = answer(made, request(12, end_id=None))
+    with Executor(weights, SMALL, config_json=config, device="cpu") as made:
+        assert answer(made, request(12, end_id=None)) == expected
 
 
 def test_with_a_tokenizer_they_are_guided(weights: dict[str, Tensor], config_json: dict[str, Any]) -> None:

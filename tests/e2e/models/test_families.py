@@ -12,21 +12,19 @@ import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from support.engine.family_report import Recorder
 from support.engine.family_runs import PROMPTS, Family, Setting, run
 from support.families import FAMILIES, HYBRIDS, OTHERS, OWN, REFUSED, UNBUILT, small_settings
 from support.products import covering, every_third
 from weft import LLM, EngineConfig, SamplingParams, Speculation
 from weft.errors import ModelError
-
-if TYPE_CHECKING:
-    from conftest import Recorder
 
 SETTINGS = [
     Setting(**values)

@@ -115,17 +115,19 @@ class Facts:
             if layer.pages is not None:
                 parts |= {"windows"} if layer.pages.window.size else set()
                 parts |= (
-                    {"values of another size"} if layer.pages.value_size != layer.pages.key_size else set()
+                    {"keys and values of different sizes"}
+                    if layer.pages.value_size != layer.pages.key_size
+                    else set()
                 )
         if len({layer.pages.width for layer in config.layer_memories if layer.pages is not None}) > 1:
             parts.add("layers of several sizes")
-        memory = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items(), reverse=True))
+        memory = ", ".join(f"{kind}: {count}" for kind, count in sorted(kinds.items()))
         is_own = config.architecture in MODELS and not config.why_generic
         return cls(config.architecture, is_own, memory, tuple(sorted(parts)))
 
 
 def _kinds(layer: LayerMemory) -> Iterator[str]:
-    """The kinds of what a layer keeps."""
+    """The kinds of memory that a layer has."""
     if layer.pages is not None:
         yield "pages"
     for _ in layer.state.convolutions if layer.state is not None else ():
