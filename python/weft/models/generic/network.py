@@ -25,7 +25,6 @@ from weft.models.generic.calls import NAME, PLANNING, Calls, Visible
 from weft.models.generic.experts import take_calls
 from weft.models.generic.mixers import replace_functions
 from weft.models.generic.modules import pack_modules
-from weft.models.generic.quiet import quiet
 from weft.models.memory import LayerMemory
 
 POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length")
@@ -223,3 +222,18 @@ def _choose_frequencies(module: Any, config: Any, max_seq_len: int) -> None:
             longest = parameters["original_max_position_embeddings"] + 1
             make = ROPE_INIT_FUNCTIONS[kind]
             frequencies.copy_(make(config, frequencies.device, seq_len=longest, layer_type=layer_type)[0])
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Context in which transformers prints nothing."""
+    log = transformers.logging
+    verbosity, has_bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(verbosity)
+        if has_bars:
+            log.enable_progress_bar()

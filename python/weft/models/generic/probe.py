@@ -17,7 +17,7 @@ from weft.errors import ModelError
 from weft.models.base import Model, PagedKV
 from weft.models.generic.calls import NAME, Calls
 from weft.models.generic.modules import PackedWeight
-from weft.models.generic.quiet import quiet
+from weft.models.generic.network import quiet
 from weft.models.states import States
 from weft.ops.attention import Rows
 
