@@ -32,15 +32,15 @@ class Llama:
         shape = (config.vocab_size, config.hidden_size)
         self.embedding: Tensor | Linear = weights.take_matrix("model.embed_tokens.weight", *shape)
         self.device = self.embedding.device
-        # The head before the layers: while the largest matrix is packed, little else is in memory.
         if config.tie_word_embeddings:
+            # Before the layers: while the largest matrix is packed, little else is in memory.
             self.head = self.embedding = Linear(self.embedding)
-        else:
-            self.head = Linear(weights.take_matrix("lm_head.weight", *shape))
         rotary = config.rope.table(config.head_dim, config.max_position_embeddings, self.device)
         prefixes = (f"model.layers.{i}." for i in range(config.num_layers))
         self.layers = [DecoderLayer(config, weights, prefix, rotary) for prefix in prefixes]
         self.norm = norms(config, weights, "model.")("norm")
+        if not config.tie_word_embeddings:
+            self.head = Linear(weights.take_matrix("lm_head.weight", *shape))
         self._state_names = [f"hidden_states.{i}" for i in range(config.num_layers + 1)]
 
     @classmethod

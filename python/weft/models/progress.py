@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 QUIET_S = 0.5
-"""The bar appears after this time, so that small models do not make it flash."""
+"""Loading that takes less time shows no bar and logs nothing, so that small models do not make the bar flash."""
 LOG_INTERVAL_S = 10.0
 BAR_INTERVAL_S = 0.05
 
@@ -23,8 +23,8 @@ BAR_INTERVAL_S = 0.05
 class LoadProgress:
     """The progress of reading `num_bytes` of weights from `path`. A context manager.
 
-    If the log records the level INFO, as that of `weft serve` does, it gets a line every `LOG_INTERVAL_S` and one at
-    the end. If weft's log has no handler, and stderr is a terminal, a bar there shows bytes and rate."""
+    If the log records the level INFO, as that of `weft serve` does, it gets a line every `LOG_INTERVAL_S`, and one at
+    the end unless that comes before `QUIET_S`. If weft's log has no handler, and stderr is a terminal, a bar there shows bytes and rate."""
 
     def __init__(self, path: Path, num_bytes: int) -> None:
         self.path = path
@@ -48,7 +48,8 @@ class LoadProgress:
             self._bar.stop()
         if self._logs and kind is None:
             seconds = time.monotonic() - self._begin
-            _log.info("loaded %s: %s in %.1f s, %s/s", self.path, *self._figures(seconds))
+            if seconds >= QUIET_S:
+                _log.info("loaded %s: %s in %.1f s, %s/s", self.path, *self._figures(seconds))
 
     def advance(self, num_bytes: int) -> None:
         """Count bytes that were read."""

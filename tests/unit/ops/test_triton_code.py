@@ -189,7 +189,7 @@ def test_attention_of_other_kinds_compiles(name: str, dtype: torch.dtype, capabi
         return torch.empty(sizes, dtype=dtype, device="cuda")
 
     with launches((capability // 10, capability % 10)) as found:
-        keys, values, window = pages.of(tensor(99, 16, pages.width))
+        keys, values, window, *_ = pages.of(tensor(99, 16, pages.width))
         wide = num_heads * pages.key_size + pages.width
         for rows, width in ((2, 4), (2, 100)):
             rotary = tensor(4096, num_pairs, 2, dtype=torch.float32) if num_pairs else None
