@@ -24,7 +24,8 @@ class LoadProgress:
     """The progress of reading `num_bytes` of weights from `path`. A context manager.
 
     If the log records the level INFO, as that of `weft serve` does, it gets a line every `LOG_INTERVAL_S`, and one at
-    the end unless that comes before `QUIET_S`. If weft's log has no handler, and stderr is a terminal, a bar there shows bytes and rate."""
+    the end unless that comes before `QUIET_S`. If weft's log has no handler, and stderr is a terminal, a bar there
+    shows bytes and rate."""
 
     def __init__(self, path: Path, num_bytes: int) -> None:
         self.path = path
