@@ -99,7 +99,7 @@ class ModelConfig:
 
     @property
     def layer_memories(self) -> tuple[LayerMemory, ...]:
-        """What each layer keeps."""
+        """The memory of each layer, in order."""
         if self.memories:
             return self.memories
         windows = self.windows or (0,) * self.num_layers

@@ -90,7 +90,7 @@ class State:
 
 @dataclass(frozen=True)
 class LayerMemory:
-    """What a layer keeps."""
+    """The memory of a layer: pages, a state, both, or nothing."""
 
     pages: Pages | None = None
     state: State | None = None

@@ -34,7 +34,7 @@ KIMI = rf"[\p{{Han}}]+|{_BEFORE}{_UPPER}*{_LOWER}+{_SUFFIX}|{_BEFORE}{_UPPER}+{_
 
 @dataclass(frozen=True)
 class Family:
-    """What the code of a model adds to its tiktoken file.
+    """The parts of a tokenizer that are in a model's code, and not in its tiktoken file.
 
     `pattern` splits a text into words. `special` are the special tokens after the ranks, by default: a directory that
     lists its added tokens has its own. There are `size` of them: others have the name `reserved`, with a number from

@@ -249,7 +249,7 @@ class Machine:
 
 @dataclass
 class _Text:
-    """What a slot has: inputs of its certain tokens, and those of its prompt that are not read yet."""
+    """The texts of a slot: inputs of its certain tokens, and those of its prompt that are not read yet."""
 
     certain: Tensor
     prompt: Tensor

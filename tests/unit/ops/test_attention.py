@@ -178,7 +178,7 @@ def run_ragged(inputs: RaggedInputs) -> None:
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    """What the Triton kernels gave, from two interpreter processes."""
+    """The results of the Triton kernels, from two interpreter processes."""
     return interpreted(__file__, "usual") | interpreted(__file__, "other")
 
 

@@ -72,7 +72,7 @@ LIVE = (0, 1, 20, 33, 40)
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    """What the kernels gave, from one interpreter process."""
+    """The results of the kernels, from one interpreter process."""
     return interpreted(__file__)
 
 

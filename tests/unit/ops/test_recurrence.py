@@ -259,7 +259,7 @@ IN_TRITON = (KINDS[0], KINDS[1], KINDS[3], KINDS[6])
 
 @pytest.fixture(scope="module")
 def in_triton() -> dict[str, Any]:
-    """What the Triton kernels gave, from one interpreter process."""
+    """The results of the Triton kernels, from one interpreter process."""
     return interpreted(__file__)
 
 

@@ -78,7 +78,7 @@ def test_the_cpus_rows_match_plain_torch(size: int) -> None:
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    """What the kernels gave, from one interpreter process."""
+    """The results of the kernels, from one interpreter process."""
     return interpreted(__file__)
 
 
