@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from weft.errors import ModelError
 from weft.models.memory import LayerMemory, Pages
+from weft.ops.activation import SWIGLU, Activation, Function
 from weft.ops.attention import Window
+from weft.ops.routing import Choice
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -57,17 +59,52 @@ class Rope:
         return torch.stack((angles.cos(), angles.sin()), -1, out=table)
 
 
+class NormNames(NamedTuple):
+    """The names of a layer's norms, before and after each of its two parts. None: there is no such norm."""
+
+    before_mixer: str | None = "input_layernorm"
+    after_mixer: str | None = None
+    before_mlp: str | None = "post_attention_layernorm"
+    after_mlp: str | None = None
+
+
+@dataclass(frozen=True)
+class MixtureConfig:
+    """A mixture of experts in place of a layer's MLP.
+
+    `intermediate_size` is that of an expert. `dense_layers` have an MLP instead. The other fields are names in the
+    checkpoint: `name` of the mixture, `router` and `projections` (gate, up, down) in it, `shared` of the MLP that each
+    token passes, its gate `shared_gate`, and `choice_bias` of the experts. Empty: there is none."""
+
+    num_experts: int
+    intermediate_size: int
+    choice: Choice
+    dense_layers: tuple[int, ...] = ()
+    name: str = "mlp"
+    router: str = "gate"
+    projections: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+    shared: str = ""
+    shared_gate: str = ""
+    choice_bias: str = ""
+
+
 @dataclass(frozen=True)
 class ModelConfig:
-    """The sizes and flags of a decoder.
+    """The sizes and switches of a decoder.
 
     `dtype` is the dtype of activations, KV and logits, and on CUDA of the weights. The CPU computes in float32, with
     weights in `weight_dtype`. If it is None, 16-bit weights keep their stored dtype.
 
     `attention_bias` means biases in the query, key and value projections, `output_bias` a bias in attention's output
-    projection. `windows[i]` is the largest number of keys that a query of layer i sees, its own included; 0 means all.
+    projection. `qk_norm` norms each head's query and key, or with `qk_norm_spans_heads` all heads together.
+    `gated_attention` multiplies attention's results by gates. `sink_logits` are those of `Heads`. `attention_scale` is
+    the factor of scores; None means that of `head_dim`. `norm_offset` is added to the weights of norms. MLPs have
+    gates, unless `gated_mlp` is False. With `fused_projections` a checkpoint has `qkv_proj` and `gate_up_proj`. The
+    scales multiply embeddings, the outputs of a layer's parts, and logits. A soft cap c above 0 turns x into c tanh(x /
+    c). `windows[i]` is the largest number of keys that a query of layer i sees, its own included; 0 means all.
     `windows` is () if no layer has a window. `memories[i]` is what layer i keeps; () means keys and values of
-    `num_kv_heads` heads of `head_dim` for every layer. `num_mtp_modules` counts the multi-token-prediction modules in
+    `num_kv_heads` heads of `head_dim` for every layer. `ropes[i]` is the rotation of layer i, None for none; () means
+    `rope` for every layer. `num_mtp_modules` counts the multi-token-prediction modules in
     the checkpoint. `data` is the content of config.json, for models that transformers runs, and
     `why_generic` says why it does. `max_seq_len` bounds the texts that the model will read, if that is known.
     """
@@ -88,6 +125,22 @@ class ModelConfig:
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    qk_norm_spans_heads: bool = False
+    gated_attention: bool = False
+    sink_logits: bool = False
+    attention_scale: float | None = None
+    attention_softcap: float = 0.0
+    norm_names: NormNames = NormNames()
+    norm_offset: float = 0.0
+    activation: Activation = SWIGLU
+    gated_mlp: bool = True
+    fused_projections: bool = False
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_softcap: float = 0.0
+    mixture: MixtureConfig | None = None
+    ropes: tuple[Rope | None, ...] = ()
     windows: tuple[int, ...] = ()
     memories: tuple[LayerMemory, ...] = ()
     num_mtp_modules: int = 0
@@ -105,6 +158,11 @@ class ModelConfig:
         windows = self.windows or (0,) * self.num_layers
         sizes = self.num_kv_heads, self.head_dim, self.head_dim
         return tuple(LayerMemory(Pages(*sizes, window=Window(size))) for size in windows)
+
+    @property
+    def layer_ropes(self) -> tuple[Rope | None, ...]:
+        """The rotation of each layer."""
+        return self.ropes or (self.rope,) * self.num_layers
 
     @property
     def has_states(self) -> bool:
@@ -200,6 +258,27 @@ def parse_rope(fields: Fields, max_position: int) -> Rope:
     raise fields.unsupported(key, f"has rope_type {kind!r}; weft knows 'default', 'linear' and 'llama3'")
 
 
+ACTIVATIONS = {
+    "silu": SWIGLU,
+    "swish": SWIGLU,
+    "gelu": Activation(Function.GELU),
+    "gelu_pytorch_tanh": Activation(Function.GELU_TANH),
+    "gelu_new": Activation(Function.GELU_TANH),
+    "relu": Activation(Function.RELU),
+    "relu2": Activation(Function.RELU_SQUARED),
+}
+"""transformers' names of activations."""
+
+
+def parse_activation(fields: Fields) -> Activation:
+    """Parse the activation of MLPs, by default SiLU."""
+    key = "hidden_activation" if fields.data.get("hidden_activation") else "hidden_act"
+    name = fields.data.get(key) or "silu"
+    if name not in ACTIVATIONS:
+        raise fields.unsupported(key, f"is {name!r}; weft knows {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
 def parse_dtype(fields: Fields) -> torch.dtype:
     """Parse the dtype from `dtype`, or from `torch_dtype` in older files. The default is float32."""
     key = "dtype" if fields.data.get("dtype") else "torch_dtype"
@@ -232,11 +311,10 @@ def parse_windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
     return tuple(known[kind] for kind in kinds)
 
 
-def parse_decoder(data: Mapping[str, Any], where: str, windowed: bool = False, **traits: bool) -> ModelConfig:
-    """Parse the config of a Llama-like decoder. `traits` are flags of `ModelConfig` that the architecture fixes.
+def parse_decoder(data: Mapping[str, Any], where: str, windowed: bool = False, **traits: Any) -> ModelConfig:
+    """Parse the config of a Llama-like decoder. `traits` are switches of `ModelConfig` that the architecture fixes.
     `windowed`: whether the architecture uses `sliding_window`."""
     fields = Fields(data, where)
-    fields.must_be("hidden_act", "silu", "swish")
     refuse_quantized(fields)
     hidden_size, num_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     num_kv_heads = fields.integer("num_key_value_heads", num_heads)
@@ -255,6 +333,7 @@ def parse_decoder(data: Mapping[str, Any], where: str, windowed: bool = False, *
         "attention_bias": bias,
         "output_bias": bias,
         "mlp_bias": fields.flag("mlp_bias"),
+        "activation": parse_activation(fields),
         **traits,
     }
     return ModelConfig(

@@ -104,10 +104,10 @@ class Eagle3Head:
         both = join_norms(self._embedding, tokens, self._input_norm, before, self._hidden_norm, live)
         layer = kv.layers[0]
         assert layer is not None
-        heads = self._attention(both, None, rows, layer)
+        heads = self._attention.attend(self._attention.qkv(both, live=live), rows, layer)
         x = self._attention.output(heads, residual=before, live=live)
         out = x if out is None else out.view(x.shape)
-        inner = self._mlp(x, self._post_attention_norm, live)
+        inner = self._mlp.up(x, self._post_attention_norm, live=live)
         return self._mlp.output(inner, residual=x, out=out, live=live).view(features.shape)
 
     def logits(self, x: Tensor, out: Tensor | None = None, live: Tensor | None = None) -> Tensor:
