@@ -35,7 +35,9 @@ class Llama:
         if config.tie_word_embeddings:
             # Before the layers: while the largest matrix is packed, little else is in memory.
             self.head = self.embedding = Linear(self.embedding)
-        rotary = config.rope.table(config.head_dim, config.max_position_embeddings, self.device)
+        rotary = config.rope.table(
+            config.head_dim, config.max_position_embeddings, self.device, config.max_seq_len
+        )
         prefixes = (f"model.layers.{i}." for i in range(config.num_layers))
         self.layers = [DecoderLayer(config, weights, prefix, rotary) for prefix in prefixes]
         self.norm = norms(config, weights, "model.")("norm")
