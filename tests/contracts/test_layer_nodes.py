@@ -23,7 +23,19 @@ from weft.models.weights import read_config, with_dtype
 from weft.ops.attention import Rows
 from weft.registry import MODELS, load
 
-FREE = ("empty", "view", "reshape", "slice", "select", "split", "expand", "permute", "transpose", "alias", "detach")
+FREE = (
+    "empty",
+    "view",
+    "reshape",
+    "slice",
+    "select",
+    "split",
+    "expand",
+    "permute",
+    "transpose",
+    "alias",
+    "detach",
+)
 """The beginnings of names of torch's operations that launch no kernel."""
 
 MAXIMA = {"dense": 5, "mixture": 8, "other mixer": 7}
@@ -38,7 +50,11 @@ class Counter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.name().partition("::")[2].lstrip("_")
-        if not name.startswith(FREE) and "as_strided" not in name and not name.startswith(("unsqueeze", "squeeze")):
+        if (
+            not name.startswith(FREE)
+            and "as_strided" not in name
+            and not name.startswith(("unsqueeze", "squeeze"))
+        ):
             self.names.append(func.name())
         return func(*args, **(kwargs or {}))
 

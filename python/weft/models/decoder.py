@@ -133,7 +133,7 @@ class Decoder:
 def rotary_tables(config: ModelConfig, device: torch.device) -> list[Tensor | None]:
     """The rotary table of each layer; None for a layer without rotation. Layers of the same rotation share a table."""
     tables = {
-        rope: rope.table(config.head_dim, config.max_position_embeddings, device)
+        rope: rope.table(config.head_dim, config.max_position_embeddings, device, config.max_seq_len)
         for rope in config.layer_ropes
         if rope is not None
     }

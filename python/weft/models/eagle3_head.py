@@ -16,7 +16,8 @@ from torch import Tensor
 from weft.core.files import read_json
 from weft.errors import ModelError
 from weft.models.base import Model, PagedKV
-from weft.models.config import Fields, ModelConfig, fit_target, parse_decoder
+from weft.models.config import ModelConfig, fit_target, parse_decoder
+from weft.models.fields import Fields
 from weft.models.layers import MLP, Attention, norms
 from weft.models.memory import LayerMemory, Pages
 from weft.models.weights import META, Checkpoint
@@ -57,7 +58,9 @@ class Eagle3Head:
         self._input_norm = norm("input_layernorm")
         self._hidden_norm = norm("hidden_norm")
         self._post_attention_norm = norm("post_attention_layernorm")
-        rotary = config.rope.table(config.head_dim, config.max_position_embeddings, self.device)
+        rotary = config.rope.table(
+            config.head_dim, config.max_position_embeddings, self.device, config.max_seq_len
+        )
         self._attention = Attention(config, weights, "midlayer.self_attn.", rotary, input_size=2 * hidden)
         self._mlp = MLP(config, weights, "midlayer.mlp.")
         self._norm = norms(config, weights, "")("norm")

@@ -41,16 +41,12 @@ class Mixture:
         assert before is not None and after is None
         logits = stream.read(self.router, before)
         chosen = choose(logits, self.config.choice, self.choice_bias, stream.x, before, stream.live)
-        self.experts(
-            chosen.rows, chosen.index, chosen.weights, stream.live, out=stream.x, residual=stream.x
-        )
+        self.experts(chosen.rows, chosen.index, chosen.weights, stream.live, out=stream.x, residual=stream.x)
         if also is not None:
             copy_rows_(also, stream.x, stream.live)
 
 
-def load_mixture(
-    config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str
-) -> Mixture:
+def load_mixture(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> Mixture:
     """Load a mixture with a matrix for each projection of each expert. `prefix` is that of the layer."""
     prefix = f"{prefix}{mixture.name}."
     hidden, inner, count = config.hidden_size, mixture.intermediate_size, mixture.num_experts

@@ -17,7 +17,8 @@ from torch import Tensor
 from weft.core.files import read_json
 from weft.errors import ModelError
 from weft.models.base import Model, PagedKV
-from weft.models.config import MTP_KEY, Fields, ModelConfig, fit_target
+from weft.models.config import MTP_KEY, ModelConfig, fit_target
+from weft.models.fields import Fields
 from weft.models.layers import DecoderLayer, LayerViews, norms
 from weft.models.memory import LayerMemory, Pages
 from weft.models.mtp_layout import APART, INSIDE, MtpLayout
@@ -101,7 +102,9 @@ class MtpModules:
                 config = _apart_config(data, where) if layout is APART else read_config(directory)[1]
                 config = fit_target(config, target.config, where)
                 prefixes = [layout.prefix(module, target.config.num_layers) for module in range(count)]
-                rotary = config.rope.table(config.head_dim, config.max_position_embeddings, device)
+                rotary = config.rope.table(
+                    config.head_dim, config.max_position_embeddings, device, config.max_seq_len
+                )
                 decoder = load("models", config.architecture)
                 modules = [
                     MtpModule(

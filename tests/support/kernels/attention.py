@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from weft.models.config import Rope
 from weft.models.memory import Pages
+from weft.models.rope import Rope
 from weft.ops.attention import NO_WINDOW, Heads, KVLayer, Rows, Window
 
 Attend = Callable[[Tensor, KVLayer, Rows, Heads], Tensor]
