@@ -73,7 +73,8 @@ class ModelConfig:
     `windows` is () if no layer has a window. `memories[i]` is what layer i keeps; () means keys and values of
     `num_kv_heads` heads of `head_dim` for every layer. `ropes[i]` is the rotation of layer i, None for none; () means
     `rope` for every layer. `num_mtp_modules` counts the multi-token-prediction modules in the checkpoint. `data` is the
-    content of config.json, for models that transformers runs, and `why_generic` says why it does. `max_seq_len` bounds the texts that the model will read, if that is known.
+    content of config.json, for models that transformers runs, and `why_generic` says why it does. `max_seq_len` bounds
+    the texts that the model will read, if that is known.
     """
 
     architecture: str
