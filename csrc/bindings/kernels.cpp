@@ -15,6 +15,7 @@
 #include "hostfunc/host_task.h"
 #include "kernels/kernel.h"
 #include "kernels/layer/attend.h"
+#include "kernels/layer/choose.h"
 #include "kernels/layer/convolve.h"
 #include "kernels/layer/experts.h"
 #include "kernels/layer/linear.h"
@@ -53,10 +54,12 @@ Made linear(Address x, Address panels, int dtype, Address bias, Address norm, Ad
 Made experts(Address x, Address index, Address weights, Address out, Address up, Address down, Address up_bias,
              Address down_bias, int dtype, bool gated, bool tiled, int function, float slope, float limit, float shift,
              std::int64_t rows, std::int64_t hidden, std::int64_t inner, std::int64_t experts, std::int64_t chosen,
-             std::int64_t x_row, std::int64_t out_row, int threads, Address live) {
+             std::int64_t x_row, std::int64_t out_row, int threads, Address live, Address residual,
+             std::int64_t residual_row) {
   ExpertsCall call{};
   call.x = pointer<const float>(x), call.index = pointer<const std::int64_t>(index);
   call.weights = pointer<const float>(weights), call.out = pointer<float>(out);
+  call.residual = pointer<const float>(residual), call.residual_row = residual_row;
   call.up = pointer<const void>(up), call.down = pointer<const void>(down);
   call.up_bias = pointer<const float>(up_bias), call.down_bias = pointer<const float>(down_bias);
   call.dtype = static_cast<DType>(dtype), call.gated = gated, call.tiled = tiled;
@@ -65,6 +68,32 @@ Made experts(Address x, Address index, Address weights, Address out, Address up,
   call.x_row = x_row, call.out_row = out_row, call.threads = threads;
   call.live = pointer<const std::int64_t>(live);
   return kernel_of([call] { experts_cpu(call); });
+}
+
+Made choose(Address logits, Address bias, Address index, Address weights, std::int64_t rows, std::int64_t logits_row,
+            int scores, bool renormalizes, bool shared_gate, float scale, std::int64_t experts, std::int64_t chosen,
+            std::int64_t groups, std::int64_t top_groups, std::int64_t group_top, std::int64_t shared, Address x,
+            Address norm, Address out, std::int64_t width, std::int64_t x_row, std::int64_t out_row, float eps,
+            int threads, Address live) {
+  ChooseCall call{};
+  call.logits = pointer<const float>(logits), call.bias = pointer<const float>(bias);
+  call.index = pointer<std::int64_t>(index), call.weights = pointer<float>(weights);
+  call.rows = rows, call.logits_row = logits_row;
+  call.choice = {static_cast<Scores>(scores),
+                 renormalizes,
+                 shared_gate,
+                 scale,
+                 experts,
+                 chosen,
+                 groups,
+                 top_groups,
+                 group_top,
+                 shared};
+  call.norm.x = pointer<const float>(x), call.norm.weight = pointer<const float>(norm);
+  call.norm.out = pointer<float>(out), call.norm.width = width;
+  call.norm.x_row = x_row, call.norm.out_row = out_row, call.norm.eps = eps;
+  call.threads = threads, call.live = pointer<const std::int64_t>(live);
+  return kernel_of([call] { choose_cpu(call); });
 }
 
 Made rms_norm(Address x, Address weight, Address out, std::int64_t rows, std::int64_t width, std::int64_t x_row,
@@ -362,6 +391,7 @@ void bind_kernels(nb::module_ &m) {
   m.def("chain_kernels", [](bool chains) { chains_kernels = chains; }, nb::arg("chains"));  // CUDA kernels only
   m.def("linear_cpu", &linear);
   m.def("experts_cpu", &experts);
+  m.def("choose_cpu", &choose);
   m.def("pack_cpu", &pack);
   m.def("has_tiles", &has_tiles);
   instruction_set_name();  // throws here, and not in a kernel, if WEFT_INSTRUCTION_SET has a wrong value

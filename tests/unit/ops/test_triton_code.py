@@ -11,6 +11,7 @@ import torch
 
 from support.kernels.interpreter import needs_triton
 from support.kernels.launches import Code, Launch, launches
+from support.kernels.routing import CHOICES
 from support.kernels.sass import LETS_START, before_wait, instructions
 from weft.models.memory import Pages
 from weft.ops.attention import Window
@@ -22,6 +23,7 @@ KERNELS = {
     *("embed_kernel", "norm_kernel", "join_norms_kernel", "take_kernel"),
 }
 EXPERTS_KERNELS = {"sort_kernel", "experts_kernel", "combine_kernel"}
+ROUTING_KERNELS = {"choose_kernel"}
 SHAPES = {
     # hidden, inner, heads, kv_heads, head_dim, norms of heads, biases
     "llama 8b": (4096, 14336, 32, 8, 128, False, False),
@@ -253,12 +255,12 @@ def test_experts_compile(shape: str, dtype: torch.dtype, capability: int, rows: 
         return tensor(experts, size, dtype=torch.float32) if has_bias else None
 
     with launches((capability // 10, capability % 10)) as found:
-        for live in (None, tensor(1, dtype=torch.int64)):
+        for live, residual in ((None, None), (tensor(1, dtype=torch.int64), tensor(rows, hidden))):
             experts_triton.experts(
                 tensor(rows, hidden), tensor(rows, chosen, dtype=torch.int64),
                 tensor(rows, chosen, dtype=torch.float32), tensor(experts, outputs, hidden),
                 tensor(experts, hidden, inner), bias(outputs), bias(hidden), gated, 1 if gated else 5, 1.702, 7.0, 1.0,
-                tensor(rows, hidden), live,
+                tensor(rows, hidden), live, residual,
             )  # fmt: skip
     assert {launch.name for launch in found} == EXPERTS_KERNELS
     for launch in found:
@@ -270,6 +272,37 @@ def test_experts_compile(shape: str, dtype: torch.dtype, capability: int, rows: 
             )
         if launch.name == "experts_kernel":
             assert "LDGSTS" in code.instructions, "it does not load ahead"
+        if capability >= 90:
+            check_chain(launch, code)
+
+
+@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize("name", CHOICES)
+def test_routers_compile(name: str, capability: int) -> None:
+    from weft.ops import routing_triton
+
+    experts, choice, has_bias = CHOICES[name]
+
+    def tensor(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.empty(sizes, dtype=dtype, device="cuda")
+
+    with launches((capability // 10, capability % 10)) as found:
+        for hidden, norm, live in ((7168, tensor(7168), tensor(1, dtype=torch.int64)), (2048, None, None)):
+            chosen = choice.top_k + choice.num_shared
+            routing_triton.choose(
+                tensor(8, experts + choice.shared_gate), tensor(experts, dtype=torch.float32) if has_bias else None,
+                experts, choice.top_k, int(choice.scores), choice.renormalize, choice.scale, choice.num_groups,
+                choice.num_top_groups, choice.group_top, choice.num_shared, choice.shared_gate, tensor(8, hidden), norm,
+                1e-6, tensor(8, chosen, dtype=torch.int64), tensor(8, chosen, dtype=torch.float32),
+                None if norm is None else tensor(8, hidden), live,
+            )  # fmt: skip
+    assert {launch.name for launch in found} == ROUTING_KERNELS
+    for launch in found:
+        code = launch.compile(capability)
+        assert code.shared <= SHARED_MEMORY, f"{launch.name} takes {code.shared} bytes of shared memory"
+        assert code.stack == code.spills == 0, (
+            f"{launch.name}: {code.registers} registers, {code.spills} spills"
+        )
         if capability >= 90:
             check_chain(launch, code)
 
@@ -355,8 +388,8 @@ def test_ragged_attention_has_a_tile_for_each_block_of_tokens() -> None:
 
 
 def test_kernels_cover_the_modules() -> None:
-    from weft.ops import attention_triton, experts_triton, linear_triton, rows_triton
+    from weft.ops import attention_triton, experts_triton, linear_triton, routing_triton, rows_triton
 
-    modules = (attention_triton, experts_triton, linear_triton, rows_triton)
+    modules = (attention_triton, experts_triton, linear_triton, routing_triton, rows_triton)
     kernels = {name for module in modules for name in vars(module) if name.endswith("_kernel")}
-    assert kernels == KERNELS | EXPERTS_KERNELS
+    assert kernels == KERNELS | EXPERTS_KERNELS | ROUTING_KERNELS
