@@ -13,6 +13,7 @@ from torch import Tensor
 
 from weft.models.base import WeightSource
 from weft.models.config import ModelConfig
+from weft.ops.activation import SWIGLU
 from weft.ops.attention import Heads, KVLayer, Rows, attend
 from weft.ops.linear import Linear, Norm
 
@@ -64,7 +65,7 @@ class MLP:
         halves = ("gate_proj", "up_proj")
         gate_up = [weights.take_matrix(f"{prefix}{n}.weight", inner, hidden) for n in halves]
         biases = [weights.take(f"{prefix}{n}.bias", inner) for n in halves] if config.mlp_bias else None
-        self.gate_up = Linear(gate_up, biases, swiglu=True)
+        self.gate_up = Linear(gate_up, biases, activation=SWIGLU, gated=True)
         bias = weights.take(f"{prefix}down_proj.bias", hidden) if config.mlp_bias else None
         self.output = Linear(weights.take_matrix(f"{prefix}down_proj.weight", hidden, inner), bias)
 
