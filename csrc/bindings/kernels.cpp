@@ -35,8 +35,8 @@ using Made = std::unique_ptr<Kernel>;
 
 Made linear(Address x, Address panels, int dtype, Address bias, Address norm, Address residual, Address out,
             Address also, std::int64_t rows, std::int64_t inputs, std::int64_t outputs, std::int64_t x_row,
-            std::int64_t residual_row, std::int64_t out_row, std::int64_t also_row, float eps, bool swiglu, bool tiled,
-            int threads, Address live) {
+            std::int64_t residual_row, std::int64_t out_row, std::int64_t also_row, float eps, bool gated, int function,
+            float slope, float limit, float shift, float scale, float softcap, bool tiled, int threads, Address live) {
   LinearCall call{};
   call.x = pointer<const float>(x), call.panels = pointer<const void>(panels), call.dtype = static_cast<DType>(dtype);
   call.bias = pointer<const float>(bias), call.norm = pointer<const float>(norm);
@@ -45,8 +45,9 @@ Made linear(Address x, Address panels, int dtype, Address bias, Address norm, Ad
   call.rows = rows, call.inputs = inputs, call.outputs = outputs;
   call.x_row = x_row, call.residual_row = residual_row, call.out_row = out_row;
   call.also_row = also_row;
-  call.eps = eps, call.gated = swiglu, call.tiled = tiled, call.threads = threads;
-  if (swiglu) call.activation.function = Function::kSilu;
+  call.eps = eps, call.gated = gated, call.tiled = tiled, call.threads = threads;
+  call.activation = {static_cast<Function>(function), slope, limit, shift};
+  call.scale = scale, call.softcap = softcap;
   call.live = pointer<const std::int64_t>(live);
   return kernel_of([call] { linear_cpu(call); });
 }
@@ -144,7 +145,7 @@ Made pack(Address weight, std::int64_t element, const std::vector<std::int64_t> 
 }
 
 EmbedCall embed_call(Address weight, int dtype, int layout, Address tokens, Address out, std::int64_t rows,
-                     std::int64_t vocab, std::int64_t width, Address live) {
+                     std::int64_t vocab, std::int64_t width, float scale, Address live) {
   return {pointer<const void>(weight),
           static_cast<DType>(dtype),
           static_cast<EmbedLayout>(layout),
@@ -153,19 +154,20 @@ EmbedCall embed_call(Address weight, int dtype, int layout, Address tokens, Addr
           rows,
           vocab,
           width,
+          scale,
           pointer<const std::int64_t>(live)};
 }
 
 Made embed(Address weight, int dtype, int layout, Address tokens, Address out, std::int64_t rows, std::int64_t vocab,
-           std::int64_t width, Address live) {
-  const EmbedCall call = embed_call(weight, dtype, layout, tokens, out, rows, vocab, width, live);
+           std::int64_t width, float scale, Address live) {
+  const EmbedCall call = embed_call(weight, dtype, layout, tokens, out, rows, vocab, width, scale, live);
   return kernel_of([call] { embed_cpu(call); });
 }
 
 Made join_norms(Address weight, int dtype, int layout, Address tokens, Address hidden, Address embed_norm,
                 Address hidden_norm, Address out, std::int64_t rows, std::int64_t vocab, std::int64_t width,
-                std::int64_t hidden_row, float embed_eps, float hidden_eps, Address live) {
-  const JoinCall call{embed_call(weight, dtype, layout, tokens, out, rows, vocab, width, live),
+                std::int64_t hidden_row, float embed_eps, float hidden_eps, float scale, Address live) {
+  const JoinCall call{embed_call(weight, dtype, layout, tokens, out, rows, vocab, width, scale, live),
                       pointer<const float>(hidden),
                       pointer<const float>(embed_norm),
                       pointer<const float>(hidden_norm),

@@ -106,9 +106,15 @@ def linear_cpu(
     arg14: int,
     arg15: float,
     arg16: bool,
-    arg17: bool,
-    arg18: int,
-    arg19: int,
+    arg17: int,
+    arg18: float,
+    arg19: float,
+    arg20: float,
+    arg21: float,
+    arg22: float,
+    arg23: bool,
+    arg24: int,
+    arg25: int,
     /,
 ) -> Kernel: ...
 def experts_cpu(
@@ -219,7 +225,17 @@ def attend_cpu(
     /,
 ) -> Kernel: ...
 def embed_cpu(
-    arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, /
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: float,
+    arg9: int,
+    /,
 ) -> Kernel: ...
 def join_norms_cpu(
     arg0: int,
@@ -236,7 +252,8 @@ def join_norms_cpu(
     arg11: int,
     arg12: float,
     arg13: float,
-    arg14: int,
+    arg14: float,
+    arg15: int,
     /,
 ) -> Kernel: ...
 def take_rows_cpu(

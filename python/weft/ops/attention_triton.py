@@ -37,6 +37,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from weft.ops.activation_triton import tanh
 from weft.ops.attention import token_stride
 from weft.ops.library import require
 from weft.ops.triton_launch import begin, chain_options, counters, let_next_start, wait_for_earlier
@@ -279,20 +280,6 @@ def store_parts(
     if D2 > 0:
         e = tl.arange(0, P2)
         tl.store(at + D1 + e[None, :], rest, mask=live[:, None] & (e < D2)[None, :])
-
-
-@triton.jit
-def tanh(x):
-    """tanh to some units in the last place."""
-    square = x * x
-    # The Taylor series, for small |x|, where the fraction below would lose digits.
-    series = square * -0.008863236 + 0.021869488
-    series = series * square - 0.053968254
-    series = series * square + 0.13333334
-    series = series * square - 0.33333334
-    fade = tl.exp2(tl.abs(x) * -2.885390081777927)
-    fraction = (1.0 - fade) / (1.0 + fade)
-    return tl.where(square < 0.09, x + x * square * series, tl.where(x < 0, -fraction, fraction))
 
 
 @triton.jit

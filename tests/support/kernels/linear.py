@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from weft.ops.activation import SWIGLU, Activation, Epilogue, Function
 from weft.ops.linear import Linear, Norm
 
 EPS = 1e-5
@@ -24,12 +25,27 @@ class Case:
     bias: bool = False
     norm: bool = False
     residual: bool = False
-    swiglu: bool = False
+    activation: Activation | None = None
+    gated: bool = False
+    scale: float = 1.0
+    softcap: float = 0.0
     dtype: str = "float32"
 
     def __str__(self) -> str:
-        flags = [name for name in ("bias", "norm", "residual", "swiglu") if getattr(self, name)]
+        flags = [name for name in ("bias", "norm", "residual", "gated") if getattr(self, name)]
+        if self.activation is not None:
+            flags.append(self.activation.function.name.lower())
+        flags += [name for name, off in (("scale", 1), ("softcap", 0)) if getattr(self, name) != off]
         return "-".join(map(str, (self.rows, self.outputs, self.inputs, *flags, self.dtype)))
+
+    @property
+    def results(self) -> int:
+        """The number of results of a row."""
+        return self.outputs // (2 if self.gated else 1)
+
+    @property
+    def epilogue(self) -> Epilogue:
+        return Epilogue.of(self.activation, self.gated, self.scale, self.softcap)
 
     @property
     def tolerance(self) -> float:
@@ -37,18 +53,29 @@ class Case:
         return {"float32": 5e-6, "float16": 3e-3, "bfloat16": 2e-2}[self.dtype]
 
 
+CLAMPED = Activation(Function.SILU, slope=1.7, limit=0.8, shift=1.0)
 CASES = (
     Case(96, 64, rows=1),
     Case(200, 130, rows=16, bias=True),  # neither size is a multiple of a block
     Case(64, 260, rows=3, norm=True),
     Case(130, 1040, norm=True, bias=True, residual=True),
-    Case(144, 96, swiglu=True, norm=True),
-    Case(202, 515, rows=7, swiglu=True, bias=True, norm=True),
-    Case(66, 70, swiglu=True, bias=True),
+    Case(144, 96, activation=SWIGLU, gated=True, norm=True),
+    Case(202, 515, rows=7, activation=SWIGLU, gated=True, bias=True, norm=True),
+    Case(66, 70, activation=SWIGLU, gated=True, bias=True),
     Case(1, 3, rows=2),
     Case(128, 2048, residual=True, rows=9),
     Case(96, 520, norm=True, residual=True, dtype="float16"),
-    Case(320, 512, norm=True, swiglu=True, dtype="float16", rows=16),
+    Case(320, 512, norm=True, activation=SWIGLU, gated=True, dtype="float16", rows=16),
+    Case(130, 260, norm=True, bias=True, activation=Activation(Function.RELU_SQUARED)),
+    Case(70, 130, activation=Activation(Function.GELU), residual=True, scale=0.3),
+    Case(202, 300, rows=7, bias=True, activation=Activation(Function.GELU_TANH), gated=True, residual=True),
+    Case(130, 70, norm=True, bias=True, activation=CLAMPED, gated=True, scale=0.7),
+    Case(66, 64, activation=Activation(Function.NONE), gated=True),
+    Case(64, 96, activation=Activation(Function.RELU), bias=True),
+    Case(130, 1040, norm=True, bias=True, residual=True, scale=0.22),
+    Case(200, 96, rows=16, norm=True, scale=3.0, softcap=1.5),
+    Case(96, 130, bias=True, residual=True, softcap=2.0),
+    Case(96, 260, norm=True, residual=True, scale=0.22, softcap=2.0, dtype="float16"),
 )
 
 
@@ -63,12 +90,23 @@ class Inputs:
             return (torch.randn(*shape, generator=generator) * scale + mean).to(device, dtype)
 
         self.case = case
-        outputs = case.outputs // (2 if case.swiglu else 1)
         self.x = random(case.rows, case.inputs + 8)[:, : case.inputs]
         self.weight = random(case.outputs, case.inputs, scale=case.inputs**-0.5)
         self.bias = random(case.outputs) if case.bias else None
         self.norm = Norm(random(case.inputs, scale=0.2, mean=1.0), EPS) if case.norm else None
-        self.residual = random(case.rows, outputs + 8)[:, :outputs] if case.residual else None
+        self.residual = random(case.rows, case.results + 8)[:, : case.results] if case.residual else None
+
+    def linear(self) -> Linear:
+        """Return the device's operation."""
+        case = self.case
+        return Linear(
+            self.weight,
+            self.bias,
+            activation=case.activation,
+            gated=case.gated,
+            scale=case.scale,
+            softcap=case.softcap,
+        )
 
     def wanted(self) -> Tensor:
         """Return the result in float64."""
@@ -76,14 +114,17 @@ class Inputs:
         if self.norm is not None:
             x = F.rms_norm(x, x.shape[1:], self.norm.weight.double(), EPS)
         y = F.linear(x, self.weight.double(), None if self.bias is None else self.bias.double())
-        if self.case.swiglu:
-            gate, up = y.chunk(2, 1)
-            y = F.silu(gate) * up
+        case = self.case
+        if case.activation is not None:
+            y = case.activation(*(y.chunk(2, 1) if case.gated else (y,)))
+        y = y * case.scale
+        if case.softcap:
+            y = case.softcap * torch.tanh(y / case.softcap)
         return y if self.residual is None else y + self.residual.double()
 
     def run(self, linear: Callable[..., Tensor] | None = None) -> Tensor:
         """Return the result of the device's operation, or of a function with the arguments of `Linear.__call__`."""
-        linear = linear or Linear(self.weight, self.bias, swiglu=self.case.swiglu)
+        linear = linear or self.linear()
         return linear(self.x, self.norm, residual=self.residual)
 
     def error(self, got: Tensor) -> float:

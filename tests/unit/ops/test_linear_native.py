@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from support.products import rest_slow
 from weft import _core
 from weft.errors import InputError
+from weft.ops.activation import SWIGLU, Activation, Function
 from weft.ops.linear import Linear, Norm
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -81,12 +82,49 @@ def test_swiglu_is_gate_times_up(inner: int, kind: tuple[torch.dtype, bool], has
     dtype, tiled = kind
     weight = weights(2 * inner, 48, dtype)
     bias = torch.randn(2 * inner) if has_bias else None
-    linear, norm = Linear(weight, bias, swiglu=True, tiled=tiled), Norm(torch.rand(48) + 0.5, 1e-6)
+    linear, norm = (
+        Linear(weight, bias, activation=SWIGLU, gated=True, tiled=tiled),
+        Norm(torch.rand(48) + 0.5, 1e-6),
+    )
     for rows in (1, 4, 7, 20, 70):
         x = 3 * torch.randn(rows, 48)
         both = normed(x, norm) @ weight.double().T + (0 if bias is None else bias.double())
         gate, up = both.chunk(2, 1)
         close(linear(x, norm), F.silu(gate) * up, 1e-4 if tiled else 2e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("function", Function)
+@pytest.mark.parametrize(
+    ("gated", "scale", "softcap"), [(False, 1.0, 0.0), (True, 0.6, 0.0), (False, 2.0, 3.0)]
+)
+def test_sums_are_activated_then_scaled_then_capped(
+    function: Function, gated: bool, scale: float, softcap: float, kind: tuple[torch.dtype, bool]
+) -> None:
+    """The residual is added last. It may be where the result goes."""
+    dtype, tiled = kind
+    for results in (1, 65, 100):
+        outputs = 2 * results if gated else results
+        weight, bias, norm = (
+            weights(outputs, 48, dtype),
+            torch.randn(outputs),
+            Norm(torch.rand(48) + 0.5, 1e-6),
+        )
+        activation = Activation(function, slope=1.5, limit=1.2, shift=0.5)
+        linear = Linear(
+            weight, bias, activation=activation, gated=gated, scale=scale, softcap=softcap, tiled=tiled
+        )
+        for rows in (1, 7, 20, 70):
+            x, residual = 2 * torch.randn(rows, 48), torch.randn(rows, results + 3)[:, :results]
+            sums = normed(x, norm) @ weight.double().T + bias.double()
+            y = activation(*(sums.chunk(2, 1) if gated else (sums,))) * scale
+            y = softcap * torch.tanh(y / softcap) if softcap else y
+            close(linear(x, norm), y, 2e-4 if tiled else 4e-5)
+            alone = torch.cat([linear(x[r : r + 1], norm, residual=residual[r : r + 1]) for r in range(rows)])
+            before = residual.clone()
+            assert linear(x, norm, residual=residual, out=residual) is residual
+            assert torch.equal(residual, alone)
+            close(alone, y + before, 2e-4 if tiled else 4e-5)
 
 
 @rest_slow
@@ -96,7 +134,7 @@ def test_a_rows_bits_are_its_own(threads: int, kind: tuple[torch.dtype, bool], o
     dtype, tiled = kind
     norm = Norm(torch.rand(192) + 0.5, 1e-5)
     linear = Linear(weights(outputs, 192, dtype), tiled=tiled)
-    swiglu = Linear(weights(2 * outputs, 192, dtype), swiglu=True, tiled=tiled)
+    swiglu = Linear(weights(2 * outputs, 192, dtype), activation=SWIGLU, gated=True, tiled=tiled)
     x = torch.randn(600, 192)
     alone = torch.cat([linear(row[None], norm) for row in x])
     alone_swiglu = torch.cat([swiglu(row[None], norm) for row in x])
@@ -110,10 +148,8 @@ def test_a_rows_bits_are_its_own(threads: int, kind: tuple[torch.dtype, bool], o
 def test_rows_that_are_not_live_are_left_alone(live: int, kind: tuple[torch.dtype, bool]) -> None:
     dtype, tiled = kind
     rows, norm = 150, Norm(torch.rand(96) + 0.5, 1e-5)
-    plain, swiglu = (
-        Linear(weights(400, 96, dtype), torch.randn(400), swiglu=swiglu, tiled=tiled)
-        for swiglu in (False, True)
-    )
+    plain = Linear(weights(400, 96, dtype), torch.randn(400), tiled=tiled)
+    swiglu = Linear(weights(400, 96, dtype), torch.randn(400), activation=SWIGLU, gated=True, tiled=tiled)
     x, residual = torch.randn(rows, 96), torch.randn(rows, 400)
     expected = plain(x[:live], norm, residual=residual[:live]), swiglu(x[:live], norm)
     x[live:], residual[live:] = float("nan"), float("nan")

@@ -15,18 +15,18 @@ from torch import Tensor
 
 from support.kernels.interpreter import interpreted, make_hostile, needs_triton
 from support.kernels.linear import CASES, Case, Inputs
-from weft.errors import InputError
-from weft.ops.linear import FEW_ROWS, Linear
+from weft.ops.activation import SWIGLU
+from weft.ops.linear import FEW_ROWS
 from weft.ops.variants import NAMED, Variant, using
 
 SHARES = (1, 2, 3)
 BITS = (
-    Case(200, 300, rows=FEW_ROWS, norm=True, swiglu=True),
+    Case(200, 300, rows=FEW_ROWS, norm=True, activation=SWIGLU, gated=True),
     Case(96, 1000, rows=FEW_ROWS, norm=True, residual=True),
 )
 VARIED = (
     Case(96, 1000, rows=3, norm=True, residual=True),
-    Case(320, 520, rows=4, norm=True, swiglu=True, dtype="float16"),
+    Case(320, 520, rows=4, norm=True, activation=SWIGLU, gated=True, dtype="float16"),
 )
 
 
@@ -34,14 +34,6 @@ VARIED = (
 def test_cpu_products_match_plain_torch(case: Case) -> None:
     inputs = Inputs(case)
     assert inputs.error(inputs.run()) < case.tolerance
-
-
-def test_a_residual_is_refused_with_swiglu() -> None:
-    """The kernels of CPUs, and those of many rows on CUDA, would drop it."""
-    linear = Linear(torch.randn(8, 4), swiglu=True)
-    for rows in (1, FEW_ROWS + 1):
-        with pytest.raises(InputError, match="takes no residual"):
-            linear(torch.randn(rows, 4), residual=torch.ones(rows, 4))
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +100,7 @@ def test_a_copy_of_the_result_is_written_too(found: dict[str, Any]) -> None:
 def test_a_copy_of_the_result_is_written_too_on_the_cpu() -> None:
     for case in (CASES[3], CASES[4]):
         inputs = Inputs(case)
-        assert copy_is_written(inputs, Linear(inputs.weight, inputs.bias, swiglu=case.swiglu))
+        assert copy_is_written(inputs, inputs.linear())
 
 
 @needs_triton
@@ -164,12 +156,11 @@ def interpret() -> dict[str, Any]:
     ) -> Tensor:
         case, norm, residual = inputs.case, inputs.norm, inputs.residual
         x = inputs.x[rows]
-        outputs = case.outputs // (2 if case.swiglu else 1)
         tiles = Tiles(32, 32, shares, 3) if shares else None
-        out = x.new_empty(len(x), outputs) if out is None else out
+        out = x.new_empty(len(x), case.results) if out is None else out
         linear(
             x, inputs.weight, inputs.bias, norm and norm.weight, norm.eps if norm else 0.0,
-            None if residual is None else residual[rows], case.swiglu, out, None, None, tiles,
+            None if residual is None else residual[rows], case.epilogue, out, None, None, tiles,
         )  # fmt: skip
         return out
 
@@ -178,7 +169,7 @@ def interpret() -> dict[str, Any]:
 
         def product(x: Tensor, norm: Any, *, residual: Tensor, also: Tensor | None = None) -> Tensor:
             out = x.new_empty(case.rows, case.outputs)
-            linear(x, inputs.weight, inputs.bias, norm.weight, norm.eps, residual, False, out, also)
+            linear(x, inputs.weight, inputs.bias, norm.weight, norm.eps, residual, case.epilogue, out, also)
             return out
 
         return product
@@ -196,7 +187,7 @@ def interpret() -> dict[str, Any]:
                     tensor[live:] = float("nan")
             outs = torch.full((2, case.rows, width), 7.0)
             linear(
-                x, inputs.weight, inputs.bias, inputs.norm.weight, inputs.norm.eps, residual, case.swiglu,
+                x, inputs.weight, inputs.bias, inputs.norm.weight, inputs.norm.eps, residual, case.epilogue,
                 outs[0], outs[1], torch.tensor([live]), Tiles(32, 32, 3, 3),
             )  # fmt: skip
             if any(not torch.equal(out[:live], whole[:live]) or (out[live:] != 7.0).any() for out in outs):

@@ -14,12 +14,13 @@ from support.kernels.launches import Code, Launch, launches
 from support.kernels.routing import CHOICES
 from support.kernels.sass import LETS_START, before_wait, instructions
 from weft.models.memory import Pages
+from weft.ops.activation import SWIGLU, Activation, Epilogue, Function
 from weft.ops.attention import Window
 from weft.ops.variants import NAMED, using
 
 SHARED_MEMORY = 99 * 1024  # what the smallest GPU of these capabilities has for a program
 KERNELS = {
-    *("linear_kernel", "attend_few_kernel", "attend_kernel", "rotate_write_kernel", "silu_mul_kernel"),
+    *("linear_kernel", "attend_few_kernel", "attend_kernel", "rotate_write_kernel", "activate_kernel"),
     *("embed_kernel", "norm_kernel", "join_norms_kernel", "take_kernel"),
 }
 EXPERTS_KERNELS = {"sort_kernel", "experts_kernel", "combine_kernel"}
@@ -63,9 +64,14 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
         return torch.empty(sizes, dtype=dtype, device="cuda")
 
     def linear(
-        outputs: int, inputs: int, normed: bool, swiglu: bool = False, live: torch.Tensor | None = None
+        outputs: int,
+        inputs: int,
+        normed: bool,
+        epilogue: Epilogue | None = None,
+        live: torch.Tensor | None = None,
     ) -> Callable[[], None]:
-        made = outputs // 2 if swiglu else outputs
+        epilogue = epilogue or Epilogue()
+        made = outputs // 2 if epilogue.gated else outputs
         bias, norm = (tensor(outputs) if has_bias else None), (tensor(inputs) if normed else None)
         residual = None if normed else tensor(count, made)
         return lambda: linear_triton.linear(
@@ -75,7 +81,7 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
             norm,
             1e-5,
             residual,
-            swiglu,
+            epilogue,
             tensor(count, made),
             live=live,
         )
@@ -97,6 +103,8 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
     tokens = tensor(count, dtype=torch.int64)
     both, x, norm = tensor(count, 2 * hidden), tensor(count, hidden), tensor(hidden)
     live = tensor(1, dtype=torch.int64)
+    gated, squared = Epilogue.of(SWIGLU, gated=True), Epilogue.of(Activation(Function.RELU_SQUARED))
+    softcapped = Epilogue.of(scale=0.5, softcap=30.0)
     work: list[Callable[[], Any]] = [
         attend,
         lambda: attend(settled=False),
@@ -107,18 +115,23 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
         lambda: rows_triton.norm(x, norm, 1e-5, x),
         lambda: rows_triton.join_norms(tensor(999, hidden), tokens, norm, 1e-5, x, norm, 1e-5, both),
         lambda: rows_triton.take_rows(x.view(rows, width, -1), tokens[:rows], tensor(rows, hidden)),
-        lambda: linear_triton.silu_mul(tensor(count, 2 * inner), tensor(count, inner)),
+        lambda: linear_triton.activate(tensor(count, 2 * inner), None, gated, tensor(count, inner)),
+        lambda: linear_triton.activate(
+            tensor(count, inner), tensor(count, inner), softcapped, tensor(count, inner)
+        ),
         lambda: rows_triton.embed(tensor(999, hidden), tokens, x, live),
         lambda: rows_triton.norm(x, norm, 1e-5, x, live),
         lambda: rows_triton.join_norms(tensor(999, hidden), tokens, norm, 1e-5, x, norm, 1e-5, both, live),
         lambda: rows_triton.take_rows(x.view(rows, width, -1), tokens[:rows], tensor(rows, hidden), live),
-        lambda: linear_triton.silu_mul(tensor(count, 2 * inner), tensor(count, inner), live),
+        lambda: linear_triton.activate(tensor(count, 2 * inner), None, gated, tensor(count, inner), live),
     ]
     if count <= 16:
         work += [
             linear((heads + 2 * kv_heads) * dim, hidden, True),
             linear(hidden, heads * dim, False),
-            linear(2 * inner, hidden, True, swiglu=True),
+            linear(2 * inner, hidden, True, gated),
+            linear(inner, hidden, True, squared),
+            linear(2 * inner, hidden, True, softcapped),
             linear(hidden, inner, False),
             linear(hidden, inner, False, live=live),
         ]
@@ -165,7 +178,7 @@ def test_kernels_compile(shape: str, dtype: torch.dtype, capability: int) -> Non
             )
         if launch.name in ("linear_kernel", "attend_few_kernel"):
             assert "LDGSTS" in code.instructions, f"{launch.name} does not load ahead"
-        if capability >= 90 and launch.name != "silu_mul_kernel":
+        if capability >= 90 and launch.name != "activate_kernel":
             check_chain(launch, code)
 
 
@@ -310,7 +323,7 @@ def test_routers_compile(name: str, capability: int) -> None:
 def is_varied(launch: Launch) -> bool:
     """Whether it is attention, or the product before or after the activation."""
     of = launch.arguments
-    is_product = launch.name == "linear_kernel" and (of["SWIGLU"] or of["K"] == SHAPES["llama 8b"][1])
+    is_product = launch.name == "linear_kernel" and (of["GATED"] or of["K"] == SHAPES["llama 8b"][1])
     return launch.name == "attend_few_kernel" or bool(is_product)
 
 
