@@ -223,3 +223,9 @@ _NORM = register(
     cpu=_norm_cpu,
     cuda=_norm_cuda,
 )
+
+
+class Added: ...
+
+
+def add_norm(*a: object) -> None: ...
