@@ -98,7 +98,7 @@ class Attention:
     def attend(self, qkv: Tensor, rows: Rows, kv: KVLayer) -> Tensor:
         """The heads' outputs for the results of the product `qkv`."""
         gate = qkv[:, self.width :] if qkv.shape[1] > self.width else None
-        return attend(qkv[:, : self.width], kv, rows, self.heads)
+        return attend(qkv[:, : self.width], kv, rows, self.heads, gate)
 
 
 class MLP:
