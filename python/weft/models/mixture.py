@@ -41,7 +41,9 @@ class Mixture:
         assert before is not None and after is None
         logits = stream.read(self.router, before)
         chosen = choose(logits, self.config.choice, self.choice_bias, stream.x, before, stream.live)
-        self.experts(chosen.rows, chosen.experts, chosen.weights, stream.live, out=stream.x, residual=stream.x)
+        self.experts(
+            chosen.rows, chosen.experts, chosen.weights, stream.live, out=stream.x, residual=stream.x
+        )
         if also is not None:
             copy_rows_(also, stream.x, stream.live)
 

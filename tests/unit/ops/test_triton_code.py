@@ -35,13 +35,19 @@ SHAPES = {
 }
 
 ATTENTION = {
-    # pages, heads, rotated pairs, soft cap, sink logits
-    "gpt-oss 20b": (Pages(8, 64, 64, window=Window(128)), 64, 0, 0.0, True),
-    "gemma-2 9b": (Pages(8, 256, 256, window=Window(4096)), 16, 0, 50.0, False),
-    "deepseek v3": (Pages(1, 576, 512, values_in_keys=True), 128, 0, 0.0, False),
-    "minicpm3": (Pages(40, 96, 64), 40, 0, 0.0, False),
-    "phi-2": (Pages(32, 80, 80), 32, 16, 0.0, False),
+    # pages, heads, rotated pairs and the first rotated dimension, soft cap, sink logits
+    "gpt-oss 20b": (Pages(8, 64, 64, window=Window(128)), 64, 0, 0, 0.0, True),
+    "gemma-2 9b": (Pages(8, 256, 256, window=Window(4096)), 16, 0, 0, 50.0, False),
+    "deepseek v3": (Pages(1, 576, 512, values_in_keys=True), 128, 32, 512, 0.0, False),
+    "deepseek v3 unrotated": (Pages(1, 576, 512, values_in_keys=True), 128, 0, 0, 0.0, False),
+    "minicpm3": (Pages(40, 96, 64), 40, 0, 0, 0.0, False),
+    "phi-2": (Pages(32, 80, 80), 32, 16, 0, 0.0, False),
+    "qwen3-next": (Pages(2, 256, 256), 16, 32, 0, 0.0, False),
+    "olmo-2 7b": (Pages(32, 128, 128), 32, 64, 0, 0.0, False),
+    "olmo-2 32b": (Pages(8, 128, 128), 40, 64, 0, 0.0, False),
 }
+NORMS = {"qwen3-next": False, "olmo-2 7b": True, "olmo-2 32b": True}
+"""Whether norms of heads are over all of them. Other models of `ATTENTION` have none."""
 EXPERTS = {
     # hidden, inner, experts, chosen, gates, biases
     "mixtral": (4096, 14336, 8, 2, True, False),
@@ -190,6 +196,12 @@ def test_kernels_compile(shape: str, dtype: torch.dtype, capability: int) -> Non
         ("deepseek v3", torch.bfloat16, 90),
         ("deepseek v3", torch.bfloat16, 100),
         ("deepseek v3", torch.bfloat16, 80),
+        ("deepseek v3 unrotated", torch.bfloat16, 90),
+        ("qwen3-next", torch.bfloat16, 90),
+        ("qwen3-next", torch.float16, 80),
+        ("olmo-2 7b", torch.bfloat16, 90),
+        ("olmo-2 7b", torch.bfloat16, 80),
+        ("olmo-2 32b", torch.bfloat16, 100),
         ("minicpm3", torch.bfloat16, 90),
         ("phi-2", torch.float16, 80),
         ("gpt-oss 20b", torch.float32, 100),
@@ -198,7 +210,7 @@ def test_kernels_compile(shape: str, dtype: torch.dtype, capability: int) -> Non
 def test_attention_of_other_kinds_compiles(name: str, dtype: torch.dtype, capability: int) -> None:
     from weft.ops import attention_triton
 
-    pages, num_heads, num_pairs, softcap, has_sinks = ATTENTION[name]
+    pages, num_heads, num_pairs, first_rotated, softcap, has_sinks = ATTENTION[name]
 
     def tensor(*sizes: int, dtype: torch.dtype = dtype) -> torch.Tensor:
         return torch.empty(sizes, dtype=dtype, device="cuda")
@@ -209,12 +221,23 @@ def test_attention_of_other_kinds_compiles(name: str, dtype: torch.dtype, capabi
         for rows, width in ((2, 4), (2, 100)):
             rotary = tensor(4096, num_pairs, 2, dtype=torch.float32) if num_pairs else None
             logits = tensor(num_heads, dtype=torch.float32) if has_sinks else None
+            is_joint, norms, gate = NORMS.get(name, False), [None, None], None
+            if name in NORMS:
+                counts = (num_heads, pages.num_heads) if is_joint else (1, 1)
+                norms = [tensor(count * pages.key_size, dtype=torch.float32) for count in counts]
+            if name == "qwen3-next":
+                gate = tensor(rows * width, 2 * num_heads * pages.value_size)[
+                    :, : num_heads * pages.value_size
+                ]
             attention_triton.attend(
                 tensor(rows * width, wide), keys, values, tensor(rows, 512, dtype=torch.int32),
-                tensor(rows, dtype=torch.int64), None, None, width, 0, True, 0, 0, rotary, None, None, 0.0, num_heads,
+                tensor(rows, dtype=torch.int64), None, None, width, 0, True, 0, 0, rotary, *norms, 1e-6, num_heads,
                 0.1, softcap, logits, window.size, window.sinks, tensor(rows * width, num_heads * pages.value_size),
+                first_rotated, gate,
             )  # fmt: skip
-    assert [launch.name for launch in found] == ["attend_few_kernel", "rotate_write_kernel", "attend_kernel"]
+    before = ["squares_kernel"] if NORMS.get(name, False) else []
+    kernels = ["attend_few_kernel", *before, "rotate_write_kernel", "attend_kernel"]
+    assert [launch.name for launch in found] == kernels
     for launch in found:
         code = launch.compile(capability)
         assert code.shared <= SHARED_MEMORY, f"{launch.name} takes {code.shared} bytes of shared memory"
@@ -405,4 +428,4 @@ def test_kernels_cover_the_modules() -> None:
 
     modules = (attention_triton, experts_triton, linear_triton, routing_triton, rows_triton)
     kernels = {name for module in modules for name in vars(module) if name.endswith("_kernel")}
-    assert kernels == KERNELS | EXPERTS_KERNELS | ROUTING_KERNELS
+    assert kernels == KERNELS | EXPERTS_KERNELS | ROUTING_KERNELS | {"squares_kernel"}
