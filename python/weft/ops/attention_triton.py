@@ -340,6 +340,7 @@ def store_result(
     tl.store(Out + ((token * H + head) * D)[:, None] + d, acc.to(Out.dtype.element_ty), mask=cell)
 
 
+@triton.jit
 def hidden_keys(low, begin, STEP: tl.constexpr, BN: tl.constexpr, SINKS: tl.constexpr):
     """The number of keys that a program skips, a multiple of STEP. The program's tiles begin at `begin` and are STEP
     apart. No query sees the keys between the tiles of sinks and `low`."""
