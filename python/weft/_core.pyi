@@ -194,6 +194,43 @@ def attend_cpu(
     arg35: int,
     /,
 ) -> Kernel: ...
+def latent_queries_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: bool,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    arg13: int,
+    arg14: int,
+    arg15: float,
+    arg16: int,
+    arg17: int,
+    /,
+) -> Kernel: ...
+def multiply_heads_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: bool,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: int,
+    arg10: int,
+    arg11: int,
+    arg12: int,
+    /,
+) -> Kernel: ...
 def embed_cpu(
     arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: int, arg8: int, /
 ) -> Kernel: ...
